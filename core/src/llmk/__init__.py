@@ -1,0 +1,31 @@
+"""llmk: a plugin-registry microkernel that serves large language models.
+
+``from llmk import LLM, SamplingParams`` is the embedded Python API; everything else is reached through its own package. Nothing
+heavy is imported until it is used, so that ``import llmk`` stays quick and needs no torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llmk.engine.frontend import AsyncLLM
+    from llmk.engine.llm import LLM
+    from llmk.engine.request import SamplingParams
+
+__version__ = "0.1.0"
+__all__ = ["LLM", "AsyncLLM", "SamplingParams", "__version__"]
+
+_LAZY = {
+    "LLM": "llmk.engine.llm",
+    "AsyncLLM": "llmk.engine.frontend",
+    "SamplingParams": "llmk.engine.request",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'llmk' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_LAZY[name]), name)

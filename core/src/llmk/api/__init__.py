@@ -1,0 +1,148 @@
+"""What a plugin author reads: hook specs, contracts, frozen spec and query types, events and errors.
+
+Nothing here imports torch or pydantic at run time, so a plugin's spec module costs milliseconds to list and explain.
+"""
+
+from __future__ import annotations
+
+import pluggy
+
+from llmk.api.attention import AttentionBackend, AttentionStep, CacheLayout
+from llmk.api.cache import CacheSpec, FullAttentionCache, SlidingWindowCache
+from llmk.api.checkpoint import Checkpoint
+from llmk.api.config import Default, Problem
+from llmk.api.errors import (
+    CheckpointError,
+    ConfigError,
+    ContextLengthExceeded,
+    EngineDead,
+    LlmkError,
+    ModelNotFound,
+    NotEnoughMemory,
+    Overloaded,
+    PluginError,
+    PortInUse,
+    RequestError,
+    SelectionError,
+    UnknownArchitecture,
+)
+from llmk.api.events import (
+    Event,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+)
+from llmk.api.facts import AttentionFacts, LinearFacts, ModelFacts, MoEFacts, OpFacts
+from llmk.api.host import Host, Probe
+from llmk.api.parsers import ParserContext, ReasoningParser, ToolParser
+from llmk.api.plan import Choice, Piece, Plan, Rejection
+from llmk.api.platform import (
+    Collectives,
+    Device,
+    Graphs,
+    Memory,
+    Platform,
+    PlatformFacts,
+)
+from llmk.api.query import (
+    AttentionQuery,
+    LinearQuery,
+    MoEQuery,
+    OpQuery,
+    ParserQuery,
+    Query,
+)
+from llmk.api.specs import (
+    IOProcessorSpec,
+    KernelSpec,
+    ModelSpec,
+    Needs,
+    ParserSpec,
+    PlatformSpec,
+    QuantizationSpec,
+    Tier,
+    TokenBand,
+    TunedConfigs,
+)
+from llmk.api.verdict import OK, Reason, Verdict, no
+
+ENTRY_POINT_GROUP = "llmk.v1"
+"""The entry-point group that ties a plugin to the core. It carries the major version of this API."""
+
+hookimpl = pluggy.HookimplMarker("llmk")
+"""Marks a function of a plugin's spec module as the implementation of the hook of the same name."""
+
+__all__ = [
+    "ENTRY_POINT_GROUP",
+    "OK",
+    "AttentionBackend",
+    "AttentionFacts",
+    "AttentionQuery",
+    "AttentionStep",
+    "CacheLayout",
+    "CacheSpec",
+    "Checkpoint",
+    "CheckpointError",
+    "Choice",
+    "Collectives",
+    "ConfigError",
+    "ContextLengthExceeded",
+    "Default",
+    "Device",
+    "EngineDead",
+    "Event",
+    "FullAttentionCache",
+    "Graphs",
+    "Host",
+    "IOProcessorSpec",
+    "KernelSpec",
+    "LinearFacts",
+    "LinearQuery",
+    "LlmkError",
+    "Memory",
+    "MoEFacts",
+    "MoEQuery",
+    "ModelFacts",
+    "ModelNotFound",
+    "ModelSpec",
+    "Needs",
+    "NotEnoughMemory",
+    "OpFacts",
+    "OpQuery",
+    "Overloaded",
+    "ParserContext",
+    "ParserQuery",
+    "ParserSpec",
+    "Piece",
+    "Plan",
+    "Platform",
+    "PlatformFacts",
+    "PlatformSpec",
+    "PluginError",
+    "PortInUse",
+    "Probe",
+    "Problem",
+    "QuantizationSpec",
+    "Query",
+    "Reason",
+    "ReasoningDelta",
+    "ReasoningParser",
+    "Rejection",
+    "RequestError",
+    "SelectionError",
+    "SlidingWindowCache",
+    "TextDelta",
+    "Tier",
+    "TokenBand",
+    "ToolCallArguments",
+    "ToolCallEnd",
+    "ToolCallStart",
+    "ToolParser",
+    "TunedConfigs",
+    "UnknownArchitecture",
+    "Verdict",
+    "hookimpl",
+    "no",
+]

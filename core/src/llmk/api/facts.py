@@ -1,0 +1,86 @@
+"""What a model is made of, told without building it: the sites that need a kernel, and what they look like.
+
+A model plugin's ``describe(checkpoint)`` returns :class:`ModelFacts`; the resolver turns each site into a query. A *site* is a place
+in the model that binds one kernel (``"qkv"``, ``"attention"``, ``"add_rms_norm"``); all layers with equal facts share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionFacts:
+    """An attention site."""
+
+    site: str = "attention"
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    sliding_window: int | None = None
+    softcap: float | None = None
+    sinks: bool = False
+    causal: bool = True
+    scale: float | None = None
+    """Multiplies the logits; ``head_dim ** -0.5`` where ``None``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearFacts:
+    """A linear site: ``count`` products of ``[tokens, in_features]`` with ``[out_features, in_features]``."""
+
+    site: str
+    in_features: int
+    out_features: int
+    bias: bool = False
+    count: int = 1
+    quantizable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoEFacts:
+    """A mixture-of-experts site."""
+
+    site: str
+    num_experts: int
+    top_k: int
+    hidden_size: int
+    intermediate_size: int
+    activation: str = "silu"
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpFacts:
+    """An op site. ``op`` is the op's name, ``facts`` what its kernels match on (sizes, activation names, …)."""
+
+    site: str
+    op: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    attention: str | None = None
+    """The attention site whose backend and cache the op works with, if any."""
+    linear: str | None = None
+    """The linear site whose product the op contains, if any."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """Everything that planning needs of a model. Sizes are in elements, ``max_model_len`` in tokens."""
+
+    architecture: str
+    model: str
+    """Id of the :class:`~llmk.api.specs.ModelSpec` that described it."""
+    num_layers: int
+    hidden_size: int
+    vocab_size: int
+    max_model_len: int
+    dtype: str
+    """The checkpoint's own dtype: ``"bfloat16"``, ``"float16"`` or ``"float32"``."""
+    num_parameters: int
+    attention: tuple[AttentionFacts, ...] = ()
+    linear: tuple[LinearFacts, ...] = ()
+    moe: tuple[MoEFacts, ...] = ()
+    ops: tuple[OpFacts, ...] = ()

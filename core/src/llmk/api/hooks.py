@@ -1,0 +1,116 @@
+"""The hook specs. A plugin implements any of them, as module functions marked with :data:`llmk.api.hookimpl`.
+
+Hooks run at start-up only, never on the token path. Each returns a list of frozen specs (or an iterable of them); what they name is
+imported only when it wins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pluggy
+
+from llmk.api.config import Default, Problem
+from llmk.api.facts import ModelFacts
+from llmk.api.plan import Plan
+from llmk.api.platform import PlatformFacts
+from llmk.api.specs import (
+    IOProcessorSpec,
+    KernelSpec,
+    ModelSpec,
+    ParserSpec,
+    PlatformSpec,
+    QuantizationSpec,
+    TunedConfigs,
+)
+
+hookspec = pluggy.HookspecMarker("llmk")
+
+
+@hookspec
+def llmk_platforms() -> Iterable[PlatformSpec]:
+    """Platforms: kinds of device that models can run on."""
+    return ()
+
+
+@hookspec
+def llmk_attention_backends() -> Iterable[KernelSpec]:
+    """Attention backends (``kind="attention"``)."""
+    return ()
+
+
+@hookspec
+def llmk_linear_kernels() -> Iterable[KernelSpec]:
+    """Linear kernels (``kind="linear"``)."""
+    return ()
+
+
+@hookspec
+def llmk_moe_kernels() -> Iterable[KernelSpec]:
+    """Mixture-of-experts kernels (``kind="moe"``)."""
+    return ()
+
+
+@hookspec
+def llmk_ops() -> Iterable[KernelSpec]:
+    """Ops, plain and composite (``kind="op"``)."""
+    return ()
+
+
+@hookspec
+def llmk_quantization_methods() -> Iterable[QuantizationSpec]:
+    """Quantization methods: ways in which checkpoints store weights."""
+    return ()
+
+
+@hookspec
+def llmk_models() -> Iterable[ModelSpec]:
+    """Model families."""
+    return ()
+
+
+@hookspec
+def llmk_reasoning_parsers() -> Iterable[ParserSpec]:
+    """Reasoning parsers."""
+    return ()
+
+
+@hookspec
+def llmk_tool_parsers() -> Iterable[ParserSpec]:
+    """Tool parsers."""
+    return ()
+
+
+@hookspec
+def llmk_io_processors() -> Iterable[IOProcessorSpec]:
+    """IO processors."""
+    return ()
+
+
+@hookspec
+def llmk_config_defaults(platform: PlatformFacts, model: ModelFacts | None) -> Iterable[Default]:
+    """The early phase: defaults for this platform and model, before anything is resolved. The user's values win over them."""
+    return ()
+
+
+@hookspec
+def llmk_check_config(config: object, platform: PlatformFacts) -> Iterable[Problem]:
+    """The late phase: problems of the final configuration on this platform. ``config`` is the frozen ``llmk.config.Config``."""
+    return ()
+
+
+@hookspec
+def llmk_tuned_configs() -> Iterable[TunedConfigs]:
+    """Folders of tuned kernel configs."""
+    return ()
+
+
+@hookspec
+def llmk_config_schema() -> object:
+    """The pydantic model of this plugin's own section, ``[plugin.<name>]``; ``None`` where it has none."""
+    return None
+
+
+@hookspec
+def llmk_plan_resolved(plan: Plan) -> None:
+    """A notification: the plan is final. Returns nothing."""

@@ -1,0 +1,98 @@
+"""The plan: every choice that was made, by whom, why, and what was turned down. Frozen and serialisable.
+
+The launcher resolves it once; every worker loads exactly this plan. ``llmk explain``, the start-up table and ``GET /v1/plan`` print it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from llmk.api.platform import PlatformFacts
+from llmk.api.query import Query
+from llmk.api.verdict import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A candidate that was not chosen, and why."""
+
+    id: str
+    distribution: str
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One kernel for token counts from ``start`` to ``stop - 1``."""
+
+    start: int
+    stop: int
+    id: str
+    distribution: str
+    version: str
+    implementation: str
+    prepare: str
+    tier: str
+    why: str
+    """``pinned by …``, ``preferred by …``, ``measured …``, ``tier native``, ``only candidate``, …"""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen for one site. ``parts`` are the choices for the parts of a composite op."""
+
+    kind: str
+    site: str
+    op: str
+    query: Query | None
+    pieces: tuple[Piece, ...]
+    rejected: tuple[Rejection, ...] = ()
+    parts: tuple[Choice, ...] = ()
+
+    @property
+    def id(self) -> str:
+        """The id of the piece that serves one token."""
+        return self.pieces[0].id
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All choices for one model on one platform.
+
+    ``choices`` are keyed by kind and site. ``wheels`` maps every distribution that takes part to its version; a worker checks that
+    it runs the same. ``warnings`` are what a user must be told: candidates skipped, defaults overridden.
+    """
+
+    platform: PlatformFacts
+    platform_id: str
+    platform_implementation: str
+    model: str
+    model_implementation: str
+    architecture: str
+    dtype: str
+    choices: tuple[Choice, ...]
+    wheels: tuple[tuple[str, str], ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def choice(self, kind: str, site: str) -> Choice:
+        """The choice for a site. Raises ``KeyError`` where the model's facts named no such site."""
+        for choice in self.choices:
+            if choice.kind == kind and choice.site == site:
+                return choice
+        known = ", ".join(f"{c.kind}:{c.site}" for c in self.choices)
+        raise KeyError(f"the plan has no {kind} site {site!r}; it has {known}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, ready for JSON."""
+        return _plain(asdict(self))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, (frozenset, set)):
+        return sorted(_plain(v) for v in value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return value

@@ -1,0 +1,97 @@
+"""The contract of a platform: facts that are known without touching a device, and facets that act on it.
+
+A facet that a platform lacks is ``None``; nothing answers for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlatformFacts:
+    """What is known of a machine before anything runs on it.
+
+    ``name`` and ``arch`` are what ``--on name/arch`` takes; ``arch_version`` orders the architectures of one ``arch_family``.
+    ``features`` are open strings that kernels match on. ``dtypes`` are the ones that run natively, best first. ``memory_bytes`` is
+    the memory of one device (0: unknown), ``num_devices`` how many there are.
+    """
+
+    name: str
+    arch: str
+    device_type: str
+    """torch's device string without index."""
+    arch_family: str = ""
+    arch_version: tuple[int, ...] = ()
+    features: frozenset[str] = frozenset()
+    dtypes: tuple[str, ...] = ("float32",)
+    memory_bytes: int = 0
+    num_devices: int = 1
+    device_name: str = ""
+
+    @property
+    def label(self) -> str:
+        """``name/arch``."""
+        return f"{self.name}/{self.arch}"
+
+
+class Device(Protocol):
+    """The device facet: addressing and waiting."""
+
+    def torch_device(self, index: int) -> torch.device:
+        """The torch device of local rank ``index``."""
+        ...
+
+    def setup(self, index: int) -> None:
+        """Once per worker process, before the first allocation: select the device, set threads and library flags."""
+        ...
+
+    def synchronize(self) -> None:
+        """Returns when everything issued so far has run."""
+        ...
+
+
+class Memory(Protocol):
+    """The memory facet, in bytes."""
+
+    def total(self) -> int:
+        """The device's memory."""
+        ...
+
+    def available(self) -> int:
+        """What could be allocated now."""
+        ...
+
+
+class Graphs(Protocol):
+    """The graphs facet: capture a step once, replay it many times."""
+
+    def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        """Captures ``run``, whose tensors must outlive the graph; returns the replay."""
+        ...
+
+
+class Collectives(Protocol):
+    """The collectives facet."""
+
+    @property
+    def backend(self) -> str:
+        """Name of the ``torch.distributed`` backend."""
+        ...
+
+
+class Platform(Protocol):
+    """A platform's run-time half, created in each worker from its :class:`PlatformFacts`."""
+
+    facts: PlatformFacts
+    device: Device
+    memory: Memory
+    graphs: Graphs | None
+    collectives: Collectives | None
+
+    def __init__(self, facts: PlatformFacts) -> None: ...

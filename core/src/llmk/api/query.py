@@ -1,0 +1,97 @@
+"""Queries: what a site of the model asks of the candidates of its kind, on one platform."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from llmk.api.checkpoint import Checkpoint
+from llmk.api.platform import PlatformFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """Base of all queries.
+
+    ``platform`` are the facts of the machine that is planned for, ``site`` the place in the model, ``dtype`` the engine's dtype
+    (the only one: no model or kernel reads the checkpoint's), ``deterministic`` whether batch invariance is asked for.
+    """
+
+    kind: ClassVar[str] = ""
+
+    platform: PlatformFacts
+    site: str
+    dtype: str
+    deterministic: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionQuery(Query):
+    """Paged attention over one cache group."""
+
+    kind: ClassVar[str] = "attention"
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    block_size: int
+    cache_dtype: str
+    scale: float
+    sliding_window: int | None = None
+    softcap: float | None = None
+    sinks: bool = False
+    causal: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinearQuery(Query):
+    """``y = x @ weight.T + bias``, the weight stored in ``weight_format`` (``"plain"``, or a quantization method's format)."""
+
+    kind: ClassVar[str] = "linear"
+
+    in_features: int
+    out_features: int
+    bias: bool = False
+    weight_format: str = "plain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoEQuery(Query):
+    """A mixture of experts, from router output to the weighted sum."""
+
+    kind: ClassVar[str] = "moe"
+
+    num_experts: int
+    top_k: int
+    hidden_size: int
+    intermediate_size: int
+    activation: str = "silu"
+    weight_format: str = "plain"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpQuery(Query):
+    """An op by name.
+
+    ``attention`` and ``cache_layout`` name the backend chosen at the op's attention site and its layout, ``linear`` and
+    ``weight_layout`` the kernel chosen at its linear site and what that keeps its weight in, where the op has such a site.
+    """
+
+    kind: ClassVar[str] = "op"
+
+    op: str
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    attention: str | None = None
+    cache_layout: str | None = None
+    linear: str | None = None
+    weight_layout: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParserQuery:
+    """Asks a reasoning or tool parser whether it speaks a checkpoint's dialect."""
+
+    kind: ClassVar[str] = "parser"
+
+    checkpoint: Checkpoint

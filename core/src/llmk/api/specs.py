@@ -1,0 +1,179 @@
+"""Specs: what hooks return. Frozen, torch-free, with implementations named lazily as ``"module:attribute"``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from llmk.api.checkpoint import Checkpoint
+from llmk.api.host import Host, Probe
+from llmk.api.platform import PlatformFacts
+from llmk.api.query import ParserQuery, Query
+from llmk.api.verdict import OK, Verdict
+
+
+class Tier(IntEnum):
+    """How close to the machine a kernel is written. Between two kernels that both may serve, the higher tier wins."""
+
+    REFERENCE = 0
+    PORTABLE = 1
+    NATIVE = 2
+    VENDOR = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a kernel needs of a machine, declared. Empty means: nothing.
+
+    ``platforms``: names, any of which will do. ``features``: all of them. ``min_arch``: least ``arch_version`` per ``arch_family``; a
+    family that is not named is refused. ``dtypes``: engine dtypes, any. ``packages``: PEP 508 requirements, all of them.
+    """
+
+    platforms: tuple[str, ...] = ()
+    features: tuple[str, ...] = ()
+    min_arch: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    dtypes: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBand:
+    """The range of token counts, ``start`` to ``stop - 1``, in which a kernel is offered, and its score there."""
+
+    start: int = 1
+    stop: int = 1 << 31
+    score: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KernelSpec:
+    """A candidate for attention, linear, MoE or op sites.
+
+    The ``implementation`` is, by kind:
+
+    - attention: a class that follows :class:`~llmk.api.attention.AttentionBackend`;
+    - linear: ``f(x, weight, bias) -> y``, ``x`` ``[tokens, in_features]``; ``weight`` is what ``prepare`` made of the parameters, where there is one;
+    - moe: ``f(x, router_logits, weights, ...)``, see ``llmk.reference.moe``;
+    - op: the function that ``llmk.reference`` documents under the op's name.
+
+    An op with ``parts`` is composite: its implementation is a factory that takes a mapping of part name to bound callable and
+    returns the op. Each part is an op of its own, selected in turn, but for two names that stand for what was already chosen at
+    the op's own sites: ``"attention.write"`` is the write method of its attention backend, ``"linear"`` its linear kernel.
+    """
+
+    id: str
+    """``plugin.name``."""
+    kind: str
+    """``"attention"``, ``"linear"``, ``"moe"`` or ``"op"``."""
+    implementation: str
+    op: str = ""
+    """For ``kind="op"``: the op's name."""
+    tier: Tier
+    score: int = 0
+    needs: Needs = Needs()
+    supports: Callable[[Any], Verdict] = lambda query: OK
+    """Matches the query's shape; pure, torch-free. ``needs`` is checked apart from it."""
+    bands: tuple[TokenBand, ...] = (TokenBand(),)
+    prepare: str = ""
+    """For linear and MoE: ``"module:attribute"`` of ``f(parameters: dict[str, Tensor]) -> prepared``, run once after loading."""
+    layout: str = "plain"
+    """Attention: the cache layout's name. Linear and MoE: what ``prepare`` makes, by name; pieces of one site share it."""
+    parts: tuple[str, ...] = ()
+    deterministic: bool = False
+    """Whether a row's result is independent of what else is in the batch."""
+    host_cost_us: float = 0.0
+    """Host time per step that the kernel spends on planning."""
+    jit: bool = False
+    """Whether it compiles when first used, and must be warmed up."""
+    overrides: str = ""
+    """Id of the spec that this one replaces, once the user's config consents."""
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlatformSpec:
+    """A platform. ``probe`` must not initialise the device. ``known`` are facts for planning for a machine that is not here."""
+
+    id: str
+    name: str
+    implementation: str
+    probe: Callable[[Host], Probe]
+    known: tuple[PlatformFacts, ...] = ()
+    vouches: tuple[str, ...] = ()
+    """Distributions, beside the spec's own and the core, whose kernels may win by tier here."""
+    rank: int = 0
+    """Among platforms that are usable here, the highest rank is used unless the config names one."""
+    overrides: str = ""
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuantizationSpec:
+    """A way in which weights are stored. ``claims`` says whether a checkpoint is stored so."""
+
+    id: str
+    name: str
+    weight_format: str
+    claims: Callable[[Checkpoint], Verdict]
+    implementation: str
+    overrides: str = ""
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """A model family.
+
+    ``describe`` names ``f(checkpoint: Checkpoint) -> ModelFacts``, torch-free. ``implementation`` names a class that follows
+    ``llmk.nn.Model``. ``architectures`` are values of ``config.json``'s; ``"*"`` claims what no other spec does.
+    """
+
+    id: str
+    architectures: tuple[str, ...]
+    implementation: str
+    describe: str
+    overrides: str = ""
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParserSpec:
+    """A reasoning or tool parser, by the hook that returns it. ``claims`` recognises checkpoints that speak its dialect."""
+
+    id: str
+    name: str
+    implementation: str
+    claims: Callable[[ParserQuery], Verdict]
+    score: int = 0
+    overrides: str = ""
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IOProcessorSpec:
+    """Turns requests of another shape into prompts, and outputs back. ``implementation`` names its class."""
+
+    id: str
+    name: str
+    implementation: str
+    overrides: str = ""
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedConfigs:
+    """A folder of tuned kernel configs inside a package, for the kernel ``kernel``."""
+
+    id: str
+    kernel: str
+    package: str
+    folder: str
+    overrides: str = ""
+
+
+Spec = (
+    KernelSpec | PlatformSpec | QuantizationSpec | ModelSpec | ParserSpec | IOProcessorSpec | TunedConfigs
+)
+Supports = Callable[[Query], Verdict]

@@ -1,0 +1,50 @@
+"""Verdicts: the one answer that every candidate of every kind gives to a query."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One fact that speaks against a candidate.
+
+    ``code`` is stable and machine-readable (``missing_feature``, ``dtype``, ``head_dim``, ``package_missing``, ``import_failed``,
+    ``disabled``, ``avoided``, …), ``wanted`` is what the query or the candidate asks for, ``found`` what there is.
+    """
+
+    code: str
+    wanted: str = ""
+    found: str = ""
+    hint: str = ""
+
+    def __str__(self) -> str:
+        text = self.code.replace("_", " ")
+        if self.wanted:
+            text += f": wanted {self.wanted}"
+        if self.found:
+            text += f", found {self.found}" if self.wanted else f": {self.found}"
+        return f"{text} ({self.hint})" if self.hint else text
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a candidate can serve a query, and why not where it can't."""
+
+    ok: bool
+    reasons: tuple[Reason, ...] = ()
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __and__(self, other: Verdict) -> Verdict:
+        """Both must hold; every reason of both is kept, so that a user sees all of them at once."""
+        return Verdict(self.ok and other.ok, self.reasons + other.reasons)
+
+
+OK = Verdict(True)
+
+
+def no(code: str, *, wanted: object = "", found: object = "", hint: str = "") -> Verdict:
+    """A refusal with its one reason."""
+    return Verdict(False, (Reason(code, str(wanted), str(found), hint),))

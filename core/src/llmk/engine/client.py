@@ -1,0 +1,46 @@
+"""How a front end speaks to an engine, whether that runs in its own process or in this one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import msgspec
+
+from llmk.engine.request import EngineOutputs, EngineRequest
+
+
+class EngineInfo(msgspec.Struct, kw_only=True):
+    """What a front end must know of its engine. ``plan`` is :meth:`llmk.api.Plan.to_dict`'s."""
+
+    max_model_len: int
+    vocab_size: int
+    block_size: int
+    num_blocks: int
+    plan: dict[str, Any]
+
+
+class EngineClient(Protocol):
+    """The one interface. Errors in the engine reach :meth:`next_outputs` as :class:`~llmk.api.EngineDead` with the cause."""
+
+    info: EngineInfo
+
+    async def add(self, requests: list[EngineRequest]) -> None:
+        """Queues sequences. Raises :class:`~llmk.api.Overloaded` where the queue is full, :class:`~llmk.api.EngineDead`."""
+        ...
+
+    async def abort(self, ids: Iterable[str]) -> None:
+        """Ends sequences; unknown ids are ignored. No further output of theirs is delivered."""
+        ...
+
+    async def next_outputs(self) -> EngineOutputs:
+        """Waits for what the next step brings."""
+        ...
+
+    async def check_health(self, timeout: float = 1.0) -> None:
+        """Returns if the engine's loop answers within ``timeout`` seconds; raises :class:`~llmk.api.EngineDead` otherwise."""
+        ...
+
+    async def close(self) -> None:
+        """Stops the engine and frees what it holds. Idempotent."""
+        ...

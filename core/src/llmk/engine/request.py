@@ -1,0 +1,130 @@
+"""What a request asks for, and what it gets back, in the form that crosses the process boundary."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import msgspec
+
+from llmk.api.errors import RequestError
+
+FinishReason = Literal["stop", "length", "abort", "error"]
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How tokens are chosen and when to stop. Raises :class:`~llmk.api.RequestError`, naming the field, for values out of range."""
+
+    n: int = 1
+    """Completions per prompt."""
+    max_tokens: int | None = None
+    """Most tokens to generate; ``None``: up to the model's context."""
+    min_tokens: int = 0
+    """Tokens before which neither eos nor a stop token is sampled."""
+    temperature: float = 1.0
+    """0: greedy."""
+    top_k: int = 0
+    """Keep the k likeliest tokens; 0: all."""
+    top_p: float = 1.0
+    min_p: float = 0.0
+    """Keep tokens at least this times as likely as the likeliest."""
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    """Texts that end the output; not part of it unless ``include_stop``."""
+    include_stop: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    logprobs: int | None = None
+    """Number of likeliest tokens whose log-probabilities are returned beside the sampled one's; ``None``: none at all."""
+    logit_bias: dict[int, float] = {}
+    skip_special_tokens: bool = True
+
+    def __post_init__(self) -> None:
+        for field, low, high in _BOUNDS:
+            value = getattr(self, field)
+            if value is not None and not (low <= value <= high and math.isfinite(value)):
+                raise RequestError(f"{field} must be between {low} and {high}, not {value}", param=field)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise RequestError(
+                f"min_tokens ({self.min_tokens}) is more than max_tokens ({self.max_tokens})", param="min_tokens"
+            )
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the likeliest token is always taken."""
+        return self.temperature == 0.0
+
+
+_BOUNDS: tuple[tuple[str, float, float], ...] = (
+    ("n", 1, 128),
+    ("max_tokens", 1, 2**31),
+    ("min_tokens", 0, 2**31),
+    ("temperature", 0.0, 100.0),
+    ("top_k", 0, 2**31),
+    ("top_p", 1e-9, 1.0),
+    ("min_p", 0.0, 1.0),
+    ("presence_penalty", -2.0, 2.0),
+    ("frequency_penalty", -2.0, 2.0),
+    ("repetition_penalty", 1e-6, 100.0),
+    ("logprobs", 0, 20),
+)
+
+
+class EngineRequest(msgspec.Struct, kw_only=True):
+    """One sequence to be generated (a request with ``n`` > 1 becomes ``n`` of these)."""
+
+    id: str
+    prompt_token_ids: list[int]
+    params: SamplingParams
+    eos_token_ids: tuple[int, ...] = ()
+    seed: int = 0
+    """Always set by the front end, so that sampling does not depend on the batch."""
+    priority: int = 0
+    cache_salt: str = ""
+
+
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+    """Natural-log probabilities at one position, before temperature and penalties."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    """1 for the likeliest token."""
+    top: tuple[tuple[int, float], ...] = ()
+
+
+class TokenOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What one step added to one sequence."""
+
+    id: str
+    token_ids: list[int] = []
+    logprobs: list[TokenLogprobs] = []
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+    num_cached_tokens: int = 0
+    error: str = ""
+
+
+class EngineStats(msgspec.Struct, kw_only=True):
+    """Gauges and counters of the engine, sent along with outputs."""
+
+    running: int = 0
+    waiting: int = 0
+    total_blocks: int = 0
+    used_blocks: int = 0
+    prefix_queried_tokens: int = 0
+    prefix_hit_tokens: int = 0
+    preemptions: int = 0
+    steps: int = 0
+    prompt_tokens: int = 0
+    generated_tokens: int = 0
+
+
+class EngineOutputs(msgspec.Struct, kw_only=True):
+    """What one step brought, for all sequences."""
+
+    outputs: list[TokenOutput] = []
+    stats: EngineStats = msgspec.field(default_factory=EngineStats)

@@ -1,0 +1,61 @@
+"""What passes between scheduler and runner: a plan of what to compute, and the tokens that came of it. Only what changed is sent."""
+
+from __future__ import annotations
+
+import msgspec
+
+from llmk.engine.request import SamplingParams, TokenLogprobs
+
+
+class NewRequest(msgspec.Struct, kw_only=True):
+    """A request that enters the batch at ``slot``.
+
+    ``token_ids`` are all tokens known so far (prompt, and output where the request was preempted before). The first
+    ``num_computed`` of them are in the cache already. ``block_ids`` has one list per cache group.
+    """
+
+    id: str
+    slot: int
+    token_ids: list[int]
+    num_prompt_tokens: int
+    num_computed: int
+    block_ids: list[list[int]]
+    params: SamplingParams
+    eos_token_ids: tuple[int, ...]
+    seed: int
+
+
+class Work(msgspec.Struct, kw_only=True):
+    """Compute the next ``num_tokens`` tokens of ``slot``.
+
+    ``new_blocks`` (one list per cache group) are appended to its block tables first. ``sample``: the last of these tokens is the
+    last known one, so the next is to be sampled from its logits.
+    """
+
+    slot: int
+    num_tokens: int
+    new_blocks: list[list[int]]
+    sample: bool
+
+
+class StepPlan(msgspec.Struct, kw_only=True):
+    """One step. ``freed`` slots are vacant from this step on, before ``new`` ones are filled."""
+
+    step: int
+    freed: list[int] = []
+    new: list[NewRequest] = []
+    work: list[Work] = []
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the step computes."""
+        return sum(work.num_tokens for work in self.work)
+
+
+class StepResult(msgspec.Struct, kw_only=True):
+    """Sampled tokens, one per work item with ``sample``, in the plan's order. ``logprobs`` has an entry for slots that want them."""
+
+    step: int
+    slots: list[int] = []
+    token_ids: list[int] = []
+    logprobs: dict[int, TokenLogprobs] = {}
