@@ -1,0 +1,152 @@
+"""The batch: what the device keeps of every running request from one step to the next. A step plan changes it; nothing rebuilds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from llmk.api import AttentionStep
+from llmk.engine.step import NewRequest, StepPlan
+
+if TYPE_CHECKING:
+    from llmk.nn.build import Build
+    from llmk.reference.batch import StepTensors
+
+
+@dataclass(slots=True)
+class LaidOutStep:
+    """A step on the device, ready for the model. ``attention`` has one entry per cache group."""
+
+    tensors: StepTensors
+    attention: list[AttentionStep]
+    slots: Tensor
+    """int64 ``[requests]``."""
+    sample_rows: Tensor
+    """int64 ``[samples]``: the token rows whose logits are wanted."""
+    sample_indices: Tensor
+    """int64 ``[samples]``: which of the step's requests those are."""
+    sample_slots: list[int]
+
+
+class Batch:
+    """Persistent device tensors, one row (*slot*) per running request.
+
+    Attributes:
+        tokens: int32 ``[slots, max_len + 1]``, prompt and output tokens.
+        computed: int64 ``[slots]``, how many of them are in the cache.
+        block_tables: int32 ``[slots, max_blocks]`` per cache group.
+    """
+
+    def __init__(
+        self, build: Build, *, num_slots: int, max_len: int, block_size: int, num_groups: int, device: torch.device
+    ) -> None:
+        self.device = device
+        self.block_size = block_size
+        self.tokens = torch.zeros(num_slots, max_len + 1, dtype=torch.int32, device=device)
+        self.computed = torch.zeros(num_slots, dtype=torch.int64, device=device)
+        width = -(-(max_len + 1) // block_size)
+        self.block_tables = [
+            torch.zeros(num_slots, width, dtype=torch.int32, device=device) for _ in range(num_groups)
+        ]
+        self._update_rows = build.kernel("op", "update_rows")
+        self._build_step = build.kernel("op", "build_step")
+        self._map_slots = build.kernel("op", "map_slots")
+        self._append_tokens = build.kernel("op", "append_tokens")
+        self._host_computed = [0] * num_slots
+        self._host_blocks = [[0] * num_slots for _ in range(num_groups)]
+
+    def apply(self, plan: StepPlan) -> None:
+        """Brings the tensors up to date with what the plan says has changed."""
+        if plan.new:
+            self._enter(plan.new)
+        for group, table in enumerate(self.block_tables):
+            self._grow(group, table, plan)
+
+    def lay_out(self, plan: StepPlan) -> LaidOutStep:
+        """Lays out the plan's work on the device and counts it as computed."""
+        counts = [work.num_tokens for work in plan.work]
+        slots = [work.slot for work in plan.work]
+        ends, total = [], 0
+        for count in counts:
+            total += count
+            ends.append(total)
+        sampled = [i for i, work in enumerate(plan.work) if work.sample]
+        sample_ends = [ends[i] - 1 for i in sampled]
+        device_slots, device_counts, sample_rows, indices = self._upload(slots, counts, sample_ends, sampled)
+        tensors = self._build_step(self.tokens, self.computed, device_slots, device_counts, total)
+        longest = 0
+        for slot, count in zip(slots, counts, strict=True):
+            self._host_computed[slot] += count
+            longest = max(longest, self._host_computed[slot])
+        attention = [
+            self._attention_step(table, tensors, device_slots, len(slots), total, max(counts), longest)
+            for table in self.block_tables
+        ]
+        return LaidOutStep(tensors, attention, device_slots, sample_rows, indices, [slots[i] for i in sampled])
+
+    def append(self, slots: Tensor, sampled: Tensor) -> None:
+        """Puts each sampled token (int64 ``[samples]``) behind what its slot has computed, where the next step reads it."""
+        self._append_tokens(self.tokens, slots, self.computed[slots], sampled)
+
+    def num_computed(self, slot: int) -> int:
+        """Tokens of ``slot`` in the cache once the step laid out last has run."""
+        return self._host_computed[slot]
+
+    def _attention_step(
+        self,
+        table: Tensor,
+        tensors: StepTensors,
+        slots: Tensor,
+        num_requests: int,
+        num_tokens: int,
+        max_query: int,
+        max_seq: int,
+    ) -> AttentionStep:
+        rows = table[slots, : -(-max_seq // self.block_size)]
+        return AttentionStep(
+            query_start=tensors.query_start,
+            seq_lens=tensors.seq_lens,
+            block_table=rows,
+            slot_mapping=self._map_slots(rows, tensors.rows, tensors.positions, self.block_size),
+            num_requests=num_requests,
+            num_tokens=num_tokens,
+            max_query_len=max_query,
+            max_seq_len=max_seq,
+        )
+
+    def _enter(self, new: Sequence[NewRequest]) -> None:
+        slots = [request.slot for request in new]
+        lengths = [len(request.token_ids) for request in new]
+        values = [token for request in new for token in request.token_ids]
+        computed = [request.num_computed for request in new]
+        rows, starts, runs, tokens, done = self._upload(slots, [0] * len(new), lengths, values, computed)
+        self._update_rows(self.tokens, rows, starts, runs, tokens)
+        self.computed[rows] = done
+        for request in new:
+            self._host_computed[request.slot] = request.num_computed
+            for blocks in self._host_blocks:
+                blocks[request.slot] = 0
+
+    def _grow(self, group: int, table: Tensor, plan: StepPlan) -> None:
+        held = self._host_blocks[group]
+        slots, starts, lengths, values = [], [], [], []
+        added = [(request.slot, request.block_ids[group]) for request in plan.new]
+        added += [(work.slot, work.new_blocks[group]) for work in plan.work if work.new_blocks]
+        for slot, blocks in added:
+            if blocks:
+                slots.append(slot)
+                starts.append(held[slot])
+                lengths.append(len(blocks))
+                values.extend(blocks)
+                held[slot] += len(blocks)
+        if values:
+            self._update_rows(table, *self._upload(slots, starts, lengths, values))
+
+    def _upload(self, *lists: Sequence[int]) -> Sequence[Tensor]:
+        """Sends several lists of integers to the device in one copy; returns int64 views of it."""
+        packed = torch.tensor([value for values in lists for value in values], dtype=torch.int64)
+        return packed.to(self.device, non_blocking=True).split([len(values) for values in lists])
