@@ -1,0 +1,129 @@
+"""Decode speed at batch 1, llmk beside transformers in one run, on a random checkpoint of a real shape.
+
+    python benchmarks/decode.py --shape qwen3-0.6b --dtype bfloat16 --rounds 3
+
+Each engine runs alone in a process of its own, in turn, several rounds over, so that a noisy machine disturbs both alike. What is
+reported is each engine's median time per output token and the ratio of the two. The floor is the weights' bytes over the bandwidth
+of a large copy, measured at the start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PROMPT, NEW = 128, 48
+
+
+def run_transformers(model: str, dtype: str, threads: int) -> float:
+    """Milliseconds per output token of ``generate`` with transformers' own cache."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    torch.set_num_threads(threads)
+    net = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).eval()
+    prompt = torch.arange(1000, 1000 + PROMPT)[None]
+    options = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    seconds = {}
+    with torch.inference_mode():
+        net.generate(prompt, max_new_tokens=4, min_new_tokens=4, **options)
+        for new in (1, NEW):
+            start = time.perf_counter()
+            net.generate(prompt, max_new_tokens=new, min_new_tokens=new, **options)
+            seconds[new] = time.perf_counter() - start
+    return 1e3 * (seconds[NEW] - seconds[1]) / (NEW - 1)
+
+
+def run_llmk(model: str, dtype: str, threads: int) -> float:
+    """Milliseconds per output token of ``LLM.generate``; prefix caching is off, so that every prefill is a whole one."""
+    from llmk import LLM, SamplingParams
+
+    prompt = list(range(1000, 1000 + PROMPT))
+    seconds = {}
+    options = {"platform": {"threads": threads}, "cache": {"prefix_caching": False}, "max_model_len": 2048}
+    with LLM(model, dtype=dtype, **options) as llm:
+        llm.generate([prompt], SamplingParams(temperature=0, max_tokens=4, ignore_eos=True), use_tqdm=False)
+        for new in (1, NEW):
+            start = time.perf_counter()
+            llm.generate([prompt], SamplingParams(temperature=0, max_tokens=new, ignore_eos=True), use_tqdm=False)
+            seconds[new] = time.perf_counter() - start
+    return 1e3 * (seconds[NEW] - seconds[1]) / (NEW - 1)
+
+
+def copy_bandwidth(threads: int) -> float:
+    """Bytes per second read by a sum over a buffer far larger than any cache."""
+    import torch
+
+    torch.set_num_threads(threads)
+    buffer = torch.ones(1 << 28, dtype=torch.float32)
+    best = min(_seconds(lambda: buffer.sum()) for _ in range(5))
+    return buffer.nbytes / best
+
+
+def _seconds(work: object) -> float:
+    start = time.perf_counter()
+    work()  # type: ignore[operator]
+    return time.perf_counter() - start
+
+
+ENGINES = {"transformers": run_transformers, "llmk": run_llmk}
+
+
+def main() -> int:
+    """Measures one engine (``--engine``), or both in turn."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", default="qwen3-0.6b")
+    parser.add_argument("--model", default="", help="checkpoint folder; made at random where it is not given")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--engine", choices=sorted(ENGINES), default="")
+    args = parser.parse_args()
+    if args.engine:
+        print(json.dumps({"ms": ENGINES[args.engine](args.model, args.dtype, args.threads)}))
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        model = args.model or _make_model(args.shape, folder)
+        times: dict[str, list[float]] = {name: [] for name in ENGINES}
+        for _ in range(args.rounds):
+            for name in ENGINES:
+                times[name].append(_measure(name, model, args))
+                print(f"{name:>13}: {times[name][-1]:7.1f} ms per token", flush=True)
+        _report(times, Path(model), args)
+    return 0
+
+
+def _make_model(shape: str, folder: str) -> str:
+    command = [sys.executable, str(HERE / "peers" / "make_model.py"), "--shape", shape, "--out", folder]
+    subprocess.run(command, check=True)
+    return folder
+
+
+def _measure(engine: str, model: str, args: argparse.Namespace) -> float:
+    command = [sys.executable, __file__, "--engine", engine, "--model", model]
+    command += ["--dtype", args.dtype, "--threads", str(args.threads)]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return float(json.loads(output.strip().splitlines()[-1])["ms"])
+
+
+def _report(times: dict[str, list[float]], model: Path, args: argparse.Namespace) -> None:
+    medians = {name: statistics.median(values) for name, values in times.items()}
+    weights = sum(file.stat().st_size for file in model.glob("*.safetensors"))
+    floor = 1e3 * weights / copy_bandwidth(args.threads)
+    print(f"\n| engine | ms per token (all rounds) | share of the floor ({floor:.1f} ms) |\n| --- | --- | --- |")
+    for name, values in times.items():
+        rounds = ", ".join(f"{value:.1f}" for value in values)
+        print(f"| {name} | {medians[name]:.1f} ({rounds}) | {floor / medians[name]:.0%} |")
+    print(f"\nllmk takes {medians['llmk'] / medians['transformers']:.2f}× the time of transformers")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,51 @@
+"""Batch ops against plain Python lists."""
+
+from __future__ import annotations
+
+import random
+
+import torch
+
+from llmk.reference.batch import append_tokens, build_step, map_slots, update_rows
+
+
+def test_update_rows_writes_ragged_runs() -> None:
+    table = torch.full((4, 6), -1, dtype=torch.int32)
+    update_rows(table, torch.tensor([2, 0]), torch.tensor([1, 4]), torch.tensor([3, 2]), torch.tensor([7, 8, 9, 5, 6]))
+    assert table.tolist() == [[-1, -1, -1, -1, 5, 6], [-1] * 6, [-1, 7, 8, 9, -1, -1], [-1] * 6]
+
+
+def test_a_step_agrees_with_lists_on_random_batches() -> None:
+    rng = random.Random(3)
+    for _ in range(50):
+        num_slots, width, block_size = rng.randint(1, 7), rng.randint(4, 40), rng.choice([1, 3, 16])
+        tokens = torch.randint(0, 1000, (num_slots, width), dtype=torch.int32)
+        done = [rng.randint(0, width - 1) for _ in range(num_slots)]
+        slots = rng.sample(range(num_slots), rng.randint(1, num_slots))
+        counts = [rng.randint(1, width - done[slot]) for slot in slots]
+        table = torch.randperm(num_slots * width)[: num_slots * width].reshape(num_slots, width).to(torch.int32)
+
+        computed = torch.tensor(done)
+        step = build_step(tokens, computed, torch.tensor(slots), torch.tensor(counts), sum(counts))
+        where = map_slots(table[torch.tensor(slots)], step.rows, step.positions, block_size)
+
+        positions = [p for slot, n in zip(slots, counts, strict=True) for p in range(done[slot], done[slot] + n)]
+        owner = [slot for slot, n in zip(slots, counts, strict=True) for _ in range(n)]
+        assert step.positions.tolist() == positions
+        assert step.token_ids.tolist() == [tokens[s, p].item() for s, p in zip(owner, positions, strict=True)]
+        assert step.seq_lens.tolist() == [done[slot] + n for slot, n in zip(slots, counts, strict=True)]
+        assert step.query_start.tolist() == [sum(counts[:i]) for i in range(len(counts) + 1)]
+        expected = [table[s, p // block_size].item() * block_size + p % block_size for s, p in zip(owner, positions, strict=True)]
+        assert where.tolist() == expected
+        for slot, n in zip(slots, counts, strict=True):
+            done[slot] += n
+        assert computed.tolist() == done
+
+
+def test_appended_tokens_are_read_by_the_next_step() -> None:
+    tokens = torch.zeros(3, 8, dtype=torch.int32)
+    computed = torch.tensor([2, 0, 5])
+    slots = torch.tensor([2, 0])
+    append_tokens(tokens, slots, computed[slots], torch.tensor([77, 88]))
+    step = build_step(tokens, computed, slots, torch.tensor([1, 1]), 2)
+    assert step.token_ids.tolist() == [77, 88]
