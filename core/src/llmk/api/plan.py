@@ -36,6 +36,8 @@ class Piece:
     tier: str
     why: str
     """``pinned by …``, ``preferred by …``, ``measured …``, ``tier native``, ``only candidate``, …"""
+    parts: tuple[str, ...] = ()
+    """The spec's ``parts``: where there are any, ``implementation`` is a factory that takes them."""
 
 
 @dataclass(frozen=True, slots=True)
