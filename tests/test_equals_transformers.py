@@ -1,0 +1,110 @@
+"""The whole engine against transformers on tiny random checkpoints: equal greedy tokens, close log-probabilities.
+
+In fp32 and bf16, with prefix caching and chunked prefill on and off, alone and batched.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from llmk import LLM, SamplingParams
+from llmk.testing.checkpoints import write_checkpoint
+
+YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 128, "rope_theta": 10000.0}
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64, "rope_theta": 10000.0,
+}  # fmt: skip
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama-tied-bias-llama3": ("llama", {"tie_word_embeddings": True, "attention_bias": True, "rope_parameters": LLAMA3}),
+    "mistral-window": ("mistral", {"sliding_window": 24, "head_dim": 32}),
+    "qwen2": ("qwen2", {"num_key_value_heads": 4}),
+    "qwen2-window": ("qwen2", {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}),
+    "qwen3": ("qwen3", {"head_dim": 32}),
+    "qwen3-yarn-mqa": ("qwen3", {"head_dim": 16, "num_key_value_heads": 1, "rope_parameters": YARN}),
+}
+NEW_TOKENS = 24
+ENGINES = {
+    "plain": {"cache": {"prefix_caching": False}},
+    "prefix-cache": {"cache": {"prefix_caching": True, "block_size": 4}},
+    "chunked": {"cache": {"prefix_caching": False}, "scheduler": {"max_num_batched_tokens": 16, "max_num_seqs": 8}},
+    "chunked-prefix-cache-preempting": {
+        "cache": {"prefix_caching": True, "block_size": 4, "num_blocks": 70},
+        "scheduler": {"max_num_batched_tokens": 24, "max_num_seqs": 8},
+    },
+    "whole-prompts": {"cache": {"prefix_caching": True, "block_size": 16}, "scheduler": {"chunked_prefill": False}},
+}
+GREEDY = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, logprobs=0)
+
+Oracle = list[tuple[list[int], list[float]]]
+
+
+def prompts() -> list[list[int]]:
+    """Awkward lengths, one of them twice, two that share a prefix."""
+    rng = random.Random(11)
+    draw = [[rng.randrange(3, 380) for _ in range(n)] for n in (1, 5, 16, 33, 64)]
+    return [*draw, draw[3], draw[4][:48] + draw[1]]
+
+
+@cache
+def oracle(folder: Path, dtype: str) -> Oracle:
+    """What transformers generates for each prompt alone, with the log-probability of every token."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), attn_implementation="eager").eval()
+    answers = []
+    for prompt in prompts():
+        out = model.generate(
+            torch.tensor([prompt]), max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, do_sample=False,
+            output_logits=True, return_dict_in_generate=True, pad_token_id=0,
+        )  # fmt: skip
+        tokens = out.sequences[0, len(prompt) :].tolist()
+        logprobs = torch.cat(out.logits).float().log_softmax(-1)
+        answers.append((tokens, [logprobs[i, token].item() for i, token in enumerate(tokens)]))
+    return answers
+
+
+@pytest.fixture(scope="module", params=VARIANTS)
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    model_type, overrides = VARIANTS[request.param]
+    return write_checkpoint(tmp_path_factory.mktemp("checkpoint") / request.param, model_type, **overrides)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_fp32_tokens_are_equal(checkpoint: Path, engine: str) -> None:
+    expected = oracle(checkpoint, "float32")
+    with LLM(str(checkpoint), dtype="float32", **ENGINES[engine]) as llm:
+        batched = llm.generate(prompts(), GREEDY, use_tqdm=False)
+        alone = [llm.generate([prompt], GREEDY, use_tqdm=False)[0] for prompt in prompts()]
+    for results in (batched, alone):
+        for result, (tokens, logprobs) in zip(results, expected, strict=True):
+            completion = result.outputs[0]
+            assert completion.token_ids == tokens
+            assert [entry.logprob for entry in completion.logprobs] == pytest.approx(logprobs, abs=2e-3)
+
+
+def test_bf16_logprobs_are_close(checkpoint: Path) -> None:
+    """bf16 rounds at different places in different kernels, so tokens may part where two logits nearly tie.
+
+    Up to there, log-probabilities must agree within 0.15 (bf16 has 8 bits; logits here reach ±10), and at the parting the two
+    tokens' log-probabilities must be as close as that.
+    """
+    expected = oracle(checkpoint, "bfloat16")
+    with LLM(str(checkpoint), dtype="bfloat16") as llm:
+        results = llm.generate(prompts(), GREEDY, use_tqdm=False)
+    agreed = 0
+    for result, (tokens, logprobs) in zip(results, expected, strict=True):
+        completion = result.outputs[0]
+        for token, entry, other, logprob in zip(completion.token_ids, completion.logprobs, tokens, logprobs, strict=True):
+            assert entry.logprob == pytest.approx(logprob, abs=0.15)
+            if token != other:
+                break
+            agreed += 1
+    assert agreed > 0.5 * len(expected) * NEW_TOKENS
