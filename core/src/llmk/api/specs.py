@@ -147,6 +147,8 @@ class ParserSpec:
     implementation: str
     claims: Callable[[ParserQuery], Verdict]
     score: int = 0
+    special_tokens: bool = False
+    """Whether the dialect's markers are special tokens, which the text must then keep for the parser to see them."""
     overrides: str = ""
     summary: str = ""
 
