@@ -41,7 +41,8 @@ class SelectSection(Section):
     """How the candidates of one kind are chosen between."""
 
     use: str | dict[str, str] = Field(
-        "", description="Id that must be chosen (a pin); as a table, one per site. A pin that can't be honoured is fatal."
+        "",
+        description="Id that must be chosen (a pin); as a table, one per site. A pin that can't be honoured is fatal.",
     )
     prefer: tuple[str, ...] = Field((), description="Ids to take before others, where they can serve.")
     avoid: tuple[str, ...] = Field((), description="Ids never to choose.")
@@ -56,7 +57,9 @@ class SelectSections(Section):
     op: SelectSection = Field(default_factory=SelectSection, description="Ops.")
     model: SelectSection = Field(default_factory=SelectSection, description="Model implementations.")
     quantization: SelectSection = Field(default_factory=SelectSection, description="Quantization methods.")
-    reasoning_parser: SelectSection = Field(default_factory=SelectSection, description="Reasoning parsers ('none': off).")
+    reasoning_parser: SelectSection = Field(
+        default_factory=SelectSection, description="Reasoning parsers ('none': off)."
+    )
     tool_parser: SelectSection = Field(default_factory=SelectSection, description="Tool parsers ('none': off).")
 
 
@@ -67,7 +70,9 @@ class PluginsSection(Section):
     disable: tuple[str, ...] = Field((), description="Leave these plugins out.")
     require: tuple[str, ...] = Field((), description="Fail unless these plugins are active.")
     allow_overrides: tuple[str, ...] = Field((), description="Ids whose replacement by another wheel you consent to.")
-    trust: tuple[str, ...] = Field((), description="Distributions whose kernels may win by tier, as if the platform vouched.")
+    trust: tuple[str, ...] = Field(
+        (), description="Distributions whose kernels may win by tier, as if the platform vouched."
+    )
 
 
 class SchedulerSection(Section):
@@ -76,7 +81,9 @@ class SchedulerSection(Section):
     max_num_seqs: Annotated[int, Field(ge=1)] = Field(128, description="Requests that may run at once.")
     max_num_batched_tokens: Annotated[int, Field(ge=1)] = Field(2048, description="Tokens that one step may compute.")
     chunked_prefill: bool = Field(True, description="Split long prompts over steps, beside decoding requests.")
-    max_waiting: Annotated[int, Field(ge=1)] = Field(1024, description="Requests that may wait; more are refused with 429.")
+    max_waiting: Annotated[int, Field(ge=1)] = Field(
+        1024, description="Requests that may wait; more are refused with 429."
+    )
 
 
 class CacheSection(Section):
@@ -84,11 +91,15 @@ class CacheSection(Section):
 
     block_size: Annotated[int, Field(ge=1)] = Field(16, description="Tokens per block.")
     num_blocks: Size = Field(0, description="Blocks in the pool. 0: as many as the memory budget holds.")
-    memory_gib: Annotated[float, Field(ge=0)] = Field(0.0, description="Memory for the cache. 0: a share of what is free.")
+    memory_gib: Annotated[float, Field(ge=0)] = Field(
+        0.0, description="Memory for the cache. 0: a share of what is free."
+    )
     memory_share: Annotated[float, Field(gt=0, le=1)] = Field(
         0.9, description="Share of the free device memory that the cache may take where memory_gib is 0."
     )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="Cache dtype. auto: the engine's.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="Cache dtype. auto: the engine's."
+    )
     prefix_caching: bool = Field(True, description="Reuse the blocks of equal prefixes.")
 
 
@@ -99,7 +110,9 @@ class ServerSection(Section):
     port: Annotated[int, Field(ge=0, le=65535)] = Field(8000, description="Port to listen on. 0: any free one.")
     api_keys: tuple[str, ...] = Field((), description="Keys, any of which a client must send. Empty: open to all.")
     max_request_bytes: Annotated[int, Field(ge=1)] = Field(16 << 20, description="Largest request body, in bytes.")
-    max_concurrent: Annotated[int, Field(ge=1)] = Field(1024, description="Requests in flight; more are refused with 429.")
+    max_concurrent: Annotated[int, Field(ge=1)] = Field(
+        1024, description="Requests in flight; more are refused with 429."
+    )
     drain_seconds: Annotated[float, Field(ge=0)] = Field(30.0, description="Time that running requests get on SIGTERM.")
     cors_origins: tuple[str, ...] = Field((), description="Origins that browsers may call from.")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Verbosity of the log.")

@@ -1,0 +1,124 @@
+"""The schema seen as a flat table of dotted paths, which flags, environment, files and reports share."""
+
+from __future__ import annotations
+
+import json
+import types
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin
+
+from pydantic import BaseModel
+
+from llmk.config.schema import Config, Section
+
+Path = tuple[str, ...]
+"""A dotted path, split. The last part of a path below an open leaf may itself contain dots."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """One value of the schema. An *open* leaf also takes a table, whose keys the schema doesn't know."""
+
+    path: Path
+    annotation: Any
+    default: Any
+    description: str
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values that a ``Literal`` allows, else nothing."""
+        return get_args(self.annotation) if get_origin(self.annotation) is Literal else ()
+
+    @property
+    def is_bool(self) -> bool:
+        """Whether the value is a switch."""
+        return self.annotation is bool
+
+    @property
+    def is_list(self) -> bool:
+        """Whether the value is a sequence."""
+        return get_origin(self.annotation) in (tuple, list)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether paths may go on below this one."""
+        return any(get_origin(part) is dict for part in _alternatives(self.annotation))
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    union = get_origin(annotation) in (Union, types.UnionType)
+    return get_args(annotation) if union else (annotation,)
+
+
+@cache
+def leaves(model: type[BaseModel] = Config) -> dict[Path, Leaf]:
+    """Every value of ``model``, by path, in the schema's order. Nested sections are walked into."""
+    found: dict[Path, Leaf] = {}
+    for name, info in model.model_fields.items():
+        annotation = info.annotation
+        if isinstance(annotation, type) and issubclass(annotation, Section):
+            for path, leaf in leaves(annotation).items():
+                found[(name, *path)] = Leaf((name, *path), leaf.annotation, leaf.default, leaf.description)
+        else:
+            default = info.get_default(call_default_factory=True)
+            found[(name,)] = Leaf((name,), annotation, default, info.description or "")
+    return found
+
+
+def find_leaf(path: Path) -> Leaf | None:
+    """The leaf that ``path`` names, or the open leaf that it lies below; ``None`` where the schema has neither."""
+    table = leaves()
+    for length in range(len(path), 0, -1):
+        leaf = table.get(path[:length])
+        if leaf is not None:
+            return leaf if length == len(path) or leaf.is_open else None
+    return None
+
+
+def split(path: str) -> Path:
+    """Splits a dotted path. Below a table of sites, what is left is one key, since sites may contain dots."""
+    parts = tuple(path.split("."))
+    if parts[:1] == ("plugin",):
+        return parts
+    for length in range(1, len(parts)):
+        leaf = leaves().get(parts[:length])
+        if leaf is not None and leaf.is_open:
+            return (*parts[:length], ".".join(parts[length:]))
+    return parts
+
+
+def join(path: Path) -> str:
+    """The dotted form, for people."""
+    return ".".join(path)
+
+
+def nearest(path: Path) -> str:
+    """The known path that ``path`` probably means, or ``""``."""
+    known = [join(p) for p in leaves()]
+    by_name = {p[-1]: join(p) for p in leaves()}
+    close = get_close_matches(join(path), known, n=1, cutoff=0.75)
+    if close:
+        return close[0]
+    name = get_close_matches(path[-1], by_name, n=1, cutoff=0.75)
+    return by_name[name[0]] if name else ""
+
+
+def parse_text(text: str, annotation: Any) -> Any:
+    """Turns text from a flag or the environment into what pydantic can validate.
+
+    Lists are JSON or separated by commas, tables are JSON, all else stays text. Raises ``ValueError`` on broken JSON.
+    """
+    stripped = text.strip()
+    leaf = Leaf((), annotation, None, "")
+    if stripped.startswith("{") and leaf.is_open:
+        return json.loads(stripped)
+    if leaf.is_list:
+        return json.loads(stripped) if stripped.startswith("[") else _items(stripped.split(","))
+    return text
+
+
+def _items(parts: Sequence[str]) -> list[str]:
+    return [part.strip() for part in parts if part.strip()]

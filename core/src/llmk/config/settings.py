@@ -1,0 +1,192 @@
+"""The configuration as a whole: merged from its sources, validated, and able to say of every value who set it and why."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path as FilePath
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from llmk.api.config import Default
+from llmk.api.errors import ConfigError
+from llmk.config.schema import Config
+from llmk.config.schema_tree import Path, join, leaves, parse_text, split
+from llmk.config.sources import (
+    FILE_NAME,
+    Entry,
+    Layer,
+    Origin,
+    from_environment,
+    from_file,
+    from_flags,
+    from_values,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Merged configuration. The layers stand in the order in which they win."""
+
+    config: Config
+    user: tuple[Layer, ...]
+    """Flags, environment, file."""
+    checkpoint: Layer
+    plugins: Layer
+
+    def origin(self, path: str) -> Origin:
+        """Who set the value at ``path``; source ``"default"`` where nobody did."""
+        return self._origin(split(path))
+
+    def rows(self) -> list[tuple[str, Any, Origin]]:
+        """Every value with its origin, in the schema's order; values below an open leaf come after it."""
+        rows = []
+        for path, leaf in leaves().items():
+            value = _get(self.config.model_dump(), path)
+            if leaf.is_open and isinstance(value, Mapping):
+                rows += [(join(p), v, self._origin(p)) for p, v in _flatten(value, path)]
+            else:
+                rows.append((join(path), value, self._origin(path)))
+        return rows
+
+    def with_checkpoint(self, values: Mapping[str, Any], why: str) -> Settings:
+        """Adds what the checkpoint says, below what the user set and above plugins' defaults."""
+        layer = from_values(values, Origin("checkpoint", why))
+        return _build(self.user, {**self.checkpoint, **layer}, self.plugins)
+
+    def with_defaults(self, defaults: Sequence[tuple[str, Default]]) -> Settings:
+        """Adds plugins' defaults (plugin name, default); among those for one path, the last one wins.
+
+        Raises ConfigError where a path is unknown or a value is bad, naming the plugin.
+        """
+        layer = dict(self.plugins)
+        for name, default in defaults:
+            layer.update(from_values({default.path: default.value}, Origin("plugin", f"{name}: {default.why}")))
+        return _build(self.user, self.checkpoint, layer)
+
+    def with_plugin_schemas(self, schemas: Mapping[str, type[BaseModel] | None]) -> Settings:
+        """Validates every ``[plugin.NAME]`` by its plugin's schema and fills in what it leaves out.
+
+        ``schemas`` has an entry for every installed plugin, ``None`` where it takes no configuration. Raises ConfigError.
+        """
+        names = {name.lower().replace("-", "_"): name for name in schemas}
+        sections: dict[str, dict[str, Any]] = {}
+        for written, values in self.config.plugin.items():
+            name = names.get(written.lower().replace("-", "_"), "")
+            schema = schemas.get(name)
+            if schema is None:
+                raise self._no_section(written, name, sorted(schemas))
+            sections[name] = self._validate_section(written, values, schema)
+        for name, schema in schemas.items():
+            if schema is not None and name not in sections:
+                sections[name] = self._validate_section(name, {}, schema)
+        return Settings(self.config.model_copy(update={"plugin": sections}), self.user, self.checkpoint, self.plugins)
+
+    def _validate_section(self, name: str, values: Mapping[str, Any], schema: type[BaseModel]) -> dict[str, Any]:
+        fields = schema.model_fields
+        parsed = {
+            key: parse_text(value, fields[key].annotation) if isinstance(value, str) and key in fields else value
+            for key, value in values.items()
+        }
+        try:
+            return schema.model_validate(parsed, extra="forbid").model_dump()
+        except ValidationError as error:
+            raise _bad_values(error, ("plugin", name), self._origin, list(fields)) from error
+
+    def _no_section(self, written: str, name: str, known: list[str]) -> ConfigError:
+        origin = self._origin(("plugin", written))
+        if name:
+            return ConfigError(f"plugin {name!r} takes no configuration, but [plugin.{written}] is set by {origin}")
+        return ConfigError(
+            f"[plugin.{written}] is set by {origin}, but no plugin of that name is installed",
+            hint=f"installed plugins: {', '.join(known) or 'none'}; `llmk plugins` lists them",
+        )
+
+    def _origin(self, path: Path) -> Origin:
+        for layer in (*self.user, self.checkpoint, self.plugins):
+            if path in layer:
+                return layer[path].origin
+            below = [entry.origin for key, entry in layer.items() if key[: len(path)] == path]
+            if below:
+                return below[0]
+        return Origin("default")
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    file: FilePath | None = None,
+    environ: Mapping[str, str] | None = None,
+    cwd: FilePath | None = None,
+) -> Settings:
+    """Merges flags (dotted path to value), environment and file over the core's defaults.
+
+    ``file`` must exist; without one, ``llmk.toml`` of ``cwd`` (the current folder) is read where there is one. Plugins' sections
+    are validated later, when plugins are known. Raises ConfigError, naming the key, the value and who set it.
+    """
+    chosen = file or (cwd or FilePath.cwd()) / FILE_NAME
+    from_toml = from_file(chosen) if file is not None or chosen.is_file() else {}
+    user = (from_flags(flags or {}), from_environment(os.environ if environ is None else environ), from_toml)
+    return _build(user, {}, {})
+
+
+def _build(user: tuple[Layer, ...], checkpoint: Layer, plugins: Layer) -> Settings:
+    merged: dict[str, Any] = {}
+    for layer in (plugins, checkpoint, *reversed(user)):
+        for path, entry in layer.items():
+            _put(merged, path, entry)
+    try:
+        config = Config.model_validate(merged)
+    except ValidationError as error:
+        finder = Settings(Config(), user, checkpoint, plugins)
+        raise _bad_values(error, (), finder._origin, []) from error
+    return Settings(config, user, checkpoint, plugins)
+
+
+def _put(tree: dict[str, Any], path: Path, entry: Entry) -> None:
+    for key in path[:-1]:
+        inner = tree.get(key)
+        if not isinstance(inner, dict):
+            inner = tree[key] = {}
+        tree = inner
+    tree[path[-1]] = entry.value
+
+
+def _get(tree: Mapping[str, Any], path: Path) -> Any:
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+def _flatten(value: Mapping[str, Any], prefix: Path) -> list[tuple[Path, Any]]:
+    rows: list[tuple[Path, Any]] = []
+    for key, item in value.items():
+        path = (*prefix, key)
+        rows += _flatten(item, path) if isinstance(item, Mapping) else [(path, item)]
+    return rows
+
+
+def _bad_values(error: ValidationError, prefix: Path, origin_of: Any, keys: list[str]) -> ConfigError:
+    """Turns pydantic's errors into one that names each path, value and origin."""
+    messages: dict[Path, str] = {}
+    for problem in error.errors():
+        location = tuple(str(part) for part in problem["loc"])
+        path = _known_prefix((*prefix, *location)) if not prefix else (*prefix, *location)
+        text = problem["msg"][:1].lower() + problem["msg"][1:]
+        if problem["type"] == "extra_forbidden":
+            text = f"unknown key; known keys are {', '.join(keys) or 'none'}"
+        messages.setdefault(path, f"{join(path)} = {problem['input']!r} (set by {origin_of(path)}): {text}")
+    return ConfigError("bad configuration: " + "\n".join(messages.values()), hint=_choices(list(messages)))
+
+
+def _known_prefix(path: Path) -> Path:
+    """Cuts off what pydantic appends for the branches of a union and for the items of a list."""
+    table = leaves()
+    return next((path[:n] for n in range(1, len(path) + 1) if path[:n] in table), path)
+
+
+def _choices(paths: list[Path]) -> str:
+    table = leaves()
+    return "; ".join(f"{join(p)}: {table[p].description}" for p in paths if p in table)
