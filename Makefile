@@ -1,0 +1,77 @@
+# Everything that a newcomer or CI runs. `make demo` and `make test` need Python >= 3.11, git and a compiler, nothing else.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PACKAGES := core models backends-cpu plugins/parsers
+SOURCES := $(PACKAGES:%=%/src)
+METADATA := constraints.txt pyproject.toml $(PACKAGES:%=%/pyproject.toml)
+EDITABLE := $(PACKAGES:%=-e ./%)
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PYTEST_ARGS ?=
+JOBS ?= auto
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test unit lint contracts types format size docs snapshot wheels clean distclean
+
+help: ## Show this list.
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed ## Set up, serve the embedded demo model, and show an answered chat.
+	@$(BIN)/python tools/demo.py
+
+test: lint contracts types size unit ## Set up and run everything that CI runs.
+
+unit: $(VENV)/.installed-test ## Run the tests alone. PYTEST_ARGS is passed on; JOBS=1 runs them one at a time.
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
+
+lint: $(VENV)/.installed-test ## Check style and formatting.
+	$(BIN)/ruff check --quiet --output-format concise .
+	$(BIN)/ruff format --check --output-format concise .
+
+contracts: $(VENV)/.installed-test ## Check the import contracts: floors, plugins, torch-free packages.
+	$(BIN)/lint-imports --no-logo
+
+types: $(VENV)/.installed-test ## Check types.
+	$(BIN)/mypy $(SOURCES) tools
+
+format: $(VENV)/.installed-test ## Format, and mend what can be mended.
+	$(BIN)/ruff check --quiet --fix .
+	$(BIN)/ruff format --quiet .
+
+size: $(VENV)/.installed-test ## Report lines per package, and fail where a budget is exceeded.
+	$(BIN)/python tools/size_report.py
+
+docs: $(VENV)/.installed ## Write docs/configuration.md anew from the schema.
+	$(BIN)/python tools/config_reference.py --write
+
+snapshot: ## Write the snapshot of llmk.api's signatures anew.
+	$(PYTHON) tools/api_snapshot.py --write
+
+wheels: $(VENV)/.installed ## Build one wheel per distribution, into dist/.
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w dist $(PACKAGES:%=./%) .
+
+clean: ## Remove caches and build outputs.
+	rm -rf dist build .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find $(PACKAGES) tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf $(PACKAGES:%=%/build)
+
+distclean: clean ## As clean, and remove the virtual environment too.
+	rm -rf $(VENV)
+
+$(VENV)/.created:
+	@echo "Creating $(VENV)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "llmk needs Python 3.11 or newer; name one with: make PYTHON=...")'
+	@$(PYTHON) -m venv $(VENV)
+	@$(INSTALL) setuptools
+	@touch $@
+
+$(VENV)/.installed: $(VENV)/.created $(METADATA)
+	@echo "Installing llmk into $(VENV)"
+	@$(INSTALL) --no-build-isolation $(EDITABLE)
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.created $(METADATA)
+	@echo "Installing llmk and its test tools into $(VENV)"
+	@$(INSTALL) --no-build-isolation $(EDITABLE) -e '.[test]'
+	@touch $(VENV)/.installed $@

@@ -1,0 +1,21 @@
+"""The core stays small enough to read."""
+
+from __future__ import annotations
+
+import pytest
+from size_report import FILE_LIMIT, FUNCTION_LIMIT, Budget, budgets, long_files, long_functions
+
+
+@pytest.mark.parametrize("budget", budgets(), ids=lambda budget: budget.name)
+def test_budget(budget: Budget) -> None:
+    assert budget.kept, f"{budget.name} has {budget.lines:,} lines, of {budget.limit:,} at most"
+
+
+def test_no_file_is_two_files() -> None:
+    rows = long_files()
+    assert not rows, f"over {FILE_LIMIT} lines: ask what it is really two of:\n{rows}"
+
+
+def test_no_function_is_two_functions() -> None:
+    rows = long_functions()
+    assert not rows, f"over {FUNCTION_LIMIT} lines: ask what it is really two of:\n{rows}"
