@@ -21,12 +21,16 @@ class EngineInfo(msgspec.Struct, kw_only=True):
 
 
 class EngineClient(Protocol):
-    """The one interface. Errors in the engine reach :meth:`next_outputs` as :class:`~llmk.api.EngineDead` with the cause."""
+    """The one interface. Errors in the engine reach :meth:`next_outputs` as :class:`~llmk.api.EngineDead` with the
+    cause.
+    """
 
     info: EngineInfo
 
     async def add(self, requests: list[EngineRequest]) -> None:
-        """Queues sequences. Raises :class:`~llmk.api.Overloaded` where the queue is full, :class:`~llmk.api.EngineDead`."""
+        """Queues sequences. Raises :class:`~llmk.api.Overloaded` where the queue is full,
+        :class:`~llmk.api.EngineDead`.
+        """
         ...
 
     async def abort(self, ids: Iterable[str]) -> None:
@@ -38,7 +42,9 @@ class EngineClient(Protocol):
         ...
 
     async def check_health(self, timeout: float = 1.0) -> None:
-        """Returns if the engine's loop answers within ``timeout`` seconds; raises :class:`~llmk.api.EngineDead` otherwise."""
+        """Returns if the engine's loop answers within ``timeout`` seconds; raises :class:`~llmk.api.EngineDead`
+        otherwise.
+        """
         ...
 
     async def close(self) -> None:

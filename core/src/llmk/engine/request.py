@@ -13,7 +13,9 @@ FinishReason = Literal["stop", "length", "abort", "error"]
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How tokens are chosen and when to stop. Raises :class:`~llmk.api.RequestError`, naming the field, for values out of range."""
+    """How tokens are chosen and when to stop. Raises :class:`~llmk.api.RequestError`, naming the field, for values out
+    of range.
+    """
 
     n: int = 1
     """Completions per prompt."""
@@ -38,7 +40,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     logprobs: int | None = None
-    """Number of likeliest tokens whose log-probabilities are returned beside the sampled one's; ``None``: none at all."""
+    """Number of likeliest tokens whose log-probabilities are returned beside the sampled one's; ``None``: none at
+    all.
+    """
     logit_bias: dict[int, float] = {}
     skip_special_tokens: bool = True
 
@@ -106,6 +110,8 @@ class TokenOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
     stop_token_id: int | None = None
     num_cached_tokens: int = 0
     error: str = ""
+    error_code: str = ""
+    """:attr:`llmk.api.LlmkError.code` of the error."""
 
 
 class EngineStats(msgspec.Struct, kw_only=True):

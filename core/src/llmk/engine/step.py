@@ -1,4 +1,6 @@
-"""What passes between scheduler and runner: a plan of what to compute, and the tokens that came of it. Only what changed is sent."""
+"""What passes between scheduler and runner: a plan of what to compute, and the tokens that came of it. Only what
+changed is sent.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ class NewRequest(msgspec.Struct, kw_only=True):
 class Work(msgspec.Struct, kw_only=True):
     """Compute the next ``num_tokens`` tokens of ``slot``.
 
-    ``new_blocks`` (one list per cache group) are appended to its block tables first. ``sample``: the last of these tokens is the
-    last known one, so the next is to be sampled from its logits.
+    ``new_blocks`` (one list per cache group) are appended to its block tables first. ``sample``: the last of these
+    tokens is the last known one, so the next is to be sampled from its logits.
     """
 
     slot: int
@@ -53,7 +55,9 @@ class StepPlan(msgspec.Struct, kw_only=True):
 
 
 class StepResult(msgspec.Struct, kw_only=True):
-    """Sampled tokens, one per work item with ``sample``, in the plan's order. ``logprobs`` has an entry for slots that want them."""
+    """Sampled tokens, one per work item with ``sample``, in the plan's order. ``logprobs`` has an entry for slots that
+    want them.
+    """
 
     step: int
     slots: list[int] = []

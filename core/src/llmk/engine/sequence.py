@@ -1,0 +1,77 @@
+"""What the scheduler knows of one sequence from its arrival to its end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from llmk.engine.blocks import BlockTables
+    from llmk.engine.request import EngineRequest, FinishReason
+
+NO_SLOT = -1
+
+
+class Sequence:
+    """A sequence: its tokens, how far they are computed, and what it holds.
+
+    Attributes:
+        order: what it is served by: priority (lower first), then arrival.
+        tokens: prompt and output as far as the host knows them.
+        limit: length at which it ends, in tokens.
+        num_computed: tokens in the cache once all issued steps have run.
+        num_pending: tokens that issued steps will sample, not yet known to the host.
+        admissions: how often it entered the batch; tells the steps of one stay from those of another.
+    """
+
+    __slots__ = (
+        "admissions",
+        "finished",
+        "limit",
+        "num_cached",
+        "num_computed",
+        "num_pending",
+        "num_prompt",
+        "order",
+        "request",
+        "slot",
+        "stops",
+        "tables",
+        "tokens",
+    )
+
+    def __init__(self, request: EngineRequest, arrival: int, limit: int, tables: BlockTables) -> None:
+        params = request.params
+        self.request = request
+        self.order = (request.priority, arrival)
+        self.tokens = list(request.prompt_token_ids)
+        self.num_prompt = len(self.tokens)
+        self.limit = limit if params.max_tokens is None else min(limit, self.num_prompt + params.max_tokens)
+        self.stops = frozenset(
+            params.stop_token_ids if params.ignore_eos else params.stop_token_ids + request.eos_token_ids
+        )
+        self.tables = tables
+        self.slot = NO_SLOT
+        self.num_computed = 0
+        self.num_pending = 0
+        self.num_cached = 0
+        self.admissions = 0
+        self.finished = False
+
+    @property
+    def id(self) -> str:
+        """The request's id."""
+        return self.request.id
+
+    def end(self, token: int) -> tuple[FinishReason | None, int | None]:
+        """Whether the sequence ends with ``token``, its last one: the reason, and the stop token that the request
+        named.
+        """
+        length = len(self.tokens)
+        if token in self.stops and length - self.num_prompt >= self.request.params.min_tokens:
+            return "stop", token if token in self.request.params.stop_token_ids else None
+        return ("length" if length >= self.limit else None), None
+
+
+def order_of(sequence: Sequence) -> tuple[int, int]:
+    """Sort key of queues."""
+    return sequence.order

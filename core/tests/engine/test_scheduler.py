@@ -1,0 +1,311 @@
+"""The scheduler on a device that notices every wrong block: random loads come out as if each sequence had run alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paged_device import make_core, run_alone
+
+from llmk.engine.core import EngineCore
+from llmk.engine.request import EngineRequest, SamplingParams, TokenOutput
+
+
+def request(id_: str, prompt: list[int], *, priority: int = 0, salt: str = "", **params: object) -> EngineRequest:
+    params.setdefault("temperature", 0.0)
+    return EngineRequest(
+        id=id_, prompt_token_ids=prompt, params=SamplingParams(**params), priority=priority, cache_salt=salt
+    )
+
+
+def drain(core: EngineCore, limit: int = 2000) -> dict[str, list[TokenOutput]]:
+    """Steps until nothing is left; returns outputs by id."""
+    outputs: dict[str, list[TokenOutput]] = {}
+    for _ in range(limit):
+        if not core.has_work:
+            return outputs
+        for output in core.step().outputs:
+            outputs.setdefault(output.id, []).append(output)
+    raise AssertionError("the engine makes no progress")
+
+
+def tokens_of(outputs: list[TokenOutput]) -> list[int]:
+    return [token for output in outputs for token in output.token_ids]
+
+
+def assert_consistent(core: EngineCore) -> None:
+    """Every block is held as often as running sequences hold it, and free exactly if none does."""
+    scheduler = core.scheduler
+    for group, pool in enumerate(scheduler.cache.pools):
+        held = Counter(block for seq in scheduler.running for block in seq.tables.tables[group])
+        assert [held[block] for block in range(pool.num_blocks)] == pool._holders
+        assert set(pool._free) == {block for block in range(pool.num_blocks) if not held[block]}
+        for key, block in pool._cached.items():
+            assert pool._keys[block] == key
+    slots = [seq.slot for seq in scheduler.running]
+    assert sorted(slots + scheduler._slots) == list(range(len(slots) + len(scheduler._slots)))
+    assert all(not any(seq.tables.tables) for seq in scheduler.waiting)
+
+
+def assert_empty(core: EngineCore) -> None:
+    """Nothing is left behind."""
+    scheduler = core.scheduler
+    assert not scheduler.running
+    assert not scheduler.waiting
+    assert not scheduler._sequences
+    assert scheduler.cache.num_free == scheduler.cache.num_blocks
+    assert_consistent(core)
+
+
+prompts = st.lists(st.integers(0, 2), min_size=1, max_size=30)
+shared = st.tuples(st.integers(0, 3), st.lists(st.integers(0, 40), max_size=8)).map(
+    lambda pair: [7, 8, 9, 1] * pair[0] * 2 + pair[1] or [5]
+)
+arrival = st.fixed_dictionaries(
+    {
+        "prompt": prompts | shared,
+        "max_tokens": st.integers(1, 25),
+        "stop": st.sets(st.integers(0, 49), max_size=3),
+        "seed": st.integers(0, 2),
+        "priority": st.integers(0, 1),
+        "salt": st.sampled_from(["", "", "a"]),
+        "at": st.integers(0, 20),
+        "abort_at": st.none() | st.none() | st.integers(0, 40),
+    }
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    arrivals=st.lists(arrival, min_size=1, max_size=12),
+    num_blocks=st.integers(4, 24),
+    block_size=st.sampled_from([1, 3, 4]),
+    max_num_seqs=st.integers(1, 6),
+    budget=st.integers(1, 20),
+    prefix_caching=st.booleans(),
+    chunked=st.booleans(),
+    groups=st.integers(1, 2),
+    depth=st.integers(1, 3),
+)
+def test_any_load_comes_out_as_if_alone(
+    arrivals, num_blocks, block_size, max_num_seqs, budget, prefix_caching, chunked, groups, depth
+):
+    room = num_blocks * block_size
+    core = make_core(
+        num_blocks=num_blocks,
+        block_size=block_size,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=budget,
+        max_model_len=room,
+        prefix_caching=prefix_caching,
+        chunked_prefill=chunked,
+        num_groups=groups,
+        depth=depth,
+    )
+    outputs: dict[str, list[TokenOutput]] = {}
+    aborted: dict[str, int] = {}
+    for step in range(3000):
+        for i, a in enumerate(arrivals):
+            if a["at"] == step:
+                core.add(
+                    EngineRequest(
+                        id=str(i),
+                        prompt_token_ids=a["prompt"],
+                        params=SamplingParams(max_tokens=a["max_tokens"], stop_token_ids=tuple(a["stop"])),
+                        seed=a["seed"],
+                        priority=a["priority"],
+                        cache_salt=a["salt"],
+                    )
+                )
+            if a["abort_at"] == step and a["at"] <= step:
+                core.abort([str(i)])
+                aborted[str(i)] = len(outputs.get(str(i), []))
+        if step > 40 and not core.has_work:
+            break
+        for output in core.step().outputs:
+            outputs.setdefault(output.id, []).append(output)
+        assert_consistent(core)
+    else:
+        raise AssertionError("the engine makes no progress")
+    assert_empty(core)
+    for i, a in enumerate(arrivals):
+        mine = outputs.get(str(i), [])
+        ends = [output for output in mine if output.finish_reason]
+        expected = run_alone(
+            a["prompt"], a["max_tokens"], limit=room, stops=tuple(a["stop"]), seed=a["seed"]
+        )
+        if len(a["prompt"]) >= room:
+            assert len(mine) <= 1
+            assert not mine or mine[0].error_code == "invalid_request_error"
+        elif str(i) in aborted and not ends:
+            assert len(mine) == aborted[str(i)]
+            assert tokens_of(mine) == expected[: len(mine)]
+        else:
+            assert len(ends) == 1
+            assert mine[-1] is ends[0]
+            assert ends[0].error == ""
+            assert tokens_of(mine) == expected
+
+
+def test_a_prefix_is_a_hit_once_computed_and_never_wholly():
+    core = make_core()
+    prompt = list(range(12))
+    core.add(request("a", prompt, max_tokens=1))
+    core.add(request("b", prompt, max_tokens=1))
+    assert [o.num_cached_tokens for o in core.step().outputs] == [0]
+    drain(core)
+    core.add(request("c", prompt, max_tokens=1))
+    assert [o.num_cached_tokens for o in core.step().outputs] == [8]
+
+
+def test_salts_keep_prefixes_apart():
+    core = make_core()
+    prompt = list(range(12))
+    for id_, salt, hit in (("a", "", 0), ("b", "x", 0), ("c", "x", 8), ("d", "", 8)):
+        core.add(request(id_, prompt, max_tokens=1, salt=salt))
+        (outputs,) = drain(core).values()
+        assert outputs[0].num_cached_tokens == hit
+
+
+def test_an_answer_is_a_hit_in_the_next_turn():
+    core = make_core()
+    core.add(request("a", [1, 2, 3], max_tokens=10))
+    (outputs,) = drain(core).values()
+    core.add(request("b", [1, 2, 3, *tokens_of(outputs), 4], max_tokens=1))
+    (outputs,) = drain(core).values()
+    assert outputs[0].num_cached_tokens == 12
+
+
+def test_no_prefix_caching_means_no_hits():
+    core = make_core(prefix_caching=False)
+    for id_ in "ab":
+        core.add(request(id_, list(range(12)), max_tokens=1))
+        (outputs,) = drain(core).values()
+        assert outputs[0].num_cached_tokens == 0
+
+
+def test_prompts_are_chunked_beside_decodes():
+    core = make_core(max_num_batched_tokens=6)
+    core.add(request("short", [1], max_tokens=20))
+    core.step()
+    core.add(request("long", list(range(20)), max_tokens=1))
+    outputs = drain(core)
+    assert core.runner.steps[1:5] == [6, 6, 6, 6]
+    assert len(outputs["short"]) == 19
+    assert len(outputs["long"]) == 1
+
+
+def test_whole_prompts_may_exceed_the_issue_limit_but_not_the_run_limit():
+    core = make_core(max_num_batched_tokens=6, chunked_prefill=False, max_model_len=40)
+    core.add(request("a", list(range(20)), max_tokens=3))
+    core.add(request("b", list(range(30, 39)), max_tokens=3))
+    outputs = drain(core)
+    assert core.runner.steps[0] == 20
+    assert {id_: len(o) for id_, o in outputs.items()} == {"a": 3, "b": 3}
+    assert core.scheduler.max_run_tokens == 40
+
+
+def test_priority_goes_before_arrival():
+    core = make_core(max_num_seqs=1)
+    core.add(request("late", [1], max_tokens=1, priority=1))
+    core.add(request("soon", [2], max_tokens=1, priority=0))
+    assert list(drain(core)) == ["soon", "late"]
+
+
+def test_the_latest_gives_way_when_blocks_run_out():
+    core = make_core(num_blocks=6, max_model_len=24)
+    core.add(request("a", [1] * 8, max_tokens=12))
+    core.add(request("b", [2] * 8, max_tokens=12))
+    outputs = drain(core)
+    assert core.stats.preemptions == 1
+    assert tokens_of(outputs["a"]) == run_alone([1] * 8, 12, limit=24)
+    assert tokens_of(outputs["b"]) == run_alone([2] * 8, 12, limit=24)
+    assert_empty(core)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [([], "no tokens"), ([1] * 64, "64 tokens, the model's context is 64"), ([1] * 40, "need 10 blocks of 4, the cache has 8")],
+)
+def test_what_can_never_fit_fails_at_once(prompt, message):
+    core = make_core(num_blocks=8)
+    core.add(request("a", prompt))
+    (outputs,) = drain(core).values()
+    assert outputs[0].finish_reason == "error"
+    assert message in outputs[0].error
+
+
+def test_a_sequence_that_outgrows_the_cache_alone_fails_with_what_it_made():
+    core = make_core(num_blocks=2)
+    core.add(request("a", [1] * 5, max_tokens=20))
+    (outputs,) = drain(core).values()
+    assert len(tokens_of(outputs)) == 4
+    assert "fill the cache of 2 blocks" in outputs[-1].error
+    assert_empty(core)
+
+
+def test_ends():
+    core = make_core(max_model_len=12)
+    first, second = run_alone([1], 2, limit=12)
+    assert first != second
+    eos = EngineRequest(id="eos", prompt_token_ids=[1], params=SamplingParams(), eos_token_ids=(second,))
+    core.add(eos)
+    core.add(EngineRequest(id="on", prompt_token_ids=[1], params=SamplingParams(ignore_eos=True),
+    eos_token_ids=(first,))) core.add(request("stop", [1], stop_token_ids=(second,)))
+    core.add(request("least", [1], stop_token_ids=(first,), min_tokens=2, max_tokens=3))
+    core.add(request("length", [1], max_tokens=2))
+    ends = {id_: (len(o), o[-1].finish_reason, o[-1].stop_token_id) for id_, o in drain(core).items()}
+    assert ends["eos"] == (2, "stop", None)
+    assert ends["on"][1:] == ("length", None)
+    assert ends["stop"] == (2, "stop", second)
+    assert ends["least"][0] > 1
+    assert ends["length"] == (2, "length", None)
+
+
+def test_a_failing_step_ends_its_sequences_with_the_cause_and_the_engine_goes_on():
+    core = make_core(max_num_seqs=1)
+
+    def explode(plan):
+        if any(new.id == "bad" for new in plan.new):
+            raise ZeroDivisionError("no luck")
+
+    core.runner.before_step = explode
+    core.add(request("bad", [1, 2, 3, 4, 5], max_tokens=3))
+    core.add(request("good", [1, 2, 3, 4, 5], max_tokens=3))
+    outputs = drain(core)
+    assert [o.finish_reason for o in outputs["bad"]] == ["error"]
+    assert outputs["bad"][0].error == "ZeroDivisionError: no luck"
+    assert tokens_of(outputs["good"]) == run_alone([1, 2, 3, 4, 5], 3, limit=64)
+    assert outputs["good"][0].num_cached_tokens == 0
+    assert_empty(core)
+
+
+def test_logprobs_go_to_those_who_asked():
+    core = make_core()
+    core.add(request("a", [1], max_tokens=2, logprobs=2))
+    core.add(request("b", [1], max_tokens=2))
+    outputs = drain(core)
+    assert [len(o.logprobs) for o in outputs["a"]] == [1, 1]
+    assert outputs["a"][0].logprobs[0].token_id == outputs["a"][0].token_ids[0]
+    assert [o.logprobs for o in outputs["b"]] == [[], []]
+
+
+def test_a_result_out_of_order_is_refused():
+    core = make_core()
+    core.add(request("a", [1], max_tokens=2))
+    plan = core.scheduler.schedule()
+    result = core.runner.submit(plan).result()
+    result.step += 1
+    with pytest.raises(RuntimeError, match="step 1 arrived, that of step 0"):
+        core.scheduler.update(result)
+
+
+def test_the_next_step_can_be_planned_before_the_result():
+    core = make_core(depth=2)
+    core.add(request("a", [1], max_tokens=3))
+    assert core.step().outputs == []
+    assert len(core.step().outputs) == 1
+    assert core.scheduler._issued[0].step == 1
+    assert len(drain(core)["a"]) == 2
