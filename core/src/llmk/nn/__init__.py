@@ -1,0 +1,65 @@
+"""The layers that models are made of. Each binds once, when it is built, the kernel that the plan chose for its site.
+
+Importing this package is cheap; the layers, and torch with them, load when they are first named.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llmk.nn.attention import Attention
+    from llmk.nn.build import AttentionSwitch, Build, LinearKernel, Switch
+    from llmk.nn.context import StepContext
+    from llmk.nn.embedding import Embedding, LMHead
+    from llmk.nn.layer import Layer, Parameter
+    from llmk.nn.linear import Linear
+    from llmk.nn.mlp import GatedMLP
+    from llmk.nn.model import Model, SelfLoading
+    from llmk.nn.norm import AddRMSNorm, RMSNorm
+
+_LAZY = {
+    "AddRMSNorm": "norm",
+    "Attention": "attention",
+    "AttentionSwitch": "build",
+    "Build": "build",
+    "Embedding": "embedding",
+    "GatedMLP": "mlp",
+    "LMHead": "embedding",
+    "Layer": "layer",
+    "Linear": "linear",
+    "LinearKernel": "build",
+    "Model": "model",
+    "Parameter": "layer",
+    "RMSNorm": "norm",
+    "SelfLoading": "model",
+    "StepContext": "context",
+    "Switch": "build",
+}
+
+__all__ = [
+    "AddRMSNorm",
+    "Attention",
+    "AttentionSwitch",
+    "Build",
+    "Embedding",
+    "GatedMLP",
+    "LMHead",
+    "Layer",
+    "Linear",
+    "LinearKernel",
+    "Model",
+    "Parameter",
+    "RMSNorm",
+    "SelfLoading",
+    "StepContext",
+    "Switch",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'llmk.nn' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"llmk.nn.{_LAZY[name]}"), name)

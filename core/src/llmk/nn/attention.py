@@ -1,0 +1,76 @@
+"""Attention over the paged cache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from llmk.api import AttentionQuery, CacheSpec, FullAttentionCache, SlidingWindowCache
+from llmk.nn.context import StepContext
+from llmk.nn.facts import write_site
+from llmk.nn.layer import Layer, Parameter
+
+if TYPE_CHECKING:
+    from llmk.nn.build import Build
+
+
+class Attention(Layer):
+    """Norms queries and keys where the model does, rotates them, writes keys and values, and attends: two calls in all.
+
+    Args:
+        prefix: the attention module's name in the checkpoint.
+        index: position of this layer's cache in the step's.
+        cos_sin: float32 ``[positions, rotary_dim]``, see ``llmk.reference.rope``; layers share it.
+        qk_norm_eps: epsilon of the per-head norms; ``None``: the model has none.
+    """
+
+    def __init__(
+        self,
+        build: Build,
+        prefix: str,
+        *,
+        index: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        cos_sin: Tensor,
+        qk_norm_eps: float | None = None,
+        site: str = "attention",
+    ) -> None:
+        self.site = site
+        self._op = build.kernel("op", write_site(site), attention=site)
+        self._run = build.attention(site).run
+        self._index = index
+        self._heads = (num_heads, num_kv_heads, num_kv_heads)
+        self._head_dim = head_dim
+        self._cos_sin = cos_sin
+        self._eps = qk_norm_eps or 0.0
+        self._q_weight: Tensor | None = None
+        self._k_weight: Tensor | None = None
+        names = ("q_norm", "k_norm") if qk_norm_eps is not None else ()
+        norms = [Parameter(build, [f"{prefix}.{name}.weight"], [head_dim], dummy_std=None) for name in names]
+        super().__init__(build, norms)
+
+    def finish(self) -> None:
+        self._q_weight, self._k_weight = (parameter.take() for parameter in self.parameters)
+
+    def __call__(self, qkv: Tensor, step: StepContext) -> Tensor:
+        """``[tokens, (heads + 2 * kv_heads) * head_dim]`` to ``[tokens, heads * head_dim]``."""
+        heads = qkv.view(qkv.shape[0], -1, self._head_dim)
+        q, k, v = heads.split_with_sizes(self._heads, 1)
+        cache, meta = step.caches[self._index], step.attention[self.site]
+        q = self._op(q, k, v, self._q_weight, self._k_weight, self._eps, step.positions, self._cos_sin, cache, meta)
+        return self._run(q, cache, meta).flatten(1)
+
+
+def cache_spec(build: Build, site: str) -> CacheSpec:
+    """The cache spec of the layers at an attention site, by the layout that its backend states."""
+    query = build.plan.choice("attention", site).query
+    assert isinstance(query, AttentionQuery)
+    layout = build.attention(site).cache_layout(1)
+    page_bytes = torch.Size(layout.shape).numel() * getattr(torch, layout.dtype).itemsize
+    if query.sliding_window:
+        return SlidingWindowCache(query.block_size, page_bytes, query.sliding_window)
+    return FullAttentionCache(query.block_size, page_bytes)

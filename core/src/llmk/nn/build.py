@@ -1,0 +1,191 @@
+"""Binding: turns the plan's choices into callables, once, when the model is built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from llmk.api import AttentionBackend, AttentionStep, CacheLayout, Choice, Piece, Plan, PluginError
+from llmk.api.attention import Capture
+
+if TYPE_CHECKING:
+    from llmk.nn.layer import Layer
+
+_EVERY = (0, 1 << 31)
+
+
+class Switch:
+    """Several kernels for one site, of which one is current. Flipped between steps, so that a call decides nothing."""
+
+    __slots__ = ("_pieces", "current")
+
+    def __init__(self, pieces: Sequence[tuple[int, int, Any]]) -> None:
+        self._pieces = tuple(pieces)
+        self.current = pieces[0][2]
+
+    def __call__(self, *args: Any) -> Any:
+        """Calls the current kernel."""
+        return self.current(*args)
+
+    def select(self, num_tokens: int) -> tuple[int, int]:
+        """Makes the kernel for ``num_tokens`` current; returns the range of counts for which it stays so."""
+        for start, stop, piece in self._pieces:
+            if start <= num_tokens < stop:
+                self.current = piece
+                return start, stop
+        raise ValueError(f"no kernel for {num_tokens} tokens among {[piece[:2] for piece in self._pieces]}")
+
+
+class AttentionSwitch(Switch):
+    """The same for attention backends, which share one cache layout. It is flipped before the step is prepared."""
+
+    __slots__ = ()
+
+    current: AttentionBackend
+
+    @property
+    def capture(self) -> Capture:
+        """The current backend's."""
+        return self.current.capture
+
+    def cache_layout(self, num_blocks: int) -> CacheLayout:
+        """The backends' common layout."""
+        return self.current.cache_layout(num_blocks)
+
+    def prepare(self, step: AttentionStep) -> Any:
+        """The current backend's."""
+        return self.current.prepare(step)
+
+    def write(self, key: Tensor, value: Tensor, cache: Tensor, meta: Any) -> None:
+        """The current backend's."""
+        self.current.write(key, value, cache, meta)
+
+    def run(self, query: Tensor, cache: Tensor, meta: Any, sinks: Tensor | None = None) -> Tensor:
+        """The current backend's."""
+        return self.current.run(query, cache, meta, sinks)
+
+
+@dataclass(frozen=True, slots=True)
+class LinearKernel:
+    """What a linear site binds: ``run(x, weight, bias)``, and ``prepare(parameters)``, which makes its weight."""
+
+    run: Callable[[Tensor, Any, Tensor | None], Tensor]
+    prepare: Callable[[dict[str, Tensor]], Any]
+    weight_format: str
+
+
+class Build:
+    """Hands out the kernels of one plan on one device, and collects the layers that are built with them.
+
+    Args:
+        dtype: the engine's dtype, the only one: no layer reads the checkpoint's.
+        load_object: returns what ``"module:attribute"`` names; called as ``load_object(path, wheel="name version")``.
+
+    Attributes:
+        layers: every layer built so far that owns parameters.
+    """
+
+    def __init__(
+        self, plan: Plan, *, dtype: torch.dtype, device: torch.device, load_object: Callable[..., Any]
+    ) -> None:
+        self.plan = plan
+        self.dtype = dtype
+        self.device = device
+        self.layers: list[Layer] = []
+        self._load_object = load_object
+        self._kernels: dict[tuple[str, ...], Callable[..., Any]] = {}
+        self._linear: dict[tuple[str, bool], LinearKernel] = {}
+        self._attention: dict[str, AttentionBackend] = {}
+        self._switches: list[Switch] = []
+        self._band = _EVERY
+
+    def kernel(self, kind: str, site: str, *, attention: str = "", linear: str = "") -> Callable[..., Any]:
+        """The callable for a site.
+
+        Args:
+            attention, linear: the sites whose backend and kernel a composite op has as parts ``"attention.write"`` and
+                ``"linear"``.
+
+        Raises:
+            KeyError: where the plan has no such site.
+        """
+        key = (kind, site, attention, linear)
+        if key not in self._kernels:
+            given: dict[str, Any] = {}
+            if attention:
+                given["attention.write"] = self.attention(attention).write
+            if linear:
+                given["linear"] = self.linear(linear).run
+            self._kernels[key] = self._bind(self.plan.choice(kind, site), given)
+        return self._kernels[key]
+
+    def linear(self, site: str, *, rows: bool = False) -> LinearKernel:
+        """The kernel of a linear site. With ``rows`` its switch, where it is one, is the caller's alone to flip."""
+        if (site, rows) not in self._linear:
+            choice = self.plan.choice("linear", site)
+            run = self._bind(choice, {}, register=not rows)
+            first = choice.pieces[0]
+            prepare = self._load(first, first.prepare) if first.prepare else _plain_weight
+            self._linear[site, rows] = LinearKernel(run, prepare, getattr(choice.query, "weight_format", "plain"))
+        return self._linear[site, rows]
+
+    def attention(self, site: str) -> AttentionBackend:
+        """The backend of an attention site."""
+        if site not in self._attention:
+            choice = self.plan.choice("attention", site)
+            pieces = [(p.start, p.stop, self._load(p)(choice.query, self.device)) for p in choice.pieces]
+            self._attention[site] = self._one_of(pieces, AttentionSwitch)
+        return self._attention[site]
+
+    def select(self, num_tokens: int) -> None:
+        """Before a step is prepared: makes the kernels for ``num_tokens`` current. Free while the band stays the same."""
+        low, high = self._band
+        if low <= num_tokens < high:
+            return
+        low, high = _EVERY
+        for switch in self._switches:
+            start, stop = switch.select(num_tokens)
+            low, high = max(low, start), min(high, stop)
+        self._band = low, high
+
+    def _bind(self, choice: Choice, given: Mapping[str, Any], *, register: bool = True) -> Any:
+        pieces = [(p.start, p.stop, self._bind_piece(choice, p, given)) for p in choice.pieces]
+        return self._one_of(pieces, Switch, register=register)
+
+    def _bind_piece(self, choice: Choice, piece: Piece, given: Mapping[str, Any]) -> Any:
+        implementation = self._load(piece)
+        if not piece.parts:
+            return implementation
+        parts = {part.op: part for part in choice.parts}
+        bound = {}
+        for name in piece.parts:
+            if name in given:
+                bound[name] = given[name]
+            elif name in parts:
+                bound[name] = self._bind(parts[name], given)
+            else:
+                raise PluginError(
+                    f"{piece.id} at site {choice.site!r} takes part {name!r}, which neither the plan nor the layer has",
+                    hint=f"the site has {', '.join([*given, *parts]) or 'no parts'}",
+                )
+        return implementation(bound)
+
+    def _one_of(self, pieces: list[tuple[int, int, Any]], switch_type: type[Switch], *, register: bool = True) -> Any:
+        if len(pieces) == 1:
+            return pieces[0][2]
+        switch = switch_type(pieces)
+        if register:
+            self._switches.append(switch)
+            self._band = (0, 0)
+        return switch
+
+    def _load(self, piece: Piece, path: str = "") -> Any:
+        return self._load_object(path or piece.implementation, wheel=f"{piece.distribution} {piece.version}")
+
+
+def _plain_weight(parameters: dict[str, Tensor]) -> Tensor:
+    return parameters["weight"]

@@ -1,0 +1,94 @@
+"""Token embeddings, and the head that turns hidden states into logits; one tensor may serve both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from llmk.nn.build import Switch
+from llmk.nn.layer import Layer, Parameter
+
+if TYPE_CHECKING:
+    from llmk.nn.build import Build
+
+
+class Embedding(Layer):
+    """A table of rows by token id. ``also_named`` are the checkpoint's other names for it, such as a tied head's."""
+
+    weight: Tensor
+
+    def __init__(
+        self,
+        build: Build,
+        prefix: str,
+        vocab_size: int,
+        hidden_size: int,
+        *,
+        site: str = "embedding",
+        also_named: Sequence[str] = (),
+    ) -> None:
+        self._op: Callable[..., Tensor] = build.kernel("op", site)
+        self._weight = Parameter(
+            build, [f"{prefix}.weight"], [vocab_size], (hidden_size,), others=dict.fromkeys(also_named, (0,))
+        )
+        self.tied_head: LMHead | None = None
+        super().__init__(build, [self._weight])
+
+    def finish(self) -> None:
+        self.weight = self._weight.take()
+        if self.tied_head:
+            self.tied_head.adopt(self.weight)
+
+    def __call__(self, token_ids: Tensor) -> Tensor:
+        """int64 ``[tokens]`` to ``[tokens, hidden]``."""
+        return self._op(token_ids, self.weight)
+
+
+class LMHead(Layer):
+    """Logits of hidden states. Its row count is not the step's token count, so it flips its own switch, once a call.
+
+    Args:
+        tied_to: the embedding whose table this head multiplies by; it then owns no parameter.
+    """
+
+    weight: Any
+    bias: Tensor | None = None
+
+    def __init__(
+        self,
+        build: Build,
+        prefix: str,
+        hidden_size: int,
+        vocab_size: int,
+        *,
+        site: str = "lm_head",
+        bias: bool = False,
+        tied_to: Embedding | None = None,
+    ) -> None:
+        self._kernel = build.linear(site, rows=True)
+        self._switch = self._kernel.run if isinstance(self._kernel.run, Switch) else None
+        if tied_to:
+            tied_to.tied_head = self
+            super().__init__(build, [])
+            return
+        parameters = [Parameter(build, [f"{prefix}.weight"], [vocab_size], (hidden_size,))]
+        if bias:
+            parameters.append(Parameter(build, [f"{prefix}.bias"], [vocab_size]))
+        super().__init__(build, parameters)
+
+    def finish(self) -> None:
+        weight, *bias = self.parameters
+        self.adopt(weight.take())
+        self.bias = bias[0].take() if bias else None
+
+    def adopt(self, weight: Tensor) -> None:
+        """Prepares ``weight`` (``[vocab, hidden]``) for the kernel; the tensor itself stays as it is."""
+        self.weight = self._kernel.prepare({"weight": weight})
+
+    def __call__(self, hidden: Tensor) -> Tensor:
+        """``[rows, hidden]`` to float32 ``[rows, vocab]``."""
+        if self._switch:
+            self._switch.select(hidden.shape[0])
+        return self._kernel.run(hidden, self.weight, self.bias).float()

@@ -1,0 +1,124 @@
+"""Layers that own parameters, and how the checkpoint's tensors find their way into them.
+
+This is the one place that knows how a parameter is cut into shards; splitting over ranks belongs here too.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from llmk.nn.build import Build
+    from llmk.nn.tensor_file import StoredTensor
+
+
+STORED_DTYPES: Mapping[str, torch.dtype] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+"""torch's dtypes by the names that safetensors files use."""
+
+
+class Parameter:
+    """A tensor of shape ``[sum(rows), *columns]`` that checkpoints store in shards along its rows, or whole.
+
+    Args:
+        names: the checkpoint's name of each shard.
+        rows: rows of each shard.
+        columns: the remaining dimensions.
+        others: further names under which the checkpoint may store a run of shards, such as the already packed tensor.
+        dummy_std: standard deviation of dummy values; ``None``: ones.
+    """
+
+    def __init__(
+        self,
+        build: Build,
+        names: Sequence[str],
+        rows: Sequence[int],
+        columns: Sequence[int] = (),
+        *,
+        others: Mapping[str, tuple[int, ...]] | None = None,
+        dtype: torch.dtype | None = None,
+        dummy_std: float | None = 0.02,
+    ) -> None:
+        self.names = tuple(names)
+        self.targets: dict[str, tuple[int, ...]] = {name: (i,) for i, name in enumerate(names)} | dict(others or {})
+        self.dtype = dtype or build.dtype
+        self._device = build.device
+        self._rows = tuple(rows)
+        self._columns = tuple(columns)
+        self._dummy_std = dummy_std
+        self._loaded: set[int] = set()
+        self._value: Tensor | None = None
+
+    @property
+    def complete(self) -> bool:
+        """Whether every shard has been loaded."""
+        return len(self._loaded) == len(self.names)
+
+    @property
+    def missing(self) -> list[str]:
+        """Names of the shards that have not been loaded."""
+        return [name for i, name in enumerate(self.names) if i not in self._loaded]
+
+    def shape(self, shards: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the tensor that holds ``shards``, which follow one another."""
+        return (sum(self._rows[i] for i in shards), *self._columns)
+
+    def load(self, shards: tuple[int, ...], tensor: Tensor) -> None:
+        """Copies ``tensor`` to where ``shards`` lie, in the parameter's own dtype and on its device."""
+        start = sum(self._rows[: shards[0]])
+        shape = self.shape(shards)
+        self._storage().narrow(0, start, shape[0]).copy_(tensor.view(shape))
+        self._loaded.update(shards)
+
+    def fill(self, seed: int) -> None:
+        """Fills every shard with random values that depend on its name and ``seed`` only."""
+        for i, name in enumerate(self.names):
+            shape = self.shape((i,))
+            if self._dummy_std is None:
+                values = torch.ones(shape)
+            else:
+                generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) ^ seed)
+                values = torch.empty(shape).normal_(0.0, self._dummy_std, generator=generator)
+            self.load((i,), values)
+
+    def take(self) -> Tensor:
+        """The complete tensor, which the parameter lets go of."""
+        value, self._value = self._storage(), None
+        return value
+
+    def _storage(self) -> Tensor:
+        if self._value is None:
+            self._value = torch.empty(self.shape(tuple(range(len(self._rows)))), dtype=self.dtype, device=self._device)
+        return self._value
+
+
+class Layer:
+    """Base of layers that own parameters. The loader fills ``parameters`` and then calls :meth:`finish`, once."""
+
+    def __init__(self, build: Build, parameters: Sequence[Parameter]) -> None:
+        self.parameters = tuple(parameters)
+        build.layers.append(self)
+
+    def discover(self, stored: Mapping[str, Sequence[StoredTensor]]) -> None:
+        """Before loading: ``stored`` is, by prefix, what the checkpoint's files hold. Most layers know what they want."""
+
+    def finish(self) -> None:
+        """Takes over the loaded tensors and prepares them for the layer's kernel."""
+        raise NotImplementedError

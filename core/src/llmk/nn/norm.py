@@ -1,0 +1,66 @@
+"""Root-mean-square norms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from llmk.nn.layer import Layer, Parameter
+
+if TYPE_CHECKING:
+    from llmk.nn.build import Build
+
+
+class RMSNorm(Layer):
+    """``x / rms(x) * weight`` over the last dimension, by the op at ``site``."""
+
+    weight: Tensor
+
+    def __init__(self, build: Build, prefix: str, size: int, eps: float, *, site: str = "rms_norm") -> None:
+        self._norm: Callable[..., Tensor] = build.kernel("op", site)
+        self._eps = eps
+        self._weight = Parameter(build, [f"{prefix}.weight"], [size], dummy_std=None)
+        super().__init__(build, [self._weight])
+
+    def finish(self) -> None:
+        self.weight = self._weight.take()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``[..., size]`` to the same."""
+        return self._norm(x, self.weight, self._eps)
+
+
+class AddRMSNorm(Layer):
+    """Adds the residual, then norms."""
+
+    weight: Tensor
+
+    def __init__(
+        self,
+        build: Build,
+        prefix: str,
+        size: int,
+        eps: float,
+        *,
+        site: str = "add_rms_norm",
+        first_site: str = "rms_norm",
+    ) -> None:
+        self._add_norm: Callable[..., tuple[Tensor, Tensor]] = build.kernel("op", site)
+        self._norm: Callable[..., Tensor] = build.kernel("op", first_site)
+        self._eps = eps
+        self._weight = Parameter(build, [f"{prefix}.weight"], [size], dummy_std=None)
+        super().__init__(build, [self._weight])
+
+    def finish(self) -> None:
+        self.weight = self._weight.take()
+
+    def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Returns the normed sum, and the sum itself as the next residual; all ``[..., size]``.
+
+        Where there is no residual yet (``None``), ``x`` is the sum.
+        """
+        if residual is None:
+            return self._norm(x, self.weight, self._eps), x
+        return self._add_norm(x, residual, self.weight, self._eps)

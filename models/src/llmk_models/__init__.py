@@ -1,0 +1,1 @@
+"""Model families for llmk: native decoders, and whatever transformers knows. Importing it needs no torch."""
