@@ -24,8 +24,9 @@ def next_token(history: list[int], seed: int = 0) -> int:
     return int.from_bytes(blake2b(packed, digest_size=4, salt=seed.to_bytes(8, "little")).digest(), "little") % VOCAB
 
 
-def run_alone(prompt: list[int], max_tokens: int, *, limit: int, stops: tuple[int, ...] = (), seed: int = 0) ->
-list[int]:
+def run_alone(
+    prompt: list[int], max_tokens: int, *, limit: int, stops: tuple[int, ...] = (), seed: int = 0
+) -> list[int]:
     """What a sequence must come to."""
     tokens = list(prompt)
     while len(tokens) - len(prompt) < max_tokens and len(tokens) < limit:

@@ -133,9 +133,7 @@ def test_any_load_comes_out_as_if_alone(
     for i, a in enumerate(arrivals):
         mine = outputs.get(str(i), [])
         ends = [output for output in mine if output.finish_reason]
-        expected = run_alone(
-            a["prompt"], a["max_tokens"], limit=room, stops=tuple(a["stop"]), seed=a["seed"]
-        )
+        expected = run_alone(a["prompt"], a["max_tokens"], limit=room, stops=tuple(a["stop"]), seed=a["seed"])
         if len(a["prompt"]) >= room:
             assert len(mine) <= 1
             assert not mine or mine[0].error_code == "invalid_request_error"
@@ -227,7 +225,11 @@ def test_the_latest_gives_way_when_blocks_run_out():
 
 @pytest.mark.parametrize(
     ("prompt", "message"),
-    [([], "no tokens"), ([1] * 64, "64 tokens, the model's context is 64"), ([1] * 40, "need 10 blocks of 4, the cache has 8")],
+    [
+        ([], "no tokens"),
+        ([1] * 64, "64 tokens, the model's context is 64"),
+        ([1] * 40, "need 10 blocks of 4, the cache has 8"),
+    ],
 )
 def test_what_can_never_fit_fails_at_once(prompt, message):
     core = make_core(num_blocks=8)
@@ -252,8 +254,9 @@ def test_ends():
     assert first != second
     eos = EngineRequest(id="eos", prompt_token_ids=[1], params=SamplingParams(), eos_token_ids=(second,))
     core.add(eos)
-    core.add(EngineRequest(id="on", prompt_token_ids=[1], params=SamplingParams(ignore_eos=True),
-    eos_token_ids=(first,))) core.add(request("stop", [1], stop_token_ids=(second,)))
+    on = EngineRequest(id="on", prompt_token_ids=[1], params=SamplingParams(ignore_eos=True), eos_token_ids=(first,))
+    core.add(on)
+    core.add(request("stop", [1], stop_token_ids=(second,)))
     core.add(request("least", [1], stop_token_ids=(first,), min_tokens=2, max_tokens=3))
     core.add(request("length", [1], max_tokens=2))
     ends = {id_: (len(o), o[-1].finish_reason, o[-1].stop_token_id) for id_, o in drain(core).items()}
