@@ -1,0 +1,211 @@
+"""The conformance suite of reasoning and tool parsers. Call :func:`check_parser` from a test of your own.
+
+Every check takes a *factory*, which makes a fresh parser (``lambda: Hermes(ParserContext())``), and raises ``AssertionError`` with
+the text at fault.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+from llmk.api import (
+    Event,
+    ReasoningDelta,
+    ReasoningParser,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+    ToolParser,
+)
+
+Parser = ReasoningParser | ToolParser
+Factory = Callable[[], Parser]
+
+PLAIN = "The quick brown fox jumps over the lazy dog, 3 < 4 and {x: [1]} too.\n"
+"""Text that no dialect takes for a marker."""
+
+_JUNK = ("", " ", "\n", "\x00", "\ud83d", "\u2028", "\\", '"', "\\u12", "{", "}", "[", "]", "<", ">", "</", "|", ":", ",", "null")
+_JUNK_CALLS = ('{"name": "f", "arguments": {"a": "}\\""}}', '{"name": ', '{"arguments": "{\\"a\\":', '{"name": 1}', '"x": {')
+
+
+@dataclass(slots=True)
+class Call:
+    """A tool call of a complete answer. ``arguments`` is JSON text, as far as the model wrote it."""
+
+    name: str
+    id: str | None = None
+    arguments: str = ""
+    ended: bool = False
+
+
+@dataclass(slots=True)
+class Answer:
+    """What events add up to."""
+
+    reasoning: str = ""
+    content: str = ""
+    calls: list[Call] = field(default_factory=list)
+
+
+def fold(events: Iterable[Event]) -> Answer:
+    """Adds up events. Raises ``AssertionError`` where calls aren't numbered in order, or arguments belong to no open call."""
+    reasoning: list[str] = []
+    content: list[str] = []
+    arguments: list[list[str]] = []
+    answer = Answer()
+    for event in events:
+        match event:
+            case TextDelta(text):
+                content.append(text)
+            case ReasoningDelta(text):
+                reasoning.append(text)
+            case ToolCallStart(index, name, id_):
+                assert index == len(answer.calls), f"call {index} starts after {len(answer.calls)} calls"
+                answer.calls.append(Call(name, id_))
+                arguments.append([])
+            case ToolCallArguments(index, text):
+                assert index < len(answer.calls) and not answer.calls[index].ended, f"arguments of no open call: {event}"
+                arguments[index].append(text)
+            case ToolCallEnd(index):
+                assert index < len(answer.calls) and not answer.calls[index].ended, f"end of no open call: {event}"
+                answer.calls[index].ended = True
+    for call, pieces in zip(answer.calls, arguments, strict=True):
+        call.arguments = "".join(pieces)
+    answer.reasoning, answer.content = "".join(reasoning), "".join(content)
+    return answer
+
+
+def parse(factory: Factory, chunks: Iterable[str]) -> Answer:
+    """The fold of what a fresh parser makes of ``chunks``. Raises ``AssertionError`` where a call that starts doesn't end."""
+    parser = factory()
+    events = [event for chunk in chunks for event in parser.push(chunk)]
+    answer = fold([*events, *parser.finish()])
+    open_calls = [call for call in answer.calls if not call.ended]
+    assert not open_calls, f"calls that never end: {open_calls}"
+    return answer
+
+
+def chunkings(text: str, rounds: int = 8, seed: int = 0) -> Iterator[list[str]]:
+    """Ways to cut ``text``: whole, by character, with empty chunks in between, and ``rounds`` random ones."""
+    yield [text]
+    yield list(text)
+    yield ["", *(piece for character in text for piece in (character, ""))]
+    generator = random.Random(seed)
+    for _ in range(rounds):
+        cuts = sorted(generator.sample(range(len(text) + 1), generator.randint(0, len(text))))
+        yield [text[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+
+
+def check_chunking(factory: Factory, text: str, rounds: int = 8, seed: int = 0) -> Answer:
+    """Any chunking of ``text`` gives the same fold, which is returned."""
+    expected = parse(factory, [text])
+    for chunks in chunkings(text, rounds, seed):
+        got = parse(factory, chunks)
+        assert got == expected, f"cut as {chunks!r}:\n  {got}\nbut in one piece:\n  {expected}"
+    return expected
+
+
+def hostile_texts(samples: Sequence[str], count: int = 100, seed: int = 0) -> Iterator[str]:
+    """Texts that no model should write: ``samples`` cut off, doubled, spliced with one another and with junk."""
+    generator = random.Random(seed)
+    pieces = [*_JUNK, *_JUNK_CALLS]
+    for sample in samples:
+        cuts = sorted(generator.choices(range(len(sample) + 1), k=6))
+        pieces += [sample[start:stop] for start, stop in zip(cuts, cuts[1:], strict=False)] + [sample]
+    for _ in range(count):
+        yield "".join(generator.choices(pieces, k=generator.randint(1, 12)))
+
+
+def check_hostile(factory: Factory, samples: Sequence[str], count: int = 100, seed: int = 0) -> None:
+    """Hostile texts raise nothing, leave no call open, and don't depend on how they are cut either."""
+    for text in hostile_texts(samples, count, seed):
+        try:
+            check_chunking(factory, text, rounds=2, seed=seed)
+        except AssertionError:
+            raise
+        except Exception as error:
+            raise AssertionError(f"raised {error!r} on {text!r}") from error
+
+
+def check_hold_back(factory: Factory, text: str, limit: int = 64) -> None:
+    """Fed character by character, the parser never keeps more than ``limit`` characters of ``text`` to itself, nor in memory.
+
+    ``text`` is plain content or reasoning: all of it comes out.
+    """
+    parser = factory()
+    lag, at_first = 0, retained_characters(parser)
+    for character in text:
+        events = parser.push(character)
+        lag += 1 - sum(len(event.text) for event in events if isinstance(event, TextDelta | ReasoningDelta))
+        assert lag <= limit, f"holds back {lag} characters, more than {limit}, of {text!r}"
+        kept = retained_characters(parser) - at_first
+        assert kept <= 2 * limit, f"keeps {kept} characters of {text!r} in memory"
+
+
+def retained_characters(parser: object) -> int:
+    """Characters in all strings that the parser's own attributes reach through containers and objects of its own package."""
+    seen: set[int] = set()
+    package = type(parser).__module__.partition(".")[0]
+
+    def count(value: Any) -> int:
+        if isinstance(value, str):
+            return len(value)
+        if id(value) in seen:
+            return 0
+        seen.add(id(value))
+        if isinstance(value, dict):
+            return sum(map(count, value.values()))
+        if isinstance(value, list | tuple | set | frozenset):
+            return sum(map(count, value))
+        if not isinstance(value, type) and type(value).__module__.partition(".")[0] == package:
+            slots = (getattr(value, name, None) for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ()))
+            return sum(map(count, [*vars(value).values(), *slots] if hasattr(value, "__dict__") else slots))
+        return 0
+
+    return count(parser)
+
+
+def count_steps(factory: Factory, chunks: Iterable[str]) -> int:
+    """Lines of Python that a parser runs for ``chunks``."""
+    steps = 0
+
+    def trace(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal steps
+        steps += event == "line"
+        return trace
+
+    parser = factory()
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        for chunk in chunks:
+            parser.push(chunk)
+        parser.finish()
+    finally:
+        sys.settrace(before)
+    return steps
+
+
+def check_linear(factory: Factory, text: str, times: int = 50) -> None:
+    """Repeating ``text`` four times as often takes about four times the steps, by character and in one piece. Steps are lines run."""
+    for cut in (list, lambda whole: [whole]):
+        short, long = (count_steps(factory, cut(text * repeats)) for repeats in (times, 4 * times))
+        assert long <= 5 * short + 1000, f"{short} steps become {long} when {text!r} is repeated four times as often"
+
+
+def check_parser(factory: Factory, samples: Sequence[str], *, hold_back: int = 64) -> None:
+    """The whole suite. ``samples`` are answers in the parser's dialect: calls, reasoning, text around them."""
+    for sample in samples:
+        check_chunking(factory, sample)
+        check_linear(factory, sample)
+        for end in range(0, len(sample), max(1, len(sample) // 32)):
+            parse(factory, [sample[:end]])
+    check_hostile(factory, samples)
+    check_hold_back(factory, PLAIN * 8, hold_back)
+    check_linear(factory, PLAIN)

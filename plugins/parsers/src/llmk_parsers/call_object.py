@@ -1,0 +1,274 @@
+"""One tool call written as a JSON object, ``{"name": ..., "arguments": {...}}``: the shape that most JSON dialects share."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+from llmk.api import Event, ToolCallArguments, ToolCallEnd, ToolCallStart
+from llmk_parsers.json_value import JsonValue, StringDecoder
+
+_ARGUMENTS = ("arguments", "parameters")
+_SPACE = re.compile(r"\s*")
+_NOT_IN_NAME = re.compile(r"[<\x00-\x1f]")
+_LONGEST_NAME = 256
+
+Step = Callable[[str, int], int]
+
+
+class CallArguments:
+    """The value of a call's arguments, as the JSON text that a client gets.
+
+    An object (or array) is passed on as it is written. A string that holds an object, as models write it that were trained on
+    OpenAI's format, is unwrapped; another string stays the literal that it is. ``null`` and an empty string mean no arguments.
+    """
+
+    def __init__(self) -> None:
+        self._value = JsonValue()
+        self._read: Callable[[str], str] | None = None
+        self._decoder = StringDecoder()
+        self._literal: list[str] = []
+
+    @property
+    def complete(self) -> bool:
+        """Whether the value has ended."""
+        return self._value.complete
+
+    @property
+    def stopped(self) -> bool:
+        """Whether something stands in it that is no JSON."""
+        return self._value.stopped
+
+    def feed(self, text: str, at: int) -> tuple[int, str]:
+        """Reads on from ``at``: where it stands then (see :meth:`JsonValue.feed`), and what is to be passed on."""
+        if self._read is None:
+            self._read = {'"': self._string, "{": str, "[": str}.get(text[at], self._scalar)
+        end = self._value.feed(text, at)
+        return end, self._read(text[at:end])
+
+    def _scalar(self, text: str) -> str:
+        self._literal.append(text)
+        if not self.complete:
+            return ""
+        literal = "".join(self._literal)
+        return "{}" if literal == "null" else literal
+
+    def _string(self, text: str) -> str:
+        """Until it is clear what the string holds, keeps it."""
+        said = self._unwrapped(text if self._literal else text[1:]).lstrip()
+        self._literal.append(text)
+        if said.startswith("{"):
+            self._read = self._unwrapped
+            return said
+        if said:
+            self._read = str
+            return "".join(self._literal)
+        return "{}" if self.complete else ""
+
+    def _unwrapped(self, text: str) -> str:
+        if not self.complete:
+            return self._decoder.feed(text)
+        return self._decoder.feed(text.removesuffix('"')) + self._decoder.finish()
+
+
+class CallObject:
+    """Reads the object that begins at the first character fed; :meth:`take` gives the events that came of it.
+
+    The call starts as soon as its name and the beginning of its arguments are known, and its arguments are passed on as they
+    arrive; it ends with them. Before that, anything that can't be such an object makes it ``bad``: then ``raw`` is the text read so
+    far, none of which has been passed on.
+
+    Args:
+        index: the call's number.
+        strict: for dialects without markers, where any object may turn out to be the answer itself: other keys than a call's, and
+            a call without arguments, are ``bad``.
+    """
+
+    def __init__(self, index: int, *, strict: bool = False) -> None:
+        self.index = index
+        self.started = self.done = self.bad = False
+        self._out: list[Event] = []
+        self._strict = strict
+        self._step: Step = self._begin
+        self._raw: list[str] = []
+        self._key = ""
+        self._name: str | None = None
+        self._value = JsonValue()
+        self._literal: list[str] = []
+        self._literal_size = 0
+        self._then: Callable[[str], None] = self._after_key
+        self._arguments: CallArguments | None = None
+        self._held: list[str] = []
+        self._ended = False
+
+    @property
+    def raw(self) -> str:
+        """The text read, where the call has not started."""
+        return "".join(self._raw)
+
+    def feed(self, text: str, at: int) -> int:
+        """Reads ``text`` from ``at`` on; returns where it stands then: behind the object, at what made it bad, or at the end."""
+        start = at
+        while at < len(text) and not (self.done or self.bad):
+            at = self._step(text, at)
+        if not self.started:
+            self._raw.append(text[start:at])
+        elif self.bad:
+            self._end()
+        return at
+
+    def finish(self) -> None:
+        """The text has ended inside the object."""
+        if self.started:
+            self._end()
+        self.bad = not self.done
+
+    def take(self) -> list[Event]:
+        """The events since the last time."""
+        events, self._out = self._out, []
+        return events
+
+    def _begin(self, text: str, at: int) -> int:
+        self._step = self._before_key
+        return self._expect(text, at, "{")
+
+    def _before_key(self, text: str, at: int) -> int:
+        at = self._skip_space(text, at)
+        if text.startswith("}", at):
+            return self._close(at)
+        if at < len(text):
+            self._read_literal(self._after_key)
+            self.bad = text[at] != '"'
+        return at
+
+    def _after_key(self, literal: str) -> None:
+        self._key = literal
+        self.bad = self._strict and literal not in ("name", *_ARGUMENTS, "type", "id")
+        self._step = self._colon
+
+    def _colon(self, text: str, at: int) -> int:
+        at = self._skip_space(text, at)
+        if at < len(text):
+            self._step = self._before_value
+            return self._expect(text, at, ":")
+        return at
+
+    def _before_value(self, text: str, at: int) -> int:
+        at = self._skip_space(text, at)
+        if at == len(text):
+            return at
+        if text[at] in ",}]:":
+            self.bad = True
+        elif self._key == "name" and self._name is None:
+            self._read_literal(self._after_name)
+            self.bad = text[at] != '"'
+        elif self._key in _ARGUMENTS and self._arguments is None:
+            self._arguments = CallArguments()
+            self._step = self._in_arguments
+        else:
+            self._value = JsonValue()
+            self._step = self._in_other
+        return at
+
+    def _in_other(self, text: str, at: int) -> int:
+        return self._after_value(self._value.feed(text, at), self._value)
+
+    def _in_arguments(self, text: str, at: int) -> int:
+        assert self._arguments is not None
+        end, piece = self._arguments.feed(text, at)
+        self._pass_on(piece)
+        return self._after_value(end, self._arguments)
+
+    def _after_value(self, end: int, value: JsonValue | CallArguments) -> int:
+        if value.complete:
+            self._step = self._after_member
+            self._end_if_complete()
+        elif value.stopped:
+            self.bad = True
+        return end
+
+    def _after_member(self, text: str, at: int) -> int:
+        at = self._skip_space(text, at)
+        if text.startswith("}", at):
+            return self._close(at)
+        if at < len(text):
+            self._step = self._before_key
+            return self._expect(text, at, ",")
+        return at
+
+    def _close(self, at: int) -> int:
+        if self._name is not None and self._arguments is None and not self._strict:
+            self._pass_on("{}")
+            self._end()
+        self.done = self.started
+        self.bad = not self.started
+        return at + 1
+
+    def _after_name(self, name: str) -> None:
+        self._name = name
+        self.bad = not name
+        self._step = self._after_member
+        if name and self._held:
+            self._pass_on("".join(self._held))
+            self._end_if_complete()
+
+    def _pass_on(self, piece: str) -> None:
+        if not piece:
+            return
+        if self._name is None:
+            self._held.append(piece)
+            return
+        if not self.started:
+            self.started = True
+            self._raw.clear()
+            self._out.append(ToolCallStart(self.index, self._name))
+        self._out.append(ToolCallArguments(self.index, piece))
+
+    def _end_if_complete(self) -> None:
+        if self.started and self._arguments is not None and self._arguments.complete:
+            self._end()
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._out.append(ToolCallEnd(self.index))
+
+    def _read_literal(self, then: Callable[[str], None]) -> None:
+        """Makes the next step one that reads a key or a name, which begins with the next character, and hands it to ``then``."""
+        self._value = JsonValue()
+        self._literal = []
+        self._literal_size = 0
+        self._then = then
+        self._step = self._in_literal
+
+    def _in_literal(self, text: str, at: int) -> int:
+        end = self._value.feed(text, at)
+        wrong = _NOT_IN_NAME.search(text, at, end)
+        stop = min(wrong.start() if wrong else end, at + _LONGEST_NAME - self._literal_size)
+        self._literal.append(text[at:stop])
+        self._literal_size += stop - at
+        if stop < end:
+            self.bad = True
+        elif self._value.complete:
+            self._hand_over("".join(self._literal))
+        return stop
+
+    def _hand_over(self, literal: str) -> None:
+        try:
+            text = str(json.loads(literal))
+        except ValueError:
+            self.bad = True
+        else:
+            self._then(text.encode("utf-8", "replace").decode())
+
+    def _expect(self, text: str, at: int, mark: str) -> int:
+        if text[at] == mark:
+            return at + 1
+        self.bad = True
+        return at
+
+    @staticmethod
+    def _skip_space(text: str, at: int) -> int:
+        found = _SPACE.match(text, at)
+        return found.end() if found else at

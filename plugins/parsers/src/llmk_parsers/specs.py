@@ -1,0 +1,41 @@
+"""The plugin module of ``llmk-parsers``: which dialects there are, and which checkpoints speak them."""
+
+from __future__ import annotations
+
+from llmk.api import ParserSpec, hookimpl
+from llmk_parsers import claims
+
+
+@hookimpl
+def llmk_reasoning_parsers() -> list[ParserSpec]:
+    """Reasoning parsers."""
+    return [
+        ParserSpec(
+            id="parsers.qwen3",
+            name="qwen3",
+            implementation="llmk_parsers.qwen3:Qwen3",
+            claims=claims.qwen3,
+            summary="think tags, with the switch enable_thinking",
+        ),
+        ParserSpec(
+            id="parsers.deepseek_r1",
+            name="deepseek_r1",
+            implementation="llmk_parsers.deepseek_r1:DeepSeekR1",
+            claims=claims.deepseek_r1,
+            summary="think tags of models that always think",
+        ),
+    ]
+
+
+@hookimpl
+def llmk_tool_parsers() -> list[ParserSpec]:
+    """Tool parsers."""
+    return [
+        ParserSpec(
+            id="parsers.hermes",
+            name="hermes",
+            implementation="llmk_parsers.hermes:Hermes",
+            claims=claims.hermes,
+            summary="JSON objects between <tool_call> tags",
+        ),
+    ]

@@ -1,0 +1,74 @@
+"""What tool parsers share: counting calls, white space around them, and falling back to text."""
+
+from __future__ import annotations
+
+from llmk.api import ParserContext, TextDelta
+from llmk_parsers.call_object import CallObject
+from llmk_parsers.machine import Machine
+
+
+class ToolMachine(Machine):
+    """Base of tool parsers.
+
+    Text goes out through :meth:`_say`, which drops white space that stands alone before, between or after calls. A call written as
+    a JSON object is read by :meth:`_begin_object` and :meth:`_read_object`; if it turns out to be none, it is text, from the
+    ``opening`` that led to it on.
+    """
+
+    STRICT = False
+    """Passed on to :class:`CallObject`."""
+
+    def __init__(self, context: ParserContext) -> None:
+        super().__init__()
+        self._calls = 0
+        self._said = False
+        self._blank: list[str] = []
+        self._opening = ""
+        self._object = CallObject(0)
+
+    def _say(self, text: str) -> None:
+        if not text:
+            return
+        if not self._said and not text.strip():
+            self._blank.append(text)
+        else:
+            self._out.append(TextDelta("".join([*self._blank, text])))
+            self._blank.clear()
+            self._said = True
+
+    def _begin_call(self) -> int:
+        """The number of the call that starts now; the text after it begins anew."""
+        self._blank.clear()
+        self._said = False
+        self._calls += 1
+        return self._calls - 1
+
+    def _begin_object(self, opening: str = "") -> None:
+        """The next character begins a call's object. ``opening`` is what has been read and not said."""
+        self._opening += opening
+        self._object = CallObject(self._calls, strict=self.STRICT)
+
+    def _read_object(self) -> bool | None:
+        """Reads on in the object: whether a call came of it, or ``None`` where it isn't at its end yet."""
+        self._at = self._object.feed(self._text, self._at)
+        if self._ended and not self._object.done:
+            self._object.finish()
+        if self._object.started and self._object.index == self._calls:
+            self._begin_call()
+            self._opening = ""
+        self._out += self._object.take()
+        if not (self._object.done or self._object.bad):
+            return None
+        if not self._object.started:
+            self._give_up(self._object.raw)
+        return self._object.started
+
+    def _give_up(self, text: str = "") -> None:
+        """What was held back since the opening marker was no call: says it, and ``text`` behind it."""
+        self._say(self._opening + text)
+        self._opening = ""
+
+    def _close(self) -> None:
+        if self._blank and not self._calls:
+            self._out.append(TextDelta("".join(self._blank)))
+        self._blank.clear()
