@@ -1,0 +1,50 @@
+"""``llmk serve``: the OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from llmk.api import ConfigError
+from llmk.config import flags
+
+if TYPE_CHECKING:
+    from llmk.config import Settings
+    from llmk.engine.frontend import AsyncLLM
+
+SECTIONS = ("model", "platform", "select", "plugins", "engine", "scheduler", "cache", "server")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser("serve", help="serve a model through an OpenAI-compatible API")
+    flags.add_model(parser)
+    flags.add_flags(parser, SECTIONS)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serves until it is told to stop."""
+    settings = flags.load_settings(args)
+    _check_name(settings)
+    from llmk.serve import lifecycle
+
+    lifecycle.serve(settings, _announce)
+    return 0
+
+
+def _check_name(settings: Settings) -> None:
+    """The demo model under a name that somebody chose for another model would be served by mistake."""
+    model = settings.config.model
+    if model.served_name and not model.path and settings.origin("model.path").source == "default":
+        raise ConfigError(
+            f"the model is to be served as {model.served_name!r}, but no model is named",
+            hint="name the checkpoint first: llmk serve MODEL --served-model-name NAME ('demo' is the embedded model)",
+        )
+
+
+def _announce(engine: AsyncLLM, url: str) -> None:
+    from llmk.kernel.report import render_table
+
+    print(render_table(engine.boot.plan), file=sys.stderr)
+    print(f"serving {engine.model_name} on {url}", flush=True)

@@ -1,0 +1,199 @@
+"""Talking to a model, in this process or on a server, through the same deltas: those of the chat completions API."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ValidationError
+
+from llmk.api import EngineDead, LlmkError, RequestError
+
+if TYPE_CHECKING:
+    from llmk.config import Settings
+    from llmk.serve.stream import Job
+
+Delta = dict[str, Any]
+M = TypeVar("M", bound=BaseModel)
+
+DIM, PLAIN = "\x1b[2m", "\x1b[0m"
+
+
+class Talk(Protocol):
+    """Somebody who answers. Closing the iterator stops the answer."""
+
+    name: str
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Generator[Delta, None, None]:
+        """The deltas of the answer to a conversation. Raises :class:`~llmk.api.LlmkError`."""
+        ...
+
+    def close(self) -> None:
+        """Frees what it holds."""
+        ...
+
+
+class LocalTalk:
+    """A model in this process."""
+
+    def __init__(self, settings: Settings) -> None:
+        from llmk.engine.frontend import AsyncLLM
+        from llmk.serve.jobs import Jobs
+
+        self._runner = asyncio.Runner()
+        try:
+            self._engine = self._runner.run(AsyncLLM.start(settings, in_process=True))
+        except BaseException:
+            self._runner.close()
+            raise
+        self._jobs = Jobs(self._engine)
+        self.name = self._engine.model_name
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Generator[Delta, None, None]:
+        """The deltas of the answer to a conversation."""
+        from llmk.serve.protocol.chat import ChatRequest
+
+        yield from self._run(self._jobs.chat(_valid(ChatRequest, {"messages": messages, **options}), "chat"))
+
+    def complete(self, prompt: str, options: Mapping[str, Any]) -> Generator[Delta, None, None]:
+        """The deltas of a text's continuation."""
+        from llmk.serve.protocol.completions import CompletionRequest
+
+        yield from self._run(self._jobs.text(_valid(CompletionRequest, {"prompt": prompt, **options}), "text"))
+
+    def close(self) -> None:
+        """Stops the engine."""
+        self._runner.run(self._engine.close())
+        self._runner.close()
+
+    def _run(self, job: Job) -> Generator[Delta, None, None]:
+        from llmk.serve.render_chat import wires
+        from llmk.serve.stream import Usage, answer
+
+        deltas = answer(self._engine, job, Usage())
+        try:
+            while (delta := self._runner.run(_next(deltas))) is not None:
+                yield from wires(delta.events)
+        finally:
+            self._runner.run(_close(deltas))
+
+
+class RemoteTalk:
+    """A model on a server that speaks the API."""
+
+    def __init__(self, url: str, api_key: str | None) -> None:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._connect = lambda: connect(parts.netloc)
+        self._base = parts.path.rstrip("/").removesuffix("/v1")
+        self._headers = {
+            "content-type": "application/json",
+            **({"authorization": f"Bearer {api_key}"} if api_key else {}),
+        }
+        self.name = self._first_model()
+
+    def chat(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Generator[Delta, None, None]:
+        """The deltas of the answer to a conversation."""
+        body = json.dumps({"model": self.name, "messages": messages, "stream": True, **options})
+        connection, response = self._request("POST", "/v1/chat/completions", body)
+        try:
+            for line in response:
+                if line.startswith(b"data: ") and line.strip() != b"data: [DONE]":
+                    event = json.loads(line[6:])
+                    if "error" in event:
+                        raise LlmkError(event["error"]["message"])
+                    yield from (choice["delta"] for choice in event["choices"])
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Nothing is held between answers."""
+
+    def _first_model(self) -> str:
+        connection, response = self._request("GET", "/v1/models", None)
+        try:
+            return str(json.load(response)["data"][0]["id"])
+        finally:
+            connection.close()
+
+    def _request(
+        self, method: str, path: str, body: str | None
+    ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+        connection = self._connect()
+        try:
+            connection.request(method, self._base + path, body, self._headers)
+            response = connection.getresponse()
+        except OSError as error:
+            message = f"no server answers at http://{connection.host}:{connection.port}: {error}"
+            raise EngineDead(message, hint="start one with `llmk serve`, or name another with --url") from error
+        if response.status != 200:
+            raise LlmkError(_error_message(response))
+        return connection, response
+
+
+class Printer:
+    """Writes deltas as they come: content to ``out``, thinking and calls to ``aside`` (dimmed on a terminal)."""
+
+    def __init__(self, out: TextIO, aside: TextIO) -> None:
+        self._out = out
+        self._aside = aside
+        self._thinking = False
+        self._last = "\n"
+
+    def show(self, delta: Delta) -> None:
+        """Writes one delta."""
+        if text := delta.get("reasoning_content"):
+            self._write(self._aside, text, thinking=True)
+        for call in delta.get("tool_calls", ()):
+            function = call["function"]
+            self._write(self._aside, f"\n{function['name']} " if "name" in function else "")
+            self._write(self._aside, function.get("arguments", ""))
+        if text := delta.get("content"):
+            self._write(self._out, text)
+
+    def end(self) -> None:
+        """Ends the answer's last line."""
+        self._write(self._out, "" if self._last == "\n" else "\n")
+
+    def _write(self, stream: TextIO, text: str, *, thinking: bool = False) -> None:
+        if thinking != self._thinking:
+            self._thinking = thinking
+            if self._aside.isatty():
+                self._aside.write(DIM if thinking else PLAIN)
+            if not thinking:
+                self._aside.write("\n")
+            self._aside.flush()
+        if text:
+            self._last = text[-1]
+            stream.write(text)
+            stream.flush()
+
+
+def _valid(kind: type[M], body: dict[str, Any]) -> M:
+    from llmk.serve.errors import explain
+
+    try:
+        return kind.model_validate(body)
+    except ValidationError as error:
+        param, message, _ = explain(error.errors(), body)
+        raise RequestError(message, param=param) from error
+
+
+def _error_message(response: http.client.HTTPResponse) -> str:
+    text = response.read().decode(errors="replace")
+    try:
+        return str(json.loads(text)["error"]["message"])
+    except (ValueError, KeyError, TypeError):
+        return f"the server answered {response.status} {response.reason}: {text[:200]}"
+
+
+async def _next(deltas: AsyncGenerator[Any, None]) -> Any:
+    return await anext(deltas, None)
+
+
+async def _close(deltas: AsyncGenerator[Any, None]) -> None:
+    await deltas.aclose()

@@ -1,0 +1,133 @@
+"""Sending an answer, streamed or whole, for as long as there is somebody to send it to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Coroutine, Iterator
+from contextlib import aclosing
+from typing import Any, Protocol, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from llmk.serve import errors
+from llmk.serve.reply import END_OF_STREAM, Reply, server_sent_event
+from llmk.serve.service import Service
+from llmk.serve.stream import ChoiceDelta, Job, Usage, answer
+
+T = TypeVar("T")
+
+CLIENT_GONE = 499
+"""The status that metrics and log give a request whose client left."""
+
+
+class Renderer(Protocol):
+    """A wire format."""
+
+    def chunks(self, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:
+        """The chunks of one delta."""
+        ...
+
+    def last_chunks(self, usage: Usage) -> Iterator[dict[str, Any]]:
+        """What follows the last delta."""
+        ...
+
+    def add(self, delta: ChoiceDelta) -> None:
+        """Folds one delta into the whole."""
+        ...
+
+    def whole(self, usage: Usage) -> dict[str, Any]:
+        """The complete answer."""
+        ...
+
+
+class ClientGone(Exception):
+    """The client hung up before it was answered."""
+
+
+class AnswerResponse(Response):
+    """Runs a job and sends what ``renderer`` makes of it.
+
+    The job ends, and with it its sequences in the engine, when the client hangs up or the server must stop. Errors
+    before the first chunk are responses of their own; later ones are sent as an event, after which the stream ends.
+    """
+
+    def __init__(self, service: Service, job: Job, renderer: Renderer, *, stream: bool) -> None:
+        super().__init__()
+        self._service = service
+        self._job = job
+        self._renderer = renderer
+        self._stream = stream
+        self._started = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the answer."""
+        work = self._send_stream(send) if self._stream else self._send_whole(scope, receive, send)
+        try:
+            await attended(work, receive, self._service.stopping)
+        except ClientGone:
+            scope["state"]["status"] = CLIENT_GONE
+        except Exception as error:
+            if not self._started:
+                await errors.reply(error)(scope, receive, send)
+                return
+            status, body, _ = errors.describe(error)
+            errors.log(error, status)
+            await send(_body(server_sent_event(body) + END_OF_STREAM, more=False))
+
+    async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
+        usage = Usage()
+        async with aclosing(self._deltas(usage)) as deltas:
+            async for delta in deltas:
+                self._renderer.add(delta)
+        self._started = True
+        await Reply(self._renderer.whole(usage))(scope, receive, send)
+
+    async def _send_stream(self, send: Send) -> None:
+        usage = Usage()
+        async with aclosing(self._deltas(usage)) as deltas:
+            async for delta in deltas:
+                if events := b"".join(map(server_sent_event, self._renderer.chunks(delta))):
+                    await self._start(send)
+                    await send(_body(events))
+        await self._start(send)
+        await send(
+            _body(b"".join(map(server_sent_event, self._renderer.last_chunks(usage))) + END_OF_STREAM, more=False)
+        )
+
+    def _deltas(self, usage: Usage) -> AsyncGenerator[ChoiceDelta, None]:
+        deltas = answer(self._service.engine, self._job, usage)
+        return self._service.metrics.observe(deltas, usage)
+
+    async def _start(self, send: Send) -> None:
+        if not self._started:
+            self._started = True
+            headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+async def attended(work: Coroutine[Any, Any, T], receive: Receive, stopping: asyncio.Event) -> T:
+    """Runs ``work`` while the client listens and the server may run. Raises :class:`ClientGone`, ``ShuttingDown``."""
+    task = asyncio.create_task(work)
+    gone = asyncio.create_task(_disconnected(receive))
+    stop = asyncio.create_task(stopping.wait())
+    try:
+        await asyncio.wait((task, gone, stop), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        if gone.done():
+            raise ClientGone
+        raise errors.ShuttingDown("the server is shutting down and could not finish this request in time")
+    finally:
+        for part in (task, gone, stop):
+            part.cancel()
+        await asyncio.gather(task, gone, stop, return_exceptions=True)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _body(body: bytes, *, more: bool = True) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": body, "more_body": more}

@@ -1,0 +1,35 @@
+"""The application, put together."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+
+import llmk
+from llmk.serve import errors
+from llmk.serve.auth import ApiKeys
+from llmk.serve.limits import Limits
+from llmk.serve.routes import chat, completions, models, tokens
+from llmk.serve.routes import service as service_routes
+from llmk.serve.service import Service
+from llmk.serve.traffic import Traffic
+
+
+def create_app(service: Service) -> FastAPI:
+    """The ASGI application that serves ``service``. The layers stand in the order in which a request meets them."""
+    config = service.config
+    layers = [Middleware(Traffic, metrics=service.metrics)]
+    if config.cors_origins:
+        layers.append(
+            Middleware(CORSMiddleware, allow_origins=config.cors_origins, allow_methods=["*"], allow_headers=["*"])
+        )
+    if config.api_keys:
+        layers.append(Middleware(ApiKeys, keys=config.api_keys))
+    layers.append(Middleware(Limits, max_bytes=config.max_request_bytes, max_concurrent=config.max_concurrent))
+    app = FastAPI(title="llmk", version=llmk.__version__, middleware=layers)
+    app.state.service = service
+    errors.install(app)
+    for routes in (chat, completions, models, tokens, service_routes):
+        app.include_router(routes.router)
+    return app

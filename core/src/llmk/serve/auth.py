@@ -1,0 +1,44 @@
+"""API keys."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from llmk.serve.errors import error_object
+from llmk.serve.reply import Reply
+
+OPEN_PATHS = frozenset({"/health"})
+
+
+class ApiKeys:
+    """Lets requests pass that bear one of ``keys``; ``/health`` is open.
+
+    Digests are compared, all of them and in constant time, so that timing tells nothing about a key.
+    """
+
+    def __init__(self, app: ASGIApp, keys: Iterable[str]) -> None:
+        self._app = app
+        self._digests = [_digest(key) for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request."""
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._known(Headers(scope=scope)):
+            message = "a valid API key is needed: send the header 'Authorization: Bearer KEY'"
+            await Reply(error_object(message, 401), 401, {"www-authenticate": "Bearer"})(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _known(self, headers: Headers) -> bool:
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        given = _digest(key.strip())
+        matches = [hmac.compare_digest(given, digest) for digest in self._digests]
+        return scheme.lower() == "bearer" and any(matches)
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()

@@ -1,0 +1,147 @@
+"""OpenAI's error objects, for whatever may go wrong."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, cast
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from llmk.api import LlmkError, Overloaded, RequestError
+from llmk.serve.reply import Reply
+
+logger = logging.getLogger(__name__)
+
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_CODES = {
+    401: "invalid_api_key",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "request_too_large",
+    415: "unsupported_media_type",
+    429: "rate_limit_exceeded",
+    503: "unavailable",
+}
+
+
+class UnknownModel(RequestError):
+    """The request names a model that is not served here."""
+
+    code, http_status = "model_not_found", 404
+
+
+class ParserFailed(LlmkError):
+    """A reasoning or tool parser raised; only the request that it served fails."""
+
+    code = "parser_error"
+
+
+class ShuttingDown(LlmkError):
+    """The server stops before the request was done."""
+
+    code, http_status = "shutting_down", 503
+
+
+def error_object(message: str, status: int, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    """``{"error": {"message", "type", "param", "code"}}``."""
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    return {"error": {"message": message, "type": kind, "param": param, "code": code or _CODES.get(status)}}
+
+
+def describe(error: BaseException) -> tuple[int, dict[str, Any], dict[str, str]]:
+    """Status, error object and headers for an exception. What nobody raised on purpose is told as an internal error."""
+    if isinstance(error, LlmkError):
+        body = error_object(str(error), error.http_status, param=getattr(error, "param", None), code=error.code)
+        headers = {"retry-after": str(max(1, math.ceil(error.retry_after)))} if isinstance(error, Overloaded) else {}
+        return error.http_status, body, headers
+    return 500, error_object("internal error; the server's log says more", 500, code="internal_error"), {}
+
+
+def reply(error: BaseException) -> Reply:
+    """The response to an exception."""
+    status, body, headers = describe(error)
+    log(error, status)
+    return Reply(body, status, headers)
+
+
+def log(error: BaseException, status: int) -> None:
+    """Logs what is the server's own fault; with its traceback where nobody foresaw it."""
+    if status >= 500:
+        foreseen = isinstance(error, LlmkError) and error.__cause__ is None
+        logger.error("request failed: %s", error, exc_info=None if foreseen else error)
+
+
+def install(app: FastAPI) -> None:
+    """Makes every error of ``app`` an error object."""
+    app.add_exception_handler(LlmkError, _on_error)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+
+
+async def _on_error(request: Request, error: Exception) -> Reply:
+    return reply(error)
+
+
+async def _on_http(request: Request, error: Exception) -> Reply:
+    http = cast(HTTPException, error)
+    phrase = HTTPStatus(http.status_code).phrase
+    message = http.detail if http.detail and http.detail != phrase else f"{phrase}: {request.method} {request.url.path}"
+    return Reply(error_object(message, http.status_code), http.status_code, dict(http.headers or {}))
+
+
+async def _on_invalid(request: Request, error: Exception) -> Reply:
+    invalid = cast(RequestValidationError, error)
+    if invalid.body is not None and not isinstance(invalid.body, (dict, list)):
+        kind = request.headers.get("content-type", "no content type")
+        if "json" not in kind:
+            return Reply(error_object(f"send application/json, not {kind}", 415), 415)
+    if any(error["type"] == "json_invalid" for error in invalid.errors()):
+        return Reply(error_object("the body is not valid JSON", 400, code="invalid_json"), 400)
+    param, message, code = explain(invalid.errors(), invalid.body, skip=1)
+    return Reply(error_object(message, 400, param=param, code=code), 400)
+
+
+def explain(errors: Sequence[Mapping[str, Any]], body: Any, *, skip: int = 0) -> tuple[str | None, str, str]:
+    """Field, message and code for pydantic's ``errors`` about ``body``; their places have ``skip`` steps before it.
+
+    Told are the errors at the deepest place, which is the branch of a union that the client meant.
+    """
+    placed = [(_path(error, body, skip), error) for error in errors]
+    path = max((path for path, _ in placed), key=len)
+    told = [error for at, error in placed if at == path]
+    param = _dotted(path) or None
+    message = "; ".join(dict.fromkeys(str(error["msg"]) for error in told))
+    return param, f"{param}: {message}" if param else message, _code(str(told[0]["type"]))
+
+
+def _path(error: Mapping[str, Any], body: Any, skip: int) -> tuple[str | int, ...]:
+    """The place of an error in the body; what pydantic adds to it (names of union branches) is left out."""
+    path: list[str | int] = []
+    for step in error["loc"][skip:]:
+        if isinstance(body, dict) and isinstance(step, str):
+            path.append(step)
+            body = body.get(step)
+        elif isinstance(body, list) and isinstance(step, int):
+            path.append(step)
+            body = body[step] if step < len(body) else None
+    field = error.get("ctx", {}).get("field")
+    return (*path, field) if field else tuple(path)
+
+
+def _dotted(path: Sequence[str | int]) -> str:
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return text.removeprefix(".")
+
+
+def _code(kind: str) -> str:
+    if kind in ("unknown_parameter", "unsupported_parameter", "invalid_json"):
+        return kind
+    if kind == "missing":
+        return "missing_required_parameter"
+    return "invalid_type" if kind.endswith("_type") else "invalid_value"

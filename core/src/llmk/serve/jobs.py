@@ -1,0 +1,146 @@
+"""From requests to jobs: prompts as the model takes them, sampling parameters, and the parsers that read the answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+
+from llmk.api import ParserContext, RequestError
+from llmk.serve.parsing import Chain, Dialect
+from llmk.serve.protocol.chat import ChatRequest, Message
+from llmk.serve.protocol.completions import CompletionRequest
+from llmk.serve.protocol.sampling import GENERATION_DEFAULTS, in_vocabulary
+from llmk.serve.stream import Job
+from llmk.serve.template import ChatTemplate
+
+if TYPE_CHECKING:
+    from llmk.engine.frontend import AsyncLLM
+
+PROMPT_TAIL = 256
+
+
+class Jobs:
+    """Turns requests into jobs for one model. ``defaults`` are the checkpoint's, for what requests leave open."""
+
+    def __init__(self, engine: AsyncLLM) -> None:
+        self._engine = engine
+        self._dialect = Dialect.choose(engine.boot)
+        given = engine.boot.checkpoint.generation_config
+        self._defaults = {name: given[name] for name in GENERATION_DEFAULTS if given.get(name) is not None}
+        self.template = ChatTemplate(engine.tokenizer.chat_template)
+
+    def chat(self, request: ChatRequest, id: str) -> Job:
+        """The job of a chat completion. Raises :class:`~llmk.api.RequestError`, naming the field."""
+        tools = request.offered_tools
+        if tools:
+            self._check_tools()
+        options = self.template.options(request.chat_template_kwargs, request.reasoning_effort)
+        prompt = self.render(request.messages, tools, options, **_generation(request))
+        context = ParserContext(
+            prompt_tail=prompt[-PROMPT_TAIL:],
+            thinking=self.template.thinking(options),
+            tools=[tool["function"] for tool in tools],
+            template_options=options,
+        )
+        params = request.sampling_params(
+            self._defaults,
+            self._engine.info.vocab_size,
+            max_tokens=request.token_limit,
+            logprobs=request.num_logprobs,
+            special=any(kind.special_tokens for kind in self._dialect.active(bool(tools))),
+        )
+        return Job(
+            id=id,
+            prompts=[self._engine.tokenizer.encode(prompt, add_special_tokens=False)],
+            params=params,
+            chain=partial(self._dialect.chain, context),
+            priority=request.priority,
+            cache_salt=request.cache_salt,
+        )
+
+    def text(self, request: CompletionRequest, id: str) -> Job:
+        """The job of a text completion, which no parser reads. Raises :class:`~llmk.api.RequestError`."""
+        params = request.sampling_params(
+            self._defaults, self._engine.info.vocab_size, max_tokens=request.max_tokens, logprobs=request.logprobs
+        )
+        return Job(
+            id=id,
+            prompts=[self._tokens(prompt, request.add_special_tokens) for prompt in request.prompts],
+            params=params,
+            chain=lambda: Chain([], ParserContext()),
+            priority=request.priority,
+            cache_salt=request.cache_salt,
+        )
+
+    def echo(self, request: CompletionRequest) -> list[str]:
+        """For each choice, the prompt as a text."""
+        texts = [
+            prompt if isinstance(prompt, str) else self._engine.tokenizer.decode(prompt) for prompt in request.prompts
+        ]
+        return [text for text in texts for _ in range(request.n)]
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        options: Mapping[str, Any],
+        **generation: bool,
+    ) -> str:
+        """The prompt. Raises :class:`~llmk.api.RequestError` where there is no template, or it refuses the messages."""
+        if self.template.source is None:
+            hint = "use /v1/completions, or give the server one with --model.chat-template"
+            raise RequestError("the model has no chat template", param="messages", hint=hint)
+        plain = [_plain(message) for message in messages]
+        try:
+            return self._engine.tokenizer.render_chat(plain, tools=list(tools) or None, **generation, **options)
+        except (jinja2.TemplateError, TypeError, ValueError) as error:
+            raise RequestError(f"the model's chat template refused the messages: {error}", param="messages") from error
+
+    def _tokens(self, prompt: str | list[int], add_special_tokens: bool) -> list[int]:
+        if isinstance(prompt, str):
+            return self._engine.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
+        return in_vocabulary(prompt, self._engine.info.vocab_size, "prompt")
+
+    def _check_tools(self) -> None:
+        if not self.template.knows("tools"):
+            raise RequestError("the model's chat template can't present tools", param="tools")
+        if self._dialect.tools is None:
+            hint = "name one with --select.tool-parser.use"
+            raise RequestError(f"tool calls can't be read: {self._dialect.why_no_tools}", param="tools", hint=hint)
+
+
+def _generation(request: ChatRequest) -> dict[str, bool]:
+    if request.continue_final_message:
+        return {"add_generation_prompt": False, "continue_final_message": True}
+    return {"add_generation_prompt": request.add_generation_prompt is not False}
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    """A message as chat templates take it: content as one text, arguments of calls as objects."""
+    plain: dict[str, Any] = {"role": message.role, "content": message.text or ""}
+    for name in ("name", "tool_call_id", "reasoning_content"):
+        if (value := getattr(message, name)) is not None:
+            plain[name] = value
+    if message.tool_calls:
+        plain["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.function.name, "arguments": _arguments(call.function.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    return plain
+
+
+def _arguments(text: str) -> Any:
+    """Templates want an object; what a model once wrote that is none is passed on as it stands."""
+    try:
+        parsed = json.loads(text or "{}")
+    except ValueError:
+        return text
+    return parsed if isinstance(parsed, dict) else text

@@ -1,0 +1,134 @@
+"""The server's life: take the port, start the engine, serve, drain, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import signal
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+
+from llmk.api import ConfigError, PortInUse
+from llmk.config import Settings
+from llmk.engine.frontend import AsyncLLM
+from llmk.serve.app import create_app
+from llmk.serve.service import Service
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 2048
+LAST_WORDS = 2.0
+"""Seconds that answers which were cut short get to tell their clients so."""
+
+Ready = Callable[[AsyncLLM, str], None]
+
+
+def serve(settings: Settings, ready: Ready) -> None:
+    """Serves until SIGTERM or SIGINT, then drains; a second signal stops at once.
+
+    ``ready`` is called with the engine and the server's URL once requests are answered. Raises
+    :class:`~llmk.api.PortInUse` before any model is loaded, and whatever the engine's start raises.
+    """
+    config = settings.config.server
+    level = config.log_level.upper()
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    with bind(config.host, config.port) as listener:
+        asyncio.run(_run(settings, listener, ready))
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket: from here on the port is ours, and early clients wait until the model is loaded.
+
+    Raises :class:`~llmk.api.PortInUse`, and :class:`~llmk.api.ConfigError` where the address can't be listened on.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            hint = "stop what listens there, or choose another with --port (0: any free one)"
+            raise PortInUse(f"port {port} of {host} is in use", hint=hint) from error
+        raise ConfigError(f"can't listen on {host}:{port} (server.host, server.port): {error.strerror}") from error
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where a client on this machine finds the server."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+async def _run(settings: Settings, listener: socket.socket, ready: Ready) -> None:
+    starting = asyncio.create_task(AsyncLLM.start(settings))
+    on_signal: list[Callable[[], object]] = [starting.cancel]
+    with _signals(lambda: on_signal[-1]()):
+        try:
+            engine = await starting
+        except asyncio.CancelledError:
+            logger.info("stopped before the model was loaded")
+            return
+        try:
+            server = _Server(Service(engine, settings.config.server))
+            on_signal.append(server.stop)
+            serving = asyncio.create_task(server.serve([listener]))
+            while not server.started and not serving.done():
+                await asyncio.sleep(0.01)
+            if not server.should_exit:
+                ready(engine, url_of(listener))
+            await serving
+        finally:
+            await engine.close()
+
+
+class _Server(uvicorn.Server):
+    """uvicorn, with a drain that ends answers in words and an exit status of 0."""
+
+    def __init__(self, service: Service) -> None:
+        self._drain_seconds = service.config.drain_seconds
+        config = uvicorn.Config(
+            create_app(service),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=round(self._drain_seconds + 2 * LAST_WORDS),
+        )
+        super().__init__(config)
+        self._stopping = service.stopping
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves signals to this module; uvicorn would end the process by the signal that it caught."""
+        yield
+
+    def stop(self) -> None:
+        """The first time: no new connections, and time for what runs. The second time: no time."""
+        loop = asyncio.get_running_loop()
+        if not self.should_exit:
+            logger.info("shutting down; running requests have %.0f s", self._drain_seconds)
+            self.should_exit = True
+            loop.call_later(self._drain_seconds, self._stopping.set)
+        else:
+            self._stopping.set()
+            loop.call_later(LAST_WORDS, setattr, self, "force_exit", True)
+
+
+@contextlib.contextmanager
+def _signals(handler: Callable[[], object]) -> Iterator[None]:
+    loop = asyncio.get_running_loop()
+    handled = (signal.SIGTERM, signal.SIGINT)
+    for number in handled:
+        loop.add_signal_handler(number, handler)
+    try:
+        yield
+    finally:
+        for number in handled:
+            loop.remove_signal_handler(number)

@@ -1,0 +1,98 @@
+"""From model text to typed events: the reasoning parser first, then the tool parser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from llmk.api import Event, ParserContext, ReasoningParser, TextDelta, ToolParser
+from llmk.kernel.loader import load_object
+from llmk.kernel.parsers import choose_parser
+from llmk.serve.errors import ParserFailed
+
+Parser = ReasoningParser | ToolParser
+
+
+@dataclass(frozen=True, slots=True)
+class ParserKind:
+    """A parser chosen for the model. ``special_tokens``: its markers are special tokens, which the text must keep."""
+
+    id: str
+    create: Callable[[ParserContext], Parser]
+    special_tokens: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How the model writes what is not plain content. ``None``: it does not, or no parser speaks its dialect."""
+
+    reasoning: ParserKind | None = None
+    tools: ParserKind | None = None
+    why_no_tools: str = "no tool parser was chosen for the model"
+
+    @classmethod
+    def choose(cls, boot: Any) -> Dialect:
+        """Chooses by config and checkpoint, and imports what wins. ``boot`` is :class:`llmk.kernel.boot.Boot`."""
+        kinds: dict[str, ParserKind | None] = {}
+        reasons: dict[str, str] = {}
+        for kind in ("reasoning", "tool"):
+            chosen, reasons[kind] = choose_parser(boot.registry, kind, boot.settings.config, boot.checkpoint)
+            kinds[kind] = None
+            if chosen is not None:
+                create = load_object(chosen.spec.implementation, plugin=chosen.plugin)
+                kinds[kind] = ParserKind(chosen.spec.id, create, chosen.spec.special_tokens)
+        return cls(kinds["reasoning"], kinds["tool"], reasons["tool"])
+
+    def chain(self, context: ParserContext) -> Chain:
+        """The parsers of one choice; tools are looked for only where the request brings some."""
+        return Chain(self.active(bool(context.tools)), context)
+
+    def active(self, tools: bool) -> list[ParserKind]:
+        """The parsers that a request with, or without, tools runs through."""
+        return [kind for kind in (self.reasoning, self.tools if tools else None) if kind is not None]
+
+
+class Chain:
+    """Parsers, one after the other: each takes the text that the one before it left as content."""
+
+    def __init__(self, kinds: Sequence[ParserKind], context: ParserContext) -> None:
+        self._stages: list[tuple[str, Parser]] = []
+        for kind in kinds:
+            with _guard(kind.id):
+                self._stages.append((kind.id, kind.create(context)))
+
+    def push(self, text: str) -> list[Event]:
+        """What is certain after the next piece of model text. Raises :class:`ParserFailed`."""
+        events: list[Event] = [TextDelta(text)] if text else []
+        for id, parser in self._stages:
+            with _guard(id):
+                events = _through(parser, events)
+        return events
+
+    def finish(self) -> list[Event]:
+        """What was held back, now that the text has ended. Raises :class:`ParserFailed`."""
+        events: list[Event] = []
+        for id, parser in self._stages:
+            with _guard(id):
+                events = [*_through(parser, events), *parser.finish()]
+        return events
+
+
+def _through(parser: Parser, events: Iterable[Event]) -> list[Event]:
+    out: list[Event] = []
+    for event in events:
+        out += parser.push(event.text) if isinstance(event, TextDelta) else (event,)
+    return out
+
+
+@contextmanager
+def _guard(id: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        hint = "choose another one, or 'none', under select.reasoning_parser or select.tool_parser"
+        raise ParserFailed(
+            f"the parser {id} failed on this answer: {type(error).__name__}: {error}", hint=hint
+        ) from error

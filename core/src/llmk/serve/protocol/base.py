@@ -1,0 +1,77 @@
+"""The base of all request models: closed to unknown fields, and open about known ones that are not supported."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
+
+
+class Refused(NamedTuple):
+    """A field that clients know and llmk can't honour: why, and the values that would change nothing."""
+
+    why: str
+    neutral: tuple[Any, ...] = ()
+
+
+class RequestModel(BaseModel):
+    """Base of request models.
+
+    ``null`` means that a field is not set. A field in ``refused`` is accepted with a neutral value, and otherwise an
+    error that names it; a field that nobody knows is an error that names the nearest known one. Types are strict:
+    ``"5"`` is no number.
+    """
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    refused: ClassVar[Mapping[str, Refused]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_names(cls, data: Any) -> Any:
+        if not isinstance(data, dict):
+            return data
+        accepted = {}
+        for name, value in data.items():
+            if name not in cls.model_fields and name not in cls.refused:
+                raise _unknown(name, [*cls.model_fields, *cls.refused])
+            if value is None:
+                continue
+            refusal = cls.refused.get(name)
+            if refusal is None:
+                accepted[name] = value
+            elif value not in refusal.neutral:
+                raise unsupported(name, refusal.why)
+        return accepted
+
+
+class Body(RequestModel):
+    """Base of whole request bodies: what crosses to the engine must be encodable text and 64-bit numbers."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_encodable(cls, data: Any) -> Any:
+        try:
+            msgspec.json.encode(data)
+        except (UnicodeEncodeError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+            raise PydanticCustomError(
+                "invalid_json", "the body can't be represented: {cause}", {"cause": str(error)}
+            ) from None
+        return data
+
+
+def unsupported(name: str, why: str) -> PydanticCustomError:
+    """The error of a known field whose value can't be honoured."""
+    return PydanticCustomError(
+        "unsupported_parameter", "'{field}' is not supported with this value: {why}", {"field": name, "why": why}
+    )
+
+
+def _unknown(name: str, known: list[str]) -> PydanticCustomError:
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"; did you mean '{near[0]}'?" if near else ""
+    return PydanticCustomError("unknown_parameter", "unknown field '{field}'{hint}", {"field": name, "hint": hint})

@@ -1,0 +1,135 @@
+"""Fields that chat and text completions share, and how they become the engine's sampling parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from llmk.api import RequestError
+from llmk.engine.request import SamplingParams
+from llmk.serve.protocol.base import Body, Refused, RequestModel
+
+Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
+Text = Annotated[str, Field(min_length=1)]
+
+GENERATION_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Values that a checkpoint's ``generation_config.json`` may set for requests that don't."""
+
+COMMON_REFUSED = {
+    "service_tier": Refused("there is one tier", ("auto", "default")),
+    "store": Refused("nothing is stored", (False,)),
+    "prompt_cache_retention": Refused("the prefix cache keeps what there is room for", ("in_memory", "in-memory")),
+    "prompt_cache_options": Refused("the prefix cache has no options per request"),
+    "best_of": Refused("choices are not ranked; use 'n'", (1,)),
+}
+
+
+class StreamOptions(RequestModel):
+    """``stream_options``."""
+
+    refused: ClassVar = {"include_obfuscation": Refused("chunks are not padded", (False,))}
+
+    include_usage: bool = False
+
+
+class SamplingFields(Body):
+    """Everything about how tokens are chosen, when to stop, and how the answer is sent."""
+
+    model: str | None = None
+    n: int = 1
+    max_tokens: int | None = None
+    min_tokens: int = 0
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float | None = None
+    seed: Int64 | None = None
+    stop: Text | list[Text] = Field(default_factory=list)
+    include_stop_str_in_output: bool = False
+    stop_token_ids: list[int] = Field(default_factory=list)
+    ignore_eos: bool = False
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] = Field(default_factory=dict)
+    skip_special_tokens: bool = True
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] = 0
+    cache_salt: str = ""
+    user: str | None = None
+    """Who is served: without effect on the answer, as are the three fields below."""
+    metadata: dict[str, Any] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+    @field_validator("top_k")
+    @classmethod
+    def _off_is_zero(cls, value: int) -> int:
+        return 0 if value == -1 else value
+
+    @model_validator(mode="after")
+    def _check_stream(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            message = "'stream_options' is for streamed answers only; set 'stream'"
+            raise PydanticCustomError("invalid_value", message, {"field": "stream_options"})
+        return self
+
+    @property
+    def include_usage(self) -> bool:
+        """Whether a streamed answer ends with its token counts."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    def sampling_params(
+        self,
+        defaults: Mapping[str, Any],
+        vocab_size: int,
+        *,
+        max_tokens: int | None,
+        logprobs: int | None,
+        special: bool = False,
+    ) -> SamplingParams:
+        """The engine's parameters. ``special``: a parser needs special tokens in the text, whatever the request says.
+
+        Raises :class:`~llmk.api.RequestError`, naming the field.
+        """
+        chosen = {name: getattr(self, name) for name in GENERATION_DEFAULTS if getattr(self, name) is not None}
+        return SamplingParams(
+            **{**{name: defaults[name] for name in GENERATION_DEFAULTS if name in defaults}, **chosen},
+            n=self.n,
+            max_tokens=max_tokens,
+            min_tokens=self.min_tokens,
+            presence_penalty=self.presence_penalty,
+            frequency_penalty=self.frequency_penalty,
+            seed=self.seed,
+            stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop),
+            include_stop=self.include_stop_str_in_output,
+            stop_token_ids=tuple(in_vocabulary(self.stop_token_ids, vocab_size, "stop_token_ids")),
+            ignore_eos=self.ignore_eos,
+            logprobs=logprobs,
+            logit_bias=_bias(self.logit_bias, vocab_size),
+            skip_special_tokens=self.skip_special_tokens and not special,
+        )
+
+
+def in_vocabulary(token_ids: list[int], vocab_size: int, param: str) -> list[int]:
+    """``token_ids``, all inside the vocabulary. Raises :class:`~llmk.api.RequestError`, naming ``param``."""
+    for token_id in token_ids:
+        if not 0 <= token_id < vocab_size:
+            raise RequestError(
+                f"{param}: token id {token_id} is outside the vocabulary (0 to {vocab_size - 1})", param=param
+            )
+    return token_ids
+
+
+def _bias(logit_bias: Mapping[str, float], vocab_size: int) -> dict[int, float]:
+    bias = {}
+    for key, value in logit_bias.items():
+        if not key.isdecimal():
+            raise RequestError(f"logit_bias: {key!r} is not a token id", param="logit_bias")
+        bias[int(key)] = value
+    in_vocabulary(list(bias), vocab_size, "logit_bias")
+    return bias

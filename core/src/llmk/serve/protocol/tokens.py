@@ -1,0 +1,37 @@
+"""``/tokenize`` and ``/detokenize``."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from llmk.serve.protocol.base import Body
+from llmk.serve.protocol.chat import Message, Tool
+
+
+class TokenizeRequest(Body):
+    """A prompt, or a conversation to be rendered first. ``add_special_tokens`` is on for prompts alone."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    tools: list[Tool] = Field(default_factory=list)
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+    add_generation_prompt: bool = True
+    add_special_tokens: bool | None = None
+    return_token_strs: bool = False
+
+    @model_validator(mode="after")
+    def _check_one(self) -> Self:
+        if (self.prompt is None) == (not self.messages):
+            raise PydanticCustomError("invalid_value", "give either 'prompt' or 'messages'", {"field": "prompt"})
+        return self
+
+
+class DetokenizeRequest(Body):
+    """Token ids to be turned into text, special tokens included."""
+
+    model: str | None = None
+    tokens: list[int]

@@ -1,0 +1,95 @@
+"""OpenAI's text completion objects, whole and in chunks. The whole is the fold of the chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from llmk.api import TextDelta
+from llmk.engine.request import TokenLogprobs
+from llmk.serve.render_chat import usage_object
+from llmk.serve.stream import ChoiceDelta, Usage
+
+Wire = dict[str, Any]
+
+
+class CompletionRenderer:
+    """Renders one text completion. ``echo`` has, for every choice, the text that goes before what is generated."""
+
+    def __init__(
+        self,
+        id: str,
+        model: str,
+        created: int,
+        token_text: Callable[[int], str],
+        *,
+        logprobs: bool,
+        include_usage: bool,
+        echo: Sequence[str] = (),
+    ) -> None:
+        self._head = {"id": id, "object": "text_completion", "created": created, "model": model}
+        self._token_text = token_text
+        self._logprobs = logprobs
+        self._include_usage = include_usage
+        self._echo = dict(enumerate(echo))
+        self._offsets: dict[int, int] = {}
+        self._choices: dict[int, Wire] = {}
+
+    def chunks(self, delta: ChoiceDelta) -> Iterator[Wire]:
+        """The chunks of one delta: none where it brings nothing to tell."""
+        choice = self._choice(delta)
+        if choice["text"] or choice["logprobs"] or choice["finish_reason"]:
+            yield self._envelope([choice], None)
+
+    def last_chunks(self, usage: Usage) -> Iterator[Wire]:
+        """What follows the last delta."""
+        if self._include_usage:
+            yield self._envelope([], usage_object(usage))
+
+    def add(self, delta: ChoiceDelta) -> None:
+        """Folds one delta into the whole."""
+        new = self._choice(delta)
+        whole = self._choices.setdefault(delta.index, {**new, "text": "", "logprobs": None})
+        logprobs = whole["logprobs"]
+        if new["logprobs"] is not None:
+            logprobs = (
+                {key: [*logprobs[key], *new["logprobs"][key]] for key in logprobs} if logprobs else new["logprobs"]
+            )
+        self._choices[delta.index] = {**new, "text": whole["text"] + new["text"], "logprobs": logprobs}
+
+    def whole(self, usage: Usage) -> Wire:
+        """The complete answer, once every delta was added."""
+        choices = [self._choices[index] for index in sorted(self._choices)]
+        return {**self._head, "choices": choices, "usage": usage_object(usage)}
+
+    def _choice(self, delta: ChoiceDelta) -> Wire:
+        text = self._echo.pop(delta.index, "")
+        text += "".join(event.text for event in delta.events if isinstance(event, TextDelta))
+        return {
+            "index": delta.index,
+            "text": text,
+            "logprobs": self._entries(delta) if self._logprobs and delta.logprobs else None,
+            "finish_reason": delta.finish_reason,
+            "stop_reason": delta.stop_reason,
+        }
+
+    def _entries(self, delta: ChoiceDelta) -> Wire:
+        """Parallel lists. ``text_offset`` counts characters of the tokens' own texts."""
+        tokens = [self._token_text(logprobs.token_id) for logprobs in delta.logprobs]
+        offsets = []
+        for token in tokens:
+            offsets.append(self._offsets.setdefault(delta.index, 0))
+            self._offsets[delta.index] += len(token)
+        return {
+            "tokens": tokens,
+            "token_logprobs": [logprobs.logprob for logprobs in delta.logprobs],
+            "top_logprobs": [self._top(logprobs) for logprobs in delta.logprobs],
+            "text_offset": offsets,
+        }
+
+    def _top(self, logprobs: TokenLogprobs) -> dict[str, float]:
+        return {self._token_text(token_id): logprob for token_id, logprob in logprobs.top}
+
+    def _envelope(self, choices: list[Wire], usage: Wire | None) -> Wire:
+        chunk = {**self._head, "choices": choices}
+        return {**chunk, "usage": usage} if self._include_usage else chunk

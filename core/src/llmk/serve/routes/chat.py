@@ -1,0 +1,33 @@
+"""``/v1/chat/completions``."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from starlette.responses import Response
+
+from llmk.serve.answer import AnswerResponse
+from llmk.serve.protocol.chat import ChatRequest
+from llmk.serve.render_chat import ChatRenderer
+from llmk.serve.service import Service, new_id, service
+
+router = APIRouter()
+
+
+@router.post("/v1/chat/completions")
+async def chat_completions(request: ChatRequest, service: Annotated[Service, Depends(service)]) -> Response:
+    """Answers a conversation."""
+    service.check_model(request.model)
+    id = new_id("chatcmpl")
+    job = await service.prepare(service.jobs.chat, request, id)
+    renderer = ChatRenderer(
+        id,
+        service.engine.model_name,
+        int(time.time()),
+        service.engine.tokenizer.token_text,
+        logprobs=request.logprobs,
+        include_usage=request.include_usage,
+    )
+    return AnswerResponse(service, job, renderer, stream=request.stream)

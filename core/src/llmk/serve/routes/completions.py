@@ -1,0 +1,34 @@
+"""``/v1/completions``."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from starlette.responses import Response
+
+from llmk.serve.answer import AnswerResponse
+from llmk.serve.protocol.completions import CompletionRequest
+from llmk.serve.render_completions import CompletionRenderer
+from llmk.serve.service import Service, new_id, service
+
+router = APIRouter()
+
+
+@router.post("/v1/completions")
+async def completions(request: CompletionRequest, service: Annotated[Service, Depends(service)]) -> Response:
+    """Continues a text, or several."""
+    service.check_model(request.model)
+    id = new_id("cmpl")
+    job = await service.prepare(service.jobs.text, request, id)
+    renderer = CompletionRenderer(
+        id,
+        service.engine.model_name,
+        int(time.time()),
+        service.engine.tokenizer.token_text,
+        logprobs=request.logprobs is not None,
+        include_usage=request.include_usage,
+        echo=service.jobs.echo(request) if request.echo else (),
+    )
+    return AnswerResponse(service, job, renderer, stream=request.stream)

@@ -1,0 +1,40 @@
+"""What operators ask: health, metrics, version, and the plan."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.responses import Response
+
+import llmk
+from llmk.serve.reply import Reply
+from llmk.serve.service import Service, service
+
+router = APIRouter()
+
+
+@router.get("/health")
+async def health(service: Annotated[Service, Depends(service)]) -> Response:
+    """200 if the engine's loop answers within a second; an error object with 503 otherwise."""
+    await service.engine.check_health()
+    return Reply({"status": "ok"})
+
+
+@router.get("/metrics")
+async def metrics(service: Annotated[Service, Depends(service)]) -> Response:
+    """Prometheus metrics."""
+    return Response(service.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+
+
+@router.get("/version")
+async def version() -> Response:
+    """The version of llmk."""
+    return Reply({"version": llmk.__version__})
+
+
+@router.get("/v1/plan")
+async def plan(service: Annotated[Service, Depends(service)]) -> Response:
+    """What was chosen for every site of the model, by whom, why, and what was turned down."""
+    return Reply(service.engine.info.plan)

@@ -1,0 +1,50 @@
+"""``/tokenize`` and ``/detokenize``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+from starlette.responses import Response
+
+from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
+from llmk.serve.reply import Reply
+from llmk.serve.service import Service, service
+
+router = APIRouter()
+
+
+@router.post("/tokenize")
+async def tokenize(request: TokenizeRequest, service: Annotated[Service, Depends(service)]) -> Response:
+    """The tokens of a prompt, or of a conversation as the model would be given it."""
+    service.check_model(request.model)
+    tokens = await service.prepare(_tokens, service, request)
+    answer: dict[str, Any] = {
+        "count": len(tokens),
+        "max_model_len": service.engine.info.max_model_len,
+        "tokens": tokens,
+    }
+    if request.return_token_strs:
+        answer["token_strs"] = [service.engine.tokenizer.token_text(token) for token in tokens]
+    return Reply(answer)
+
+
+@router.post("/detokenize")
+async def detokenize(request: DetokenizeRequest, service: Annotated[Service, Depends(service)]) -> Response:
+    """The text of tokens, special ones included."""
+    service.check_model(request.model)
+    service.check_tokens(request.tokens, "tokens")
+    return Reply({"prompt": service.engine.tokenizer.decode(request.tokens, skip_special_tokens=False)})
+
+
+def _tokens(service: Service, request: TokenizeRequest) -> list[int]:
+    encode = service.engine.tokenizer.encode
+    if request.prompt is not None:
+        return encode(request.prompt, add_special_tokens=request.add_special_tokens is not False)
+    text = service.jobs.render(
+        request.messages or [],
+        [tool.model_dump(exclude_none=True) for tool in request.tools],
+        service.jobs.template.options(request.chat_template_kwargs, None),
+        add_generation_prompt=request.add_generation_prompt,
+    )
+    return encode(text, add_special_tokens=request.add_special_tokens is True)

@@ -1,0 +1,63 @@
+"""What every route works with: the engine, the model's dialect, and the state of the server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+from starlette.requests import Request
+
+from llmk.config.schema import ServerSection
+from llmk.serve.errors import UnknownModel
+from llmk.serve.jobs import Jobs
+from llmk.serve.metrics import Metrics
+from llmk.serve.protocol.sampling import in_vocabulary
+
+if TYPE_CHECKING:
+    from llmk.engine.frontend import AsyncLLM
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Service:
+    """One model, served. ``stopping`` is set when what still runs must end."""
+
+    def __init__(self, engine: AsyncLLM, config: ServerSection) -> None:
+        self.engine = engine
+        self.config = config
+        self.created = int(time.time())
+        self.stopping = asyncio.Event()
+        self.metrics = Metrics(engine)
+        self.jobs = Jobs(engine)
+        self._preparer = ThreadPoolExecutor(1, thread_name_prefix="llmk-prepare")
+
+    async def prepare(self, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs ``make`` beside the event loop, one at a time: templates and tokenizers take time over long prompts."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._preparer, lambda: make(*args, **kwargs))
+
+    def check_tokens(self, tokens: list[int], param: str) -> None:
+        """Raises :class:`~llmk.api.RequestError` for ids outside the vocabulary."""
+        in_vocabulary(tokens, self.engine.info.vocab_size, param)
+
+    def check_model(self, name: str | None) -> None:
+        """Raises :class:`~llmk.serve.errors.UnknownModel` for a model that is not served here."""
+        served = self.engine.model_name
+        if name is not None and name != served:
+            raise UnknownModel(f"the model {name!r} is not served here; {served!r} is", param="model")
+
+
+def service(request: Request) -> Service:
+    """The service behind a request, for ``Depends``."""
+    found: Service = request.app.state.service
+    return found
+
+
+def new_id(prefix: str) -> str:
+    """A fresh id in OpenAI's form."""
+    return f"{prefix}-{uuid.uuid4().hex}"

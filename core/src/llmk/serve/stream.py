@@ -1,0 +1,165 @@
+"""One request's answer as one stream of typed events, whatever it is rendered to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from llmk.api import EngineDead, Event, ReasoningDelta, ToolCallStart
+from llmk.engine.request import SamplingParams, TokenLogprobs
+from llmk.serve.parsing import Chain
+
+if TYPE_CHECKING:
+    from llmk.engine.frontend import GenerationDelta
+
+T = TypeVar("T")
+
+
+class Engine(Protocol):
+    """The part of :class:`llmk.engine.frontend.AsyncLLM` that answers are made from."""
+
+    def generate(
+        self,
+        prompt: str | list[int],
+        params: SamplingParams,
+        *,
+        request_id: str,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> AsyncGenerator[GenerationDelta, None]:
+        """Generates; closing the iterator aborts."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be generated. ``chain`` makes one choice's parsers. Prompt ``p`` has the indices ``p * n`` and up."""
+
+    id: str
+    prompts: Sequence[list[int]]
+    params: SamplingParams
+    chain: Callable[[], Chain]
+    priority: int = 0
+    cache_salt: str = ""
+
+
+@dataclass(slots=True)
+class Usage:
+    """Token counts of an answer, complete when its stream has ended."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceDelta:
+    """What came to one choice. The last delta of a choice has a ``finish_reason``: stop, length or tool_calls."""
+
+    index: int
+    events: Sequence[Event]
+    logprobs: Sequence[TokenLogprobs] = ()
+    finish_reason: str | None = None
+    stop_reason: str | int | None = None
+
+
+@dataclass(slots=True)
+class _Choice:
+    """A choice under way: its parsers, and whose the tokens are that no event has accounted for yet."""
+
+    chain: Chain
+    thinking: bool = False
+    pending: int = 0
+    calls: int = 0
+
+    def take(self, delta: GenerationDelta, usage: Usage) -> tuple[list[Event], str | None]:
+        events = self.chain.push(delta.text)
+        if delta.finish_reason is not None:
+            events += self.chain.finish()
+        self._count(events, len(delta.token_ids), usage)
+        self.calls += sum(isinstance(event, ToolCallStart) for event in events)
+        called = self.calls and delta.finish_reason == "stop"
+        return events, "tool_calls" if called else delta.finish_reason
+
+    def _count(self, events: list[Event], num_tokens: int, usage: Usage) -> None:
+        """Tokens belong to the kind of event that they lead to, markers included."""
+        usage.completion_tokens += num_tokens
+        self.pending += num_tokens
+        if events:
+            thought = any(isinstance(event, ReasoningDelta) for event in events)
+            if thought or self.thinking:
+                usage.reasoning_tokens += self.pending
+            self.thinking = isinstance(events[-1], ReasoningDelta)
+            self.pending = 0
+
+
+async def answer(engine: Engine, job: Job, usage: Usage) -> AsyncGenerator[ChoiceDelta, None]:
+    """Runs ``job`` and counts into ``usage``. Closing the iterator aborts every sequence of it.
+
+    Raises what the engine raises, and :class:`~llmk.serve.errors.ParserFailed`.
+    """
+    choices: dict[int, _Choice] = {}
+    streams = [
+        engine.generate(
+            prompt, job.params, request_id=_part_id(job, at), priority=job.priority, cache_salt=job.cache_salt
+        )
+        for at, prompt in enumerate(job.prompts)
+    ]
+    seen: set[int] = set()
+    async with aclosing(merged(streams)) as deltas:
+        async for at, delta in deltas:
+            if at not in seen:
+                seen.add(at)
+                usage.prompt_tokens += delta.num_prompt_tokens
+                usage.cached_tokens += delta.num_cached_tokens
+            if delta.finish_reason in ("abort", "error"):
+                raise EngineDead(f"the engine ended the request before it was done ({delta.finish_reason})")
+            index = at * job.params.n + delta.index
+            choice = choices.get(index)
+            if choice is None:
+                choice = choices[index] = _Choice(job.chain())
+            events, finish_reason = choice.take(delta, usage)
+            yield ChoiceDelta(index, events, delta.logprobs, finish_reason, delta.stop_reason)
+
+
+def _part_id(job: Job, at: int) -> str:
+    return job.id if len(job.prompts) == 1 else f"{job.id}-{at}"
+
+
+async def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
+    """Items of all ``streams`` as they come, with their stream's number. An error ends all of them, as does closing."""
+    if len(streams) == 1:
+        async with aclosing(streams[0]) as only:
+            async for item in only:
+                yield 0, item
+        return
+    ready: asyncio.Queue[tuple[int, T] | Exception | None] = asyncio.Queue()
+
+    async def pump(number: int, stream: AsyncGenerator[T, None]) -> None:
+        try:
+            async with aclosing(stream) as items:
+                async for item in items:
+                    ready.put_nowait((number, item))
+            ready.put_nowait(None)
+        except Exception as error:
+            ready.put_nowait(error)
+
+    tasks = [asyncio.create_task(pump(number, stream)) for number, stream in enumerate(streams)]
+    try:
+        left = len(tasks)
+        while left:
+            got = await ready.get()
+            if isinstance(got, Exception):
+                raise got
+            if got is None:
+                left -= 1
+            else:
+                yield got
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
