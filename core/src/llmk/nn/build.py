@@ -142,7 +142,7 @@ class Build:
         return self._attention[site]
 
     def select(self, num_tokens: int) -> None:
-        """Before a step is prepared: makes the kernels for ``num_tokens`` current. Free while the band stays the same."""
+        """Before a step is prepared: makes the kernels for ``num_tokens`` current. Free while the band stays."""
         low, high = self._band
         if low <= num_tokens < high:
             return

@@ -117,7 +117,7 @@ class Layer:
         build.layers.append(self)
 
     def discover(self, stored: Mapping[str, Sequence[StoredTensor]]) -> None:
-        """Before loading: ``stored`` is, by prefix, what the checkpoint's files hold. Most layers know what they want."""
+        """Before loading: ``stored`` is, by prefix, what the files hold. Most layers know what they want."""
 
     def finish(self) -> None:
         """Takes over the loaded tensors and prepares them for the layer's kernel."""

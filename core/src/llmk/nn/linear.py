@@ -56,7 +56,7 @@ class Linear(Layer):
         super().__init__(build, list(self._named.values()))
 
     def discover(self, stored: Mapping[str, Sequence[StoredTensor]]) -> None:
-        """Where the kernel's weight format is not plain, takes what the checkpoint has for this layer as it is stored."""
+        """Where the kernel's weight format is not plain, takes what the checkpoint stores for this layer."""
         if self._plain:
             return
         found = [prefix for prefix in self._prefixes if prefix in stored]
