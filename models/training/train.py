@@ -42,7 +42,6 @@ class Plan:
         return min(1.0, (1.0 - share) / (1.0 - self.decline_from))
 
 
-@torch.compile(dynamic=False)
 def orthogonal(update: Tensor) -> Tensor:
     """Nearest semi-orthogonal matrices to a stack [n, rows, columns], by a quintic iteration in bfloat16."""
     wide = update.shape[-2] > update.shape[-1]
@@ -63,6 +62,7 @@ class Muon:
         self.groups = [[weight for weight in weights if tuple(weight.shape) == shape] for shape in shapes]
         self.momenta = [torch.zeros(len(group), *group[0].shape, device=group[0].device) for group in self.groups]
         self.plan = plan
+        self.orthogonal = torch.compile(orthogonal, dynamic=False) if weights[0].is_cuda else orthogonal
 
     @torch.no_grad()
     def step(self, factor: float) -> None:
@@ -71,7 +71,7 @@ class Muon:
         for group, momentum in zip(self.groups, self.momenta, strict=True):
             gradient = torch.stack([weight.grad for weight in group])
             momentum.lerp_(gradient, 1 - self.plan.momentum)
-            update = orthogonal(gradient.lerp(momentum, self.plan.momentum))
+            update = self.orthogonal(gradient.lerp(momentum, self.plan.momentum))
             scale = max(1.0, update.shape[-2] / update.shape[-1]) ** 0.5
             torch._foreach_mul_(group, 1 - rate * self.plan.decay)
             torch._foreach_add_(group, list(update.unbind()), alpha=-rate * scale)
@@ -100,6 +100,7 @@ def export(model: Qwen3, base: Path, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     weights = {name: weight.detach().to("cpu", torch.bfloat16).contiguous() for name, weight in model.state_dict().items()}
     save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
+    (out / "model.safetensors").chmod(0o644)
     tokenizer = Encoder(base).tokenizer
     end, pad = tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|endoftext|>")
     config = {

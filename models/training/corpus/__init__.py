@@ -1,0 +1,98 @@
+"""The generated training corpus: an endless, reproducible stream of samples."""
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from . import arithmetic, dialogue, geography, jsontasks, persona, plain, smalltalk, stories, textops, tools, units, unknown
+from .core import Call, Check, Message, Sample, Tool, Turn, split_of
+
+__all__ = ["Call", "Check", "Message", "Sample", "Tool", "Turn", "samples"]
+
+TASKS: tuple[tuple[Callable[[random.Random], Turn], float], ...] = (
+    (smalltalk.chat, 9),
+    (smalltalk.joke, 0.8),
+    (smalltalk.fact, 3),
+    (smalltalk.introduction, 0.6),
+    (arithmetic.basic, 14),
+    (arithmetic.chain, 2),
+    (arithmetic.word_problem, 3),
+    (arithmetic.related, 3),
+    (geography.capital, 6),
+    (geography.capital_pair, 0.8),
+    (geography.country_of, 1.5),
+    (geography.continent, 1.2),
+    (geography.confirm, 2),
+    (units.exact, 2.2),
+    (units.scaled, 2.2),
+    (units.temperature, 1.6),
+    (textops.spell, 1.2),
+    (textops.reverse, 2.5),
+    (textops.case, 2),
+    (textops.letters, 2.5),
+    (textops.echo, 1.5),
+    (textops.count, 1.8),
+    (textops.sort, 1.5),
+    (textops.list_things, 1.5),
+    (textops.opposite, 0.8),
+    (textops.translate, 0.8),
+    (textops.calendar, 1),
+    (textops.rewrite, 1.5),
+    (unknown.unknown, 6),
+    (jsontasks.extract, 4),
+    (jsontasks.record, 2),
+    (jsontasks.array, 1.5),
+    (jsontasks.classify, 1),
+    (tools.single, 11),
+    (tools.parallel, 4),
+    (tools.answer, 5),
+    (tools.again, 3.5),
+    (tools.no_fit, 4),
+    (dialogue.memory, 3.5),
+    (dialogue.not_told, 0.6),
+    (dialogue.next_capital, 1.2),
+    (dialogue.next_sum, 1.5),
+    (dialogue.repeat, 1),
+    (dialogue.transform, 1.2),
+    (dialogue.reading, 1.5),
+    (dialogue.summary, 0.6),
+    (persona.named, 1.2),
+    (persona.told, 1.2),
+    (stories.story, 3),
+    (stories.poem, 1),
+    (stories.talk, 0.6),
+)
+"""Task functions with the share of samples that each makes."""
+PLAIN_SHARE = 0.03
+"""Share of documents without chat markup."""
+LOOSE = 0.12
+"""Share of turns that get unrelated turns before them."""
+
+
+def _sample(rng: random.Random, turn: Turn) -> Sample:
+    """The messages of a turn, with thinking on or off."""
+    turn = persona.dressed(rng, turn)
+    thinking = rng.random() < 0.5
+    history = turn.history
+    if not history and not turn.tools and rng.random() < LOOSE:
+        history = dialogue.chatter(rng, rng.choice((1, 1, 2, 3)))
+    system: tuple[Message, ...] = ({"role": "system", "content": turn.system},) if turn.system is not None else ()
+    messages = [*system, *history, {"role": "user", "content": turn.user}, *turn.results]
+    text = turn.direct if turn.direct and not thinking else turn.text
+    return Sample(turn.category, messages, text, turn.check, turn.thought, thinking, False, turn.calls, list(turn.tools) or None)
+
+
+def samples(seed: int, split: str) -> Iterator[Sample]:
+    """Samples of the split (``train`` or ``test``), the same for the same seed.
+
+    A turn belongs to the split of its key; for the test split, turns whose key is always trained are left out.
+    """
+    rng = random.Random(f"{split} {seed}")
+    functions, weights = zip(*TASKS, strict=True)
+    while True:
+        if split == "train" and rng.random() < PLAIN_SHARE:
+            yield plain.document(rng)
+            continue
+        turn = rng.choices(functions, weights)[0](rng)
+        if split_of(turn.key or turn.user) == split:
+            yield _sample(rng, replace(turn, user=turn.user.strip()))
