@@ -7,7 +7,7 @@ PACKAGES := core models backends-cpu plugins/parsers
 SOURCES := $(PACKAGES:%=%/src)
 METADATA := constraints.txt pyproject.toml $(PACKAGES:%=%/pyproject.toml)
 EDITABLE := $(PACKAGES:%=-e ./%)
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 PYTEST_ARGS ?=
 JOBS ?= auto
 
@@ -49,7 +49,7 @@ snapshot: ## Write the snapshot of llmk.api's signatures anew.
 	$(PYTHON) tools/api_snapshot.py --write
 
 wheels: $(VENV)/.installed ## Build one wheel per distribution, into dist/.
-	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w dist $(PACKAGES:%=./%) .
+	$(BIN)/python -m pip wheel -qq --no-deps --no-build-isolation -w dist $(PACKAGES:%=./%) .
 
 clean: ## Remove caches and build outputs.
 	rm -rf dist build .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
@@ -67,7 +67,7 @@ $(VENV)/.created:
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.created $(METADATA)
-	@echo "Installing llmk into $(VENV)"
+	@echo "Installing llmk into $(VENV); torch is large, so this may take some minutes the first time"
 	@$(INSTALL) --no-build-isolation $(EDITABLE)
 	@touch $@
 
