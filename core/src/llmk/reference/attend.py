@@ -1,0 +1,101 @@
+"""Attention over keys and values that already lie side by side: one function in plain float32, and one through torch's
+fused kernel.
+
+Shapes throughout: ``q`` ``[requests, queries, heads, head_dim]``, ``k`` and ``v`` ``[requests, keys, kv_heads,
+    head_dim]``; head ``i`` of ``q`` reads head ``i // (heads // kv_heads)`` of ``k`` and ``v``. The result has ``q``'s
+    shape and dtype.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_SCORES_AT_ONCE = 1 << 25
+"""Elements of the score matrix that :func:`attend_plain` holds at a time (128 MiB); longer prefills go in pieces."""
+
+
+def attend_plain(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    allowed: Tensor | None,
+    scale: float,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Scaled dot-product attention written out, in float32 whatever the inputs are.
+
+    ``softmax(cap(q @ k.T * scale))  @ v`` with ``cap(x) = softcap * tanh(x / softcap)`` (Gemma 2, arXiv:2408.00118).
+
+    Args:
+        allowed: bool ``[requests, queries, keys]``, which keys each query sees (at least one); ``None``: all.
+        sinks: ``[heads]``, logit of a key whose value is zero (attention sinks, arXiv:2309.17453).
+    """
+    requests, queries, heads, head_dim = q.shape
+    keys, kv_heads = k.shape[1:3]
+    group = heads // kv_heads
+    grouped = q.float().view(requests, queries, kv_heads, group, head_dim).permute(0, 2, 3, 1, 4)
+    keys_t = k.float().permute(0, 2, 3, 1)[:, :, None]
+    values = v.float().transpose(1, 2)[:, :, None]
+    pieces = []
+    step = max(1, _SCORES_AT_ONCE // (requests * heads * keys))
+    for start in range(0, queries, step):
+        stop = min(start + step, queries)
+        scores = grouped[:, :, :, start:stop] @ keys_t * scale
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        if allowed is not None:
+            scores = scores.masked_fill(~allowed[:, None, None, start:stop], float("-inf"))
+        pieces.append(_softmax(scores, sinks) @ values)
+    out = torch.cat(pieces, dim=3) if len(pieces) > 1 else pieces[0]
+    return out.permute(0, 3, 1, 2, 4).reshape(q.shape).to(q.dtype)
+
+
+def attend_fused(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool, scale: float) -> Tensor:
+    """The same through ``torch.nn.functional.scaled_dot_product_attention``, where there are neither soft cap nor
+    sinks.
+
+    Args:
+        causal: as many queries as keys, each of which sees those up to its own; ``allowed`` is ``None`` then.
+    """
+    if q.shape[1] == 1:
+        return _attend_one(q, k, v, allowed, scale)
+    out = F.scaled_dot_product_attention(
+        q.transpose(1, 2),
+        k.transpose(1, 2),
+        v.transpose(1, 2),
+        attn_mask=None if allowed is None else allowed[:, None],
+        is_causal=causal,
+        scale=scale,
+        enable_gqa=q.shape[2] != k.shape[2],
+    )
+    return out.transpose(1, 2)
+
+
+def _attend_one(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> Tensor:
+    """One query per request: the heads of a group become the query rows of one head, so that K and V are read once and
+    never repeated."""
+    requests, _, heads, head_dim = q.shape
+    kv_heads = k.shape[2]
+    rows = q.view(requests, kv_heads, heads // kv_heads, head_dim)
+    single = rows.shape[2] == 1
+    if single and q.dtype != torch.float32:
+        # torch multiplies 16-bit vectors several times slower than 16-bit matrices: a second, equal row is cheaper than
+        # none.
+        rows = rows.expand(-1, -1, 2, -1)
+    mask = None if allowed is None else allowed[:, None]
+    out = F.scaled_dot_product_attention(rows, k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask, scale=scale)
+    if single:
+        out = out[:, :, :1]
+    return out.reshape(q.shape)
+
+
+def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """Softmax over the last dimension of ``[requests, kv_heads, group, queries, keys]``, with each head's sink in the
+    denominator."""
+    if sinks is None:
+        return torch.softmax(scores, dim=-1)
+    column = sinks.float().view(1, *scores.shape[1:3], 1, 1).expand(*scores.shape[:-1], 1)
+    return torch.softmax(torch.cat((scores, column), dim=-1), dim=-1)[..., :-1]

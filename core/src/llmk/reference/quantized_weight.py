@@ -1,0 +1,88 @@
+"""Quantized weights, each with the way back to the numbers that it stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+FP8_BLOCK = 128
+"""Rows and columns that share a scale in the format ``fp8_block``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledWeight:
+    """Narrow numbers (int8 or fp8 e4m3, ``[out, in]``) times a scale per ``block`` of rows and columns.
+
+    ``scale`` is float32 ``[ceil(out / block[0]), ceil(in / block[1])]``.
+    """
+
+    values: Tensor
+    scale: Tensor
+    block: tuple[int, int]
+
+    def dequantize(self, dtype: torch.dtype) -> Tensor:
+        """``[out, in]`` in ``dtype``, rounded once."""
+        scale = self.scale
+        for dim in (0, 1):
+            if scale.shape[dim] > 1:
+                scale = scale.repeat_interleave(self.block[dim], dim).narrow(dim, 0, self.values.shape[dim])
+        return (self.values.float() * scale).to(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedWeight:
+    """4-bit numbers, two to a byte, with a scale and a zero point per group of inputs.
+
+    ``packed`` is uint8 ``[out, in / 2]``, the even input in the low half; ``scale`` float32 ``[out, groups]``;
+    ``zero`` float32 ``[out, groups]``, the number that stands for zero (8 where the format is symmetric).
+    """
+
+    packed: Tensor
+    scale: Tensor
+    zero: Tensor
+
+    def dequantize(self, dtype: torch.dtype) -> Tensor:
+        """``[out, in]`` in ``dtype``, rounded once."""
+        nibbles = torch.stack((self.packed & 15, self.packed >> 4), dim=-1)
+        groups = nibbles.view(*self.scale.shape, -1).float()
+        return ((groups - self.zero[..., None]) * self.scale[..., None]).view(nibbles.shape[0], -1).to(dtype)
+
+
+def prepare_int8_channel(parameters: Mapping[str, Tensor]) -> ScaledWeight:
+    """``weight`` int8 ``[out, in]``, ``weight_scale`` ``[out]`` or ``[out, 1]``."""
+    return _per_channel(parameters)
+
+
+def prepare_int4_group(parameters: Mapping[str, Tensor]) -> PackedWeight:
+    """``weight_packed`` uint8 ``[out, in / 2]``, ``weight_scale`` ``[out, groups]``, optionally
+    ``weight_zero_point`` ``[out, groups]``."""
+    scale = parameters["weight_scale"].float()
+    zero = parameters.get("weight_zero_point")
+    return PackedWeight(
+        parameters["weight_packed"], scale, torch.full_like(scale, 8.0) if zero is None else zero.float()
+    )
+
+
+def prepare_fp8_tensor(parameters: Mapping[str, Tensor]) -> ScaledWeight:
+    """``weight`` fp8 e4m3 ``[out, in]``, ``weight_scale`` of one element."""
+    weight = parameters["weight"]
+    return ScaledWeight(weight, parameters["weight_scale"].float().view(1, 1), (weight.shape[0], weight.shape[1]))
+
+
+def prepare_fp8_channel(parameters: Mapping[str, Tensor]) -> ScaledWeight:
+    """``weight`` fp8 e4m3 ``[out, in]``, ``weight_scale`` ``[out]`` or ``[out, 1]``."""
+    return _per_channel(parameters)
+
+
+def prepare_fp8_block(parameters: Mapping[str, Tensor]) -> ScaledWeight:
+    """``weight`` fp8 e4m3 ``[out, in]``, ``weight_scale`` ``[ceil(out / 128), ceil(in / 128)]``, what values are
+    multiplied with."""
+    return ScaledWeight(parameters["weight"], parameters["weight_scale"].float(), (FP8_BLOCK, FP8_BLOCK))
+
+
+def _per_channel(parameters: Mapping[str, Tensor]) -> ScaledWeight:
+    weight = parameters["weight"]
+    return ScaledWeight(weight, parameters["weight_scale"].float().view(-1, 1), (1, weight.shape[1]))

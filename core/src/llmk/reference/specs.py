@@ -1,0 +1,165 @@
+"""The plugin ``reference``: every kernel contract in plain torch, on any platform. Torch-free; what is chosen is
+imported then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from llmk.api import OK, AttentionQuery, KernelSpec, LinearQuery, MoEQuery, Tier, Verdict, hookimpl, no
+
+_PACKAGE = "llmk.reference"
+_CACHE_DTYPES = ("float32", "bfloat16", "float16")
+_ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
+
+_OPS = (
+    ("rms_norm", "norms:rms_norm", "Root-mean-square norm in float32."),
+    ("rms_norm_plus_one", "norms:rms_norm_plus_one", "Root-mean-square norm whose weight is stored less one."),
+    ("rope", "rope:rope", "Rotates halves of each head, in float32."),
+    ("silu_and_mul", "activations:silu_and_mul", "SwiGLU."),
+    ("gelu_and_mul", "activations:gelu_and_mul", "GEGLU with the exact GELU."),
+    ("gelu_tanh_and_mul", "activations:gelu_tanh_and_mul", "GEGLU with GELU's tanh approximation."),
+    ("embedding", "embedding:embedding", "Token embedding."),
+)
+
+_SAMPLING_OPS = (
+    ("apply_penalties", "sampling:apply_penalties", "Repetition, frequency and presence penalties."),
+    ("apply_bias", "sampling:apply_bias", "Logit biases, in place."),
+    ("mask_top_k_top_p_min_p", "sampling:mask_top_k_top_p_min_p", "Truncates distributions."),
+    ("sample", "sampling:sample", "One token per row, by a hash of seed and position."),
+    ("logprobs", "sampling:logprobs", "Log-probabilities, ranks and the likeliest tokens."),
+)
+
+_BATCH_OPS: tuple[tuple[str, str, str], ...] = ()
+"""Ops on the device-side batch state, from ``llmk.reference.batch``."""
+
+_COMPOSITES = (
+    ("add_rms_norm", "norms:make_add_rms_norm", ("rms_norm",), "Residual sum, then norm."),
+    (
+        "qk_norm_rope_write_kv",
+        "composites:make_qk_norm_rope_write_kv",
+        ("rms_norm", "rope", "attention.write"),
+        "Norms queries and keys, rotates them, stores keys and values.",
+    ),
+    ("gate_up_silu", "activations:make_gate_up_silu", ("linear", "silu_and_mul"), "Gate and up product, then SwiGLU."),
+)
+
+_QUANTIZED = (
+    ("int8_channel", "8-bit integers with a scale per output."),
+    ("int4_group", "4-bit integers with a scale, and optionally a zero point, per group of inputs."),
+    ("fp8_tensor", "fp8 e4m3 with one scale."),
+    ("fp8_channel", "fp8 e4m3 with a scale per output."),
+    ("fp8_block", "fp8 e4m3 with a scale per block of 128x128."),
+)
+
+
+def supports_attention(query: AttentionQuery) -> Verdict:
+    """Causal attention with any whole number of heads per key head, in a cache of an unquantized dtype."""
+    verdict = OK
+    if not query.causal:
+        verdict &= no("causal", wanted="attention to later tokens", found="causal attention only")
+    if query.cache_dtype not in _CACHE_DTYPES:
+        verdict &= no("cache_dtype", wanted=query.cache_dtype, found=", ".join(_CACHE_DTYPES))
+    if query.num_heads % query.num_kv_heads:
+        verdict &= no("num_kv_heads", wanted=f"{query.num_heads} heads", found=f"{query.num_kv_heads} key heads")
+    return verdict
+
+
+def supports_moe(query: MoEQuery) -> Verdict:
+    """Unquantized experts with a gated activation that :mod:`llmk.reference.activations` has."""
+    verdict = _stored_as("plain")(query)
+    if query.activation not in _ACTIVATIONS:
+        verdict &= no("activation", wanted=query.activation, found=", ".join(_ACTIVATIONS))
+    return verdict
+
+
+@hookimpl
+def llmk_attention_backends() -> Iterable[KernelSpec]:
+    """Paged attention."""
+    return [
+        KernelSpec(
+            id="reference.attention",
+            kind="attention",
+            implementation=f"{_PACKAGE}.attention:ReferenceAttention",
+            tier=Tier.REFERENCE,
+            supports=supports_attention,
+            layout="reference",
+            deterministic=True,
+            host_cost_us=100.0,
+            summary="Gathers by block table, then attends through torch.",
+        )
+    ]
+
+
+@hookimpl
+def llmk_linear_kernels() -> Iterable[KernelSpec]:
+    """The plain product, and one by dequantization for each weight format."""
+    plain = KernelSpec(
+        id="reference.linear",
+        kind="linear",
+        implementation=f"{_PACKAGE}.linear:linear",
+        prepare=f"{_PACKAGE}.linear:prepare_plain",
+        tier=Tier.REFERENCE,
+        supports=_stored_as("plain"),
+        deterministic=True,
+        summary="torch's own product.",
+    )
+    return [plain, *(_quantized(weight_format, summary) for weight_format, summary in _QUANTIZED)]
+
+
+@hookimpl
+def llmk_moe_kernels() -> Iterable[KernelSpec]:
+    """Mixture of experts."""
+    return [
+        KernelSpec(
+            id="reference.fused_moe",
+            kind="moe",
+            implementation=f"{_PACKAGE}.moe:fused_moe",
+            tier=Tier.REFERENCE,
+            supports=supports_moe,
+            deterministic=True,
+            summary="Loops over the experts that tokens chose.",
+        )
+    ]
+
+
+@hookimpl
+def llmk_ops() -> Iterable[KernelSpec]:
+    """All ops, plain and composite."""
+    plain = [_op(name, where, summary) for name, where, summary in (*_OPS, *_SAMPLING_OPS, *_BATCH_OPS)]
+    return plain + [_op(name, where, summary, parts) for name, where, parts, summary in _COMPOSITES]
+
+
+def _op(name: str, where: str, summary: str, parts: tuple[str, ...] = ()) -> KernelSpec:
+    return KernelSpec(
+        id=f"reference.{name}",
+        kind="op",
+        op=name,
+        implementation=f"{_PACKAGE}.{where}",
+        tier=Tier.REFERENCE,
+        parts=parts,
+        deterministic=True,
+        summary=summary,
+    )
+
+
+def _quantized(weight_format: str, summary: str) -> KernelSpec:
+    return KernelSpec(
+        id=f"reference.linear_{weight_format}",
+        kind="linear",
+        implementation=f"{_PACKAGE}.linear:linear_dequantized",
+        prepare=f"{_PACKAGE}.quantized_weight:prepare_{weight_format}",
+        tier=Tier.REFERENCE,
+        supports=_stored_as(weight_format),
+        layout=f"reference_{weight_format}",
+        deterministic=True,
+        summary=summary,
+    )
+
+
+def _stored_as(weight_format: str) -> Callable[[LinearQuery | MoEQuery], Verdict]:
+    def supports(query: LinearQuery | MoEQuery) -> Verdict:
+        if query.weight_format == weight_format:
+            return OK
+        return no("weight_format", wanted=query.weight_format, found=weight_format)
+
+    return supports
