@@ -27,7 +27,7 @@ def attend_plain(
 ) -> Tensor:
     """Scaled dot-product attention written out, in float32 whatever the inputs are.
 
-    ``softmax(cap(q @ k.T * scale))  @ v`` with ``cap(x) = softcap * tanh(x / softcap)`` (Gemma 2, arXiv:2408.00118).
+    ``softmax(cap(q @ k.T * scale)) @ v`` with ``cap(x) = softcap * tanh(x / softcap)`` (Gemma 2, arXiv:2408.00118).
 
     Args:
         allowed: bool ``[requests, queries, keys]``, which keys each query sees (at least one); ``None``: all.
@@ -37,20 +37,20 @@ def attend_plain(
     keys, kv_heads = k.shape[1:3]
     group = heads // kv_heads
     grouped = q.float().view(requests, queries, kv_heads, group, head_dim).permute(0, 2, 3, 1, 4)
-    keys_t = k.float().permute(0, 2, 3, 1)[:, :, None]
-    values = v.float().transpose(1, 2)[:, :, None]
+    keys_t, values = k.float().permute(0, 2, 3, 1), v.float().transpose(1, 2)
     pieces = []
     step = max(1, _SCORES_AT_ONCE // (requests * heads * keys))
     for start in range(0, queries, step):
-        stop = min(start + step, queries)
-        scores = grouped[:, :, :, start:stop] @ keys_t * scale
+        # The heads of a group are rows of one product, so that keys and values are not repeated for each of them.
+        rows = grouped[:, :, :, start : start + step].flatten(2, 3)
+        scores = (rows @ keys_t * scale).view(requests, kv_heads, group, -1, keys)
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
         if allowed is not None:
-            scores = scores.masked_fill(~allowed[:, None, None, start:stop], float("-inf"))
-        pieces.append(_softmax(scores, sinks) @ values)
-    out = torch.cat(pieces, dim=3) if len(pieces) > 1 else pieces[0]
-    return out.permute(0, 3, 1, 2, 4).reshape(q.shape).to(q.dtype)
+            scores = scores.masked_fill(~allowed[:, None, None, start : start + step], float("-inf"))
+        out = _softmax(scores, sinks).flatten(2, 3) @ values
+        pieces.append(out.view(requests, kv_heads, group, -1, head_dim))
+    return torch.cat(pieces, dim=3).permute(0, 3, 1, 2, 4).reshape(q.shape).to(q.dtype)
 
 
 def attend_fused(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool, scale: float) -> Tensor:

@@ -26,8 +26,7 @@ def apply_penalties(
     """Lowers the logits of tokens that have already been seen.
 
     Repetition (arXiv:1909.05858) first, over prompt and output: positive logits are divided, negative ones
-    multiplied. Then OpenAI's
-    two, over the output alone: ``frequency`` times the count, and ``presence`` once.
+    multiplied. Then OpenAI's two, over the output alone: ``frequency`` times the count, and ``presence`` once.
 
     Args:
         logits: float32 ``[R, V]``.
@@ -89,9 +88,8 @@ def sample(
     Rows of temperature 0 take the likeliest token, the first of equals. All others draw from the softmax of what
     :func:`mask_top_k_top_p_min_p` leaves, by inverting the cumulative distribution at one uniform number that is a
     hash of ``(seed, position)``. Weights are rounded to integers before they are summed, so the sum doesn't depend
-    on the order of
-    adding: a row gives the same token in any batch, and on any device whose ``exp`` rounds alike. Tokens less
-        likely than 2**-25 times the likeliest are never drawn.
+    on the order of adding: a row gives the same token in any batch, and on any device whose ``exp`` rounds alike.
+    Tokens less likely than 2**-25 times the likeliest are never drawn.
 
     Args:
         logits: float32 ``[R, V]``, ``V <= 2**18``; not changed.

@@ -29,8 +29,12 @@ _SAMPLING_OPS = (
     ("logprobs", "sampling:logprobs", "Log-probabilities, ranks and the likeliest tokens."),
 )
 
-_BATCH_OPS: tuple[tuple[str, str, str], ...] = ()
-"""Ops on the device-side batch state, from ``llmk.reference.batch``."""
+_BATCH_OPS = (
+    ("update_rows", "batch:update_rows", "Writes ragged runs into rows of the batch state, in place."),
+    ("build_step", "batch:build_step", "Lays out a step's tokens, and counts them as computed."),
+    ("map_slots", "batch:map_slots", "Places of a step's tokens in the cache."),
+    ("append_tokens", "batch:append_tokens", "Puts sampled tokens where the next step reads them."),
+)
 
 _COMPOSITES = (
     ("add_rms_norm", "norms:make_add_rms_norm", ("rms_norm",), "Residual sum, then norm."),
