@@ -70,6 +70,12 @@ def llmk_models() -> Iterable[ModelSpec]:
 
 
 @hookspec
+def llmk_demo_checkpoint() -> str | None:
+    """The folder of a checkpoint that ships in the wheel, which is served when no model is named."""
+    return None
+
+
+@hookspec
 def llmk_reasoning_parsers() -> Iterable[ParserSpec]:
     """Reasoning parsers."""
     return ()

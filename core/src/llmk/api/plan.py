@@ -76,6 +76,9 @@ class Plan:
     choices: tuple[Choice, ...]
     wheels: tuple[tuple[str, str], ...] = ()
     warnings: tuple[str, ...] = ()
+    quantization: str = ""
+    """Id of the quantization method that claims the checkpoint, if it is quantized."""
+    quantization_implementation: str = ""
 
     def choice(self, kind: str, site: str) -> Choice:
         """The choice for a site. Raises ``KeyError`` where the model's facts named no such site."""
