@@ -19,33 +19,37 @@ class Section(BaseModel):
 class ModelSection(Section):
     """What is served."""
 
-    path: str = Field("", description="Checkpoint folder. Empty: the embedded demo model.")
-    served_name: str = Field("", description="Name under which the model is served. Empty: the folder's name.")
-    dtype: DType = Field("auto", description="Engine dtype. auto: the checkpoint's, where the platform has it.")
-    max_model_len: Size = Field(0, description="Longest prompt plus output, in tokens. 0: what the checkpoint allows.")
-    tokenizer: str = Field("", description="Tokenizer folder. Empty: the checkpoint's.")
-    chat_template: str = Field("", description="File with a Jinja chat template that replaces the checkpoint's.")
+    path: str = Field(default="", description="Checkpoint folder. Empty: the embedded demo model.")
+    served_name: str = Field(default="", description="Name under which the model is served. Empty: the folder's name.")
+    dtype: DType = Field(default="auto", description="Engine dtype. auto: the checkpoint's, where the platform has it.")
+    max_model_len: Size = Field(
+        default=0, description="Longest prompt plus output, in tokens. 0: what the checkpoint allows."
+    )
+    tokenizer: str = Field(default="", description="Tokenizer folder. Empty: the checkpoint's.")
+    chat_template: str = Field(
+        default="", description="File with a Jinja chat template that replaces the checkpoint's."
+    )
     load_format: Literal["safetensors", "dummy"] = Field(
-        "safetensors", description="dummy: random weights, for measuring without a checkpoint's tensors."
+        default="safetensors", description="dummy: random weights, for measuring without a checkpoint's tensors."
     )
 
 
 class PlatformSection(Section):
     """Where it runs."""
 
-    use: str = Field("", description="Platform to use, by name. Empty: the best one that is usable here.")
-    threads: Size = Field(0, description="Compute threads per worker. 0: what the platform advises.")
+    use: str = Field(default="", description="Platform to use, by name. Empty: the best one that is usable here.")
+    threads: Size = Field(default=0, description="Compute threads per worker. 0: what the platform advises.")
 
 
 class SelectSection(Section):
     """How the candidates of one kind are chosen between."""
 
     use: str | dict[str, str] = Field(
-        "",
+        default="",
         description="Id that must be chosen (a pin); as a table, one per site. A pin that can't be honoured is fatal.",
     )
-    prefer: tuple[str, ...] = Field((), description="Ids to take before others, where they can serve.")
-    avoid: tuple[str, ...] = Field((), description="Ids never to choose.")
+    prefer: tuple[str, ...] = Field(default=(), description="Ids to take before others, where they can serve.")
+    avoid: tuple[str, ...] = Field(default=(), description="Ids never to choose.")
 
 
 class SelectSections(Section):
@@ -66,64 +70,78 @@ class SelectSections(Section):
 class PluginsSection(Section):
     """Which plugins take part."""
 
-    only: tuple[str, ...] = Field((), description="Load only these plugins (entry-point or distribution names).")
-    disable: tuple[str, ...] = Field((), description="Leave these plugins out.")
-    require: tuple[str, ...] = Field((), description="Fail unless these plugins are active.")
-    allow_overrides: tuple[str, ...] = Field((), description="Ids whose replacement by another wheel you consent to.")
+    only: tuple[str, ...] = Field(
+        default=(), description="Load only these plugins (entry-point or distribution names)."
+    )
+    disable: tuple[str, ...] = Field(default=(), description="Leave these plugins out.")
+    require: tuple[str, ...] = Field(default=(), description="Fail unless these plugins are active.")
+    allow_overrides: tuple[str, ...] = Field(
+        default=(), description="Ids whose replacement by another wheel you consent to."
+    )
     trust: tuple[str, ...] = Field(
-        (), description="Distributions whose kernels may win by tier, as if the platform vouched."
+        default=(), description="Distributions whose kernels may win by tier, as if the platform vouched."
     )
 
 
 class SchedulerSection(Section):
     """How requests are batched."""
 
-    max_num_seqs: Annotated[int, Field(ge=1)] = Field(128, description="Requests that may run at once.")
-    max_num_batched_tokens: Annotated[int, Field(ge=1)] = Field(2048, description="Tokens that one step may compute.")
-    chunked_prefill: bool = Field(True, description="Split long prompts over steps, beside decoding requests.")
+    max_num_seqs: Annotated[int, Field(ge=1)] = Field(default=128, description="Requests that may run at once.")
+    max_num_batched_tokens: Annotated[int, Field(ge=1)] = Field(
+        default=2048, description="Tokens that one step may compute."
+    )
+    chunked_prefill: bool = Field(default=True, description="Split long prompts over steps, beside decoding requests.")
     max_waiting: Annotated[int, Field(ge=1)] = Field(
-        1024, description="Requests that may wait; more are refused with 429."
+        default=1024, description="Requests that may wait; more are refused with 429."
     )
 
 
 class CacheSection(Section):
     """The K/V cache."""
 
-    block_size: Annotated[int, Field(ge=1)] = Field(16, description="Tokens per block.")
-    num_blocks: Size = Field(0, description="Blocks in the pool. 0: as many as the memory budget holds.")
+    block_size: Annotated[int, Field(ge=1)] = Field(default=16, description="Tokens per block.")
+    num_blocks: Size = Field(default=0, description="Blocks in the pool. 0: as many as the memory budget holds.")
     memory_gib: Annotated[float, Field(ge=0)] = Field(
-        0.0, description="Memory for the cache. 0: a share of what is free."
+        default=0.0, description="Memory for the cache. 0: a share of what is free."
     )
     memory_share: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.9, description="Share of the free device memory that the cache may take where memory_gib is 0."
+        default=0.9, description="Share of the free device memory that the cache may take where memory_gib is 0."
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="Cache dtype. auto: the engine's."
+        default="auto", description="Cache dtype. auto: the engine's."
     )
-    prefix_caching: bool = Field(True, description="Reuse the blocks of equal prefixes.")
+    prefix_caching: bool = Field(default=True, description="Reuse the blocks of equal prefixes.")
 
 
 class ServerSection(Section):
     """The HTTP server."""
 
-    host: str = Field("127.0.0.1", description="Address to listen on.")
-    port: Annotated[int, Field(ge=0, le=65535)] = Field(8000, description="Port to listen on. 0: any free one.")
-    api_keys: tuple[str, ...] = Field((), description="Keys, any of which a client must send. Empty: open to all.")
-    max_request_bytes: Annotated[int, Field(ge=1)] = Field(16 << 20, description="Largest request body, in bytes.")
-    max_concurrent: Annotated[int, Field(ge=1)] = Field(
-        1024, description="Requests in flight; more are refused with 429."
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: Annotated[int, Field(ge=0, le=65535)] = Field(default=8000, description="Port to listen on. 0: any free one.")
+    api_keys: tuple[str, ...] = Field(
+        default=(), description="Keys, any of which a client must send. Empty: open to all."
     )
-    drain_seconds: Annotated[float, Field(ge=0)] = Field(30.0, description="Time that running requests get on SIGTERM.")
-    cors_origins: tuple[str, ...] = Field((), description="Origins that browsers may call from.")
-    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Verbosity of the log.")
+    max_request_bytes: Annotated[int, Field(ge=1)] = Field(
+        default=16 << 20, description="Largest request body, in bytes."
+    )
+    max_concurrent: Annotated[int, Field(ge=1)] = Field(
+        default=1024, description="Requests in flight; more are refused with 429."
+    )
+    drain_seconds: Annotated[float, Field(ge=0)] = Field(
+        default=30.0, description="Time that running requests get on SIGTERM."
+    )
+    cors_origins: tuple[str, ...] = Field(default=(), description="Origins that browsers may call from.")
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Verbosity of the log.")
 
 
 class EngineSection(Section):
     """The engine as a whole."""
 
-    strict: bool = Field(False, description="Make a broken better candidate, or a broken plugin, fatal.")
-    deterministic: bool = Field(False, description="Choose only kernels whose results don't depend on the batch.")
-    seed: int = Field(0, description="Seeds dummy weights, and requests that name no seed of their own.")
+    strict: bool = Field(default=False, description="Make a broken better candidate, or a broken plugin, fatal.")
+    deterministic: bool = Field(
+        default=False, description="Choose only kernels whose results don't depend on the batch."
+    )
+    seed: int = Field(default=0, description="Seeds dummy weights, and requests that name no seed of their own.")
 
 
 class Config(Section):

@@ -10,16 +10,19 @@ from llmk.api import PluginError, Reason
 from llmk.kernel.discovery import Plugin, describe
 
 
-def load_object(location: str, *, plugin: Plugin | None = None, wheel: str = "") -> Any:
-    """Imports ``"module:attribute"``. Raises PluginError that names the wheel and the cause, whatever the import raises."""
-    owner = plugin.wheel if plugin is not None else wheel
+def load_object(location: str, *, plugin: Plugin | str = "") -> Any:
+    """Imports ``"module:attribute"``; ``plugin`` is whose it is, or the distribution's name.
+
+    Raises PluginError that names the wheel and the cause, whatever the import raises.
+    """
+    wheel = plugin if isinstance(plugin, str) else plugin.wheel
     module, _, attribute = location.partition(":")
     try:
         return reduce(getattr, attribute.split("."), import_module(module))
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        hint = f"mend or reinstall {owner.split(' ')[0]}" if owner else "mend or reinstall the wheel that it comes from"
         reason = Reason("import_failed", location, describe(error))
-        message = f"{location} of {owner or 'an unknown wheel'} can't be loaded"
-        raise PluginError(message, reasons=(reason,), hint=hint) from error
+        hint = f"mend or reinstall it: pip install --force-reinstall {wheel.partition(' ')[0]}" if wheel else ""
+        owner = f" of {wheel}" if wheel else ""
+        raise PluginError(f"{location}{owner} can't be loaded", reasons=(reason,), hint=hint) from error

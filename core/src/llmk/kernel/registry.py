@@ -185,8 +185,8 @@ class Registry:
         """Asks one plugin for all its specs; one bad spec spoils the plugin, so that none is ever half there."""
         collected: list[tuple[str, Any]] = []
         for hook, (kind, spec_type) in HOOKS.items():
-            specs = _listed(plugin, hook, plugin.call(hook), spec_type)
-            collected += [(kind, spec) for spec in specs]
+            found: list[Any] = _listed(plugin, hook, plugin.call(hook), spec_type)
+            collected += [(kind, spec) for spec in found]
         problem = _first_problem(plugin, collected)
         if problem is not None:
             plugin.stop("broken", problem)

@@ -1,0 +1,82 @@
+"""Whether a candidate can serve a query: what it declares to need, then what it says to the query itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import importlib_metadata as metadata
+from packaging.requirements import Requirement
+
+from llmk.api import OK, KernelSpec, Needs, PlatformFacts, Query, Reason, Verdict, no
+from llmk.kernel.discovery import describe
+
+
+def match(spec: KernelSpec, query: Query) -> Verdict:
+    """Every reason why ``spec`` can't serve ``query``, not only the first."""
+    verdict = check_needs(spec.needs, query.platform, query.dtype)
+    if query.deterministic and not spec.deterministic:
+        verdict &= no("not_deterministic", wanted="batch invariance", found="none declared")
+    return verdict & ask(spec.supports, query)
+
+
+def ask(question: Callable[[Any], Verdict], about: object) -> Verdict:
+    """Puts a question to a plugin's function; an exception or an answer that is no verdict becomes a refusal."""
+    name = getattr(question, "__name__", "supports")
+    try:
+        answer = question(about)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return no("supports_raised", wanted=name, found=describe(error))
+    return (
+        answer
+        if isinstance(answer, Verdict)
+        else no("supports_raised", wanted=f"{name} to return a Verdict", found=answer)
+    )
+
+
+def check_needs(needs: Needs, facts: PlatformFacts, dtype: str) -> Verdict:
+    """Holds declared needs against a platform's facts, the engine's dtype and the installed packages."""
+    verdict = OK
+    if needs.platforms and facts.name not in needs.platforms:
+        verdict &= no("platform", wanted=" or ".join(needs.platforms), found=facts.name)
+    for feature in needs.features:
+        if feature not in facts.features:
+            verdict &= no("missing_feature", wanted=feature, found=", ".join(sorted(facts.features)) or "none")
+    if needs.min_arch:
+        least = needs.min_arch.get(facts.arch_family)
+        found = f"{facts.arch_family or facts.arch} {_dotted(facts.arch_version)}".strip()
+        if least is None or facts.arch_version < tuple(least):
+            wanted = " or ".join(f"{family} >= {_dotted(version)}" for family, version in needs.min_arch.items())
+            verdict &= no("arch", wanted=wanted, found=found)
+    if needs.dtypes and dtype not in needs.dtypes:
+        verdict &= no("dtype", wanted=" or ".join(needs.dtypes), found=dtype)
+    for package in needs.packages:
+        verdict &= _check_package(package)
+    return verdict
+
+
+def located(reasons: Iterable[Reason], id: str) -> list[Reason]:
+    """The reasons with the candidate's id, for a list that speaks of several."""
+    return [replace(reason, hint=f"{id}: {reason.hint}" if reason.hint else id) for reason in reasons]
+
+
+def _dotted(version: Iterable[int]) -> str:
+    return ".".join(str(part) for part in version)
+
+
+@cache
+def _check_package(package: str) -> Verdict:
+    requirement = Requirement(package)
+    if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+        return OK
+    try:
+        version = metadata.version(requirement.name)
+    except metadata.PackageNotFoundError:
+        return no("package_missing", wanted=package, found="not installed", hint=f"pip install '{package}'")
+    if requirement.specifier.contains(version, prereleases=True):
+        return OK
+    return no("package_version", wanted=package, found=version, hint=f"pip install '{package}'")

@@ -1,0 +1,78 @@
+"""What was chosen and why, for people; and its fingerprint, for caches."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from llmk.api import Choice, Plan
+from llmk.kernel.ranking import END
+
+
+def render_rows(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A plain text table."""
+    table = [list(header), *(list(row) for row in rows)]
+    widths = [max(len(row[i]) for row in table) for i in range(len(header))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def render_table(plan: Plan) -> str:
+    """The start-up table: platform and model, every site with kernel, wheel, tier and reason, then warnings and hints."""
+    platform = plan.platform
+    lines = [
+        f"platform  {platform.label} ({plan.platform_id}){f': {platform.device_name}' if platform.device_name else ''}",
+        f"model     {plan.architecture} by {plan.model}, {plan.dtype}"
+        + (f", weights by {plan.quantization}" if plan.quantization else ""),
+        "",
+        render_rows(("site", "tokens", "kernel", "wheel", "tier", "why"), list(_rows(plan.choices))),
+    ]
+    lines += [f"warning: {warning}" for warning in plan.warnings]
+    lines += [f"could also serve: {line}" for line in could_serve(plan)]
+    return "\n".join(lines)
+
+
+def could_serve(plan: Plan) -> list[str]:
+    """Kernels of wheels that nobody vouches for, with the config line that chooses them."""
+    found = [
+        f"{rejection.id} ({rejection.distribution}) at {choice.site}; {reason.hint}"
+        for choice in all_choices(plan.choices)
+        for rejection in choice.rejected
+        for reason in rejection.reasons
+        if reason.code == "not_vouched"
+    ]
+    return list(dict.fromkeys(found))
+
+
+def all_choices(choices: Sequence[Choice]) -> Iterator[Choice]:
+    """The choices and, after each, those of its parts."""
+    for choice in choices:
+        yield choice
+        yield from all_choices(choice.parts)
+
+
+def plan_fingerprint(plan: Plan) -> str:
+    """A hash of all that decides what runs: machine, wheels, dtype and choices, but not the reasons for them."""
+    facts = plan.to_dict()
+    for key in ("warnings", "choices"):
+        del facts[key]
+    facts["choices"] = [_essence(choice) for choice in plan.choices]
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _essence(choice: Choice) -> dict[str, Any]:
+    pieces = [{key: value for key, value in asdict(piece).items() if key != "why"} for piece in choice.pieces]
+    parts = [_essence(part) for part in choice.parts]
+    return {"kind": choice.kind, "site": choice.site, "query": repr(choice.query), "pieces": pieces, "parts": parts}
+
+
+def _rows(choices: Sequence[Choice], depth: int = 0) -> Iterator[list[str]]:
+    for choice in choices:
+        for i, piece in enumerate(choice.pieces):
+            site = "" if i else "  " * depth + (choice.op if depth else choice.site)
+            tokens = "" if len(choice.pieces) == 1 else f"{piece.start}-{piece.stop - 1 if piece.stop < END else ''}"
+            yield [site, tokens, piece.id, f"{piece.distribution} {piece.version}", piece.tier, piece.why]
+        yield from _rows(choice.parts, depth + 1)
