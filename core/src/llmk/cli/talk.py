@@ -43,6 +43,7 @@ class LocalTalk:
     def __init__(self, settings: Settings) -> None:
         from llmk.engine.frontend import AsyncLLM
         from llmk.serve.jobs import Jobs
+        from llmk.serve.parsing import Dialect
 
         self._runner = asyncio.Runner()
         try:
@@ -50,7 +51,7 @@ class LocalTalk:
         except BaseException:
             self._runner.close()
             raise
-        self._jobs = Jobs(self._engine)
+        self._jobs = Jobs(self._engine, Dialect.choose(self._engine.boot))
         self.name = self._engine.model_name
 
     def chat(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Generator[Delta, None, None]:

@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import jinja2
-
 from llmk.api import ParserContext, RequestError
 from llmk.serve.parsing import Chain, Dialect
 from llmk.serve.protocol.chat import ChatRequest, Message
@@ -24,11 +22,11 @@ PROMPT_TAIL = 256
 
 
 class Jobs:
-    """Turns requests into jobs for one model. ``defaults`` are the checkpoint's, for what requests leave open."""
+    """Turns requests into jobs for one model. What they leave open is taken from the checkpoint's generation config."""
 
-    def __init__(self, engine: AsyncLLM) -> None:
+    def __init__(self, engine: AsyncLLM, dialect: Dialect) -> None:
         self._engine = engine
-        self._dialect = Dialect.choose(engine.boot)
+        self._dialect = dialect
         given = engine.boot.checkpoint.generation_config
         self._defaults = {name: given[name] for name in GENERATION_DEFAULTS if given.get(name) is not None}
         self.template = ChatTemplate(engine.tokenizer.chat_template)
@@ -95,10 +93,7 @@ class Jobs:
             hint = "use /v1/completions, or give the server one with --model.chat-template"
             raise RequestError("the model has no chat template", param="messages", hint=hint)
         plain = [_plain(message) for message in messages]
-        try:
-            return self._engine.tokenizer.render_chat(plain, tools=list(tools) or None, **generation, **options)
-        except (jinja2.TemplateError, TypeError, ValueError) as error:
-            raise RequestError(f"the model's chat template refused the messages: {error}", param="messages") from error
+        return self._engine.tokenizer.render_chat(plain, tools=list(tools) or None, **generation, **options)
 
     def _tokens(self, prompt: str | list[int], add_special_tokens: bool) -> list[int]:
         if isinstance(prompt, str):

@@ -16,6 +16,7 @@ from llmk.api import ConfigError, PortInUse
 from llmk.config import Settings
 from llmk.engine.frontend import AsyncLLM
 from llmk.serve.app import create_app
+from llmk.serve.parsing import Dialect
 from llmk.serve.service import Service
 
 logger = logging.getLogger(__name__)
@@ -76,7 +77,7 @@ async def _run(settings: Settings, listener: socket.socket, ready: Ready) -> Non
             logger.info("stopped before the model was loaded")
             return
         try:
-            server = _Server(Service(engine, settings.config.server))
+            server = _Server(Service(engine, Dialect.choose(engine.boot), settings.config.server))
             on_signal.append(server.stop)
             serving = asyncio.create_task(server.serve([listener]))
             while not server.started and not serving.done():

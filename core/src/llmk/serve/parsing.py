@@ -55,9 +55,13 @@ class Dialect:
 
 
 class Chain:
-    """Parsers, one after the other: each takes the text that the one before it left as content."""
+    """Parsers, one after the other: each takes the text that the one before it left as content.
+
+    ``split`` is the latest piece as the first of them, which tells thinking from content, split it.
+    """
 
     def __init__(self, kinds: Sequence[ParserKind], context: ParserContext) -> None:
+        self.split: Sequence[Event] = ()
         self._stages: list[tuple[str, Parser]] = []
         for kind in kinds:
             with _guard(kind.id):
@@ -65,10 +69,12 @@ class Chain:
 
     def push(self, text: str) -> list[Event]:
         """What is certain after the next piece of model text. Raises :class:`ParserFailed`."""
-        events: list[Event] = [TextDelta(text)] if text else []
-        for id, parser in self._stages:
+        self.split = events = [TextDelta(text)] if text else []
+        for at, (id, parser) in enumerate(self._stages):
             with _guard(id):
                 events = _through(parser, events)
+            if at == 0:
+                self.split = events
         return events
 
     def finish(self) -> list[Event]:

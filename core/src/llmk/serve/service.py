@@ -15,6 +15,7 @@ from llmk.config.schema import ServerSection
 from llmk.serve.errors import UnknownModel
 from llmk.serve.jobs import Jobs
 from llmk.serve.metrics import Metrics
+from llmk.serve.parsing import Dialect
 from llmk.serve.protocol.sampling import in_vocabulary
 
 if TYPE_CHECKING:
@@ -27,13 +28,13 @@ T = TypeVar("T")
 class Service:
     """One model, served. ``stopping`` is set when what still runs must end."""
 
-    def __init__(self, engine: AsyncLLM, config: ServerSection) -> None:
+    def __init__(self, engine: AsyncLLM, dialect: Dialect, config: ServerSection) -> None:
         self.engine = engine
         self.config = config
         self.created = int(time.time())
         self.stopping = asyncio.Event()
         self.metrics = Metrics(engine)
-        self.jobs = Jobs(engine)
+        self.jobs = Jobs(engine, dialect)
         self._preparer = ThreadPoolExecutor(1, thread_name_prefix="llmk-prepare")
 
     async def prepare(self, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

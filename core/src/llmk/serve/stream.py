@@ -80,21 +80,22 @@ class _Choice:
         events = self.chain.push(delta.text)
         if delta.finish_reason is not None:
             events += self.chain.finish()
-        self._count(events, len(delta.token_ids), usage)
+        self._count(len(delta.token_ids), usage, ended=delta.finish_reason is not None)
         self.calls += sum(isinstance(event, ToolCallStart) for event in events)
         called = self.calls and delta.finish_reason == "stop"
         return events, "tool_calls" if called else delta.finish_reason
 
-    def _count(self, events: list[Event], num_tokens: int, usage: Usage) -> None:
-        """Tokens belong to the kind of event that they lead to, markers included."""
+    def _count(self, num_tokens: int, usage: Usage, *, ended: bool) -> None:
+        """Tokens belong to what they lead to, the markers of thinking included."""
         usage.completion_tokens += num_tokens
         self.pending += num_tokens
-        if events:
-            thought = any(isinstance(event, ReasoningDelta) for event in events)
-            if thought or self.thinking:
+        split = self.chain.split
+        if split or ended:
+            if self.thinking or any(isinstance(event, ReasoningDelta) for event in split):
                 usage.reasoning_tokens += self.pending
-            self.thinking = isinstance(events[-1], ReasoningDelta)
             self.pending = 0
+        if split:
+            self.thinking = isinstance(split[-1], ReasoningDelta)
 
 
 async def answer(engine: Engine, job: Job, usage: Usage) -> AsyncGenerator[ChoiceDelta, None]:

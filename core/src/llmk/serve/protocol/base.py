@@ -50,14 +50,14 @@ class RequestModel(BaseModel):
 
 
 class Body(RequestModel):
-    """Base of whole request bodies: what crosses to the engine must be encodable text and 64-bit numbers."""
+    """Base of whole request bodies: its texts must be valid Unicode, so that they can be sent on."""
 
     @model_validator(mode="before")
     @classmethod
     def _check_encodable(cls, data: Any) -> Any:
         try:
             msgspec.json.encode(data)
-        except (UnicodeEncodeError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
+        except (UnicodeEncodeError, RecursionError) as error:
             raise PydanticCustomError(
                 "invalid_json", "the body can't be represented: {cause}", {"cause": str(error)}
             ) from None

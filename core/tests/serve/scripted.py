@@ -1,0 +1,176 @@
+"""An engine that says what it is told to, through the interface of the real one: for tests of the wire format alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import jinja2
+
+from llmk.api import Checkpoint, EngineDead, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
+from llmk.engine.client import EngineInfo
+from llmk.engine.request import EngineStats, SamplingParams, TokenLogprobs
+
+TEMPLATE = (
+    "{%- for tool in tools or [] %}[tool {{ tool.function.name }}]{% endfor %}"
+    "{%- for m in messages %}<{{ m.role }}{% if m.name %} {{ m.name }}{% endif %}>{{ m.content }}"
+    "{{ m.reasoning_content or '' }}{{ m.tool_call_id or '' }}"
+    "{%- for c in m.tool_calls or [] %}[call {{ c.function.name }} {{ c.function.arguments | tojson }}]{% endfor %}"
+    "{% endfor %}"
+    "{%- if add_generation_prompt %}<assistant>"
+    "{% if enable_thinking is defined %}{{ enable_thinking }}{% endif %}{% endif %}"
+)
+
+
+class CharacterTokenizer:
+    """A token for each character, up to id 255."""
+
+    chat_template: str | None = TEMPLATE
+    eos_token_ids = (0,)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [1] * add_special_tokens + [min(ord(character), 255) for character in text]
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        return "".join(chr(id) for id in ids if not (skip_special_tokens and id < 2))
+
+    def token_text(self, id: int) -> str:
+        return chr(id)
+
+    def render_chat(self, messages: Any, tools: Any = None, **options: Any) -> str:
+        return jinja2.Environment().from_string(TEMPLATE).render(messages=messages, tools=tools, **options)
+
+
+@dataclass
+class Call:
+    """What the engine was asked for."""
+
+    prompt: list[int]
+    params: SamplingParams
+    options: dict[str, Any]
+
+    @property
+    def text(self) -> str:
+        return CharacterTokenizer().decode(self.prompt)
+
+
+@dataclass
+class ScriptedEngine:
+    """Answers each choice with ``script``, ``chunk`` characters a delta; waits before the last one for ``gate``."""
+
+    script: str = "Hello there."
+    chunk: int = 3
+    finish_reason: str = "stop"
+    gate: asyncio.Event | None = None
+    fail: Exception | None = None
+    healthy: bool = True
+    generation_config: dict[str, Any] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    running: int = 0
+    tokenizer: CharacterTokenizer = field(default_factory=CharacterTokenizer)
+    info: EngineInfo = field(
+        default_factory=lambda: EngineInfo(
+            max_model_len=512, vocab_size=256, block_size=16, num_blocks=64, plan={"model": "scripted", "choices": []}
+        )
+    )
+    model_name: str = "org/scripted"
+
+    @property
+    def boot(self) -> Any:
+        checkpoint = Checkpoint(path=Path("/scripted"), config={}, generation_config=self.generation_config)
+        return SimpleNamespace(checkpoint=checkpoint)
+
+    @property
+    def stats(self) -> EngineStats:
+        return EngineStats(running=self.running, total_blocks=64, used_blocks=self.running)
+
+    async def check_health(self) -> None:
+        if not self.healthy:
+            raise EngineDead("the engine's loop does not answer")
+
+    async def generate(
+        self, prompt: list[int], params: SamplingParams, *, request_id: str, priority: int = 0, cache_salt: str = ""
+    ) -> AsyncGenerator[Any, None]:
+        options = {"priority": priority, "cache_salt": cache_salt, "request_id": request_id}
+        self.calls.append(Call(prompt, params, options))
+        self.running += 1
+        try:
+            pieces = [self.script[at : at + self.chunk] for at in range(0, len(self.script), self.chunk)]
+            for at, piece in enumerate(pieces):
+                last = at == len(pieces) - 1
+                if self.fail and at:
+                    raise self.fail
+                if last and self.gate:
+                    await self.gate.wait()
+                await asyncio.sleep(0)
+                for index in range(params.n):
+                    yield self._delta(index, piece, params, self.finish_reason if last else None, len(prompt))
+        finally:
+            self.running -= 1
+
+    def _delta(self, index: int, piece: str, params: SamplingParams, finish: str | None, num_prompt: int) -> Any:
+        ids = [ord(character) for character in piece]
+        top = tuple((id, -0.5 - id) for id in range(65, 65 + (params.logprobs or 0)))
+        return SimpleNamespace(
+            index=index,
+            text=piece,
+            token_ids=ids,
+            logprobs=[TokenLogprobs(id, -0.25, 1, top) for id in ids] if params.logprobs is not None else [],
+            finish_reason=finish,
+            stop_reason="." if finish == "stop" else None,
+            num_prompt_tokens=num_prompt,
+            num_cached_tokens=4,
+        )
+
+
+class AngleReasoning:
+    """``(thought)`` at the start of the text is reasoning; ``!`` in the text makes it raise."""
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+        self.thinking = False
+
+    def push(self, text: str) -> list[Any]:
+        events: list[Any] = []
+        for character in text:
+            if character == "!":
+                raise ValueError("exclamation")
+            if character in "()":
+                self.thinking = character == "("
+            else:
+                events.append((ReasoningDelta if self.thinking else TextDelta)(character))
+        return events
+
+    def finish(self) -> list[Any]:
+        return []
+
+
+class BracketTools:
+    """``[name]`` is a call without arguments; held back until it is complete."""
+
+    def __init__(self, context: Any) -> None:
+        self.held = ""
+        self.calls = 0
+
+    def push(self, text: str) -> list[Any]:
+        self.held += text
+        events: list[Any] = []
+        while "[" in self.held:
+            before, _, rest = self.held.partition("[")
+            events += [TextDelta(before)] if before else []
+            if "]" not in rest:
+                self.held = "[" + rest
+                return events
+            name, _, self.held = rest.partition("]")
+            events += [ToolCallStart(self.calls, name), ToolCallArguments(self.calls, "{}"), ToolCallEnd(self.calls)]
+            self.calls += 1
+        events += [TextDelta(self.held)] if self.held else []
+        self.held = ""
+        return events
+
+    def finish(self) -> list[Any]:
+        return [TextDelta(self.held)] if self.held else []

@@ -1,0 +1,74 @@
+"""Text completions on the wire."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from scripted import ScriptedEngine
+from sse import events
+from starlette.testclient import TestClient
+
+PATH = "/v1/completions"
+
+
+def test_whole(client: TestClient, engine: ScriptedEngine) -> None:
+    answer = client.post(PATH, json={"prompt": "hi"}).json()
+    assert answer["object"] == "text_completion"
+    assert answer["id"].startswith("cmpl-")
+    choice = {"index": 0, "text": "Hello there.", "logprobs": None, "finish_reason": "stop", "stop_reason": "."}
+    assert answer["choices"] == [choice]
+    assert engine.calls[0].params.max_tokens == 16
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [("ab", ["ab"]), (["a", "b"], ["a", "b"]), ([97, 98], ["ab"]), ([[97], [98, 99]], ["a", "bc"])],
+)
+@pytest.mark.parametrize("n", [1, 2])
+def test_prompts_of_every_form(
+    client: TestClient, engine: ScriptedEngine, prompt: Any, expected: list[str], n: int
+) -> None:
+    answer = client.post(PATH, json={"prompt": prompt, "n": n, "echo": True}).json()
+    assert sorted(call.text for call in engine.calls) == expected
+    assert [choice["index"] for choice in answer["choices"]] == list(range(n * len(expected)))
+    texts = [choice["text"] for choice in answer["choices"]]
+    assert texts == [f"{text}Hello there." for text in expected for _ in range(n)]
+    assert answer["usage"]["prompt_tokens"] == sum(len(call.prompt) for call in engine.calls)
+    assert answer["usage"]["completion_tokens"] == 12 * n * len(expected)
+
+
+def test_logprobs(client: TestClient, engine: ScriptedEngine) -> None:
+    engine.script, engine.chunk = "abc", 2
+    body = {"prompt": "x", "logprobs": 1}
+    logprobs = client.post(PATH, json=body).json()["choices"][0]["logprobs"]
+    assert logprobs == {
+        "tokens": ["a", "b", "c"],
+        "token_logprobs": [-0.25] * 3,
+        "top_logprobs": [{"A": -65.5}] * 3,
+        "text_offset": [0, 1, 2],
+    }
+    chunks = events(client.post(PATH, json={**body, "stream": True}).text)
+    assert [chunk["choices"][0]["logprobs"]["text_offset"] for chunk in chunks] == [[0, 1], [2]]
+
+
+def test_whole_is_the_fold_of_the_stream(client: TestClient) -> None:
+    body = {"prompt": ["a", "b"], "n": 2, "echo": True}
+    whole = client.post(PATH, json=body).json()
+    chunks = events(client.post(PATH, json={**body, "stream": True, "stream_options": {"include_usage": True}}).text)
+    for choice in whole["choices"]:
+        parts = [part for chunk in chunks for part in chunk["choices"] if part["index"] == choice["index"]]
+        assert "".join(part["text"] for part in parts) == choice["text"]
+        assert parts[-1]["finish_reason"] == choice["finish_reason"]
+    assert chunks[-1]["usage"] == whole["usage"]
+
+
+def test_an_error_in_one_prompt_ends_all(client: TestClient, engine: ScriptedEngine) -> None:
+    engine.fail = RuntimeError("broken")
+    assert client.post(PATH, json={"prompt": ["a", "b", "c"]}).status_code == 500
+    assert engine.running == 0
+
+
+def test_nothing_is_parsed(client: TestClient, engine: ScriptedEngine) -> None:
+    engine.script = "(thought)[look]!"
+    assert client.post(PATH, json={"prompt": "x"}).json()["choices"][0]["text"] == "(thought)[look]!"
