@@ -1,4 +1,4 @@
-"""Recorded results of another engine's parsers (``cases/``), judged as their README says: exact in full mode, stripped in streams."""
+"""Recorded results of another engine's parsers (``cases/``), judged as the README there says."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from llmk_parsers.deepseek_r1 import DeepSeekR1
-from llmk_parsers.hermes import Hermes
-from llmk_parsers.qwen3 import Qwen3
 
 from llmk.api import ParserContext
 from llmk.testing.parsers import check_chunking, parse
+from llmk_parsers.deepseek_r1 import DeepSeekR1
+from llmk_parsers.hermes import Hermes
+from llmk_parsers.qwen3 import Qwen3
 
 PARSERS = {"qwen3": Qwen3, "deepseek_r1": DeepSeekR1, "hermes": Hermes}
 

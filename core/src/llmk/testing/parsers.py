@@ -1,7 +1,7 @@
 """The conformance suite of reasoning and tool parsers. Call :func:`check_parser` from a test of your own.
 
-Every check takes a *factory*, which makes a fresh parser (``lambda: Hermes(ParserContext())``), and raises ``AssertionError`` with
-the text at fault.
+Every check takes a *factory*, which makes a fresh parser (``lambda: Hermes(ParserContext())``), and raises
+``AssertionError`` with the text at fault.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import FrameType
 from typing import Any
 
@@ -30,8 +31,11 @@ Factory = Callable[[], Parser]
 PLAIN = "The quick brown fox jumps over the lazy dog, 3 < 4 and {x: [1]} too.\n"
 """Text that no dialect takes for a marker."""
 
-_JUNK = ("", " ", "\n", "\x00", "\ud83d", "\u2028", "\\", '"', "\\u12", "{", "}", "[", "]", "<", ">", "</", "|", ":", ",", "null")
-_JUNK_CALLS = ('{"name": "f", "arguments": {"a": "}\\""}}', '{"name": ', '{"arguments": "{\\"a\\":', '{"name": 1}', '"x": {')
+_JUNK = (
+    *("", " ", "\n", "\x00", "\ud83d", "\u2028", "\\", "\\u12", "\\ud83d", '"', "null"),
+    *("{", "}", "[", "]", "<", ">", "</", "|", ":", ","),
+    *('{"name": "f", "arguments": {"a": "}\\""}}', '{"name": ', '{"arguments": "{\\"a\\":', '{"name": 1}', '"x": {'),
+)
 
 
 @dataclass(slots=True)
@@ -54,7 +58,7 @@ class Answer:
 
 
 def fold(events: Iterable[Event]) -> Answer:
-    """Adds up events. Raises ``AssertionError`` where calls aren't numbered in order, or arguments belong to no open call."""
+    """Adds up events. Raises ``AssertionError`` where calls aren't numbered in order or aren't open."""
     reasoning: list[str] = []
     content: list[str] = []
     arguments: list[list[str]] = []
@@ -70,10 +74,10 @@ def fold(events: Iterable[Event]) -> Answer:
                 answer.calls.append(Call(name, id_))
                 arguments.append([])
             case ToolCallArguments(index, text):
-                assert index < len(answer.calls) and not answer.calls[index].ended, f"arguments of no open call: {event}"
+                assert _is_open(answer, index), f"arguments of no open call: {event}"
                 arguments[index].append(text)
             case ToolCallEnd(index):
-                assert index < len(answer.calls) and not answer.calls[index].ended, f"end of no open call: {event}"
+                assert _is_open(answer, index), f"end of no open call: {event}"
                 answer.calls[index].ended = True
     for call, pieces in zip(answer.calls, arguments, strict=True):
         call.arguments = "".join(pieces)
@@ -81,8 +85,12 @@ def fold(events: Iterable[Event]) -> Answer:
     return answer
 
 
+def _is_open(answer: Answer, index: int) -> bool:
+    return index < len(answer.calls) and not answer.calls[index].ended
+
+
 def parse(factory: Factory, chunks: Iterable[str]) -> Answer:
-    """The fold of what a fresh parser makes of ``chunks``. Raises ``AssertionError`` where a call that starts doesn't end."""
+    """The fold of what a fresh parser makes of ``chunks``. Raises ``AssertionError`` where a call doesn't end."""
     parser = factory()
     events = [event for chunk in chunks for event in parser.push(chunk)]
     answer = fold([*events, *parser.finish()])
@@ -114,10 +122,10 @@ def check_chunking(factory: Factory, text: str, rounds: int = 8, seed: int = 0) 
 def hostile_texts(samples: Sequence[str], count: int = 100, seed: int = 0) -> Iterator[str]:
     """Texts that no model should write: ``samples`` cut off, doubled, spliced with one another and with junk."""
     generator = random.Random(seed)
-    pieces = [*_JUNK, *_JUNK_CALLS]
+    pieces = [*_JUNK]
     for sample in samples:
         cuts = sorted(generator.choices(range(len(sample) + 1), k=6))
-        pieces += [sample[start:stop] for start, stop in zip(cuts, cuts[1:], strict=False)] + [sample]
+        pieces += [sample[start:stop] for start, stop in pairwise(cuts)] + [sample]
     for _ in range(count):
         yield "".join(generator.choices(pieces, k=generator.randint(1, 12)))
 
@@ -134,9 +142,9 @@ def check_hostile(factory: Factory, samples: Sequence[str], count: int = 100, se
 
 
 def check_hold_back(factory: Factory, text: str, limit: int = 64) -> None:
-    """Fed character by character, the parser never keeps more than ``limit`` characters of ``text`` to itself, nor in memory.
+    """Fed character by character, the parser never holds back more than ``limit`` characters of ``text``.
 
-    ``text`` is plain content or reasoning: all of it comes out.
+    Nor does it keep more than twice as many in memory. ``text`` is plain content or reasoning: all of it comes out.
     """
     parser = factory()
     lag, at_first = 0, retained_characters(parser)
@@ -149,7 +157,7 @@ def check_hold_back(factory: Factory, text: str, limit: int = 64) -> None:
 
 
 def retained_characters(parser: object) -> int:
-    """Characters in all strings that the parser's own attributes reach through containers and objects of its own package."""
+    """Characters of all strings that the parser's attributes hold, through containers and objects of its package."""
     seen: set[int] = set()
     package = type(parser).__module__.partition(".")[0]
 
@@ -164,8 +172,9 @@ def retained_characters(parser: object) -> int:
         if isinstance(value, list | tuple | set | frozenset):
             return sum(map(count, value))
         if not isinstance(value, type) and type(value).__module__.partition(".")[0] == package:
-            slots = (getattr(value, name, None) for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ()))
-            return sum(map(count, [*vars(value).values(), *slots] if hasattr(value, "__dict__") else slots))
+            names = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+            slots = [getattr(value, name, None) for name in names]
+            return sum(map(count, [*getattr(value, "__dict__", {}).values(), *slots]))
         return 0
 
     return count(parser)
@@ -192,8 +201,8 @@ def count_steps(factory: Factory, chunks: Iterable[str]) -> int:
     return steps
 
 
-def check_linear(factory: Factory, text: str, times: int = 50) -> None:
-    """Repeating ``text`` four times as often takes about four times the steps, by character and in one piece. Steps are lines run."""
+def check_linear(factory: Factory, text: str, times: int = 16) -> None:
+    """Four times as much of ``text`` takes about four times the steps (lines run), by character and in one piece."""
     for cut in (list, lambda whole: [whole]):
         short, long = (count_steps(factory, cut(text * repeats)) for repeats in (times, 4 * times))
         assert long <= 5 * short + 1000, f"{short} steps become {long} when {text!r} is repeated four times as often"

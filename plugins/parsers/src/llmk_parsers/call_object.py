@@ -1,4 +1,4 @@
-"""One tool call written as a JSON object, ``{"name": ..., "arguments": {...}}``: the shape that most JSON dialects share."""
+"""One tool call written as a JSON object, ``{"name": ..., "arguments": {...}}``: the shape of most JSON dialects."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ Step = Callable[[str, int], int]
 class CallArguments:
     """The value of a call's arguments, as the JSON text that a client gets.
 
-    An object (or array) is passed on as it is written. A string that holds an object, as models write it that were trained on
-    OpenAI's format, is unwrapped; another string stays the literal that it is. ``null`` and an empty string mean no arguments.
+    An object (or array) is passed on as it is written. A string that holds an object, as models write it that were
+    trained on OpenAI's format, is unwrapped; another string stays the literal that it is. ``null`` and an empty
+    string mean no arguments.
     """
 
     def __init__(self) -> None:
@@ -42,10 +43,12 @@ class CallArguments:
 
     def feed(self, text: str, at: int) -> tuple[int, str]:
         """Reads on from ``at``: where it stands then (see :meth:`JsonValue.feed`), and what is to be passed on."""
-        if self._read is None:
-            self._read = {'"': self._string, "{": str, "[": str}.get(text[at], self._scalar)
+        read = self._read
+        if read is None:
+            read = self._string if text[at] == '"' else str if text[at] in "{[" else self._scalar
+            self._read = read
         end = self._value.feed(text, at)
-        return end, self._read(text[at:end])
+        return end, read(text[at:end])
 
     def _scalar(self, text: str) -> str:
         self._literal.append(text)
@@ -75,14 +78,14 @@ class CallArguments:
 class CallObject:
     """Reads the object that begins at the first character fed; :meth:`take` gives the events that came of it.
 
-    The call starts as soon as its name and the beginning of its arguments are known, and its arguments are passed on as they
-    arrive; it ends with them. Before that, anything that can't be such an object makes it ``bad``: then ``raw`` is the text read so
-    far, none of which has been passed on.
+    The call starts as soon as its name and the beginning of its arguments are known, and its arguments are passed on
+    as they arrive; it ends with them. Before that, anything that can't be such an object makes it ``bad``: then
+    ``raw`` is the text read so far, none of which has been passed on.
 
     Args:
         index: the call's number.
-        strict: for dialects without markers, where any object may turn out to be the answer itself: other keys than a call's, and
-            a call without arguments, are ``bad``.
+        strict: for dialects without markers, where any object may turn out to be the answer itself: other keys than a
+            call's, and a call without arguments, are ``bad``.
     """
 
     def __init__(self, index: int, *, strict: bool = False) -> None:
@@ -108,7 +111,7 @@ class CallObject:
         return "".join(self._raw)
 
     def feed(self, text: str, at: int) -> int:
-        """Reads ``text`` from ``at`` on; returns where it stands then: behind the object, at what made it bad, or at the end."""
+        """Reads on from ``at``; returns where it stands then: behind the object, at what made it bad, or at the end."""
         start = at
         while at < len(text) and not (self.done or self.bad):
             at = self._step(text, at)
@@ -211,6 +214,7 @@ class CallObject:
         self._step = self._after_member
         if name and self._held:
             self._pass_on("".join(self._held))
+            self._held.clear()
             self._end_if_complete()
 
     def _pass_on(self, piece: str) -> None:
@@ -235,7 +239,7 @@ class CallObject:
             self._out.append(ToolCallEnd(self.index))
 
     def _read_literal(self, then: Callable[[str], None]) -> None:
-        """Makes the next step one that reads a key or a name, which begins with the next character, and hands it to ``then``."""
+        """Makes the next step read a key or a name, which begins with the next character, and hand it to ``then``."""
         self._value = JsonValue()
         self._literal = []
         self._literal_size = 0

@@ -1,4 +1,4 @@
-"""Which dialect a checkpoint speaks, told from its chat template: that is what taught the model, or was written for it."""
+"""Which dialect a checkpoint speaks, told from its chat template: what taught the model, or was written for it."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ _BETWEEN = re.compile(r"[\s,\]}]*")
 class Hermes(ToolMachine):
     """Any number of objects per pair of tags, in a list or not.
 
-    What is between tags and no call stays text, tags included. Behind a call, stray closing brackets are skipped, anything else is
-    text, and the closing tag may be missing.
+    What is between tags and no call stays text, tags included. Behind a call, stray closing brackets are skipped,
+    anything else is text, and the closing tag may be missing.
     """
 
     def __init__(self, context: ParserContext) -> None:
@@ -35,7 +35,7 @@ class Hermes(ToolMachine):
         if marker == _CLOSE:
             self._close_owed = False
         elif marker:
-            self._opening = marker
+            self._opening.append(marker)
             self._close_owed = False
             self._state = self._body
         return bool(marker)
@@ -45,7 +45,8 @@ class Hermes(ToolMachine):
         found = (_BETWEEN if self._close_owed else _BEFORE_FIRST).match(self._text, self._at)
         skipped = found.group() if found else ""
         self._at += len(skipped)
-        self._opening += "" if self._close_owed else skipped
+        if not self._close_owed:
+            self._opening.append(skipped)
         if self._text.startswith("{", self._at):
             self._begin_object()
             self._state = self._in_object

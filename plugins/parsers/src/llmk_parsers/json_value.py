@@ -17,8 +17,8 @@ _LOW_SURROGATE_BEGUN = re.compile(r"(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)
 class JsonValue:
     """Finds the end of one JSON value, which begins with the first character that is fed.
 
-    It counts brackets and knows strings and escapes, and otherwise takes what comes: the value's reader is the one to judge it. Only
-    ``<`` outside of a string makes it stop, as that begins a marker and no JSON.
+    It counts brackets and knows strings and escapes, and otherwise takes what comes: the value's reader is the one to
+    judge it. Only ``<`` outside of a string makes it stop, as that begins a marker and no JSON.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class JsonValue:
         self._escaped = False
 
     def feed(self, text: str, at: int) -> int:
-        """Reads ``text`` from ``at`` on; returns where it stands then: behind the value, at what stopped it, or at the end."""
+        """Reads on from ``at``; returns where it stands then: behind the value, at what stopped it, or at the end."""
         if at < len(text) and not self._begun:
             self._begun = True
             self._scalar = text[at] not in '"{[<'
@@ -85,7 +85,7 @@ class StringDecoder:
         self._pending = ""
 
     def feed(self, text: str) -> str:
-        """Takes the next piece, without the quotes; returns what it says, but for an escape that is not yet complete."""
+        """Takes the next piece, without quotes; returns what it says, but for an escape that is not yet complete."""
         text, at, pieces = self._pending + text, 0, []
         self._pending = ""
         while at < len(text):

@@ -1,4 +1,4 @@
-"""The state machine that every parser here is: text in, events out, held back no more than could still become a marker."""
+"""The state machine that every parser here is: text in, events out, no more held back than may become a marker."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from llmk.api import Event
 class Markers:
     """Texts to look for in a stream.
 
-    None may contain another: then the marker that starts first is also complete first, so that looking at a prefix of the text
-    finds what looking at all of it does. Raises ``ValueError`` where that doesn't hold.
+    None may contain another: then the marker that starts first is also complete first, so that looking at a prefix of
+    the text finds what looking at all of it does. Raises ``ValueError`` where that doesn't hold.
     """
 
     def __init__(self, *markers: str) -> None:
@@ -29,7 +29,7 @@ class Markers:
         return self._pattern.search(text, at)
 
     def hold_from(self, text: str, at: int) -> int:
-        """Where the tail of ``text`` begins that more text could turn into a marker; ``len(text)`` where there is none."""
+        """Where the tail of ``text`` begins that could still become a marker; ``len(text)`` where there is none."""
         for start in range(max(at, len(text) - self._longest), len(text)):
             if text[start:] in self._prefixes:
                 return start
@@ -45,9 +45,10 @@ def markers(*texts: str) -> Markers:
 class Machine:
     """Base of the parsers.
 
-    A subclass sets ``_state`` to a method that reads from the text and adds to ``_out``. It returns whether there may be more to do
-    (it has consumed something or changed the state), or ``False`` where it must wait for more text. ``_text`` from ``_at`` on is
-    unread; as a state leaves only what it holds back, each character is looked at a bounded number of times.
+    A subclass sets ``_state`` to a method that reads from the text and adds to ``_out``. It returns whether there may
+    be more to do (it has consumed something or changed the state), or ``False`` where it must wait for more text.
+    ``_text`` from ``_at`` on is unread; as a state leaves only what it holds back, each character is looked at a
+    bounded number of times.
     """
 
     _state: Callable[[], bool]
@@ -84,7 +85,7 @@ class Machine:
         return events
 
     def _read_until(self, wanted: Markers) -> tuple[str, str]:
-        """Consumes up to and including the next marker: the text before it, and the marker (``""`` where none is complete yet)."""
+        """Consumes up to and including the next marker: the text before it, and the marker (``""``: none yet)."""
         start, found = self._at, wanted.search(self._text, self._at)
         if found:
             self._at = found.end()

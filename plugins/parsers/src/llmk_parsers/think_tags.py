@@ -24,11 +24,11 @@ _CALL_BEGINS = (
 class ThinkTags(Machine):
     """Splits text at ``<think>`` and ``</think>``.
 
-    Whether the text begins inside a block is known from the end of the prompt, where the template opened or closed one, and
-    otherwise from :meth:`_switch`. Inside a block, everything up to the closing tag is reasoning, and so is everything to the end
-    where there is none. A call that begins there ends the block, as models forget the tag. Outside, an opening tag counts at the
-    beginning and after a block or a tool call, with at most white space in front; elsewhere it is text that speaks of the tag.
-    A block of nothing but white space is no reasoning.
+    Whether the text begins inside a block is known from the end of the prompt, where the template opened or closed
+    one, and otherwise from :meth:`_switch`. Inside a block, everything up to the closing tag is reasoning, and so is
+    everything to the end where there is none. A call that begins there ends the block, as models forget the tag.
+    Outside, an opening tag counts at the beginning and after a block or a tool call, with at most white space in
+    front; elsewhere it is text that speaks of the tag. A block of nothing but white space is no reasoning.
     """
 
     OPEN: ClassVar[str] = "<think>"

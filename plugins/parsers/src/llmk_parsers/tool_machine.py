@@ -10,9 +10,9 @@ from llmk_parsers.machine import Machine
 class ToolMachine(Machine):
     """Base of tool parsers.
 
-    Text goes out through :meth:`_say`, which drops white space that stands alone before, between or after calls. A call written as
-    a JSON object is read by :meth:`_begin_object` and :meth:`_read_object`; if it turns out to be none, it is text, from the
-    ``opening`` that led to it on.
+    Text goes out through :meth:`_say`, which drops white space that stands alone before, between or after calls. A
+    call written as a JSON object is read by :meth:`_begin_object` and :meth:`_read_object`; if it turns out to be
+    none, it is text, from the ``opening`` that led to it on.
     """
 
     STRICT = False
@@ -23,7 +23,7 @@ class ToolMachine(Machine):
         self._calls = 0
         self._said = False
         self._blank: list[str] = []
-        self._opening = ""
+        self._opening: list[str] = []
         self._object = CallObject(0)
 
     def _say(self, text: str) -> None:
@@ -45,7 +45,7 @@ class ToolMachine(Machine):
 
     def _begin_object(self, opening: str = "") -> None:
         """The next character begins a call's object. ``opening`` is what has been read and not said."""
-        self._opening += opening
+        self._opening.append(opening)
         self._object = CallObject(self._calls, strict=self.STRICT)
 
     def _read_object(self) -> bool | None:
@@ -55,7 +55,7 @@ class ToolMachine(Machine):
             self._object.finish()
         if self._object.started and self._object.index == self._calls:
             self._begin_call()
-            self._opening = ""
+            self._opening.clear()
         self._out += self._object.take()
         if not (self._object.done or self._object.bad):
             return None
@@ -65,8 +65,8 @@ class ToolMachine(Machine):
 
     def _give_up(self, text: str = "") -> None:
         """What was held back since the opening marker was no call: says it, and ``text`` behind it."""
-        self._say(self._opening + text)
-        self._opening = ""
+        self._say("".join([*self._opening, text]))
+        self._opening.clear()
 
     def _close(self) -> None:
         if self._blank and not self._calls:

@@ -1,0 +1,142 @@
+"""What holds for any text, any arguments and any way to cut them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from llmk.api import ParserContext
+from llmk.testing.parsers import Parser, check_linear, parse
+from llmk_parsers.deepseek_r1 import DeepSeekR1
+from llmk_parsers.hermes import Hermes
+from llmk_parsers.json_value import JsonValue, StringDecoder
+from llmk_parsers.qwen3 import Qwen3
+
+PARSERS: dict[str, Any] = {"qwen3": Qwen3, "deepseek_r1": DeepSeekR1, "hermes": Hermes}
+FRAGMENTS = [
+    *("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_call>\n{", "<", "</t", "\n", " ", "a", "é", "\x00"),
+    *("{", "}", "[", "]", '"', "\\", "\\u", "\\ud83d", "\\ude00", "d8", ":", ",", "null", "1", "<function="),
+    *('{"name": "f", ', '"name": "g"', '"arguments": ', '"parameters": {', '"{\\"a\\": ', '{"x": "<tool_call>"}', "}}"),
+]
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+ARGUMENTS = st.dictionaries(st.text(max_size=8), JSON, max_size=4)
+PROSE = st.text(st.characters(exclude_characters="<", exclude_categories=["Cs"]), max_size=12)
+
+
+def cut(text: str, data: st.DataObject) -> list[str]:
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=len(text))))
+    return [text[start:stop] for start, stop in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+
+
+def make(name: str, context: ParserContext | None = None) -> Parser:
+    parser: Parser = PARSERS[name](context or ParserContext())
+    return parser
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), pieces=st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3), max_size=25))
+def test_any_cut_gives_the_same_answer(name: str, data: st.DataObject, pieces: list[str]) -> None:
+    text = "".join(pieces)
+    whole = parse(lambda: make(name), [text])
+    assert parse(lambda: make(name), pieces) == whole
+    assert parse(lambda: make(name), cut(text, data)) == whole
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    data=st.data(),
+    arguments=st.lists(ARGUMENTS, min_size=1, max_size=3),
+    prose=PROSE,
+    ascii_only=st.booleans(),
+    indent=st.sampled_from([None, 1]),
+    in_string=st.booleans(),
+    name_last=st.booleans(),
+    key=st.sampled_from(["arguments", "parameters"]),
+)
+def test_arguments_are_what_the_model_wrote(
+    data: st.DataObject,
+    arguments: list[dict[str, Any]],
+    prose: str,
+    ascii_only: bool,
+    indent: int | None,
+    in_string: bool,
+    name_last: bool,
+    key: str,
+) -> None:
+    text = prose
+    for number, value in enumerate(arguments):
+        written = json.dumps(value, ensure_ascii=ascii_only) if in_string else value
+        members = [("name", f"f{number}"), (key, written)]
+        body = json.dumps(dict(members[:: -1 if name_last else 1]), ensure_ascii=ascii_only, indent=indent)
+        text += f"<tool_call>\n{body}\n</tool_call>\n"
+    answer = parse(lambda: make("hermes"), cut(text, data))
+    assert [call.name for call in answer.calls] == [f"f{number}" for number in range(len(arguments))]
+    assert [json.loads(call.arguments) for call in answer.calls] == arguments
+    assert answer.content == (prose if prose.strip() else "")
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), thought=PROSE, said=PROSE, opened=st.booleans())
+def test_nothing_thought_or_said_is_lost(data: st.DataObject, thought: str, said: str, opened: bool) -> None:
+    context = ParserContext(prompt_tail="<think>\n" if opened else "")
+    text = f"{'' if opened else '<think>'}{thought}</think>{said}"
+    answer = parse(lambda: make("qwen3", context), cut(text, data))
+    assert answer.reasoning == (thought if thought.strip() else "")
+    assert answer.content == said
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), text=st.text(), ascii_only=st.booleans())
+def test_a_decoded_string_is_what_was_encoded(data: st.DataObject, text: str, ascii_only: bool) -> None:
+    decoder = StringDecoder()
+    encoded = json.dumps(text, ensure_ascii=ascii_only)[1:-1]
+    assert "".join(map(decoder.feed, cut(encoded, data))) + decoder.finish() == text
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data(), value=JSON)
+def test_a_value_ends_where_json_says(data: st.DataObject, value: Any) -> None:
+    text = json.dumps(value)
+    scan, size = JsonValue(), 0
+    for chunk in cut(text + ", <", data):
+        size += scan.feed(chunk, 0)
+    assert (size, scan.complete, scan.stopped) == (len(text), True, False)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        *FRAGMENTS,
+        '<tool_call>{"name": "f", "arguments": {"a": ["',
+        '<tool_call>{"a": "',
+        "<tool_call>{<tool_call>",
+        "\\u12",
+    ],
+)
+def test_hostile_repetition_takes_linear_time(name: str, text: str) -> None:
+    check_linear(lambda: make(name), text)
+
+
+@pytest.mark.parametrize(
+    "before", ['<tool_call>{"name": "f", "arguments": ', '<tool_call>{"arguments": ', "<tool_call>", "<think>"]
+)
+@pytest.mark.parametrize("repeated", [" ", "[", '"', '"\\', "\\u00e9", "x", '{"a": 1}, ', "<"])
+@pytest.mark.parametrize("name", PARSERS)
+def test_hostile_inside_takes_linear_time(name: str, before: str, repeated: str) -> None:
+    class Begun:
+        def __init__(self) -> None:
+            self.parser = make(name)
+            self.parser.push(before)
+            self.push, self.finish = self.parser.push, self.parser.finish
+
+    check_linear(Begun, repeated)
