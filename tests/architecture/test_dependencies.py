@@ -1,0 +1,40 @@
+"""Every distribution requires what it imports, so that it works wherever plain pip put it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from size_report import source_folders
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def imported_packages(file: Path) -> set[str]:
+    """Top-level packages that a file imports, at its top or within functions."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.split(".")[0])
+    return found
+
+
+@pytest.mark.parametrize("folder", source_folders(ROOT), ids=lambda folder: folder.name)
+def test_imports_are_required(folder: Path) -> None:
+    project = tomllib.loads((folder.parents[1] / "pyproject.toml").read_text())["project"]
+    required = {re.split(r"[^\w.-]", line)[0].lower() for line in project["dependencies"]}
+    providers = packages_distributions() | {"llmk": ["llmk-core"]}
+    missing: dict[str, str] = {}
+    for file in sorted(folder.rglob("*.py")):
+        for package in imported_packages(file) - set(sys.stdlib_module_names) - {folder.name}:
+            names = {name.lower().replace("_", "-") for name in providers.get(package, [package])}
+            if not names & {name.replace("_", "-") for name in required}:
+                missing[package] = str(file.relative_to(ROOT))
+    assert not missing, f"{project['name']} imports what its pyproject.toml does not require: {missing}"

@@ -1,0 +1,88 @@
+"""Every distribution builds to a wheel that carries what it needs, and installs and uninstalls alone."""
+
+from __future__ import annotations
+
+import email
+import re
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from scratch import Environment, build_wheels
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = {"core": "llmk", "models": "llmk_models", "backends-cpu": "llmk_cpu", "plugins-parsers": "llmk_parsers"}
+DEMO = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+
+
+def contents(wheel: Path) -> set[str]:
+    """Names of all files in a wheel."""
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def metadata(wheel: Path) -> email.message.Message:
+    """A wheel's METADATA."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return email.message_from_bytes(archive.read(name))
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_wheel_holds_the_whole_package_and_nothing_else(name: str, wheels: dict[str, Path]) -> None:
+    folder = ROOT / ("plugins/parsers" if name == "plugins-parsers" else name) / "src" / PACKAGES[name]
+    source = {f"{PACKAGES[name]}/{path.relative_to(folder)}" for path in folder.rglob("*") if path.is_file()}
+    source = {path for path in source if "__pycache__" not in path}
+    packed = {path for path in contents(wheels[name]) if ".dist-info/" not in path}
+    assert packed == source
+    assert f"{PACKAGES[name]}/py.typed" in packed
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_metadata(name: str, wheels: dict[str, Path]) -> None:
+    message = metadata(wheels[name])
+    assert message["License-Expression"] == "Apache-2.0"
+    assert message["Requires-Python"] == ">=3.11"
+    assert len(str(message.get_payload())) > 300, "the README is the page on the package index"
+    requirements = [re.split(r"[^\w.-]", line)[0] for line in message.get_all("Requires-Dist")]
+    first_party = [requirement for requirement in requirements if requirement.startswith("llmk")]
+    assert first_party == ([] if name == "core" else ["llmk-core"]), "a plugin needs the core and no other plugin"
+
+
+def test_demo_model_ships_and_is_small(wheels: dict[str, Path]) -> None:
+    with zipfile.ZipFile(wheels["models"]) as archive:
+        sizes = {info.filename: info.file_size for info in archive.infolist()}
+    assert {f"llmk_models/demo/{name}" for name in DEMO} <= set(sizes)
+    assert sum(size for name, size in sizes.items() if "/demo/" in name) <= 12 << 20
+
+
+def test_meta_distribution_names_the_others(tmp_path: Path) -> None:
+    copy = tmp_path / "llmk"
+    copy.mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        (copy / name).write_bytes((ROOT / name).read_bytes())
+    wheel = build_wheels({"llmk": copy}, tmp_path / "wheels")["llmk"]
+    assert all(".dist-info/" in name for name in contents(wheel)), "it holds nothing of its own"
+    message = metadata(wheel)
+    required = {re.split(r"[^\w.-]", line)[0] for line in message.get_all("Requires-Dist") if "extra" not in line}
+    assert required == {"llmk-core", "llmk-models", "llmk-parsers"}
+    assert {"cpu", "cuda", "rocm", "xpu", "tpu", "all"} <= set(message.get_all("Provides-Extra"))
+
+
+@pytest.mark.parametrize("name", [name for name in PACKAGES if name != "core"])
+def test_plugin_installs_and_uninstalls_alone(
+    name: str, wheels: dict[str, Path], make_environment: Callable[..., Environment], tmp_path: Path
+) -> None:
+    environment = make_environment(wheels["core"])
+    before = {path for path in environment.site_packages.rglob("*") if "__pycache__" not in path.parts}
+    environment.install(wheels[name])
+    listed = environment.llmk("plugins", cwd=tmp_path)
+    assert listed.returncode == 0, listed.stderr
+    distribution = metadata(wheels[name])["Name"]
+    (row,) = (line for line in listed.stdout.splitlines() if distribution in line)
+    assert "active" in row
+    environment.uninstall(distribution)
+    assert distribution not in environment.llmk("plugins", cwd=tmp_path).stdout
+    after = {path for path in environment.site_packages.rglob("*") if "__pycache__" not in path.parts}
+    assert after == before
