@@ -2,8 +2,8 @@
 fused kernel.
 
 Shapes throughout: ``q`` ``[requests, queries, heads, head_dim]``, ``k`` and ``v`` ``[requests, keys, kv_heads,
-    head_dim]``; head ``i`` of ``q`` reads head ``i // (heads // kv_heads)`` of ``k`` and ``v``. The result has ``q``'s
-    shape and dtype.
+head_dim]``; head ``i`` of ``q`` reads head ``i // (heads // kv_heads)`` of ``k`` and ``v``. The result has ``q``'s
+shape and dtype.
 """
 
 from __future__ import annotations

@@ -12,6 +12,10 @@ from llmk.api.attention import AttentionStep, CacheLayout, Capture
 from llmk.api.query import AttentionQuery
 from llmk.reference.attend import attend_fused, attend_plain
 
+_GATHER_ELEMENTS = 1 << 22
+"""Elements of keys and values that decoding requests gather at a time: few enough to be still in a processor's cache
+when they are attended to."""
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -54,7 +58,8 @@ class ReferenceAttention:
     in the batch. Otherwise the padding, hence the order in which torch's kernels add up, depends on the other
     requests, and rows agree to rounding.
 
-    :meth:`prepare` reads lengths back to the host: one wait per step and cache group.
+    :meth:`prepare` reads lengths back to the host: one wait per step and cache group. An instance keeps one buffer for
+    gathered keys and values, as large as the most that a group has needed; it serves one thread.
     """
 
     capture: Capture = "none"
@@ -62,6 +67,7 @@ class ReferenceAttention:
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:
         self.query = query
         self.device = device
+        self._gathered = torch.empty(0)
 
     def cache_layout(self, num_blocks: int) -> CacheLayout:
         """``[num_blocks, 2, block_size, kv_heads, head_dim]`` in the query's ``cache_dtype``."""
@@ -101,8 +107,7 @@ class ReferenceAttention:
         return out
 
     def _attend(self, query: Tensor, cache: Tensor, group: Group, sinks: Tensor | None) -> Tensor:
-        gathered = cache.view(-1, *cache.shape[3:]).index_select(0, group.gather).to(query.dtype)
-        k, v = gathered.view(2, group.requests, -1, *cache.shape[3:])
+        k, v = self._gather(cache, group).to(query.dtype)
         q = query.reshape(group.requests, -1, *query.shape[1:])
         spec = self.query
         if spec.softcap is None and sinks is None:
@@ -114,6 +119,17 @@ class ReferenceAttention:
             out = attend_plain(q, k, v, allowed, spec.scale, spec.softcap, sinks)
         return out.reshape(query.shape)
 
+    def _gather(self, cache: Tensor, group: Group) -> Tensor:
+        """The group's keys and values, ``[2, requests, keys, kv_heads, head_dim]``, in the buffer: a new one each time
+        would cost more in page faults than the copying."""
+        rows = cache.view(-1, *cache.shape[3:])
+        needed = group.gather.shape[0]
+        if self._gathered.dtype != rows.dtype or self._gathered.shape[0] < needed:
+            with torch.inference_mode(False):
+                self._gathered = torch.empty(needed, *rows.shape[1:], dtype=rows.dtype, device=rows.device)
+        buffer = torch.index_select(rows, 0, group.gather, out=self._gathered[:needed])
+        return buffer.view(2, group.requests, -1, *rows.shape[1:])
+
     def _partition(self, starts: list[int], lengths: list[int]) -> Iterator[list[int]]:
         """Splits the requests into groups: decoding ones by similar span, all others one by one."""
         decoding = []
@@ -124,10 +140,11 @@ class ReferenceAttention:
             elif queries:
                 yield [request]
         decoding.sort(reverse=True)
+        tokens_at_once = _GATHER_ELEMENTS // (2 * self.query.num_kv_heads * self.query.head_dim)
         members: list[int] = []
         longest = 0
         for span, request in decoding:
-            if members and not _worth_padding(span, longest):
+            if members and ((len(members) + 1) * longest > tokens_at_once or not _worth_padding(span, longest)):
                 yield sorted(members)
                 members = []
             longest = longest if members else span
