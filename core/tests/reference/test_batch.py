@@ -35,7 +35,10 @@ def test_a_step_agrees_with_lists_on_random_batches() -> None:
         assert step.token_ids.tolist() == [tokens[s, p].item() for s, p in zip(owner, positions, strict=True)]
         assert step.seq_lens.tolist() == [done[slot] + n for slot, n in zip(slots, counts, strict=True)]
         assert step.query_start.tolist() == [sum(counts[:i]) for i in range(len(counts) + 1)]
-        expected = [table[s, p // block_size].item() * block_size + p % block_size for s, p in zip(owner, positions, strict=True)]
+        expected = [
+            table[s, p // block_size].item() * block_size + p % block_size
+            for s, p in zip(owner, positions, strict=True)
+        ]
         assert where.tolist() == expected
         for slot, n in zip(slots, counts, strict=True):
             done[slot] += n

@@ -1,0 +1,304 @@
+"""Paged attention against the textbook formula in float64, computed token by token and head by head."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import pytest
+import torch
+from llmk.api import AttentionQuery, AttentionStep, PlatformFacts
+from llmk.reference.attend import attend_fused, attend_plain
+from llmk.reference.attention import AttentionMeta, ReferenceAttention
+from llmk.reference.specs import supports_attention
+from torch import Tensor
+
+FACTS = PlatformFacts(name="test", arch="any", device_type="cpu")
+DEVICE = torch.device("cpu")
+BOUND = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.2e-2}
+
+
+def query(**changes) -> AttentionQuery:
+    facts = {
+        "num_heads": 6,
+        "num_kv_heads": 2,
+        "head_dim": 24,
+        "block_size": 4,
+        "cache_dtype": "float32",
+        "dtype": "float32",
+        "scale": 0.21,
+    }
+    return AttentionQuery(platform=FACTS, site="attention", **{**facts, **changes})
+
+
+def error(out: Tensor, expected: Tensor) -> float:
+    return float((out.double() - expected).norm() / expected.norm())
+
+
+@dataclass
+class Request:
+    """``length`` tokens, the last ``queries`` of which are this step's."""
+
+    length: int
+    queries: int
+
+
+class Step:
+    """Random requests whose blocks lie in random order in a cache that holds NaN wherever nobody has written."""
+
+    def __init__(self, spec: AttentionQuery, requests: list[Request], seed: int = 0) -> None:
+        self.spec, self.requests = spec, requests
+        dtype = getattr(torch, spec.dtype)
+        random = torch.Generator().manual_seed(seed)
+        total = sum(r.queries for r in requests)
+        self.q = torch.randn(total, spec.num_heads, spec.head_dim, generator=random).to(dtype)
+        self.kv = [
+            torch.randn(2, r.length, spec.num_kv_heads, spec.head_dim, generator=random).to(dtype) for r in requests
+        ]
+        self.sinks = torch.randn(spec.num_heads, generator=random) if spec.sinks else None
+        blocks = [-(-r.length // spec.block_size) for r in requests]
+        self.num_blocks = sum(blocks) + 5
+        order = torch.randperm(self.num_blocks, generator=random).to(torch.int32)
+        self.table = torch.full((len(requests), max(blocks)), 2**30, dtype=torch.int32)
+        for row, (start, count) in enumerate(zip(itertools.accumulate(blocks, initial=0), blocks, strict=False)):
+            self.table[row, :count] = order[start : start + count]
+
+    def slots(self, row: int, start: int, stop: int) -> Tensor:
+        positions = torch.arange(start, stop)
+        size = self.spec.block_size
+        return self.table[row, positions // size].long() * size + positions % size
+
+    def index(self) -> AttentionStep:
+        lengths = torch.tensor([r.length for r in self.requests], dtype=torch.int32)
+        counts = torch.tensor([0] + [r.queries for r in self.requests], dtype=torch.int32)
+        slots = [self.slots(i, r.length - r.queries, r.length) for i, r in enumerate(self.requests)]
+        return AttentionStep(
+            query_start=counts.cumsum(0, dtype=torch.int32),
+            seq_lens=lengths,
+            block_table=self.table,
+            slot_mapping=torch.cat(slots),
+            num_requests=len(self.requests),
+            num_tokens=int(counts.sum()),
+            max_query_len=int(counts.max()),
+            max_seq_len=int(lengths.max()),
+        )
+
+    def new_kv(self) -> Tensor:
+        return torch.cat([kv[:, r.length - r.queries :] for kv, r in zip(self.kv, self.requests, strict=True)], dim=1)
+
+    def run(self) -> Tensor:
+        backend = ReferenceAttention(self.spec, DEVICE)
+        cache, meta = self.written(backend)
+        return backend.run(self.q, cache, meta, self.sinks)
+
+    def written(self, backend: ReferenceAttention) -> tuple[Tensor, AttentionMeta]:
+        """The cache once the step's keys and values are written, earlier ones placed by this test's own indexing."""
+        layout = backend.cache_layout(self.num_blocks)
+        cache = torch.full(layout.shape, float("nan"), dtype=getattr(torch, layout.dtype))
+        size = self.spec.block_size
+        for row, (request, kv) in enumerate(zip(self.requests, self.kv, strict=True)):
+            for position, slot in enumerate(self.slots(row, 0, request.length - request.queries).tolist()):
+                cache[slot // size, :, slot % size] = kv[:, position].to(cache.dtype)
+        meta = backend.prepare(self.index())
+        key, value = self.new_kv()
+        backend.write(key, value, cache, meta)
+        return cache, meta
+
+    def expected(self) -> Tensor:
+        spec, out, row = self.spec, [], 0
+        for request, kv in zip(self.requests, self.kv, strict=True):
+            for position in range(request.length - request.queries, request.length):
+                first = 0 if spec.sliding_window is None else max(0, position - spec.sliding_window + 1)
+                k, v = kv[:, first : position + 1].double()
+                out.append(torch.stack([self.one(self.q[row, h].double(), k, v, h) for h in range(spec.num_heads)]))
+                row += 1
+        return torch.stack(out)
+
+    def one(self, q: Tensor, k: Tensor, v: Tensor, head: int) -> Tensor:
+        spec = self.spec
+        kv_head = head // (spec.num_heads // spec.num_kv_heads)
+        logits = (k[:, kv_head] * q).sum(-1) * spec.scale
+        if spec.softcap is not None:
+            logits = spec.softcap * (logits / spec.softcap).tanh()
+        weights = logits.exp()
+        total = weights.sum()
+        if self.sinks is not None:
+            total = total + self.sinks[head].double().exp()
+        return (weights[:, None] * v[:, kv_head]).sum(0) / total
+
+
+DECODE = [Request(n, 1) for n in (1, 3, 4, 5, 8, 33)]
+PREFILL = [Request(n, n) for n in (1, 4, 7, 16, 29)]
+CHUNKED = [Request(9, 4), Request(8, 4), Request(31, 7), Request(6, 5)]
+MIXED = [Request(17, 1), Request(21, 21), Request(4, 1), Request(19, 6), Request(16, 1), Request(40, 1)]
+STEPS = {"decode": DECODE, "one": [Request(37, 1)], "prefill": PREFILL, "chunked": CHUNKED, "mixed": MIXED}
+KINDS = {
+    "plain": {},
+    "window": {"sliding_window": 6},
+    "softcap": {"softcap": 1.5},
+    "sinks": {"sinks": True},
+    "all": {"sliding_window": 5, "softcap": 1.5, "sinks": True},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+def test_agrees_with_the_formula(step: str, kind: str, dtype: torch.dtype) -> None:
+    name = str(dtype).removeprefix("torch.")
+    case = Step(query(dtype=name, cache_dtype=name, **KINDS[kind]), STEPS[step])
+    out = case.run()
+    assert out.dtype == dtype
+    assert out.shape == case.q.shape
+    assert error(out, case.expected()) < BOUND[dtype]
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "head_dim", "block_size"), [(1, 1, 8, 1), (8, 8, 16, 16), (7, 1, 40, 5), (4, 2, 128, 32)]
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_any_number_of_heads_and_size_of_block(
+    heads: int, kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype
+) -> None:
+    name = str(dtype).removeprefix("torch.")
+    spec = query(
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
+        block_size=block_size,
+        dtype=name,
+        cache_dtype=name,
+    )
+    case = Step(spec, MIXED)
+    assert error(case.run(), case.expected()) < BOUND[dtype]
+
+
+@pytest.mark.parametrize("length", [15, 16, 17, 31, 32, 33])
+def test_lengths_at_the_borders_of_blocks(length: int) -> None:
+    case = Step(query(block_size=16), [Request(length, 1), Request(length, length), Request(length, 3)])
+    assert error(case.run(), case.expected()) < BOUND[torch.float32]
+
+
+def test_decoding_requests_of_very_different_length() -> None:
+    """They fall into several groups; results come back in the requests' own order."""
+    case = Step(query(block_size=16), [Request(n, 1) for n in (700, 3, 690, 150, 20, 310)])
+    backend = ReferenceAttention(case.spec, DEVICE)
+    assert len(backend.prepare(case.index()).groups) > 1
+    assert error(case.run(), case.expected()) < BOUND[torch.float32]
+
+
+def test_groups_are_bounded_in_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmk.reference.attention._GATHER_ELEMENTS", 2 * 2 * 24 * 40)
+    case = Step(query(), [Request(n, 1) for n in (20, 19, 18, 17, 90)])
+    backend = ReferenceAttention(case.spec, DEVICE)
+    assert [group.requests for group in backend.prepare(case.index()).groups] == [1, 2, 2]
+    assert error(case.run(), case.expected()) < BOUND[torch.float32]
+
+
+def test_long_plain_prefill_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmk.reference.attend._SCORES_AT_ONCE", 6 * 29 * 4)
+    case = Step(query(softcap=2.0), [Request(29, 29)])
+    assert error(case.run(), case.expected()) < BOUND[torch.float32]
+
+
+def test_cache_may_be_wider_than_the_engine() -> None:
+    case = Step(query(dtype="bfloat16", cache_dtype="float32"), MIXED)
+    assert error(case.run(), case.expected()) < BOUND[torch.bfloat16]
+
+
+def test_writes_only_where_a_slot_is_given() -> None:
+    case = Step(query(), [Request(6, 6)])
+    backend = ReferenceAttention(case.spec, DEVICE)
+    step = case.index()
+    step.slot_mapping = torch.cat([step.slot_mapping, torch.tensor([-1, -1])])
+    step.slot_mapping[2] = -1
+    cache = torch.full(backend.cache_layout(case.num_blocks).shape, float("nan"))
+    key, value = torch.randn(2, 8, 2, 24)
+    backend.write(key, value, cache, backend.prepare(step))
+    by_slot = cache.transpose(0, 1).flatten(1, 2)
+    for token in (0, 1, 3, 4, 5):
+        slot = int(step.slot_mapping[token])
+        assert torch.equal(by_slot[:, slot], torch.stack((key[token], value[token])))
+    assert int(by_slot.isfinite().all(dim=(0, 2, 3)).sum()) == 5
+
+
+def test_a_step_that_writes_nothing() -> None:
+    case = Step(query(), [Request(5, 1)])
+    backend = ReferenceAttention(case.spec, DEVICE)
+    step = case.index()
+    step.slot_mapping = torch.full_like(step.slot_mapping, -1)
+    cache = torch.full(backend.cache_layout(case.num_blocks).shape, 7.0)
+    key, value = torch.randn(2, 1, 2, 24)
+    backend.write(key, value, cache, backend.prepare(step))
+    assert bool((cache == 7.0).all())
+
+
+def test_padding_rows_come_back_as_zeros() -> None:
+    case = Step(query(), MIXED)
+    backend = ReferenceAttention(case.spec, DEVICE)
+    cache, _ = case.written(backend)
+    step = case.index()
+    tokens, requests = step.num_tokens, step.num_requests
+    step.query_start = torch.cat([step.query_start, step.query_start[-1:].expand(3)])
+    step.seq_lens = torch.cat([step.seq_lens, torch.zeros(3, dtype=torch.int32)])
+    step.block_table = torch.cat([step.block_table, torch.zeros(3, step.block_table.shape[1], dtype=torch.int32)])
+    step.slot_mapping = torch.cat([step.slot_mapping, torch.full((5,), -1)])
+    assert (step.num_tokens, step.num_requests) == (tokens, requests)
+    padded = torch.cat([case.q, torch.full((5, *case.q.shape[1:]), float("nan"))])
+    out = backend.run(padded, cache, backend.prepare(step))
+    assert error(out[:tokens], case.expected()) < BOUND[torch.float32]
+    assert bool((out[tokens:] == 0).all())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_alone_or_in_a_batch(kind: str, deterministic: bool) -> None:
+    """Equal to rounding always, and bit for bit where deterministic results are asked for."""
+    spec = query(deterministic=deterministic, **KINDS[kind])
+    together = Step(spec, MIXED)
+    out = together.run()
+    rows = torch.tensor([r.queries for r in MIXED]).cumsum(0).tolist()
+    for index, (request, stop) in enumerate(zip(MIXED, rows, strict=True)):
+        alone = Step(spec, [request])
+        alone.kv, alone.sinks = [together.kv[index]], together.sinks
+        alone.q = together.q[stop - request.queries : stop]
+        here, there = alone.run(), out[stop - request.queries : stop]
+        assert error(here, there.double()) < BOUND[torch.float32]
+        if deterministic:
+            assert torch.equal(here, there)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 8])
+def test_prefill_in_chunks_gives_the_rows_of_one_prefill(chunk: int) -> None:
+    whole = Step(query(), [Request(22, 22)])
+    expected = whole.run()
+    for start in range(0, 22, chunk):
+        stop = min(start + chunk, 22)
+        part = Step(query(), [Request(stop, stop - start)])
+        part.kv, part.q = [whole.kv[0][:, :stop]], whole.q[start:stop]
+        assert error(part.run(), expected[start:stop].double()) < BOUND[torch.float32]
+
+
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+@pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (6, 2), (5, 1)])
+@pytest.mark.parametrize("queries", [1, 9])
+def test_the_quick_path_agrees_with_the_plain_one(queries: int, heads: int, kv_heads: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(1)
+    q = torch.randn(3, queries, heads, 32).to(dtype)
+    k, v = torch.randn(2, 3, 9, kv_heads, 32).to(dtype)
+    allowed = torch.rand(3, queries, 9) < 0.5
+    allowed[..., 0] = True
+    causal = torch.ones(1, queries, 9, dtype=torch.bool).tril()
+    assert (
+        error(attend_fused(q, k, v, allowed, False, 0.3), attend_plain(q, k, v, allowed, 0.3).double()) < BOUND[dtype]
+    )
+    assert error(attend_fused(q, k, v, None, False, 0.3), attend_plain(q, k, v, None, 0.3).double()) < BOUND[dtype]
+    if queries == 9:
+        out = attend_fused(q, k, v, None, True, 0.3)
+        assert error(out, attend_plain(q, k, v, causal, 0.3).double()) < BOUND[dtype]
+
+
+def test_says_what_it_can_not_do() -> None:
+    assert supports_attention(query())
+    verdict = supports_attention(query(causal=False, cache_dtype="float8_e4m3fn", num_heads=5))
+    assert [reason.code for reason in verdict.reasons] == ["causal", "cache_dtype", "num_kv_heads"]
