@@ -83,7 +83,7 @@ class Build:
 
     Args:
         dtype: the engine's dtype, the only one: no layer reads the checkpoint's.
-        load_object: returns what ``"module:attribute"`` names; called as ``load_object(path, wheel="name version")``.
+        load_object: returns what ``"module:attribute"`` names; called as ``load_object(path, plugin="name version")``.
 
     Attributes:
         layers: every layer built so far that owns parameters.
@@ -184,7 +184,7 @@ class Build:
         return switch
 
     def _load(self, piece: Piece, path: str = "") -> Any:
-        return self._load_object(path or piece.implementation, wheel=f"{piece.distribution} {piece.version}")
+        return self._load_object(path or piece.implementation, plugin=f"{piece.distribution} {piece.version}")
 
 
 def _plain_weight(parameters: dict[str, Tensor]) -> Tensor:
