@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from llmk.api import ModelSpec, hookimpl
 from llmk_models.dense_facts import FAMILIES
+
+DEMO = Path(__file__).with_name("demo")
+
+
+@hookimpl
+def llmk_demo_checkpoint() -> str | None:
+    """The demo model, where this copy of the wheel has its weights."""
+    return str(DEMO) if (DEMO / "model.safetensors").is_file() else None
 
 
 @hookimpl

@@ -1,0 +1,54 @@
+"""The platform's run-time half."""
+
+from __future__ import annotations
+
+import psutil
+import torch
+
+from llmk.api import Graphs, Host, PlatformFacts
+from llmk_cpu.machine import cores, memory_free, memory_limit
+
+
+class CPUDevice:
+    """One device: all cores that the process may use."""
+
+    def torch_device(self, index: int) -> torch.device:
+        """The one CPU device, whatever the rank."""
+        return torch.device("cpu")
+
+    def setup(self, index: int, threads: int = 0) -> None:
+        """Sets torch's compute threads; 0: one per physical core. The system places them."""
+        torch.set_num_threads(threads or cores(Host()).advised_threads)
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: torch's CPU operators return when they are done."""
+
+
+class CPUMemory:
+    """The process's memory: the machine's, or what its container may use."""
+
+    def total(self) -> int:
+        """Bytes there are."""
+        return memory_limit(Host()) or psutil.virtual_memory().total
+
+    def available(self) -> int:
+        """Bytes that could be allocated now without swapping."""
+        return memory_free(Host()) or psutil.virtual_memory().available
+
+
+class GlooCollectives:
+    """Collectives through gloo."""
+
+    backend = "gloo"
+
+
+class CPUPlatform:
+    """Follows ``llmk.api.Platform``. There are no graphs to capture."""
+
+    graphs: Graphs | None = None
+
+    def __init__(self, facts: PlatformFacts) -> None:
+        self.facts = facts
+        self.device = CPUDevice()
+        self.memory = CPUMemory()
+        self.collectives = GlooCollectives()

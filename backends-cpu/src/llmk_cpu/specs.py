@@ -1,0 +1,119 @@
+"""The plugin ``cpu``: platform, linear kernels, defaults and checks. Imports no torch."""
+
+from __future__ import annotations
+
+from llmk.api import (
+    OK,
+    Default,
+    Host,
+    KernelSpec,
+    LinearQuery,
+    ModelFacts,
+    Needs,
+    PlatformFacts,
+    PlatformSpec,
+    Problem,
+    Tier,
+    Verdict,
+    hookimpl,
+    no,
+)
+from llmk_cpu.machine import cores
+from llmk_cpu.probe import KNOWN, probe
+
+_SMALLEST_FLOAT32 = 1 << 19
+"""Elements of a float32 weight below which torch's own product is quicker, by measurement of 1 to 512 rows."""
+
+
+@hookimpl
+def llmk_platforms() -> list[PlatformSpec]:
+    """The CPU, usable everywhere and ranked below every accelerator."""
+    return [
+        PlatformSpec(
+            id="cpu.cpu",
+            name="cpu",
+            implementation="llmk_cpu.platform:CPUPlatform",
+            probe=probe,
+            known=KNOWN,
+            summary="any CPU that torch runs on",
+        )
+    ]
+
+
+def supports_prepacked(query: LinearQuery) -> Verdict:
+    """Plain weights, where the machine multiplies their dtype itself and the product is large enough to gain."""
+    verdict = OK
+    if query.weight_format != "plain":
+        verdict &= no("weight_format", wanted=query.weight_format, found="plain")
+    if query.dtype == "bfloat16" and not query.platform.features & {"avx512_bf16", "amx_bf16"}:
+        verdict &= no("missing_feature", wanted="avx512_bf16 or amx_bf16 for bfloat16", found=query.platform.arch)
+    size = query.in_features * query.out_features
+    if query.dtype == "float32" and size < _SMALLEST_FLOAT32:
+        verdict &= no("too_small", wanted=f"at least {_SMALLEST_FLOAT32} elements in float32", found=size)
+    return verdict
+
+
+def supports_torch(query: LinearQuery) -> Verdict:
+    """Plain weights."""
+    if query.weight_format == "plain":
+        return OK
+    return no("weight_format", wanted=query.weight_format, found="plain")
+
+
+@hookimpl
+def llmk_linear_kernels() -> list[KernelSpec]:
+    """oneDNN on prepacked weights where that is quicker, torch's own product elsewhere."""
+    return [
+        KernelSpec(
+            id="cpu.linear_prepacked",
+            kind="linear",
+            implementation="llmk_cpu.linear:linear_prepacked",
+            prepare="llmk_cpu.linear:prepack",
+            layout="onednn",
+            tier=Tier.VENDOR,
+            needs=Needs(platforms=("cpu",), min_arch={"x86_64": (3,)}, dtypes=("bfloat16", "float32")),
+            supports=supports_prepacked,
+            summary="oneDNN product with weights in its blocked layout",
+        ),
+        KernelSpec(
+            id="cpu.linear_torch",
+            kind="linear",
+            implementation="torch.nn.functional:linear",
+            tier=Tier.PORTABLE,
+            needs=Needs(platforms=("cpu",)),
+            supports=supports_torch,
+            summary="torch's own product",
+        ),
+    ]
+
+
+@hookimpl
+def llmk_config_defaults(platform: PlatformFacts, model: ModelFacts | None) -> list[Default]:
+    """As many threads as there are physical cores to run them, where the machine that is planned for is this one."""
+    host = Host()
+    if platform != probe(host).facts:
+        return []
+    here = cores(host)
+    why = f"{here.physical} physical of {here.logical} usable logical cores"
+    if here.quota:
+        why += f", a quota of {here.quota:g}"
+    if here.nodes > 1:
+        why += f"; they span {here.nodes} NUMA nodes, so one engine per node, each bound with numactl, would be quicker"
+    return [Default("platform.threads", here.advised_threads, why)]
+
+
+@hookimpl
+def llmk_check_config(config: object, platform: PlatformFacts) -> list[Problem]:
+    """More threads than cores wait for one another at every operator."""
+    host = Host()
+    threads = config.platform.threads  # type: ignore[attr-defined]
+    usable = cores(host).logical
+    if platform != probe(host).facts or threads <= usable:
+        return []
+    return [
+        Problem(
+            "platform.threads",
+            f"{threads} threads on the {usable} logical cores that this process may use would stall each other",
+            f"set it to {cores(host).advised_threads}, or leave it at 0",
+        )
+    ]
