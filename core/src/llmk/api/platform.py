@@ -47,8 +47,11 @@ class Device(Protocol):
         """The torch device of local rank ``index``."""
         ...
 
-    def setup(self, index: int) -> None:
-        """Once per worker process, before the first allocation: select the device, set threads and library flags."""
+    def setup(self, index: int, threads: int = 0) -> None:
+        """Once per worker process, before the first allocation: select the device, set threads and library flags.
+
+        ``threads`` is ``platform.threads``: compute threads on the host, 0 for what the platform advises.
+        """
         ...
 
     def synchronize(self) -> None:

@@ -38,7 +38,7 @@ def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
     config, plan, facts = boot.settings.config, boot.plan, boot.facts
     check_wheels(plan)
     platform: Platform = load_object(plan.platform_implementation)(plan.platform)
-    platform.device.setup(0)
+    platform.device.setup(0, config.platform.threads)
     device = platform.device.torch_device(0)
     check_weights(facts, plan.dtype, platform.memory.available())
     dtype = getattr(torch, plan.dtype)
