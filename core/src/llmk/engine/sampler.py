@@ -118,15 +118,15 @@ class Sampler:
         self, logits: Tensor, params: list[SamplingParams], known: Tensor, table: Tensor, whole: Tensor
     ) -> Tensor:
         if all(p.greedy for p in params):
-            return self._sample(logits)
+            return self._sample(logits, None, None, None, None, None, None)
         return self._sample(
             logits,
-            temperature=table[:, 0],
-            top_k=whole[:, 0] if any(p.top_k for p in params) else None,
-            top_p=table[:, 1] if any(p.top_p < 1 for p in params) else None,
-            min_p=table[:, 2] if any(p.min_p for p in params) else None,
-            seeds=whole[:, 1],
-            positions=known,
+            table[:, 0],
+            whole[:, 0] if any(p.top_k for p in params) else None,
+            table[:, 1] if any(p.top_p < 1 for p in params) else None,
+            table[:, 2] if any(p.min_p for p in params) else None,
+            whole[:, 1],
+            known,
         )
 
     def _apply_penalties(
