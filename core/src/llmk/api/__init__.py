@@ -9,7 +9,7 @@ import pluggy
 
 from llmk.api.attention import AttentionBackend, AttentionStep, CacheLayout
 from llmk.api.cache import CacheSpec, FullAttentionCache, SlidingWindowCache
-from llmk.api.checkpoint import Checkpoint
+from llmk.api.checkpoint import Checkpoint, read_checkpoint
 from llmk.api.config import Default, Problem
 from llmk.api.errors import (
     CheckpointError,
@@ -145,4 +145,5 @@ __all__ = [
     "Verdict",
     "hookimpl",
     "no",
+    "read_checkpoint",
 ]

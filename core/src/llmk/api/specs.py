@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import pairwise
 from typing import Any
 
 from llmk.api.checkpoint import Checkpoint
@@ -12,6 +14,23 @@ from llmk.api.host import Host, Probe
 from llmk.api.platform import PlatformFacts
 from llmk.api.query import ParserQuery, Query
 from llmk.api.verdict import OK, Verdict
+
+
+LOCATION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+"""How ``implementation`` and its like are written: ``"module:attribute"``."""
+
+
+class _Checked:
+    """Base of the specs: a malformed one can't be made, so the mistake shows where it was made. Raises ``ValueError``."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for name in ("implementation", "describe", "prepare"):
+            location = getattr(self, name, None)
+            empty = location == "" and name == "prepare"
+            if location is not None and not empty and not LOCATION.fullmatch(location):
+                raise ValueError(f"{name} = {location!r} is not of the form 'module:attribute'")
 
 
 class Tier(IntEnum):
@@ -48,7 +67,7 @@ class TokenBand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelSpec:
+class KernelSpec(_Checked):
     """A candidate for attention, linear, MoE or op sites.
 
     The ``implementation`` is, by kind:
@@ -91,9 +110,22 @@ class KernelSpec:
     """Id of the spec that this one replaces, once the user's config consents."""
     summary: str = ""
 
+    def __post_init__(self) -> None:
+        # Not super(): with slots, the class that the compiler's cell names is not the one that instances have.
+        _Checked.__post_init__(self)
+        if (self.kind == "op") != bool(self.op):
+            raise ValueError(
+                f"kind {self.kind!r} with op {self.op!r}: an op must be named where kind is 'op', and only there"
+            )
+        bands = sorted(self.bands, key=lambda band: band.start)
+        if not bands or any(band.start < 1 or band.start >= band.stop for band in bands):
+            raise ValueError(f"{self.id}: a token band is empty: {self.bands}")
+        if any(left.stop > right.start for left, right in pairwise(bands)):
+            raise ValueError(f"{self.id}: token bands overlap: {self.bands}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlatformSpec:
+class PlatformSpec(_Checked):
     """A platform. ``probe`` must not initialise the device. ``known`` are facts for planning for a machine that is not here."""
 
     id: str
@@ -110,7 +142,7 @@ class PlatformSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizationSpec:
+class QuantizationSpec(_Checked):
     """A way in which weights are stored. ``claims`` says whether a checkpoint is stored so."""
 
     id: str
@@ -123,7 +155,7 @@ class QuantizationSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec:
+class ModelSpec(_Checked):
     """A model family.
 
     ``describe`` names ``f(checkpoint: Checkpoint) -> ModelFacts``, torch-free. ``implementation`` names a class that follows
@@ -139,7 +171,7 @@ class ModelSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParserSpec:
+class ParserSpec(_Checked):
     """A reasoning or tool parser, by the hook that returns it. ``claims`` recognises checkpoints that speak its dialect."""
 
     id: str
@@ -154,7 +186,7 @@ class ParserSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IOProcessorSpec:
+class IOProcessorSpec(_Checked):
     """Turns requests of another shape into prompts, and outputs back. ``implementation`` names its class."""
 
     id: str
@@ -175,7 +207,5 @@ class TunedConfigs:
     overrides: str = ""
 
 
-Spec = (
-    KernelSpec | PlatformSpec | QuantizationSpec | ModelSpec | ParserSpec | IOProcessorSpec | TunedConfigs
-)
+Spec = KernelSpec | PlatformSpec | QuantizationSpec | ModelSpec | ParserSpec | IOProcessorSpec | TunedConfigs
 Supports = Callable[[Query], Verdict]
