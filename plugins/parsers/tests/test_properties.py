@@ -14,14 +14,14 @@ from llmk.testing.parsers import Parser, check_linear, parse
 from llmk_parsers.deepseek_r1 import DeepSeekR1
 from llmk_parsers.hermes import Hermes
 from llmk_parsers.json_value import JsonValue, StringDecoder
+from llmk_parsers.llama3_json import Llama3Json
 from llmk_parsers.qwen3 import Qwen3
 
-PARSERS: dict[str, Any] = {"qwen3": Qwen3, "deepseek_r1": DeepSeekR1, "hermes": Hermes}
-FRAGMENTS = [
-    *("<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_call>\n{", "<", "</t", "\n", " ", "a", "é", "\x00"),
-    *("{", "}", "[", "]", '"', "\\", "\\u", "\\ud83d", "\\ude00", "d8", ":", ",", "null", "1", "<function="),
-    *('{"name": "f", ', '"name": "g"', '"arguments": ', '"parameters": {', '"{\\"a\\": ', '{"x": "<tool_call>"}', "}}"),
-]
+PARSERS: dict[str, Any] = {"qwen3": Qwen3, "deepseek_r1": DeepSeekR1, "hermes": Hermes, "llama3_json": Llama3Json}
+MARKERS = ["<think>", "</think>", "<tool_call>", "</tool_call>", "<tool_call>\n{", "<", "</t", "<|python_tag|>", ";"]
+JUNK = ["\n", " ", "a", "é", "\x00", "{", "}", "[", "]", '"', "\\", "\\u", "\\ud83d", "\\ude00", "d8", ":", ",", "null"]
+MEMBERS = ['{"name": "f", ', '"name": "g"', '"arguments": ', '"parameters": {', '{"x": "<tool_call>"}', "}}"]
+FRAGMENTS = [*MARKERS, *JUNK, *MEMBERS, '{"name": "f", "arguments": {"a": 1}}', '"arguments": "{\\"a\\": ']
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),

@@ -13,9 +13,10 @@ from llmk.api import ParserContext
 from llmk.testing.parsers import check_chunking, parse
 from llmk_parsers.deepseek_r1 import DeepSeekR1
 from llmk_parsers.hermes import Hermes
+from llmk_parsers.llama3_json import Llama3Json
 from llmk_parsers.qwen3 import Qwen3
 
-PARSERS = {"qwen3": Qwen3, "deepseek_r1": DeepSeekR1, "hermes": Hermes}
+PARSERS = {"qwen3": Qwen3, "deepseek_r1": DeepSeekR1, "hermes": Hermes, "llama3_json": Llama3Json}
 
 DISAGREED = {
     "hermes/test_hermes_parser_non_streaming_tool_call_invalid_json_llama_",
@@ -34,7 +35,7 @@ CASES = load()
 
 
 def test_every_recorded_case_is_there() -> None:
-    assert Counter(parser for parser, _ in CASES) == {"deepseek_r1": 2, "hermes": 4, "qwen3": 22}
+    assert Counter(parser for parser, _ in CASES) == {"deepseek_r1": 2, "hermes": 4, "llama3_json": 3, "qwen3": 22}
 
 
 @pytest.mark.parametrize(("parser", "case"), CASES, ids=[f"{parser}:{case['name']}" for parser, case in CASES])

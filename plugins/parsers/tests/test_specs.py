@@ -26,6 +26,7 @@ TEMPLATES = {
     "DeepSeek-R1": ("{{'<｜Assistant｜><think>\\n'}} {{'<｜tool▁calls▁begin｜>'}}", {"deepseek_r1"}),
     "Qwen3-Coder": ("<tool_call>\\n<function=example_function_name>\\n<parameter=name> arguments", set()),
     "GLM-4.5": ("<tool_call>{name}\\n<arg_key>{arguments}</arg_key> <think> enable_thinking", {"qwen3"}),
+    "Llama-3.1": ('<|start_header_id|>ipython {{ \'{"name": function name, "parameters": dictionary\' }}', set()),
     "plain": ("{{ messages[0].content }}", set()),
 }
 
@@ -35,10 +36,8 @@ def test_dialect_is_told_from_the_template(family: str) -> None:
     template, reasoning = TEMPLATES[family]
     query = ParserQuery(checkpoint=Checkpoint(path=Path(), config={}, chat_template=template))
     assert {spec.name for spec in specs.llmk_reasoning_parsers() if spec.claims(query)} == reasoning
-    speaks_hermes = QWEN_TOOLS in template
-    assert {spec.name for spec in specs.llmk_tool_parsers() if spec.claims(query)} == (
-        {"hermes"} if speaks_hermes else set()
-    )
+    tools = {"hermes"} if QWEN_TOOLS in template else {"llama3_json"} if family == "Llama-3.1" else set()
+    assert {spec.name for spec in specs.llmk_tool_parsers() if spec.claims(query)} == tools
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.id)

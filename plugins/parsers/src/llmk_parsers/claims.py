@@ -33,11 +33,6 @@ def llama3_json(query: ParserQuery) -> Verdict:
     return _mentions(query, "<|start_header_id|>", "ipython", "parameters") & _lacks(query, "<tool_call>", "pythonic")
 
 
-def mistral(query: ParserQuery) -> Verdict:
-    """The ``[TOOL_CALLS]`` token."""
-    return _mentions(query, "[TOOL_CALLS]")
-
-
 def _template(query: ParserQuery) -> str:
     return query.checkpoint.chat_template or ""
 

@@ -38,4 +38,11 @@ def llmk_tool_parsers() -> list[ParserSpec]:
             claims=claims.hermes,
             summary="JSON objects between <tool_call> tags",
         ),
+        ParserSpec(
+            id="parsers.llama3_json",
+            name="llama3_json",
+            implementation="llmk_parsers.llama3_json:Llama3Json",
+            claims=claims.llama3_json,
+            summary="bare JSON objects with a name and parameters",
+        ),
     ]

@@ -1,0 +1,80 @@
+"""Tool calls as bare JSON objects, ``{"name": ..., "parameters": {...}}``, divided by ``;``: Llama 3.1 to 3.3."""
+
+from __future__ import annotations
+
+import re
+
+from llmk.api import ParserContext
+from llmk_parsers.json_value import JsonValue
+from llmk_parsers.machine import markers
+from llmk_parsers.tool_machine import ToolMachine
+
+_TAG = "<|python_tag|>"
+_BEGINS = markers(_TAG, "{")
+_SPACE = re.compile(r"\s*")
+_BETWEEN = re.compile(r"[\s;,]*")
+
+
+class Llama3Json(ToolMachine):
+    """Any object in the text may be a call; one that isn't is text as a whole, with whatever is inside of it."""
+
+    STRICT = True
+
+    def __init__(self, context: ParserContext) -> None:
+        super().__init__(context)
+        self._state = self._content
+        self._other = JsonValue()
+
+    def _content(self) -> bool:
+        text, marker = self._read_until(_BEGINS)
+        self._say(text)
+        if marker == _TAG:
+            self._opening.append(marker)
+            self._state = self._behind_tag
+        elif marker:
+            self._at -= len(marker)
+            self._begin_object()
+            self._state = self._in_object
+        return bool(marker)
+
+    def _behind_tag(self) -> bool:
+        return self._between(_SPACE)
+
+    def _behind_call(self) -> bool:
+        return self._between(_BETWEEN)
+
+    def _between(self, skip: re.Pattern[str]) -> bool:
+        found = skip.match(self._text, self._at)
+        skipped = found.group() if found else ""
+        self._at += len(skipped)
+        self._opening.append(skipped)
+        if self._at == len(self._text) and not self._ended:
+            return False
+        if self._text.startswith("{", self._at):
+            self._begin_object()
+            self._state = self._in_object
+        else:
+            self._give_up()
+            self._state = self._content
+        return True
+
+    def _in_object(self) -> bool:
+        called = self._read_object()
+        if called is None:
+            return False
+        if called:
+            self._state = self._behind_call
+        else:
+            self._other = JsonValue()
+            self._other.feed(self._object.raw, 0)
+            self._state = self._in_other_object
+        return True
+
+    def _in_other_object(self) -> bool:
+        start = self._at
+        self._at = self._other.feed(self._text, start)
+        self._say(self._text[start : self._at])
+        if self._other.complete or self._other.stopped:
+            self._state = self._content
+            return True
+        return False
