@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from torch import Tensor
+
 from llmk.api import AttentionQuery, AttentionStep, PlatformFacts
 from llmk.reference.attend import attend_fused, attend_plain
 from llmk.reference.attention import AttentionMeta, ReferenceAttention
 from llmk.reference.specs import supports_attention
-from torch import Tensor
 
 FACTS = PlatformFacts(name="test", arch="any", device_type="cpu")
 DEVICE = torch.device("cpu")

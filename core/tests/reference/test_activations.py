@@ -1,0 +1,65 @@
+"""Gated activations against float64 formulas."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from llmk.reference.activations import ACTIVATIONS, make_gate_up_silu, silu_and_mul
+from llmk.reference.embedding import embedding
+from llmk.reference.linear import linear, linear_dequantized
+from llmk.reference.quantize import quantize_int8_channel
+from llmk.reference.quantized_weight import prepare_int8_channel
+
+BOUND = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+
+
+def tanh_gelu(x: Tensor) -> Tensor:
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+FORMULAS = {
+    "silu": lambda x: x / (1 + torch.exp(-x)),
+    "gelu": lambda x: 0.5 * x * (1 + torch.erf(x / math.sqrt(2))),
+    "gelu_tanh": tanh_gelu,
+}
+
+
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+@pytest.mark.parametrize("shape", [(1, 2), (3, 14), (2, 5, 34)])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_gated_activations(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = (2 * torch.randn(shape)).to(dtype)
+    out = ACTIVATIONS[name](x)
+    half = shape[-1] // 2
+    expected = FORMULAS[name](x[..., :half].double()) * x[..., half:].double()
+    assert out.dtype == dtype
+    assert float((out.double() - expected).norm() / expected.norm()) < BOUND[dtype]
+
+
+def test_gate_up_silu_is_the_product_and_then_the_activation() -> None:
+    torch.manual_seed(0)
+    x, weight, bias = torch.randn(3, 10), torch.randn(16, 10), torch.randn(16)
+    op = make_gate_up_silu({"linear": linear, "silu_and_mul": silu_and_mul})
+    both = x.double() @ weight.double().T + bias.double()
+    expected = FORMULAS["silu"](both[:, :8]) * both[:, 8:]
+    torch.testing.assert_close(op(x, weight, bias).double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_gate_up_silu_passes_on_what_its_linear_kernel_prepared() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(3, 10), torch.randn(16, 10)
+    prepared = prepare_int8_channel(quantize_int8_channel(weight))
+    op = make_gate_up_silu({"linear": linear_dequantized, "silu_and_mul": silu_and_mul})
+    expected = silu_and_mul(x @ prepared.dequantize(torch.float32).T)
+    torch.testing.assert_close(op(x, prepared, None), expected)
+
+
+def test_embedding() -> None:
+    weight = torch.randn(11, 6).to(torch.bfloat16)
+    ids = torch.tensor([10, 0, 3, 3])
+    assert torch.equal(embedding(ids, weight), torch.stack([weight[i] for i in ids.tolist()]))

@@ -1,0 +1,71 @@
+"""Norms against ``transformers`` and float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
+from llmk.reference.norms import make_add_rms_norm, rms_norm, rms_norm_plus_one
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+BOUND = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 6e-3}
+
+
+def exact(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    wide = x.double()
+    return weight.double() * wide / (wide.square().mean(-1, keepdim=True) + eps).sqrt()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(1, 7), (5, 64), (3, 2, 33), (1, 1024), (0, 16)])
+def test_rms_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, weight = (3 * torch.randn(shape)).to(dtype), torch.randn(shape[-1]).to(dtype)
+    out = rms_norm(x, weight, 1e-5)
+    theirs = LlamaRMSNorm(shape[-1], 1e-5).to(dtype)
+    theirs.weight.data = weight
+    assert out.dtype == dtype
+    assert torch.equal(out, theirs(x))
+    assert float((out.double() - exact(x, weight, 1e-5)).norm()) <= BOUND[dtype] * float(exact(x, weight, 1e-5).norm())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_rms_norm_plus_one(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(5, 96).to(dtype), torch.randn(96).to(dtype)
+    theirs = GemmaRMSNorm(96, 1e-6).to(dtype)
+    theirs.weight.data = weight
+    assert torch.equal(rms_norm_plus_one(x, weight, 1e-6), theirs(x))
+
+
+def test_large_values_do_not_overflow_in_half_precision() -> None:
+    x = torch.full((1, 8), 60000.0, dtype=torch.float16)
+    torch.testing.assert_close(rms_norm(x, torch.ones(8, dtype=torch.float16), 1e-6), torch.ones_like(x))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_add_rms_norm(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, residual, weight = torch.randn(4, 40).to(dtype), torch.randn(4, 40).to(dtype), torch.randn(40).to(dtype)
+    kept = x.clone(), residual.clone()
+    normed, total = make_add_rms_norm({"rms_norm": rms_norm})(x, residual, weight, 1e-6)
+    assert torch.equal(total, x + residual)
+    assert torch.equal(normed, rms_norm(x + residual, weight, 1e-6))
+    assert torch.equal(x, kept[0])
+    assert torch.equal(residual, kept[1])
+
+
+def test_add_rms_norm_uses_the_norm_that_it_was_given() -> None:
+    op = make_add_rms_norm({"rms_norm": lambda x, weight, eps: x * 0 + eps})
+    normed, _ = op(torch.ones(2, 4), torch.ones(2, 4), torch.ones(4), 0.5)
+    assert bool((normed == 0.5).all())
+
+
+def test_rows_do_not_depend_on_the_batch() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(37, 100), torch.randn(100)
+    together = rms_norm(x, weight, 1e-6)
+    for row in range(37):
+        assert torch.equal(rms_norm(x[row : row + 1], weight, 1e-6)[0], together[row])
