@@ -13,6 +13,7 @@ import jinja2
 
 from llmk.api import Checkpoint, EngineDead, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
 from llmk.engine.client import EngineInfo
+from llmk.engine.intake import default_params
 from llmk.engine.request import EngineStats, SamplingParams, TokenLogprobs
 
 TEMPLATE = (
@@ -65,6 +66,7 @@ class ScriptedEngine:
     script: str = "Hello there."
     chunk: int = 3
     finish_reason: str = "stop"
+    stop_reason: str | None = "."
     gate: asyncio.Event | None = None
     fail: Exception | None = None
     healthy: bool = True
@@ -88,7 +90,11 @@ class ScriptedEngine:
     def stats(self) -> EngineStats:
         return EngineStats(running=self.running, total_blocks=64, used_blocks=self.running)
 
-    async def check_health(self) -> None:
+    @property
+    def default_params(self) -> SamplingParams:
+        return default_params(self.generation_config)
+
+    async def check_health(self, timeout: float) -> None:
         if not self.healthy:
             raise EngineDead("the engine's loop does not answer")
 
@@ -121,7 +127,7 @@ class ScriptedEngine:
             token_ids=ids,
             logprobs=[TokenLogprobs(id, -0.25, 1, top) for id in ids] if params.logprobs is not None else [],
             finish_reason=finish,
-            stop_reason="." if finish == "stop" else None,
+            stop_reason=self.stop_reason if finish == "stop" else None,
             num_prompt_tokens=num_prompt,
             num_cached_tokens=4,
         )

@@ -132,6 +132,12 @@ def test_logprobs(client: TestClient, engine: ScriptedEngine) -> None:
     assert client.post(PATH, json={**BODY, "logprobs": False}).json()["choices"][0]["logprobs"] is None
 
 
+def test_the_token_that_ends_the_text_has_no_logprobs(client: TestClient, engine: ScriptedEngine) -> None:
+    engine.script, engine.stop_reason = "ab", None
+    body = {**BODY, "logprobs": True}
+    assert len(client.post(PATH, json=body).json()["choices"][0]["logprobs"]["content"]) == 1
+
+
 def test_history_reaches_the_template(client: TestClient, engine: ScriptedEngine) -> None:
     call = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
     messages = [
@@ -189,7 +195,7 @@ def test_a_parser_sees_its_request(serve: Callable[..., TestClient], engine: Scr
 
 
 def test_tools_without_a_parser_are_refused(serve: Callable[..., TestClient]) -> None:
-    client = serve(Dialect(why_no_tools="nobody claims the checkpoint"))
+    client = serve(Dialect(why={"tool": "nobody claims the checkpoint"}))
     error = client.post(PATH, json={**BODY, "tools": TOOLS}).json()["error"]
     assert error["param"] == "tools"
     assert "nobody claims the checkpoint" in error["message"]

@@ -11,7 +11,7 @@ from llmk.config import flags
 
 if TYPE_CHECKING:
     from llmk.config import Settings
-    from llmk.engine.frontend import AsyncLLM
+    from llmk.serve.service import Service
 
 SECTIONS = ("model", "platform", "select", "plugins", "engine", "scheduler", "cache", "server")
 
@@ -43,8 +43,9 @@ def _check_name(settings: Settings) -> None:
         )
 
 
-def _announce(engine: AsyncLLM, url: str) -> None:
+def _announce(service: Service, url: str) -> None:
     from llmk.kernel.report import render_table
 
-    print(render_table(engine.boot.plan), file=sys.stderr)
+    engine = service.engine
+    print("\n".join((render_table(engine.boot.plan), *service.dialect.lines())), file=sys.stderr)
     print(f"serving {engine.model_name} on {url}", flush=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar
 from urllib.parse import urlsplit
 
@@ -89,7 +89,7 @@ class RemoteTalk:
     def __init__(self, url: str, api_key: str | None) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
         connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._connect = lambda: connect(parts.netloc)
+        self._connect: Callable[[], http.client.HTTPConnection] = lambda: connect(parts.netloc)
         self._base = parts.path.rstrip("/").removesuffix("/v1")
         self._headers = {
             "content-type": "application/json",

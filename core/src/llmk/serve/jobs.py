@@ -11,7 +11,7 @@ from llmk.api import ParserContext, RequestError
 from llmk.serve.parsing import Chain, Dialect
 from llmk.serve.protocol.chat import ChatRequest, Message
 from llmk.serve.protocol.completions import CompletionRequest
-from llmk.serve.protocol.sampling import GENERATION_DEFAULTS, in_vocabulary
+from llmk.serve.protocol.sampling import in_vocabulary
 from llmk.serve.stream import Job
 from llmk.serve.template import ChatTemplate
 
@@ -27,8 +27,6 @@ class Jobs:
     def __init__(self, engine: AsyncLLM, dialect: Dialect) -> None:
         self._engine = engine
         self._dialect = dialect
-        given = engine.boot.checkpoint.generation_config
-        self._defaults = {name: given[name] for name in GENERATION_DEFAULTS if given.get(name) is not None}
         self.template = ChatTemplate(engine.tokenizer.chat_template)
 
     def chat(self, request: ChatRequest, id: str) -> Job:
@@ -45,7 +43,7 @@ class Jobs:
             template_options=options,
         )
         params = request.sampling_params(
-            self._defaults,
+            self._engine.default_params,
             self._engine.info.vocab_size,
             max_tokens=request.token_limit,
             logprobs=request.num_logprobs,
@@ -63,7 +61,10 @@ class Jobs:
     def text(self, request: CompletionRequest, id: str) -> Job:
         """The job of a text completion, which no parser reads. Raises :class:`~llmk.api.RequestError`."""
         params = request.sampling_params(
-            self._defaults, self._engine.info.vocab_size, max_tokens=request.max_tokens, logprobs=request.logprobs
+            self._engine.default_params,
+            self._engine.info.vocab_size,
+            max_tokens=request.max_tokens,
+            logprobs=request.logprobs,
         )
         return Job(
             id=id,
@@ -105,7 +106,11 @@ class Jobs:
             raise RequestError("the model's chat template can't present tools", param="tools")
         if self._dialect.tools is None:
             hint = "name one with --select.tool-parser.use"
-            raise RequestError(f"tool calls can't be read: {self._dialect.why_no_tools}", param="tools", hint=hint)
+            raise RequestError(
+                f"tool calls can't be read: {self._dialect.why.get('tool', 'there is no tool parser')}",
+                param="tools",
+                hint=hint,
+            )
 
 
 def _generation(request: ChatRequest) -> dict[str, bool]:

@@ -25,13 +25,13 @@ BACKLOG = 2048
 LAST_WORDS = 2.0
 """Seconds that answers which were cut short get to tell their clients so."""
 
-Ready = Callable[[AsyncLLM, str], None]
+Ready = Callable[[Service, str], None]
 
 
 def serve(settings: Settings, ready: Ready) -> None:
     """Serves until SIGTERM or SIGINT, then drains; a second signal stops at once.
 
-    ``ready`` is called with the engine and the server's URL once requests are answered. Raises
+    ``ready`` is called with the service and the server's URL once requests are answered. Raises
     :class:`~llmk.api.PortInUse` before any model is loaded, and whatever the engine's start raises.
     """
     config = settings.config.server
@@ -77,19 +77,20 @@ async def _run(settings: Settings, listener: socket.socket, ready: Ready) -> Non
             logger.info("stopped before the model was loaded")
             return
         try:
-            server = _Server(Service(engine, Dialect.choose(engine.boot), settings.config.server))
+            service = Service(engine, Dialect.choose(engine.boot), settings.config.server)
+            server = Server(service)
             on_signal.append(server.stop)
             serving = asyncio.create_task(server.serve([listener]))
             while not server.started and not serving.done():
                 await asyncio.sleep(0.01)
             if not server.should_exit:
-                ready(engine, url_of(listener))
+                ready(service, url_of(listener))
             await serving
         finally:
             await engine.close()
 
 
-class _Server(uvicorn.Server):
+class Server(uvicorn.Server):
     """uvicorn, with a drain that ends answers in words and an exit status of 0."""
 
     def __init__(self, service: Service) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from llmk.api import Event, ParserContext, ReasoningParser, TextDelta, ToolParser
@@ -30,7 +30,8 @@ class Dialect:
 
     reasoning: ParserKind | None = None
     tools: ParserKind | None = None
-    why_no_tools: str = "no tool parser was chosen for the model"
+    why: Mapping[str, str] = field(default_factory=dict)
+    """Of each kind (``"reasoning"``, ``"tool"``), why it was chosen, or none."""
 
     @classmethod
     def choose(cls, boot: Any) -> Dialect:
@@ -43,7 +44,13 @@ class Dialect:
             if chosen is not None:
                 create = load_object(chosen.spec.implementation, plugin=chosen.plugin)
                 kinds[kind] = ParserKind(chosen.spec.id, create, chosen.spec.special_tokens)
-        return cls(kinds["reasoning"], kinds["tool"], reasons["tool"])
+        return cls(kinds["reasoning"], kinds["tool"], reasons)
+
+    def lines(self) -> list[str]:
+        """What was chosen, for the start-up table."""
+        chosen = {"reasoning": self.reasoning, "tool": self.tools}
+        ids = {kind: parser.id if parser else "none" for kind, parser in chosen.items()}
+        return [f"{kind} parser  {id}: {self.why.get(kind, '')}" for kind, id in ids.items()]
 
     def chain(self, context: ParserContext) -> Chain:
         """The parsers of one choice; tools are looked for only where the request brings some."""
@@ -69,7 +76,8 @@ class Chain:
 
     def push(self, text: str) -> list[Event]:
         """What is certain after the next piece of model text. Raises :class:`ParserFailed`."""
-        self.split = events = [TextDelta(text)] if text else []
+        events: list[Event] = [TextDelta(text)] if text else []
+        self.split = events
         for at, (id, parser) in enumerate(self._stages):
             with _guard(id):
                 events = _through(parser, events)

@@ -34,6 +34,7 @@ class Service:
         self.created = int(time.time())
         self.stopping = asyncio.Event()
         self.metrics = Metrics(engine)
+        self.dialect = dialect
         self.jobs = Jobs(engine, dialect)
         self._preparer = ThreadPoolExecutor(1, thread_name_prefix="llmk-prepare")
 

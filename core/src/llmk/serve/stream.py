@@ -124,7 +124,13 @@ async def answer(engine: Engine, job: Job, usage: Usage) -> AsyncGenerator[Choic
             if choice is None:
                 choice = choices[index] = _Choice(job.chain())
             events, finish_reason = choice.take(delta, usage)
-            yield ChoiceDelta(index, events, delta.logprobs, finish_reason, delta.stop_reason)
+            yield ChoiceDelta(index, events, _spoken(delta, job.params), finish_reason, delta.stop_reason)
+
+
+def _spoken(delta: GenerationDelta, params: SamplingParams) -> Sequence[TokenLogprobs]:
+    """Log-probabilities of tokens that are part of the text: not of the token that ended it."""
+    silent = delta.finish_reason == "stop" and not isinstance(delta.stop_reason, str) and not params.include_stop
+    return delta.logprobs[:-1] if silent else delta.logprobs
 
 
 def _part_id(job: Job, at: int) -> str:

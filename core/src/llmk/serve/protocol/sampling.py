@@ -15,8 +15,8 @@ from llmk.serve.protocol.base import Body, Refused, RequestModel
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 Text = Annotated[str, Field(min_length=1)]
 
-GENERATION_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""Values that a checkpoint's ``generation_config.json`` may set for requests that don't."""
+_DEFAULTED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+"""Fields that the checkpoint may have a say on where requests have none."""
 
 COMMON_REFUSED = {
     "service_tier": Refused("there is one tier", ("auto", "default")),
@@ -85,7 +85,7 @@ class SamplingFields(Body):
 
     def sampling_params(
         self,
-        defaults: Mapping[str, Any],
+        defaults: SamplingParams,
         vocab_size: int,
         *,
         max_tokens: int | None,
@@ -96,9 +96,9 @@ class SamplingFields(Body):
 
         Raises :class:`~llmk.api.RequestError`, naming the field.
         """
-        chosen = {name: getattr(self, name) for name in GENERATION_DEFAULTS if getattr(self, name) is not None}
+        chosen = {name: getattr(self, name) for name in _DEFAULTED}
         return SamplingParams(
-            **{**{name: defaults[name] for name in GENERATION_DEFAULTS if name in defaults}, **chosen},
+            **{name: getattr(defaults, name) if value is None else value for name, value in chosen.items()},
             n=self.n,
             max_tokens=max_tokens,
             min_tokens=self.min_tokens,

@@ -14,11 +14,13 @@ from llmk.serve.service import Service, service
 
 router = APIRouter()
 
+HEALTH_SECONDS = 1.0
+
 
 @router.get("/health")
 async def health(service: Annotated[Service, Depends(service)]) -> Response:
     """200 if the engine's loop answers within a second; an error object with 503 otherwise."""
-    await service.engine.check_health()
+    await service.engine.check_health(timeout=HEALTH_SECONDS)
     return Reply({"status": "ok"})
 
 
