@@ -11,26 +11,27 @@ from llmk.engine.request import EngineOutputs, EngineRequest
 
 
 class EngineInfo(msgspec.Struct, kw_only=True):
-    """What a front end must know of its engine. ``plan`` is :meth:`llmk.api.Plan.to_dict`'s."""
+    """What a front end must know of its engine. ``plan`` is :meth:`llmk.api.Plan.to_dict`'s; ``pickled_plan`` is the
+    plan itself, where it comes from another process.
+    """
 
     max_model_len: int
     vocab_size: int
     block_size: int
     num_blocks: int
     plan: dict[str, Any]
+    pickled_plan: bytes = b""
 
 
 class EngineClient(Protocol):
-    """The one interface. Errors in the engine reach :meth:`next_outputs` as :class:`~llmk.api.EngineDead` with the
-    cause.
+    """The one interface. Where the engine is gone, every method but :meth:`close` raises
+    :class:`~llmk.api.EngineDead` with the cause.
     """
 
     info: EngineInfo
 
     async def add(self, requests: list[EngineRequest]) -> None:
-        """Queues sequences. Raises :class:`~llmk.api.Overloaded` where the queue is full,
-        :class:`~llmk.api.EngineDead`.
-        """
+        """Queues sequences."""
         ...
 
     async def abort(self, ids: Iterable[str]) -> None:

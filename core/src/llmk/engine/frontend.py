@@ -1,0 +1,229 @@
+"""The asynchronous front end: prompts in, text out, whatever runs the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import pickle
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from llmk.api import EngineDead, LlmkError, Overloaded, RequestError
+from llmk.engine.client import EngineClient, EngineInfo
+from llmk.engine.failure import Failure
+from llmk.engine.intake import Intake, default_params
+from llmk.engine.output import GenerationDelta, SequenceOutput
+from llmk.engine.request import EngineRequest, EngineStats, SamplingParams, TokenOutput
+from llmk.engine.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from llmk.config import Settings
+    from llmk.kernel.boot import Boot
+
+__all__ = ["AsyncLLM", "GenerationDelta"]
+
+logger = logging.getLogger(__name__)
+
+
+class AsyncLLM:
+    """A model that answers many requests at once. Make one with :meth:`start`, and :meth:`close` it."""
+
+    def __init__(self, boot: Boot, client: EngineClient, tokenizer: Tokenizer) -> None:
+        config = boot.settings.config
+        self.boot = boot
+        self.tokenizer = tokenizer
+        self.info: EngineInfo = client.info
+        self.model_name = config.model.served_name or boot.checkpoint.path.name
+        self.default_params = default_params(boot.checkpoint.generation_config)
+        self.stats = EngineStats(total_blocks=self.info.num_blocks)
+        self._client = client
+        self._intake = Intake(
+            tokenizer,
+            max_model_len=self.info.max_model_len,
+            vocab_size=self.info.vocab_size,
+            seed=config.engine.seed,
+        )
+        self._max_sequences = config.scheduler.max_num_seqs + config.scheduler.max_waiting
+        self._requests: dict[str, _Stream] = {}
+        self._streams: dict[str, _Stream] = {}
+        self._pump = asyncio.create_task(self._deliver(), name="llmk-outputs")
+
+    @classmethod
+    async def start(cls, settings: Settings, *, in_process: bool = False) -> AsyncLLM:
+        """Resolves the plan and starts the engine, in a process of its own or (``in_process``) in a thread of this one.
+
+        Raises whatever keeps the model from being served, as :class:`~llmk.api.LlmkError`.
+        """
+        from llmk.kernel.boot import boot as start_up
+
+        boot = await asyncio.to_thread(start_up, settings, verify=in_process)
+        model = boot.settings.config.model
+        tokenizer = await asyncio.to_thread(
+            Tokenizer.load, boot.checkpoint, folder=model.tokenizer, chat_template=model.chat_template
+        )
+        if in_process:
+            return cls(boot, await _start_thread(boot), tokenizer)
+        client, boot = await _start_process(boot)
+        return cls(boot, client, tokenizer)
+
+    async def generate(
+        self,
+        prompt: str | list[int],
+        params: SamplingParams,
+        *,
+        request_id: str,
+        priority: int = 0,
+        cache_salt: str = "",
+    ) -> AsyncGenerator[GenerationDelta, None]:
+        """Yields what comes to each of ``params.n`` choices, until all have ended. Closing the iterator aborts.
+
+        Requests with a lower ``priority`` go first; those with different ``cache_salt`` share no cached prefix.
+
+        Raises:
+            ContextLengthExceeded: where the prompt leaves no room for a token.
+            RequestError: where prompt or parameters can't be served, or ``request_id`` is in use.
+            Overloaded: where too many sequences run and wait.
+            EngineDead: where the engine is gone.
+        """
+        if request_id in self._requests:
+            raise RequestError(f"a request with the id {request_id!r} is being answered")
+        sequences = self._intake.sequences(prompt, params, id=request_id, priority=priority, cache_salt=cache_salt)
+        if len(self._streams) + len(sequences) > self._max_sequences:
+            raise Overloaded(f"{len(self._streams)} sequences run and wait; no more than {self._max_sequences} may")
+        stream = self._open(request_id, sequences, params)
+        try:
+            await self._client.add(sequences)
+            unfinished = len(sequences)
+            while unfinished:
+                delta = await stream.next()
+                unfinished -= delta.finish_reason is not None
+                yield delta
+        finally:
+            await self._forget(request_id, stream)
+
+    async def abort(self, request_id: str) -> None:
+        """Ends a request. Who iterates over it gets a last delta with the finish reason ``"abort"`` for each choice."""
+        stream = self._requests.get(request_id)
+        if stream is not None:
+            ids = list(stream.sequences)
+            for id in ids:
+                self._take(TokenOutput(id=id, finish_reason="abort"))
+            await self._client.abort(ids)
+
+    async def check_health(self, timeout: float = 5.0) -> None:
+        """Raises :class:`~llmk.api.EngineDead` unless the engine's loop answers within ``timeout`` seconds."""
+        await self._client.check_health(timeout)
+
+    async def close(self) -> None:
+        """Stops the engine; requests that are being answered fail. Idempotent."""
+        self._pump.cancel()
+        await asyncio.gather(self._pump, return_exceptions=True)
+        self._fail(EngineDead("the engine was closed"))
+        await self._client.close()
+
+    def _open(self, request_id: str, sequences: list[EngineRequest], params: SamplingParams) -> _Stream:
+        stream = self._requests[request_id] = _Stream()
+        for index, sequence in enumerate(sequences):
+            stream.sequences[sequence.id] = SequenceOutput(
+                params,
+                self.tokenizer.detokenizer(params.skip_special_tokens),
+                index=index,
+                num_prompt_tokens=len(sequence.prompt_token_ids),
+            )
+            self._streams[sequence.id] = stream
+        return stream
+
+    async def _forget(self, request_id: str, stream: _Stream) -> None:
+        """Drops a request, and ends in the engine what has not ended. Nothing here waits, so nothing can interrupt
+        it.
+        """
+        del self._requests[request_id]
+        ids = list(stream.sequences)
+        for id in ids:
+            del self._streams[id]
+        if ids:
+            with contextlib.suppress(EngineDead):
+                await self._client.abort(ids)
+
+    async def _deliver(self) -> None:
+        """Hands out what the engine sends, until it is gone."""
+        try:
+            while True:
+                outputs = await self._client.next_outputs()
+                self.stats = outputs.stats
+                stopped = [output.id for output in outputs.outputs if self._take(output)]
+                if stopped:
+                    await self._client.abort(stopped)
+        except EngineDead as error:
+            logger.error("%s", error)
+            self._fail(error)
+
+    def _take(self, output: TokenOutput) -> bool:
+        """Hands an output to its request; returns whether the engine must be told that the sequence has ended."""
+        stream = self._streams.get(output.id)
+        if stream is None:
+            return False
+        try:
+            ended = stream.take(output)
+        except Exception as error:
+            logger.exception("the output of %s could not be read", output.id)
+            stream.fail(LlmkError(f"the output could not be read: {type(error).__name__}: {error}"))
+            return False
+        if ended:
+            del self._streams[output.id]
+        return ended and output.finish_reason is None
+
+    def _fail(self, error: EngineDead) -> None:
+        for stream in self._requests.values():
+            stream.fail(EngineDead(error.message, hint=error.hint))
+
+
+class _Stream:
+    """A request that is being answered: its sequences that have not ended, and what was not yet taken from it."""
+
+    def __init__(self) -> None:
+        self.sequences: dict[str, SequenceOutput] = {}
+        self._ready: asyncio.Queue[GenerationDelta | LlmkError] = asyncio.Queue()
+
+    def take(self, output: TokenOutput) -> bool:
+        """Adds an output; returns whether its sequence has ended."""
+        if output.finish_reason == "error":
+            del self.sequences[output.id]
+            self.fail(Failure(code=output.error_code, message=output.error).error())
+            return True
+        delta = self.sequences[output.id].take(output)
+        self._ready.put_nowait(delta)
+        if delta.finish_reason is None:
+            return False
+        del self.sequences[output.id]
+        return True
+
+    def fail(self, error: LlmkError) -> None:
+        """Ends the request with ``error``, once what came before has been taken."""
+        self._ready.put_nowait(error)
+
+    async def next(self) -> GenerationDelta:
+        """Waits for the next delta; raises what the request failed with."""
+        item = await self._ready.get()
+        if isinstance(item, LlmkError):
+            raise item
+        return item
+
+
+async def _start_thread(boot: Boot) -> EngineClient:
+    """An engine in a thread. Imports torch only here."""
+    from llmk.engine.launch import build_core
+    from llmk.engine.local import LocalClient
+
+    return await LocalClient.start(lambda: build_core(boot))
+
+
+async def _start_process(boot: Boot) -> tuple[EngineClient, Boot]:
+    """An engine in its own process, and the boot with the plan that could be loaded there."""
+    from llmk.engine.process import ProcessClient
+    from llmk.engine.worker import pack
+
+    client = await ProcessClient.start(pack(boot), builder="llmk.engine.worker:build")
+    return client, replace(boot, plan=pickle.loads(client.info.pickled_plan))

@@ -1,0 +1,202 @@
+"""The synchronous front end: a batch of prompts in, their completions out, with the engine in this thread."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, cast
+
+from tqdm import tqdm
+
+from llmk.api import LlmkError, RequestError
+from llmk.engine.chat_template import Message
+from llmk.engine.failure import Failure
+from llmk.engine.intake import Intake, default_params
+from llmk.engine.output import CompletionOutput, GenerationDelta, RequestOutput, SequenceOutput
+from llmk.engine.request import EngineRequest, SamplingParams
+from llmk.engine.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from llmk.engine.core import EngineCore
+
+Prompt = str | list[int]
+
+
+class LLM:
+    """A model for batches of prompts.
+
+    ``model`` is a checkpoint folder; empty, the demo model. Settings are named by section (``cache={"num_blocks":
+    64}``), by dotted path (``**{"cache.num_blocks": 64}``), or by their own name where that is clear
+    (``max_num_seqs=8``; those of the section ``model`` go first: ``dtype="float32"``). ``llmk.toml`` and the
+    environment count as they do for the server.
+
+    Raises whatever keeps the model from being served, as :class:`~llmk.api.LlmkError`.
+    """
+
+    def __init__(self, model: str = "", **settings: Any) -> None:
+        from llmk.config import load
+        from llmk.engine.launch import build_core
+        from llmk.kernel.boot import boot
+
+        flags = dict(dotted(settings))
+        if model:
+            flags["model.path"] = model
+        self.boot = boot(load(flags))
+        config = self.boot.settings.config
+        self.tokenizer = Tokenizer.load(
+            self.boot.checkpoint, folder=config.model.tokenizer, chat_template=config.model.chat_template
+        )
+        core, self.info = build_core(self.boot)
+        self.default_params = default_params(self.boot.checkpoint.generation_config)
+        self._core: EngineCore | None = core
+        self._ids = itertools.count()
+        self._intake = Intake(
+            self.tokenizer,
+            max_model_len=self.info.max_model_len,
+            vocab_size=self.info.vocab_size,
+            seed=config.engine.seed,
+        )
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Completes prompts (texts or token ids), all at once; returns one output per prompt, in their order.
+
+        ``sampling_params`` are for all prompts or one per prompt; ``None``: the checkpoint's own. Raises
+        :class:`~llmk.api.RequestError` for a prompt or parameter that can't be served.
+        """
+        batch = _as_batch(prompts)
+        params = self._params_for(len(batch), sampling_params)
+        return self._run(
+            [_Job(self._intake, next(self._ids), p, sp) for p, sp in zip(batch, params, strict=True)], use_tqdm
+        )
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        **template_options: Any,
+    ) -> list[RequestOutput]:
+        """Answers one conversation, or several at once. ``template_options`` go to the checkpoint's chat template."""
+        several = not messages or not isinstance(messages[0], Mapping)
+        conversations = cast("Sequence[Sequence[Message]]", messages if several else [messages])
+        prompts = [self.tokenizer.render_chat(c, tools, **template_options) for c in conversations]
+        outputs = self.generate(
+            [self.tokenizer.encode(prompt, add_special_tokens=False) for prompt in prompts], sampling_params, use_tqdm
+        )
+        for output, prompt in zip(outputs, prompts, strict=True):
+            output.prompt = prompt
+        return outputs
+
+    def close(self) -> None:
+        """Frees the model and its cache. Idempotent."""
+        self._core = None
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _params_for(
+        self, count: int, params: SamplingParams | Sequence[SamplingParams] | None
+    ) -> Sequence[SamplingParams]:
+        if params is None or isinstance(params, SamplingParams):
+            return [params or self.default_params] * count
+        if len(params) != count:
+            raise RequestError(f"there are {count} prompts and {len(params)} sampling parameters")
+        return params
+
+    def _run(self, jobs: list[_Job], use_tqdm: bool) -> list[RequestOutput]:
+        if self._core is None:
+            raise LlmkError("this LLM was closed")
+        open_sequences: dict[str, tuple[_Job, SequenceOutput]] = {}
+        for job in jobs:
+            for index, sequence in enumerate(job.sequences):
+                detokenizer = self.tokenizer.detokenizer(job.params.skip_special_tokens)
+                open_sequences[sequence.id] = job, SequenceOutput(job.params, detokenizer, index=index)
+        progress = tqdm(total=len(open_sequences), desc="generating", unit="sequence", disable=not use_tqdm)
+        try:
+            for job in jobs:
+                for sequence in job.sequences:
+                    self._core.add(sequence)
+            with progress:
+                for job, delta in _stepped(self._core, open_sequences):
+                    job.add(delta)
+                    progress.update(delta.finish_reason is not None)
+        finally:
+            self._core.abort(open_sequences)
+        return [job.output for job in jobs]
+
+
+class _Job:
+    """A prompt that is being completed."""
+
+    def __init__(self, intake: Intake, number: int, prompt: Prompt, params: SamplingParams) -> None:
+        self.params = params
+        self.sequences: list[EngineRequest] = intake.sequences(prompt, params, id=str(number))
+        self.output = RequestOutput(
+            prompt=prompt if isinstance(prompt, str) else None,
+            prompt_token_ids=self.sequences[0].prompt_token_ids,
+            outputs=[CompletionOutput(index) for index in range(params.n)],
+        )
+
+    def add(self, delta: GenerationDelta) -> None:
+        """Adds what came next to one of the choices."""
+        self.output.outputs[delta.index].add(delta)
+        self.output.num_cached_tokens = max(self.output.num_cached_tokens, delta.num_cached_tokens)
+
+
+def _stepped(
+    core: EngineCore, open_sequences: dict[str, tuple[_Job, SequenceOutput]]
+) -> Iterator[tuple[_Job, GenerationDelta]]:
+    """Steps until all sequences have ended, and takes each out when it has."""
+    while open_sequences:
+        for output in core.step().outputs:
+            if output.finish_reason == "error":
+                del open_sequences[output.id]
+                raise Failure(code=output.error_code, message=output.error).error()
+            job, sequence = open_sequences[output.id]
+            delta = sequence.take(output)
+            if delta.finish_reason is not None:
+                del open_sequences[output.id]
+                core.abort([output.id])
+            yield job, delta
+
+
+def _as_batch(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    if isinstance(prompts, str) or (prompts and isinstance(prompts[0], int)):
+        return [cast("Prompt", prompts)]
+    return list(cast("Sequence[Prompt]", prompts))
+
+
+def dotted(settings: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Settings by dotted path. A name alone is that of the section ``model``, or of the one section that has it."""
+    from llmk.config.schema_tree import join, leaves
+
+    paths = [path for path in leaves() if len(path) == 2]
+    sections = {path[0] for path in leaves()}
+    for name, value in settings.items():
+        if name in sections and isinstance(value, Mapping):
+            yield from _flat(name, value)
+            continue
+        having = sorted((path for path in paths if path[1] == name), key=lambda path: path[0] != "model")
+        clear = having and (having[0][0] == "model" or len(having) == 1)
+        yield (join(having[0]) if clear else name), value
+
+
+def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from _flat(f"{path}.{name}", inner)
+    else:
+        yield path, value

@@ -1,0 +1,107 @@
+"""The engine's loop: takes commands between steps and sends what the steps bring. It runs in a thread or in a
+process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+import msgspec
+
+from llmk.engine.client import EngineInfo
+from llmk.engine.core import EngineCore
+from llmk.engine.failure import Failure
+from llmk.engine.request import EngineOutputs, EngineRequest
+
+
+class Add(msgspec.Struct, tag=True):
+    """Queue sequences."""
+
+    requests: list[EngineRequest]
+
+
+class Abort(msgspec.Struct, tag=True):
+    """End sequences."""
+
+    ids: list[str]
+
+
+class Ping(msgspec.Struct, tag=True):
+    """Say that the loop is alive."""
+
+    number: int
+
+
+class Close(msgspec.Struct, tag=True):
+    """Leave the loop."""
+
+
+class Ready(msgspec.Struct, tag=True):
+    """The engine is built."""
+
+    info: EngineInfo
+
+
+class Failed(msgspec.Struct, tag=True):
+    """The engine could not be built, or its loop broke."""
+
+    failure: Failure
+
+
+class Stepped(msgspec.Struct, tag=True):
+    """What a step brought."""
+
+    outputs: EngineOutputs
+
+
+class Pong(msgspec.Struct, tag=True):
+    """The answer to a ping."""
+
+    number: int
+
+
+Command = Add | Abort | Ping | Close
+Reply = Ready | Failed | Stepped | Pong
+
+
+class Receive(Protocol):
+    """Where commands come from."""
+
+    def __call__(self, *, wait: bool) -> Iterable[Command]:
+        """All commands that are there; with ``wait``, at least one."""
+        ...
+
+
+def run_engine(
+    build: Callable[[], tuple[EngineCore, EngineInfo]], receive: Receive, send: Callable[[Reply], None]
+) -> bool:
+    """Builds an engine and runs it until it is told to close. What goes wrong is sent, and makes the result
+    ``False``.
+    """
+    try:
+        core, info = build()
+        send(Ready(info))
+        _loop(core, receive, send)
+    except Exception as error:
+        send(Failed(Failure.of(error)))
+        return False
+    return True
+
+
+def _loop(core: EngineCore, receive: Receive, send: Callable[[Reply], None]) -> None:
+    while True:
+        for command in receive(wait=not core.has_work):
+            match command:
+                case Add():
+                    for request in command.requests:
+                        core.add(request)
+                case Abort():
+                    core.abort(command.ids)
+                    send(Stepped(EngineOutputs(stats=core.stats)))
+                case Ping():
+                    send(Pong(command.number))
+                case Close():
+                    return
+        if core.has_work:
+            send(Stepped(core.step()))

@@ -1,0 +1,214 @@
+"""An engine in a process of its own: the front end's client, and the process's entry (``python -m
+llmk.engine.process``).
+
+What the process builds comes pickled over its standard input, which stays open: its end tells the process that the
+front end is gone. Commands and replies are msgpack over two ZeroMQ sockets in a private folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import zmq
+import zmq.asyncio
+
+from llmk.api import EngineDead
+from llmk.engine.loop import Close, Command, Reply, run_engine
+from llmk.engine.loop_client import LoopClient
+
+CLOSE_SECONDS = 5.0
+"""What a process gets to end by itself before it is killed."""
+_LENGTH_BYTES = 8
+
+
+class ProcessClient(LoopClient):
+    """Starts an engine's process, speaks to it, and notices its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._folder = tempfile.TemporaryDirectory(prefix="llmk-")
+        self._context = zmq.asyncio.Context()
+        self._sender = self._bind(zmq.PUSH)
+        self._receiver = self._bind(zmq.PULL)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._process: asyncio.subprocess.Process | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._closed = False
+
+    @classmethod
+    async def start(cls, boot: Any, *, builder: str) -> ProcessClient:
+        """Starts a process in which ``builder`` (``"module:attribute"``) makes an engine of ``boot``.
+
+        ``boot`` must be picklable. Raises what ``builder`` raises there, as the same class of
+        :class:`~llmk.api.LlmkError`, or :class:`~llmk.api.EngineDead` where the process ends before.
+        """
+        client = cls()
+        try:
+            await client._launch(pickle.dumps((builder, *client._addresses(), boot)))
+            await client._ready
+        except BaseException:
+            await client.close()
+            raise
+        return client
+
+    @property
+    def pid(self) -> int:
+        """The engine's process id."""
+        if self._process is None:
+            raise EngineDead("the engine's process was not started")
+        return self._process.pid
+
+    async def close(self) -> None:
+        """Ends the process, by force where it doesn't go; removes sockets and folder. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._die(EngineDead("the engine was closed"))
+        try:
+            await self._end_process()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            self._context.destroy(linger=0)
+            self._folder.cleanup()
+
+    async def _launch(self, payload: bytes) -> None:
+        self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "llmk.engine.process", stdin=asyncio.subprocess.PIPE, stdout=2
+        )
+        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._watch(self._process))]
+        if self._process.stdin is not None:
+            self._process.stdin.write(len(payload).to_bytes(_LENGTH_BYTES, "little") + payload)
+
+    async def _end_process(self) -> None:
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        self._send(Close())
+        try:
+            await asyncio.wait_for(process.wait(), CLOSE_SECONDS)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    async def _listen(self) -> None:
+        decoder = msgspec.msgpack.Decoder(Reply)
+        while True:
+            self._take(decoder.decode(await self._receiver.recv()))
+
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """Waits for the process's end; what it said before comes first."""
+        code = await process.wait()
+        while await self._receiver.poll(timeout=50):
+            await asyncio.sleep(0)
+        self._die(EngineDead(f"the engine's process {_ending(code)}", hint="its own messages are on stderr"))
+
+    def _send(self, command: Command) -> None:
+        zmq.Socket.send(self._sender, self._encoder.encode(command))
+
+    def _bind(self, kind: int) -> zmq.asyncio.Socket:
+        socket = self._context.socket(kind)
+        socket.set_hwm(0)
+        if zmq.has("ipc"):
+            socket.bind(f"ipc://{self._folder.name}/{'in' if kind == zmq.PUSH else 'out'}")
+        else:
+            socket.bind("tcp://127.0.0.1:*")
+        return socket
+
+    def _addresses(self) -> tuple[str, str]:
+        return _endpoint(self._sender), _endpoint(self._receiver)
+
+
+def _endpoint(socket: zmq.Socket[Any]) -> str:
+    return bytes(socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+class _Channel:
+    """The process's ends of the two sockets."""
+
+    def __init__(self, commands: str, replies: str) -> None:
+        self._context = zmq.Context()
+        self._commands = self._connect(zmq.PULL, commands)
+        self._replies = self._connect(zmq.PUSH, replies)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(Command)
+
+    def receive(self, *, wait: bool) -> Iterator[Command]:
+        """All commands that are there; with ``wait``, at least one."""
+        if wait:
+            yield self._decoder.decode(self._commands.recv())
+        with contextlib.suppress(zmq.Again):
+            while True:
+                yield self._decoder.decode(self._commands.recv(zmq.NOBLOCK))
+
+    def send(self, reply: Reply) -> None:
+        """Hands over a reply without waiting."""
+        self._replies.send(self._encoder.encode(reply))
+
+    def close(self) -> None:
+        """Lets what was sent go out, a second at most."""
+        self._context.destroy(linger=1000)
+
+    def _connect(self, kind: int, address: str) -> zmq.Socket[bytes]:
+        socket: zmq.Socket[bytes] = self._context.socket(kind)
+        socket.set_hwm(0)
+        socket.connect(address)
+        return socket
+
+
+def main() -> int:
+    """The process: reads what to build, builds it, and runs it until it is told to close or the front end is gone.
+
+    Signals that a terminal or a supervisor sends to the whole group are the front end's to handle.
+    """
+    for ignored in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ignored, signal.SIG_IGN)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    source = sys.stdin.buffer
+    payload = source.read(int.from_bytes(source.read(_LENGTH_BYTES), "little"))
+    builder, commands, replies, boot = pickle.loads(payload)
+    threading.Thread(target=_end_with_parent, args=(commands,), name="llmk-parent", daemon=True).start()
+    module, _, attribute = builder.partition(":")
+    channel = _Channel(commands, replies)
+    done = run_engine(lambda: getattr(import_module(module), attribute)(boot), channel.receive, channel.send)
+    channel.close()
+    return 0 if done else 1
+
+
+def _end_with_parent(address: str) -> None:
+    """Waits for the end of standard input, which comes when the front end is gone, however it went."""
+    sys.stdin.buffer.read()
+    folder = Path(address.removeprefix("ipc://")).parent
+    if address.startswith("ipc://"):
+        for file in folder.glob("*"):
+            file.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

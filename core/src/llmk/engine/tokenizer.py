@@ -1,0 +1,186 @@
+"""A checkpoint's tokenizer and chat templates, read with the ``tokenizers`` library alone where it has a
+``tokenizer.json``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tokenizers
+from tokenizers import AddedToken
+from tokenizers.processors import TemplateProcessing
+
+from llmk.api import CheckpointError
+from llmk.engine.chat_template import ChatTemplates, Message
+from llmk.engine.detokenizer import Detokenizer, Vocabulary
+
+if TYPE_CHECKING:
+    from llmk.api import Checkpoint
+
+
+class Tokenizer:
+    """Text to tokens and back, and messages to a prompt.
+
+    ``eos_token_ids`` end an answer: those of the generation config (else of the model's), and the tokenizer's own.
+    """
+
+    def __init__(
+        self, backend: tokenizers.Tokenizer, templates: ChatTemplates, eos_token_ids: tuple[int, ...] = ()
+    ) -> None:
+        backend.no_truncation()
+        backend.no_padding()
+        self._backend = backend
+        self._templates = templates
+        self.eos_token_ids = eos_token_ids
+        special = frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
+        state = json.loads(backend.decoder.__getstate__()) if backend.decoder is not None else None
+        self._vocabulary = Vocabulary(state, backend.id_to_token, special, self._decode_all)
+
+    @classmethod
+    def load(cls, checkpoint: Checkpoint, *, folder: str = "", chat_template: str = "") -> Tokenizer:
+        """The tokenizer of ``checkpoint``, or of ``folder`` where one is named.
+
+        ``chat_template`` names a file with a template that replaces the checkpoint's. Raises
+        :class:`~llmk.api.CheckpointError` where there is no tokenizer or a file of it can't be read.
+        """
+        path = Path(folder).expanduser() if folder else checkpoint.path
+        config = _read_json(path / "special_tokens_map.json") | _read_json(path / "tokenizer_config.json")
+        backend = _load_backend(path, config)
+        named = {key: text for key, value in config.items() if key.endswith("_token") and (text := _content(value))}
+        templates = _templates(path, config)
+        if chat_template:
+            templates = {"default": _read_text(Path(chat_template).expanduser())}
+        _apply_special_tokens(backend, config, named)
+        eos = _eos_token_ids(checkpoint, backend.token_to_id(named["eos_token"]) if "eos_token" in named else None)
+        return cls(backend, ChatTemplates(templates, named), eos)
+
+    @property
+    def chat_template(self) -> str | None:
+        """The source of the template that messages without tools are rendered with."""
+        return self._templates.default
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens, added ones included."""
+        return int(self._backend.get_vocab_size(with_added_tokens=True))
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """The tokens of ``text``; with ``add_special_tokens`` between those that the tokenizer puts around a text."""
+        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
+        """The text of ``ids``."""
+        return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
+
+    def render_chat(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None, **template_options: Any
+    ) -> str:
+        """The prompt for ``messages``. Raises :class:`~llmk.api.RequestError` where the template refuses them."""
+        return self._templates.render(messages, tools, **template_options)
+
+    def token_text(self, token_id: int) -> str:
+        """A token's text inside a longer one; bytes that are no character by themselves are replaced."""
+        return self._vocabulary.text(token_id)
+
+    def detokenizer(self, skip_special_tokens: bool = True) -> Detokenizer:
+        """Makes text of one sequence's tokens as they come."""
+        return self._vocabulary.detokenizer(skip_special_tokens=skip_special_tokens)
+
+    def _decode_all(self, ids: list[int]) -> str:
+        return str(self._backend.decode(ids, skip_special_tokens=False))
+
+
+def _load_backend(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    file = path / "tokenizer.json"
+    if file.is_file():
+        try:
+            return tokenizers.Tokenizer.from_file(str(file))
+        except Exception as error:
+            raise CheckpointError(f"{file} can't be read: {error}", hint="download the file again") from error
+    return _convert_with_transformers(path, config)
+
+
+def _convert_with_transformers(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    """Older checkpoints come with other files, which ``transformers`` knows how to convert."""
+    if not config and not any(path.glob("*.model")) and not (path / "vocab.json").is_file():
+        raise CheckpointError(
+            f"{path} has no tokenizer (neither tokenizer.json nor an older form)",
+            hint="add the checkpoint's tokenizer files, or name a folder that has them with --model.tokenizer",
+        )
+    from transformers import AutoTokenizer
+
+    try:
+        backend = getattr(AutoTokenizer.from_pretrained(str(path)), "backend_tokenizer", None)
+    except Exception as error:
+        raise CheckpointError(f"transformers can't load the tokenizer in {path}: {error}") from error
+    if not isinstance(backend, tokenizers.Tokenizer):
+        raise CheckpointError(f"the tokenizer in {path} has no form that the tokenizers library could run")
+    return backend
+
+
+def _apply_special_tokens(backend: tokenizers.Tokenizer, config: Mapping[str, Any], named: Mapping[str, str]) -> None:
+    """What ``tokenizer_config.json`` adds to ``tokenizer.json``: tokens, and whether texts begin with bos or end with
+    eos.
+    """
+    known = {token.content for token in backend.get_added_tokens_decoder().values()}
+    declared: Mapping[str, Mapping[str, Any]] = config.get("added_tokens_decoder") or {}
+    for _, token in sorted(declared.items(), key=lambda item: int(item[0])):
+        if token["content"] not in known:
+            options = {
+                key: bool(token.get(key)) for key in ("single_word", "lstrip", "rstrip", "normalized", "special")
+            }
+            backend.add_tokens([AddedToken(token["content"], **options)])
+    special = [AddedToken(text, special=True, normalized=False) for text in named.values() if text not in known]
+    backend.add_special_tokens(special)
+    if "add_bos_token" in config or "add_eos_token" in config:
+        around = [named.get(f"{end}_token") if config.get(f"add_{end}_token") else None for end in ("bos", "eos")]
+        template = [around[0] or "", "$A", around[1] or ""]
+        backend.post_processor = TemplateProcessing(
+            single=[part for part in template if part],
+            special_tokens=[(text, backend.token_to_id(text)) for text in around if text],
+        )
+
+
+def _templates(path: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """Templates by name, from files or, in older checkpoints, from the tokenizer's config."""
+    files = {file.stem: file for file in sorted((path / "additional_chat_templates").glob("*.jinja"))}
+    if (path / "chat_template.jinja").is_file():
+        files["default"] = path / "chat_template.jinja"
+    if files:
+        return {name: _read_text(file) for name, file in files.items()}
+    found = config.get("chat_template")
+    if isinstance(found, str):
+        return {"default": found}
+    return {entry["name"]: entry["template"] for entry in found or ()}
+
+
+def _eos_token_ids(checkpoint: Checkpoint, own: int | None) -> tuple[int, ...]:
+    declared = checkpoint.generation_config.get("eos_token_id", checkpoint.config.get("eos_token_id"))
+    ids = declared if isinstance(declared, list) else [declared]
+    return tuple(dict.fromkeys(i for i in (*ids, own) if i is not None))
+
+
+def _content(token: Any) -> str:
+    """A special token, which configs write as a string or as an object."""
+    if isinstance(token, Mapping):
+        token = token.get("content")
+    return token if isinstance(token, str) else ""
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        return dict(json.loads(_read_text(file)))
+    except ValueError as error:
+        raise CheckpointError(f"{file} can't be read as JSON: {error}", hint="download the file again") from error
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise CheckpointError(f"{file} can't be read: {error}") from error

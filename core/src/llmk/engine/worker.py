@@ -1,0 +1,34 @@
+"""How a boot reaches the engine's process, and what is done with it there."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from llmk.engine.client import EngineInfo
+
+if TYPE_CHECKING:
+    from llmk.engine.core import EngineCore
+    from llmk.kernel.boot import Boot
+
+
+def pack(boot: Boot) -> dict[str, Any]:
+    """A boot as data. The registry stays: specs hold functions, and the plan names all that won."""
+    return {field.name: getattr(boot, field.name) for field in fields(boot) if field.name != "registry"}
+
+
+def build(packed: dict[str, Any]) -> tuple[EngineCore, EngineInfo]:
+    """Builds the engine of a packed boot, by its plan. Only a winner that can't be imported here makes it resolve
+    again.
+    """
+    from llmk.engine.launch import build_core
+    from llmk.kernel.boot import Boot, verified
+    from llmk.kernel.registry import Registry
+
+    registry = Registry.discover(packed["settings"].config.plugins)
+    boot = verified(Boot(registry=registry, **packed))
+    core, info = build_core(boot)
+    return core, replace(info, pickled_plan=pickle.dumps(boot.plan))
