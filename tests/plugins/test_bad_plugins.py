@@ -1,4 +1,4 @@
-"""Wheels that break, clash, come too early or raise: each harms nobody but itself, until the configuration asks for it."""
+"""Wheels that break, clash, come too early or raise: each harms nobody but itself, until somebody asks for it."""
 
 from __future__ import annotations
 

@@ -11,6 +11,34 @@ import pytest
 from scratch import Environment
 
 PIN = '[select.attention]\nuse = "acme.attention"\n'
+PARSER = """
+import json
+from dataclasses import replace
+from llmk.api import ParserContext
+from llmk.config import load
+from llmk.kernel.boot import boot
+from llmk.kernel.loader import load_object
+from llmk.kernel.parsers import choose_parser
+from llmk.testing.parsers import check_parser, parse
+
+def choose(checkpoint, **select):
+    config = load({f"select.tool_parser.{key}": value for key, value in select.items()}).config
+    return choose_parser(booted.registry, "tool", config, checkpoint)[0].spec
+
+booted = boot(load(), verify=False)
+own = booted.checkpoint
+spec = choose(own, use="brackets")
+make = lambda: load_object(spec.implementation)(ParserContext())
+check_parser(make, ['Let me see: [[call weather {"city": "Oslo"}]] Done', "[[call no json]] [[call"])
+answer = parse(make, ["Let me see: [", '[call weather {"city": ', '"Oslo"}', "]] Done [[", "call"])
+print(json.dumps({
+    "pinned": spec.id,
+    "claimed": choose(replace(own, chat_template="[[call name {}]]")).id,
+    "unpinned": choose(own).id,
+    "content": answer.content,
+    "calls": [[call.name, call.arguments] for call in answer.calls],
+}))
+"""
 GENERATE = """
 import json
 from llmk import LLM, SamplingParams
@@ -68,29 +96,15 @@ def test_it_wins_when_the_config_says_so(environment: Environment, tmp_path: Pat
 
 
 def test_its_parser_is_found_by_name_and_by_dialect(environment: Environment, tmp_path: Path) -> None:
-    code = """
-import json
-from dataclasses import replace
-from llmk.config import load
-from llmk.kernel.boot import boot
-from llmk.kernel.loader import load_object
-from llmk.kernel.parsers import choose_parser
-from llmk.api import ParserContext
-from llmk.testing.parsers import check_parser
-
-booted = boot(load({"select.tool_parser.use": "brackets"}), verify=False)
-pinned, _ = choose_parser(booted.registry, "tool", booted.settings.config, booted.checkpoint)
-unpinned = load().config
-theirs = replace(booted.checkpoint, chat_template="[[call name {}]]")
-claimed, _ = choose_parser(booted.registry, "tool", unpinned, theirs)
-ours, _ = choose_parser(booted.registry, "tool", unpinned, booted.checkpoint)
-parser = load_object(pinned.spec.implementation)
-events = [e for piece in ("Let me [", "[call weather {\\"city\\": ", "\\"Oslo\\"}", "]] see") for e in parser(ParserContext()).push(piece)]
-print(json.dumps([pinned.spec.id, claimed.spec.id, ours.spec.id]))
-"""
-    done = environment.run(code, cwd=tmp_path)
+    done = environment.run(PARSER, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == ["acme.brackets", "acme.brackets", "parsers.hermes"]
+    assert json.loads(done.stdout) == {
+        "pinned": "acme.brackets",
+        "claimed": "acme.brackets",
+        "unpinned": "parsers.hermes",
+        "content": "Let me see:  Done [[call",
+        "calls": [["weather", '{"city": "Oslo"}']],
+    }
 
 
 def test_it_serves_the_same_tokens(environment: Environment, tmp_path: Path) -> None:
