@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from llmk.reference.activations import ACTIVATIONS
+
+_SCORING: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "softmax": lambda logits: torch.softmax(logits, dim=-1),
+    "sigmoid": torch.sigmoid,
+}
 
 
 def fused_moe(
@@ -85,8 +92,7 @@ def route(
     Returns:
         float32 ``[T, top_k]`` and int64 ``[T, top_k]``, best first.
     """
-    logits = router_logits.float()
-    scores = torch.sigmoid(logits) if scoring == "sigmoid" else torch.softmax(logits, dim=-1)
+    scores = _SCORING[scoring](router_logits.float())
     ranked = scores if selection_bias is None else scores + selection_bias.float()
     experts = ranked.topk(top_k, dim=-1).indices
     weights = scores.gather(1, experts)

@@ -1,0 +1,99 @@
+"""Mixture of experts against every expert on every token in float64, and against ``transformers``' block."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import Qwen3MoeConfig
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
+
+from llmk.reference.moe import fused_moe, route
+
+BOUND = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 1.2e-2}
+
+
+def error(out: Tensor, expected: Tensor) -> float:
+    return float((out.double() - expected.double()).norm() / expected.double().norm())
+
+
+def by_hand(x: Tensor, shares: Tensor, gate_up: Tensor, down: Tensor, biases: tuple[Tensor, Tensor] | None) -> Tensor:
+    """``shares`` ``[T, E]``: the weight of every expert for every token, zero where it wasn't chosen."""
+    out = torch.zeros(x.shape, dtype=torch.float64)
+    for expert in range(gate_up.shape[0]):
+        both = x.double() @ gate_up[expert].double().T
+        if biases is not None:
+            both = both + biases[0][expert].double()
+        gate, up = both.chunk(2, dim=-1)
+        result = (gate * torch.sigmoid(gate) * up) @ down[expert].double().T
+        if biases is not None:
+            result = result + biases[1][expert].double()
+        out += shares[:, expert, None].double() * result
+    return out
+
+
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("tokens", "experts", "top_k"), [(1, 4, 1), (7, 5, 2), (33, 16, 4), (3, 3, 3)])
+def test_agrees_with_all_experts_on_all_tokens(
+    tokens: int, experts: int, top_k: int, biased: bool, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    x, logits = torch.randn(tokens, 20).to(dtype), torch.randn(tokens, experts)
+    gate_up, down = torch.randn(experts, 26, 20).to(dtype) / 4, torch.randn(experts, 20, 13).to(dtype) / 4
+    biases = (torch.randn(experts, 26).to(dtype), torch.randn(experts, 20).to(dtype)) if biased else None
+    given = {} if biases is None else {"gate_up_bias": biases[0], "down_bias": biases[1]}
+    out = fused_moe(x, logits, gate_up, down, top_k=top_k, renormalize=True, scaling=1.5, **given)
+    probabilities = torch.softmax(logits.double(), -1)
+    best = probabilities.sort(dim=-1, descending=True).values[:, top_k - 1, None]
+    shares = torch.where(probabilities >= best, probabilities, 0)
+    shares = 1.5 * shares / shares.sum(-1, keepdim=True)
+    assert out.dtype == dtype
+    assert error(out, by_hand(x, shares, gate_up, down, biases)) < BOUND[dtype]
+
+
+@pytest.mark.parametrize("renormalize", [True, False])
+def test_agrees_with_transformers(renormalize: bool) -> None:
+    torch.manual_seed(0)
+    config = Qwen3MoeConfig(
+        hidden_size=24, moe_intermediate_size=10, num_experts=6, num_experts_per_tok=2, norm_topk_prob=renormalize
+    )
+    block = Qwen3MoeSparseMoeBlock(config)
+    for parameter in block.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    x = torch.randn(11, 24)
+    with torch.no_grad():
+        expected = block(x[None])[0]
+        out = fused_moe(
+            x,
+            x @ block.gate.weight.T,
+            block.experts.gate_up_proj,
+            block.experts.down_proj,
+            top_k=2,
+            renormalize=renormalize,
+        )
+    assert error(out, expected) < 1e-6
+
+
+def test_sigmoid_scores_with_a_bias_that_only_chooses() -> None:
+    logits = torch.tensor([[2.0, 1.0, 0.0, -1.0]])
+    bias = torch.tensor([0.0, 0.0, 0.0, 5.0])
+    weights, experts = route(logits, 2, renormalize=False, scoring="sigmoid", selection_bias=bias, scaling=2.0)
+    assert experts.tolist() == [[3, 0]]
+    torch.testing.assert_close(weights, 2 * torch.sigmoid(torch.tensor([[-1.0, 2.0]])))
+
+
+def test_an_unknown_scoring_is_refused() -> None:
+    with pytest.raises(KeyError, match="tanh"):
+        route(torch.zeros(1, 2), 1, renormalize=False, scoring="tanh")
+
+
+def test_rows_agree_alone_and_in_a_batch() -> None:
+    torch.manual_seed(0)
+    x, logits = torch.randn(9, 20), torch.randn(9, 5)
+    gate_up, down = torch.randn(5, 26, 20), torch.randn(5, 20, 13)
+    together = fused_moe(x, logits, gate_up, down, top_k=2, renormalize=True)
+    for row in range(9):
+        one = slice(row, row + 1)
+        alone = fused_moe(x[one], logits[one], gate_up, down, top_k=2, renormalize=True)
+        assert error(alone, together[one]) < 1e-6
