@@ -1,0 +1,107 @@
+"""The plugin module: registers through the public hooks, without torch, things that are there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib import import_module
+
+import pluggy
+import pytest
+
+from llmk.api import KernelSpec, LinearQuery, MoEQuery, PlatformFacts, Tier, hooks
+from llmk.reference import specs
+
+HOOKS = ("llmk_attention_backends", "llmk_linear_kernels", "llmk_moe_kernels", "llmk_ops")
+FACTS = PlatformFacts(name="test", arch="any", device_type="cpu")
+
+
+def registered() -> list[KernelSpec]:
+    manager = pluggy.PluginManager("llmk")
+    manager.add_hookspecs(hooks)
+    manager.register(specs)
+    manager.check_pending()
+    return [spec for hook in HOOKS for found in getattr(manager.hook, hook)() for spec in found]
+
+
+SPECS = registered()
+
+
+def test_importing_the_plugin_leaves_torch_unimported() -> None:
+    code = "import sys, llmk.reference.specs as s; s.llmk_ops(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_ids_are_unique_and_the_plugins_own() -> None:
+    ids = [spec.id for spec in SPECS]
+    assert len(set(ids)) == len(ids)
+    assert all(name.startswith("reference.") for name in ids)
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.id)
+def test_every_spec_names_what_can_be_loaded(spec: KernelSpec) -> None:
+    for where in filter(None, (spec.implementation, spec.prepare)):
+        module, _, attribute = where.partition(":")
+        assert getattr(import_module(module), attribute).__doc__
+    assert spec.tier is Tier.REFERENCE
+    assert spec.deterministic
+    assert spec.summary
+
+
+def test_ops_are_all_there() -> None:
+    assert {spec.op for spec in SPECS if spec.kind == "op"} == {
+        "rms_norm",
+        "rms_norm_plus_one",
+        "add_rms_norm",
+        "rope",
+        "qk_norm_rope_write_kv",
+        "silu_and_mul",
+        "gelu_and_mul",
+        "gelu_tanh_and_mul",
+        "gate_up_silu",
+        "embedding",
+        "apply_penalties",
+        "apply_bias",
+        "mask_top_k_top_p_min_p",
+        "sample",
+        "logprobs",
+        "update_rows",
+        "build_step",
+        "map_slots",
+        "append_tokens",
+    }
+
+
+def test_parts_are_ops_or_the_sites_own_kernels() -> None:
+    ops = {spec.op for spec in SPECS if spec.kind == "op"}
+    composites = [spec for spec in SPECS if spec.parts]
+    assert len(composites) == 3
+    for spec in composites:
+        assert set(spec.parts) <= ops | {"attention.write", "linear"}
+
+
+@pytest.mark.parametrize(
+    "weight_format", ["plain", "int8_channel", "int4_group", "fp8_tensor", "fp8_channel", "fp8_block"]
+)
+def test_one_linear_kernel_serves_each_format(weight_format: str) -> None:
+    query = LinearQuery(
+        platform=FACTS, site="qkv", dtype="float32", in_features=8, out_features=8, weight_format=weight_format
+    )
+    serving = [spec for spec in SPECS if spec.kind == "linear" and spec.supports(query)]
+    assert len(serving) == 1
+    refusing = next(spec for spec in SPECS if spec.kind == "linear" and not spec.supports(query))
+    reason = refusing.supports(query).reasons[0]
+    assert (reason.code, reason.wanted) == ("weight_format", weight_format)
+
+
+def test_moe_says_which_activations_and_formats_it_lacks() -> None:
+    facts = {"num_experts": 4, "top_k": 2, "hidden_size": 8, "intermediate_size": 8}
+    spec = next(spec for spec in SPECS if spec.kind == "moe")
+    assert spec.supports(MoEQuery(platform=FACTS, site="moe", dtype="float32", **facts))
+    query = MoEQuery(platform=FACTS, site="moe", dtype="float32", activation="relu", weight_format="mxfp4", **facts)
+    assert [reason.code for reason in spec.supports(query).reasons] == ["weight_format", "activation"]
+
+
+def test_declared_activations_are_those_that_exist() -> None:
+    activations = import_module("llmk.reference.activations").ACTIVATIONS
+    assert set(specs._ACTIVATIONS) == set(activations)
