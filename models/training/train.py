@@ -169,6 +169,9 @@ def train(options: argparse.Namespace) -> None:
         running += torch.stack((weighted.detach(), reply))
         counted += 1
         step += 1
+        if step == 1:
+            reply.item()
+            began = report_at = time.monotonic()
         if time.monotonic() - report_at > options.report_seconds:
             report_at = time.monotonic()
             mean = (running / counted).tolist()

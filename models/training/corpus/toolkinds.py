@@ -457,7 +457,9 @@ def made_up(rng: random.Random) -> Kind:
     noun = rng.choice(NOUNS) if rng.random() < 0.6 else invented(rng)
     name = rng.choice((f"{verb}_{noun}", f"{verb}_{noun}", f"{noun}_{verb}", verb, f"{verb}_the_{noun}"))
     params: list[Param] = []
-    for slot in dict.fromkeys(any_word(rng).lower() for _ in range(rng.randint(0, 4))):
+    slots = dict.fromkeys(any_word(rng).lower() for _ in range(rng.randint(0, 4)))
+    slots.pop("tool", None)
+    for slot in slots:
         param = _made_up_param(rng, slot)
         ways = (f" with {slot} {{v}}", f" and {slot} {{v}}", f", {slot} {{v}}", f" using {slot}={{v}}", f" The {slot} is {{v}}.", f" Set {slot} to {{v}}.")
         params.append(Param(slot, param.names, param.descriptions, param.make, param.schema, ways))
