@@ -7,23 +7,19 @@ import traceback
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import importlib_metadata as metadata
 import pluggy
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from llmk.api import ENTRY_POINT_GROUP, Reason, hookimpl, hooks
+from llmk.api import ENTRY_POINT_GROUP, Reason, hooks
+
+if TYPE_CHECKING:
+    from llmk.config import PluginsSection
 
 CORE = "llmk-core"
-
-
-class PluginRules(Protocol):
-    """The part of the configuration that decides which plugins take part."""
-
-    only: tuple[str, ...]
-    disable: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -64,8 +60,10 @@ class Plugin:
         if self.manager is None or hook not in self.hooks or not self.is_usable:
             return None
         try:
-            results = getattr(self.manager.hook, hook)(**arguments)
-            return results[0] if results else None
+            answers = getattr(self.manager.hook, hook)(**arguments)
+            # What a hook returns may be a generator, whose code must run guarded too.
+            listed = [list(a) if isinstance(a, Iterable) and not isinstance(a, str) else a for a in answers]
+            return listed[0] if listed else None
         except KeyboardInterrupt:
             raise
         except BaseException as error:
@@ -79,29 +77,26 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
-def named(plugin: Plugin, names: Iterable[str]) -> bool:
+def is_named(plugin: Plugin, names: Iterable[str]) -> bool:
     """Whether ``names`` has the plugin's entry-point name or its distribution's."""
     wanted = {canonicalize_name(name) for name in names}
-    return canonicalize_name(plugin.name) in wanted or canonicalize_name(plugin.distribution) in wanted
+    return not wanted.isdisjoint((canonicalize_name(plugin.name), plugin.distribution))
 
 
-def find_plugins(rules: PluginRules, entry_points: Sequence[metadata.EntryPoint] | None = None) -> list[Plugin]:
+def find_plugins(rules: PluginsSection, entry_points: Iterable[metadata.EntryPoint] | None = None) -> list[Plugin]:
     """Discovers, checks and imports every plugin that the rules admit; none of this raises because of a plugin.
 
-    The core's own come first and are not subject to ``only``; then first-party wheels, then the rest, each by name. That order decides
-    who keeps a name that two wheels claim.
+    The core's own come first and are not subject to ``only``; then first-party wheels, then the rest, each by name.
+    That order decides who keeps a name that two wheels claim.
     """
-    found = list(metadata.entry_points()) if entry_points is None else list(entry_points)
-    major = re.compile(r"llmk\.v\d+")
-    pairs = [(_plugin(point), point) for point in found if major.fullmatch(point.group)]
+    points = metadata.entry_points() if entry_points is None else entry_points
+    pairs = [(_plugin(point), point) for point in points if re.fullmatch(r"llmk\.v\d+", point.group)]
     pairs.sort(key=lambda pair: _precedence(pair[0]))
     taken: dict[str, Plugin] = {}
     for plugin, point in pairs:
         _admit(plugin, point, rules, taken)
-        if plugin.state == "discovered":
-            taken[plugin.name] = plugin
-            _check_compatible(plugin, point)
         if plugin.state == "compatible":
+            taken[plugin.name] = plugin
             _import(plugin, point)
     return [plugin for plugin, _ in pairs]
 
@@ -113,49 +108,43 @@ def _plugin(point: metadata.EntryPoint) -> Plugin:
 
 def _precedence(plugin: Plugin) -> tuple[bool, bool, str, str]:
     wheel = plugin.distribution
-    return wheel != CORE, not (wheel == "llmk" or wheel.startswith("llmk-")), wheel, plugin.name
+    return wheel != CORE, not f"{wheel}-".startswith("llmk-"), wheel, plugin.name
 
 
-def _admit(plugin: Plugin, point: metadata.EntryPoint, rules: PluginRules, taken: dict[str, Plugin]) -> None:
-    if named(plugin, rules.disable):
-        plugin.stop("blocked", Reason("disabled", hint="plugins.disable names it"))
-    elif rules.only and plugin.distribution != CORE and not named(plugin, rules.only):
-        plugin.stop("blocked", Reason("disabled", hint="plugins.only does not name it"))
+def _admit(plugin: Plugin, point: metadata.EntryPoint, rules: PluginsSection, taken: dict[str, Plugin]) -> None:
+    """Decides before any of the plugin's code runs whether it may."""
+    other = taken.get(plugin.name)
+    if is_named(plugin, rules.disable):
+        plugin.stop("blocked", Reason("disabled", hint="[plugins] disable names it"))
+    elif rules.only and plugin.distribution != CORE and not is_named(plugin, rules.only):
+        plugin.stop("blocked", Reason("disabled", hint="[plugins] only does not name it"))
     elif point.group != ENTRY_POINT_GROUP:
         hint = f"pip install -U {CORE}, or a release of {plugin.distribution} for {ENTRY_POINT_GROUP}"
         plugin.stop("incompatible", Reason("api_version", point.group, ENTRY_POINT_GROUP, hint))
-    elif plugin.name in taken:
-        other = taken[plugin.name]
-        plugin.stop("conflicting", _conflict(plugin, other))
+    elif other is not None:
+        hint = f'uninstall one, or [plugins] disable = ["{other.distribution}"] or ["{plugin.distribution}"]'
+        wanted, found = (f"ids {plugin.name}.* for {p.wheel}" for p in (plugin, other))
+        plugin.stop("conflicting", Reason("id_taken", wanted, found, hint))
+    else:
+        plugin.state = "compatible"
+        _check_core_version(plugin, point.dist.requires if point.dist else None)
 
 
-def _conflict(plugin: Plugin, other: Plugin) -> Reason:
-    return Reason(
-        "id_taken",
-        f"ids {plugin.name}.* by {plugin.wheel}",
-        f"ids {plugin.name}.* by {other.wheel}",
-        f'uninstall one, or leave one out: [plugins] disable = ["{other.distribution}"] '
-        f'or disable = ["{plugin.distribution}"]',
-    )
-
-
-def _check_compatible(plugin: Plugin, point: metadata.EntryPoint) -> None:
+def _check_core_version(plugin: Plugin, requires: Sequence[str] | None) -> None:
     installed = metadata.version(CORE)
-    for line in (point.dist.requires if point.dist else None) or ():
-        try:
-            requirement = Requirement(line)
-        except InvalidRequirement as error:
-            plugin.stop("broken", Reason("bad_requirement", found=f"{line!r}: {error}"))
-            return
-        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        if canonicalize_name(requirement.name) != CORE or not applies:
+    try:
+        requirements = [Requirement(line) for line in requires or ()]
+    except ValueError as error:
+        plugin.stop("broken", Reason("bad_requirement", found=str(error).splitlines()[0]))
+        return
+    for needed in requirements:
+        applies = needed.marker is None or needed.marker.evaluate({"extra": ""})
+        if canonicalize_name(needed.name) != CORE or not applies:
             continue
-        if not requirement.specifier.contains(installed, prereleases=True):
-            wanted = f"{CORE}{requirement.specifier}"
+        if not needed.specifier.contains(installed, prereleases=True):
+            wanted = f"{CORE}{needed.specifier}"
             hint = f"pip install -U '{wanted}', or another release of {plugin.distribution}"
             plugin.stop("incompatible", Reason("core_version", wanted, f"{CORE} {installed}", hint))
-            return
-    plugin.state = "compatible"
 
 
 def _import(plugin: Plugin, point: metadata.EntryPoint) -> None:
@@ -164,38 +153,17 @@ def _import(plugin: Plugin, point: metadata.EntryPoint) -> None:
     manager.add_hookspecs(hooks)
     try:
         module = point.load()
-        unmarked = _unmarked(module)
-        if unmarked:
-            raise TypeError(f"{unmarked} is not marked with @hookimpl")
         manager.register(module, plugin.name)
         plugin.hooks = tuple(sorted(caller.name for caller in manager.get_hookcallers(module) or ()))
         manager.check_pending()
     except KeyboardInterrupt:
         raise
     except pluggy.PluginValidationError as error:
-        plugin.stop("broken", Reason("bad_hook", found=str(error).splitlines()[-1], hint=_suggest(plugin)), error)
+        known = [name for name in vars(hooks) if name.startswith("llmk_")]
+        close = [match for name in plugin.hooks for match in get_close_matches(name, known, n=1) if name not in known]
+        hint = f"did you mean {', '.join(close)}?" if close else ""
+        plugin.stop("broken", Reason("bad_hook", found=str(error).splitlines()[-1], hint=hint), error)
     except BaseException as error:
         plugin.stop("broken", Reason("import_failed", point.value, describe(error)), error)
     else:
         plugin.state, plugin.manager = "loaded", manager
-
-
-def _known_hooks() -> list[str]:
-    return [name for name in vars(hooks) if name.startswith("llmk_")]
-
-
-def _unmarked(module: object) -> str:
-    """The name of a function that is named as a hook and defined in the module, but not marked as one."""
-    for name in _known_hooks():
-        function = getattr(module, name, None)
-        own = getattr(function, "__module__", None) == getattr(module, "__name__", "")
-        if function is not None and own and not hasattr(function, f"{hookimpl.project_name}_impl"):
-            return name
-    return ""
-
-
-def _suggest(plugin: Plugin) -> str:
-    unknown = [name for name in plugin.hooks if name not in _known_hooks()]
-    close = [get_close_matches(name, _known_hooks(), n=1) for name in unknown]
-    guesses = [match[0] for match in close if match]
-    return f"did you mean {', '.join(guesses)}?" if guesses else ""

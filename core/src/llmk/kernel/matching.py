@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 import importlib_metadata as metadata
-from packaging.requirements import Requirement
+from packaging.requirements import InvalidRequirement, Requirement
 
 from llmk.api import OK, KernelSpec, Needs, PlatformFacts, Query, Reason, Verdict, no
 from llmk.kernel.discovery import describe
@@ -19,11 +19,12 @@ def match(spec: KernelSpec, query: Query) -> Verdict:
     verdict = check_needs(spec.needs, query.platform, query.dtype)
     if query.deterministic and not spec.deterministic:
         verdict &= no("not_deterministic", wanted="batch invariance", found="none declared")
-    return verdict & ask(spec.supports, query)
+    answer: Verdict = ask(spec.supports, query)
+    return verdict & answer
 
 
-def ask(question: Callable[[Any], Verdict], about: object) -> Verdict:
-    """Puts a question to a plugin's function; an exception or an answer that is no verdict becomes a refusal."""
+def ask(question: Callable[[Any], Any], about: object, answer_type: type = Verdict) -> Any:
+    """Puts a question to a plugin's function; an exception or an answer of another type becomes a refusal."""
     name = getattr(question, "__name__", "supports")
     try:
         answer = question(about)
@@ -33,8 +34,8 @@ def ask(question: Callable[[Any], Verdict], about: object) -> Verdict:
         return no("supports_raised", wanted=name, found=describe(error))
     return (
         answer
-        if isinstance(answer, Verdict)
-        else no("supports_raised", wanted=f"{name} to return a Verdict", found=answer)
+        if isinstance(answer, answer_type)
+        else no("supports_raised", wanted=f"{name} to return {answer_type.__name__}", found=answer)
     )
 
 
@@ -46,12 +47,11 @@ def check_needs(needs: Needs, facts: PlatformFacts, dtype: str) -> Verdict:
     for feature in needs.features:
         if feature not in facts.features:
             verdict &= no("missing_feature", wanted=feature, found=", ".join(sorted(facts.features)) or "none")
-    if needs.min_arch:
-        least = needs.min_arch.get(facts.arch_family)
+    least = needs.min_arch.get(facts.arch_family)
+    if needs.min_arch and (least is None or facts.arch_version < tuple(least)):
+        wanted = " or ".join(f"{family} >= {_dotted(version)}" for family, version in needs.min_arch.items())
         found = f"{facts.arch_family or facts.arch} {_dotted(facts.arch_version)}".strip()
-        if least is None or facts.arch_version < tuple(least):
-            wanted = " or ".join(f"{family} >= {_dotted(version)}" for family, version in needs.min_arch.items())
-            verdict &= no("arch", wanted=wanted, found=found)
+        verdict &= no("arch", wanted=wanted, found=found)
     if needs.dtypes and dtype not in needs.dtypes:
         verdict &= no("dtype", wanted=" or ".join(needs.dtypes), found=dtype)
     for package in needs.packages:
@@ -70,11 +70,13 @@ def _dotted(version: Iterable[int]) -> str:
 
 @cache
 def _check_package(package: str) -> Verdict:
-    requirement = Requirement(package)
-    if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-        return OK
     try:
+        requirement = Requirement(package)
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            return OK
         version = metadata.version(requirement.name)
+    except InvalidRequirement as error:
+        return no("bad_requirement", wanted=package, found=str(error).splitlines()[0])
     except metadata.PackageNotFoundError:
         return no("package_missing", wanted=package, found="not installed", hint=f"pip install '{package}'")
     if requirement.specifier.contains(version, prereleases=True):

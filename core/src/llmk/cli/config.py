@@ -1,0 +1,91 @@
+"""``llmk config``: the merged configuration with who set each value, and its schema."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from llmk.api import SelectionError
+from llmk.config import Config, Origin, Settings, flags
+from llmk.config.schema_tree import join, leaves
+from llmk.kernel.boot import apply_defaults
+from llmk.kernel.platforms import choose_platform
+from llmk.kernel.registry import Registry
+from llmk.kernel.report import render_rows
+
+SECRETS = frozenset({"server.api_keys"})
+"""Values that are never printed."""
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser("config", help="show the configuration and who set each value")
+    actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
+    show = actions.add_parser("show", help="print every value")
+    show.add_argument("--origin", action="store_true", help="also print who set each value, and why")
+    show.add_argument("--json", action="store_true", help="print JSON")
+    flags.add_flags(show, tuple(name for name in Config.model_fields if name != "plugin"))
+    schema = actions.add_parser("schema", help="print every key with its type, default and meaning")
+    schema.add_argument("--json", action="store_true", help="print a JSON Schema")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints what was asked for. Plugins' defaults for this machine are included where a platform is usable here."""
+    if args.action == "schema":
+        print(json.dumps(Config.model_json_schema(), indent=2) if args.json else render_schema())
+        return 0
+    settings = flags.load_settings(args)
+    settings = _with_plugins(settings)
+    print(render_json(settings) if args.json else render_settings(settings, origin=args.origin))
+    return 0
+
+
+def _with_plugins(settings: Settings) -> Settings:
+    """Adds plugins' defaults for this machine and validates their sections; a machine without a platform has none."""
+    registry = Registry.discover(settings.config.plugins)
+    try:
+        platform, facts = choose_platform(registry, settings.config)
+    except SelectionError as error:
+        print(f"plugins' defaults are not shown: {error.message}", file=sys.stderr)
+        return settings
+    return apply_defaults(settings, registry, platform, facts, None)
+
+
+def render_settings(settings: Settings, *, origin: bool) -> str:
+    """One line per value."""
+    rows = [(path, json.dumps(_shown(path, value)), str(who)) for path, value, who in settings.rows()]
+    return render_rows(("key", "value", "set by"), rows) if origin else "\n".join(f"{p} = {v}" for p, v, _ in rows)
+
+
+def render_json(settings: Settings) -> str:
+    """Values and origins by path."""
+    values = {path: _entry(path, value, who) for path, value, who in settings.rows()}
+    return json.dumps(values, indent=2)
+
+
+def render_schema() -> str:
+    """A table of all keys."""
+    rows = [
+        (
+            join(path),
+            " | ".join(leaf.choices) or _type_name(leaf.annotation),
+            json.dumps(leaf.default),
+            leaf.description,
+        )
+        for path, leaf in leaves().items()
+    ]
+    return render_rows(("key", "type", "default", "meaning"), rows)
+
+
+def _entry(path: str, value: Any, who: Origin) -> dict[str, Any]:
+    return {"value": _shown(path, value), "source": who.source, "detail": who.detail}
+
+
+def _shown(path: str, value: Any) -> Any:
+    return "(hidden)" if path in SECRETS and value else value
+
+
+def _type_name(annotation: Any) -> str:
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")

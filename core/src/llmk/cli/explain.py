@@ -1,0 +1,47 @@
+"""``llmk explain``: the plan for a model, here or on a machine that is not here, with every reason."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from llmk.api import Plan
+from llmk.config import flags
+from llmk.kernel.boot import boot
+from llmk.kernel.report import all_choices, plan_fingerprint, render_table
+
+SECTIONS = ("model", "platform", "select", "plugins", "engine", "scheduler", "cache")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser("explain", help="show what would be chosen for a model, and why")
+    flags.add_model(parser)
+    parser.add_argument("--on", metavar="PLATFORM/ARCH", help="plan for this machine, which need not be here")
+    parser.add_argument("--json", action="store_true", help="print the plan as JSON")
+    parser.add_argument("--verbose", action="store_true", help="also show what was turned down, with all reasons")
+    flags.add_flags(parser, SECTIONS)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the plan. Imports nothing that was chosen, so it needs neither torch nor the device."""
+    booted = boot(flags.load_settings(args), on=args.on, verify=False)
+    if args.json:
+        print(json.dumps({**booted.plan.to_dict(), "fingerprint": plan_fingerprint(booted.plan)}, indent=2))
+        return 0
+    print(render_table(booted.plan))
+    if args.verbose:
+        print(render_rejected(booted.plan))
+    return 0
+
+
+def render_rejected(plan: Plan) -> str:
+    """Per site, the candidates that were turned down, each with all its reasons."""
+    lines = ["", "turned down"]
+    for choice in all_choices(plan.choices):
+        if choice.rejected:
+            lines.append(f"  {choice.kind} {choice.site}")
+        for rejection in choice.rejected:
+            lines.append(f"    {rejection.id} ({rejection.distribution})")
+            lines += [f"      - {reason}" for reason in rejection.reasons]
+    return "\n".join(lines) if len(lines) > 2 else "\nnothing was turned down"

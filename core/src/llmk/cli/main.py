@@ -1,0 +1,79 @@
+"""The command ``llmk``: finds the subcommand, imports it alone, and turns errors into one clear message."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+
+COMMANDS = {
+    "serve": "serve a model through an OpenAI-compatible API",
+    "run": "answer one prompt and stop",
+    "chat": "talk to a model in the terminal",
+    "plugins": "list installed plugins and the state of each",
+    "explain": "show what would be chosen for a model, and why",
+    "doctor": "check this installation and say what is missing",
+    "config": "show the configuration and who set each value",
+}
+"""Every subcommand, by the module of ``llmk.cli`` that has it, and its line of help."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line; returns the exit code, which is that of the error's class where one is raised."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    own = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    debug = "--debug" in own
+    if debug:
+        arguments.remove("--debug")
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader has gone (`llmk plugins | head`); the interpreter must not complain when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        return _report(error, debug)
+
+
+def _run(arguments: list[str]) -> int:
+    wanted = next((argument for argument in arguments if not argument.startswith("-")), "")
+    parser = argparse.ArgumentParser(
+        prog="llmk", description="Serves large language models, from plugins.", allow_abbrev=False
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and stop")
+    parser.add_argument("--debug", action="store_true", help="show tracebacks of errors")
+    subparsers = parser.add_subparsers(metavar="COMMAND", dest="command")
+    for name, help in COMMANDS.items():
+        if name == wanted:
+            import_module(f"llmk.cli.{name}").add_parser(subparsers)
+        else:
+            subparsers.add_parser(name, help=help)
+    args = parser.parse_args(arguments)
+    if args.version:
+        from llmk import __version__
+
+        print(f"llmk {__version__}")
+        return 0
+    if not args.command:
+        parser.print_help()
+        return 0
+    code: int = import_module(f"llmk.cli.{args.command}").run(args)
+    return code
+
+
+def _report(error: Exception, debug: bool) -> int:
+    from llmk.api.errors import LlmkError
+
+    if debug:
+        traceback.print_exception(error)
+    if isinstance(error, LlmkError):
+        print(f"llmk: {error}", file=sys.stderr)
+        return error.exit_code
+    hint = "" if debug else "; run it again with --debug for the traceback, and please report it"
+    print(f"llmk: internal error: {type(error).__name__}: {error}{hint}", file=sys.stderr)
+    return 1

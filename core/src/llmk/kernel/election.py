@@ -1,0 +1,62 @@
+"""The one way in which platforms, model families, quantization methods and parsers are chosen between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from llmk.api import Reason, SelectionError, Verdict
+from llmk.api.specs import Spec
+from llmk.kernel.registry import Registered
+
+if TYPE_CHECKING:
+    from llmk.config import SelectSection
+
+S = TypeVar("S", bound=Spec)
+
+
+def elect(
+    line: str,
+    rules: SelectSection,
+    claims: Sequence[tuple[Registered[S], Verdict]],
+    *,
+    rank: Callable[[Any], int] = lambda spec: 0,
+    may_force: bool = False,
+) -> tuple[Registered[S] | None, str]:
+    """The winner and why: pinned, else preferred, else of the highest rank; ``None`` where nothing can serve.
+
+    ``line`` is the section that rules the choice, as a user writes it. A pin names an id or a spec's name; with
+    ``may_force`` it wins whatever its verdict. Raises SelectionError where the pin is unknown or can't be honoured, and on a tie.
+    """
+    if rules.use:
+        pinned = [(r, verdict) for r, verdict in claims if rules.use in (r.spec.id, getattr(r.spec, "name", ""))]
+        if not pinned:
+            raise unknown_id(line, str(rules.use), [r.spec.id for r, _ in claims])
+        able = [r for r, verdict in pinned if verdict or may_force]
+        if not able:
+            reasons = [reason for _, verdict in pinned for reason in verdict.reasons]
+            raise SelectionError(f"{rules.use} is pinned by {line} use, but can't serve", reasons=reasons)
+        return _only(able, line), f"pinned by {line} use"
+    able = [r for r, verdict in claims if verdict and r.spec.id not in rules.avoid]
+    for id in rules.prefer:
+        for r in able:
+            if r.spec.id == id:
+                return r, f"preferred by {line} prefer"
+    best = max((rank(r.spec) for r in able), default=0)
+    able = [r for r in able if rank(r.spec) == best]
+    return (_only(able, line), "claims it") if able else (None, "nothing claims it")
+
+
+def unknown_id(line: str, id: str, known: Sequence[str], reasons: Sequence[Reason] = ()) -> SelectionError:
+    """The error for an id that the configuration names and nobody registers."""
+    close = get_close_matches(id, known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"installed: {', '.join(known) or 'none'}"
+    return SelectionError(f"{line} names {id!r}, which nothing that is installed has", reasons=reasons, hint=hint)
+
+
+def _only(able: Sequence[Registered[S]], line: str) -> Registered[S]:
+    if len(able) > 1:
+        names = " and ".join(f"{r.spec.id} of {r.plugin.wheel}" for r in able)
+        raise SelectionError(f"{names} tie", hint=f'settle it with {line} use = "{able[0].spec.id}"')
+    return able[0]
