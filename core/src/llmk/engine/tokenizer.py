@@ -63,6 +63,11 @@ class Tokenizer:
         return self._templates.default
 
     @property
+    def chat_templates(self) -> Mapping[str, str]:
+        """The sources of all templates by name: ``default``, and ``tool_use`` where messages with tools have their own."""
+        return self._templates.sources
+
+    @property
     def vocab_size(self) -> int:
         """Number of tokens, added ones included."""
         return int(self._backend.get_vocab_size(with_added_tokens=True))
