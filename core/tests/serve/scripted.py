@@ -30,8 +30,10 @@ TEMPLATE = (
 class CharacterTokenizer:
     """A token for each character, up to id 255."""
 
-    chat_template: str | None = TEMPLATE
     eos_token_ids = (0,)
+
+    def __init__(self) -> None:
+        self.chat_templates = {"default": TEMPLATE}
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [1] * add_special_tokens + [min(ord(character), 255) for character in text]

@@ -211,7 +211,7 @@ def test_an_engine_that_fails_midway(client: TestClient, engine: ScriptedEngine)
 
 
 def test_a_model_without_a_template_says_so(serve: Callable[..., TestClient], engine: ScriptedEngine) -> None:
-    engine.tokenizer.chat_template = None
+    engine.tokenizer.chat_templates = {}
     error = serve().post(PATH, json=BODY).json()["error"]
     assert "has no chat template" in error["message"]
     assert "/v1/completions" in error["message"]

@@ -27,7 +27,7 @@ class Jobs:
     def __init__(self, engine: AsyncLLM, dialect: Dialect) -> None:
         self._engine = engine
         self._dialect = dialect
-        self.template = ChatTemplate(engine.tokenizer.chat_template)
+        self.template = ChatTemplate(engine.tokenizer.chat_templates)
 
     def chat(self, request: ChatRequest, id: str) -> Job:
         """The job of a chat completion. Raises :class:`~llmk.api.RequestError`, naming the field."""
@@ -90,7 +90,7 @@ class Jobs:
         **generation: bool,
     ) -> str:
         """The prompt. Raises :class:`~llmk.api.RequestError` where there is no template, or it refuses the messages."""
-        if self.template.source is None:
+        if not self.template.exists:
             hint = "use /v1/completions, or give the server one with --model.chat-template"
             raise RequestError("the model has no chat template", param="messages", hint=hint)
         plain = [_plain(message) for message in messages]

@@ -16,11 +16,13 @@ _OWN = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_
 
 
 class ChatTemplate:
-    """The variables of a Jinja chat template; of one that can't be parsed, every variable is taken to be there."""
+    """What a model's chat templates read; one that can't be parsed is taken to read every variable."""
 
-    def __init__(self, source: str | None) -> None:
-        self.source = source
-        self._variables = _variables(source) if source else frozenset()
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        self.exists = bool(sources)
+        each = [_variables(source) for source in sources.values()]
+        known = [variables for variables in each if variables is not None]
+        self._variables = frozenset[str]().union(*known) if len(known) == len(each) else None
 
     def knows(self, name: str) -> bool:
         """Whether the template reads the variable ``name``."""

@@ -1,0 +1,54 @@
+"""What chat templates can be told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from llmk.api import RequestError
+from llmk.serve.template import ChatTemplate
+
+PLAIN = "{% for m in messages %}{{ m.content }}{% endfor %}"
+THINKING = PLAIN + "{% generation %}{% if enable_thinking %}<think>{% endif %}{% endgeneration %}"
+LEVELS = PLAIN + "{{ reasoning_effort }}"
+
+
+def test_templates_of_a_model_are_taken_together() -> None:
+    template = ChatTemplate({"default": PLAIN, "tool_use": "{{ tools }}" + PLAIN})
+    assert template.knows("tools")
+    assert not template.knows("enable_thinking")
+    assert template.exists
+    assert not ChatTemplate({}).exists
+
+
+@pytest.mark.parametrize(
+    ("source", "effort", "options"),
+    [
+        (THINKING, "none", {"enable_thinking": False}),
+        (THINKING, "medium", {"enable_thinking": True}),
+        (LEVELS, "high", {"reasoning_effort": "high"}),
+    ],
+)
+def test_reasoning_effort(source: str, effort: str, options: dict[str, Any]) -> None:
+    assert ChatTemplate({"default": source}).options({}, effort) == options
+
+
+@pytest.mark.parametrize(("source", "effort"), [(PLAIN, "none"), (THINKING, "high")])
+def test_reasoning_effort_that_cannot_be_honoured(source: str, effort: str) -> None:
+    with pytest.raises(RequestError) as caught:
+        ChatTemplate({"default": source}).options({}, effort)
+    assert caught.value.param == "reasoning_effort"
+
+
+def test_the_switch_of_the_request() -> None:
+    template = ChatTemplate({"default": THINKING})
+    assert template.thinking(template.options({"enable_thinking": False}, None)) is False
+    assert template.thinking(template.options({}, "medium")) is True
+    assert template.thinking({}) is None
+
+
+def test_a_template_that_cannot_be_read_is_told_everything() -> None:
+    template = ChatTemplate({"default": "{% unheard of %}"})
+    assert template.knows("anything")
+    assert template.options({"anything": 1}, None) == {"anything": 1}
