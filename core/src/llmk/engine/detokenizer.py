@@ -124,7 +124,7 @@ class WindowDetokenizer:
             text = self._added()
             if not text.endswith(REPLACEMENT) or len(self._new) == _MAX_HELD:
                 texts.append(text)
-                self._context, self._new = self._new, []
+                self._context, self._new = self._new if text else self._context, []
         return "".join(texts)
 
     def finish(self) -> str:
