@@ -64,7 +64,7 @@ class Tokenizer:
 
     @property
     def chat_templates(self) -> Mapping[str, str]:
-        """The sources of all templates by name: ``default``, and ``tool_use`` where messages with tools have their own."""
+        """The sources of all templates by name: ``default``, and ``tool_use`` where tools have one of their own."""
         return self._templates.sources
 
     @property
