@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from size_report import FILE_LIMIT, FUNCTION_LIMIT, Budget, budgets, long_files, long_functions
+from size_report import FILE_LIMIT, FUNCTION_LIMIT, Budget, budgets, code_lines, long_files, long_functions
 
 
 @pytest.mark.parametrize("budget", budgets(), ids=lambda budget: budget.name)
 def test_budget(budget: Budget) -> None:
-    assert budget.kept, f"{budget.name} has {budget.lines:,} lines, of {budget.limit:,} at most"
+    assert budget.kept, f"{budget.name} has {budget.lines:,} lines of code, of {budget.limit:,} at most"
 
 
 def test_no_file_is_two_files() -> None:
@@ -19,3 +21,11 @@ def test_no_file_is_two_files() -> None:
 def test_no_function_is_two_functions() -> None:
     rows = long_functions()
     assert not rows, f"over {FUNCTION_LIMIT} lines: ask what it is really two of:\n{rows}"
+
+
+def test_only_code_counts(tmp_path: Path) -> None:
+    file = tmp_path / "module.py"
+    file.write_text(
+        '"""A\ndocstring."""\n\n# a comment\nx = (\n    1\n)  # and another\n\n\ndef f():\n    """Doc."""\n    return x\n'
+    )
+    assert code_lines(file) == 5
