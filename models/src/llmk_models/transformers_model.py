@@ -1,0 +1,219 @@
+"""Any softmax-attention decoder of the transformers library, by its own modules on llmk's paged attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+from llmk.api import AttentionQuery, CacheSpec, Checkpoint, CheckpointError
+from llmk.nn import Build, Layer, StepContext
+from llmk.nn.attention import cache_spec
+from llmk.nn.tensor_file import read_headers, weight_files
+from llmk_models.transformers_facts import describe
+from llmk_models.transformers_watch import WATCH, Observed
+
+_AUTO: Any = AutoModelForCausalLM
+PAGED = "llmk"
+"""The name under which transformers finds llmk's attention."""
+
+
+class PagedAttention:
+    """What one attention module is bound to: its cache, its backend, and the step that its model is in."""
+
+    def __init__(self, owner: TransformersModel, build: Build, site: str, index: int) -> None:
+        self._owner = owner
+        self._backend = build.attention(site)
+        self._site = site
+        self._index = index
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> Tensor:
+        """``query`` is ``[tokens, heads, head_dim]``, ``key`` and ``value`` ``[tokens, kv_heads, head_dim]``."""
+        step = self._owner.step
+        cache, meta = step.caches[self._index], step.attention[self._site]
+        self._backend.write(key, value, cache, meta)
+        return self._backend.run(query, cache, meta, sinks)
+
+
+def paged_attention(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """The library's attention interface, from ``[1, heads, tokens, head_dim]`` to ``[1, tokens, heads, head_dim]``.
+
+    Scale, window and soft cap are the backend's; :func:`check_observed` made sure that they are the module's too.
+    """
+    out = module.llmk_attention(*(part[0].transpose(0, 1) for part in (query, key, value)), s_aux)
+    return out.unsqueeze(0), None
+
+
+AttentionInterface.register(PAGED, paged_attention)
+
+
+class _GivenOutput(BaseModelOutputWithPast):
+    """A decoder's output, with the further fields that some language models pass on from it."""
+
+    cross_attentions = None
+    router_logits = None
+
+
+class _Given(nn.Module):
+    """Stands in the decoder's place inside the language model, so that its head works on given hidden states."""
+
+    hidden: Tensor
+
+    def forward(self, *args: Any, **kwargs: Any) -> _GivenOutput:
+        """The hidden states, whatever is asked."""
+        return _GivenOutput(last_hidden_state=self.hidden)
+
+
+class TransformersModel:
+    """Follows ``llmk.nn.Model`` and ``llmk.nn.SelfLoading``.
+
+    The decoder runs all tokens of a step as one row. The language model around it is kept for its head alone: what it
+    does to logits (scaling, soft cap, bias) stays its own business.
+    """
+
+    weights: tuple[Layer, ...] = ()
+    ignored_weights: tuple[str, ...] = ()
+    step: StepContext
+
+    def __init__(self, build: Build, checkpoint: Checkpoint) -> None:
+        self._build = build
+        self._facts = describe(checkpoint)
+        self._sites: list[str] = []
+        try:
+            self._config = AutoConfig.from_pretrained(checkpoint.path, local_files_only=True)
+        except (ValueError, KeyError, OSError) as error:
+            raise CheckpointError(
+                f"transformers has no implementation of {checkpoint.architecture}: {error}",
+                hint="install a wheel that implements it, or a newer transformers",
+            ) from error
+
+    def load(self, checkpoint: Checkpoint, dtype: torch.dtype, dummy_seed: int | None) -> None:
+        """Loads through transformers, then checks that every layer asks of attention what was described."""
+        model: Any = self._pretrained(checkpoint, dtype) if dummy_seed is None else self._random(dtype, dummy_seed)
+        model = model.to(self._build.device).eval().requires_grad_(False)
+        decoder = model.get_decoder()
+        self._given = _Given()
+        path = next((name for name, module in model.named_modules() if module is decoder), "")
+        if not path:
+            raise CheckpointError(f"transformers' {type(model).__name__} keeps its decoder where llmk can't reach it")
+        model.set_submodule(path, self._given)
+        self._decoder: Any = decoder
+        self._head: Any = model
+        self._bind(self._observe())
+
+    def forward(self, token_ids: Tensor, step: StepContext) -> Tensor:
+        self.step = step
+        return self._run(token_ids, step.positions)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        self._given.hidden = hidden[None]
+        row = torch.zeros(1, hidden.shape[0], dtype=torch.int64, device=hidden.device)
+        logits: Tensor = self._head(input_ids=row, use_cache=False).logits
+        return logits[0].float()
+
+    def cache_specs(self) -> list[tuple[int, str, CacheSpec]]:
+        return [(layer, site, cache_spec(self._build, site)) for layer, site in enumerate(self._sites)]
+
+    def _run(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+        out = self._decoder(input_ids=token_ids[None], position_ids=positions[None], use_cache=False)
+        hidden: Tensor = out.last_hidden_state
+        return hidden[0]
+
+    def _pretrained(self, checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
+        read_headers(weight_files(checkpoint))
+        try:
+            model, report = _AUTO.from_pretrained(
+                checkpoint.path, dtype=dtype, local_files_only=True, use_safetensors=True, output_loading_info=True
+            )
+        except (RuntimeError, ValueError, OSError) as error:
+            raise CheckpointError(
+                f"transformers can't load {checkpoint.path}: {error}",
+                hint="check that config.json belongs to these weights",
+            ) from error
+        for kind, what in (("missing_keys", "lacks"), ("unexpected_keys", "holds, with no place in the model,")):
+            if names := sorted(report[kind]):
+                shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+                raise CheckpointError(
+                    f"{checkpoint.path} {what} {len(names)} tensors: {shown}",
+                    hint="check that the download is complete and that config.json belongs to these weights",
+                )
+        return model
+
+    def _random(self, dtype: torch.dtype, seed: int) -> Any:
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            return _AUTO.from_config(self._config, dtype=dtype)
+
+    @torch.inference_mode()
+    def _observe(self) -> dict[int, tuple[nn.Module, Observed]]:
+        """Runs two tokens through the decoder; by layer index, the module that attended and what it asked for."""
+        self._decoder.config._attn_implementation = WATCH
+        tokens = torch.arange(2, device=self._build.device)
+        name = type(self._decoder).__name__
+        try:
+            self.logits(self._run(tokens, tokens))
+        except Exception as error:
+            raise CheckpointError(
+                f"transformers' {name} does not run on llmk's attention: {type(error).__name__}: {error}",
+                hint="install a wheel that implements the architecture natively",
+            ) from error
+        seen = {}
+        for module in self._decoder.modules():
+            if observed := getattr(module, "llmk_observed", None):
+                seen[int(module.layer_idx)] = (module, observed)
+        return seen
+
+    def _bind(self, seen: dict[int, tuple[nn.Module, Observed]]) -> None:
+        sites = {facts.sliding_window: facts.site for facts in self._facts.attention}
+        for index in range(self._facts.num_layers):
+            if index not in seen:
+                raise CheckpointError(
+                    f"layer {index} of transformers' {type(self._decoder).__name__} bypasses the attention interface",
+                    hint="install a wheel that implements the architecture natively",
+                )
+            module, observed = seen[index]
+            site = sites.get(observed.window, self._facts.attention[0].site)
+            query = self._build.plan.choice("attention", site).query
+            assert isinstance(query, AttentionQuery)
+            check_observed(index, observed, query)
+            self._sites.append(site)
+            module.llmk_attention = PagedAttention(self, self._build, site, index)  # type: ignore[assignment]
+        self._decoder.config._attn_implementation = PAGED
+
+
+def check_observed(layer: int, observed: Observed, query: AttentionQuery) -> None:
+    """Raises :class:`~llmk.api.CheckpointError` where a layer asks for other attention than was planned."""
+    planned = Observed(
+        num_heads=query.num_heads,
+        num_kv_heads=query.num_kv_heads,
+        head_dim=query.head_dim,
+        value_dim=query.head_dim,
+        scale=query.scale,
+        window=query.sliding_window,
+        causal=True,
+        softcap=query.softcap,
+        sinks=query.sinks,
+    )
+    wrong = [
+        f"{name} {getattr(observed, name)}, not {getattr(planned, name)}"
+        for name in Observed.__slots__
+        if name != "scale" and getattr(observed, name) != getattr(planned, name)
+    ]
+    if abs(observed.scale - planned.scale) > 1e-6 * planned.scale:
+        wrong.append(f"scale {observed.scale}, not {planned.scale}")
+    if wrong:
+        raise CheckpointError(
+            f"layer {layer} of transformers' model attends otherwise than config.json told: {'; '.join(wrong)}",
+            hint="install a wheel that implements the architecture natively",
+        )

@@ -1,0 +1,89 @@
+"""Finds out what a transformers model asks of attention, by watching its attention interface while two tokens run.
+
+The library registers attention and mask functions by name; the one registered here answers with zeros and takes notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+WATCH = "llmk_watch"
+_FAR = 1 << 20
+"""A position beyond every sliding window."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What one layer handed to the attention interface. ``window`` and ``causal`` are its mask function's."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    value_dim: int
+    scale: float
+    window: int | None
+    causal: bool
+    softcap: float | None
+    sinks: bool
+
+
+class _WatchedMask(Tensor):
+    """A mask of the right shape, which knows the window of the function that it was made of."""
+
+    window: int | None
+    causal: bool
+
+
+def watch_mask(q_length: int, kv_length: int, mask_function: Callable[..., Any], **_: Any) -> Tensor:
+    """Makes a mask, evaluating its function at chosen positions only."""
+    zero, far = torch.tensor(0), torch.tensor(_FAR)
+
+    def allows(query: Tensor, key: Tensor) -> bool:
+        return bool(mask_function(zero, zero, query, key))
+
+    mask = torch.zeros(1, 1, q_length, kv_length, dtype=torch.bool).as_subclass(_WatchedMask)
+    mask.causal = not allows(far, far + 1)
+    mask.window = None
+    if not allows(far, zero):
+        low, high = 0, _FAR
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if allows(far, far - middle) else (low, middle)
+        mask.window = high
+    return mask
+
+
+def watch_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Notes what the layer asks for in ``module.llmk_observed``; answers zeros ``[1, tokens, heads, value_dim]``."""
+    module.llmk_observed = Observed(  # type: ignore[assignment]
+        num_heads=query.shape[1],
+        num_kv_heads=key.shape[1],
+        head_dim=query.shape[3],
+        value_dim=value.shape[3],
+        scale=query.shape[3] ** -0.5 if scaling is None else float(scaling),
+        window=attention_mask.window if isinstance(attention_mask, _WatchedMask) else None,
+        causal=attention_mask.causal if isinstance(attention_mask, _WatchedMask) else False,
+        softcap=softcap,
+        sinks=s_aux is not None,
+    )
+    return query.new_zeros(1, query.shape[2], query.shape[1], value.shape[3]), None
+
+
+AttentionInterface.register(WATCH, watch_attention)
+AttentionMaskInterface.register(WATCH, watch_mask)

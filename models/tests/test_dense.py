@@ -1,0 +1,105 @@
+"""The dense family against transformers: whole, in chunks, batched, in fp32 and bf16."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from llmk.testing.model import ModelHarness
+
+from .conftest import relative_error, transformers_logits
+
+YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 128, "rope_theta": 10000.0}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+    "rope_theta": 10000.0,
+}
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama-tied-biases": ("llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
+    "llama-llama3-rope": ("llama", {"rope_parameters": LLAMA3, "num_key_value_heads": 4}),
+    "llama-linear-rope": ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 5e5}}),
+    "mistral-window": ("mistral", {"sliding_window": 24, "head_dim": 32}),
+    "mistral-no-window": ("mistral", {"sliding_window": None}),
+    "qwen2": ("qwen2", {"num_key_value_heads": 4}),
+    "qwen2-some-windows": ("qwen2", {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}),
+    "qwen2-layer-types": (
+        "qwen2",
+        {
+            "use_sliding_window": True,
+            "sliding_window": 20,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+    "qwen3": ("qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
+    "qwen3-bias": ("qwen3", {"head_dim": 32, "attention_bias": True}),
+    "qwen3-yarn-one-kv-head": ("qwen3", {"head_dim": 16, "num_key_value_heads": 1, "rope_parameters": YARN}),
+}
+FP32_TOLERANCE = 2e-5
+"""Relative: sums in another order, over three layers."""
+
+PROMPT = [random.Random(5).randrange(3, 380) for _ in range(90)]
+
+
+@pytest.fixture(params=VARIANTS)
+def checkpoint(request: pytest.FixtureRequest, make_checkpoint: Callable[..., Path]) -> Path:
+    model_type, overrides = VARIANTS[request.param]
+    return make_checkpoint(model_type, **overrides)
+
+
+def run_in_chunks(harness: ModelHarness, sizes: list[int]) -> torch.Tensor:
+    """Logits of the prompt, computed ``sizes`` tokens at a time beside another request's."""
+    chunks = torch.tensor(PROMPT).split(sizes)
+    other = [random.Random(9).randrange(3, 380) for _ in sizes]
+    return torch.cat(
+        [
+            harness.step([("other", [token]), ("prompt", chunk.tolist())])[1]
+            for token, chunk in zip(other, chunks, strict=True)
+        ]
+    )
+
+
+def test_equals_transformers_in_fp32(checkpoint: Path) -> None:
+    expected = transformers_logits(checkpoint, PROMPT, torch.float32)
+    harness = ModelHarness.of(checkpoint, {"cache.block_size": 8})
+    assert harness.boot.plan.model == "models.dense"
+    whole = harness.step([("whole", PROMPT)])[0]
+    chunked = run_in_chunks(harness, [33, 1, 1, 7, 48])
+    assert relative_error(whole, expected) < FP32_TOLERANCE
+    assert relative_error(chunked, expected) < FP32_TOLERANCE
+
+
+def test_is_as_exact_as_transformers_in_bf16(checkpoint: Path) -> None:
+    """Both round after every operator. Against fp32 logits of the same, rounded weights, ours may not be worse."""
+    rounded = _rounded_to_bf16(checkpoint)
+    exact = transformers_logits(rounded, PROMPT, torch.float32)
+    theirs = relative_error(transformers_logits(rounded, PROMPT, torch.bfloat16), exact)
+    harness = ModelHarness.of(rounded, {"model.dtype": "bfloat16"})
+    ours = relative_error(run_in_chunks(harness, [40, 1, 49]), exact)
+    assert ours < 1.25 * theirs
+
+
+def test_describes_the_exact_number_of_parameters(checkpoint: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(checkpoint)
+    facts = ModelHarness.of(checkpoint).boot.facts
+    assert facts.num_parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+def _rounded_to_bf16(checkpoint: Path) -> Path:
+    from transformers import AutoModelForCausalLM
+
+    folder = checkpoint.with_name(checkpoint.name + "-bf16")
+    if not folder.exists():
+        AutoModelForCausalLM.from_pretrained(checkpoint, dtype=torch.bfloat16).save_pretrained(folder)
+    return folder
