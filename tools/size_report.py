@@ -131,9 +131,8 @@ def main() -> int:
     for budget in budgets():
         state = "kept" if budget.kept else "EXCEEDED"
         physical = sum(map(physical_lines, budget.files))
-        print(
-            f"budget  {budget.name}: {budget.lines:,} of {budget.limit:,} lines of code, {state} ({physical:,} physical)"
-        )
+        used = f"{budget.lines:,} of {budget.limit:,} lines of code ({physical:,} physical)"
+        print(f"budget  {budget.name}: {used}, {state}")
     for length, place in long_files(limit=FILE_TARGET):
         print(f"long file  {place}: {length} lines (aim for {FILE_TARGET})")
     for length, place in long_functions(limit=FUNCTION_TARGET):

@@ -25,7 +25,6 @@ def test_no_function_is_two_functions() -> None:
 
 def test_only_code_counts(tmp_path: Path) -> None:
     file = tmp_path / "module.py"
-    file.write_text(
-        '"""A\ndocstring."""\n\n# a comment\nx = (\n    1\n)  # and another\n\n\ndef f():\n    """Doc."""\n    return x\n'
-    )
+    source = ['"""Two', 'lines."""', "", "# a comment", "x = (", "    1", ")  # and another", "", "def f():"]
+    file.write_text("\n".join([*source, '    """What it is."""', "    return x", ""]))
     assert code_lines(file) == 5

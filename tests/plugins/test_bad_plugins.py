@@ -121,16 +121,29 @@ def test_strict_makes_a_bad_plugin_fatal(environment: Environment, tmp_path: Pat
         ("absent", ["'absent'", "not installed"]),
     ],
 )
-@pytest.mark.parametrize("key", ["require", "only"])
-def test_bad_plugin_that_the_config_asks_for_is_fatal(
-    environment: Environment, tmp_path: Path, key: str, name: str, texts: list[str]
+def test_bad_plugin_that_the_config_requires_is_fatal(
+    environment: Environment, tmp_path: Path, name: str, texts: list[str]
 ) -> None:
-    (tmp_path / "llmk.toml").write_text(f'[plugins]\n{key} = ["{name}"]\n')
+    (tmp_path / "llmk.toml").write_text(f'[plugins]\nrequire = ["{name}"]\n')
     done = environment.llmk("explain", "--on", "good/g1", cwd=tmp_path)
     assert done.returncode == 3, done.stdout + done.stderr
     for text in texts:
         assert text in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_bad_plugin_that_is_to_be_the_only_one_is_fatal(environment: Environment, tmp_path: Path) -> None:
+    (tmp_path / "llmk.toml").write_text('[plugins]\nonly = ["cpu", "models", "broken"]\n')
+    done = environment.llmk("explain", cwd=tmp_path)
+    assert done.returncode == 3, done.stdout + done.stderr
+    assert "this fixture breaks on import" in done.stderr
+
+
+def test_clash_is_settled_by_leaving_one_out(environment: Environment, tmp_path: Path) -> None:
+    (tmp_path / "llmk.toml").write_text('[plugins]\ndisable = ["fixture-good"]\n')
+    done = environment.llmk("plugins", "--json", cwd=tmp_path)
+    states = {plugin["distribution"]: plugin["state"] for plugin in json.loads(done.stdout)}
+    assert (states["fixture-good"], states["fixture-rival"]) == ("blocked", "active")
 
 
 @pytest.mark.parametrize(
