@@ -1,0 +1,101 @@
+"""Plans for tests of binding, whose kernels are functions of this module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llmk.api import Choice, LinearQuery, Piece, Plan, PlatformFacts
+from llmk.nn import Build
+
+PLATFORM = PlatformFacts(name="here", arch="any", device_type="cpu")
+ALWAYS = (0, 1 << 31)
+
+
+def piece(name: str, *, band: tuple[int, int] = ALWAYS, prepare: str = "", parts: tuple[str, ...] = ()) -> Piece:
+    """A piece that runs the function ``name`` of this module."""
+    where = prepare and f"{__name__}:{prepare}"
+    return Piece(*band, name, "a-wheel", "1.0", f"{__name__}:{name}", where, "native", "only candidate", parts)
+
+
+def choice(kind: str, site: str, *pieces: Piece, op: str = "", parts: tuple[Choice, ...] = (), **query: Any) -> Choice:
+    """A choice with a linear query where ``query`` has its fields."""
+    asked = LinearQuery(platform=PLATFORM, site=site, dtype="float32", **query) if query else None
+    return Choice(kind, site, op or site, asked, pieces, (), parts)
+
+
+def build(*choices: Choice, dtype: torch.dtype = torch.float32) -> Build:
+    """A build that loads from this module."""
+    plan = Plan(PLATFORM, "here", "", "model", "", "AnyForCausalLM", "float32", choices)
+    return Build(plan, dtype=dtype, device=torch.device("cpu"), load_object=load)
+
+
+def load(path: str, *, plugin: str = "") -> Any:
+    """The attribute that ``path`` names."""
+    assert plugin == "a-wheel 1.0"
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """``x @ weight.T + bias``."""
+    return torch.nn.functional.linear(x, weight, bias)
+
+
+def linear_transposed(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The same with a weight that :func:`transpose` prepared."""
+    return x @ weight if bias is None else x @ weight + bias
+
+
+def transpose(parameters: dict[str, Tensor]) -> Tensor:
+    """``weight`` as ``[in, out]``."""
+    return parameters["weight"].t().contiguous()
+
+
+def linear_scaled(x: Tensor, weight: Mapping[str, Tensor], bias: Tensor | None) -> Tensor:
+    """A product with int8 rows and a scale for each."""
+    return linear(x, weight["weight"].float() * weight["scale"], bias)
+
+
+def keep(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
+    """All parameters as they are."""
+    return dict(parameters)
+
+
+def few(x: Any) -> tuple[str, Any]:
+    """Tells that it was the kernel for few tokens."""
+    return "few", x
+
+
+def many(x: Any) -> tuple[str, Any]:
+    """Tells that it was the kernel for many tokens."""
+    return "many", x
+
+
+def make_twice(parts: Mapping[str, Callable[..., Any]]) -> Callable[[Any], Any]:
+    """A composite op: its part, applied twice."""
+    return lambda x: parts["once"](parts["once"](x))
+
+
+def make_linear_twice(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
+    """A composite op over a linear site: twice its product."""
+    return lambda x, weight, bias: 2 * parts["linear"](x, weight, bias)
+
+
+def linear_says_few(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Ones, to tell that it was the kernel for few rows."""
+    return linear(x, weight, bias) + 1
+
+
+def linear_says_many(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Twos, to tell that it was the kernel for many rows."""
+    return linear(x, weight, bias) + 2
+
+
+def embed(ids: Tensor, weight: Tensor) -> Tensor:
+    """Rows of ``weight``."""
+    return weight[ids]

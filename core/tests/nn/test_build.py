@@ -1,0 +1,95 @@
+"""Binding: plain callables where one kernel serves, switches where several do, composites from their parts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from plans import build, choice, few, linear, many, piece
+
+from llmk.api import PluginError
+from llmk.nn import Switch
+
+BANDS = (piece("few", band=(0, 9)), piece("many", band=(9, 1 << 31)))
+
+
+def test_a_site_with_one_kernel_is_bound_to_the_function_itself() -> None:
+    made = build(choice("op", "norm", piece("few")), choice("linear", "out", piece("linear")))
+    assert made.kernel("op", "norm") is few
+    assert made.linear("out").run is linear
+
+
+def test_a_piecewise_site_changes_kernel_between_steps_only() -> None:
+    made = build(choice("op", "norm", *BANDS))
+    kernel = made.kernel("op", "norm")
+    answers = []
+    for num_tokens in (1, 8, 9, 4000, 8):
+        made.select(num_tokens)
+        answers.append(kernel(num_tokens))
+    assert answers == [("few", 1), ("few", 8), ("many", 9), ("many", 4000), ("few", 8)]
+
+
+def test_switches_with_different_bands_all_follow() -> None:
+    odd = (piece("many", band=(0, 5)), piece("few", band=(5, 1 << 31)))
+    made = build(choice("op", "a", *BANDS), choice("op", "b", *odd))
+    a, b = made.kernel("op", "a"), made.kernel("op", "b")
+    seen = []
+    for num_tokens in (1, 6, 20, 4):
+        made.select(num_tokens)
+        seen.append((a(0)[0], b(0)[0]))
+    assert seen == [("few", "many"), ("few", "few"), ("many", "few"), ("few", "many")]
+
+
+def test_a_switch_bound_after_the_first_step_follows_too() -> None:
+    made = build(choice("op", "a", *BANDS), choice("op", "b", *BANDS))
+    made.kernel("op", "a")
+    made.select(100)
+    late = made.kernel("op", "b")
+    made.select(100)
+    assert late(0)[0] == "many"
+
+
+def test_select_leaves_switches_alone_while_the_band_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = build(choice("op", "a", *BANDS))
+    made.kernel("op", "a")
+    made.select(1)
+    asked: list[int] = []
+    monkeypatch.setattr(Switch, "select", lambda self, n: asked.append(n) or (0, 9))
+    made.select(8)
+    assert asked == []
+    made.select(9)
+    assert asked == [9]
+
+
+def test_a_composite_gets_its_parts_bound() -> None:
+    once = choice("op", "twice.once", *BANDS, op="once")
+    made = build(choice("op", "twice", piece("make_twice", parts=("once",)), op="twice", parts=(once,)))
+    kernel = made.kernel("op", "twice")
+    made.select(2)
+    assert kernel(7) == ("few", ("few", 7))
+    made.select(200)
+    assert kernel(7) == ("many", ("many", 7))
+
+
+def test_a_composite_over_a_linear_site_calls_its_kernel() -> None:
+    made = build(
+        choice("linear", "up", piece("linear")),
+        choice("op", "up_twice", piece("make_linear_twice", parts=("linear",))),
+    )
+    x, weight = torch.randn(3, 4), torch.randn(5, 4)
+    torch.testing.assert_close(made.kernel("op", "up_twice", linear="up")(x, weight, None), 2 * x @ weight.t())
+
+
+def test_a_part_that_nobody_has_is_named() -> None:
+    made = build(choice("op", "twice", piece("make_twice", parts=("once",))))
+    with pytest.raises(PluginError, match="takes part 'once'"):
+        made.kernel("op", "twice")
+
+
+def test_a_site_that_the_plan_lacks_is_named() -> None:
+    with pytest.raises(KeyError, match="no op site 'norm'"):
+        build().kernel("op", "norm")
+
+
+def test_a_switch_refuses_counts_outside_its_bands() -> None:
+    with pytest.raises(ValueError, match="no kernel for 9 tokens"):
+        Switch([(0, 9, many)]).select(9)
