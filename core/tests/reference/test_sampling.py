@@ -151,15 +151,26 @@ def test_rows_are_truncated_each_in_its_own_way() -> None:
 
 
 @pytest.mark.parametrize("scale", [0.05, 1.0, 4.0])
-def test_the_shortlist_gives_what_sorting_everything_gives(scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    logits = spread(6, 4000) * scale
-    top_k, top_p = torch.tensor([0, 1, 500, 600, 0, 30]), torch.tensor([0.5, 1.0, 0.9, 0.9, 0.9999, 0.7])
-    quick = mask_top_k_top_p_min_p(logits, top_k, top_p, None)
-    each = [mask_top_k_top_p_min_p(logits[i : i + 1], top_k[i : i + 1], top_p[i : i + 1], None) for i in range(6)]
-    monkeypatch.setattr(sampling, "_SHORTLIST", 4000)
-    sorted_whole = mask_top_k_top_p_min_p(logits, top_k, top_p, None)
-    assert torch.equal(quick, sorted_whole)
-    assert torch.equal(torch.cat(each), sorted_whole)
+@pytest.mark.parametrize("ties", [False, True])
+def test_the_shortlist_gives_what_sorting_everything_gives(
+    ties: bool, scale: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that are cut within the shortlist, beyond it, by ``min_p`` alone and not at all."""
+    rows, vocab = 60, 4000
+    logits = spread(rows, vocab) * scale
+    if ties:
+        logits = (logits * 4).round() / 4
+    arguments = (
+        torch.tensor([1.0, 0.7, 1.3, 0.0]).repeat(rows // 4),
+        torch.tensor([0, 1, 500, 600, 0, 30]).repeat(rows // 6),
+        torch.tensor([0.5, 1.0, 0.9, 0.9999, 1.0]).repeat(rows // 5),
+        torch.tensor([0.0, 0.2, 0.0]).repeat(rows // 3),
+        torch.arange(rows),
+        torch.arange(rows) * 7,
+    )
+    quick = sample(logits, *arguments)
+    monkeypatch.setattr(sampling, "_SHORTLIST", vocab)
+    assert torch.equal(quick, sample(logits, *arguments))
 
 
 @pytest.mark.parametrize("vocab", [6, 2000])
@@ -222,6 +233,12 @@ def test_logprobs_and_ranks() -> None:
     assert torch.equal(top_ids, order[:, :5])
     torch.testing.assert_close(top_logprobs.double(), exact.gather(1, top_ids), rtol=1e-5, atol=1e-5)
     assert torch.equal(order[rows, rank - 1], ids)
+
+
+def test_of_equals_that_do_not_all_fit_the_lower_ids_are_taken() -> None:
+    logits = torch.zeros(1, 5000)
+    logits[0, [4000, 4999]] = 1.0
+    assert logprobs(logits, torch.tensor([0]), 5)[2].tolist() == [[4000, 4999, 0, 1, 2]]
 
 
 def test_of_equal_logits_the_lower_id_comes_first_and_all_share_a_rank() -> None:

@@ -1,10 +1,12 @@
 """Choosing tokens: penalties, bias, truncation, sampling and log-probabilities, for a whole batch at once.
 
-Every row depends on itself alone. No function waits for the device, but for one shortcut that is taken where
-waiting is free.
+Every row depends on itself alone. No function waits for the device, but for one shortcut of :func:`sample` that is
+taken where waiting is free.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,7 +14,7 @@ from torch import Tensor
 from llmk.reference.counter_rng import uniform_bits
 
 _SHORTLIST = 512
-"""Likeliest tokens that are looked at before a whole row is sorted."""
+"""Likeliest tokens among which :func:`sample` looks for the last one to keep before it sorts a whole row."""
 _WEIGHT_BITS = 24
 """The likeliest token weighs 2**24. With up to 2**18 tokens a row's weights then add up to less than 2**42: see
 :func:`_draw`."""
@@ -65,13 +67,9 @@ def mask_top_k_top_p_min_p(logits: Tensor, top_k: Tensor | None, top_p: Tensor |
     Returns:
         A new float32 ``[R, V]``. Arguments that are ``None`` are off for all rows.
     """
-    best = logits.amax(dim=-1)
-    floor = torch.full_like(best, float("-inf"))
-    if top_k is not None or top_p is not None:
-        floor = _nucleus_floor(logits, best, top_k, top_p)
-    if min_p is not None:
-        floor = torch.maximum(floor, best + torch.log(min_p))
-    return logits.masked_fill(logits < torch.minimum(floor, best)[:, None], float("-inf"))
+    shifted = logits - logits.amax(dim=-1, keepdim=True)
+    floor = Truncation(top_k, top_p, min_p).floor(shifted)
+    return logits.masked_fill(shifted < floor[:, None], float("-inf"))
 
 
 def sample(
@@ -104,11 +102,14 @@ def sample(
     if temperature is None or seeds is None or positions is None:
         return greedy
     is_greedy = temperature == 0
+    divisor = torch.where(is_greedy, 1.0, temperature)[:, None]
     best = logits.gather(1, greedy[:, None])
-    scaled = (logits - best) / torch.where(is_greedy, 1.0, temperature)[:, None]
-    if top_k is not None or top_p is not None or min_p is not None:
-        scaled = mask_top_k_top_p_min_p(scaled, top_k, top_p, min_p)
-    return torch.where(is_greedy, greedy, _draw(scaled, seeds, positions))
+    truncation = Truncation(top_k, top_p, min_p)
+    if logits.device.type == "cpu" and logits.shape[1] > 2 * _SHORTLIST and not truncation.off:
+        tokens = _sample_by_shortlist(logits, best, divisor, truncation, seeds, positions)
+    else:
+        tokens = _sample_truncated((logits - best).div_(divisor), truncation, seeds, positions)
+    return torch.where(is_greedy, greedy, tokens)
 
 
 def logprobs(logits: Tensor, token_ids: Tensor, num_top: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -127,63 +128,108 @@ def logprobs(logits: Tensor, token_ids: Tensor, num_top: int) -> tuple[Tensor, T
     normalised = torch.log_softmax(logits, dim=-1)
     chosen = logits.gather(1, token_ids[:, None])
     rank = (logits > chosen).sum(dim=-1) + 1
-    top_ids = _ordered_keys(logits).topk(min(num_top, logits.shape[1]), dim=-1).indices
+    top_ids = _likeliest(logits, min(num_top, logits.shape[1]))
     logprob = normalised.gather(1, token_ids[:, None]).squeeze(1)
     return logprob, rank, top_ids, normalised.gather(1, top_ids)
 
 
-def _ordered_keys(logits: Tensor) -> Tensor:
-    """int64 keys that sort like float32 ``logits``, with no two equal in a row: of equal logits the lower id has
-    the greater key."""
-    bits = (logits + 0.0).view(torch.int32).to(torch.int64)
-    ordered = torch.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
-    return ordered * (1 << 31) - torch.arange(logits.shape[1], device=logits.device)
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """Top-k, top-p and min-p of a batch, each ``[R]``, as in :func:`mask_top_k_top_p_min_p`."""
+
+    top_k: Tensor | None
+    top_p: Tensor | None
+    min_p: Tensor | None
+
+    @property
+    def off(self) -> bool:
+        """Whether it is off for all rows, as far as can be told without reading a tensor."""
+        return self.top_k is None and self.top_p is None and self.min_p is None
+
+    def of(self, rows: Tensor) -> Truncation:
+        """That of some rows (int64)."""
+        return Truncation(*(None if t is None else t[rows] for t in (self.top_k, self.top_p, self.min_p)))
+
+    def floor(self, logits: Tensor) -> Tensor:
+        """The least logit to keep, float32 ``[R]``; ``logits`` are float32 ``[R, V]`` with a greatest element of 0."""
+        if self.top_k is None and self.top_p is None:
+            return self.floor_of_sorted(logits[:, :0], logits.shape[1], None)
+        total = None if self.top_p is None else logits.exp().sum(dim=-1)
+        return self.floor_of_sorted(logits.sort(dim=-1, descending=True).values, logits.shape[1], total)
+
+    def floor_of_sorted(self, values: Tensor, vocab: int, total: Tensor | None) -> Tensor:
+        """The same by the greatest logits alone. Where it comes out above the last of them it is final.
+
+        Args:
+            values: float32 ``[R, K]``, the ``K`` greatest of ``vocab`` logits, descending from 0.
+            total: float32 ``[R]``, sum of ``exp(logit)`` over the whole row; needed where there is a ``top_p``.
+        """
+        rows, listed = values.shape
+        floor = torch.full((rows,), float("-inf"), device=values.device)
+        kept = torch.full((rows,), vocab, device=values.device)
+        if self.top_k is not None:
+            kept = torch.where(self.top_k > 0, self.top_k, kept).clamp(max=vocab)
+        if self.top_p is not None and total is not None:
+            weights = values.exp()
+            cumulative = weights.cumsum(dim=-1)
+            last = kept.clamp(max=listed)[:, None] - 1
+            mass = torch.where(kept < vocab, cumulative.gather(1, last).squeeze(1), total)
+            # Of a top-k longer than the list the mass is unknown: keep the whole list, which is never final.
+            mass = mass.masked_fill((kept > listed) & (kept < vocab), float("inf"))
+            nucleus = (cumulative - weights < (self.top_p * mass)[:, None]).sum(dim=-1).clamp(min=1)
+            kept = torch.where(self.top_p < 1, torch.minimum(kept, nucleus), kept)
+        if self.top_k is not None or self.top_p is not None:
+            last = kept.clamp(max=listed)[:, None] - 1
+            floor = torch.where(kept < vocab, values.gather(1, last).squeeze(1), floor)
+        return floor if self.min_p is None else torch.maximum(floor, self.min_p.log())
 
 
-def _nucleus_floor(logits: Tensor, best: Tensor, top_k: Tensor | None, top_p: Tensor | None) -> Tensor:
-    """The least logit that top-k and top-p keep, float32 ``[R]``."""
-    vocab = logits.shape[1]
-    weights = torch.exp(logits - best[:, None])
-    total = weights.sum(dim=-1)
-    if logits.device.type == "cpu" and vocab > 2 * _SHORTLIST:
-        # Sorting a whole row takes longer than many a model's forward pass, and asking whether it can be spared costs
-        # nothing here.
-        floor, settled = _floor_of_sorted(logits.topk(_SHORTLIST, dim=-1).values, total, vocab, top_k, top_p)
-        if bool(settled.all()):
-            return floor
-    return _floor_of_sorted(logits.sort(dim=-1, descending=True).values, total, vocab, top_k, top_p)[0]
+def _sample_truncated(logits: Tensor, truncation: Truncation, seeds: Tensor, positions: Tensor) -> Tensor:
+    """Draws from what truncation leaves of ``logits`` (float32 ``[R, V]`` with a greatest element of 0)."""
+    if not truncation.off:
+        logits = logits.masked_fill(logits < truncation.floor(logits)[:, None], float("-inf"))
+    return _draw(logits, seeds, positions)
 
 
-def _floor_of_sorted(
-    values: Tensor, total: Tensor, vocab: int, top_k: Tensor | None, top_p: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """Finds the floor among each row's likeliest logits.
+def _sample_by_shortlist(
+    logits: Tensor, best: Tensor, divisor: Tensor, truncation: Truncation, seeds: Tensor, positions: Tensor
+) -> Tensor:
+    """:func:`_sample_truncated` of ``(logits - best) / divisor``, first among each row's likeliest tokens alone.
 
-    Args:
-        values: float32 ``[R, K]``, the ``K`` greatest logits, descending.
-        total: float32 ``[R]``, sum of ``exp(logit - best)`` over the whole row.
-
-    Returns:
-        ``floor`` float32 ``[R]``, and bool ``[R]``: whether the floor lies within ``values``, so that it is final.
+    On the host, sorting a row of a large vocabulary takes longer than many a model's forward pass, and asking which
+    rows can do without costs nothing. Tokens come in the order of their ids here too, so the answer is the same.
     """
-    listed = values.shape[1]
-    kept = torch.full_like(total, vocab, dtype=torch.int64)
-    if top_k is not None:
-        kept = torch.where(top_k > 0, top_k, kept).clamp(max=vocab)
-    settled = kept <= listed
-    if top_p is not None:
-        weights = torch.exp(values - values[:, :1])
-        cumulative = weights.cumsum(dim=-1)
-        mass = torch.where(kept < vocab, cumulative.gather(1, kept.clamp(max=listed)[:, None] - 1).squeeze(1), total)
-        limit = top_p * mass
-        nucleus = (cumulative - weights < limit[:, None]).sum(dim=-1).clamp(min=1)
-        complete = (nucleus < listed) | (listed == vocab)
-        off = top_p >= 1
-        settled = torch.where(off, settled, torch.where(kept < vocab, settled, complete))
-        kept = torch.where(off, kept, torch.minimum(kept, nucleus))
-    floor = values.gather(1, kept.clamp(max=listed)[:, None] - 1).squeeze(1)
-    unlimited = kept == vocab
-    return torch.where(unlimited, float("-inf"), floor), settled | unlimited
+    vocab = logits.shape[1]
+    values, ids = logits.topk(_SHORTLIST, dim=-1)
+    values = (values - best) / divisor
+    ids, order = ids.sort(dim=-1)
+    total = None
+    if truncation.top_p is not None:
+        total = (logits - best).div_(divisor).exp_().sum(dim=-1)
+    floor = truncation.floor_of_sorted(values, vocab, total)
+    kept = values.masked_fill(values < floor[:, None], float("-inf")).gather(1, order)
+    tokens = ids.gather(1, _draw(kept, seeds, positions)[:, None]).squeeze(1)
+    untouched = torch.isneginf(floor)
+    unsettled = (floor <= values[:, -1]) & ~untouched
+    for wanted, cut in ((untouched, Truncation(None, None, None)), (unsettled, truncation)):
+        rows = wanted.nonzero().squeeze(1)
+        if rows.numel():
+            scaled = (logits[rows] - best[rows]).div_(divisor[rows])
+            tokens[rows] = _sample_truncated(scaled, cut.of(rows), seeds[rows], positions[rows])
+    return tokens
+
+
+def _likeliest(logits: Tensor, count: int) -> Tensor:
+    """Ids of the ``count`` greatest logits, int64 ``[R, count]``. Of equals the lower id comes first, and is taken
+    first where not all have room: ``topk`` promises neither."""
+    if count == 0:
+        return torch.empty(logits.shape[0], 0, dtype=torch.int64, device=logits.device)
+    last = logits.topk(count, dim=-1).values[:, -1:]
+    ids = torch.arange(logits.shape[1], dtype=torch.float32, device=logits.device)
+    key = torch.where(logits == last, -ids, torch.where(logits > last, 1.0, float("-inf")))
+    chosen = key.topk(count, dim=-1).indices.sort(dim=-1).values
+    order = logits.gather(1, chosen).sort(dim=-1, descending=True, stable=True).indices
+    return chosen.gather(1, order)
 
 
 def _draw(logits: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
@@ -191,8 +237,8 @@ def _draw(logits: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
 
     The uniform has 40 bits and the total less than 42, so their product is formed in two halves to stay within 63 bits.
     """
-    weights = torch.exp(logits - logits.amax(dim=-1, keepdim=True)).mul_(1 << _WEIGHT_BITS).round_().to(torch.int64)
-    cumulative = weights.cumsum(dim=-1)
+    weights = (logits - logits.amax(dim=-1, keepdim=True)).exp_().mul_(1 << _WEIGHT_BITS).round_()
+    cumulative = weights.to(torch.int64).cumsum_(dim=-1)
     total = cumulative[:, -1]
     bits = uniform_bits(seeds, positions, 2 * _HALF)
     high, low = bits >> _HALF, bits & _HALF_MASK
