@@ -108,15 +108,15 @@ def test_its_parser_is_found_by_name_and_by_dialect(environment: Environment, tm
 
 
 def test_it_serves_the_same_tokens(environment: Environment, tmp_path: Path) -> None:
-    """The demo model, on the stranger's attention: another cache layout, the same greedy tokens."""
+    """The demo model in float32, on the stranger's attention: another cache layout, the same greedy tokens."""
     (tmp_path / "acme").mkdir()
     (tmp_path / "own").mkdir()
     (tmp_path / "acme/llmk.toml").write_text(PIN)
     trace = tmp_path / "trace"
-    theirs = environment.run(GENERATE, cwd=tmp_path / "acme", ACME_TRACE_FILE=str(trace))
+    theirs = environment.run(GENERATE, cwd=tmp_path / "acme", ACME_TRACE_FILE=str(trace), LLMK__MODEL__DTYPE="float32")
     assert theirs.returncode == 0, theirs.stderr
     assert trace.read_text() == "attention", "the stranger's backend must have been built"
-    ours = environment.run(GENERATE, cwd=tmp_path / "own")
+    ours = environment.run(GENERATE, cwd=tmp_path / "own", LLMK__MODEL__DTYPE="float32")
     assert ours.returncode == 0, ours.stderr
     tokens = json.loads(ours.stdout.splitlines()[-1])
     assert json.loads(theirs.stdout.splitlines()[-1]) == tokens
