@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
-from serving import Served
+from served import Served
 
 HELLO: Any = [{"role": "user", "content": "Hello! Who are you?"}]
 WEATHER: Any = [
@@ -196,8 +196,16 @@ def test_penalties_and_bias(client: OpenAI, model: str, served: Served) -> None:
     biased = client.chat.completions.create(**options, logit_bias=banned, max_tokens=40).choices[0].message.content
     assert " llmk" in (plain or "")
     assert " llmk" not in (biased or "")
-    penal = client.chat.completions.create(**options, presence_penalty=2.0, frequency_penalty=2.0, max_tokens=40)
-    assert penal.choices[0].message.content != plain
+    endless: Any = {
+        "model": model,
+        "prompt": "One",
+        "temperature": 0,
+        "max_tokens": 48,
+        "extra_body": {"ignore_eos": True},
+    }
+    repeating = client.completions.create(**endless).choices[0].text
+    for penalty in ("presence_penalty", "frequency_penalty"):
+        assert client.completions.create(**endless, **{penalty: 2.0}).choices[0].text != repeating
 
 
 def test_completions(client: OpenAI, model: str) -> None:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 import openai
 import pytest
 from openai import AsyncOpenAI
-from serving import LLMK, Served, until
+from served import LLMK, Served, until
 
 SLOW: Any = {"ignore_eos": True, "max_tokens": 400, "temperature": 1.0}
 

@@ -122,10 +122,10 @@ class Terminal(io.StringIO):
 def test_thinking_is_dimmed_on_a_terminal() -> None:
     terminal = Terminal()
     printer = Printer(terminal, terminal)
-    for delta in ({"role": "assistant", "content": ""}, {"reasoning_content": "Hm"}, {"content": "Yes"}):
+    for delta in ({"role": "assistant", "content": ""}, {"reasoning_content": "\nHm\n"}, {"content": "\n\nYes"}):
         printer.show(delta)
     printer.end()
-    assert terminal.getvalue() == f"{DIM}Hm{PLAIN}\nYes\n"
+    assert terminal.getvalue() == f"{DIM}Hm\n{PLAIN}Yes\n"
 
 
 def test_thinking_stays_out_of_a_pipe() -> None:

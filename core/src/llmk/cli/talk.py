@@ -137,12 +137,16 @@ class RemoteTalk:
 
 
 class Printer:
-    """Writes deltas as they come: content to ``out``, thinking and calls to ``aside`` (dimmed on a terminal)."""
+    """Writes deltas as they come: content to ``out``, thinking and calls to ``aside`` (dimmed on a terminal).
+
+    Blank lines around thinking, which are part of many dialects, are not shown.
+    """
 
     def __init__(self, out: TextIO, aside: TextIO) -> None:
         self._out = out
         self._aside = aside
         self._thinking = False
+        self._fresh = True
         self._last = "\n"
 
     def show(self, delta: Delta) -> None:
@@ -151,27 +155,38 @@ class Printer:
             self._write(self._aside, text, thinking=True)
         for call in delta.get("tool_calls", ()):
             function = call["function"]
-            self._write(self._aside, f"\n{function['name']} " if "name" in function else "")
+            self._write(self._aside, f"{function['name']} " if "name" in function else "")
             self._write(self._aside, function.get("arguments", ""))
         if text := delta.get("content"):
             self._write(self._out, text)
 
     def end(self) -> None:
         """Ends the answer's last line."""
-        self._write(self._out, "" if self._last == "\n" else "\n")
+        if self._thinking:
+            self._switch(thinking=False)
+        if self._last != "\n":
+            self._out.write("\n")
+        self._out.flush()
+        self._fresh, self._last = True, "\n"
 
     def _write(self, stream: TextIO, text: str, *, thinking: bool = False) -> None:
         if thinking != self._thinking:
-            self._thinking = thinking
-            if self._aside.isatty():
-                self._aside.write(DIM if thinking else PLAIN)
-            if not thinking:
-                self._aside.write("\n")
-            self._aside.flush()
+            self._switch(thinking)
+        text = text.lstrip("\n") if self._fresh else text
         if text:
+            self._fresh = False
             self._last = text[-1]
             stream.write(text)
             stream.flush()
+
+    def _switch(self, thinking: bool) -> None:
+        self._thinking, self._fresh = thinking, True
+        if self._aside.isatty():
+            self._aside.write(DIM if thinking else PLAIN)
+        if self._last != "\n":
+            self._aside.write("\n")
+            self._last = "\n"
+        self._aside.flush()
 
 
 def _valid(kind: type[M], body: dict[str, Any]) -> M:
