@@ -9,7 +9,7 @@ import pluggy
 
 from llmk.api.attention import AttentionBackend, AttentionStep, CacheLayout
 from llmk.api.cache import CacheSpec, FullAttentionCache, SlidingWindowCache
-from llmk.api.checkpoint import Checkpoint, read_checkpoint
+from llmk.api.checkpoint import Checkpoint
 from llmk.api.config import Default, Problem
 from llmk.api.errors import (
     CheckpointError,
@@ -36,6 +36,7 @@ from llmk.api.events import (
 )
 from llmk.api.facts import AttentionFacts, LinearFacts, ModelFacts, MoEFacts, OpFacts
 from llmk.api.host import Host, Probe
+from llmk.api.matching import match
 from llmk.api.parsers import ParserContext, ReasoningParser, ToolParser
 from llmk.api.plan import Choice, Piece, Plan, Rejection
 from llmk.api.platform import (
@@ -144,6 +145,6 @@ __all__ = [
     "UnknownArchitecture",
     "Verdict",
     "hookimpl",
+    "match",
     "no",
-    "read_checkpoint",
 ]

@@ -111,3 +111,9 @@ class EngineDead(LlmkError):
     """The engine's process is gone or no longer answers."""
 
     code, http_status = "engine_dead", 503
+
+
+def describe(error: BaseException) -> str:
+    """Type and first line of an exception's message."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__

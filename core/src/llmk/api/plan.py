@@ -5,6 +5,9 @@ The launcher resolves it once; every worker loads exactly this plan. ``llmk expl
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -57,6 +60,12 @@ class Choice:
         """The id of the piece that serves one token."""
         return self.pieces[0].id
 
+    def with_parts(self) -> Iterator[Choice]:
+        """This choice, then those of its parts, and of theirs."""
+        yield self
+        for part in self.parts:
+            yield from part.with_parts()
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -88,9 +97,26 @@ class Plan:
         known = ", ".join(f"{c.kind}:{c.site}" for c in self.choices)
         raise KeyError(f"the plan has no {kind} site {site!r}; it has {known}")
 
+    def all_choices(self) -> Iterator[Choice]:
+        """Every choice, each followed by those of its parts."""
+        for choice in self.choices:
+            yield from choice.with_parts()
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of all that decides what runs: machine, model, wheels, dtype and choices, but not the reasons for them.
+
+        It keys caches of what was compiled or measured.
+        """
+        facts: dict[str, Any] = _plain(asdict(self))
+        chosen = [(c.kind, c.site, repr(c.query), [(p.start, p.id) for p in c.pieces]) for c in self.all_choices()]
+        facts |= {"choices": chosen, "warnings": []}
+        return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON."""
-        return _plain(asdict(self))
+        """Plain data, ready for JSON, with the fingerprint."""
+        data: dict[str, Any] = _plain(asdict(self))
+        return data | {"fingerprint": self.fingerprint}
 
 
 def _plain(value: Any) -> Any:

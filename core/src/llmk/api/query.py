@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, TypeVar
 
 from llmk.api.checkpoint import Checkpoint
+from llmk.api.facts import ModelFacts
 from llmk.api.platform import PlatformFacts
 
 
@@ -95,3 +96,31 @@ class ParserQuery:
     kind: ClassVar[str] = "parser"
 
     checkpoint: Checkpoint
+
+
+Q = TypeVar("Q", bound=Query)
+
+
+def ask_of(query_type: type[Q], facts: object, **values: Any) -> Q:
+    """A query of ``query_type`` with all that ``facts`` say under the names of its fields, and ``values`` besides."""
+    names = {f.name for f in fields(query_type)} & set(getattr(facts, "__slots__", ()))
+    return query_type(**({name: getattr(facts, name) for name in names} | values))
+
+
+def site_queries(
+    facts: ModelFacts, *, block_size: int, cache_dtype: str, weight_format: str = "plain", **common: Any
+) -> list[Query]:
+    """What the attention, linear and MoE sites of a model ask. ``common`` are the fields of :class:`Query` but ``site``.
+
+    ``weight_format`` is that of the sites that the facts call quantizable.
+    """
+    queries: list[Query] = []
+    for site in facts.attention:
+        scale = site.head_dim**-0.5 if site.scale is None else site.scale
+        cache = {"block_size": block_size, "cache_dtype": cache_dtype, "scale": scale}
+        queries.append(ask_of(AttentionQuery, site, **cache, **common))
+    for linear in facts.linear:
+        stored = weight_format if linear.quantizable else "plain"
+        queries.append(ask_of(LinearQuery, linear, weight_format=stored, **common))
+    queries += [ask_of(MoEQuery, moe, weight_format=weight_format, **common) for moe in facts.moe]
+    return queries

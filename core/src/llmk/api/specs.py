@@ -15,13 +15,12 @@ from llmk.api.platform import PlatformFacts
 from llmk.api.query import ParserQuery, Query
 from llmk.api.verdict import OK, Verdict
 
-
 LOCATION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """How ``implementation`` and its like are written: ``"module:attribute"``."""
 
 
 class _Checked:
-    """Base of the specs: a malformed one can't be made, so the mistake shows where it was made. Raises ``ValueError``."""
+    """Base of the specs. A malformed one raises ``ValueError`` when it is made, where the mistake is."""
 
     __slots__ = ()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,10 @@ class Reason:
     wanted: str = ""
     found: str = ""
     hint: str = ""
+
+    def about(self, id: str) -> Reason:
+        """The same reason with the candidate's id, for a list that speaks of several."""
+        return replace(self, hint=f"{id}: {self.hint}" if self.hint else id)
 
     def __str__(self) -> str:
         text = self.code.replace("_", " ")

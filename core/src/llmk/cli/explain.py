@@ -8,7 +8,7 @@ import json
 from llmk.api import Plan
 from llmk.config import flags
 from llmk.kernel.boot import boot
-from llmk.kernel.report import all_choices, plan_fingerprint, render_table
+from llmk.kernel.report import render_table
 
 SECTIONS = ("model", "platform", "select", "plugins", "engine", "scheduler", "cache")
 
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> int:
     """Prints the plan. Imports nothing that was chosen, so it needs neither torch nor the device."""
     booted = boot(flags.load_settings(args), on=args.on, verify=False)
     if args.json:
-        print(json.dumps({**booted.plan.to_dict(), "fingerprint": plan_fingerprint(booted.plan)}, indent=2))
+        print(json.dumps(booted.plan.to_dict(), indent=2))
         return 0
     print(render_table(booted.plan))
     if args.verbose:
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
 def render_rejected(plan: Plan) -> str:
     """Per site, the candidates that were turned down, each with all its reasons."""
     lines = ["", "turned down"]
-    for choice in all_choices(plan.choices):
+    for choice in plan.all_choices():
         if choice.rejected:
             lines.append(f"  {choice.kind} {choice.site}")
         for rejection in choice.rejected:

@@ -1,4 +1,4 @@
-"""The schema of llmk's configuration. One pydantic model per section; every field has a description, which becomes its ``--help``."""
+"""The schema of llmk's configuration: one pydantic model per section. A field's description becomes its ``--help``."""
 
 from __future__ import annotations
 

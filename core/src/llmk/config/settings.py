@@ -1,4 +1,4 @@
-"""The configuration as a whole: merged from its sources, validated, and able to say of every value who set it and why."""
+"""The configuration as a whole: merged, validated, and able to say of every value who set it and why."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ class Settings:
     def with_plugin_schemas(self, schemas: Mapping[str, type[BaseModel] | None]) -> Settings:
         """Validates every ``[plugin.NAME]`` by its plugin's schema and fills in what it leaves out.
 
-        ``schemas`` has an entry for every installed plugin, ``None`` where it takes no configuration. Raises ConfigError.
+        ``schemas`` has an entry for every installed plugin, ``None`` where it takes no configuration. Raises
+        ConfigError.
         """
         names = {name.lower().replace("-", "_"): name for name in schemas}
         sections: dict[str, dict[str, Any]] = {}
@@ -123,8 +124,8 @@ def load(
 ) -> Settings:
     """Merges flags (dotted path to value), environment and file over the core's defaults.
 
-    ``file`` must exist; without one, ``llmk.toml`` of ``cwd`` (the current folder) is read where there is one. Plugins' sections
-    are validated later, when plugins are known. Raises ConfigError, naming the key, the value and who set it.
+    ``file`` must exist; without one, ``llmk.toml`` of ``cwd`` (the current folder) is read where there is one. Plugins'
+    sections are validated later, when plugins are known. Raises ConfigError, naming the key, the value and who set it.
     """
     chosen = file or (cwd or FilePath.cwd()) / FILE_NAME
     from_toml = from_file(chosen) if file is not None or chosen.is_file() else {}

@@ -17,7 +17,7 @@ FILE_NAME = "llmk.toml"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who set a value: ``source`` is flag, environment, file, checkpoint, plugin or default; ``detail`` is where and why."""
+    """Who set a value. ``source``: flag, environment, file, checkpoint, plugin, default; ``detail``: where and why."""
 
     source: str
     detail: str = ""
@@ -38,7 +38,7 @@ Layer = Mapping[Path, Entry]
 
 
 def from_flags(flags: Mapping[str, Any]) -> Layer:
-    """Flags by dotted path. Text is parsed; values of other types, as the Python API passes them, are taken as they are."""
+    """Flags by dotted path. Text is parsed; other values, as the Python API passes them, are taken as they are."""
     entries = [(split(path), value, Origin("flag", flag_name(path))) for path, value in flags.items()]
     return _layer(entries)
 
@@ -139,8 +139,8 @@ def _flatten(data: Mapping[str, Any], prefix: Path = ()) -> Iterator[tuple[Path,
 def _lines(text: str) -> list[tuple[Path, int]]:
     """The line on which each key of a valid TOML text is set, in order of appearance.
 
-    A statement ends where the lines since its start first parse on their own: that holds for multi-line strings and arrays alike, and
-    leaves all of TOML's syntax to the standard library.
+    A statement ends where the lines since its start first parse on their own: that holds for multi-line strings and
+    arrays alike, and leaves all of TOML's syntax to the standard library.
     """
     found: list[tuple[Path, int]] = []
     table: Path = ()

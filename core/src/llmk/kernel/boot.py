@@ -6,26 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from llmk.api import (
-    Checkpoint,
-    ConfigError,
-    Default,
-    Host,
-    ModelFacts,
-    Plan,
-    PlatformFacts,
-    PlatformSpec,
-    PluginError,
-    Problem,
-    Reason,
-    read_checkpoint,
-)
-from llmk.kernel.discovery import describe
+from llmk.api import Checkpoint, Default, Host, ModelFacts, Plan, PlatformFacts, PlatformSpec, Problem
+from llmk.api.errors import ConfigError, PluginError, describe
+from llmk.api.verdict import Reason
+from llmk.kernel.checkpoint import read_checkpoint
 from llmk.kernel.loader import load_object
 from llmk.kernel.models import choose_model, describe_model, find_checkpoint
 from llmk.kernel.platforms import choose_platform
 from llmk.kernel.registry import Registered, Registry
-from llmk.kernel.report import all_choices
 from llmk.kernel.resolver import resolve
 
 if TYPE_CHECKING:
@@ -34,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """All that is known before the engine starts. ``facts.max_model_len`` is what checkpoint and configuration allow."""
+    """All that is known before the engine starts. ``facts.max_model_len`` is what the configuration allows."""
 
     settings: Settings
     registry: Registry
@@ -47,8 +35,9 @@ class Boot:
 def boot(settings: Settings, *, on: str | None = None, verify: bool = True, host: Host | None = None) -> Boot:
     """Discovers, probes, reads, describes, finishes the configuration, and resolves.
 
-    ``on`` plans for another machine. ``verify`` imports every winner (hence torch) and replaces what can't be imported, with a
-    warning; without it, and for another machine, nothing heavy is imported. Raises any of :mod:`llmk.api.errors`.
+    ``on`` plans for another machine. ``verify`` imports every winner (hence torch) and replaces what can't be imported,
+    with a warning; without it, and for another machine, nothing heavy is imported. Raises any of
+    :mod:`llmk.api.errors`.
     """
     config = settings.config
     registry = Registry.discover(config.plugins)
@@ -131,7 +120,7 @@ def _broken_winners(plan: Plan) -> Iterator[tuple[str, PluginError]]:
     for location in (plan.platform_implementation, plan.model_implementation, plan.quantization_implementation):
         if location:
             load_object(location)
-    for choice in all_choices(plan.choices):
+    for choice in plan.all_choices():
         for piece in choice.pieces:
             try:
                 for location in filter(None, (piece.implementation, piece.prepare)):

@@ -15,6 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from llmk.api import ENTRY_POINT_GROUP, Reason, hooks
+from llmk.api.errors import describe
 
 if TYPE_CHECKING:
     from llmk.config import PluginsSection
@@ -24,9 +25,8 @@ CORE = "llmk-core"
 
 @dataclass(slots=True)
 class Plugin:
-    """A plugin and how far it got.
-
-    ``state`` is discovered, compatible, loaded or active; or blocked, incompatible, broken or conflicting, for ``reasons``.
+    """A plugin and how far it got: ``state`` is discovered, compatible, loaded or active; or, for ``reasons``, blocked,
+    incompatible, broken or conflicting.
     """
 
     name: str
@@ -71,12 +71,6 @@ class Plugin:
             return None
 
 
-def describe(error: BaseException) -> str:
-    """Type and first line of an exception's message."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
-
-
 def is_named(plugin: Plugin, names: Iterable[str]) -> bool:
     """Whether ``names`` has the plugin's entry-point name or its distribution's."""
     wanted = {canonicalize_name(name) for name in names}
@@ -91,14 +85,13 @@ def find_plugins(rules: PluginsSection, entry_points: Iterable[metadata.EntryPoi
     """
     points = metadata.entry_points() if entry_points is None else entry_points
     pairs = [(_plugin(point), point) for point in points if re.fullmatch(r"llmk\.v\d+", point.group)]
-    pairs.sort(key=lambda pair: _precedence(pair[0]))
     taken: dict[str, Plugin] = {}
-    for plugin, point in pairs:
+    for plugin, point in sorted(pairs, key=lambda pair: _precedence(pair[0])):
         _admit(plugin, point, rules, taken)
         if plugin.state == "compatible":
             taken[plugin.name] = plugin
             _import(plugin, point)
-    return [plugin for plugin, _ in pairs]
+    return sorted((plugin for plugin, _ in pairs), key=_precedence)
 
 
 def _plugin(point: metadata.EntryPoint) -> Plugin:

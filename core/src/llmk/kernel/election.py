@@ -1,4 +1,4 @@
-"""The one way in which platforms, model families, quantization methods and parsers are chosen between."""
+"""The one rule by which platforms, model families, quantization methods and parsers are chosen."""
 
 from __future__ import annotations
 
@@ -27,25 +27,27 @@ def elect(
     """The winner and why: pinned, else preferred, else of the highest rank; ``None`` where nothing can serve.
 
     ``line`` is the section that rules the choice, as a user writes it. A pin names an id or a spec's name; with
-    ``may_force`` it wins whatever its verdict. Raises SelectionError where the pin is unknown or can't be honoured, and on a tie.
+    ``may_force`` it wins whatever its verdict. Raises SelectionError where it is unknown or can't be honoured, and on
+    a tie.
     """
+    why = "claims it"
+    able = [r for r, verdict in claims if verdict and r.spec.id not in rules.avoid]
+    preferred = [r for id in rules.prefer for r in able if r.spec.id == id]
     if rules.use:
         pinned = [(r, verdict) for r, verdict in claims if rules.use in (r.spec.id, getattr(r.spec, "name", ""))]
         if not pinned:
             raise unknown_id(line, str(rules.use), [r.spec.id for r, _ in claims])
-        able = [r for r, verdict in pinned if verdict or may_force]
+        able, why = [r for r, verdict in pinned if verdict or may_force], f"pinned by {line} use"
         if not able:
             reasons = [reason for _, verdict in pinned for reason in verdict.reasons]
             raise SelectionError(f"{rules.use} is pinned by {line} use, but can't serve", reasons=reasons)
-        return _only(able, line), f"pinned by {line} use"
-    able = [r for r, verdict in claims if verdict and r.spec.id not in rules.avoid]
-    for id in rules.prefer:
-        for r in able:
-            if r.spec.id == id:
-                return r, f"preferred by {line} prefer"
-    best = max((rank(r.spec) for r in able), default=0)
-    able = [r for r in able if rank(r.spec) == best]
-    return (_only(able, line), "claims it") if able else (None, "nothing claims it")
+    elif preferred:
+        able, why = preferred[:1], f"preferred by {line} prefer"
+    best = [r for r in able if rank(r.spec) == max(rank(other.spec) for other in able)]
+    if len(best) > 1:
+        names = " and ".join(f"{r.spec.id} of {r.plugin.wheel}" for r in best)
+        raise SelectionError(f"{names} tie", hint=f'settle it with {line} use = "{best[0].spec.id}"')
+    return (best[0], why) if best else (None, "nothing claims it")
 
 
 def unknown_id(line: str, id: str, known: Sequence[str], reasons: Sequence[Reason] = ()) -> SelectionError:
@@ -53,10 +55,3 @@ def unknown_id(line: str, id: str, known: Sequence[str], reasons: Sequence[Reaso
     close = get_close_matches(id, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else f"installed: {', '.join(known) or 'none'}"
     return SelectionError(f"{line} names {id!r}, which nothing that is installed has", reasons=reasons, hint=hint)
-
-
-def _only(able: Sequence[Registered[S]], line: str) -> Registered[S]:
-    if len(able) > 1:
-        names = " and ".join(f"{r.spec.id} of {r.plugin.wheel}" for r in able)
-        raise SelectionError(f"{names} tie", hint=f'settle it with {line} use = "{able[0].spec.id}"')
-    return able[0]

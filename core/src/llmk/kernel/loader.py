@@ -7,7 +7,8 @@ from importlib import import_module
 from typing import Any
 
 from llmk.api import PluginError, Reason
-from llmk.kernel.discovery import Plugin, describe
+from llmk.api.errors import describe
+from llmk.kernel.discovery import Plugin
 
 
 def load_object(location: str, *, plugin: Plugin | str = "") -> Any:
@@ -23,6 +24,5 @@ def load_object(location: str, *, plugin: Plugin | str = "") -> Any:
         raise
     except BaseException as error:
         reason = Reason("import_failed", location, describe(error))
-        hint = f"mend or reinstall it: pip install --force-reinstall {wheel.partition(' ')[0]}" if wheel else ""
-        owner = f" of {wheel}" if wheel else ""
-        raise PluginError(f"{location}{owner} can't be loaded", reasons=(reason,), hint=hint) from error
+        message = f"{location} of {wheel or 'an unknown wheel'} can't be loaded"
+        raise PluginError(message, reasons=[reason], hint="mend or reinstall the wheel") from error

@@ -8,43 +8,43 @@ from typing import TYPE_CHECKING
 
 import importlib_metadata as metadata
 
-from llmk.api import (
-    OK,
-    Checkpoint,
-    CheckpointError,
-    LlmkError,
-    ModelFacts,
-    ModelNotFound,
-    ModelSpec,
-    PluginError,
-    QuantizationSpec,
-    Reason,
-    UnknownArchitecture,
-    no,
-)
-from llmk.kernel.discovery import describe
+from llmk.api import OK, Checkpoint, ModelFacts, ModelSpec, QuantizationSpec, Reason, no
+from llmk.api.errors import CheckpointError, LlmkError, ModelNotFound, PluginError, UnknownArchitecture, describe
+from llmk.api.matching import ask
 from llmk.kernel.election import elect
 from llmk.kernel.loader import load_object
-from llmk.kernel.matching import ask, located
 from llmk.kernel.registry import Registered, Registry
 
 if TYPE_CHECKING:
     from llmk.config import Config
 
-DEMO = ("", "demo")
-"""Values of ``model.path`` that mean the embedded demo model."""
 MODELS_WHEEL = "llmk-models"
 
 
 def find_checkpoint(registry: Registry, path: str) -> str:
-    """``path``, or the folder of the demo model where it names none. Raises ModelNotFound."""
-    if path not in DEMO:
+    """``path``, or the folder of the demo model where it is empty or ``"demo"``. Raises ModelNotFound."""
+    if path not in ("", "demo"):
         return path
     folders = registry.call("llmk_demo_checkpoint", str)
     if not folders:
         hint = f"name a checkpoint folder, or pip install {MODELS_WHEEL}"
         raise ModelNotFound("no model is named, and no installed wheel brings a demo model", hint=hint)
     return folders[0][1]
+
+
+def describe_model(model: Registered[ModelSpec], checkpoint: Checkpoint) -> ModelFacts:
+    """Asks the family for its facts. Raises what it raises on purpose, and PluginError for all else."""
+    function = load_object(model.spec.describe, plugin=model.plugin)
+    try:
+        facts = function(checkpoint)
+        if not isinstance(facts, ModelFacts):
+            raise TypeError(f"{model.spec.describe} returned {type(facts).__name__}, not ModelFacts")
+    except (LlmkError, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        message = f"{model.spec.id} of {model.plugin.wheel} can't describe {checkpoint.path}"
+        raise PluginError(message, reasons=[Reason("describe_raised", found=describe(error))]) from error
+    return replace(facts, model=model.spec.id)
 
 
 def choose_model(registry: Registry, config: Config, checkpoint: Checkpoint) -> Registered[ModelSpec]:
@@ -55,8 +55,8 @@ def choose_model(registry: Registry, config: Config, checkpoint: Checkpoint) -> 
     wanted = checkpoint.architecture
     claims = []
     for model in registry.models:
-        named = model.spec.architectures
-        claims.append((model, OK if wanted in named or "*" in named else no("architecture", wanted=wanted)))
+        serves = not {wanted, "*"}.isdisjoint(model.spec.architectures)
+        claims.append((model, OK if serves else no("architecture", wanted=wanted)))
     chosen, _ = elect("[select.model]", config.select.model, claims, rank=lambda spec: wanted in spec.architectures)
     if chosen is not None:
         return chosen
@@ -66,22 +66,6 @@ def choose_model(registry: Registry, config: Config, checkpoint: Checkpoint) -> 
     if not any(metadata.distributions(name=MODELS_WHEEL)):
         hint = f"pip install {MODELS_WHEEL}"
     raise UnknownArchitecture(f"no installed plugin registers the architecture {wanted!r}", hint=hint)
-
-
-def describe_model(model: Registered[ModelSpec], checkpoint: Checkpoint) -> ModelFacts:
-    """Asks the family for its facts. Raises what it raises on purpose, and PluginError for all else."""
-    function = load_object(model.spec.describe, plugin=model.plugin)
-    try:
-        facts = function(checkpoint)
-    except (LlmkError, KeyboardInterrupt):
-        raise
-    except BaseException as error:
-        message = f"{model.spec.id} of {model.plugin.wheel} can't describe {checkpoint.path}"
-        raise PluginError(message, reasons=[Reason("describe_raised", found=describe(error))]) from error
-    if not isinstance(facts, ModelFacts):
-        message = f"{model.spec.describe} of {model.plugin.wheel} returned {type(facts).__name__}, not ModelFacts"
-        raise PluginError(message)
-    return replace(facts, model=model.spec.id)
 
 
 def choose_quantization(
@@ -97,7 +81,7 @@ def choose_quantization(
         installed = ", ".join(method.spec.id for method, _ in claims) or "none"
         raise CheckpointError(
             f"the checkpoint is quantized with {name!r}, which no installed method claims (installed: {installed})",
-            reasons=[reason for method, verdict in claims for reason in located(verdict.reasons, method.spec.id)],
+            reasons=[reason.about(method.spec.id) for method, verdict in claims for reason in verdict.reasons],
             hint="install a wheel with that method (pip install llmk-quantization), or use an unquantized checkpoint",
         )
     return chosen

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from llmk.api import Checkpoint, ParserQuery, ParserSpec
+from llmk.api.matching import ask
 from llmk.kernel.election import elect
-from llmk.kernel.matching import ask
 from llmk.kernel.registry import Registered, Registry
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def choose_parser(
     registry: Registry, kind: str, config: Config, checkpoint: Checkpoint
 ) -> tuple[Registered[ParserSpec] | None, str]:
-    """The parser of ``kind`` (``"reasoning"`` or ``"tool"``) and why; ``None`` where it is off or none claims the dialect.
+    """The parser of ``kind`` (``"reasoning"`` or ``"tool"``) and why; ``None`` where it is off or none claims it.
 
     Raises SelectionError for an unknown id, and on a tie.
     """
@@ -27,7 +27,5 @@ def choose_parser(
     query = ParserQuery(checkpoint=checkpoint)
     claims = [(parser, ask(parser.spec.claims, query)) for parser in registry.of(ParserSpec, section)]
     chosen, why = elect(f"[select.{section}]", rules, claims, rank=lambda spec: spec.score, may_force=True)
-    if chosen is None:
-        installed = ", ".join(parser.spec.name for parser, _ in claims) or "none"
-        return None, f"no {kind} parser claims this checkpoint's dialect (installed: {installed})"
-    return chosen, why
+    installed = ", ".join(parser.spec.name for parser, _ in claims) or "none"
+    return chosen, why if chosen else f"no {kind} parser claims this checkpoint's dialect (installed: {installed})"

@@ -7,18 +7,17 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from llmk.api import Host, PlatformFacts, PlatformSpec, Probe, SelectionError
+from llmk.api.matching import ask
 from llmk.kernel.election import elect
-from llmk.kernel.matching import ask, located
 from llmk.kernel.registry import Registered, Registry
 
 if TYPE_CHECKING:
     from llmk.config import Config
 
 Found = tuple[Registered[PlatformSpec], PlatformFacts]
-Probed = tuple[Registered[PlatformSpec], Probe]
 
 
-def probe_platforms(registry: Registry, host: Host | None = None) -> list[Probed]:
+def probe_platforms(registry: Registry, host: Host | None = None) -> list[tuple[Registered[PlatformSpec], Probe]]:
     """Every platform's answer about this machine. A probe that raises is an answer too."""
     answers = [(p, ask(p.spec.probe, host or Host(), Probe)) for p in registry.platforms]
     return [(p, answer if isinstance(answer, Probe) else Probe(answer)) for p, answer in answers]
@@ -31,30 +30,27 @@ def choose_platform(registry: Registry, config: Config, host: Host | None = None
     """
     probed = probe_platforms(registry, host)
     if on:
-        return _known(probed, on)
-    from llmk.config import SelectSection
-
+        return _known_machine(probed, on)
     claims = [(p, probe.verdict) for p, probe in probed]
-    rules = SelectSection(use=config.platform.use)
+    rules = config.select.model.model_copy(update={"use": config.platform.use, "prefer": (), "avoid": ()})
     chosen, _ = elect("[platform]", rules, claims, rank=lambda spec: spec.rank)
     facts = next((probe.facts for p, probe in probed if p is chosen), None)
     if chosen is None or facts is None:
         raise SelectionError(
             "no installed platform is usable here" if probed else "no platform is installed",
-            reasons=[reason for p, probe in probed for reason in located(probe.verdict.reasons, p.spec.id)],
+            reasons=[reason.about(p.spec.id) for p, probe in probed for reason in probe.verdict.reasons],
             hint="install the wheel of a backend for this machine, for example: pip install llmk-backends-cpu",
         )
     return chosen, facts
 
 
-def _known(probed: Sequence[Probed], on: str) -> Found:
+def _known_machine(probed: Sequence[tuple[Registered[PlatformSpec], Probe]], on: str) -> Found:
     known: dict[str, Found] = {}
     for platform, probe in probed:
-        for facts in ((probe.facts,) if probe.facts else ()) + platform.spec.known:
+        for facts in (*([probe.facts] if probe.facts else []), *platform.spec.known):
             known.setdefault(facts.label, (platform, facts))
             known.setdefault(facts.name, (platform, facts))
     if on in known:
         return known[on]
-    close = get_close_matches(on, known, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"known: {', '.join(known) or 'none'}"
-    raise SelectionError(f"no installed platform knows the machine {on!r}", hint=hint)
+    close = get_close_matches(on, known, n=3, cutoff=0.4) or sorted(known)
+    raise SelectionError(f"no installed platform knows the machine {on!r}", hint=f"known: {', '.join(close) or 'none'}")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from llmk.api import KernelSpec, Reason, SelectionError
+from llmk.api import KernelSpec, Reason, SelectionError, TokenBand
 from llmk.kernel.registry import Registered
 
 Candidate = Registered[KernelSpec]
-END = 1 << 31
+END = TokenBand().stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Slot:
 class Misfit(Exception):
     """Candidates that could serve by themselves, but leave a gap in the whole. They are to be set aside."""
 
-    def __init__(self, ids: Sequence[str], reason: Reason) -> None:
+    def __init__(self, ids: Iterable[str], reason: Reason) -> None:
         super().__init__(str(reason))
         self.ids = frozenset(ids)
         self.reason = reason
@@ -34,7 +34,11 @@ class Misfit(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The rules for one site. ``line`` is the config section that rules it; ``measured`` are times by id, less is better."""
+    """The rules for one site.
+
+    ``line`` is the config section that rules it, ``measured`` are times by id. Where ``one_layout`` holds, all pieces
+    keep their data in the layout of the one that serves one token (or of the pinned one).
+    """
 
     site: str
     line: str
@@ -42,42 +46,39 @@ class Ranking:
     prefer: Sequence[str] = ()
     measured: Mapping[str, float] = field(default_factory=dict)
     is_vouched: Callable[[Candidate], bool] = lambda candidate: True
+    one_layout: bool = False
 
-    def lay_out(self, able: Sequence[Candidate], *, one_layout: bool) -> list[Slot]:
-        """Covers all token counts, adjacent ranges with one winner merged.
+    def lay_out(self, able: Sequence[Candidate]) -> list[Slot]:
+        """Covers all token counts; adjacent ranges with one winner are merged.
 
-        ``one_layout``: all winners keep their data in the layout of the one that serves one token (or of the pinned one). Raises Misfit
-        where that leaves a range without a candidate, SelectionError on a tie.
+        Raises Misfit where a layout leaves a range without a candidate, SelectionError on a tie.
         """
-        pinned = [c for c in able if c.spec.id == self.pin]
-        pool = [c for c in able if c.spec.layout == pinned[0].spec.layout] if pinned and one_layout else list(able)
+        layouts = {c.spec.layout for c in able if c.spec.id == self.pin}
+        pool = [c for c in able if not (self.one_layout and layouts) or c.spec.layout in layouts]
         edges = {1, END} | {edge for c in pool for band in c.spec.bands for edge in (band.start, band.stop)}
         slots: list[Slot] = []
         for start, stop in pairwise(sorted(edge for edge in edges if edge <= END)):
-            active = [c for c in pool if _band_score(c.spec, start) is not None]
+            active = [c for c in pool if _merit(c.spec, start)]
             if not active:
-                wanted = f"token counts from {start} to {stop - 1}"
-                raise Misfit([c.spec.id for c in pool], Reason("token_gap", wanted, "no kernel of the same layout"))
+                gap = Reason("token_gap", f"token counts from {start} to {stop - 1}", "no kernel of the same layout")
+                raise Misfit((c.spec.id for c in pool), gap)
             winner, why = self._winner(active, start)
-            if not slots and one_layout:
-                pool = [c for c in pool if c.spec.layout == winner.spec.layout]
             if slots and slots[-1].winner is winner:
-                slots[-1] = Slot(slots[-1].start, stop, winner, slots[-1].why)
-            else:
-                slots.append(Slot(start, stop, winner, why))
+                start, why = slots[-1].start, slots.pop().why
+            slots.append(Slot(start, stop, winner, why))
+            pool = [c for c in pool if not self.one_layout or c.spec.layout == winner.spec.layout]
         return slots
 
-    def loser(self, candidate: Candidate, slots: Sequence[Slot], *, one_layout: bool) -> Reason:
+    def loser(self, candidate: Candidate, slots: Sequence[Slot]) -> Reason:
         """Why a candidate that can serve is in none of the slots."""
-        winner = slots[0].winner
-        found = f"{winner.spec.id}, {slots[0].why}"
-        line = f'{self.line} prefer = ["{candidate.spec.id}"]'
+        winner, wheel = slots[0].winner, candidate.plugin.distribution
+        how = f'to choose it: {self.line} prefer = ["{candidate.spec.id}"]'
         if not self.is_vouched(candidate):
-            hint = f'to choose it: {line}, or [plugins] trust = ["{candidate.plugin.distribution}"]'
-            return Reason("not_vouched", "a wheel that the platform vouches for", candidate.plugin.distribution, hint)
-        if one_layout and candidate.spec.layout != winner.spec.layout:
-            return Reason("layout", winner.spec.layout, candidate.spec.layout, f"{found}; to choose it: {line}")
-        return Reason("outranked", found=f"by {found}")
+            hint = f'{how}, or [plugins] trust = ["{wheel}"]'
+            return Reason("not_vouched", "a wheel that the platform vouches for", wheel, hint)
+        if self.one_layout and candidate.spec.layout != winner.spec.layout:
+            return Reason("layout", f"{winner.spec.layout}, as {winner.spec.id} has it", candidate.spec.layout, how)
+        return Reason("outranked", found=f"by {winner.spec.id}, {slots[0].why}", hint=how)
 
     def _winner(self, active: Sequence[Candidate], start: int) -> tuple[Candidate, str]:
         by_id = {candidate.spec.id: candidate for candidate in active}
@@ -95,24 +96,18 @@ class Ranking:
     def _by_tier(self, active: Sequence[Candidate], start: int) -> tuple[Candidate, str]:
         vouched = [c for c in active if self.is_vouched(c)]
         ranked = sorted(vouched or active, key=lambda c: _merit(c.spec, start), reverse=True)
-        best = ranked[0]
+        best, tier = ranked[0], ranked[0].spec.tier.name.lower()
         if len(ranked) == 1:
             return best, "only candidate" if len(active) == 1 else "only candidate that the platform vouches for"
-        second = ranked[1]
-        if _merit(best.spec, start) == _merit(second.spec, start):
-            raise SelectionError(
-                f"{best.spec.id} of {best.plugin.wheel} and {second.spec.id} of {second.plugin.wheel} "
-                f"tie for site {self.site!r} (tier {best.spec.tier.name.lower()}, score {_merit(best.spec, start)[1]})",
-                hint=f'settle it with {self.line} prefer = ["{best.spec.id}"] or prefer = ["{second.spec.id}"]',
-            )
-        if best.spec.tier != second.spec.tier:
-            return best, f"tier {best.spec.tier.name.lower()}"
-        return best, f"score {_merit(best.spec, start)[1]} in tier {best.spec.tier.name.lower()}"
+        if _merit(best.spec, start) == _merit(ranked[1].spec, start):
+            tied = [f"{c.spec.id} of {c.plugin.wheel}" for c in ranked[:2]]
+            lines = [f'prefer = ["{c.spec.id}"]' for c in ranked[:2]]
+            message = f"{' and '.join(tied)} tie for site {self.site!r}, in tier {tier} and score"
+            raise SelectionError(message, hint=f"settle it with {self.line} {' or '.join(lines)}")
+        return best, f"tier {tier}" if best.spec.tier > ranked[1].spec.tier else f"best score in tier {tier}"
 
 
-def _band_score(spec: KernelSpec, start: int) -> int | None:
-    return next((band.score for band in spec.bands if band.start <= start < band.stop), None)
-
-
-def _merit(spec: KernelSpec, start: int) -> tuple[int, int]:
-    return int(spec.tier), spec.score + (_band_score(spec, start) or 0)
+def _merit(spec: KernelSpec, start: int) -> tuple[int, ...]:
+    """What decides between kernels at a token count; nothing where the kernel is not offered there."""
+    scores = [spec.score + band.score for band in spec.bands if band.start <= start < band.stop]
+    return (spec.tier, scores[0]) if scores else ()

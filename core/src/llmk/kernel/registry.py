@@ -7,17 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from llmk.api import (
-    IOProcessorSpec,
-    KernelSpec,
-    ModelSpec,
-    ParserSpec,
-    PlatformSpec,
-    PluginError,
-    QuantizationSpec,
-    Reason,
-    TunedConfigs,
-)
+from llmk.api import IOProcessorSpec, KernelSpec, ModelSpec, ParserSpec, PlatformSpec, QuantizationSpec, TunedConfigs
+from llmk.api.errors import PluginError
+from llmk.api.verdict import Reason
 from llmk.kernel.discovery import Plugin, find_plugins, is_named
 
 if TYPE_CHECKING:
@@ -96,27 +88,24 @@ class Registry:
     @property
     def warnings(self) -> list[str]:
         """One line per plugin that is left out, but not on purpose."""
-        return [
-            f"plugin {p.name} ({p.wheel}) is {p.state} and left out: {'; '.join(map(str, p.reasons))}"
-            for p in self.plugins
-            if p.state in ("broken", "incompatible", "conflicting")
-        ]
+        bad = [p for p in self.plugins if p.state in ("broken", "incompatible", "conflicting")]
+        return [f"plugin {p.name} ({p.wheel}) is {p.state}, left out: {'; '.join(map(str, p.reasons))}" for p in bad]
 
     def enforce(self, names: Iterable[str] = (), *, strict: bool = False) -> None:
-        """Raises PluginError, with the plugin's own traceback as a note, where one that was asked for doesn't work.
+        """Raises PluginError, with the plugin's own traceback as a note, where one that is asked for doesn't work.
 
-        ``names`` are asked for besides ``plugins.only`` and ``plugins.require``; ``strict`` asks for all that are not blocked.
+        ``names`` are asked for besides ``plugins.only`` and ``require``; ``strict`` asks for all that are not blocked.
         """
-        wanted = (*self._rules.require, *self._rules.only)
-        for name in wanted:
-            if not any(is_named(plugin, (name,)) for plugin in self.plugins):
+        required = (*self._rules.require, *self._rules.only)
+        for name in (*required, *names):
+            found = [plugin for plugin in self.plugins if is_named(plugin, (name,))]
+            if found and not any(plugin.is_usable for plugin in found):
+                raise _failure(found[0])
+            if not found and name in required:
                 known = ", ".join(f"{p.name} ({p.distribution})" for p in self.plugins)
                 raise PluginError(f"plugin {name!r} is asked for but not installed", hint=f"installed: {known}")
-        working = {plugin.name for plugin in self.plugins if plugin.is_usable}
         for plugin in self.plugins:
-            by_wheel = plugin.distribution in (*wanted, *names)
-            asked = is_named(plugin, (*wanted, *names)) and (by_wheel or plugin.name not in working)
-            if not plugin.is_usable and (asked or (strict and plugin.state != "blocked")):
+            if strict and not plugin.is_usable and plugin.state != "blocked":
                 raise _failure(plugin)
 
     def _settle_overrides(self) -> None:
@@ -170,12 +159,10 @@ def _collect(plugin: Plugin) -> Iterator[Registered[Any]]:
 def _call(plugin: Plugin, hook: str, item: type[S], **arguments: Any) -> list[S]:
     answer = plugin.call(hook, **arguments)
     items = answer if isinstance(answer, list) else [] if answer is None else [answer]
-    for one in items:
-        if not isinstance(one, item):
-            found = f"{hook} returned {type(one).__name__}, not {item.__name__}"
-            plugin.stop("broken", Reason("bad_spec", found=found))
-            return []
-    return items
+    wrong = next((type(one).__name__ for one in items if not isinstance(one, item)), "")
+    if wrong:
+        plugin.stop("broken", Reason("bad_spec", found=f"{hook} returned {wrong}, not {item.__name__}"))
+    return [] if wrong else items
 
 
 def _failure(plugin: Plugin) -> PluginError:

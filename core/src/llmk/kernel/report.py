@@ -1,12 +1,8 @@
-"""What was chosen and why, for people; and its fingerprint, for caches."""
+"""What was chosen and why, for people."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import Any
 
 from llmk.api import Choice, Plan
 from llmk.kernel.ranking import END
@@ -21,7 +17,7 @@ def render_rows(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def render_table(plan: Plan) -> str:
-    """The start-up table: platform and model, every site with kernel, wheel, tier and reason, then warnings and hints."""
+    """The start-up table: platform, model, every site with kernel, wheel, tier and reason; then warnings and hints."""
     platform = plan.platform
     lines = [
         f"platform  {platform.label} ({plan.platform_id}){f': {platform.device_name}' if platform.device_name else ''}",
@@ -39,34 +35,12 @@ def could_serve(plan: Plan) -> list[str]:
     """Kernels of wheels that nobody vouches for, with the config line that chooses them."""
     found = [
         f"{rejection.id} ({rejection.distribution}) at {choice.site}; {reason.hint}"
-        for choice in all_choices(plan.choices)
+        for choice in plan.all_choices()
         for rejection in choice.rejected
         for reason in rejection.reasons
         if reason.code == "not_vouched"
     ]
     return list(dict.fromkeys(found))
-
-
-def all_choices(choices: Sequence[Choice]) -> Iterator[Choice]:
-    """The choices and, after each, those of its parts."""
-    for choice in choices:
-        yield choice
-        yield from all_choices(choice.parts)
-
-
-def plan_fingerprint(plan: Plan) -> str:
-    """A hash of all that decides what runs: machine, wheels, dtype and choices, but not the reasons for them."""
-    facts = plan.to_dict()
-    for key in ("warnings", "choices"):
-        del facts[key]
-    facts["choices"] = [_essence(choice) for choice in plan.choices]
-    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _essence(choice: Choice) -> dict[str, Any]:
-    pieces = [{key: value for key, value in asdict(piece).items() if key != "why"} for piece in choice.pieces]
-    parts = [_essence(part) for part in choice.parts]
-    return {"kind": choice.kind, "site": choice.site, "query": repr(choice.query), "pieces": pieces, "parts": parts}
 
 
 def _rows(choices: Sequence[Choice], depth: int = 0) -> Iterator[list[str]]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import importlib_metadata as metadata
 from packaging.utils import canonicalize_name
@@ -13,13 +13,13 @@ from packaging.utils import canonicalize_name
 from llmk.api.checkpoint import Checkpoint
 from llmk.api.errors import SelectionError
 from llmk.api.facts import ModelFacts, OpFacts
+from llmk.api.matching import match
 from llmk.api.plan import Choice, Piece, Plan, Rejection
 from llmk.api.platform import PlatformFacts
-from llmk.api.query import AttentionQuery, LinearQuery, MoEQuery, OpQuery, Query
+from llmk.api.query import OpQuery, Query, ask_of, site_queries
 from llmk.api.verdict import Reason
 from llmk.kernel.discovery import CORE
 from llmk.kernel.election import unknown_id
-from llmk.kernel.matching import located, match
 from llmk.kernel.models import choose_quantization
 from llmk.kernel.ranking import Candidate, Misfit, Ranking, Slot
 from llmk.kernel.registry import Registry
@@ -36,7 +36,6 @@ ENGINE_OPS = (
 GIVEN_PARTS = frozenset({"attention.write", "linear"})
 """Parts of composite ops that stand for what was chosen at the op's own sites."""
 
-Q = TypeVar("Q", bound=Query)
 Refusals = dict[str, tuple[Reason, ...]]
 
 
@@ -56,9 +55,9 @@ def resolve(
 ) -> Plan:
     """Chooses for every site of the model and of the engine.
 
-    ``measured`` maps (site, id) to a time on this machine, the less the better; ``excluded`` maps ids that can't be loaded to
-    the reason. Raises SelectionError where a site can't be served, a pin can't be honoured or two candidates tie,
-    CheckpointError where no method claims the checkpoint's quantization.
+    ``measured`` maps (site, id) to a time on this machine, the less the better; ``excluded`` maps ids that can't be
+    loaded to the reason. Raises SelectionError where a site can't be served, a pin can't be honoured or two candidates
+    tie, CheckpointError where no method claims the checkpoint's quantization.
     """
     platform = next(p for p in registry.platforms if p.spec.name == platform_facts.name)
     model = next(m for m in registry.models if m.spec.id == facts.model)
@@ -100,7 +99,7 @@ def choose_dtype(config: Config, facts: ModelFacts, platform: PlatformFacts) -> 
 
 @dataclass(slots=True)
 class Resolver:
-    """Chooses site by site. ``wheels`` collects the distributions that take part, ``seen`` the sites and ops by kind."""
+    """Chooses site by site. ``wheels`` collects the distributions that take part, ``seen`` sites and ops by kind."""
 
     registry: Registry
     config: Config
@@ -114,44 +113,32 @@ class Resolver:
 
     def choose_all(self, facts: ModelFacts, weight_format: str) -> list[Choice]:
         """Attention and linear sites first: ops are asked about with what was chosen there."""
+        deterministic = self.config.engine.deterministic
+        common: dict[str, Any] = {"platform": self.platform, "dtype": self.dtype, "deterministic": deterministic}
         cache = self.config.cache
-        cache_dtype = self.dtype if cache.dtype == "auto" else cache.dtype
-        queries: list[Query] = []
-        for a in facts.attention:
-            scale = a.head_dim**-0.5 if a.scale is None else a.scale
-            extra = {"block_size": cache.block_size, "cache_dtype": cache_dtype, "scale": scale}
-            queries.append(self._query(AttentionQuery, a, **extra))
-        for linear in facts.linear:
-            stored = weight_format if linear.quantizable else "plain"
-            queries.append(self._query(LinearQuery, linear, weight_format=stored))
-        queries += [self._query(MoEQuery, moe, weight_format=weight_format) for moe in facts.moe]
-        choices = [self.choose(query) for query in queries]
-        chosen = {(choice.kind, choice.site): choice for choice in choices}
+        stored: dict[str, Any] = {
+            "block_size": cache.block_size,
+            "cache_dtype": self.dtype if cache.dtype == "auto" else cache.dtype,
+        }
+        queries = site_queries(facts, weight_format=weight_format, **stored, **common)
+        chosen = {(query.kind, query.site): self.choose(query) for query in queries}
         named = {op.site for op in facts.ops}
         sizes = {"vocab_size": facts.vocab_size, "hidden_size": facts.hidden_size}
-        engine_ops = [OpFacts(site=op, op=op, facts=sizes) for op in ENGINE_OPS if op not in named]
-        return choices + [self.choose(self._op_query(op, chosen)) for op in (*facts.ops, *engine_ops)]
+        ops = [*facts.ops, *(OpFacts(site=op, op=op, facts=sizes) for op in ENGINE_OPS if op not in named)]
+        asked = [ask_of(OpQuery, op, **self._neighbours(op, chosen), **common) for op in ops]
+        return [*chosen.values(), *(self.choose(query) for query in asked)]
 
-    def _query(self, query_type: type[Q], facts: Any, **extra: Any) -> Q:
-        """A query with all that the facts say under the same names."""
-        names = {f.name for f in fields(query_type)} & {f.name for f in fields(facts)}
-        common: dict[str, Any] = {
-            "platform": self.platform,
-            "dtype": self.dtype,
-            "deterministic": self.config.engine.deterministic,
-        }
-        return query_type(**(common | {name: getattr(facts, name) for name in names} | extra))
-
-    def _op_query(self, op: OpFacts, chosen: Mapping[tuple[str, str], Choice]) -> OpQuery:
-        extra: dict[str, str | None] = {"attention": None, "linear": None}
+    def _neighbours(self, op: OpFacts, chosen: Mapping[tuple[str, str], Choice]) -> dict[str, str | None]:
+        """What was chosen at the op's own sites, and the layout of each."""
+        found: dict[str, str | None] = {"attention": None, "linear": None}
         for kind, layout in (("attention", "cache_layout"), ("linear", "weight_layout")):
             site = getattr(op, kind)
             if site and (kind, site) not in chosen:
                 raise SelectionError(f"op site {op.site!r} names {kind} site {site!r}, which the model's facts lack")
             if site:
-                extra[kind] = id = chosen[kind, site].id
-                extra[layout] = next(c.spec.layout for c in self.registry.kernels(kind) if c.spec.id == id)
-        return self._query(OpQuery, op, **extra)
+                found[kind] = id = chosen[kind, site].id
+                found[layout] = next(c.spec.layout for c in self.registry.kernels(kind) if c.spec.id == id)
+        return found
 
     def choose(self, query: Query, inside: tuple[str, ...] = ()) -> Choice:
         """The choice for one query; ``inside`` are the composite ops that it is a part of."""
@@ -163,7 +150,7 @@ class Resolver:
         able = [c for c in candidates if c.spec.id not in refused]
         while able:
             try:
-                slots = ranking.lay_out(able, one_layout=not op)
+                slots = ranking.lay_out(able)
                 parts = self._parts(query, slots, inside)
             except Misfit as misfit:
                 refused |= dict.fromkeys(misfit.ids, (misfit.reason,))
@@ -172,12 +159,12 @@ class Resolver:
                 able = [c for c in able if c.spec.id not in refused]
                 continue
             losers = [c for c in able if all(c is not slot.winner for slot in slots)]
-            refused |= {c.spec.id: (ranking.loser(c, slots, one_layout=not op),) for c in losers}
+            refused |= {c.spec.id: (ranking.loser(c, slots),) for c in losers}
             return self._choice(query, op, slots, refused, parts)
         raise NoCandidate(
             f"nothing that is installed serves {f'op {op!r}' if op else query.kind} at site {query.site!r} "
             f"on {self.platform.label} in {self.dtype}",
-            reasons=[reason for id, reasons in refused.items() for reason in located(reasons, id)],
+            reasons=[reason.about(id) for id, reasons in refused.items() for reason in reasons],
             hint="install a wheel that does; `llmk plugins` lists what is installed",
         )
 
@@ -213,7 +200,7 @@ class Resolver:
         if pin and known[pin] != op and not for_all:
             raise self._pin_error(query, pin, [Reason("op", op, known[pin])])
         measured = {id: time for (site, id), time in self.measured.items() if site == query.site}
-        return Ranking(query.site, line, pin, rules.prefer, measured, self._is_vouched)
+        return Ranking(query.site, line, pin, rules.prefer, measured, self._is_vouched, not op)
 
     def _pin_error(self, query: Query, pin: str, reasons: Sequence[Reason]) -> SelectionError:
         what = f"{query.kind} site {query.site!r} on {self.platform.label} in {self.dtype}"
@@ -249,18 +236,19 @@ class Resolver:
         return candidate.plugin.distribution in self.vouched or bool(candidate.spec.overrides)
 
     def check_rules(self) -> list[str]:
-        """Warnings about ids that meet nothing. Raises SelectionError where a site is pinned that the model lacks."""
+        """Warnings about ids that meet nothing. Raises SelectionError for a pin that nothing in this model asks for."""
         warnings = []
-        for kind, sites in self.seen.items():
+        for kind, seen in self.seen.items():
             rules = getattr(self.config.select, kind)
-            known = [c.spec.id for c in self.registry.kernels(kind)]
-            for site in rules.use if isinstance(rules.use, dict) else ():
-                if site not in sites:
-                    close = get_close_matches(site, sites, n=1) or sorted(sites - {""})
-                    message = f"[select.{kind}] use pins site {site!r}, which this model lacks"
-                    raise SelectionError(message, hint=f"did you mean {' or '.join(close)}?")
+            ops = {c.spec.id: c.spec.op for c in self.registry.kernels(kind)}
+            pinned = rules.use if isinstance(rules.use, dict) else {ops.get(rules.use): rules.use} if rules.use else {}
+            for target, pin in pinned.items():
+                if target not in seen:
+                    close = get_close_matches(str(target), seen, n=1) or sorted(seen - {""}) or ["none"]
+                    message = f"[select.{kind}] use pins {pin} for {target or 'sites'}, which this model does not have"
+                    raise SelectionError(message, hint=f"{kind} sites: {', '.join(close)}")
             for rule in ("prefer", "avoid"):
-                unknown = [id for id in getattr(rules, rule) if id not in known]
+                unknown = [id for id in getattr(rules, rule) if id not in ops]
                 warnings += [f"[select.{kind}] {rule} names {id}, which nothing installed has" for id in unknown]
         return warnings
 

@@ -1,17 +1,22 @@
-"""Whether a candidate can serve a query: what it declares to need, then what it says to the query itself."""
+"""Whether a candidate can serve a query: what it declares to need, then what it says to the query itself.
+
+The resolver asks in this way, and so may a plugin's tests.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import importlib_metadata as metadata
 from packaging.requirements import InvalidRequirement, Requirement
 
-from llmk.api import OK, KernelSpec, Needs, PlatformFacts, Query, Reason, Verdict, no
-from llmk.kernel.discovery import describe
+from llmk.api.errors import describe
+from llmk.api.platform import PlatformFacts
+from llmk.api.query import Query
+from llmk.api.specs import KernelSpec, Needs
+from llmk.api.verdict import OK, Verdict, no
 
 
 def match(spec: KernelSpec, query: Query) -> Verdict:
@@ -57,11 +62,6 @@ def check_needs(needs: Needs, facts: PlatformFacts, dtype: str) -> Verdict:
     for package in needs.packages:
         verdict &= _check_package(package)
     return verdict
-
-
-def located(reasons: Iterable[Reason], id: str) -> list[Reason]:
-    """The reasons with the candidate's id, for a list that speaks of several."""
-    return [replace(reason, hint=f"{id}: {reason.hint}" if reason.hint else id) for reason in reasons]
 
 
 def _dotted(version: Iterable[int]) -> str:
