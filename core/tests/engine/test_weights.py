@@ -1,0 +1,281 @@
+"""Loading checkpoints: packed, sharded, tied, cast; and one clear message for each way in which files may be wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from llmk.api import Checkpoint, CheckpointError
+from llmk.engine.weights import load_weights
+from llmk.kernel.checkpoint import read_checkpoint
+from llmk.nn import Build, Layer, Parameter
+
+
+class RecordingLayer(Layer):
+    """A real layer that keeps what it was given, in a list that all layers of a model share."""
+
+    def __init__(self, build: Build, *parameters: Parameter, finished: list[RecordingLayer]) -> None:
+        self.finished = finished
+        super().__init__(build, parameters)
+
+    def finish(self) -> None:
+        self.tensors = [parameter.take() for parameter in self.parameters]
+        self.finished.append(self)
+
+
+class PackedModel:
+    """An embedding, two packed layers with a bias, and a norm."""
+
+    ignored_weights = (r".*\.inv_freq",)
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        self.build = Build(None, dtype=dtype, device=torch.device("cpu"), load_object=lambda path: path)  # type: ignore[arg-type]
+        self.finished: list[RecordingLayer] = []
+        self.add(Parameter(self.build, ["embed.weight"], [11], (4,), others={"head.weight": (0,)}))
+        for i in range(2):
+            names = [f"layers.{i}.{part}" for part in ("q", "k", "v")]
+            packed = {f"layers.{i}.qkv.weight": (0, 1, 2)}
+            self.add(
+                Parameter(self.build, [f"{name}.weight" for name in names], (4, 2, 2), (4,), others=packed),
+                Parameter(self.build, [f"{name}.bias" for name in names], (4, 2, 2)),
+            )
+        self.add(Parameter(self.build, ["norm.weight"], [4], dummy_std=None))
+        self.weights = self.build.layers
+
+    def add(self, *parameters: Parameter) -> None:
+        RecordingLayer(self.build, *parameters, finished=self.finished)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """What all layers were given, in the model's order."""
+        return [tensor for layer in self.weights for tensor in layer.tensors]  # type: ignore[attr-defined]
+
+
+def make_tensors() -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    tensors = {"embed.weight": torch.randn(11, 4), "norm.weight": torch.randn(4)}
+    for i in range(2):
+        for part, rows in (("q", 4), ("k", 2), ("v", 2)):
+            tensors[f"layers.{i}.{part}.weight"] = torch.randn(rows, 4)
+            tensors[f"layers.{i}.{part}.bias"] = torch.randn(rows)
+    return tensors
+
+
+def packed(tensors: dict[str, Tensor]) -> list[Tensor]:
+    """What a correct load gives."""
+    layers = [
+        torch.cat([tensors[f"layers.{i}.{part}.{name}"] for part in ("q", "k", "v")])
+        for i in range(2)
+        for name in ("weight", "bias")
+    ]
+    return [tensors["embed.weight"], *layers, tensors["norm.weight"]]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Callable[..., Checkpoint]:
+    """Writes tensors as a checkpoint; several dicts become the files of an index."""
+
+    def write(*files: dict[str, Tensor]) -> Checkpoint:
+        (tmp_path / "config.json").write_text(json.dumps({"architectures": ["PackedForCausalLM"]}))
+        if len(files) == 1:
+            save_file(files[0], tmp_path / "model.safetensors")
+        else:
+            weight_map = {}
+            for i, tensors in enumerate(files):
+                name = f"model-{i + 1}-of-{len(files)}.safetensors"
+                save_file(tensors, tmp_path / name)
+                weight_map |= dict.fromkeys(tensors, name)
+            (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+        return read_checkpoint(tmp_path)
+
+    return write
+
+
+def load(checkpoint: Checkpoint, dtype: torch.dtype = torch.float32, **options: object) -> PackedModel:
+    model = PackedModel(dtype)
+    load_weights(model, checkpoint, dtype, progress=False, **options)  # type: ignore[arg-type]
+    return model
+
+
+def equal(found: list[Tensor], expected: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_packs_shards(write: Callable[..., Checkpoint]) -> None:
+    tensors = make_tensors()
+    assert equal(load(write(tensors)).tensors, packed(tensors))
+
+
+def test_a_layer_may_span_files(write: Callable[..., Checkpoint]) -> None:
+    tensors = make_tensors()
+    names = sorted(tensors)
+    files = [{name: tensors[name] for name in names[i::12]} for i in range(12)]
+    checkpoint = write(*files)
+    assert [file.name.split("-")[1] for file in checkpoint.weight_files] == [str(i + 1) for i in range(12)]
+    assert equal(load(checkpoint).tensors, packed(tensors))
+
+
+def test_takes_a_tensor_that_is_stored_packed(write: Callable[..., Checkpoint]) -> None:
+    tensors = make_tensors()
+    expected = packed(tensors)
+    tensors["layers.0.qkv.weight"] = torch.cat([tensors.pop(f"layers.0.{part}.weight") for part in ("q", "k", "v")])
+    assert equal(load(write(tensors)).tensors, expected)
+
+
+def test_a_tied_table_may_be_stored_under_either_name(write: Callable[..., Checkpoint]) -> None:
+    tensors = make_tensors()
+    expected = packed(tensors)
+    tensors["head.weight"] = tensors.pop("embed.weight")
+    assert equal(load(write(tensors)).tensors, expected)
+    tensors["embed.weight"] = tensors["head.weight"].clone()
+    assert equal(load(write(tensors)).tensors, expected)
+
+
+def test_casts_to_the_engine_dtype(write: Callable[..., Checkpoint]) -> None:
+    tensors = make_tensors()
+    model = load(write({name: tensor.double() for name, tensor in tensors.items()}), torch.bfloat16)
+    assert equal(model.tensors, [tensor.bfloat16() for tensor in packed(tensors)])
+
+
+def test_finishes_each_layer_once_and_as_soon_as_it_is_complete(write: Callable[..., Checkpoint]) -> None:
+    tensors = make_tensors()
+    first = {name: tensor for name, tensor in tensors.items() if not name.startswith("layers.0")}
+    model = load(write(first, {name: tensor for name, tensor in tensors.items() if name not in first}))
+    assert len(model.finished) == len(model.weights)
+    assert model.finished[-1] is model.weights[1]
+
+
+def test_ignores_what_the_model_says_it_has_no_use_for(write: Callable[..., Checkpoint]) -> None:
+    tensors = make_tensors()
+    load(write({**tensors, "layers.0.rotary.inv_freq": torch.ones(2)}))
+
+
+def test_dummy_weights_come_from_the_seed_alone(write: Callable[..., Checkpoint]) -> None:
+    checkpoint = write(make_tensors())
+    once, again, other = (load(checkpoint, load_format="dummy", seed=seed).tensors for seed in (1, 1, 2))
+    assert equal(once, again)
+    assert not torch.equal(once[0], other[0])
+    assert equal(once[-1:], [torch.ones(4)])
+    assert once[0].std().item() == pytest.approx(0.02, rel=0.4)
+
+
+def test_missing_tensors_are_listed_up_to_ten(write: Callable[..., Checkpoint]) -> None:
+    tensors = make_tensors()
+    del tensors["layers.1.k.weight"]
+    with pytest.raises(
+        CheckpointError, match=r"\(model\.safetensors\) lacks 1 .* PackedForCausalLM .*layers\.1\.k\.weight"
+    ):
+        load(write(tensors))
+    few = {name: tensors[name] for name in ("embed.weight", "norm.weight")}
+    with pytest.raises(CheckpointError, match=r"lacks 12 .* and 2 more"):
+        load(write(few))
+
+
+def test_unexpected_tensors_are_named(write: Callable[..., Checkpoint]) -> None:
+    with pytest.raises(CheckpointError, match=r"holds 1 tensors .*layers\.2\.q\.weight") as caught:
+        load(write({**make_tensors(), "layers.2.q.weight": torch.ones(4, 4)}))
+    assert "config.json" in caught.value.hint
+
+
+def test_a_renamed_tensor_shows_as_missing_and_as_unexpected(write: Callable[..., Checkpoint]) -> None:
+    tensors = make_tensors()
+    tensors["final_norm.weight"] = tensors.pop("norm.weight")
+    with pytest.raises(CheckpointError, match=r"lacks 1 .*: norm\.weight\. It holds 1 .*: final_norm\.weight"):
+        load(write(tensors))
+
+
+def test_wrong_shape_says_both(write: Callable[..., Checkpoint]) -> None:
+    with pytest.raises(CheckpointError, match=re.escape("has shape [5, 4], not [4, 4]")):
+        load(write({**make_tensors(), "layers.0.q.weight": torch.ones(5, 4)}))
+
+
+def test_a_quantized_tensor_in_a_plain_place_is_refused(write: Callable[..., Checkpoint]) -> None:
+    tensors = make_tensors()
+    tensors["layers.0.q.weight"] = tensors["layers.0.q.weight"].to(torch.int8)
+    with pytest.raises(CheckpointError, match="stored as I8") as caught:
+        load(write(tensors))
+    assert "quantization" in caught.value.hint
+
+
+def test_a_truncated_file_is_noticed_before_anything_is_read(write: Callable[..., Checkpoint]) -> None:
+    checkpoint = write(make_tensors())
+    (file,) = checkpoint.weight_files
+    data = file.read_bytes()
+    file.write_bytes(data[:-10])
+    last = max(load_layout(data).items(), key=lambda item: item[1])[0]
+    message = f"truncated: it has {len(data) - 10:,} of {len(data):,} bytes, so {last}"
+    model = PackedModel()
+    with pytest.raises(CheckpointError, match=re.escape(message)):
+        load_weights(model, checkpoint, torch.float32, progress=False)  # type: ignore[arg-type]
+    assert model.finished == []
+
+
+def load_layout(data: bytes) -> dict[str, int]:
+    """Where each tensor of a safetensors file ends."""
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return {name: entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"}
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: data[:20], "is not a whole safetensors file"),
+        (lambda data: b"", "is not a whole safetensors file"),
+        (lambda data: data[:8] + b"x" + data[9:], "has a damaged header"),
+        (lambda data: b"<html>404 not found</html>", "is not a whole safetensors file"),
+    ],
+)
+def test_a_damaged_file_is_named(
+    write: Callable[..., Checkpoint], damage: Callable[[bytes], bytes], message: str
+) -> None:
+    checkpoint = write(make_tensors())
+    (file,) = checkpoint.weight_files
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(CheckpointError, match=f"{re.escape(str(file))} {message}"):
+        load(checkpoint)
+
+
+def test_a_missing_file_of_the_index_is_named(write: Callable[..., Checkpoint]) -> None:
+    tensors = make_tensors()
+    names = sorted(tensors)
+    checkpoint = write({name: tensors[name] for name in names[:5]}, {name: tensors[name] for name in names[5:]})
+    checkpoint.weight_files[1].unlink()
+    with pytest.raises(CheckpointError, match=r"lacks 1 of the 2 files .*model-2-of-2\.safetensors"):
+        load(checkpoint)
+
+
+def test_no_weights_at_all(write: Callable[..., Checkpoint]) -> None:
+    checkpoint = write(make_tensors())
+    checkpoint.weight_files[0].unlink()
+    (checkpoint.path / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"no safetensors file; it has pytorch_model\.bin"):
+        load(read_checkpoint(checkpoint.path))
+
+
+def test_two_files_with_one_tensor_are_refused(write: Callable[..., Checkpoint]) -> None:
+    checkpoint = write(make_tensors())
+    save_file(load_file(checkpoint.weight_files[0]), checkpoint.path / "model-copy.safetensors")
+    with pytest.raises(CheckpointError, match=r"stands in model-copy\.safetensors and in model\.safetensors"):
+        load(read_checkpoint(checkpoint.path))
+
+
+def test_the_bar_shows_on_terminals_only(
+    write: Callable[..., Checkpoint], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    checkpoint = write(make_tensors())
+    load_weights(PackedModel(), checkpoint, torch.float32)  # type: ignore[arg-type]
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    load_weights(PackedModel(), checkpoint, torch.float32)  # type: ignore[arg-type]
+    assert "Loading weights" in capsys.readouterr().err
+    load_weights(PackedModel(), checkpoint, torch.float32, progress=False)  # type: ignore[arg-type]
+    assert capsys.readouterr().err == ""

@@ -1,0 +1,143 @@
+"""What is read off config.json, in the spellings that checkpoints have."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmk.api import Checkpoint, CheckpointError
+from llmk_models import specs
+from llmk_models.dense_facts import DenseShape, describe
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 64,
+    "intermediate_size": 112,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "vocab_size": 100,
+    "max_position_embeddings": 4096,
+}
+
+
+def shape(**overrides: Any) -> DenseShape:
+    return DenseShape.of(Checkpoint(Path("/c"), {**LLAMA, **overrides}))
+
+
+def test_silent_keys_have_the_defaults_of_transformers() -> None:
+    from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+    for config_class, name in (
+        (LlamaConfig, "Llama"),
+        (MistralConfig, "Mistral"),
+        (Qwen2Config, "Qwen2"),
+        (Qwen3Config, "Qwen3"),
+    ):
+        silent = {key: value for key, value in LLAMA.items() if key != "architectures"} | {"num_attention_heads": 64}
+        silent["hidden_size"] = 64 * 64
+        config = config_class(**silent)
+        ours = shape(**silent, architectures=[f"{name}ForCausalLM"])
+        assert ours.num_kv_heads == config.num_key_value_heads
+        assert ours.head_dim == getattr(config, "head_dim", 64)
+        assert ours.norm_eps == config.rms_norm_eps
+        assert ours.rope == config.rope_parameters
+        assert ours.windows == (getattr(config, "sliding_window", None),) * 4
+        assert ours.tied == config.tie_word_embeddings
+
+
+def test_old_and_new_rope_spelling_agree() -> None:
+    values = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 512}
+    new = shape(rope_parameters={"rope_type": "llama3", "rope_theta": 5e5, **values}).rope
+    old = shape(rope_scaling={"rope_type": "llama3", **values}, rope_theta=5e5).rope
+    older = shape(rope_scaling={"type": "llama3", **values}, rope_theta=5e5).rope
+    assert new == old == {key: value for key, value in older.items() if key != "type"}
+
+
+def test_original_length_defaults_to_the_stated_one() -> None:
+    rope = shape(rope_scaling={"type": "yarn", "factor": 4.0}).rope
+    assert rope["original_max_position_embeddings"] == 4096
+
+
+@pytest.mark.parametrize(
+    ("stated", "scaling", "reached"),
+    [
+        (4096, None, 4096),
+        (4096, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}, 16384),
+        (16384, {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}, 16384),
+        (131072, {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}, 131072),
+    ],
+)
+def test_context_length(stated: int, scaling: dict[str, Any] | None, reached: int) -> None:
+    assert shape(max_position_embeddings=stated, rope_scaling=scaling).max_model_len == reached
+
+
+def test_layers_with_equal_attention_share_a_site() -> None:
+    config = {"use_sliding_window": True, "sliding_window": 32, "max_window_layers": 3, "num_key_value_heads": 2}
+    checkpoint = Checkpoint(Path("/c"), {**LLAMA, "architectures": ["Qwen2ForCausalLM"], **config})
+    facts = describe(checkpoint)
+    assert [(f.site, f.num_layers, f.sliding_window) for f in facts.attention] == [
+        ("attention", 3, None),
+        ("sliding_attention", 1, 32),
+    ]
+    assert {op.attention for op in facts.ops if op.attention} == {"attention", "sliding_attention"}
+    assert {linear.site: linear.bias for linear in facts.linear} == {
+        "qkv": True, "out": False, "gate_up": False, "down": False, "lm_head": False,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("stored", "dtype"), [("bfloat16", "bfloat16"), ("torch.float16", "float16"), ("fp8", "float32")]
+)
+def test_dtype_in_either_spelling(stored: str, dtype: str) -> None:
+    for key in ("dtype", "torch_dtype"):
+        assert describe(Checkpoint(Path("/c"), {**LLAMA, key: stored})).dtype == dtype
+
+
+def test_a_missing_size_is_named() -> None:
+    config = {key: value for key, value in LLAMA.items() if key != "hidden_size"}
+    with pytest.raises(CheckpointError, match=r"/c/config\.json has no 'hidden_size', which LlamaForCausalLM needs"):
+        describe(Checkpoint(Path("/c"), config))
+
+
+def test_another_activation_is_refused_with_a_way_out() -> None:
+    with pytest.raises(CheckpointError, match="hidden_act = 'gelu'") as caught:
+        shape(hidden_act="gelu")
+    assert "models.transformers" in caught.value.hint
+
+
+@pytest.mark.hook("llmk_models")
+def test_registers_both_families() -> None:
+    by_id = {spec.id: spec for spec in specs.llmk_models()}
+    assert set(by_id["models.dense"].architectures) == {
+        f"{name}ForCausalLM" for name in ("Llama", "Mistral", "Qwen2", "Qwen3")
+    }
+    assert by_id["models.transformers"].architectures == ("*",)
+
+
+@pytest.mark.hook("llmk_demo_checkpoint")
+def test_the_demo_is_offered_where_its_weights_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(specs, "DEMO", tmp_path)
+    assert specs.llmk_demo_checkpoint() is None
+    (tmp_path / "model.safetensors").touch()
+    assert specs.llmk_demo_checkpoint() == str(tmp_path)
+
+
+def test_describing_needs_no_torch(tmp_path: Path) -> None:
+    code = """
+import json, sys
+from pathlib import Path
+from llmk.api import Checkpoint
+import llmk_models.specs, llmk_models.dense_facts as dense, llmk_models.transformers_facts as other
+config = json.loads(sys.argv[1])
+dense.describe(Checkpoint(Path("/c"), config))
+other.describe(Checkpoint(Path("/c"), {**config, "architectures": ["OtherForCausalLM"]}))
+assert "torch" not in sys.modules and "transformers" not in sys.modules
+"""
+    import json
+
+    done = subprocess.run([sys.executable, "-c", code, json.dumps(LLAMA)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

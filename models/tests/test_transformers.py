@@ -1,0 +1,136 @@
+"""The transformers backend: equal logits on the paged cache, and clear refusals where it can't be right."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from llmk.api import CheckpointError, UnknownArchitecture
+from llmk.testing.model import ModelHarness
+
+from .conftest import relative_error, transformers_logits
+
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "phi3": {"sliding_window": 24},
+    "granite": {"logits_scaling": 2.0, "attention_multiplier": 0.2, "residual_multiplier": 0.5},
+    "olmo2": {},
+    "gpt_neox": {"num_key_value_heads": 4},
+    "gemma2": {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 24},
+    "cohere2": {"sliding_window": 24},
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "gpt_oss": {"head_dim": 16, "num_local_experts": 4, "sliding_window": 24},
+}
+"""Fused projections, scaled logits, norms after blocks, parallel blocks, soft caps, windows, experts, sinks."""
+
+SERVE_SO = {"select.model.use": "models.transformers", "cache.block_size": 8}
+PROMPT = [random.Random(5).randrange(3, 380) for _ in range(60)]
+
+
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_equals_transformers(model_type: str, make_checkpoint: Callable[..., Path]) -> None:
+    checkpoint = make_checkpoint(model_type, **ARCHITECTURES[model_type])
+    expected = transformers_logits(checkpoint, PROMPT, torch.float32)
+    harness = ModelHarness.of(checkpoint, SERVE_SO)
+    chunks = torch.tensor(PROMPT).split([33, 1, 26])
+    chunked = torch.cat([harness.step([("other", [7]), ("prompt", chunk.tolist())])[1] for chunk in chunks])
+    assert relative_error(harness.step([("whole", PROMPT)])[0], expected) < 2e-5
+    assert relative_error(chunked, expected) < 2e-5
+
+
+def test_serves_what_nobody_claims(make_checkpoint: Callable[..., Path]) -> None:
+    harness = ModelHarness.of(make_checkpoint("olmo2"))
+    assert harness.boot.plan.model == "models.transformers"
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(harness.boot.checkpoint.path)
+    assert harness.boot.facts.num_parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+def test_is_as_exact_as_transformers_in_bf16(make_checkpoint: Callable[..., Path]) -> None:
+    checkpoint = make_checkpoint("olmo2", dtype="bfloat16")
+    exact = transformers_logits(checkpoint, PROMPT, torch.float32)
+    theirs = relative_error(transformers_logits(checkpoint, PROMPT, torch.bfloat16), exact)
+    ours = relative_error(ModelHarness.of(checkpoint, {"model.dtype": "bfloat16"}).step([("a", PROMPT)])[0], exact)
+    assert ours < 1.25 * theirs
+
+
+def test_dummy_weights_come_from_the_seed(make_checkpoint: Callable[..., Path]) -> None:
+    checkpoint = make_checkpoint("olmo2")
+    logits = [
+        ModelHarness.of(checkpoint, {"model.load_format": "dummy", "engine.seed": seed}).step([("a", PROMPT[:4])])[0]
+        for seed in (1, 1, 2)
+    ]
+    assert torch.equal(logits[0], logits[1])
+    assert not torch.equal(logits[0], logits[2])
+
+
+@pytest.mark.parametrize(
+    ("model_type", "overrides", "reason"),
+    [
+        ("mamba", {}, "layers that are no softmax attention"),
+        ("qwen3_next", {}, r"layers that are no softmax attention \(linear_attention\)"),
+        ("deepseek_v3", {}, "caches latent vectors"),
+        ("falcon", {"alibi": True}, "ALiBi"),
+    ],
+)
+def test_refuses_before_loading(
+    model_type: str, overrides: dict[str, Any], reason: str, make_checkpoint: Callable[..., Path]
+) -> None:
+    with pytest.raises(UnknownArchitecture, match=reason):
+        ModelHarness.of(make_checkpoint(model_type, **overrides), SERVE_SO)
+
+
+def test_refuses_what_bypasses_the_attention_interface(make_checkpoint: Callable[..., Path]) -> None:
+    with pytest.raises(CheckpointError, match="bypasses the attention interface"):
+        ModelHarness.of(make_checkpoint("falcon"), SERVE_SO)
+
+
+def test_refuses_attention_that_the_config_did_not_tell(make_checkpoint: Callable[..., Path]) -> None:
+    """OPT scales queries itself, under no key that says so."""
+    checkpoint = make_checkpoint("opt", ffn_dim=112, word_embed_proj_dim=64, num_key_value_heads=4)
+    with pytest.raises(CheckpointError, match=r"layer 0 .*: scale 1\.0, not 0\.25"):
+        ModelHarness.of(checkpoint, SERVE_SO)
+
+
+def test_long_rope_is_served_up_to_where_it_would_depend_on_the_batch(make_checkpoint: Callable[..., Path]) -> None:
+    factors = [1.0 + 0.1 * i for i in range(8)]
+    rope = {
+        "rope_type": "longrope",
+        "short_factor": factors,
+        "long_factor": [2 * factor for factor in factors],
+        "original_max_position_embeddings": 128,
+        "rope_theta": 10000.0,
+    }
+    checkpoint = make_checkpoint("phi3", rope_parameters=rope, original_max_position_embeddings=128)
+    harness = ModelHarness.of(checkpoint)
+    assert harness.boot.facts.max_model_len == 128
+    expected = transformers_logits(checkpoint, PROMPT, torch.float32)
+    assert relative_error(harness.step([("whole", PROMPT)])[0], expected) < 2e-5
+
+
+def test_an_architecture_that_transformers_lacks(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    folder = shutil.copytree(make_checkpoint("olmo2"), tmp_path / "copy")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps({**config, "architectures": ["NovelForCausalLM"], "model_type": "novel"})
+    )
+    with pytest.raises(CheckpointError, match="no implementation of NovelForCausalLM"):
+        ModelHarness.of(folder)
+
+
+def test_missing_tensors_are_named(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = shutil.copytree(make_checkpoint("olmo2"), tmp_path / "copy")
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.norm.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"lacks 1 tensors: model\.norm\.weight"):
+        ModelHarness.of(folder)
