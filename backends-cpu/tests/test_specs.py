@@ -1,0 +1,72 @@
+"""What is offered where, advised defaults, and refused settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from llmk.api import Host, LinearQuery, PlatformFacts, Verdict
+from llmk.config import load
+from llmk_cpu.machine import cores
+from llmk_cpu.probe import KNOWN, probe
+from llmk_cpu.specs import llmk_check_config, llmk_config_defaults, llmk_linear_kernels, supports_prepacked
+
+BY_ARCH = {facts.arch: facts for facts in KNOWN}
+HERE = probe(Host()).facts
+assert HERE is not None
+
+
+def ask(arch: str, dtype: str, size: int = 1024, **query: Any) -> Verdict:
+    return supports_prepacked(
+        LinearQuery(platform=BY_ARCH[arch], site="out", dtype=dtype, in_features=size, out_features=size, **query)
+    )
+
+
+@pytest.mark.hook("llmk_linear_kernels")
+def test_both_products_are_offered_and_the_packed_one_ranks_higher() -> None:
+    prepacked, plain = llmk_linear_kernels()
+    assert (prepacked.id, plain.id) == ("cpu.linear_prepacked", "cpu.linear_torch")
+    assert prepacked.tier > plain.tier
+    assert prepacked.layout != plain.layout
+
+
+@pytest.mark.parametrize(
+    ("arch", "dtype", "size", "ok"),
+    [
+        ("x86_64-amx", "bfloat16", 64, True),
+        ("x86_64-avx512", "bfloat16", 1024, True),
+        ("x86_64-avx2", "bfloat16", 1024, False),
+        ("x86_64-avx2", "float32", 1024, True),
+        ("x86_64-avx512", "float32", 64, False),
+    ],
+)
+def test_prepacking_is_offered_where_it_is_quicker(arch: str, dtype: str, size: int, ok: bool) -> None:
+    assert ask(arch, dtype, size).ok is ok
+
+
+def test_a_refusal_gives_every_reason() -> None:
+    verdict = ask("x86_64-avx2", "bfloat16", weight_format="int8_channel")
+    assert [reason.code for reason in verdict.reasons] == ["weight_format", "missing_feature"]
+
+
+@pytest.mark.hook("llmk_config_defaults")
+def test_advises_threads_for_this_machine_only() -> None:
+    (default,) = llmk_config_defaults(HERE, None)
+    assert (default.path, default.value) == ("platform.threads", cores(Host()).advised_threads)
+    assert "physical" in default.why
+    assert llmk_config_defaults(replace(HERE, arch="elsewhere"), None) == []
+
+
+@pytest.mark.hook("llmk_check_config")
+def test_refuses_more_threads_than_cores() -> None:
+    usable = cores(Host()).logical
+
+    def problems(threads: int, facts: PlatformFacts = HERE) -> list[str]:
+        config = load({"platform.threads": threads}, environ={}).config
+        return [problem.path for problem in llmk_check_config(config, facts)]
+
+    assert problems(usable) == []
+    assert problems(usable + 1) == ["platform.threads"]
+    assert problems(usable + 1, BY_ARCH["aarch64"]) == []
