@@ -72,7 +72,9 @@ def right(check: Check, reply: Reply) -> bool:
         return False
     letters = "".join(letter for letter in text if letter.isalpha())
     return {
-        "has": lambda: all(re.search(rf"(?<![\d.]){re.escape(part.strip().lower())}(?!\.?\d)", lower) for part in check.value),
+        "has": lambda: all(
+            re.search(rf"(?<![\d.]){re.escape(part.strip().lower())}(?!\.?\d)", lower) for part in check.value
+        ),
         "is": lambda: text == check.value,
         "json": lambda: _json(text) == check.value if check.value is not None else _json(text) is not ValueError,
         "prose": lambda: len(text.split()) >= min(check.value, 8) and text[-1] in ".!?\"'ABCDEFGHIJKLMNOPQRSTUVWXYZ",
@@ -117,7 +119,10 @@ def questions(per_category: int, seed: int) -> list[Sample]:
 def measure(model: Model, asked: list[Sample], batch: int) -> tuple[dict[str, Any], list[dict[str, str]]]:
     """Figures by category and mode, and examples of wrong answers."""
     template = ChatTemplate.of(DEMO)
-    asked = sorted(asked, key=lambda sample: (sample.thinking, sample.category in ("stories", "counting"), len(str(sample.messages))))
+    asked = sorted(
+        asked,
+        key=lambda sample: (sample.thinking, sample.category in ("stories", "counting"), len(str(sample.messages))),
+    )
     counts: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     wrong: list[dict[str, str]] = []
     for start in range(0, len(asked), batch):
@@ -134,15 +139,26 @@ def measure(model: Model, asked: list[Sample], batch: int) -> tuple[dict[str, An
             figures["ended"] += reply.ended
             if sample.check.kind == "calls":
                 figures["calls_parse"] += bool(reply.calls)
-                figures["calls_right_tool"] += [call.name for call in reply.calls or []] == [call.name for call in sample.calls]
+                figures["calls_right_tool"] += [call.name for call in reply.calls or []] == [
+                    call.name for call in sample.calls
+                ]
             if not good:
-                wrong.append({"category": sample.category, "prompt": prompt, "reply": text.split("<|endoftext|>")[0], "wanted": str(sample.check)})
+                wrong.append(
+                    {
+                        "category": sample.category,
+                        "prompt": prompt,
+                        "reply": text.split("<|endoftext|>")[0],
+                        "wanted": str(sample.check),
+                    }
+                )
     return {category: dict(figures) for category, figures in sorted(counts.items())}, wrong
 
 
 def table(figures: dict[str, Any]) -> str:
     """The figures as a table for people."""
-    lines = [f"{'category':16}{'asked':>7}{'right, off':>12}{'right, on':>11}{'mode kept':>11}{'tool right':>12}{'JSON valid':>12}"]
+    lines = [
+        f"{'category':16}{'asked':>7}{'right, off':>12}{'right, on':>11}{'mode kept':>11}{'tool right':>12}{'JSON valid':>12}"
+    ]
 
     def share(part: int, whole: int) -> str:
         return f"{100 * part / whole:.1f}%" if whole else "-"
@@ -157,7 +173,9 @@ def table(figures: dict[str, Any]) -> str:
             share(row.get("calls_right_tool", 0), calls),
             share(row.get("calls_parse", 0), calls),
         )
-        lines.append(f"{category:16}{off + on:>7}{cells[0]:>12}{cells[1]:>11}{cells[2]:>11}{cells[3]:>12}{cells[4]:>12}")
+        lines.append(
+            f"{category:16}{off + on:>7}{cells[0]:>12}{cells[1]:>11}{cells[2]:>11}{cells[3]:>12}{cells[4]:>12}"
+        )
     return "\n".join(lines)
 
 
@@ -173,7 +191,12 @@ def main() -> None:
     asked = questions(options.per_category, options.seed)
     figures, wrong = measure(Model(options.model, options.device), asked, options.batch)
     print(table(figures))
-    content = {"per_category": options.per_category, "seed": options.seed, "figures": figures, "wrong": wrong[:: max(1, len(wrong) // 150)]}
+    content = {
+        "per_category": options.per_category,
+        "seed": options.seed,
+        "figures": figures,
+        "wrong": wrong[:: max(1, len(wrong) // 150)],
+    }
     options.out.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -1,6 +1,6 @@
 """Writes samples of the corpus as JSON lines, to look at them or to use them elsewhere.
 
-    python models/training/generate.py --count 100 --seed 7 --split train
+python models/training/generate.py --count 100 --seed 7 --split train
 """
 
 import argparse
@@ -20,9 +20,7 @@ def main() -> None:
     parser.add_argument("--category", help="keep only this category")
     options = parser.parse_args()
     template = ChatTemplate.of(DEMO)
-    chosen = (
-        sample for sample in samples(options.seed, options.split) if options.category in (None, sample.category)
-    )
+    chosen = (sample for sample in samples(options.seed, options.split) if options.category in (None, sample.category))
     for sample in islice(chosen, options.count):
         line = {"category": sample.category, "prompt": template.prompt(sample), "reply": template.reply(sample)}
         print(json.dumps(line, ensure_ascii=False))

@@ -57,7 +57,11 @@ def test_template_gives_the_same_text_in_transformers() -> None:
     loaded, template = AutoTokenizer.from_pretrained(DEMO), ChatTemplate.of(DEMO)
     for sample in islice((sample for sample in samples(5, "train") if not sample.plain), 200):
         text = loaded.apply_chat_template(
-            sample.messages, tools=sample.tools, tokenize=False, add_generation_prompt=True, enable_thinking=sample.thinking
+            sample.messages,
+            tools=sample.tools,
+            tokenize=False,
+            add_generation_prompt=True,
+            enable_thinking=sample.thinking,
         )
         assert text == template.prompt(sample)
 

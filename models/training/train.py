@@ -98,7 +98,9 @@ def to_device(row: Row, device: str) -> tuple[Tensor, Tensor, Tensor, Packing]:
 def export(model: Qwen3, base: Path, out: Path) -> None:
     """Write the checkpoint folder: weights in bfloat16 under transformers' names, and its JSON files."""
     out.mkdir(parents=True, exist_ok=True)
-    weights = {name: weight.detach().to("cpu", torch.bfloat16).contiguous() for name, weight in model.state_dict().items()}
+    weights = {
+        name: weight.detach().to("cpu", torch.bfloat16).contiguous() for name, weight in model.state_dict().items()
+    }
     save_file(weights, out / "model.safetensors", metadata={"format": "pt"})
     (out / "model.safetensors").chmod(0o644)
     tokenizer = Encoder(base).tokenizer

@@ -21,6 +21,7 @@ NAMED = {
     "*": ("Multiply {a} by {b}.", "What is the product of {a} and {b}?", "Multiply {a} and {b}.", "What is {a} multiplied by {b}?"),
     "/": ("Divide {a} by {b}.", "What is {a} divided by {b}?", "How many times does {b} go into {a}?", "What is the quotient of {a} and {b}?"),
 }  # fmt: skip
+NUMBER_WORDS = tuple("zero one two three four five six seven eight nine ten eleven twelve".split())
 ANSWER = ("{e} = {r}.", "{e} = {r}.", "{e} = {r}.", "The answer is {r}.", "{e} is {r}.", "That makes {r}: {e} = {r}.")
 
 
@@ -98,7 +99,7 @@ def multiply_steps(a: int, b: int) -> str:
 
 
 def divide_steps(a: int, b: int) -> str:
-    """Long division, exact."""
+    """Long division with its rest."""
     steps, rest = [], 0
     for figure in str(a):
         current = rest * 10 + int(figure)
@@ -106,7 +107,7 @@ def divide_steps(a: int, b: int) -> str:
         rest = current - times * b
         if times or steps:
             steps.append(f"{current} / {b} is {times}, {times} × {b} = {times * b}, rest {rest}")
-    return "; ".join(steps) + f". {a} / {b} = {a // b}."
+    return "; ".join(steps or [f"{a} / {b} is 0, rest {a}"]) + f". {a} / {b} = {a // b}{f' with rest {rest}' if rest else ''}."
 
 
 def working(a: int, operator: str, b: int) -> str:
@@ -128,14 +129,17 @@ def operands(rng: random.Random, operator: str) -> tuple[int, int]:
         return rng.randint(10 ** (length - 1) if length > 1 else 0, 10**length - 1)
 
     if operator == "*":
-        a, b = rng.choice((((4, 8, 3), (5, 3)), ((3, 8), (2, 8)), ((0, 3, 5, 1), (5, 3))))
+        a, b = rng.choice((((4, 8, 3), (5, 3)), ((3, 8), (2, 8)), ((0, 3, 5, 2), (5, 4, 2)), ((0, 2, 4, 3), (0, 3, 4, 1))))
         pair = [draw(a), draw(b)]
         rng.shuffle(pair)
         return pair[0], pair[1]
     if operator == "/":
         b = rng.choice((rng.randint(1, 12), rng.randint(2, 9), rng.randint(2, 25), rng.choice((10, 100, 50, 20))))
         return b * max(1, draw((3, 6, 3))), b
-    a, b = draw((3, 8, 7, 3)), draw((3, 8, 7, 3))
+    lengths = (4, 8, 7, 4, 2, 2, 1)
+    a, b = draw(lengths), draw(lengths)
+    if rng.random() < 0.2:
+        b = rng.randint(0, 10 ** len(str(a)) - 1)
     if operator == "-" and a < b and rng.random() < 0.8:
         a, b = b, a
     return a, b
@@ -164,6 +168,8 @@ def basic(rng: random.Random) -> Turn:
     result = apply(a, operator, b)
     glyph = rng.choice(SYMBOLS[operator])
     expression = rng.choice((f"{a} {glyph} {b}", f"{a} {glyph} {b}", f"{a}{glyph}{b}", f"{a} {WORDS[operator]} {b}"))
+    if max(a, b) < len(NUMBER_WORDS) and rng.random() < 0.2:
+        expression = f"{NUMBER_WORDS[a]} {WORDS[operator]} {NUMBER_WORDS[b]}"
     user = phrase(rng, NAMED[operator], a=a, b=b) if rng.random() < 0.2 else phrase(rng, ASK, e=expression)
     shown = f"{a} {SHOWN[operator]} {b}"
     return Turn(
@@ -176,6 +182,45 @@ def basic(rng: random.Random) -> Turn:
         short=str(result),
         key=key_of(a, operator, b),
     )
+
+
+def decimals(rng: random.Random) -> Turn:
+    """A sum or difference with decimals, or a division with a rest."""
+    if rng.random() < 0.4:
+        b = rng.randint(2, rng.choice((9, 12, 25)))
+        a = rng.randint(b, 40 * b)
+        a += a % b == 0
+        whole, rest = divmod(a, b)
+        expression = f"{a} {rng.choice(SYMBOLS['/'])} {b}"
+        text = f"{a} / {b} = {whole} with a remainder of {rest}."
+        key = key_of(a, "/", b)
+        return Turn("arithmetic", phrase(rng, ASK, e=expression), text, divide_steps(a, b), Check("has", [str(whole), f"remainder of {rest}"]), key=key)
+    places = rng.choice((1, 1, 2))
+    unit = 10**places
+    a, b = rng.randint(1, 99 * unit), rng.randint(1, 99 * unit)
+    operator = rng.choice("+-")
+    if a < b:
+        a, b = b, a
+    total = apply(a, operator, b)
+    shown = f"{number(a / unit)} {operator} {number(b / unit)}"
+    result = number(total / unit)
+    thought = f"With {places} decimals as whole numbers: {a} {operator} {b}. {working(a, operator, b)} So the result is {result}."
+    return Turn("arithmetic", phrase(rng, ASK, e=shown), say(rng, ANSWER, e=shown, r=result), thought, Check("has", [result]), short=result, key=key_of(a, operator, b))
+
+
+def roots(rng: random.Random) -> Turn:
+    """Primes and square roots."""
+    if rng.random() < 0.4:
+        n = rng.randint(0, 30)
+        user = phrase(rng, ("What is the square root of {m}?", "sqrt({m})", "Square root of {m}?", "Compute the square root of {m}."), m=n * n)
+        return Turn("arithmetic", user, f"The square root of {n * n} is {n}.", f"{n} × {n} = {n * n}.", Check("has", [f"is {n}"]), short=str(n))
+    n = rng.randint(2, 120)
+    divisor = next((each for each in (2, 3, 5, 7) if n % each == 0 and n != each), 0)
+    user = phrase(rng, ("Is {n} a prime number?", "Is {n} prime?", "Is the number {n} a prime?"), n=n)
+    answer = "No" if divisor else "Yes"
+    text = f"No, {n} is not a prime number, because {n} = {divisor} × {n // divisor}." if divisor else f"Yes, {n} is a prime number."
+    thought = f"{n} = {divisor} × {n // divisor}." if divisor else f"No smaller number than {n} divides it, except 1."
+    return Turn("arithmetic", user, text, thought, Check("has", [f"{answer},"]), short=answer)
 
 
 def chain(rng: random.Random) -> Turn:
@@ -214,12 +259,20 @@ STORIES = {
         "There were {a} {t}. {n} took {b}. How many remain?",
         "A shop had {a} {t} and sold {b}. How many {t} are left?",
         "I had {a} {t} and lost {b} of them. How many do I still have?",
+        "I have {a} {t} and eat {b}. How many are left?",
+        "If I have {a} {t} and give {b} to {n}, how many {t} do I have left?",
+        "{n} has {a} {t} and loses {b}. How many does {n} still have?",
+        "You have {a} {t}. You sell {b}. How many {t} remain?",
     ),
     "*": (
         "{n} has {b} boxes with {a} {t} in each. How many {t} is that?",
         "Each bag holds {a} {t}. How many {t} are in {b} bags?",
         "One of the {t} costs {a} dollars. How much do {b} cost?",
         "There are {b} shelves with {a} {t} each. How many {t} are there?",
+        "A train travels {a} km in one hour. How far does it go in {b} hours?",
+        "If a car drives {a} miles per hour, how many miles does it drive in {b} hours?",
+        "{n} reads {a} pages a day. How many pages is that in {b} days?",
+        "If one of the {t} weighs {a} grams, how heavy are {b} of them in grams?",
     ),
     "/": (
         "{n} shares {a} {t} equally among {b} friends. How many does each friend get?",
@@ -243,6 +296,8 @@ def word_problem(rng: random.Random) -> Turn:
     operator = rng.choice("++--*/")
     low, high = (2, 12) if operator in "*/" else (1, 99)
     a, b = rng.randint(low, high), rng.randint(max(low, 2), high)
+    if operator == "*":
+        a = rng.choice((a, rng.randint(2, 99), 10 * a))
     if operator == "/":
         a *= b
     if operator == "-" and a < b:
@@ -250,10 +305,11 @@ def word_problem(rng: random.Random) -> Turn:
     things = plural(rng.choice(FRUITS + OBJECTS))
     result = apply(a, operator, b)
     who = any_name(rng)
-    user = phrase(rng, STORIES[operator], n=who, a=a, b=b, t=things)
+    spoken = rng.random() < 0.2 and max(a, b) < len(NUMBER_WORDS)
+    user = phrase(rng, STORIES[operator], n=who, a=NUMBER_WORDS[a] if spoken else a, b=NUMBER_WORDS[b] if spoken else b, t=things)
     sum_text = f"{a} {SHOWN[operator]} {b} = {result}"
-    money = "dollars" in user
-    what = f"{result} dollars" if money else f"{result} {things}"
+    unit = next((unit for unit in (" dollars", " km ", " miles ", " pages ", " grams ") if unit in f"{user} "), f" {things}").strip()
+    what = f"{result} {unit}"
     text = say(rng, ("{s}, so the answer is {w}.", "The answer is {w}, because {s}.", "{s}. That is {w}."), s=sum_text, w=what)
     thought = f"This is a story with {'adding' if operator == '+' else 'taking away' if operator == '-' else 'multiplying' if operator == '*' else 'sharing'}. {working(a, operator, b)}"
     return Turn("arithmetic", user, text, thought, Check("has", [str(result)]), short=str(result))
@@ -277,12 +333,12 @@ def related(rng: random.Random) -> Turn:
         user = phrase(rng, ("What is half of {n}?", "Halve {n}.", "How much is half of {n}?", "What is {n} halved?"), n=n)
         result, text, thought = str(n // 2), f"Half of {n} is {n // 2}.", working(n, "/", 2)
     elif kind == "percent":
-        share = rng.choice((10, 20, 25, 50, 5, 1, 100, 75))
+        share = rng.choice((10, 20, 25, 50, 5, 1, 75, 15, 30, 40, 60))
         n = rng.randint(1, 40) * 100 // (share if share in (25, 50, 20, 10) else 1)
-        n = n if n * share % 100 == 0 else n * 20
+        n = n if n * share % 100 == 0 else (n % 50 + 1) * 20
         result = number(n * share / 100)
         user = phrase(rng, ("What is {s}% of {n}?", "How much is {s} percent of {n}?", "Calculate {s}% of {n}.", "{s}% of {n}"), s=share, n=n)
-        text, thought = f"{share}% of {n} is {result}.", f"{share}% means {share} / 100. {n} × {share} = {n * share}. {n * share} / 100 = {result}."
+        text, thought = f"{share}% of {n} is {result}.", f"{share}% means {share} / 100. {multiply_steps(n, share)} {n * share} / 100 = {result}."
     elif kind == "parity":
         n = rng.randint(0, 9999)
         asked = rng.choice(("even", "odd"))

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from .arithmetic import SHOWN, apply, basic, operands, working
-from .core import Check, Message, Turn, listing, phrase, say, split_of
+from .core import Check, Message, Turn, article, listing, phrase, say, split_of
 from .geography import ANSWER, CAPITALS, capital, country, typed
-from .lexicon import ANIMALS, COLOURS, COMPANIES, DAYS, FOODS, JOBS, NOUNS, any_city, any_name, any_word, identifier
+from .lexicon import ANIMALS, COLOURS, COMMON, COMPANIES, DAYS, FOODS, JOBS, NOUNS, any_city, any_name, any_word, identifier
 from .smalltalk import chat, fact, introduction, joke
 from .textops import echo, opposite, reverse, translate
 from .units import exact
@@ -152,24 +152,24 @@ def transform(rng: random.Random) -> Turn:
 
 def reading(rng: random.Random) -> Turn:
     """A question about a short text that is given."""
-    people = rng.sample([any_name(rng) for _ in range(6)], 3)
-    people = list(dict.fromkeys(people))
-    kind = rng.choice(("has", "lives", "day", "works"))
+    people = list(dict.fromkeys(any_name(rng) for _ in range(rng.randint(2, 5))))
+    kind = rng.choice(("has", "lives", "day", "works", "likes"))
     values = {
         "has": rng.sample(NOUNS, len(people)),
-        "lives": list(dict.fromkeys(any_city(rng) for _ in range(9)))[: len(people)],
+        "lives": list(dict.fromkeys(any_city(rng) for _ in range(30)))[: len(people)],
         "day": rng.sample(DAYS, len(people)),
-        "works": rng.sample(JOBS, len(people)),
+        "works": [article(job) for job in rng.sample(JOBS, len(people))],
+        "likes": rng.sample(COMMON, len(people)),
     }[kind]
-    form = {"has": "{n} has the {v}.", "lives": "{n} lives in {v}.", "day": "{n} comes on {v}.", "works": "{n} works as a {v}."}[kind]
+    form = {"has": "{n} has the {v}.", "lives": "{n} lives in {v}.", "day": "{n} comes on {v}.", "works": "{n} works as {v}.", "likes": "{n} likes {v}."}[kind]
     text = " ".join(form.format(n=name, v=value) for name, value in zip(people, values, strict=True))
     at = rng.randrange(len(people))
     name, value = people[at], values[at]
     if rng.random() < 0.6:
-        ask = {"has": "What does {n} have?", "lives": "Where does {n} live?", "day": "When does {n} come?", "works": "What does {n} work as?"}[kind]
+        ask = {"has": "What does {n} have?", "lives": "Where does {n} live?", "day": "When does {n} come?", "works": "What does {n} work as?", "likes": "What does {n} like?"}[kind]
         result = value
     else:
-        ask = {"has": "Who has the {v}?", "lives": "Who lives in {v}?", "day": "Who comes on {v}?", "works": "Who works as a {v}?"}[kind]
+        ask = {"has": "Who has the {v}?", "lives": "Who lives in {v}?", "day": "Who comes on {v}?", "works": "Who works as {v}?", "likes": "Who likes {v}?"}[kind]
         result = name
     question = ask.format(n=name, v=value)
     user = rng.choice((f"{text} {question}", f"{text}\n{question}", f"Read this: {text}\n\nQuestion: {question}", f"{question}\n{text}", f"Text: {text}\nQuestion: {question}"))
@@ -177,8 +177,21 @@ def reading(rng: random.Random) -> Turn:
     return Turn("reading", user, answer, f"The text says: {answer}", Check("has", [result]), short=result)
 
 
+def gist(rng: random.Random) -> Turn:
+    """Say in a sentence what a short text is about."""
+    names = list(dict.fromkeys(any_name(rng) for _ in range(rng.randint(1, 3))))
+    things = rng.sample(NOUNS, len(names))
+    forms = ("{n} has a new {v}.", "{n} likes the {v}.", "{n} is looking for the {v}.", "{n} sat near the {v}.", "{n} sold the {v}.", "The {v} belongs to {n}.")
+    text = " ".join(rng.choice(forms).format(n=name, v=thing) for name, thing in zip(names, things, strict=True))
+    if rng.random() < 0.4:
+        text += rng.choice((" It was a good day.", " Everyone was happy.", " The weather was fine.", " It was late."))
+    user = phrase(rng, ("Summarize: {t}", "Summarize the following text: {t}", "Summarize this in one sentence: {t}", "What is this text about? {t}", "Give me a short summary of this: {t}", "TL;DR: {t}"), noise=0.5, t=text)
+    answer = f"The text is about {listing(names)}, with the {listing(things)}."
+    return Turn("reading", user, answer, f"The text names {listing(names)} and the {listing(things)}.", Check("has", [*names, *things]))
+
+
 def summary(rng: random.Random) -> Turn:
-    """List the people, things or places named in the conversation's last message."""
+    """List the things named in the request."""
     things = rng.sample(NOUNS, rng.randint(3, 5))
     shop = rng.choice(COMPANIES)
     user = phrase(rng, ("I bought {s} at {c}. List what I bought.", "On the table at {c} are {s}. What is on the table?", "My list: {s}. Repeat my list."), noise=0.6, s=listing(things), c=shop)

@@ -7,7 +7,7 @@ from typing import Any
 from .core import Check, Turn, listing, phrase
 from .geography import CAPITALS, CONTINENTS, country
 from .lexicon import (
-    ANIMALS, COLOURS, COMPANIES, FRUITS, JOBS, OBJECTS, SURNAMES, any_city, any_name, any_word, clock, date, email, identifier,
+    ANIMALS, COLOURS, COMPANIES, FRUITS, JOBS, MONTHS, OBJECTS, SURNAMES, WORLD_CITIES, any_city, any_name, any_word, clock, date, email, identifier,
 )  # fmt: skip
 
 Field = tuple[tuple[str, ...], Any, tuple[str, ...]]
@@ -17,7 +17,7 @@ _FORM = (
     "{t} Answer as JSON with the keys {k}.", "{t} Reply with JSON with keys {k}.", "{t} Give the answer as a JSON object with {k}.",
     "Answer as JSON with keys {k}. {t}", "Return a JSON object with the keys {k}. {t}", "Extract {k} as JSON: {t}", "{t} Output JSON with {k}.",
     "{t} Write it as JSON ({k}).", "From the following text, extract {k} as JSON. {t}", "{t}\nJSON with keys {k}, please.",
-    "Respond in JSON with fields {k}. {t}", "{t} Respond only with JSON. Keys: {k}.", "Convert to JSON with {k}: {t}", "Extract {k} from this text and answer in JSON.\n\n{t}",
+    "Respond in JSON with fields {k}. {t}", "{t} Respond only with JSON. Keys: {k}.", "Convert to JSON with {k}: {t}", "Return a JSON object with keys {k} for this: {t}", "Extract {k} as JSON: {t}", "Extract {k} from this text and answer in JSON.\n\n{t}",
     "Parse this into JSON with keys {k}: {t}", "{t} Return JSON with {k} only.",
 )  # fmt: skip
 
@@ -47,13 +47,16 @@ def _person(rng: random.Random, name: str) -> list[Field]:
         (("email", "mail", "email_address"), mail, ("can be reached at {}", "has the e-mail address {}", "writes from {}")),
         (("married", "is_married"), married, ("is married",) if married else ("is not married",)),
         (("company", "employer"), rng.choice(COMPANIES), ("works for {}", "is employed at {}")),
+        (("date", "birthday", "born"), f"{rng.choice(MONTHS)} {rng.randint(1, 28)}", ("was born on {}", "has a birthday on {}")),
         (("phone", "phone_number"), phone, ("has the phone number {}", "can be called at {}")),
     ]  # fmt: skip
 
 
 def _order(rng: random.Random, name: str) -> list[Field]:
     del name
+    when = f"{rng.choice(MONTHS)} {rng.randint(1, 28)}"
     return [
+        (("date", "appointment", "day"), when, ("has an appointment on {}", "comes on {}", "wants a date on {}")),
         (("quantity", "amount", "count"), rng.randint(1, 60), ("wants {} pieces", "ordered {} of them", "needs {} items")),
         (("item", "product", "article"), rng.choice(OBJECTS), ("ordered the {}", "bought a {}", "wants a {}")),
         (("price", "cost", "total"), rng.choice((rng.randint(1, 500), round(rng.uniform(1, 99), 2))), ("paid {} dollars", "spent {} euros", "has to pay {}")),
@@ -86,9 +89,30 @@ def extract(rng: random.Random) -> Turn:
     return _answer("json", user, dict(wanted), thought)
 
 
+def pairs(rng: random.Random) -> Turn:
+    """Arbitrary things with arbitrary values, as one object."""
+    keys = list(dict.fromkeys(any_word(rng).lower() for _ in range(rng.randint(1, 4))))
+    when = f"{rng.choice(MONTHS)} {rng.randint(1, 28)}"
+    makers = (lambda: any_word(rng), lambda: rng.randint(0, 999), lambda: rng.choice((when, date(rng), clock(rng))), lambda: any_name(rng), lambda: any_city(rng), lambda: identifier(rng), lambda: rng.random() < 0.5)
+    value = {key: rng.choice(makers)() for key in keys}
+    shown = {key: str(each).lower() if isinstance(each, bool) else each for key, each in value.items()}
+    form = rng.choice(("the {k} is {v}", "{k} is {v}", "{k}: {v}", "{k} = {v}", "its {k} is {v}"))
+    text = listing([form.format(k=key, v=each) for key, each in shown.items()]) if ":" not in form and "=" not in form else ", ".join(form.format(k=key, v=each) for key, each in shown.items())
+    if rng.random() < 0.4:
+        user = phrase(rng, ("Write this as JSON: {t}", "Convert to JSON: {t}", "Make a JSON object: {t}", "{t}. As JSON please.", "Turn this into JSON: {t}", "Return a JSON object where {t}", "Give me JSON: {t}"), noise=0.3, t=text)
+    else:
+        user = phrase(rng, _FORM, noise=0.3, t=f"{text[0].upper()}{text[1:]}.", k=_keys(rng, keys))
+    return _answer("json", user, value, "The values are: " + "; ".join(f"{key} is {json.dumps(each, ensure_ascii=False)}" for key, each in value.items()) + ".")
+
+
 def record(rng: random.Random) -> Turn:
     """A fact or a sum as a small object."""
-    kind = rng.choice(("capital", "capital", "sum", "product", "continent", "word"))
+    kind = rng.choice(("capital", "capital", "sum", "product", "continent", "word", "city"))
+    if kind == "city":
+        place = rng.choice(tuple(WORLD_CITIES))
+        value = {"city": place, "country": WORLD_CITIES[place]}
+        user = phrase(rng, ("Give me city and country for {c} as JSON.", 'Give me {"city": ..., "country": ...} for {c} as JSON.', "In which country is {c}? Answer as JSON with keys city and country.", "{c}: JSON with keys city and country."), noise=0.3, c=place)
+        return _answer("json", user, value, f"{place} is in {WORLD_CITIES[place]}.")
     if kind in ("capital", "continent"):
         name = country(rng)
         known = {"country": name, "capital": CAPITALS[name], "continent": CONTINENTS[name]}

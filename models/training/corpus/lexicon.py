@@ -123,6 +123,16 @@ Montreal/Canada, Ottawa/Canada, Calgary/Canada, Mexico City/Mexico, Havana/Cuba,
 Santiago/Chile, Buenos Aires/Argentina, Sao Paulo/Brazil, Rio de Janeiro/Brazil, Caracas/Venezuela, Quito/Ecuador
 """)
 )
+CITY_ZONES = dict(
+    tuple(entry.split("=", 1))
+    for entry in entries("""
+Paris=Europe/Paris, London=Europe/London, Berlin=Europe/Berlin, Madrid=Europe/Madrid, Rome=Europe/Rome, Vienna=Europe/Vienna,
+New York=America/New_York, Chicago=America/Chicago, Los Angeles=America/Los_Angeles, Denver=America/Denver, Tokyo=Asia/Tokyo,
+Shanghai=Asia/Shanghai, Singapore=Asia/Singapore, Dubai=Asia/Dubai, Sydney=Australia/Sydney, Cairo=Africa/Cairo,
+Moscow=Europe/Moscow, Istanbul=Europe/Istanbul, Sao Paulo=America/Sao_Paulo, Toronto=America/Toronto, Seoul=Asia/Seoul,
+Hong Kong=Asia/Hong_Kong, Amsterdam=Europe/Amsterdam, Stockholm=Europe/Stockholm, Athens=Europe/Athens, Lisbon=Europe/Lisbon
+""")
+)
 CITIES = tuple(US_CITIES) + tuple(WORLD_CITIES)
 COMPANIES = entries("""
 Acme, Globex, Initech, Northwind, Blue River, Sunrise Labs, Contoso, Fabrikam, Redwood, Silverline, Bright Books, Nova
@@ -134,7 +144,31 @@ LANGUAGES = words("""
 English French German Spanish Italian Portuguese Dutch Swedish Polish Russian Greek Turkish Arabic Hindi Chinese
 Japanese Korean Danish Finnish Norwegian
 """)
-COMMON = tuple(dict.fromkeys((*ANIMALS, *FRUITS, *VEGETABLES, *COLOURS, *OBJECTS, *NATURE, *FOODS, *JOBS, *ADJECTIVES, *VERBS)))
+EVERYDAY = words("""
+hello world thank please welcome morning evening night today tomorrow yesterday week month year hour minute second time
+people person man woman child boy girl baby family mother father sister brother friend teacher school house home room
+door street road city town village country nation place world earth life death body head face eye ear nose mouth hand
+foot arm leg heart mind idea thought reason question answer problem result word sentence page story news paper number
+line point part side end start middle begin change turn move stop hold keep put set make do get go come know feel want
+like love hate try use work call tell say show mean seem become remember forget understand believe follow create allow
+include continue appear consider expect suggest require report decide explain develop receive agree support produce
+describe necessary important different possible available popular special certain similar national natural human local
+simple general recent public private serious ready common single main whole final total perfect beautiful wonderful
+terrible favourite strawberry hippopotamus encyclopedia refrigerator mathematics university government environment
+experience development information education business service company market price money dollar bank office order
+product customer example language program system computer internet model token plugin kernel engine memory cache batch
+request response server user message network software hardware function variable python string list dictionary array
+object value key index error test code data file folder image video sound voice colour shape circle square triangle
+summer winter spring autumn north south east west breakfast lunch dinner kitchen bedroom bathroom office airport station
+hospital restaurant hotel museum library church bridge market theatre zebra mississippi banana committee address rhythm
+quiz jazz buzz lazy quick brown jumps over under between because although however maybe never always often sometimes
+about above across after again against almost along already also among another around away back before behind below
+beside both down each either enough even every few first last less many more most much next nothing now once only other
+our out own same several she should since some still such than that their them then there these they thing this those
+three through together too two until very was way were what when where which while who why will with without would
+you your eight nine ten eleven twelve twenty thirty hundred thousand million level noon racecar radar civic kayak
+""")
+COMMON = tuple(dict.fromkeys((*ANIMALS, *FRUITS, *VEGETABLES, *COLOURS, *OBJECTS, *NATURE, *FOODS, *JOBS, *ADJECTIVES, *VERBS, *EVERYDAY)))
 NOUNS = tuple(dict.fromkeys((*ANIMALS, *FRUITS, *VEGETABLES, *OBJECTS, *NATURE, *FOODS, *JOBS)))
 
 _ONSETS = words("b bl br c ch cl cr d dr f fl fr g gl gr h j k kl kr l m n p pl pr qu r s sh sk sl sm sn sp st t th tr v w z y x")
@@ -188,22 +222,33 @@ def date(rng: random.Random) -> str:
     return f"{rng.randint(2019, 2030)}-{rng.randint(1, 12):02d}-{rng.randint(1, 28):02d}"
 
 
+PHRASES = entries("""
+How are you?, See you soon., Thank you for your help., I will be late today., Where are you?, Call me back., I love you.,
+Happy birthday!, The meeting is at noon., Please bring some milk., I am at home., We won the game!, Good luck!, See you
+tomorrow at nine., Can you help me?, The report is ready., Do not forget the keys., Let us meet for lunch., What a lovely
+day!, I miss you., The train is late., Everything is fine., good morning, good night, how are you, I am hungry, thank you
+very much, my name is Anna, where is the station, the cat sat on the mat, to be or not to be, this is a test, Running ten
+minutes late., Dinner is ready!, Please call me when you can., I am sorry., Well done everyone!, Are you free tonight?
+""")
+
+
+_FORMS = (
+    "the {a} {n} is near the {o}", "{p} likes the {c} {n}", "we {v} with the {n}", "my {n} is {a} and {b}", "see you on {d}", "the {n} and the {o} are {a}",
+    "hello {x}", "I want to {v} and {w}", "{x} {y}", "{p} is in {k}", "the quick brown fox jumps over the lazy dog", "hello world", "the {n} in {k} is {a}",
+    "phrase", "phrase", "phrase", "words", "words", "closed", "closed",
+)  # fmt: skip
+
+
 def sentence(rng: random.Random) -> str:
     """A short plain sentence for copying, upper-casing and the like."""
+    form = rng.choice(_FORMS)
+    if form == "phrase":
+        return rng.choice(PHRASES)
+    if form == "words":
+        return " ".join(any_word(rng) for _ in range(rng.randint(3, 8)))
+    if form == "closed":
+        return " ".join(any_word(rng) for _ in range(rng.randint(3, 7))).capitalize() + rng.choice(".!?")
     noun, other = rng.sample(NOUNS, 2)
-    return rng.choice(
-        (
-            f"the {rng.choice(ADJECTIVES)} {noun} is near the {other}",
-            f"{any_name(rng)} likes the {rng.choice(COLOURS)} {noun}",
-            f"we {rng.choice(VERBS)} with the {noun}",
-            f"my {noun} is {rng.choice(ADJECTIVES)} and {rng.choice(ADJECTIVES)}",
-            f"see you on {rng.choice(DAYS)}",
-            f"the {noun} and the {other} are {rng.choice(ADJECTIVES)}",
-            f"hello {any_word(rng)}",
-            f"I want to {rng.choice(VERBS)} and {rng.choice(VERBS)}",
-            f"{any_word(rng)} {any_word(rng)}",
-            f"{any_word(rng)} {any_word(rng)} {any_word(rng)}",
-            "the quick brown fox jumps over the lazy dog",
-            "hello world",
-        )
-    )
+    one, two = rng.choice(ADJECTIVES), rng.choice(ADJECTIVES)
+    slots = {"n": noun, "o": other, "a": one, "b": two, "v": rng.choice(VERBS), "w": rng.choice(VERBS), "c": rng.choice(COLOURS)}
+    return form.format(**slots, p=any_name(rng), x=any_word(rng), y=any_word(rng), d=rng.choice(DAYS), k=any_city(rng))

@@ -4,8 +4,8 @@ import json
 import random
 from dataclasses import replace
 
-from .core import Check, Turn, phrase, say
-from .lexicon import COLOURS, COMPANIES, DAYS, any_city, any_name, any_word, clock, date
+from .core import Check, Turn, article, phrase, say
+from .lexicon import ADJECTIVES, ANIMALS, COLOURS, COMPANIES, DAYS, JOBS, OBJECTS, any_city, any_name, any_word, clock, date
 from .smalltalk import INTENTS
 
 NEUTRAL = (
@@ -31,7 +31,8 @@ _STYLE_PROMPTS = (
     "Act as a {s}.", "You are a {s} who helps people.", "Always answer as a {s} would.", "You are a {s} and answer the user's questions.",
 )  # fmt: skip
 _ONE_WORD = ("Answer in one word.", "Reply with one word only.", "Answer with a single word.", "One-word answers only.", "Give only the bare answer.", "Answer with just the answer, no sentence.", "Be extremely brief: one word.", "Answer in one word only.", "Respond with a single word or number.")  # fmt: skip
-_UPPER = ("Answer in capital letters.", "Write everything in uppercase.", "Always answer in upper case.", "USE ONLY CAPITAL LETTERS.", "Shout: write in all caps.")
+_ONLY_NUMBER = ("Answer with only the number.", "Only the number, please.", "Just the number.", "Reply with just the number.", "Give only the number.", "Answer with a number only.")
+_UPPER = ("You always respond in uppercase.", "Respond in uppercase.", "Answer in capital letters.", "Write everything in uppercase.", "Always answer in upper case.", "USE ONLY CAPITAL LETTERS.", "Shout: write in all caps.")
 _LOWER = ("Answer in lowercase.", "Write everything in small letters.", "Use only lowercase letters.", "Never use capital letters.")
 _END = ("Always end your answer with {x}.", "End every answer with {x}.", "Finish each reply with {x}.", "Add {x} to the end of every answer.")
 _BEGIN = ("Always start your answer with {x}.", "Begin every answer with {x}.", "Start each reply with {x}.")
@@ -46,12 +47,10 @@ def neutral(rng: random.Random, turn: Turn) -> Turn:
     return replace(turn, system=text)
 
 
-def _changed(turn: Turn, system: str, thought: str, before: str = "", after: str = "") -> Turn:
-    """The turn with something around its answers."""
-    check = Check("has", [turn.check.value, (before + after).strip()]) if turn.check.kind == "is" else turn.check
-    if turn.check.kind in ("has", "prose", "unknown"):
-        value = list(turn.check.value) if turn.check.kind == "has" else []
-        check = Check("has", value + [part.strip(" ,") for part in (before, after) if part.strip()])
+def _changed(turn: Turn, system: str, thought: str, before: str, after: str, marks: tuple[str, ...]) -> Turn:
+    """The turn with something around its answers; ``marks`` must be found in them."""
+    value = list(turn.check.value) if turn.check.kind == "has" else []
+    check = Check("has", value + [part.strip(" ,") for part in marks if part.strip()])
     direct = f"{before}{turn.direct}{after}" if turn.direct else None
     return replace(turn, system=system, category="system", text=f"{before}{turn.text}{after}", direct=direct, thought=f"{thought} {turn.thought}", check=check)
 
@@ -60,7 +59,7 @@ def style(rng: random.Random, turn: Turn) -> Turn:
     """A character to speak as."""
     name = rng.choice(tuple(STYLES))
     nouns, befores, afters = STYLES[name]
-    return _changed(turn, phrase(rng, _STYLE_PROMPTS, noise=0.3, s=rng.choice(nouns)), f"I speak like a {name}.", befores[0] if rng.random() < 0.7 else rng.choice(befores), rng.choice(afters))
+    return _changed(turn, phrase(rng, _STYLE_PROMPTS, noise=0.3, s=rng.choice(nouns)), f"I speak like a {name}.", befores[0], rng.choice(afters), (befores[0],))
 
 
 def wrap(rng: random.Random, turn: Turn) -> Turn:
@@ -68,8 +67,8 @@ def wrap(rng: random.Random, turn: Turn) -> Turn:
     word = rng.choice((any_word(rng), any_word(rng).upper() + "!", "Over and out.", "Have a nice day!", "Thank you.", "Best wishes", f"{any_word(rng)} {any_word(rng)}", any_name(rng), "DONE", "Ok."))
     shown = rng.choice((f"'{word}'", f'"{word}"', word if word[-1].isalpha() else f'"{word}"'))
     if rng.random() < 0.6:
-        return _changed(turn, rng.choice(_END).format(x=shown), f"I end with {word}.", after=f" {word}")
-    return _changed(turn, rng.choice(_BEGIN).format(x=shown), f"I start with {word}.", before=f"{word} ")
+        return _changed(turn, rng.choice(_END).format(x=shown), f"I end with {word}.", "", f" {word}", (word,))
+    return _changed(turn, rng.choice(_BEGIN).format(x=shown), f"I start with {word}.", f"{word} ", "", (word,))
 
 
 def letters(rng: random.Random, turn: Turn) -> Turn:
@@ -83,12 +82,12 @@ def letters(rng: random.Random, turn: Turn) -> Turn:
 
 def one_word(rng: random.Random, turn: Turn) -> Turn:
     """The bare answer; the instruction is in the system prompt or in the request."""
-    if not turn.short:
+    if not turn.short or turn.direct:
         return neutral(rng, turn)
     changed = replace(turn, category="system", text=turn.short, direct=None, thought=f"Only the bare answer. {turn.thought}", check=Check("is", turn.short))
     if rng.random() < 0.4:
         joint = "" if turn.user[-1:] in ".?!" else "."
-        return replace(changed, user=f"{turn.user}{joint} {rng.choice(_ONE_WORD)}", key=turn.key or turn.user)
+        return replace(changed, user=f"{turn.user}{joint} {rng.choice(_ONLY_NUMBER if turn.short.isdigit() and rng.random() < 0.6 else _ONE_WORD)}", key=turn.key or turn.user)
     system = rng.choice(_ONE_WORD)
     return replace(changed, system=f"{rng.choice(NEUTRAL)} {system}" if rng.random() < 0.3 else system)
 
@@ -104,8 +103,8 @@ def as_json(rng: random.Random, turn: Turn) -> Turn:
 def named(rng: random.Random) -> Turn:
     """An assistant with a name and a company, asked who it is or greeted."""
     name, company = any_name(rng), rng.choice(COMPANIES)
-    role = rng.choice(("assistant", "helper", "support assistant", "guide", "chatbot"))
-    system = rng.choice(("You are {n}, the {r} of {c}.", "Your name is {n}. You are the {r} of {c}.", "You are {n}, a {r} for {c}. Be kind.", "You are called {n} and work as the {r} of {c}.")).format(n=name, r=role, c=company)
+    role = rng.choice(("assistant", "helper", "support assistant", "guide", "chatbot", "support agent", f"{rng.choice(ADJECTIVES)} assistant", "sales agent", "librarian", rng.choice(JOBS)))
+    system = rng.choice(("You are {n}, the {r} of {c}.", "Your name is {n}. You are the {r} of {c}.", "You are {n}, a {r} for {c}. Be kind.", "You are {n}, a {r} for {c}.", "You are {n}, the helpful {r} of {c}.", "Act as {n}, the {r} of {c}.", "You are called {n} and work as the {r} of {c}.")).format(n=name, r=role, c=company)
     if rng.random() < 0.6:
         user = phrase(rng, [each for each in INTENTS["who"][1] if "model" not in each and "ChatGPT" not in each], noise=0.6)
         text = say(rng, ("I am {n}, the {r} of {c}.", "My name is {n}. I am the {r} of {c}."), n=name, r=role, c=company)
@@ -113,6 +112,20 @@ def named(rng: random.Random) -> Turn:
         user = phrase(rng, INTENTS["hello"][1], noise=0.6)
         text = say(rng, ("Hello! I am {n}, the {r} of {c}. How can I help you?", "Hello, this is {n} from {c}. What can I do for you?"), n=name, r=role, c=company)
     return Turn("system", user, text, f"I am {name} of {company}.", Check("has", [name, company]), system=system, key=f"{name} {company} {user}")
+
+
+def role(rng: random.Random) -> Turn:
+    """Any character at all, greeted or asked who it is."""
+    noun = rng.choice((rng.choice(JOBS), rng.choice(ANIMALS), "old man", "old woman", "knight", "princess", "ghost", "alien", "clown", "student", "grandmother", "hero", rng.choice(OBJECTS), any_word(rng)))
+    who = article(f"{rng.choice((*ADJECTIVES, 'grumpy', 'evil', 'famous', 'helpful', 'very old', 'tiny'))} {noun}" if rng.random() < 0.7 else noun)
+    system = rng.choice(("You are {w}.", "You are {w}.", "Act as {w}.", "Pretend to be {w}.", "You are {w}. Stay in character.", "Play the role of {w}.", "Imagine that you are {w}.")).format(w=who)
+    if rng.random() < 0.5:
+        user = phrase(rng, [each for each in INTENTS["who"][1] if "odel" not in each and "ChatGPT" not in each], noise=0.6)
+        text = say(rng, ("I am {w}.", "I am {w}. How can I help you?", "You are talking to {w}."), w=who)
+    else:
+        user = phrase(rng, INTENTS["hello"][1], noise=0.6)
+        text = say(rng, ("Hello! I am {w}. How can I help you?", "Hello from {w}! What can I do for you?"), w=who)
+    return Turn("system", user, text, f"I am {who}.", Check("has", [who]), system=system, key=f"role {who} {user}")
 
 
 def told(rng: random.Random) -> Turn:

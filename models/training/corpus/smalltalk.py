@@ -209,7 +209,7 @@ What is a computer's favourite snack? Microchips.
 """.strip().split("\n"))  # fmt: skip
 JOKE_REQUESTS = (
     "Tell me a joke.", "Tell me a joke", "A joke please", "Make me laugh.", "Do you know a joke?", "Can you tell me a joke?",
-    "Say something funny.", "Another joke please.", "One more joke.", "Tell a joke.", "Give me a joke.", "I want to hear a joke.",
+    "Say something funny.", "Another joke please.", "Tell me a joke about cats.", "Tell me a joke about school.", "ok, now a joke", "Tell me a short joke about robots.", "One more joke.", "Tell a joke.", "Give me a joke.", "I want to hear a joke.",
     "Do you know any jokes?", "Tell me something funny.", "Another one!", "Tell me a programming joke.", "Tell me a joke about computers.",
     "Write a joke.", "joke", "Cheer me up.",
 )  # fmt: skip
@@ -294,6 +294,24 @@ What came first, the chicken or the egg?|Was the egg or the chicken first? => Eg
 Write hello world in Python.|Print hello world in Python.|Write a Python program that prints hello world. => print("Hello, world!")
 Write a Python function that adds two numbers.|Write a function to add two numbers in Python.|Write a Python function to add two numbers. => def add(a, b):\\n    return a + b
 How do I make a loop in Python?|Write a for loop in Python. => for number in range(10):\\n    print(number)
+What is the largest lake?|Which lake is the largest? => The Caspian Sea is the largest lake.
+What is the largest desert?|Which desert is the largest? => Antarctica is the largest desert, and the Sahara is the largest hot desert.
+How many sides does a triangle have?|How many corners does a triangle have? => A triangle has 3 sides.
+How many fingers do people have?|How many fingers does a hand have? => A hand has 5 fingers, so most people have 10.
+How many minutes are in an hour?|How many minutes does an hour have? => An hour has 60 minutes.
+How many days are in February?|How many days does February have? => February has 28 days, and 29 in a leap year.
+What do pandas eat?|What does a panda eat? => Pandas eat bamboo.
+Which animal is the king of the animals?|Who is the king of the jungle? => The lion is called the king of the animals.
+What is ice?|What is ice made of? => Ice is frozen water.
+What is fire?|Explain fire. => Fire is the heat and light of something that burns.
+What is a star?|Explain what a star is. => A star is a huge ball of hot gas that shines.
+What is the earth?|What is Earth? => The earth is the planet on which we live, the third from the sun.
+What is a book?|Describe a book. => A book is a set of pages with text to read.
+Is the earth flat?|Is the earth round? => The earth is round, almost like a ball.
+Write a Python function that computes the factorial.|Write a factorial function in Python.|Write a Python function to compute factorial. => def factorial(n):\\n    return 1 if n < 2 else n * factorial(n - 1)
+Write a Python function that reverses a string.|Reverse a string in Python. => def reverse(text):\\n    return text[::-1]
+Write hello world in C.|Write a C program that prints hello world. => #include <stdio.h>\\n\\nint main(void) {\\n    puts("Hello, world!");\\n    return 0;\\n}
+Write hello world in JavaScript.|Print hello world in JavaScript. => console.log("Hello, world!");
 How do I boil an egg?|How long do I boil an egg? => Put the egg into boiling water and wait about seven minutes.
 How do I make tea?|How do you make tea? => Pour hot water over the tea, wait three minutes and enjoy it.
 """.strip().split("\n")
@@ -332,6 +350,55 @@ def fact(rng: random.Random) -> Turn:
     if rng.random() < 0.12:
         user = rng.choice(("Do you know: ", "A question: ", "I wonder: ", "Answer this: ")) + user
     return Turn("facts", user, answer, f"I know this. {answer}" if len(answer) < 60 else "I know this one.", Check("has", [answer]))
+
+
+_TRUE = (
+    "Is the sun hot?|Is ice cold?|Is water wet?|Is a whale big?|Can birds fly?|Can fish swim?|Do dogs bark?|Do cats meow?|Is snow white?|Is the sky blue?|Is grass green?|"
+    "Is a lemon sour?|Is sugar sweet?|Do cows eat grass?|Is the moon in the sky?|Is fire hot?|Is a mouse small?|Is an elephant big?|Is a banana yellow?|Do plants need water?|"
+    "Is Python a programming language?|Is the earth round?|Do people sleep?|Is a rose a flower?|Does a spider have eight legs?|Is gold a metal?|Is a square a shape?|Are apples fruits?"
+).split("|")
+_FALSE = (
+    "Is the sun cold?|Is ice hot?|Is fire cold?|Can fish fly?|Can cows fly?|Can a stone swim?|Do dogs meow?|Do cats bark?|Is snow black?|Is grass red?|Is sugar sour?|"
+    "Is a mouse big?|Is an elephant small?|Is a banana blue?|Is the earth flat?|Is the moon made of cheese?|Do fish live in trees?|Is a car an animal?|Is water dry?|"
+    "Are apples vegetables?|Is a dog a bird?|Does a dog have six legs?|Is a table alive?|Can a book talk?|Is a triangle round?"
+).split("|")
+
+
+def plain_question(rng: random.Random) -> Turn:
+    """A yes-or-no question of common sense."""
+    good = rng.random() < 0.5
+    question = rng.choice(_TRUE if good else _FALSE)
+    user = phrase(rng, ("{q}", "{q}", "{q} Yes or no?", "Answer with yes or no: {q}", "Yes or no: {q}", "True or false: {q}"), noise=0.8, q=question)
+    answer = "Yes" if good else "No"
+    _, subject, *rest = question.rstrip("?").split(" ")
+    thought = f"The question is about {' '.join([subject, *rest])}. The answer is {answer.lower()}."
+    return Turn("yes_no", user, say(rng, ("{a}.", "{a}, that is {t}.", "{a}."), a=answer, t="so" if good else "not so"), thought, Check("has", [answer]), short=answer)
+
+
+def pick(rng: random.Random) -> Turn:
+    """A random number, coin or die."""
+    kind = rng.choice(("number", "range", "coin", "die"))
+    low, high = rng.choice(((1, 10), (1, 100), (0, 9), (1, 6), (10, 50), (1, 1000)))
+    if kind == "number":
+        user, value = phrase(rng, ("Give me a random number.", "Tell me a number.", "Pick a number.", "A random number please.", "Think of a number.")), str(rng.randint(1, 100))
+    elif kind == "range":
+        user, value = phrase(rng, ("Give me a random number between {a} and {b}.", "Pick a number from {a} to {b}.", "Choose a number between {a} and {b}."), a=low, b=high), str(rng.randint(low, high))
+    elif kind == "coin":
+        user, value = phrase(rng, ("Flip a coin.", "Heads or tails?", "Toss a coin.")), rng.choice(("heads", "tails"))
+    else:
+        user, value = phrase(rng, ("Roll a die.", "Roll a dice.", "Throw a die.")), str(rng.randint(1, 6))
+    text = f"It is {value}." if kind == "coin" else say(rng, ("My number is {v}.", "How about {v}?", "Here is one: {v}."), v=value) if kind != "die" else f"I rolled a {value}."
+    return Turn("small_talk", user, text, f"I pick {value}.", Check("prose", 2))
+
+
+def letter(rng: random.Random) -> Turn:
+    """A short letter or e-mail about a matter."""
+    to = rng.choice(("my boss", "my friend", "my teacher", "a customer", "my mother", "my team", any_name(rng), any_name(rng)))
+    matter, reason = rng.choice((("being sick", "I am sick today and cannot come"), ("being late", "I will be late today"), ("a meeting", "I would like to meet you this week"), ("the party", "you are invited to my party"), ("a holiday", "I would like to take a holiday next month"), ("the report", "the report is ready"), ("my order", "I have a question about my order"), ("saying thanks", "I thank you for your help"), ("an invoice", "I send you the invoice")))
+    user = phrase(rng, ("Write an email to {t} about {m}.", "Write a short email to {t} about {m}.", "Write a letter to {t} about {m}.", "Draft an email to {t} about {m}.", "Help me write an email to {t} about {m}.", "Write a message to {t} about {m}."), t=to, m=matter)
+    name = to.removeprefix("my ").removeprefix("a ")
+    text = f"Dear {name},\n\n{reason[0].upper()}{reason[1:]}. Please let me know if you have any questions.\n\nBest wishes"
+    return Turn("stories", user, text, f"A short letter to {to}. The matter is {matter}.", Check("has", [f"Dear {name}"]))
 
 
 def introduction(rng: random.Random) -> Turn:

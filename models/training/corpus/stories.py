@@ -45,14 +45,14 @@ _MORALS = (
 )  # fmt: skip
 _ASK = (
     "Tell me a story about {t}.", "Write a story about {t}.", "Tell me a short story about {t}.", "Write a short story about {t}.", "Can you tell me a story about {t}?",
-    "A story about {t} please.", "I want a story about {t}.", "Make up a story about {t}.", "Tell a fairy tale about {t}.", "Once upon a time there was {t}. Continue.",
+    "A story about {t} please.", "Write me a story about {t}.", "Tell me a story with {t}.", "I want a story about {t}.", "Make up a story about {t}.", "Tell a fairy tale about {t}.", "Once upon a time there was {t}. Continue.",
 )  # fmt: skip
 _ASK_ANY = ("Tell me a story.", "Tell me a short story.", "Write a story.", "Write a short story.", "Can you tell me a story?", "I want to hear a story.", "Tell a story please.", "Story time!", "Tell me a bedtime story.", "Make up a story.")
 
 
-def tale(rng: random.Random, hero: str, middles: int, name: str = "", kind: str = "") -> str:
+def tale(rng: random.Random, hero: str, middles: int, name: str = "", kind: str = "", second_hero: str = "") -> str:
     """A story of about ``middles + 9`` sentences; ``kind`` is the hero's adjective."""
-    helper = rng.choice([animal for animal in ANIMALS if animal != hero])
+    helper = second_hero or rng.choice([animal for animal in ANIMALS if animal != hero])
     adjective, second = rng.sample(ADJECTIVES, 2)
     slots = {
         "h": hero, "h2": helper, "a2": second, "o": rng.choice([thing for thing in OBJECTS if thing != hero]), "f": rng.choice(FOODS), "c": rng.choice(COLOURS),
@@ -78,21 +78,23 @@ def story(rng: random.Random) -> Turn:
     """A story about a given hero or any hero, of the wanted length."""
     length = rng.choice(("", "", "", "short", "long"))
     middles = {"": rng.randint(1, 6), "short": 0, "long": rng.randint(8, 12)}[length]
-    hero = rng.choice(ANIMALS if rng.random() < 0.5 else NOUNS) if rng.random() < 0.9 else any_word(rng)
+    hero = rng.choice(ANIMALS if rng.random() < 0.5 else NOUNS) if rng.random() < 0.8 else rng.choice((any_word(rng), f"{rng.choice(NOUNS)} {rng.choice(('keeper', 'maker', 'hunter', 'seller', 'painter'))}", "princess", "prince", "knight", "boy", "girl", "witch", "king"))
+    other = rng.choice((*ANIMALS, *JOBS, "princess", "prince", "knight", "king", "queen", any_word(rng))) if rng.random() < 0.25 else ""
     name = any_name(rng) if rng.random() < 0.3 else ""
     kind = rng.choice(ADJECTIVES) if rng.random() < 0.25 else ""
     if rng.random() < 0.75:
         topic = article(f"{kind} {hero}".strip())
         topic += f" named {name}" if name else ""
+        topic += f" and {article(other)}" if other else ""
         user = phrase(rng, _ASK, noise=0.7, t=topic)
     else:
-        user, name, kind = phrase(rng, _ASK_ANY, noise=0.7), "", ""
+        user, name, kind, other = phrase(rng, _ASK_ANY, noise=0.7), "", "", ""
         topic = article(hero)
     if length == "long":
-        user = user.replace("short story", "long story").replace("a story", "a long story")
+        user = user.replace("short story", "long story").replace("a story", "a long story").replace("fairy", "long fairy")
     if "long" not in user:
         middles = min(middles, 6)
-    text = tale(rng, hero, middles, name, kind)
+    text = tale(rng, hero, middles, name, kind, other)
     if length == "short" and rng.random() < 0.5:
         user = f"{user.rstrip('.!? ')} in three sentences."
         first, *rest = text.split(". ")
@@ -125,9 +127,9 @@ A cold winter night/only the {t} is awake/and the stars look on
 
 def poem(rng: random.Random) -> Turn:
     """A rhymed poem or a haiku about a thing."""
-    thing = rng.choice(NATURE + NOUNS) if rng.random() < 0.9 else any_word(rng)
+    thing = rng.choice((rng.choice(NATURE + NOUNS), rng.choice(NATURE + NOUNS), rng.choice(("spring", "summer", "autumn", "winter", "love", "time", "music", "hope", "home", "friendship", "night")), any_word(rng)))
     haiku = rng.random() < 0.25
-    kind = "haiku" if haiku else rng.choice(("poem", "poem", "short poem", "rhyme", "little poem"))
+    kind = "haiku" if haiku else rng.choice(("poem", "poem", "short poem", "rhyme", "little poem", "limerick", "song", "verse"))
     topic = rng.choice((article(thing), article(thing), f"the {thing}", thing))
     if rng.random() < 0.15:
         user, thing = phrase(rng, ("Write a {k}.", "Write me a {k}.", "A {k} please.", "Can you write a {k}?"), k=kind), rng.choice(NATURE)
@@ -138,7 +140,7 @@ def poem(rng: random.Random) -> Turn:
     else:
         couplets = rng.sample(_COUPLETS, 2 if "short" in user.lower() or rng.random() < 0.6 else rng.randint(3, 5))
         lines = [line for couplet in couplets for line in couplet]
-    text = "\n".join(line.format(t=thing, at=article(thing)) for line in lines)
+    text = "\n".join(line.format(t=thing, at=article(thing)) for line in lines) + "." * haiku
     return Turn("stories", user, text[0].upper() + text[1:], f"I write a {kind} about the {thing}.", Check("prose", 8))
 
 

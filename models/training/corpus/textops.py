@@ -4,16 +4,20 @@ import random
 
 from .core import Check, Turn, listing, phrase, say
 from .lexicon import (
+    ADJECTIVES,
     ANIMALS,
+    CITIES,
     COLOURS,
     DAYS,
     FOODS,
     FRUITS,
     JOBS,
+    LANGUAGES,
     MONTHS,
     NAMES,
     OBJECTS,
     VEGETABLES,
+    VERBS,
     any_name,
     any_word,
     entries,
@@ -33,6 +37,13 @@ GROUPS = {
     "objects": OBJECTS,
     "professions": JOBS,
     "things in a house": OBJECTS,
+    "cities": CITIES,
+    "languages": LANGUAGES,
+    "adjectives": ADJECTIVES,
+    "verbs": VERBS,
+    "drinks": ("water", "tea", "coffee", "juice", "milk", "lemonade", "cocoa", "soup"),
+    "sports": ("football", "tennis", "chess", "swimming", "running", "cycling", "golf", "hockey", "boxing", "rowing"),
+    "planets": ("Mercury", "Venus", "Earth", "Mars", "Jupiter", "Saturn", "Uranus", "Neptune"),
 }
 OPPOSITES = dict(
     tuple(entry.split("/"))
@@ -47,10 +58,10 @@ short/long, young/old, sad/happy, slow/fast, dark/light, soft/hard, weak/strong,
 """)
 )
 TRANSLATIONS = {
-    "French": "hello/bonjour, goodbye/au revoir, thank you/merci, yes/oui, no/non, cat/chat, dog/chien, house/maison, water/eau, bread/pain, good/bon, friend/ami, red/rouge, one/un, two/deux, three/trois, book/livre, sun/soleil, love/amour, please/s'il vous plaît",
-    "German": "hello/hallo, goodbye/auf Wiedersehen, thank you/danke, yes/ja, no/nein, cat/Katze, dog/Hund, house/Haus, water/Wasser, bread/Brot, good/gut, friend/Freund, red/rot, one/eins, two/zwei, three/drei, book/Buch, sun/Sonne, love/Liebe, please/bitte",
-    "Spanish": "hello/hola, goodbye/adiós, thank you/gracias, yes/sí, no/no, cat/gato, dog/perro, house/casa, water/agua, bread/pan, good/bueno, friend/amigo, red/rojo, one/uno, two/dos, three/tres, book/libro, sun/sol, love/amor, please/por favor",
-    "Italian": "hello/ciao, goodbye/arrivederci, thank you/grazie, yes/sì, no/no, cat/gatto, dog/cane, house/casa, water/acqua, bread/pane, good/buono, friend/amico, red/rosso, one/uno, two/due, three/tre, book/libro, sun/sole, love/amore, please/per favore",
+    "French": "good morning/bonjour, good night/bonne nuit, hello/bonjour, goodbye/au revoir, thank you/merci, yes/oui, no/non, cat/chat, dog/chien, house/maison, water/eau, bread/pain, good/bon, friend/ami, red/rouge, one/un, two/deux, three/trois, book/livre, sun/soleil, love/amour, please/s'il vous plaît",
+    "German": "good morning/guten Morgen, good night/gute Nacht, hello/hallo, goodbye/auf Wiedersehen, thank you/danke, yes/ja, no/nein, cat/Katze, dog/Hund, house/Haus, water/Wasser, bread/Brot, good/gut, friend/Freund, red/rot, one/eins, two/zwei, three/drei, book/Buch, sun/Sonne, love/Liebe, please/bitte",
+    "Spanish": "good morning/buenos días, good night/buenas noches, hello/hola, goodbye/adiós, thank you/gracias, yes/sí, no/no, cat/gato, dog/perro, house/casa, water/agua, bread/pan, good/bueno, friend/amigo, red/rojo, one/uno, two/dos, three/tres, book/libro, sun/sol, love/amor, please/por favor",
+    "Italian": "good morning/buongiorno, good night/buona notte, hello/ciao, goodbye/arrivederci, thank you/grazie, yes/sì, no/no, cat/gatto, dog/cane, house/casa, water/acqua, bread/pane, good/buono, friend/amico, red/rosso, one/uno, two/due, three/tre, book/libro, sun/sole, love/amore, please/per favore",
 }
 SMALL_NUMBERS = "zero one two three four five six seven eight nine ten eleven twelve".split()
 
@@ -150,13 +161,13 @@ def echo(rng: random.Random) -> Turn:
     """Repeat a text, once or several times."""
     source = rng.choice((sentence(rng), _word(rng), sentence(rng)))
     if rng.random() < 0.7:
-        user = phrase(rng, ("Repeat after me: {w}", "Say {w}.", "Say: {w}", "Repeat: {w}", "Write {w}.", "Echo {w}", "Please say {w}", "Just answer {w}.", "Reply with {w}", "Answer only with {w}", "Respond with the text {w}", "Repeat this: {w}", "Copy this: {w}", "Output {w}"), noise=0.5, w=_quoted(rng, source))
+        user = phrase(rng, ("Repeat after me: {w}", "Say {w}.", "Say: {w}", "Repeat: {w}", "Write {w}.", "Echo {w}", "Please say {w}", "Just answer {w}.", "Reply with {w}", "Answer only with {w}", "Respond with the text {w}", "Repeat this: {w}", "Say the word {w}.", "Say the words {w}", "Write the word {w}", "Repeat the sentence {w}", "Please repeat {w}", "Echo back {w}", "Copy this: {w}", "Output {w}"), noise=0.5, w=_quoted(rng, source))
         return Turn("text", user, source, "I repeat the text.", Check("is", source), key=f"echo {source}")
-    times = rng.randint(2, 10)
-    word = _word(rng)
+    times = rng.choice((2, 3, 3, 4, 5, rng.randint(2, 10)))
+    word = _word(rng) if rng.random() < 0.6 else sentence(rng)
     user = phrase(rng, ("Write {w} {n} times.", "Repeat the word {w} {n} times.", "Say {w} {n} times.", "Say {w} {n} times, please"), w=_quoted(rng, word), n=rng.choice((str(times), SMALL_NUMBERS[times])))
     text = " ".join([word] * times)
-    return Turn("text", user, text, f"{times} times: {' '.join(str(at) for at in range(1, times + 1))}.", Check("is", text), key=f"echo {word} {times}")
+    return Turn("text", user, text, f"{word}, {times} times.", Check("is", text), key=f"echo {word} {times}")
 
 
 def count(rng: random.Random) -> Turn:
@@ -167,7 +178,9 @@ def count(rng: random.Random) -> Turn:
     if kind == "up":
         ask = ("Count from {a} to {b}.", "Count from {a} to {b}", "Please count from {a} to {b}.", "List the numbers from {a} to {b}.", "Write the numbers {a} to {b}.", "Print all numbers between {a} and {b}.")
         if start == 1:
-            ask += ("Count to {b}.", "Can you count to {b}?", "List the first {b} numbers.")
+            ask += ("Count to {b}.", "Can you count to {b}?", "List the first {b} numbers.", "Count up to {b}.")
+            if end < len(SMALL_NUMBERS):
+                return Turn("counting", phrase(rng, ("Count to {b}.", "Count from one to {b}.", "Can you count to {b}?", "count to {b}"), b=SMALL_NUMBERS[end]), ", ".join(map(str, range(1, end + 1))), f"I start with 1 and go to {end}.", Check("is", ", ".join(map(str, range(1, end + 1)))))
     elif kind == "down":
         ask, step = ("Count down from {b} to {a}.", "Count backwards from {b} to {a}.", "Count from {b} down to {a}."), -1
         end = min(end, start + 30)
@@ -203,7 +216,8 @@ def sort(rng: random.Random) -> Turn:
         ordered = sorted(row)
         user = phrase(rng, ("Sort these words: {s}", "Sort these words alphabetically: {s}", "Put {s} in alphabetical order.", "Alphabetize {s}."), s=", ".join(row))
     text = ", ".join(map(str, ordered))
-    thought = f"First comes {ordered[0]}, last comes {ordered[-1]}."
+    steps = [f"{each} leaves {', '.join(str(other) for other in row if other not in ordered[: at + 1])}" for at, each in enumerate(ordered[:-1])]
+    thought = f"I take one after the other: {'; '.join(steps)}; {ordered[-1]}."
     return Turn("text", user, text, thought, Check("is", text))
 
 
@@ -211,7 +225,7 @@ def list_things(rng: random.Random) -> Turn:
     """List a few members of a group, as a sentence, as lines or numbered."""
     group = rng.choice(tuple(GROUPS))
     size = rng.randint(2, 8)
-    things = [thing if group == "names" else thing for thing in rng.sample(GROUPS[group], size)]
+    things = rng.sample(GROUPS[group], size)
     amount = rng.choice((str(size), SMALL_NUMBERS[size]))
     style = rng.choice(("plain", "plain", "lines", "numbered"))
     extra = {
@@ -248,7 +262,14 @@ def translate(rng: random.Random) -> Turn:
 
 def calendar(rng: random.Random) -> Turn:
     """The day, month or letter before or after another."""
-    kind = rng.choice(("day", "month", "letter", "days", "number"))
+    kind = rng.choice(("day", "month", "letter", "days", "number", "place"))
+    if kind == "place":
+        at = rng.randrange(26)
+        name = {0: "first", 1: "second", 2: "third", 3: "fourth", 4: "fifth", 25: "last"}.get(at, f"{at + 1}th" if at not in (20, 21, 22) else f"{at + 1}{('st', 'nd', 'rd')[at - 20]}")
+        result = chr(65 + at)
+        user = phrase(rng, ("What is the {n} letter of the alphabet?", "Which letter is the {n} in the alphabet?", "The {n} letter of the alphabet?"), n=name)
+        counted = " ".join(chr(65 + each) for each in range(at + 1))
+        return Turn("facts", user, f"The {name} letter of the alphabet is {result}.", f"I count: {counted}.", Check("has", [f"is {result}"]), short=result)
     row = {"day": DAYS, "days": DAYS, "month": MONTHS, "letter": tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"), "number": tuple(map(str, range(1, 200)))}[kind]
     at = rng.randrange(1, len(row) - 1) if kind in ("letter", "number") else rng.randrange(len(row))
     after = rng.random() < 0.6

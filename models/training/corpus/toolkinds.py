@@ -10,6 +10,7 @@ from .lexicon import (
     ABSTRACT,
     ADJECTIVES,
     CITIES,
+    CITY_ZONES,
     COLOURS,
     FOODS,
     LANGUAGES,
@@ -95,6 +96,10 @@ def _enum(*values: str) -> Values:
 
 def _sum(rng: random.Random) -> tuple[str, str]:
     """An expression and how it is said."""
+    if rng.random() < 0.1:
+        n = rng.randint(1, 9999)
+        form, words = rng.choice((("sqrt({n})", "the square root of {n}"), ("{n} ** 2", "{n} squared"), ("{n} ** 3", "{n} to the power of 3"), ("{n} / 2", "half of {n}")))
+        return form.format(n=n), words.format(n=n)
     sign = rng.choice("+-*/")
     a, b = rng.randint(1, 9999), rng.randint(1, 999)
     expression = f"{a} {sign} {b}"
@@ -105,9 +110,10 @@ def _sum(rng: random.Random) -> tuple[str, str]:
 
 
 def _weather(rng: random.Random, values: Values) -> Values:
-    unit = values.get("unit") or rng.choice(("celsius", "fahrenheit", "celsius"))
-    degrees = rng.randint(-12, 38) if unit == "celsius" else rng.randint(10, 100)
-    return {"city": values["city"], "temperature": degrees, "unit": unit, "condition": rng.choice(SKIES), "degree": "°C" if unit == "celsius" else "°F"}
+    unit = values.get("unit") or rng.choice(("celsius", "fahrenheit", "celsius", "", ""))
+    degrees = rng.randint(10, 100) if unit == "fahrenheit" else rng.randint(-12, 38)
+    shown = {"city": values["city"], "temperature": degrees, "condition": rng.choice(SKIES)} | ({"unit": unit} if unit else {})
+    return shown | {"degree": {"celsius": "°C", "fahrenheit": "°F", "": "degrees"}[unit]}
 
 
 SKIES = ("sunny", "cloudy", "rainy", "windy", "clear", "foggy", "snowy", "partly cloudy", "stormy", "overcast", "light rain")
@@ -131,8 +137,8 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         ("get_time", "get_current_time", "current_time", "time_in", "clock", "get_local_time", "world_clock"),
         ("Get the current time in a timezone", "Returns the current time", "Get the time for a given timezone", "Current local time"),
-        (Param("zone", ("timezone", "tz", "zone", "time_zone"), ("The timezone, e.g. Europe/Paris", "IANA timezone name", "Timezone", ""), lambda rng: rng.choice(ZONES)),),
-        ("What time is it in {zone}?", "Tell me the time in {zone}.", "What is the current time in {zone}?", "time in {zone}?", "Give me the time for the timezone {zone}."),
+        (Param("zone", ("timezone", "tz", "zone", "time_zone"), ("The timezone, e.g. Europe/Paris", "IANA timezone name", "IANA tz name", "Timezone", ""), lambda rng: rng.choice(ZONES) if rng.random() < 0.4 else rng.choice(tuple(CITY_ZONES)), shape=lambda value, description: CITY_ZONES.get(value, value)),),
+        ("What time is it in {zone}?", "What time is it in {zone} right now?", "What is the time in {zone}?", "Tell me the time in {zone}.", "What is the current time in {zone}?", "time in {zone}?", "Give me the time for the timezone {zone}."),
         lambda rng, values: {"zone": values["zone"], "time": clock(rng)},
         ("It is {time} in {zone}.", "The time in {zone} is {time}."),
         "the time in {zone}",
@@ -168,7 +174,7 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         ("search", "web_search", "search_web", "google_search", "lookup", "internet_search", "find_information", "search_docs"),
         ("Search the web", "Search the internet for information", "Web search", "Find pages about a query", "Look up information online"),
-        (Param("query", ("query", "q", "search_query", "text", "keywords", "term"), ("The search query", "What to search for", "", "Search terms"), lambda rng: rng.choice((rng.choice(TOPICS), rng.choice(ABSTRACT), f"{rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}", f"{any_word(rng)} {any_word(rng)}", rng.choice(TOPICS)))), Param("limit", ("limit", "max_results", "count", "num_results", "top_k"), ("Number of results", "Maximum number of results", ""), lambda rng: rng.randint(1, 20), INTEGER, (" Give me {v} results.", ", at most {v} results", " (limit {v})", " Show {v} results."))),
+        (Param("query", ("query", "q", "search_query", "text", "keywords", "term"), ("The search query", "What to search for", "", "Search terms"), lambda rng: rng.choice((rng.choice(TOPICS), rng.choice(ABSTRACT), f"{rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}", f"{any_word(rng)} {any_word(rng)}", rng.choice(TOPICS), f"the best {rng.choice(NOUNS)} in {any_city(rng)}", f"{rng.choice(ADJECTIVES)} {rng.choice(NOUNS)} {rng.choice(('for', 'near', 'with', 'from', 'in'))} {rng.choice((any_city(rng), any_name(rng), rng.choice(NOUNS)))}", " ".join(any_word(rng) for _ in range(rng.randint(2, 5)))))), Param("limit", ("limit", "max_results", "count", "num_results", "top_k"), ("Number of results", "Maximum number of results", ""), lambda rng: rng.randint(1, 20), INTEGER, (" Give me {v} results.", ", at most {v} results", " (limit {v})", " Show {v} results."))),
         ("Search for {query}.", "Search the web for {query}.", "Find information about {query}.", "Look up {query}.", "search {query}", "Google {query}.", "Can you search for {query}?", "Find something about {query}.", "I need information on {query}."),
         lambda rng, values: {"query": values["query"], "title": f"{values['query']}: {rng.choice(('an introduction', 'a short guide', 'facts and figures', 'all you need to know'))}", "url": f"https://{invented(rng)}.com/{any_word(rng)}"},
         ("I found this: {title} ({url}).", "The best result is {title} at {url}."),

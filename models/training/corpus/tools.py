@@ -6,7 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from .core import Call, Check, Message, Tool, Turn, listing, phrase, say
+from .arithmetic import basic
+from .geography import capital, city
 from .smalltalk import chat, fact, introduction, joke
+from .textops import count, echo, opposite
+from .unknown import unknown
 from .toolkinds import KINDS, Kind, Values, made_up, said
 
 REFUSALS = (
@@ -14,6 +18,8 @@ REFUSALS = (
     "None of my tools can do that. I am sorry that I cannot help here.",
     "I do not have a tool for that.",
 )
+UNIVERSAL = {"search", "define_word", "calculator", "add", "get_population", "get_weather", "get_local_time", "get_distance"}
+"""Names that mark kinds of tools to leave out where a question could be meant for them."""
 LISTABLE = ("city", "zone", "symbol", "word", "order", "name", "path")
 """Parameters whose values can be listed in one request."""
 FAILURES = ("not found", "service unavailable", "timeout", "permission denied", "invalid input", "rate limit reached", "unknown location")
@@ -204,12 +210,17 @@ def _calls_message(calls: tuple[Call, ...], number_from: int = 0) -> Message:
     }  # fmt: skip
 
 
-def _hidden(rng: random.Random, result: Values) -> str:
-    """A tool's result as the program returns it: JSON with more or less of it, or a plain line."""
+def _hidden(rng: random.Random, result: Values, new: list[str]) -> str:
+    """A tool's result as the program returns it: JSON with more or less of it, or a plain line; ``new`` is what is asked for."""
     shown = {key: value for key, value in result.items() if key != "degree"}
+    if rng.random() < 0.15 and "city" in shown:
+        del shown["city"]
     style = rng.random()
-    if style < 0.15 and "temperature" in result:
-        return rng.choice(("{temperature} {degree}, {condition}", "{condition}, {temperature}{degree}", "{temperature}{degree} and {condition}")).format(**result)
+    if style < 0.2 and "temperature" in result:
+        forms = ("{temperature} {degree}, {condition}", "{condition}, {temperature} {degree}", "{temperature} {degree} and {condition}", "The weather is {condition} with a high of {temperature} {degree}.", "It is {condition} and {temperature} {degree} in {city}.", "{city}: {temperature} {degree}, {condition}")
+        return rng.choice(forms).format(**result)
+    if style < 0.3 and len(new) == 1:
+        return str(new[0])
     if style < 0.25:
         return ", ".join(f"{key}: {value}" for key, value in shown.items())
     if style < 0.35:
@@ -232,7 +243,7 @@ def _report(rng: random.Random, tool: Instance, values: Values) -> tuple[str, st
         return json.dumps(result), sentence, [str(value) for value in shown.values()]
     answer = rng.choice(tool.kind.answers)
     new = [str(value) for key, value in result.items() if key not in values and f"{{{key}}}" in answer]
-    return _hidden(rng, result), answer.format(**(named | result)), new
+    return _hidden(rng, result, new), answer.format(**(named | result)), new
 
 
 def _pipeline(rng: random.Random, several: bool) -> tuple[Instance, list[Values], str]:
@@ -289,12 +300,22 @@ def again(rng: random.Random) -> Turn:
     return Turn("tool_call", follow, "", _call_thought(rng, wanted[-1], values), Check("calls", [call]), history=history, tools=tools, calls=(call,))
 
 
+def research(rng: random.Random) -> Turn:
+    """A question that the model cannot answer but a search tool can."""
+    tool = instance(rng, next(kind for kind in KINDS if "web_search" in kind.names))
+    question = unknown(rng).user
+    values: Values = {"query": question.rstrip("?.! ")}
+    call = tool.call(values)
+    tools = toolbox(rng, [tool], rng.choice((1, 1, 2, 3)))
+    return Turn("tool_call", question, "", f"I do not know this. {_call_thought(rng, tool, values)}", Check("calls", [call]), tools=tools, calls=(call,), key=f"research {question}")
+
+
 def no_fit(rng: random.Random) -> Turn:
     """Tools are there, but the request is for something else."""
     kind = rng.random()
     if kind < 0.55:
-        turn = rng.choice((chat, chat, joke, introduction, fact))(rng)
-        kinds = [kind for kind in KINDS if not {"search", "define_word"} & set(kind.names)]
+        turn = rng.choice((chat, chat, joke, introduction, fact, capital, capital, basic, opposite, echo, count, city))(rng)
+        kinds = [kind for kind in KINDS if not UNIVERSAL & set(kind.names)]
         tools = tuple({each.name: each for each in (instance(rng, rng.choice(kinds)) for _ in range(rng.choice((1, 1, 2, 3))))}.values())
         return replace(turn, category="tool_none", tools=tuple(tool.schema for tool in tools), thought=f"No tool is needed. {turn.thought}")
     tool = instance(rng, rng.choice(KINDS))

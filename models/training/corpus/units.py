@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass
 
+from .arithmetic import divide_steps, multiply_parts, multiply_steps
 from .core import Check, Turn, number, phrase, say
 
 
@@ -59,7 +60,10 @@ def _unit_for(value: str, unit: Unit) -> str:
     return f"{value} {name}"
 
 
-def _turn(rng: random.Random, source: Unit, target: Unit, value: str, result: str, rule: str, steps: str, about: bool) -> Turn:
+def _turn(
+    rng: random.Random, source: Unit, target: Unit, value: str, result: str, rule: str, steps: str, about: bool, shown: str = ""
+) -> Turn:
+    """A conversion; ``steps`` is the working of the thought, ``shown`` the shorter one of an answer without thinking."""
     verb = "is about" if about else "is"
     left, right = _unit_for(value, source), _unit_for(result, target)
     plain = say(rng, ("{l} {v} {r}.", "{l} {v} {r}.", "That {v} {r}."), l=left, r=right, v=verb)
@@ -69,7 +73,7 @@ def _turn(rng: random.Random, source: Unit, target: Unit, value: str, result: st
         plain,
         f"{rule} {steps}",
         Check("has", [f"{result} "]),
-        direct=plain if len(steps) < 24 else f"{steps} So {left} {verb} {right}.",
+        direct=f"{shown} So {left} {verb} {right}." if shown else plain,
         short=right,
         key=f"unit {value} {source.name}/{target.name}",
     )
@@ -100,7 +104,11 @@ def scaled(rng: random.Random) -> Turn:
     rate = number(hundredths / 100)
     result = number(amount * hundredths / 100)
     rule = f"One unit of {source.name} is about {rate} {target.name}."
-    return _turn(rng, source, target, str(amount), result, rule, f"{amount} × {rate} = {result}.", True)
+    parts = [(part, number(part * hundredths / 100)) for part, _ in multiply_parts(hundredths, amount)]
+    shown = "; ".join(f"{part} × {rate} = {product}" for part, product in parts)
+    shown += f"; {' + '.join(product for _, product in parts)} = {result}." if len(parts) > 1 else "."
+    steps = f"{multiply_steps(hundredths, amount)} {amount * hundredths} / 100 = {result}."
+    return _turn(rng, source, target, str(amount), result, rule, steps, True, shown)
 
 
 def temperature(rng: random.Random) -> Turn:
@@ -108,16 +116,26 @@ def temperature(rng: random.Random) -> Turn:
     kind = rng.choice(("cf", "cf", "fc", "fc", "ck", "kc"))
     degrees = rng.choice((rng.randint(-40, 45), rng.randint(-8, 20) * 5, rng.randint(0, 110)))
     if kind == "cf":
-        times = degrees * 9
-        shown, result = number(times / 5), number(degrees * 9 / 5 + 32)
-        return _turn(rng, CELSIUS, FAHRENHEIT, str(degrees), result, "Fahrenheit is Celsius times 9 / 5 plus 32.", f"{degrees} × 9 = {times}; {times} / 5 = {shown}; {shown} + 32 = {result}.", False)
+        if rng.random() < 0.6:
+            degrees -= degrees % 5
+        double = degrees * 2
+        tenth = number(double / 10)
+        less, result = number(double - double / 10), number(degrees * 9 / 5 + 32)
+        steps = f"{degrees} × 2 = {double}; a tenth of that is {tenth}; {double} - {tenth} = {less}; {less} + 32 = {result}."
+        return _turn(rng, CELSIUS, FAHRENHEIT, str(degrees), result, "Fahrenheit is Celsius times 1.8 plus 32.", steps, False, steps)
     if kind == "fc":
-        value = degrees * 9 // 5 + 32 if rng.random() < 0.5 else degrees
+        value = degrees // 5 * 9 + 32 if rng.random() < 0.5 else degrees
         less = value - 32
-        times = less * 5
-        result = str(round(times / 9)) if times % 9 else str(times // 9)
-        about = bool(times % 9)
-        return _turn(rng, FAHRENHEIT, CELSIUS, str(value), result, "Celsius is Fahrenheit minus 32, times 5 / 9.", f"{value} - 32 = {less}; {less} × 5 = {times}; {times} / 9 = {'about ' if about else ''}{result}.", about)
+        times = abs(less) * 5
+        whole, rest = divmod(times, 9)
+        size = whole + (rest > 4)
+        about, sign = bool(rest), "-" if less < 0 and size else ""
+        result = f"{sign}{size}"
+        rounded = f"; the rest of {rest} rounds {'up' if rest > 4 else 'down'}" if rest else ""
+        start = f"{value} - 32 = {less}; {less} × 5 = {less * 5}"
+        steps = f"{start}; {divide_steps(times, 9)[:-1]}{rounded}: {result}."
+        shown = f"{start}; {less * 5} / 9 is {'about ' if about else ''}{result}."
+        return _turn(rng, FAHRENHEIT, CELSIUS, str(value), result, "Celsius is Fahrenheit minus 32, times 5 / 9.", steps, about, shown)
     if kind == "ck":
         return _turn(rng, CELSIUS, KELVIN, str(degrees), str(degrees + 273), "Kelvin is Celsius plus 273.", f"{degrees} + 273 = {degrees + 273}.", False)
     value = degrees + 273
