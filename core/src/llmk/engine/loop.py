@@ -83,7 +83,7 @@ def run_engine(
         core, info = build()
         send(Ready(info))
         _loop(core, receive, send)
-    except Exception as error:
+    except BaseException as error:
         send(Failed(Failure.of(error)))
         return False
     return True

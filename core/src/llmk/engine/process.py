@@ -200,7 +200,8 @@ def main() -> int:
 
 def _end_with_parent(address: str) -> None:
     """Waits for the end of standard input, which comes when the front end is gone, however it went."""
-    sys.stdin.buffer.read()
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
     folder = Path(address.removeprefix("ipc://")).parent
     if address.startswith("ipc://"):
         for file in folder.glob("*"):

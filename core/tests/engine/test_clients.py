@@ -1,0 +1,217 @@
+"""Both clients of an engine: in a thread, and in a process that may die, hang or fail to start."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+
+import fakes
+import psutil
+import pytest
+from paged_device import run_alone
+
+from llmk.api import EngineDead, LlmkError, NotEnoughMemory
+from llmk.engine.local import LocalClient
+from llmk.engine.process import ProcessClient
+from llmk.engine.request import EngineRequest, SamplingParams
+
+pytestmark = pytest.mark.usefixtures("child_path")
+
+
+async def start(kind: str, **options):
+    if kind == "thread":
+        return await LocalClient.start(lambda: fakes.build(options))
+    return await ProcessClient.start(options, builder="fakes:build")
+
+
+def request(id_: str, max_tokens: int = 5) -> EngineRequest:
+    return EngineRequest(id=id_, prompt_token_ids=[1, 2, 3], params=SamplingParams(max_tokens=max_tokens, logprobs=1))
+
+
+async def collect(client, until):
+    outputs = []
+    while not until(outputs):
+        outputs += (await client.next_outputs()).outputs
+    return outputs
+
+
+def sockets() -> set[str]:
+    return {path.name for path in Path(tempfile.gettempdir()).glob("llmk-*")}
+
+
+def children() -> list[int]:
+    return [child.pid for child in psutil.Process().children()]
+
+
+both = pytest.mark.parametrize("kind", ["thread", "process"])
+
+
+@both
+def test_sequences_run_and_nothing_stays(kind):
+    before = sockets(), children()
+
+    async def main():
+        client = await start(kind)
+        assert client.info.plan == {"model": "paged"}
+        await client.add([request("a"), request("b")])
+        outputs = await collect(client, lambda o: sum(x.finish_reason is not None for x in o) == 2)
+        await client.check_health()
+        await client.close()
+        await client.close()
+        return outputs
+
+    outputs = asyncio.run(main())
+    tokens = [token for output in outputs if output.id == "a" for token in output.token_ids]
+    assert tokens == run_alone([1, 2, 3], 5, limit=64)
+    assert all(output.logprobs[0].token_id == output.token_ids[0] for output in outputs)
+    assert (sockets(), children()) == before
+
+
+@both
+def test_an_abort_ends_output_and_frees_blocks(kind):
+    async def main():
+        client = await start(kind, trouble="slow")
+        await client.add([request("a", 50)])
+        await collect(client, lambda o: len(o) >= 2)
+        await client.abort(["a", "unknown"])
+        while (outputs := await client.next_outputs()).stats.used_blocks:
+            pass
+        assert outputs.stats.running == 0
+        await client.close()
+
+    asyncio.run(main())
+
+
+@both
+def test_a_failing_step_fails_its_sequences_only(kind):
+    async def main():
+        client = await start(kind, trouble="raise")
+        await client.add([request("a")])
+        (output,) = await collect(client, len)
+        assert (output.finish_reason, output.error) == ("error", "ValueError: the step is broken")
+        await client.check_health()
+        await client.close()
+
+    asyncio.run(main())
+
+
+@both
+def test_errors_at_start_arrive_as_themselves(kind):
+    before = sockets(), children()
+    with pytest.raises(NotEnoughMemory, match="needs 2 GiB") as caught:
+        asyncio.run(start(kind, trouble="memory"))
+    assert caught.value.hint == "lower it"
+    assert caught.value.exit_code == NotEnoughMemory.exit_code
+    assert str(caught.value.reasons[0]) == "memory: wanted 2 GiB, found 1 GiB"
+    assert "fakes.py" in caught.value.__notes__[0]
+    with pytest.raises(LlmkError, match="ZeroDivisionError: at start"):
+        asyncio.run(start(kind, trouble="bug"))
+    assert (sockets(), children()) == before
+
+
+@both
+def test_a_hung_engine_is_not_healthy(kind):
+    async def main():
+        client = await start(kind, trouble="hang")
+        await client.check_health()
+        await client.add([request("a")])
+        await asyncio.sleep(0.1)
+        with pytest.raises(EngineDead, match=r"not answered for 0\.2 s"):
+            await client.check_health(0.2)
+        if kind == "process":
+            os.kill(client.pid, signal.SIGKILL)
+            await client.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("when", ["idle", "busy"])
+def test_a_process_that_is_killed_fails_everything_at_once(when):
+    async def main():
+        client = await start("process", trouble="hang")
+        if when == "busy":
+            await client.add([request("a")])
+        waiting = asyncio.create_task(client.next_outputs())
+        await asyncio.sleep(0.1)
+        health = asyncio.create_task(client.check_health(30))
+        await asyncio.sleep(0.1)
+        killed = time.perf_counter()
+        os.kill(client.pid, signal.SIGKILL)
+        with pytest.raises(EngineDead, match="killed by SIGKILL"):
+            await waiting
+        if when == "busy":
+            with pytest.raises(EngineDead, match="killed by SIGKILL"):
+                await health
+        assert time.perf_counter() - killed < 1
+        for call in (client.add([request("b")]), client.next_outputs(), client.check_health()):
+            with pytest.raises(EngineDead, match="killed by SIGKILL"):
+                await call
+        await client.close()
+        await asyncio.gather(health, return_exceptions=True)
+
+    asyncio.run(main())
+
+
+def test_a_broken_loop_says_why():
+    async def main():
+        client = await start("process", trouble="break")
+        await client.add([request("a")])
+        with pytest.raises(EngineDead, match="KeyboardInterrupt"):
+            await client.next_outputs()
+        await client.close()
+
+    asyncio.run(main())
+
+
+def test_the_process_leaves_group_signals_to_the_front_end():
+    async def main():
+        client = await start("process")
+        for number in (signal.SIGINT, signal.SIGTERM):
+            os.kill(client.pid, number)
+        await client.check_health()
+        await client.close()
+
+    asyncio.run(main())
+
+
+def test_a_cancelled_start_leaves_nothing():
+    before = sockets(), children()
+
+    async def main():
+        starting = asyncio.create_task(start("process"))
+        await asyncio.sleep(0.05)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+
+    asyncio.run(main())
+    assert (sockets(), children()) == before
+
+
+def test_the_process_ends_with_its_parent():
+    script = """
+        import asyncio, os, signal
+        from llmk.engine.process import ProcessClient
+
+        async def main():
+            client = await ProcessClient.start({"trouble": "hang"}, builder="fakes:build")
+            print(client.pid, client._folder.name, flush=True)
+            await asyncio.sleep(60)
+
+        asyncio.run(main())
+    """
+    parent = subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
+    pid, folder = parent.stdout.readline().split()
+    child = psutil.Process(int(pid))
+    parent.kill()
+    parent.wait()
+    parent.stdout.close()
+    child.wait(timeout=2)
+    assert not Path(folder).exists()
