@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from functools import cache
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
@@ -23,7 +24,10 @@ LLAMA3 = {
 }  # fmt: skip
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
-    "llama-tied-bias-llama3": ("llama", {"tie_word_embeddings": True, "attention_bias": True, "rope_parameters": LLAMA3}),
+    "llama-tied-bias-llama3": (
+        "llama",
+        {"tie_word_embeddings": True, "attention_bias": True, "rope_parameters": LLAMA3},
+    ),
     "mistral-window": ("mistral", {"sliding_window": 24, "head_dim": 32}),
     "qwen2": ("qwen2", {"num_key_value_heads": 4}),
     "qwen2-window": ("qwen2", {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}),
@@ -58,11 +62,14 @@ def oracle(folder: Path, dtype: str) -> Oracle:
     """What transformers generates for each prompt alone, with the log-probability of every token."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=getattr(torch, dtype), attn_implementation="eager").eval()
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=getattr(torch, dtype), attn_implementation="eager"
+    ).eval()
+    model.generation_config.eos_token_id = None  # runs on, as ``ignore_eos`` does, rather than forbidding the token
     answers = []
     for prompt in prompts():
         out = model.generate(
-            torch.tensor([prompt]), max_new_tokens=NEW_TOKENS, min_new_tokens=NEW_TOKENS, do_sample=False,
+            torch.tensor([prompt]), max_new_tokens=NEW_TOKENS, do_sample=False,
             output_logits=True, return_dict_in_generate=True, pad_token_id=0,
         )  # fmt: skip
         tokens = out.sequences[0, len(prompt) :].tolist()
@@ -90,21 +97,31 @@ def test_fp32_tokens_are_equal(checkpoint: Path, engine: str) -> None:
             assert [entry.logprob for entry in completion.logprobs] == pytest.approx(logprobs, abs=2e-3)
 
 
-def test_bf16_logprobs_are_close(checkpoint: Path) -> None:
-    """bf16 rounds at different places in different kernels, so tokens may part where two logits nearly tie.
+def errors(answers: Oracle, exact: Oracle) -> list[float]:
+    """Distances of log-probabilities from the exact ones, up to and with the first token that differs.
 
-    Up to there, log-probabilities must agree within 0.15 (bf16 has 8 bits; logits here reach ±10), and at the parting the two
-    tokens' log-probabilities must be as close as that.
+    bf16 keeps 8 bits and kernels round at different places, so tokens part where two logits nearly tie.
     """
-    expected = oracle(checkpoint, "bfloat16")
+    distances = []
+    for (tokens, logprobs), (exact_tokens, exact_logprobs) in zip(answers, exact, strict=True):
+        for token, logprob, exact_token, exact_logprob in zip(
+            tokens, logprobs, exact_tokens, exact_logprobs, strict=True
+        ):
+            distances.append(abs(logprob - exact_logprob))
+            if token != exact_token:
+                break
+    return distances
+
+
+def test_bf16_is_as_close_to_fp32_as_transformers_is(checkpoint: Path) -> None:
+    exact = oracle(checkpoint, "float32")
+    theirs = errors(oracle(checkpoint, "bfloat16"), exact)
     with LLM(str(checkpoint), dtype="bfloat16") as llm:
         results = llm.generate(prompts(), GREEDY, use_tqdm=False)
-    agreed = 0
-    for result, (tokens, logprobs) in zip(results, expected, strict=True):
-        completion = result.outputs[0]
-        for token, entry, other, logprob in zip(completion.token_ids, completion.logprobs, tokens, logprobs, strict=True):
-            assert entry.logprob == pytest.approx(logprob, abs=0.15)
-            if token != other:
-                break
-            agreed += 1
-    assert agreed > 0.5 * len(expected) * NEW_TOKENS
+    answers = [
+        (result.outputs[0].token_ids, [entry.logprob for entry in result.outputs[0].logprobs]) for result in results
+    ]
+    ours = errors(answers, exact)
+    assert max(ours) < 0.5
+    assert mean(ours) < 1.5 * mean(theirs) + 0.01
+    assert len(ours) > 0.2 * len(exact) * NEW_TOKENS
