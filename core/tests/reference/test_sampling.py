@@ -77,6 +77,15 @@ def test_rare_tokens_of_a_large_vocabulary_are_reached() -> None:
     assert 1 << 16 < float(tokens.double().mean()) < 3 << 16
 
 
+@pytest.mark.parametrize(("bits", "token"), [(0, 1), ((1 << 40) - 1, 3)])
+def test_the_ends_of_the_uniform_never_reach_a_forbidden_token(
+    bits: int, token: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "uniform_bits", lambda seeds, positions, count: torch.full_like(seeds, bits))
+    forbidden = float("-inf")
+    assert draw(torch.tensor([[forbidden, 0.5, 0.0, 0.1, forbidden]]), 2).tolist() == [token, token]
+
+
 def test_a_row_gives_the_same_token_in_any_batch() -> None:
     torch.manual_seed(0)
     logits = torch.randn(23, 3000)
