@@ -1,0 +1,110 @@
+"""``llmk run`` and ``llmk chat`` with the demo model in the same process."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from served import LLMK
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "dumb"}
+
+
+def llmk(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*LLMK, *args], input=stdin, capture_output=True, text=True, timeout=180, env=ENVIRONMENT)
+
+
+def test_run_keeps_thinking_out_of_the_answer() -> None:
+    done = llmk("run", "demo", "What is 17 + 25?", "--temperature", "0", "--think")
+    assert done.returncode == 0, done.stderr
+    assert "42" in done.stdout
+    assert "carry" in done.stderr
+    assert "carry" not in done.stdout
+
+
+def test_run_reads_standard_input_and_continues_raw_text() -> None:
+    done = llmk("run", "", "-", "--raw", "--temperature", "0", "--max-tokens", "4", stdin="The capital of France is")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "message"),
+    [
+        (("run", "/no/such/model", "hi"), 5, "/no/such/model"),
+        (("run", "demo", "hi", "--temperature", "-1"), 1, "temperature"),
+        (("run", "demo", "word " * 9000), 1, "context"),
+        (("chat", "--url", "http://127.0.0.1:9"), 1, "no server answers"),
+    ],
+)
+def test_errors_are_one_clear_message(args: tuple[str, ...], code: int, message: str) -> None:
+    done = llmk(*args)
+    assert done.returncode == code
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+class Terminal:
+    """A program on a pseudo-terminal."""
+
+    def __init__(self, *args: str) -> None:
+        self._master, slave = pty.openpty()
+        self.process = subprocess.Popen(
+            [*LLMK, *args], stdin=slave, stdout=slave, stderr=slave, env=ENVIRONMENT, start_new_session=True
+        )
+        os.close(slave)
+        self.seen = ""
+
+    def expect(self, holds: Callable[[str], bool], timeout: float = 120) -> str:
+        """Reads until ``holds`` of what came since the last call; returns that."""
+        new, end = "", time.monotonic() + timeout
+        while not holds(new):
+            assert time.monotonic() < end, f"the terminal shows {self.seen + new!r}"
+            if select.select([self._master], [], [], 0.2)[0]:
+                new += os.read(self._master, 4096).decode(errors="replace")
+        self.seen += new
+        return new
+
+    def type(self, text: str) -> None:
+        """Types ``text``."""
+        os.write(self._master, text.encode())
+
+    def close(self) -> None:
+        """Ends the program, if it runs."""
+        self.process.kill()
+        self.process.wait()
+        os.close(self._master)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Terminal]:
+    opened = Terminal("chat", "demo", "--temperature", "0", "--max-tokens", "400")
+    yield opened
+    opened.close()
+
+
+def test_a_conversation_in_a_terminal(terminal: Terminal) -> None:
+    terminal.expect(lambda new: new.endswith("> "))
+    terminal.type("/think on\n")
+    terminal.expect(lambda new: new.endswith("> "))
+    terminal.type("What is 17 + 25?\n")
+    answer = terminal.expect(lambda new: new.endswith("> "))
+    assert "\x1b[2m" in answer
+    assert "42" in answer.partition("\x1b[0m")[2]
+    terminal.type("/quit\n")
+    assert terminal.process.wait(60) == 0
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_conversation(terminal: Terminal) -> None:
+    terminal.expect(lambda new: new.endswith("> "))
+    terminal.type("What is 123456789 + 987654321?\n")
+    terminal.expect(lambda new: len(new.partition("\n")[2]) > 10)
+    terminal.process.send_signal(2)
+    terminal.expect(lambda new: "(stopped)" in new and new.endswith("> "))
+    terminal.type("\x04")
+    assert terminal.process.wait(60) == 0
