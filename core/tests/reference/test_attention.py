@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -19,8 +20,8 @@ DEVICE = torch.device("cpu")
 BOUND = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.2e-2}
 
 
-def query(**changes) -> AttentionQuery:
-    facts = {
+def query(**changes: Any) -> AttentionQuery:
+    facts: dict[str, Any] = {
         "num_heads": 6,
         "num_kv_heads": 2,
         "head_dim": 24,
@@ -133,7 +134,7 @@ PREFILL = [Request(n, n) for n in (1, 4, 7, 16, 29)]
 CHUNKED = [Request(9, 4), Request(8, 4), Request(31, 7), Request(6, 5)]
 MIXED = [Request(17, 1), Request(21, 21), Request(4, 1), Request(19, 6), Request(16, 1), Request(40, 1)]
 STEPS = {"decode": DECODE, "one": [Request(37, 1)], "prefill": PREFILL, "chunked": CHUNKED, "mixed": MIXED}
-KINDS = {
+KINDS: dict[str, dict[str, Any]] = {
     "plain": {},
     "window": {"sliding_window": 6},
     "softcap": {"softcap": 1.5},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -40,7 +42,7 @@ def scaled_by_entry(parameters: dict[str, Tensor], rows: int, columns: int) -> T
     )
 
 
-FORMATS = {
+FORMATS: dict[str, tuple[Any, Any, float]] = {
     "int8_channel": (quantize.quantize_int8_channel, lambda p: scaled_by_entry(p, 1, 10**9), 0.01),
     "int4_group": (lambda w: quantize.quantize_int4_group(w, 16), lambda p: int4_by_entry(p, 16), 0.13),
     "int4_zero_point": (
@@ -55,7 +57,9 @@ FORMATS = {
 
 
 def prepare(name: str, parameters: dict[str, Tensor]) -> quantized_weight.ScaledWeight | quantized_weight.PackedWeight:
-    return getattr(quantized_weight, "prepare_" + {"int4_zero_point": "int4_group"}.get(name, name))(parameters)
+    prepared: quantized_weight.ScaledWeight | quantized_weight.PackedWeight
+    prepared = getattr(quantized_weight, "prepare_" + {"int4_zero_point": "int4_group"}.get(name, name))(parameters)
+    return prepared
 
 
 def random_weight(name: str) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -42,7 +44,7 @@ def test_agrees_with_all_experts_on_all_tokens(
     x, logits = torch.randn(tokens, 20).to(dtype), torch.randn(tokens, experts)
     gate_up, down = torch.randn(experts, 26, 20).to(dtype) / 4, torch.randn(experts, 20, 13).to(dtype) / 4
     biases = (torch.randn(experts, 26).to(dtype), torch.randn(experts, 20).to(dtype)) if biased else None
-    given = {} if biases is None else {"gate_up_bias": biases[0], "down_bias": biases[1]}
+    given: dict[str, Any] = {} if biases is None else {"gate_up_bias": biases[0], "down_bias": biases[1]}
     out = fused_moe(x, logits, gate_up, down, top_k=top_k, renormalize=True, scaling=1.5, **given)
     probabilities = torch.softmax(logits.double(), -1)
     best = probabilities.sort(dim=-1, descending=True).values[:, top_k - 1, None]

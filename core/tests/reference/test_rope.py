@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -15,9 +16,9 @@ from llmk.reference.rope import cos_sin_cache, rope
 from llmk.reference.rope_scaling import inverse_frequencies
 
 
-def parameters(kind: str, draw: random.Random, head_dim: int) -> dict:
+def parameters(kind: str, draw: random.Random, head_dim: int) -> dict[str, Any]:
     """A random config of one kind, with optional keys there or not."""
-    result = {"rope_type": kind, "rope_theta": draw.choice([1e4, 5e5, 1e6])}
+    result: dict[str, Any] = {"rope_type": kind, "rope_theta": draw.choice([1e4, 5e5, 1e6])}
     if draw.random() < 0.5:
         result["partial_rotary_factor"] = draw.choice([0.25, 0.5, 0.75])
     original = draw.choice([256, 1000, 4096])
@@ -45,7 +46,7 @@ def parameters(kind: str, draw: random.Random, head_dim: int) -> dict:
     return result
 
 
-def config(rope_parameters: dict, head_dim: int, trained: int) -> LlamaConfig:
+def config(rope_parameters: dict[str, Any], head_dim: int, trained: int) -> LlamaConfig:
     return LlamaConfig(
         hidden_size=2 * head_dim,
         num_attention_heads=2,
@@ -159,7 +160,7 @@ def test_inputs_are_left_alone_and_may_be_views() -> None:
     torch.manual_seed(0)
     joined = torch.randn(4, 5 * 16)
     before = joined.clone()
-    q, k, _ = (part.unflatten(1, (-1, 16)) for part in joined.split([48, 16, 16], dim=1))
+    q, k, _ = (part.unflatten(1, (-1, 16)) for part in torch.split(joined, [48, 16, 16], dim=1))
     table = cos_sin_cache({}, 16, 8, 1e4)
     out = rope(q, k, torch.arange(4), table)
     expected = rope(q.contiguous(), k.contiguous(), torch.arange(4), table)

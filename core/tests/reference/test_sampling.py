@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -136,13 +138,14 @@ def test_sampling_leaves_the_logits_alone() -> None:
 @pytest.mark.parametrize("min_p", [0.0, 0.05])
 def test_truncation_agrees_with_transformers(vocab: int, top_k: int, top_p: float, min_p: float) -> None:
     logits = spread(4, vocab)
+    ids: Any = None
     expected = logits.clone()
     if top_k:
-        expected = TopKLogitsWarper(top_k)(None, expected)
+        expected = TopKLogitsWarper(top_k)(ids, expected)
     if top_p < 1:
-        expected = TopPLogitsWarper(top_p)(None, expected)
+        expected = TopPLogitsWarper(top_p)(ids, expected)
     if min_p:
-        expected = MinPLogitsWarper(min_p)(None, expected)
+        expected = MinPLogitsWarper(min_p)(ids, expected)
     out = mask_top_k_top_p_min_p(
         logits, torch.full((4,), top_k), torch.full((4,), top_p), torch.full((4,), min_p) if min_p else None
     )

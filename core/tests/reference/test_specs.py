@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module
+from typing import Any
 
 import pluggy
 import pytest
@@ -95,7 +96,7 @@ def test_one_linear_kernel_serves_each_format(weight_format: str) -> None:
 
 
 def test_moe_says_which_activations_and_formats_it_lacks() -> None:
-    facts = {"num_experts": 4, "top_k": 2, "hidden_size": 8, "intermediate_size": 8}
+    facts: dict[str, Any] = {"num_experts": 4, "top_k": 2, "hidden_size": 8, "intermediate_size": 8}
     spec = next(spec for spec in SPECS if spec.kind == "moe")
     assert spec.supports(MoEQuery(platform=FACTS, site="moe", dtype="float32", **facts))
     query = MoEQuery(platform=FACTS, site="moe", dtype="float32", activation="relu", weight_format="mxfp4", **facts)
