@@ -80,7 +80,7 @@ def find_leaf(path: Path) -> Leaf | None:
 
 def split(path: str) -> Path:
     """Splits a dotted path. Below a table of sites, what is left is one key, since sites may contain dots."""
-    parts = tuple(path.split("."))
+    parts = canonical(tuple(path.split(".")))
     if parts[:1] == ("plugin",):
         return parts
     for length in range(1, len(parts)):
@@ -88,6 +88,13 @@ def split(path: str) -> Path:
         if leaf is not None and leaf.is_open:
             return (*parts[:length], ".".join(parts[length:]))
     return parts
+
+
+def canonical(path: Path) -> Path:
+    """The path with a plugin's name as the environment can spell it: lower case, with underscores."""
+    if path[:1] != ("plugin",) or len(path) < 2:
+        return path
+    return ("plugin", path[1].lower().replace("-", "_"), *path[2:])
 
 
 def join(path: Path) -> str:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from llmk.api.config import Default
 from llmk.api.errors import ConfigError
 from llmk.config.schema import Config
-from llmk.config.schema_tree import Path, join, leaves, parse_text, split
+from llmk.config.schema_tree import Path, canonical, join, leaves, parse_text, split
 from llmk.config.sources import (
     FILE_NAME,
     Entry,
@@ -72,17 +72,20 @@ class Settings:
         ``schemas`` has an entry for every installed plugin, ``None`` where it takes no configuration. Raises
         ConfigError.
         """
-        names = {name.lower().replace("-", "_"): name for name in schemas}
+        written = {canonical(("plugin", name))[1]: values for name, values in self.config.plugin.items()}
         sections: dict[str, dict[str, Any]] = {}
-        for written, values in self.config.plugin.items():
-            name = names.get(written.lower().replace("-", "_"), "")
-            schema = schemas.get(name)
-            if schema is None:
-                raise self._no_section(written, name, sorted(schemas))
-            sections[name] = self._validate_section(written, values, schema)
         for name, schema in schemas.items():
-            if schema is not None and name not in sections:
-                sections[name] = self._validate_section(name, {}, schema)
+            values = written.pop(canonical(("plugin", name))[1], {})
+            if schema is not None:
+                sections[name] = self._validate_section(name, values, schema)
+            elif values:
+                origin = self._origin(("plugin", name))
+                raise ConfigError(f"plugin {name!r} takes no configuration, but [plugin.{name}] is set by {origin}")
+        for name in written:
+            raise ConfigError(
+                f"[plugin.{name}] is set by {self._origin(('plugin', name))}, but no plugin of that name is installed",
+                hint=f"installed plugins: {', '.join(sorted(schemas)) or 'none'}; `llmk plugins` lists them",
+            )
         return Settings(self.config.model_copy(update={"plugin": sections}), self.user, self.checkpoint, self.plugins)
 
     def _validate_section(self, name: str, values: Mapping[str, Any], schema: type[BaseModel]) -> dict[str, Any]:
@@ -96,16 +99,8 @@ class Settings:
         except ValidationError as error:
             raise _bad_values(error, ("plugin", name), self._origin, list(fields)) from error
 
-    def _no_section(self, written: str, name: str, known: list[str]) -> ConfigError:
-        origin = self._origin(("plugin", written))
-        if name:
-            return ConfigError(f"plugin {name!r} takes no configuration, but [plugin.{written}] is set by {origin}")
-        return ConfigError(
-            f"[plugin.{written}] is set by {origin}, but no plugin of that name is installed",
-            hint=f"installed plugins: {', '.join(known) or 'none'}; `llmk plugins` lists them",
-        )
-
     def _origin(self, path: Path) -> Origin:
+        path = canonical(path)
         for layer in (*self.user, self.checkpoint, self.plugins):
             if path in layer:
                 return layer[path].origin

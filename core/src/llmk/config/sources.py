@@ -9,7 +9,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from llmk.api.errors import ConfigError
-from llmk.config.schema_tree import Path, find_leaf, join, leaves, nearest, parse_text, split
+from llmk.config.schema_tree import Path, canonical, find_leaf, join, leaves, nearest, parse_text, split
 
 ENVIRONMENT_PREFIX = "LLMK__"
 FILE_NAME = "llmk.toml"
@@ -75,7 +75,7 @@ def from_file(file: FilePath) -> Layer:
     entries = []
     for path, value in _flatten(data):
         known = [line for start, line in lines if path[: len(start)] == start]
-        entries.append((path, value, Origin("file", f"{file.name}:{known[-1] if known else 1}")))
+        entries.append((canonical(path), value, Origin("file", f"{file.name}:{known[-1] if known else 1}")))
     return _layer(entries)
 
 
