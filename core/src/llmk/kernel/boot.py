@@ -54,6 +54,14 @@ def boot(settings: Settings, *, on: str | None = None, verify: bool = True, host
     return Boot(settings, registry, checkpoint, facts, platform_facts, plan)
 
 
+def verified(boot: Boot) -> Boot:
+    """``boot``, made without ``verify``, with a plan whose winners can all be imported in this process."""
+    if not dict(_broken_winners(boot.plan)):
+        return boot
+    plan = _resolve(boot.registry, boot.settings.config, boot.checkpoint, boot.facts, boot.platform_facts, True)
+    return replace(boot, plan=plan)
+
+
 def apply_defaults(
     settings: Settings,
     registry: Registry,
