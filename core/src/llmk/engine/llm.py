@@ -132,7 +132,8 @@ class LLM:
             with progress:
                 for job, delta in _stepped(self._core, open_sequences):
                     job.add(delta)
-                    progress.update(delta.finish_reason is not None)
+                    if delta.finish_reason is not None:
+                        progress.update()
         finally:
             self._core.abort(open_sequences)
         return [job.output for job in jobs]

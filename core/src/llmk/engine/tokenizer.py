@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import tokenizers
 from tokenizers import AddedToken
-from tokenizers.processors import TemplateProcessing
 
 from llmk.api import CheckpointError
 from llmk.engine.chat_template import ChatTemplates, Message
@@ -53,7 +52,7 @@ class Tokenizer:
         templates = _templates(path, config)
         if chat_template:
             templates = {"default": _read_text(Path(chat_template).expanduser())}
-        _apply_special_tokens(backend, config, named)
+        _add_missing_tokens(backend, config, named)
         eos = _eos_token_ids(checkpoint, backend.token_to_id(named["eos_token"]) if "eos_token" in named else None)
         return cls(backend, ChatTemplates(templates, named), eos)
 
@@ -126,9 +125,9 @@ def _convert_with_transformers(path: Path, config: Mapping[str, Any]) -> tokeniz
     return backend
 
 
-def _apply_special_tokens(backend: tokenizers.Tokenizer, config: Mapping[str, Any], named: Mapping[str, str]) -> None:
-    """What ``tokenizer_config.json`` adds to ``tokenizer.json``: tokens, and whether texts begin with bos or end with
-    eos.
+def _add_missing_tokens(backend: tokenizers.Tokenizer, config: Mapping[str, Any], named: Mapping[str, str]) -> None:
+    """Adds the tokens that only ``tokenizer_config.json`` knows. What goes around a text is said by
+    ``tokenizer.json``.
     """
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
     declared: Mapping[str, Mapping[str, Any]] = config.get("added_tokens_decoder") or {}
@@ -140,13 +139,6 @@ def _apply_special_tokens(backend: tokenizers.Tokenizer, config: Mapping[str, An
             backend.add_tokens([AddedToken(token["content"], **options)])
     special = [AddedToken(text, special=True, normalized=False) for text in named.values() if text not in known]
     backend.add_special_tokens(special)
-    if "add_bos_token" in config or "add_eos_token" in config:
-        around = [named.get(f"{end}_token") if config.get(f"add_{end}_token") else None for end in ("bos", "eos")]
-        template = [around[0] or "", "$A", around[1] or ""]
-        backend.post_processor = TemplateProcessing(
-            single=[part for part in template if part],
-            special_tokens=[(text, backend.token_to_id(text)) for text in around if text],
-        )
 
 
 def _templates(path: Path, config: Mapping[str, Any]) -> dict[str, str]:
