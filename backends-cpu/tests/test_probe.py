@@ -71,7 +71,11 @@ def test_cores_count_once_whatever_threads_they_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "files",
     [
-        {"/proc/self/cgroup": "0::/pod/box\n", "/sys/fs/cgroup/pod/cpu.max": "150000 100000\n", "/sys/fs/cgroup/cpu.max": "max 100000\n"},
+        {
+            "/proc/self/cgroup": "0::/pod/box\n",
+            "/sys/fs/cgroup/pod/cpu.max": "150000 100000\n",
+            "/sys/fs/cgroup/cpu.max": "max 100000\n",
+        },
         {
             "/proc/self/cgroup": "3:cpu,cpuacct:/box\n2:memory:/\n",
             "/sys/fs/cgroup/cpu,cpuacct/box/cpu.cfs_quota_us": "150000\n",
@@ -80,7 +84,7 @@ def test_cores_count_once_whatever_threads_they_run(tmp_path: Path) -> None:
             "/sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000\n",
         },
     ],
-)  # fmt: skip
+)
 def test_a_quota_limits_threads_in_both_hierarchies(tmp_path: Path, files: dict[str, str]) -> None:
     found = cores(x86(tmp_path, AVX2, {"/proc/self/status": "Cpus_allowed_list:\t0-7\n", **files}))
     assert (found.physical, found.quota, found.advised_threads) == (8, 1.5, 1)
