@@ -37,6 +37,7 @@ def serve(settings: Settings, ready: Ready) -> None:
     config = settings.config.server
     level = config.log_level.upper()
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     with bind(config.host, config.port) as listener:
         asyncio.run(_run(settings, listener, ready))
 
