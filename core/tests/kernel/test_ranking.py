@@ -1,0 +1,131 @@
+"""Who wins, for every range of token counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmk.api import KernelSpec, SelectionError, Tier, TokenBand
+from llmk.kernel.discovery import Plugin
+from llmk.kernel.ranking import END, Candidate, Misfit, Ranking
+from llmk.kernel.registry import Registered
+
+
+def kernel(name: str, tier: Tier = Tier.NATIVE, *bands: TokenBand, layout: str = "plain", score: int = 0) -> Candidate:
+    spec = KernelSpec(
+        id=name,
+        kind="linear",
+        implementation="m:f",
+        tier=tier,
+        bands=bands or (TokenBand(),),
+        layout=layout,
+        score=score,
+    )
+    return Registered(spec, Plugin(name.partition(".")[0], f"{name.partition('.')[0]}-wheel", "1.0"), "linear")
+
+
+def ranking(*, pin: str = "", prefer: tuple[str, ...] = (), measured: dict[str, float] | None = None) -> Ranking:
+    return Ranking(
+        "up",
+        "[select.linear]",
+        pin,
+        prefer,
+        measured or {},
+        lambda candidate: candidate.plugin.name != "stranger",
+        one_layout=True,
+    )
+
+
+def laid_out(rules: Ranking, *able: Candidate) -> list[tuple[int, int, str]]:
+    return [(slot.start, slot.stop, slot.winner.spec.id) for slot in rules.lay_out(able)]
+
+
+REFERENCE = kernel("reference.r", Tier.REFERENCE)
+NATIVE = kernel("a.n")
+VENDOR = kernel("a.v", Tier.VENDOR)
+STRANGER = kernel("stranger.s", Tier.VENDOR, score=9)
+
+
+@pytest.mark.parametrize(
+    ("rules", "able", "winner", "why"),
+    [
+        (ranking(), [REFERENCE], "reference.r", "only candidate"),
+        (ranking(), [REFERENCE, NATIVE, VENDOR], "a.v", "tier vendor"),
+        (ranking(), [NATIVE, kernel("b.n", score=1)], "b.n", "best score in tier native"),
+        (ranking(), [NATIVE, kernel("b.n", Tier.NATIVE, TokenBand(score=2))], "b.n", "best score in tier native"),
+        (ranking(measured={"a.n": 0.5, "a.v": 0.7}), [REFERENCE, NATIVE, VENDOR], "a.n", "measured fastest (0.5)"),
+        (ranking(measured={"stranger.s": 0.5}), [STRANGER, VENDOR], "stranger.s", "measured fastest (0.5)"),
+        (
+            ranking(prefer=("z.z", "reference.r"), measured={"a.n": 0.5}),
+            [REFERENCE, NATIVE],
+            "reference.r",
+            "preferred by [select.linear] prefer",
+        ),
+        (ranking(pin="a.n", prefer=("a.v",)), [NATIVE, VENDOR], "a.n", "pinned by [select.linear] use"),
+        (ranking(), [STRANGER, REFERENCE], "reference.r", "only candidate that the platform vouches for"),
+        (ranking(prefer=("stranger.s",)), [STRANGER, VENDOR], "stranger.s", "preferred by [select.linear] prefer"),
+        (ranking(), [STRANGER], "stranger.s", "only candidate"),
+    ],
+)
+def test_winner(rules: Ranking, able: list[Candidate], winner: str, why: str) -> None:
+    for order in (able, able[::-1]):
+        (slot,) = rules.lay_out(order)
+        assert (slot.start, slot.stop, slot.winner.spec.id, slot.why) == (1, END, winner, why)
+
+
+def test_tie_names_both_wheels_and_the_line_that_settles_it() -> None:
+    with pytest.raises(SelectionError) as caught:
+        ranking().lay_out([NATIVE, kernel("b.n"), REFERENCE])
+    for part in ("a.n of a-wheel 1.0", "b.n of b-wheel 1.0", "'up'", "[select.linear]", 'prefer = ["b.n"]'):
+        assert part in str(caught.value)
+    ranking(prefer=("b.n",)).lay_out([NATIVE, kernel("b.n"), REFERENCE])
+
+
+def test_a_better_candidate_hides_a_tie_below_it() -> None:
+    assert laid_out(ranking(), VENDOR, NATIVE, kernel("b.n")) == [(1, END, "a.v")]
+
+
+def test_pieces_follow_the_bands() -> None:
+    small = kernel("a.small", Tier.VENDOR, TokenBand(1, 17))
+    large = kernel("a.large", Tier.VENDOR, TokenBand(513))
+    assert laid_out(ranking(), REFERENCE, small, large) == [
+        (1, 17, "a.small"),
+        (17, 513, "reference.r"),
+        (513, END, "a.large"),
+    ]
+
+
+def test_scores_of_bands_decide_range_by_range_and_equal_neighbours_merge() -> None:
+    one = kernel("a.one", Tier.NATIVE, TokenBand(1, 8, score=2), TokenBand(8, 64, score=1), TokenBand(64, score=3))
+    two = kernel("a.two", Tier.NATIVE, TokenBand(1, 64, score=0), TokenBand(64, 99, score=5), TokenBand(99, score=0))
+    assert laid_out(ranking(), one, two) == [(1, 64, "a.one"), (64, 99, "a.two"), (99, END, "a.one")]
+
+
+def test_pieces_share_the_layout_of_the_one_that_serves_one_token() -> None:
+    packed = kernel("a.packed", Tier.VENDOR, TokenBand(1, 65), layout="packed")
+    packed_slow = kernel("a.slow", Tier.PORTABLE, layout="packed")
+    assert laid_out(ranking(), packed, packed_slow, NATIVE) == [(1, 65, "a.packed"), (65, END, "a.slow")]
+
+
+def test_layout_that_leaves_a_gap_is_set_aside() -> None:
+    packed = kernel("a.packed", Tier.VENDOR, TokenBand(1, 65), layout="packed")
+    with pytest.raises(Misfit) as caught:
+        ranking().lay_out([packed, NATIVE])
+    assert caught.value.ids == {"a.packed"}
+    assert "token counts from 65" in str(caught.value.reason)
+
+
+def test_pin_decides_the_layout_and_holds_where_it_is_offered() -> None:
+    pinned = kernel("a.big", Tier.REFERENCE, TokenBand(64), layout="packed")
+    rest = kernel("a.rest", Tier.PORTABLE, layout="packed")
+    assert laid_out(ranking(pin="a.big"), pinned, rest, VENDOR) == [(1, 64, "a.rest"), (64, END, "a.big")]
+
+
+def test_losers_are_told_why_and_which_line_would_choose_them() -> None:
+    packed = kernel("a.packed", Tier.NATIVE, layout="packed")
+    rules = ranking()
+    slots = rules.lay_out([VENDOR, NATIVE, packed, STRANGER])
+    codes = {c.spec.id: rules.loser(c, slots) for c in (NATIVE, packed, STRANGER)}
+    assert [reason.code for reason in codes.values()] == ["outranked", "layout", "not_vouched"]
+    for id, reason in codes.items():
+        assert f'[select.linear] prefer = ["{id}"]' in reason.hint
+    assert '[plugins] trust = ["stranger-wheel"]' in codes["stranger.s"].hint
