@@ -2,9 +2,9 @@
 
     python benchmarks/decode.py --shape qwen3-0.6b --dtype bfloat16 --rounds 3
 
-Each engine runs alone in a process of its own, in turn, several rounds over, so that a noisy machine disturbs both alike. What is
-reported is each engine's median time per output token and the ratio of the two. The floor is the weights' bytes over the bandwidth
-of a large copy, measured at the start.
+Each engine runs alone in a process of its own, in turn, several rounds over, so that a noisy machine disturbs both
+alike. What is reported is each engine's median time per output token and the ratio of the two. The floor is the
+weights' bytes over the bandwidth of a large copy, measured at the start.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ def run_transformers(model: str, dtype: str, threads: int) -> float:
 
 
 def run_llmk(model: str, dtype: str, threads: int) -> float:
-    """Milliseconds per output token of ``LLM.generate``; prefix caching is off, so that every prefill is a whole one."""
+    """Milliseconds per output token of ``LLM.generate``; prefix caching is off, so that every prefill is a whole
+    one."""
     from llmk import LLM, SamplingParams
 
     prompt = list(range(1000, 1000 + PROMPT))

@@ -1,7 +1,7 @@
 """llmk: a plugin-registry microkernel that serves large language models.
 
-``from llmk import LLM, SamplingParams`` is the embedded Python API; everything else is reached through its own package. Nothing
-heavy is imported until it is used, so that ``import llmk`` stays quick and needs no torch.
+``from llmk import LLM, SamplingParams`` is the embedded Python API; everything else is reached through its own package.
+Nothing heavy is imported until it is used, so that ``import llmk`` stays quick and needs no torch.
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ def test_a_named_size_is_honoured_or_refused() -> None:
 
 
 def test_a_pool_too_small_for_one_request_says_which_length_would_fit() -> None:
-    with pytest.raises(NotEnoughMemory, match=r"needs 64 blocks \(1\.0 GiB\) for one request of 1024 tokens, and 10 fit") as e:
+    expected = r"needs 64 blocks \(1\.0 GiB\) for one request of 1024 tokens, and 10 fit"
+    with pytest.raises(NotEnoughMemory, match=expected) as e:
         plan_cache(config(memory_gib=0.16), 1024, 16 << 20, 1 << 30)
     assert "--max-model-len to 160 or less" in str(e.value)
 

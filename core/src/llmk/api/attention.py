@@ -31,13 +31,15 @@ class CacheLayout:
 class AttentionStep:
     """One step's index tensors for one cache group, on the device.
 
-    Requests lie one after the other along the token axis. Counts may be padded for graph capture; the true ones are given apart.
+    Requests lie one after the other along the token axis. Counts may be padded for graph capture; the true ones are
+    given apart.
 
     Attributes:
         query_start: int32 ``[requests + 1]``, first token row of each request; the last entry is the number of tokens.
         seq_lens: int32 ``[requests]``, tokens in the cache after this step's are written.
         block_table: int32 ``[requests, max_blocks]``, block ids of each request in order.
-        slot_mapping: int64 ``[tokens]``, ``block id * block_size + offset`` of each token's own slot; -1 writes nothing.
+        slot_mapping: int64 ``[tokens]``, ``block id * block_size + offset`` of each token's own slot; -1 writes
+            nothing.
         num_requests, num_tokens: the true counts.
         max_query_len, max_seq_len: upper bounds known on the host, passed in and never derived from tensors.
     """
@@ -53,7 +55,8 @@ class AttentionStep:
 
 
 class AttentionBackend(Protocol):
-    """Attention of all layers that share one :class:`~llmk.api.query.AttentionQuery`. One instance per query and device.
+    """Attention of all layers that share one :class:`~llmk.api.query.AttentionQuery`. One instance per query and
+    device.
 
     The cache is written by :meth:`write` alone, apart from :meth:`run`, so that a fused op may do the writing instead.
     """
@@ -71,7 +74,8 @@ class AttentionBackend(Protocol):
         ...
 
     def write(self, key: torch.Tensor, value: torch.Tensor, cache: torch.Tensor, meta: Any) -> None:
-        """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``) in ``cache`` at the step's slots, in place."""
+        """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``) in ``cache`` at the step's slots, in
+        place."""
         ...
 
     def run(

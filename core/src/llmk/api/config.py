@@ -8,7 +8,8 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """A plugin's default for the value at ``path`` (``"cache.block_size"``), and why. Anything the user sets wins over it."""
+    """A plugin's default for the value at ``path`` (``"cache.block_size"``), and why. Anything the user sets wins over
+    it."""
 
     path: str
     value: Any

@@ -21,7 +21,8 @@ class ReasoningDelta:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallStart:
-    """Call number ``index`` (from 0, in order of appearance) begins. ``id`` is what the dialect wrote, if it writes one."""
+    """Call number ``index`` (from 0, in order of appearance) begins. ``id`` is what the dialect wrote, if it writes
+    one."""
 
     index: int
     name: str

@@ -1,7 +1,8 @@
 """What a model is made of, told without building it: the sites that need a kernel, and what they look like.
 
-A model plugin's ``describe(checkpoint)`` returns :class:`ModelFacts`; the resolver turns each site into a query. A *site* is a place
-in the model that binds one kernel (``"qkv"``, ``"attention"``, ``"add_rms_norm"``); all layers with equal facts share it.
+A model plugin's ``describe(checkpoint)`` returns :class:`ModelFacts`; the resolver turns each site into a query. A
+*site* is a place in the model that binds one kernel (``"qkv"``, ``"attention"``, ``"add_rms_norm"``); all layers with
+equal facts share it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The hook specs. A plugin implements any of them, as module functions marked with :data:`llmk.api.hookimpl`.
 
-Hooks run at start-up only, never on the token path. Each returns a list of frozen specs (or an iterable of them); what they name is
-imported only when it wins.
+Hooks run at start-up only, never on the token path. Each returns a list of frozen specs (or an iterable of them); what
+they name is imported only when it wins.
 """
 
 from __future__ import annotations
@@ -95,13 +95,15 @@ def llmk_io_processors() -> Iterable[IOProcessorSpec]:
 
 @hookspec
 def llmk_config_defaults(platform: PlatformFacts, model: ModelFacts | None) -> Iterable[Default]:
-    """The early phase: defaults for this platform and model, before anything is resolved. The user's values win over them."""
+    """The early phase: defaults for this platform and model, before anything is resolved. The user's values win over
+    them."""
     return ()
 
 
 @hookspec
 def llmk_check_config(config: object, platform: PlatformFacts) -> Iterable[Problem]:
-    """The late phase: problems of the final configuration on this platform. ``config`` is the frozen ``llmk.config.Config``."""
+    """The late phase: problems of the final configuration on this platform. ``config`` is the frozen
+    ``llmk.config.Config``."""
     return ()
 
 

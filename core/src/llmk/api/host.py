@@ -15,7 +15,8 @@ from llmk.api.verdict import Verdict
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a platform's probe reads. ``root`` stands in front of every path, so that a fixture tree can play a machine."""
+    """What a platform's probe reads. ``root`` stands in front of every path, so that a fixture tree can play a
+    machine."""
 
     root: Path = Path("/")
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))

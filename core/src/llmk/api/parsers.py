@@ -1,8 +1,8 @@
 """The contract of reasoning and tool parsers: incremental state machines over text.
 
 One instance serves one choice of one request. The complete answer is the fold of the incremental one, so streaming and
-non-streaming can't disagree. A parser must give the same fold for any chunking of the same text, must never raise on hostile text,
-must run in linear time, and holds back no more text than could still turn out to be a marker.
+non-streaming can't disagree. A parser must give the same fold for any chunking of the same text, must never raise on
+hostile text, must run in linear time, and holds back no more text than could still turn out to be a marker.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from llmk.api.events import Event
 class ParserContext:
     """What a parser may know of its request.
 
-    ``prompt_tail`` is the end of the rendered prompt (up to 256 characters): it tells whether the template already opened a block
-    of reasoning. ``thinking`` is the request's own switch, ``None`` where it set none. ``tools`` are the request's tools as OpenAI
-    function objects (``{"name", "description", "parameters"}``). ``template_options`` are the chat template's keyword arguments.
+    ``prompt_tail`` is the end of the rendered prompt (up to 256 characters): it tells whether the template already
+    opened a block of reasoning. ``thinking`` is the request's own switch, ``None`` where it set none. ``tools`` are the
+    request's tools as OpenAI function objects (``{"name", "description", "parameters"}``). ``template_options`` are the
+    chat template's keyword arguments.
     """
 
     prompt_tail: str = ""
@@ -30,7 +31,8 @@ class ParserContext:
 
 
 class ReasoningParser(Protocol):
-    """Splits model text into :class:`ReasoningDelta` and :class:`TextDelta`. Text deltas go on to the tool parser, if there is one."""
+    """Splits model text into :class:`ReasoningDelta` and :class:`TextDelta`. Text deltas go on to the tool parser, if
+    there is one."""
 
     def __init__(self, context: ParserContext) -> None: ...
 

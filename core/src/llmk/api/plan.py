@@ -1,6 +1,7 @@
 """The plan: every choice that was made, by whom, why, and what was turned down. Frozen and serialisable.
 
-The launcher resolves it once; every worker loads exactly this plan. ``llmk explain``, the start-up table and ``GET /v1/plan`` print it.
+The launcher resolves it once; every worker loads exactly this plan. ``llmk explain``, the start-up table and ``GET
+/v1/plan`` print it.
 """
 
 from __future__ import annotations
@@ -71,8 +72,8 @@ class Choice:
 class Plan:
     """All choices for one model on one platform.
 
-    ``choices`` are keyed by kind and site. ``wheels`` maps every distribution that takes part to its version; a worker checks that
-    it runs the same. ``warnings`` are what a user must be told: candidates skipped, defaults overridden.
+    ``choices`` are keyed by kind and site. ``wheels`` maps every distribution that takes part to its version; a worker
+    checks that it runs the same. ``warnings`` are what a user must be told: candidates skipped, defaults overridden.
     """
 
     platform: PlatformFacts
@@ -104,7 +105,8 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of all that decides what runs: machine, model, wheels, dtype and choices, but not the reasons for them.
+        """A hash of all that decides what runs: machine, model, wheels, dtype and choices, but not the reasons for
+        them.
 
         It keys caches of what was compiled or measured.
         """

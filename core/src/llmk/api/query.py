@@ -15,8 +15,9 @@ from llmk.api.platform import PlatformFacts
 class Query:
     """Base of all queries.
 
-    ``platform`` are the facts of the machine that is planned for, ``site`` the place in the model, ``dtype`` the engine's dtype
-    (the only one: no model or kernel reads the checkpoint's), ``deterministic`` whether batch invariance is asked for.
+    ``platform`` are the facts of the machine that is planned for, ``site`` the place in the model, ``dtype`` the
+    engine's dtype (the only one: no model or kernel reads the checkpoint's), ``deterministic`` whether batch invariance
+    is asked for.
     """
 
     kind: ClassVar[str] = ""
@@ -47,7 +48,8 @@ class AttentionQuery(Query):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearQuery(Query):
-    """``y = x @ weight.T + bias``, the weight stored in ``weight_format`` (``"plain"``, or a quantization method's format)."""
+    """``y = x @ weight.T + bias``, the weight stored in ``weight_format`` (``"plain"``, or a quantization method's
+    format)."""
 
     kind: ClassVar[str] = "linear"
 
@@ -76,7 +78,8 @@ class OpQuery(Query):
     """An op by name.
 
     ``attention`` and ``cache_layout`` name the backend chosen at the op's attention site and its layout, ``linear`` and
-    ``weight_layout`` the kernel chosen at its linear site and what that keeps its weight in, where the op has such a site.
+    ``weight_layout`` the kernel chosen at its linear site and what that keeps its weight in, where the op has such a
+    site.
     """
 
     kind: ClassVar[str] = "op"
@@ -110,7 +113,8 @@ def ask_of(query_type: type[Q], facts: object, **values: Any) -> Q:
 def site_queries(
     facts: ModelFacts, *, block_size: int, cache_dtype: str, weight_format: str = "plain", **common: Any
 ) -> list[Query]:
-    """What the attention, linear and MoE sites of a model ask. ``common`` are the fields of :class:`Query` but ``site``.
+    """What the attention, linear and MoE sites of a model ask. ``common`` are the fields of :class:`Query` but
+    ``site``.
 
     ``weight_format`` is that of the sites that the facts call quantizable.
     """

@@ -45,8 +45,9 @@ class Tier(IntEnum):
 class Needs:
     """What a kernel needs of a machine, declared. Empty means: nothing.
 
-    ``platforms``: names, any of which will do. ``features``: all of them. ``min_arch``: least ``arch_version`` per ``arch_family``; a
-    family that is not named is refused. ``dtypes``: engine dtypes, any. ``packages``: PEP 508 requirements, all of them.
+    ``platforms``: names, any of which will do. ``features``: all of them. ``min_arch``: least ``arch_version`` per
+    ``arch_family``; a family that is not named is refused. ``dtypes``: engine dtypes, any. ``packages``: PEP 508
+    requirements, all of them.
     """
 
     platforms: tuple[str, ...] = ()
@@ -72,13 +73,15 @@ class KernelSpec(_Checked):
     The ``implementation`` is, by kind:
 
     - attention: a class that follows :class:`~llmk.api.attention.AttentionBackend`;
-    - linear: ``f(x, weight, bias) -> y``, ``x`` ``[tokens, in_features]``; ``weight`` is what ``prepare`` made of the parameters, where there is one;
+    - linear: ``f(x, weight, bias) -> y``, ``x`` ``[tokens, in_features]``; ``weight`` is what ``prepare`` made of the
+      parameters, where there is one;
     - moe: ``f(x, router_logits, weights, ...)``, see ``llmk.reference.moe``;
     - op: the function that ``llmk.reference`` documents under the op's name.
 
-    An op with ``parts`` is composite: its implementation is a factory that takes a mapping of part name to bound callable and
-    returns the op. Each part is an op of its own, selected in turn, but for two names that stand for what was already chosen at
-    the op's own sites: ``"attention.write"`` is the write method of its attention backend, ``"linear"`` its linear kernel.
+    An op with ``parts`` is composite: its implementation is a factory that takes a mapping of part name to bound
+    callable and returns the op. Each part is an op of its own, selected in turn, but for two names that stand for what
+    was already chosen at the op's own sites: ``"attention.write"`` is the write method of its attention backend,
+    ``"linear"`` its linear kernel.
     """
 
     id: str
@@ -95,9 +98,11 @@ class KernelSpec(_Checked):
     """Matches the query's shape; pure, torch-free. ``needs`` is checked apart from it."""
     bands: tuple[TokenBand, ...] = (TokenBand(),)
     prepare: str = ""
-    """For linear and MoE: ``"module:attribute"`` of ``f(parameters: dict[str, Tensor]) -> prepared``, run once after loading."""
+    """For linear and MoE: ``"module:attribute"`` of ``f(parameters: dict[str, Tensor]) -> prepared``, run once after
+    loading."""
     layout: str = "plain"
-    """Attention: the cache layout's name. Linear and MoE: what ``prepare`` makes, by name; pieces of one site share it."""
+    """Attention: the cache layout's name. Linear and MoE: what ``prepare`` makes, by name; pieces of one site share
+    it."""
     parts: tuple[str, ...] = ()
     deterministic: bool = False
     """Whether a row's result is independent of what else is in the batch."""
@@ -125,7 +130,8 @@ class KernelSpec(_Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformSpec(_Checked):
-    """A platform. ``probe`` must not initialise the device. ``known`` are facts for planning for a machine that is not here."""
+    """A platform. ``probe`` must not initialise the device. ``known`` are facts for planning for a machine that is not
+    here."""
 
     id: str
     name: str
@@ -157,8 +163,9 @@ class QuantizationSpec(_Checked):
 class ModelSpec(_Checked):
     """A model family.
 
-    ``describe`` names ``f(checkpoint: Checkpoint) -> ModelFacts``, torch-free. ``implementation`` names a class that follows
-    ``llmk.nn.Model``. ``architectures`` are values of ``config.json``'s; ``"*"`` claims what no other spec does.
+    ``describe`` names ``f(checkpoint: Checkpoint) -> ModelFacts``, torch-free. ``implementation`` names a class that
+    follows ``llmk.nn.Model``. ``architectures`` are values of ``config.json``'s; ``"*"`` claims what no other spec
+    does.
     """
 
     id: str
@@ -171,7 +178,8 @@ class ModelSpec(_Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParserSpec(_Checked):
-    """A reasoning or tool parser, by the hook that returns it. ``claims`` recognises checkpoints that speak its dialect."""
+    """A reasoning or tool parser, by the hook that returns it. ``claims`` recognises checkpoints that speak its
+    dialect."""
 
     id: str
     name: str

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 class Reason:
     """One fact that speaks against a candidate.
 
-    ``code`` is stable and machine-readable (``missing_feature``, ``dtype``, ``head_dim``, ``package_missing``, ``import_failed``,
-    ``disabled``, ``avoided``, …), ``wanted`` is what the query or the candidate asks for, ``found`` what there is.
+    ``code`` is stable and machine-readable (``missing_feature``, ``dtype``, ``head_dim``, ``package_missing``,
+    ``import_failed``, ``disabled``, ``avoided``, …), ``wanted`` is what the query or the candidate asks for, ``found``
+    what there is.
     """
 
     code: str

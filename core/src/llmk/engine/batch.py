@@ -1,4 +1,5 @@
-"""The batch: what the device keeps of every running request from one step to the next. A step plan changes it; nothing rebuilds it."""
+"""The batch: what the device keeps of every running request from one step to the next. A step plan changes it; nothing
+rebuilds it."""
 
 from __future__ import annotations
 
@@ -49,9 +50,7 @@ class Batch:
         self.tokens = torch.zeros(num_slots, max_len + 1, dtype=torch.int32, device=device)
         self.computed = torch.zeros(num_slots, dtype=torch.int64, device=device)
         width = -(-(max_len + 1) // block_size)
-        self.block_tables = [
-            torch.zeros(num_slots, width, dtype=torch.int32, device=device) for _ in range(num_groups)
-        ]
+        self.block_tables = [torch.zeros(num_slots, width, dtype=torch.int32, device=device) for _ in range(num_groups)]
         self._update_rows = build.kernel("op", "update_rows")
         self._build_step = build.kernel("op", "build_step")
         self._map_slots = build.kernel("op", "map_slots")
@@ -89,7 +88,8 @@ class Batch:
         return LaidOutStep(tensors, attention, device_slots, sample_rows, indices, [slots[i] for i in sampled])
 
     def append(self, slots: Tensor, sampled: Tensor) -> None:
-        """Puts each sampled token (int64 ``[samples]``) behind what its slot has computed, where the next step reads it."""
+        """Puts each sampled token (int64 ``[samples]``) behind what its slot has computed, where the next step reads
+        it."""
         self._append_tokens(self.tokens, slots, self.computed[slots], sampled)
 
     def num_computed(self, slot: int) -> int:

@@ -33,7 +33,8 @@ def check_weights(facts: ModelFacts, dtype: str, available: int) -> None:
     needed = facts.num_parameters * DTYPE_BYTES[dtype]
     if needed > available:
         raise NotEnoughMemory(
-            f"the weights need {gib(needed)} ({facts.num_parameters:,} parameters in {dtype}), {gib(available)} is free",
+            f"the weights need {gib(needed)} ({facts.num_parameters:,} parameters in {dtype}), "
+            f"{gib(available)} is free",
             hint="free memory, choose a smaller checkpoint, or a narrower --model.dtype",
         )
 
@@ -69,8 +70,8 @@ def plan_cache(config: Config, max_model_len: int, block_bytes: int, available: 
         )
     if blocks < per_request:
         raise NotEnoughMemory(
-            f"the cache needs {per_request} blocks ({gib(per_request * block_bytes)}) for one request of {max_model_len}"
-            f" tokens, and {blocks} fit ({gib(blocks * block_bytes)}, by {why})",
+            f"the cache needs {per_request} blocks ({gib(per_request * block_bytes)}) for one request of "
+            f"{max_model_len} tokens, and {blocks} fit ({gib(blocks * block_bytes)}, by {why})",
             hint=f"lower --max-model-len to {blocks * cache.block_size} or less, or raise the cache's memory",
         )
     return CachePlan(blocks, block_bytes, why)

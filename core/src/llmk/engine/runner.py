@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Pending:
-    """A step that was issued. Its tokens already stand where the next step reads them; :meth:`result` waits for the host's copy."""
+    """A step that was issued. Its tokens already stand where the next step reads them; :meth:`result` waits for the
+    host's copy."""
 
     step: int
     sampled: Sampled | None
@@ -40,8 +41,8 @@ class Pending:
 class Runner:
     """Model, cache, batch and sampler of one device.
 
-    ``caches`` holds each layer's cache tensor, laid out as its attention backend says; ``sites`` maps an attention site to its
-    cache group.
+    ``caches`` holds each layer's cache tensor, laid out as its attention backend says; ``sites`` maps an attention site
+    to its cache group.
     """
 
     def __init__(self, model: Model, build: Build, batch: Batch, caches: list[torch.Tensor], sites: dict[str, int]):

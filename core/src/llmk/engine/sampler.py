@@ -1,7 +1,7 @@
 """Chooses the next token of every request that a step brought to its end, on the device, for the whole batch at once.
 
-Sampling parameters lie on the device by slot for as long as their request does. A feature that no request in the step uses costs
-nothing: its tensors are not even built.
+Sampling parameters lie on the device by slot for as long as their request does. A feature that no request in the step
+uses costs nothing: its tensors are not even built.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class _Slot:
 class Sampled:
     """What was sampled, still on the device: ``token_ids`` int64 ``[samples]``, one per slot in ``slots``.
 
-    ``logprobs`` are those of the rows in ``logprob_rows``, of which ``num_top`` says how many likeliest tokens each wants.
+    ``logprobs`` are those of the rows in ``logprob_rows``, of which ``num_top`` says how many likeliest tokens each
+    wants.
     """
 
     slots: list[int]
@@ -64,8 +65,8 @@ class Sampled:
 class Sampler:
     """Binds the sampling ops that the plan chose, and keeps each slot's parameters.
 
-    ``table`` is float32 ``[slots, 6]``: temperature, top-p, min-p, presence, frequency and repetition penalty; ``whole`` is int64
-    ``[slots, 3]``: top-k, seed, prompt length.
+    ``table`` is float32 ``[slots, 6]``: temperature, top-p, min-p, presence, frequency and repetition penalty;
+    ``whole`` is int64 ``[slots, 3]``: top-k, seed, prompt length.
     """
 
     def __init__(self, build: Build, num_slots: int, device: torch.device) -> None:

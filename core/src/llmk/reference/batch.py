@@ -1,4 +1,5 @@
-"""Ops on the batch state that lives on the device for as long as requests do: apply what changed, lay out a step, append tokens.
+"""Ops on the batch state that lives on the device for as long as requests do: apply what changed, lay out a step,
+append tokens.
 
 All of them work on index tensors alone and never wait for the device.
 """
@@ -75,5 +76,6 @@ def map_slots(block_table: Tensor, rows: Tensor, positions: Tensor, block_size: 
 
 
 def append_tokens(tokens: Tensor, slots: Tensor, positions: Tensor, sampled: Tensor) -> None:
-    """Writes ``sampled`` (int64 ``[requests]``) at ``tokens[slots, positions]``, in place, where the next step reads them."""
+    """Writes ``sampled`` (int64 ``[requests]``) at ``tokens[slots, positions]``, in place, where the next step reads
+    them."""
     tokens[slots, positions] = sampled.to(tokens.dtype)

@@ -1,6 +1,8 @@
-"""Small checkpoints in the Hugging Face layout, made on the spot: random weights, and a tokenizer trained on a few sentences.
+"""Small checkpoints in the Hugging Face layout, made on the spot: random weights, and a tokenizer trained on a few
+sentences.
 
-They let real loading code run where no model hub can be reached. ``transformers`` writes them, so its own implementation is the oracle.
+They let real loading code run where no model hub can be reached. ``transformers`` writes them, so its own
+implementation is the oracle.
 """
 
 from __future__ import annotations

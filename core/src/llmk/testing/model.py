@@ -1,4 +1,5 @@
-"""Drives a model without an engine: paged caches, block tables and steps as the engine makes them, and logits of every token."""
+"""Drives a model without an engine: paged caches, block tables and steps as the engine makes them, and logits of every
+token."""
 
 from __future__ import annotations
 
