@@ -56,6 +56,7 @@ def assert_empty(core: EngineCore) -> None:
     assert not scheduler.waiting
     assert not scheduler._sequences
     assert scheduler.cache.num_free == scheduler.cache.num_blocks
+    assert not scheduler.cache._computing
     assert_consistent(core)
 
 
@@ -156,6 +157,29 @@ def test_a_prefix_is_a_hit_once_computed_and_never_wholly():
     drain(core)
     core.add(request("c", prompt, max_tokens=1))
     assert [o.num_cached_tokens for o in core.step().outputs] == [8]
+
+
+def test_a_prefix_that_is_being_computed_is_waited_for():
+    core = make_core(max_num_batched_tokens=8)
+    prompt = list(range(24))
+    for id_ in "abc":
+        core.add(request(id_, [*prompt, ord(id_)], max_tokens=1))
+    core.add(request("other", [40], max_tokens=1))
+    outputs = drain(core)
+    assert core.runner.steps == [8, 8, 8, 4]
+    assert {id_: o[0].num_cached_tokens for id_, o in outputs.items()} == {"a": 0, "b": 24, "c": 24, "other": 0}
+
+
+def test_a_prefix_whose_computing_is_given_up_is_not_waited_for():
+    core = make_core(max_num_batched_tokens=8)
+    prompt = list(range(24))
+    for id_ in "ab":
+        core.add(request(id_, prompt, max_tokens=1))
+    core.step()
+    core.abort("a")
+    outputs = drain(core)
+    assert outputs["b"][0].num_cached_tokens == 8
+    assert not core.scheduler.cache._computing
 
 
 def test_salts_keep_prefixes_apart():

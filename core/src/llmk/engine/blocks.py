@@ -89,6 +89,8 @@ class BlockTables:
     """Tokens that the held blocks have room for."""
     named: int = 0
     """Blocks from the start whose content is in the cache under its key."""
+    awaited: bytes = b""
+    """Key of the block that another request was computing when this one last asked."""
 
 
 class BlockCache:
@@ -105,6 +107,7 @@ class BlockCache:
         self.prefix_caching = prefix_caching
         self.pools = [BlockPool(num_blocks) for _ in range(num_groups)]
         self._pack = Struct(f"<{block_size}I").pack
+        self._computing: set[bytes] = set()
 
     @property
     def num_free(self) -> int:
@@ -118,6 +121,16 @@ class BlockCache:
     def new_tables(self, salt: str = "") -> BlockTables:
         """The tables of a request that holds nothing yet."""
         return BlockTables(_digest(b"", salt.encode()), [[] for _ in self.pools])
+
+    def awaits_another(self, tables: BlockTables, token_ids: Sequence[int]) -> bool:
+        """Whether another request is computing the very block at which this one's prefix ends to be a hit."""
+        if tables.awaited in self._computing:
+            return True
+        if not self._computing:
+            return False
+        num_hits = len(self._find(tables, token_ids)[0])
+        tables.awaited = tables.keys[num_hits] if num_hits < len(tables.keys) else b""
+        return tables.awaited in self._computing
 
     def admit(self, tables: BlockTables, token_ids: Sequence[int], *, spare: int = 0) -> int | None:
         """Takes blocks for all of ``token_ids``, shared ones where their content is cached.
@@ -137,6 +150,7 @@ class BlockCache:
             pool.share(shared)
             table.extend(shared)
             table.extend(pool.take(fresh))
+        self._computing.update(tables.keys[num_hits:])
         tables.capacity = (num_hits + fresh) * self.block_size
         tables.named = num_hits
         return num_hits * self.block_size
@@ -162,10 +176,12 @@ class BlockCache:
         for pool, table in zip(self.pools, tables.tables, strict=True):
             for i in range(tables.named, full):
                 pool.name(table[i], tables.keys[i])
+        self._computing.difference_update(tables.keys[tables.named : full])
         tables.named = full
 
     def release(self, tables: BlockTables) -> None:
         """Gives back all that a request holds. Its keys stay valid, for when it comes back."""
+        self._computing.difference_update(tables.keys[tables.named :])
         for pool, table in zip(self.pools, tables.tables, strict=True):
             pool.release(table)
             table.clear()

@@ -90,7 +90,7 @@ class EngineRequest(msgspec.Struct, kw_only=True):
     cache_salt: str = ""
 
 
-class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
+class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Natural-log probabilities at one position, before temperature and penalties."""
 
     token_id: int
@@ -100,7 +100,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):
     top: tuple[tuple[int, float], ...] = ()
 
 
-class TokenOutput(msgspec.Struct, kw_only=True, omit_defaults=True):
+class TokenOutput(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """What one step added to one sequence."""
 
     id: str

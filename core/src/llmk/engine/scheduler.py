@@ -70,8 +70,8 @@ class Scheduler:
         self._issued: deque[_Issued] = deque()
         self._failures: list[TokenOutput] = []
         self._arrivals = 0
-        self._refused_with = -1
-        """Free blocks when the head of the queue was last refused; until there are more, it needn't be asked again."""
+        self._refused: tuple[Sequence | None, int] = (None, 0)
+        """The sequence for which there were too few blocks when last asked, and how many there were."""
 
     @property
     def has_work(self) -> bool:
@@ -87,7 +87,7 @@ class Scheduler:
             self._failures.append(_failure(sequence, problem, "invalid_request_error"))
             return
         self._sequences[request.id] = sequence
-        self._wait(sequence)
+        insort(self.waiting, sequence, key=order_of)
 
     def abort(self, ids: Iterable[str]) -> None:
         """Ends sequences without further output; ids that are unknown or have ended are ignored."""
@@ -118,6 +118,7 @@ class Scheduler:
     def update(self, result: StepResult) -> list[TokenOutput]:
         """Applies the result of the oldest issued step: tokens, ends, and blocks that are hits from now on."""
         issued = self._take(result.step)
+        self.stats.generated_tokens += len(result.token_ids)
         outputs = self.take_failures()
         sampled = iter(zip(result.slots, result.token_ids, strict=True))
         for sequence, admission, num_computed, sample in issued.entries:
@@ -206,26 +207,40 @@ class Scheduler:
         return count
 
     def _admit(self, plan: StepPlan, issued: _Issued, budget: int) -> None:
-        """Lets waiting sequences in, first come first served, as far as tokens, slots and blocks go."""
-        while self.waiting and self._slots and budget > 0:
-            sequence = self.waiting[0]
-            spare = len(self.running)
-            if sequence.num_pending or self.cache.num_free - spare <= self._refused_with:
-                return
+        """Lets waiting sequences in, first come first served, as far as tokens, slots and blocks go.
+
+        One whose next prefix block is just being computed by another is passed over until that is a hit.
+        """
+        index = 0
+        while index < len(self.waiting) and self._slots and budget > 0:
+            sequence = self.waiting[index]
+            if self.cache.awaits_another(sequence.tables, sequence.tokens):
+                index += 1
+                continue
             length = len(sequence.tokens)
-            if not self.chunked_prefill and length > max(budget, self.max_run_tokens - plan.num_tokens):
+            whole = not self.chunked_prefill and length > max(budget, self.max_run_tokens - plan.num_tokens)
+            if sequence.num_pending or whole or (cached := self._take_blocks(sequence)) is None:
                 return
-            cached = self.cache.admit(sequence.tables, sequence.tokens, spare=spare)
-            if cached is None:
-                self._refused_with = self.cache.num_free - spare
-                return
+            del self.waiting[index]
             self._enter(plan, sequence, cached)
             rest = length - cached
             budget -= self._issue(plan, issued, sequence, min(rest, budget) if self.chunked_prefill else rest)
 
+    def _take_blocks(self, sequence: Sequence) -> int | None:
+        """Blocks for all known tokens, with one to spare for each running sequence; returns how many are cached.
+
+        ``None`` where there are too few. The same sequence is not tried again before there are more.
+        """
+        spare = len(self.running)
+        available = self.cache.num_free - spare
+        refused, had = self._refused
+        if sequence is refused and available <= had:
+            return None
+        cached = self.cache.admit(sequence.tables, sequence.tokens, spare=spare)
+        self._refused = (sequence, available) if cached is None else (None, 0)
+        return cached
+
     def _enter(self, plan: StepPlan, sequence: Sequence, cached: int) -> None:
-        del self.waiting[0]
-        self._refused_with = -1
         insort(self.running, sequence, key=order_of)
         sequence.slot = self._slots.pop()
         sequence.num_computed = cached
@@ -253,7 +268,6 @@ class Scheduler:
     def _append(self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None) -> TokenOutput:
         sequence.tokens.append(token)
         sequence.num_pending -= 1
-        self.stats.generated_tokens += 1
         reason, stop_token = sequence.end(token)
         if reason is not None:
             self._finish(sequence)
@@ -271,14 +285,13 @@ class Scheduler:
         self.running.remove(sequence)
         self._vacate(sequence)
         sequence.num_computed = 0
-        self._wait(sequence)
+        insort(self.waiting, sequence, key=order_of)
 
     def _finish(self, sequence: Sequence) -> None:
         sequence.finished = True
         del self._sequences[sequence.id]
         if sequence.slot == NO_SLOT:
             self.waiting.remove(sequence)
-            self._refused_with = -1
         else:
             self.running.remove(sequence)
             self._vacate(sequence)
@@ -288,11 +301,6 @@ class Scheduler:
         self._slots.append(sequence.slot)
         self._freed.append(sequence.slot)
         sequence.slot = NO_SLOT
-
-    def _wait(self, sequence: Sequence) -> None:
-        insort(self.waiting, sequence, key=order_of)
-        if self.waiting[0] is sequence:
-            self._refused_with = -1
 
     def _end_early(self, sequence: Sequence, error: str) -> None:
         self._failures.append(_failure(sequence, error, "not_enough_memory"))

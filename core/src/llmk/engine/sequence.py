@@ -67,7 +67,7 @@ class Sequence:
         named.
         """
         length = len(self.tokens)
-        if token in self.stops and length - self.num_prompt >= self.request.params.min_tokens:
+        if token in self.stops and length >= self.num_prompt + self.request.params.min_tokens:
             return "stop", token if token in self.request.params.stop_token_ids else None
         return ("length" if length >= self.limit else None), None
 

@@ -27,7 +27,7 @@ class NewRequest(msgspec.Struct, kw_only=True):
     seed: int
 
 
-class Work(msgspec.Struct, kw_only=True):
+class Work(msgspec.Struct, kw_only=True, gc=False):
     """Compute the next ``num_tokens`` tokens of ``slot``.
 
     ``new_blocks`` (one list per cache group) are appended to its block tables first. ``sample``: the last of these
