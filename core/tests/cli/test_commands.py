@@ -1,0 +1,150 @@
+"""The commands that need no torch: plugins, explain, config and doctor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wheelhouse import Wheelhouse, kernels
+
+from llmk.config import Config
+
+LINEAR = 'id="{0}.linear", tier=Tier.VENDOR'
+
+
+def states(text: str) -> dict[str, str]:
+    return {plugin["name"]: plugin["state"] for plugin in json.loads(text)}
+
+
+def test_plugins_lists_states_and_reasons(llmk: Any, house: Wheelhouse) -> None:
+    house.install("bad", "raise RuntimeError('no such chip')")
+    override = LINEAR.format("over") + ', overrides="reference.linear"'
+    house.install("over", kernels("over", "linear_kernels", override))
+    ran = llmk("plugins")
+    assert ran.code == 0
+    for part in ("box-wheel 1.0", "active", "broken", "RuntimeError: no such chip", "allow_overrides"):
+        assert part in ran.out
+    found = states(llmk("plugins", "--json").out)
+    assert (found["box"], found["bad"], found["reference"]) == ("active", "broken", "active")
+    (bad,) = (plugin for plugin in json.loads(llmk("plugins", "--json").out) if plugin["name"] == "bad")
+    assert bad["reasons"][0]["code"] == "import_failed"
+    assert "no such chip" in bad["traceback"]
+    assert states(llmk("plugins", "--plugins.only", "toy", "--json").out)["box"] == "blocked"
+
+
+def test_explain_shows_the_plan_and_what_could_serve(llmk: Any, house: Wheelhouse, model: str) -> None:
+    house.install("fast", kernels("fast", "linear_kernels", LINEAR.format("fast")))
+    ran = llmk("explain", model)
+    assert ran.code == 0
+    assert "platform  box/b2 (box.box)" in ran.out
+    assert "model     ToyForCausalLM by toy.toy, bfloat16" in ran.out
+    assert (
+        'could also serve: fast.linear (fast-wheel) at up; to choose it: [select.linear] prefer = ["fast.linear"]'
+        in (ran.out)
+    )
+    assert "turned down" not in ran.out
+    verbose = llmk("explain", model, "--verbose").out
+    assert "turned down" in verbose
+    assert "  linear up\n" in verbose
+    assert "    fast.linear (fast-wheel)\n      - not vouched" in verbose
+    data = json.loads(llmk("explain", model, "--on", "box/b1", "--json").out)
+    assert data["platform"]["arch"] == "b1"
+    assert len(data["fingerprint"]) == 64
+
+
+def test_config_shows_values_and_who_set_them(llmk: Any, tmp_path: Path) -> None:
+    (tmp_path / "llmk.toml").write_text("[cache]\nblock_size = 32\n")
+    plain = llmk("config", "show", "--server.port", "9")
+    assert (plain.code, plain.err) == (0, "")
+    assert "cache.block_size = 32" in plain.out
+    shown = llmk("config", "show", "--origin", "--server.port", "9").out
+    rows = [line.split() for line in shown.splitlines()]
+    assert ["cache.block_size", "32", "file", "llmk.toml:2"] in rows
+    assert ["server.port", "9", "flag", "--server.port"] in rows
+    assert ["server.host", '"127.0.0.1"', "default"] in rows
+    data = json.loads(llmk("config", "show", "--json").out)
+    assert data["cache.block_size"] == {"value": 32, "source": "file", "detail": "llmk.toml:2"}
+
+
+def test_config_hides_keys(llmk: Any) -> None:
+    for format in ("--origin", "--json"):
+        out = llmk("config", "show", format, "--api-key", "s3cret").out
+        assert "s3cret" not in out
+        assert "(hidden)" in out
+
+
+def test_config_shows_plugins_defaults_where_a_platform_is_usable(llmk: Any, house: Wheelhouse) -> None:
+    advice = "@hookimpl\ndef llmk_config_defaults():\n    return [Default('cache.num_blocks', 40, 'it fits')]\n"
+    house.install("advice", advice)
+    data = json.loads(llmk("config", "show", "--json").out)
+    assert data["cache.num_blocks"] == {"value": 40, "source": "plugin", "detail": "advice: it fits"}
+    ran = llmk("config", "show", "--json", "--plugins.only", "advice")
+    assert json.loads(ran.out)["cache.num_blocks"]["source"] == "default"
+    assert "plugins' defaults are not shown: no platform is installed" in ran.err
+
+
+def test_config_schema_lists_every_key(llmk: Any) -> None:
+    text = llmk("config", "schema").out
+    for section, field in Config.model_fields.items():
+        assert field.annotation is not None
+        assert f"{section}" in text
+    assert "cache.block_size" in text
+    assert "Tokens per block." in text
+    assert json.loads(llmk("config", "schema", "--json").out)["title"] == "Config"
+
+
+def demo(house: Wheelhouse, model: str, tmp_path: Path) -> None:
+    code = f"@hookimpl\ndef llmk_demo_checkpoint():\n    return {str(tmp_path / model)!r}\n"
+    house.install("demo", code)
+
+
+def test_doctor_finds_nothing_wrong(llmk: Any, house: Wheelhouse, model: str, tmp_path: Path) -> None:
+    demo(house, model, tmp_path)
+    (tmp_path / model / "model.safetensors").write_bytes(b"x")
+    ran = llmk("doctor")
+    assert ran.code == 0, ran.out
+    for part in ("platform box (box-wheel 1.0) is usable: box/b2", "architectures: ToyForCausalLM", "demo model: Toy"):
+        assert part in ran.out
+    assert "the demo model can be planned: ToyForCausalLM on box/b2 in bfloat16" in ran.out
+    assert ran.out.rstrip().endswith("verdict: ready to serve")
+
+
+@pytest.mark.parametrize(
+    ("rules", "parts"),
+    [
+        (("--plugins.only", "toy,demo"), ("no platform is usable here", "pip install llmk-backends-cpu")),
+        (("--plugins.only", "box"), ("no model family is registered", "pip install llmk-models")),
+        (("--select.linear.use", "a.b"), ("can't be planned", "'a.b'")),
+    ],
+)
+def test_doctor_says_what_is_missing(
+    llmk: Any, house: Wheelhouse, model: str, tmp_path: Path, rules: tuple[str, ...], parts: tuple[str, ...]
+) -> None:
+    demo(house, model, tmp_path)
+    (tmp_path / model / "model.safetensors").write_bytes(b"x")
+    ran = llmk("doctor", *rules)
+    assert ran.code == 1
+    for part in (*parts, "verdict: 1 problem"):
+        assert part in ran.out
+
+
+def test_doctor_tells_of_broken_plugins_and_missing_weights(
+    llmk: Any, house: Wheelhouse, model: str, tmp_path: Path
+) -> None:
+    demo(house, model, tmp_path)
+    house.install("bad", "raise RuntimeError('no such chip')")
+    ran = llmk("doctor")
+    assert ran.code == 1
+    assert "plugin bad (bad-wheel 1.0) is broken: import failed" in ran.out
+    assert "lacks weights" in ran.out
+    assert "verdict: 2 problems" in ran.out
+
+
+def test_doctor_mentions_what_could_serve(llmk: Any, house: Wheelhouse, model: str, tmp_path: Path) -> None:
+    house.install("fast", kernels("fast", "linear_kernels", LINEAR.format("fast")))
+    ran = llmk("doctor", model)
+    assert ran.code == 0, ran.out
+    assert "could also serve: fast.linear" in ran.out
+    assert "no model is named, and no installed wheel brings a demo model" in ran.out

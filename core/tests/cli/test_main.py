@@ -1,0 +1,125 @@
+"""Finding the command, turning errors into one message, and staying quick."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+
+from llmk import __version__
+from llmk.cli import main as module
+from llmk.cli.main import COMMANDS, main
+
+HELP_SECONDS, PLUGINS_SECONDS = 0.3, 0.5
+RUN = "import sys; from llmk.cli.main import main; sys.exit(main())"
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    for name, line in COMMANDS.items():
+        assert name in text
+        assert line in text
+
+
+def test_no_command_shows_help_and_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "usage: llmk" in capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"llmk {__version__}\n"
+
+
+def test_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["sreve"])
+    assert stop.value.code == 2
+    assert "invalid choice: 'sreve'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert callable(importlib.import_module(f"llmk.cli.{name}").run)
+    with pytest.raises(SystemExit) as stop:
+        main([name, "--help"])
+    assert stop.value.code == 0
+    assert f"usage: llmk {name}" in capsys.readouterr().out
+
+
+def test_errors_are_one_message_and_the_classes_exit_code(llmk: Any, model: str) -> None:
+    for arguments, code, said in (
+        (("explain", "absent"), 5, "there is no checkpoint folder absent"),
+        (("explain", model, "--cache.block-size", "x"), 2, "cache.block_size = 'x'"),
+        (("explain", model, "--set", "plugins.require=absent"), 3, "plugin 'absent' is asked for but not installed"),
+        (("explain", model, "--select.linear.use", "a.b"), 4, "'a.b'"),
+    ):
+        ran = llmk(*arguments)
+        assert (ran.code, ran.out) == (code, "")
+        assert ran.err.startswith("llmk: ")
+        assert said in ran.err
+        assert "Traceback" not in ran.err
+
+
+@pytest.mark.parametrize("arguments", [("--debug", "explain", "absent"), ("explain", "absent", "--debug")])
+def test_debug_shows_the_traceback(llmk: Any, arguments: tuple[str, ...]) -> None:
+    ran = llmk(*arguments)
+    assert ran.code == 5
+    assert "Traceback" in ran.err
+    assert ran.err.rstrip().splitlines()[-2].startswith("llmk: there is no checkpoint folder absent")
+
+
+def patched(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    def fail(arguments: list[str]) -> int:
+        raise error
+
+    monkeypatch.setattr(module, "_run", fail)
+
+
+def test_unforeseen_error_is_told_without_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    patched(monkeypatch, ZeroDivisionError("division by zero"))
+    assert main(["plugins"]) == 1
+    text = capsys.readouterr().err
+    assert text.startswith("llmk: internal error: ZeroDivisionError: division by zero; run it again with --debug")
+    assert main(["--debug", "plugins"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_interrupt_has_the_shells_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    patched(monkeypatch, KeyboardInterrupt())
+    assert main(["plugins"]) == 130
+
+
+def test_reader_that_goes_away_is_no_error() -> None:
+    command = [sys.executable, "-c", RUN, "config", "schema"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    _, error = process.communicate(timeout=60)
+    assert (process.returncode, error) == (141, b"")
+
+
+def seconds(*arguments: str) -> float:
+    """The least wall time of several runs, so that a busy machine doesn't decide."""
+
+    def once() -> float:
+        start = time.perf_counter()
+        done = subprocess.run([sys.executable, "-c", RUN, *arguments], check=True, capture_output=True, text=True)
+        assert "reference" in done.stdout or "usage: llmk" in done.stdout
+        return time.perf_counter() - start
+
+    return min(once() for _ in range(5))
+
+
+def test_help_is_quick() -> None:
+    assert seconds("--help") < HELP_SECONDS
+
+
+def test_listing_plugins_is_quick() -> None:
+    assert seconds("plugins") < PLUGINS_SECONDS

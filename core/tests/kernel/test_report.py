@@ -1,0 +1,59 @@
+"""The table that people read."""
+
+from __future__ import annotations
+
+from llmk.api import Choice, Piece, Plan, PlatformFacts, Reason, Rejection
+from llmk.kernel.ranking import END
+from llmk.kernel.report import could_serve, render_table
+
+BOX = PlatformFacts(name="box", arch="b2", device_type="cpu", device_name="Box Two")
+
+
+def piece(start: int, stop: int, id: str) -> Piece:
+    return Piece(start, stop, id, "a-wheel", "1.0", "m:f", "", "native", "tier native")
+
+
+def plan() -> Plan:
+    hint = 'to choose it: [select.linear] prefer = ["s.linear"]'
+    stranger = Rejection("s.linear", "s-wheel", (Reason("not_vouched", hint=hint),))
+    part = Choice("op", "norm.rms_norm", "rms_norm", None, (piece(1, END, "a.rms"),))
+    choices = (
+        Choice("linear", "up", "", None, (piece(1, 65, "a.small"), piece(65, END, "a.large")), (stranger,)),
+        Choice("op", "norm", "add_rms_norm", None, (piece(1, END, "a.norm"),), (), (part,)),
+    )
+    return Plan(BOX, "box.box", "m:P", "toy.toy", "m:T", "Toy", "bfloat16", choices, warnings=("mind the gap",))
+
+
+def test_table_names_sites_ranges_parts_warnings_and_hints() -> None:
+    lines = render_table(plan()).splitlines()
+    assert lines[0] == "platform  box/b2 (box.box): Box Two"
+    assert lines[1] == "model     Toy by toy.toy, bfloat16"
+    rows = [line.split() for line in lines]
+    assert ["up", "1-64", "a.small", "a-wheel", "1.0", "native", "tier", "native"] in rows
+    assert ["65-", "a.large", "a-wheel", "1.0", "native", "tier", "native"] in rows
+    assert "  rms_norm" in "\n".join(lines)
+    assert "warning: mind the gap" in lines
+    assert lines[-1] == (
+        'could also serve: s.linear (s-wheel) at up; to choose it: [select.linear] prefer = ["s.linear"]'
+    )
+
+
+def test_a_hint_is_given_once_per_site() -> None:
+    assert len(could_serve(plan())) == 1
+
+
+def test_fingerprint_depends_on_what_runs_and_not_on_why() -> None:
+    from dataclasses import replace
+
+    same = replace(plan(), warnings=(), choices=tuple(replace(c, rejected=()) for c in plan().choices))
+    assert same.fingerprint == plan().fingerprint
+    first, second = plan().choices
+    other = replace(first, pieces=(piece(1, 33, "a.small"), piece(33, END, "a.large")))
+    inner = replace(second, parts=(replace(second.parts[0], pieces=(piece(1, END, "b.rms"),)),))
+    changed = [
+        replace(plan(), dtype="float32"),
+        replace(plan(), wheels=(("a-wheel", "2.0"),)),
+        replace(plan(), choices=(other, second)),
+        replace(plan(), choices=(first, inner)),
+    ]
+    assert len({plan().fingerprint, *(one.fingerprint for one in changed)}) == 5
