@@ -168,6 +168,14 @@ class Vocabulary:
         first = once.push([token_id]) + once.finish()
         return (twice.push([token_id, token_id]) + twice.finish())[len(first) :]
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """A token's own bytes, which need not be a character."""
+        string = self._token(token_id) or ""
+        if self._decoder.get("type") == "ByteLevel":
+            return _bytes_of(string)
+        match = _BYTE_TOKEN.fullmatch(string)
+        return bytes([int(match[1], 16)]) if match else self.text(token_id).encode()
+
     def _compile(self, skip: bool) -> Callable[[], Detokenizer]:
         """How to make a detokenizer. What tokens stand for is looked up once each; ``None`` is a token without text."""
 

@@ -89,6 +89,10 @@ class Tokenizer:
         """A token's text inside a longer one; bytes that are no character by themselves are replaced."""
         return self._vocabulary.text(token_id)
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """A token's own bytes, which need not be a character."""
+        return self._vocabulary.token_bytes(token_id)
+
     def detokenizer(self, skip_special_tokens: bool = True) -> Detokenizer:
         """Makes text of one sequence's tokens as they come."""
         return self._vocabulary.detokenizer(skip_special_tokens=skip_special_tokens)
