@@ -185,7 +185,9 @@ def test_logprobs(client: OpenAI, model: str) -> None:
         assert entry.logprob <= 0
         assert entry.logprob == max(top.logprob for top in entry.top_logprobs)
         assert len(entry.top_logprobs) == 3
-    assert "".join(entry.token for entry in logprobs.content) == answer.choices[0].message.content
+    content = answer.choices[0].message.content or ""
+    assert "".join(entry.token for entry in logprobs.content) == content
+    assert b"".join(bytes(entry.bytes or ()) for entry in logprobs.content) == content.encode()
 
 
 def test_penalties_and_bias(client: OpenAI, model: str, served: Served) -> None:

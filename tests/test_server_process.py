@@ -21,7 +21,7 @@ import pytest
 from openai import AsyncOpenAI
 from served import LLMK, Served, until
 
-SLOW: Any = {"ignore_eos": True, "max_tokens": 400, "temperature": 1.0}
+SLOW: Any = {"ignore_eos": True, "max_tokens": 400, "temperature": 0}
 
 
 @pytest.fixture

@@ -44,6 +44,9 @@ class CharacterTokenizer:
     def token_text(self, id: int) -> str:
         return chr(id)
 
+    def token_bytes(self, id: int) -> bytes:
+        return bytes([id])
+
     def render_chat(self, messages: Any, tools: Any = None, **options: Any) -> str:
         return jinja2.Environment().from_string(TEMPLATE).render(messages=messages, tools=tools, **options)
 
@@ -78,7 +81,11 @@ class ScriptedEngine:
     tokenizer: CharacterTokenizer = field(default_factory=CharacterTokenizer)
     info: EngineInfo = field(
         default_factory=lambda: EngineInfo(
-            max_model_len=512, vocab_size=256, block_size=16, num_blocks=64, plan={"model": "scripted", "choices": []}
+            max_model_len=512,
+            vocab_size=256,
+            block_size=16,
+            num_blocks=64,
+            plan={"model": "scripted", "fingerprint": "0123456789abcdef"},
         )
     )
     model_name: str = "org/scripted"

@@ -22,6 +22,7 @@ def test_whole(client: TestClient) -> None:
     assert answer["object"] == "chat.completion"
     assert answer["id"].startswith("chatcmpl-")
     assert answer["model"] == "org/scripted"
+    assert answer["system_fingerprint"] == "fp_0123456789ab"
     assert answer["choices"] == [
         {
             "index": 0,

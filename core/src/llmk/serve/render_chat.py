@@ -5,13 +5,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 from llmk.api import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
 from llmk.engine.request import TokenLogprobs
 from llmk.serve.stream import ChoiceDelta, Usage
 
-TokenText = Callable[[int], str]
 Wire = dict[str, Any]
 
 
@@ -26,14 +25,24 @@ def usage_object(usage: Usage) -> Wire:
     }
 
 
+class Tokens(Protocol):
+    """What single tokens stand for."""
+
+    def token_text(self, token_id: int) -> str:
+        """A token's text inside a longer one."""
+        ...
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """A token's own bytes, which need not be a character."""
+        ...
+
+
 class ChatRenderer:
     """Renders one chat completion. ``logprobs``: whether the client asked for log-probabilities."""
 
-    def __init__(
-        self, id: str, model: str, created: int, token_text: TokenText, *, logprobs: bool, include_usage: bool
-    ) -> None:
-        self._head = {"id": id, "created": created, "model": model, "system_fingerprint": None}
-        self._token_text = token_text
+    def __init__(self, head: Wire, tokens: Tokens, *, logprobs: bool, include_usage: bool) -> None:
+        self._head = head
+        self._tokens = tokens
         self._logprobs = logprobs
         self._include_usage = include_usage
         self._begun: set[int] = set()
@@ -84,8 +93,8 @@ class ChatRenderer:
         return {**self._token(logprobs.token_id, logprobs.logprob), "top_logprobs": top}
 
     def _token(self, token_id: int, logprob: float) -> Wire:
-        text = self._token_text(token_id)
-        return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+        text, raw = self._tokens.token_text(token_id), self._tokens.token_bytes(token_id)
+        return {"token": text, "logprob": logprob, "bytes": list(raw)}
 
     def _chunk(
         self,

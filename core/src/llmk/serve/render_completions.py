@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from llmk.api import TextDelta
 from llmk.engine.request import TokenLogprobs
-from llmk.serve.render_chat import usage_object
+from llmk.serve.render_chat import Tokens, usage_object
 from llmk.serve.stream import ChoiceDelta, Usage
 
 Wire = dict[str, Any]
@@ -17,18 +17,10 @@ class CompletionRenderer:
     """Renders one text completion. ``echo`` has, for every choice, the text that goes before what is generated."""
 
     def __init__(
-        self,
-        id: str,
-        model: str,
-        created: int,
-        token_text: Callable[[int], str],
-        *,
-        logprobs: bool,
-        include_usage: bool,
-        echo: Sequence[str] = (),
+        self, head: Wire, tokens: Tokens, *, logprobs: bool, include_usage: bool, echo: Sequence[str] = ()
     ) -> None:
-        self._head = {"id": id, "object": "text_completion", "created": created, "model": model}
-        self._token_text = token_text
+        self._head = {**head, "object": "text_completion"}
+        self._token_text = tokens.token_text
         self._logprobs = logprobs
         self._include_usage = include_usage
         self._echo = dict(enumerate(echo))

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from starlette.requests import Request
 
@@ -37,6 +37,12 @@ class Service:
         self.dialect = dialect
         self.jobs = Jobs(engine, dialect)
         self._preparer = ThreadPoolExecutor(1, thread_name_prefix="llmk-prepare")
+
+    def head(self, id: str) -> dict[str, Any]:
+        """What every answer begins with. Equal fingerprints mean equal plans, hence equal answers to equal seeds."""
+        fingerprint = f"fp_{self.engine.info.plan['fingerprint'][:12]}"
+        model = self.engine.model_name
+        return {"id": id, "created": int(time.time()), "model": model, "system_fingerprint": fingerprint}
 
     async def prepare(self, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs ``make`` beside the event loop, one at a time: templates and tokenizers take time over long prompts."""

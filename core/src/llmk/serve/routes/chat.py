@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
@@ -23,10 +22,8 @@ async def chat_completions(request: ChatRequest, service: Annotated[Service, Dep
     id = new_id("chatcmpl")
     job = await service.prepare(service.jobs.chat, request, id)
     renderer = ChatRenderer(
-        id,
-        service.engine.model_name,
-        int(time.time()),
-        service.engine.tokenizer.token_text,
+        service.head(id),
+        service.engine.tokenizer,
         logprobs=request.logprobs,
         include_usage=request.include_usage,
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
@@ -23,10 +22,8 @@ async def completions(request: CompletionRequest, service: Annotated[Service, De
     id = new_id("cmpl")
     job = await service.prepare(service.jobs.text, request, id)
     renderer = CompletionRenderer(
-        id,
-        service.engine.model_name,
-        int(time.time()),
-        service.engine.tokenizer.token_text,
+        service.head(id),
+        service.engine.tokenizer,
         logprobs=request.logprobs is not None,
         include_usage=request.include_usage,
         echo=service.jobs.echo(request) if request.echo else (),
