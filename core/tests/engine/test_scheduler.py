@@ -336,3 +336,22 @@ def test_the_next_step_can_be_planned_before_the_result():
     assert len(core.step().outputs) == 1
     assert core.scheduler._issued[0].step == 1
     assert len(drain(core)["a"]) == 2
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_an_interrupted_step_leaves_an_engine_that_works(depth):
+    core = make_core(depth=depth)
+
+    def interrupt(plan):
+        raise KeyboardInterrupt
+
+    core.add(request("a", [1], max_tokens=5))
+    core.step()
+    core.runner.before_step = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        core.step()
+    core.runner.before_step = lambda plan: None
+    drain(core)
+    core.add(request("b", [1], max_tokens=5))
+    assert tokens_of(drain(core)["b"]) == run_alone([1], 5, limit=64)
+    assert_empty(core)

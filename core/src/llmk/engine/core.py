@@ -77,18 +77,24 @@ class EngineCore:
     def _submit(self, plan: StepPlan) -> list[TokenOutput]:
         try:
             self._in_flight.append(self.runner.submit(plan))
-        except Exception as error:
+        except BaseException as error:
             return self._fail(plan.step, error)
         return []
 
     def _receive(self, pending: PendingStep) -> list[TokenOutput]:
         try:
             result = pending.result()
-        except Exception as error:
+        except BaseException as error:
             return self._fail(pending.step, error)
         return self.scheduler.update(result)
 
-    def _fail(self, step: int, error: Exception) -> list[TokenOutput]:
-        """An exception in the forward pass ends the step's sequences with its true cause; the engine goes on."""
+    def _fail(self, step: int, error: BaseException) -> list[TokenOutput]:
+        """An exception in the forward pass ends the step's sequences with its true cause; the engine goes on.
+
+        So it does after an interruption from outside, which is raised again.
+        """
+        outputs = self.scheduler.fail(step, f"{type(error).__name__}: {error}")
+        if not isinstance(error, Exception):
+            raise error
         logger.error("step %d failed", step, exc_info=error)
-        return self.scheduler.fail(step, f"{type(error).__name__}: {error}")
+        return outputs

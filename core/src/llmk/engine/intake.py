@@ -7,7 +7,7 @@ from hashlib import blake2b
 from random import Random
 from typing import Any
 
-from llmk.api import ContextLengthExceeded, RequestError
+from llmk.api import CheckpointError, ContextLengthExceeded, RequestError
 from llmk.engine.request import EngineRequest, SamplingParams
 from llmk.engine.tokenizer import Tokenizer
 
@@ -79,8 +79,15 @@ def derived_seed(seed: int, index: int) -> int:
 
 
 def default_params(generation_config: Mapping[str, Any]) -> SamplingParams:
-    """What a checkpoint's generation config says on sampling, for requests that leave it open."""
+    """What a checkpoint's generation config says on sampling, for requests that leave it open.
+
+    Raises :class:`~llmk.api.CheckpointError` where it says what can't be done.
+    """
     given = {name: generation_config[name] for name in _DEFAULTS if generation_config.get(name) is not None}
     if generation_config.get("do_sample") is False:
         given["temperature"] = 0.0
-    return SamplingParams(**given)
+    try:
+        return SamplingParams(**given)
+    except (RequestError, TypeError) as error:
+        what = f"generation_config.json can't be used: {error}"
+        raise CheckpointError(what, hint="correct or remove the value") from error

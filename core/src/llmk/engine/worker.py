@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import logging
 import pickle
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -28,7 +30,10 @@ def build(packed: dict[str, Any]) -> tuple[EngineCore, EngineInfo]:
     from llmk.kernel.boot import Boot, verified
     from llmk.kernel.registry import Registry
 
+    logging.getLogger().setLevel(packed["settings"].config.server.log_level.upper())
     registry = Registry.discover(packed["settings"].config.plugins)
     boot = verified(Boot(registry=registry, **packed))
     core, info = build_core(boot)
+    gc.collect()
+    gc.freeze()  # what was built stays for good: collecting garbage needn't look at it again
     return core, replace(info, pickled_plan=pickle.dumps(boot.plan))
