@@ -22,6 +22,7 @@ from llmk.api import (
 )
 from llmk.config import load
 from llmk.kernel.boot import Boot, boot
+from llmk.kernel.resolver import resolve
 
 LINEAR = 'id="{0}.linear", tier=Tier.{1}'
 
@@ -140,6 +141,39 @@ def test_a_wheel_that_the_platform_names_may_win_by_tier(house: Wheelhouse, mode
     linear = kernels("friend", "linear_kernels", LINEAR.format("friend", "NATIVE"))
     house.install("friend", linear)
     assert start(house, model).plan.choice("linear", "up").pieces[0].why == "tier native"
+
+
+def test_plan_is_piecewise_over_token_counts(house: Wheelhouse, model: Path) -> None:
+    bands = ', bands=(TokenBand(1, 17, score=1), TokenBand(17, 65)), layout="packed", prepare="plug_friend:run"'
+    rest = 'id="friend.rest", tier=Tier.PORTABLE, layout="packed"'
+    house.install("friend", kernels("friend", "linear_kernels", LINEAR.format("friend", "NATIVE") + bands, rest))
+    plan = start(house, model).plan
+    choice = plan.choice("linear", "up")
+    assert [(piece.start, piece.id) for piece in choice.pieces] == [(1, "friend.linear"), (65, "friend.rest")]
+    assert choice.pieces[0].prepare == "plug_friend:run"
+    assert codes(choice, "reference.linear") == ["layout"]
+    act: Any = plan.choice("op", "act").query
+    assert (act.linear, act.weight_layout) == ("friend.linear", "packed")
+
+
+def test_layout_with_a_gap_is_set_aside(house: Wheelhouse, model: Path) -> None:
+    bands = ', bands=(TokenBand(1, 65),), layout="packed"'
+    house.install("friend", kernels("friend", "linear_kernels", LINEAR.format("friend", "NATIVE") + bands))
+    choice = start(house, model).plan.choice("linear", "up")
+    assert (choice.id, codes(choice, "friend.linear")) == ("reference.linear", ["token_gap"])
+    with pytest.raises(SelectionError, match="token counts from 65"):
+        start(house, model, select__linear__use="friend.linear")
+
+
+def test_measurement_beats_tier_and_vouching(house: Wheelhouse, model: Path) -> None:
+    house.install("fast", kernels("fast", "linear_kernels", LINEAR.format("fast", "PORTABLE")))
+    b = start(house, model)
+    plan = resolve(
+        b.registry, b.settings.config, b.checkpoint, b.facts, b.platform_facts,
+        measured={("up", "fast.linear"): 0.5, ("up", "reference.linear"): 1.0},
+    )  # fmt: skip
+    assert plan.choice("linear", "up").pieces[0].why == "measured fastest (0.5)"
+    assert (plan.choice("linear", "up").id, plan.choice("linear", "head").id) == ("fast.linear", "reference.linear")
 
 
 def test_consented_override_wins_like_what_it_replaces(house: Wheelhouse, model: Path) -> None:
@@ -367,7 +401,9 @@ def test_defaults_of_plugins_are_taken_and_the_platforms_own_win(house: Wheelhou
     module.write_text(module.read_text() + DEFAULTS.format(value=64))
     sys.modules.pop("plug_box")
     assert start(house, model).settings.config.cache.block_size == 64
-    assert start(house, model, cache__block_size=8).settings.config.cache.block_size == 8
+    booted = start(house, model, cache__block_size=8)
+    assert booted.settings.config.cache.block_size == 8
+    assert booted.plan.warnings == ("cache.block_size: advice advises 48, but box 64, which wins",)
 
 
 @pytest.mark.hook("llmk_config_defaults")

@@ -10,6 +10,7 @@ from llmk.api import Checkpoint, Default, Host, ModelFacts, Plan, PlatformFacts,
 from llmk.api.errors import ConfigError, PluginError, describe
 from llmk.api.verdict import Reason
 from llmk.kernel.checkpoint import read_checkpoint
+from llmk.kernel.discovery import Plugin
 from llmk.kernel.loader import load_object
 from llmk.kernel.models import choose_model, describe_model, find_checkpoint
 from llmk.kernel.platforms import choose_platform
@@ -74,7 +75,13 @@ def apply_defaults(
     A plugin whose default can't be used is quarantined. Raises ConfigError for a bad section.
     """
     defaults = registry.call("llmk_config_defaults", Default, platform=platform_facts, model=facts)
+    advised: dict[str, tuple[Plugin, Default]] = {}
     for plugin, default in sorted(defaults, key=lambda pair: pair[0] is platform.plugin):
+        other, former = advised.get(default.path, (plugin, default))
+        if former.value != default.value:
+            losing, winning = f"{other.name} advises {former.value!r}", f"{plugin.name} {default.value!r}"
+            registry.notices.append(f"{default.path}: {losing}, but {winning}, which wins")
+        advised[default.path] = (plugin, default)
         try:
             settings = settings.with_defaults([(plugin.name, default)])
         except ConfigError as error:

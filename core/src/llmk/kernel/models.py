@@ -60,7 +60,7 @@ def choose_model(registry: Registry, config: Config, checkpoint: Checkpoint) -> 
     chosen, _ = elect("[select.model]", config.select.model, claims, rank=lambda spec: wanted in spec.architectures)
     if chosen is not None:
         return chosen
-    known = sorted({name for model, _ in claims for name in model.spec.architectures})
+    known = sorted({name for model, _ in claims for name in model.spec.architectures} - {"*"})
     close = get_close_matches(wanted, known, n=3, cutoff=0.4) or known
     hint = f"nearest: {', '.join(close) or 'none'}; a wheel that registers it must be installed"
     if not any(metadata.distributions(name=MODELS_WHEEL)):

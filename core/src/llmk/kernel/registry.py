@@ -47,6 +47,7 @@ class Registry:
 
     def __init__(self, plugins: Sequence[Plugin], rules: PluginsSection) -> None:
         self.plugins = list(plugins)
+        self.notices: list[str] = []
         self.refused: list[tuple[Registered[Any], Reason]] = []
         self._rules = rules
         self._specs = [registered for plugin in self.plugins for registered in _collect(plugin)]
@@ -87,9 +88,10 @@ class Registry:
 
     @property
     def warnings(self) -> list[str]:
-        """One line per plugin that is left out, but not on purpose."""
+        """Notices, and one line per plugin that is left out, but not on purpose."""
         bad = [p for p in self.plugins if p.state in ("broken", "incompatible", "conflicting")]
-        return [f"plugin {p.name} ({p.wheel}) is {p.state}, left out: {'; '.join(map(str, p.reasons))}" for p in bad]
+        left = [f"plugin {p.name} ({p.wheel}) is {p.state}, left out: {'; '.join(map(str, p.reasons))}" for p in bad]
+        return [*self.notices, *left]
 
     def enforce(self, names: Iterable[str] = (), *, strict: bool = False) -> None:
         """Raises PluginError, with the plugin's own traceback as a note, where one that is asked for doesn't work.
