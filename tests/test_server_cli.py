@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from served import LLMK
+from served import LLMK, ONE_THREAD
 
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "dumb"}
+ENVIRONMENT = {**os.environ, **ONE_THREAD, "TERM": "dumb"}
 
 
 def llmk(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:

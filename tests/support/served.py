@@ -17,7 +17,8 @@ from typing import IO, Any
 import psutil
 
 LLMK = [sys.executable, "-c", "import sys; from llmk.cli.main import main; sys.exit(main())"]
-START_SECONDS = 180.0
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "LLMK__PLATFORM__THREADS": "1"}
+"""Tests run beside one another; threads that wait for each other's cores would make all of them slow."""
 
 
 class Served:
@@ -26,7 +27,7 @@ class Served:
     def __init__(self, log: Path, *args: str, env: dict[str, str] | None = None) -> None:
         self.log = log
         self._log_file: IO[bytes] = log.open("wb")
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **(env or {})}
+        environment = {**os.environ, **ONE_THREAD, **(env or {})}
         self.process = subprocess.Popen(
             [*LLMK, "serve", *args], stdout=subprocess.PIPE, stderr=self._log_file, env=environment, text=True
         )
