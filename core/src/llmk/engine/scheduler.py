@@ -118,8 +118,7 @@ class Scheduler:
     def update(self, result: StepResult) -> list[TokenOutput]:
         """Applies the result of the oldest issued step: tokens, ends, and blocks that are hits from now on."""
         issued = self._take(result.step)
-        self.stats.generated_tokens += len(result.token_ids)
-        outputs = self.take_failures()
+        outputs: list[TokenOutput] = []
         sampled = iter(zip(result.slots, result.token_ids, strict=True))
         for sequence, admission, num_computed, sample in issued.entries:
             slot, token = next(sampled) if sample else (NO_SLOT, NO_SLOT)
@@ -129,13 +128,14 @@ class Scheduler:
                 self.cache.commit(sequence.tables, sequence.tokens, num_computed)
             if sample:
                 outputs.append(self._append(sequence, token, result.logprobs.get(slot)))
+        self.stats.generated_tokens += len(outputs)
         return outputs
 
     def fail(self, step: int, error: str) -> list[TokenOutput]:
         """Ends every sequence of an issued step that could not be run."""
         issued = next(issued for issued in self._issued if issued.step == step)
         self._issued.remove(issued)
-        outputs = self.take_failures()
+        outputs: list[TokenOutput] = []
         for sequence, *_ in issued.entries:
             if not sequence.finished:
                 outputs.append(_failure(sequence, error, "internal_error"))
