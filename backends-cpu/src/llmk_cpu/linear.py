@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+if not torch.backends.mkldnn.is_available():
     raise ImportError("this build of torch has no oneDNN (torch.backends.mkldnn.is_available() is False)")
 
 _linear_pointwise = torch.ops.mkldnn._linear_pointwise.default

@@ -149,4 +149,4 @@ class Batch:
     def _upload(self, *lists: Sequence[int]) -> Sequence[Tensor]:
         """Sends several lists of integers to the device in one copy; returns int64 views of it."""
         packed = torch.tensor([value for values in lists for value in values], dtype=torch.int64)
-        return packed.to(self.device, non_blocking=True).split([len(values) for values in lists])
+        return torch.split(packed.to(self.device, non_blocking=True), [len(values) for values in lists])

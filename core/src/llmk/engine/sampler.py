@@ -15,7 +15,7 @@ from torch import Tensor
 from llmk.engine.request import SamplingParams, TokenLogprobs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from llmk.engine.batch import Batch
     from llmk.engine.step import NewRequest
@@ -73,9 +73,9 @@ class Sampler:
         self.device = device
         self.table = torch.zeros(num_slots, 6, dtype=torch.float32, device=device)
         self.whole = torch.zeros(num_slots, 3, dtype=torch.int64, device=device)
-        self._penalize = build.kernel("op", "apply_penalties")
-        self._bias = build.kernel("op", "apply_bias")
-        self._sample = build.kernel("op", "sample")
+        self._penalize: Callable[..., Tensor] = build.kernel("op", "apply_penalties")
+        self._bias: Callable[..., Tensor] = build.kernel("op", "apply_bias")
+        self._sample: Callable[..., Tensor] = build.kernel("op", "sample")
         self._logprobs = build.kernel("op", "logprobs")
         self._slots: dict[int, _Slot] = {}
 
