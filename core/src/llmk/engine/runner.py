@@ -60,8 +60,8 @@ class Runner:
         self.sampler.enter(plan.new)
         self.batch.apply(plan)
         step = self.batch.lay_out(plan)
-        meta = {site: self.backends[site].prepare(step.attention[group]) for site, group in self.sites.items()}
         self.build.select(step.tensors.token_ids.shape[0])
+        meta = {site: self.backends[site].prepare(step.attention[group]) for site, group in self.sites.items()}
         context = StepContext(positions=step.tensors.positions, attention=meta, caches=self.caches)
         hidden = self.model.forward(step.tensors.token_ids, context)
         if not step.sample_slots:
