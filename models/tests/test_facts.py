@@ -57,6 +57,13 @@ def test_old_and_new_rope_spelling_agree() -> None:
     assert new == old == {key: value for key, value in older.items() if key != "type"}
 
 
+def test_rotary_settings_by_kind_of_layer_are_refused_with_a_way_out() -> None:
+    nested = {"full_attention": {"rope_type": "default", "rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
+    with pytest.raises(CheckpointError, match=r"\(full_attention, sliding_attention\)") as caught:
+        shape(rope_parameters=nested)
+    assert "models.transformers" in caught.value.hint
+
+
 def test_original_length_defaults_to_the_stated_one() -> None:
     rope = shape(rope_scaling={"type": "yarn", "factor": 4.0}).rope
     assert rope["original_max_position_embeddings"] == 4096

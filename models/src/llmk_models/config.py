@@ -33,8 +33,14 @@ def rope_parameters(config: Mapping[str, Any], default_theta: float = 10000.0) -
     """Rotary settings in the form of ``transformers`` 5: ``rope_type``, ``rope_theta`` and what the type needs.
 
     ``rope_parameters`` is taken where it stands; else ``rope_scaling`` (``type`` or ``rope_type``) and ``rope_theta``.
+    Raises :class:`~llmk.api.CheckpointError` where they differ by kind of layer.
     """
     stored = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if any(isinstance(value, Mapping) for value in stored.values()):
+        raise CheckpointError(
+            f"config.json gives each kind of layer rotary settings of its own ({', '.join(stored)})",
+            hint="serve it through transformers: --select.model.use models.transformers",
+        )
     parameters = {"rope_theta": config.get("rope_theta") or default_theta, **stored}
     parameters["rope_type"] = stored.get("rope_type") or stored.get("type") or "default"
     if config.get("partial_rotary_factor") is not None:

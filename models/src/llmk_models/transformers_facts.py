@@ -11,7 +11,7 @@ from typing import Any
 
 from llmk.api import AttentionFacts, Checkpoint, ModelFacts, UnknownArchitecture
 from llmk.nn.tensor_file import read_headers, weight_files
-from llmk_models.config import checkpoint_dtype, layer_windows, required, rope_parameters
+from llmk_models.config import checkpoint_dtype, layer_windows, required
 
 _RECURRENT_KEYS = (
     "ssm_cfg",
@@ -126,10 +126,14 @@ def _scale(config: Mapping[str, Any]) -> float | None:
 
 def _max_model_len(checkpoint: Checkpoint) -> int:
     longest = required(checkpoint, "max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
-    rope = rope_parameters(checkpoint.config)
-    if rope["rope_type"] in _BATCH_DEPENDENT_ROPE:
-        return int(min(longest, rope.get("original_max_position_embeddings", longest)))
-    return int(longest)
+    config = checkpoint.config
+    stored = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    lengths = [longest]
+    for rope in (stored, *stored.values()):
+        if isinstance(rope, Mapping) and (rope.get("rope_type") or rope.get("type")) in _BATCH_DEPENDENT_ROPE:
+            original = config.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings")
+            lengths.append(original or longest)
+    return int(min(lengths))
 
 
 def _num_parameters(checkpoint: Checkpoint, num_layers: int, hidden_size: int, vocab_size: int) -> int:

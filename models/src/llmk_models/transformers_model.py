@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.utils.logging import disable_progress_bar
 
 from llmk.api import AttentionQuery, CacheSpec, Checkpoint, CheckpointError
 from llmk.nn import Build, Layer, StepContext
@@ -132,6 +134,8 @@ class TransformersModel:
 
     def _pretrained(self, checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
         read_headers(weight_files(checkpoint))
+        if not sys.stderr.isatty():
+            disable_progress_bar()
         try:
             model, report = _AUTO.from_pretrained(
                 checkpoint.path, dtype=dtype, local_files_only=True, use_safetensors=True, output_loading_info=True
