@@ -99,3 +99,37 @@ def linear_says_many(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def embed(ids: Tensor, weight: Tensor) -> Tensor:
     """Rows of ``weight``."""
     return weight[ids]
+
+
+class FewAttention:
+    """An attention backend that says which one it is."""
+
+    name = "few"
+    capture = "decode"
+
+    def __init__(self, query: Any, device: torch.device) -> None:
+        self.query = query
+
+    def prepare(self, step: Any) -> Any:
+        """The step, labelled."""
+        return self.name, step
+
+    def write(self, key: Any, value: Any, cache: list[Any], meta: Any) -> None:
+        """Notes who wrote, with whose preparation."""
+        cache.append((self.name, meta))
+
+    def run(self, query: Any, cache: Any, meta: Any, sinks: Any = None) -> Any:
+        """Who ran, with whose preparation."""
+        return self.name, meta
+
+
+class ManyAttention(FewAttention):
+    """The other one."""
+
+    name = "many"
+    capture = "none"
+
+
+def make_write(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    """A composite op that is its attention backend's write."""
+    return parts["attention.write"]
