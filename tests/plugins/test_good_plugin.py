@@ -172,6 +172,17 @@ def test_io_processor_is_registered(environment: Environment, checkpoint: Path) 
     assert ask(environment, checkpoint, "[r.spec.id for r in registry.of(IOProcessorSpec)]") == ["good.io"]
 
 
+@pytest.mark.hook("llmk_scheduling_policies")
+def test_policy_is_used_where_it_is_named(environment: Environment, checkpoint: Path) -> None:
+    plan = explain(environment, checkpoint)
+    assert chosen(plan, "policy", "scheduler") == "policies.priority"
+    assert rejection_codes(plan, "policy", "scheduler", "good.policy") == ["not_chosen"]
+    for name in ("good.policy", "good-policy"):
+        plan = explain(environment, checkpoint, "--select.policy.use", name)
+        assert chosen(plan, "policy", "scheduler") == "good.policy"
+        assert ["fixture-good", "1.0"] in plan["wheels"]
+
+
 @pytest.mark.hook("llmk_tuned_configs")
 def test_tuned_configs_are_registered(environment: Environment, checkpoint: Path) -> None:
     expression = "[[r.spec.id, r.spec.kernel, r.spec.folder] for r in registry.of(TunedConfigs)]"

@@ -10,7 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+from llmk.api import SchedulingPolicy
 from llmk.engine.core import EngineCore
+from llmk.engine.deadlines import Deadlines
+from llmk.engine.policy import GuardedPolicy
 from llmk.engine.request import TokenLogprobs
 from llmk.engine.scheduler import Scheduler
 from llmk.engine.step import NewRequest, StepPlan, StepResult
@@ -132,8 +135,11 @@ def make_core(
     chunked_prefill: bool = True,
     num_groups: int = 1,
     depth: int = 1,
+    policy: SchedulingPolicy | None = None,
+    queue_timeout: float = 0.0,
+    request_timeout: float = 0.0,
 ) -> EngineCore:
-    """An engine over a paged device."""
+    """An engine over a paged device. Its seconds are the steps that the device has run."""
     scheduler = Scheduler(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
@@ -143,6 +149,9 @@ def make_core(
         prefix_caching=prefix_caching,
         chunked_prefill=chunked_prefill,
         num_groups=num_groups,
+        policy=GuardedPolicy(policy, "test"),
+        deadlines=Deadlines(queue_timeout, request_timeout),
+        clock=lambda: float(len(device.steps)),
     )
     device = PagedDevice(num_blocks, block_size, num_groups, max_tokens_per_step=scheduler.max_run_tokens)
     return EngineCore(scheduler, device, depth=depth)

@@ -14,7 +14,15 @@ import fakes
 import pytest
 from paged_device import VOCAB, run_alone
 
-from llmk.api import ContextLengthExceeded, EngineDead, LlmkError, Overloaded, RequestError
+from llmk.api import (
+    ContextLengthExceeded,
+    EngineDead,
+    LlmkError,
+    Overloaded,
+    QueueTimeout,
+    RequestError,
+    RequestTimeout,
+)
 from llmk.engine.frontend import AsyncLLM
 from llmk.engine.intake import derived_seed
 from llmk.engine.local import LocalClient
@@ -51,10 +59,10 @@ async def engine(folder, *, process=False, scheduler=None, **options):
         assert not llm._streams
 
 
-async def collect(llm, prompt=PROMPT, id_="a", **params):
+async def collect(llm, prompt=PROMPT, id_="a", tenant="", **params):
     """Deltas by choice."""
     choices: dict[int, list] = {}
-    async with aclosing(llm.generate(prompt, SamplingParams(**params), request_id=id_)) as deltas:
+    async with aclosing(llm.generate(prompt, SamplingParams(**params), request_id=id_, tenant=tenant)) as deltas:
         async for delta in deltas:
             choices.setdefault(delta.index, []).append(delta)
     return choices
@@ -194,6 +202,36 @@ def test_too_many_sequences_are_refused(folder):
                 await collect(llm, id_="a")
             await first
             await collect(llm, id_="a", n=3, max_tokens=1)
+
+    run(main())
+
+
+def test_a_tenant_may_have_so_many_sequences(folder):
+    async def main():
+        async with engine(folder, scheduler={"max_per_tenant": 2}, trouble="slow") as llm:
+            first = asyncio.create_task(collect(llm, id_="a", n=2, max_tokens=20, tenant="x"))
+            await asyncio.sleep(0.02)
+            with pytest.raises(Overloaded, match=r"2 sequences of this client .* no more than 2 \(scheduler\."):
+                await collect(llm, id_="b", tenant="x", max_tokens=1)
+            await collect(llm, id_="c", tenant="y", max_tokens=1)
+            await first
+            await collect(llm, id_="b", tenant="x", max_tokens=1)
+
+    run(main())
+
+
+def test_time_outs_arrive_as_what_they_are(folder):
+    async def main():
+        async with engine(folder, max_num_seqs=1, request_timeout=12, queue_timeout=6) as llm:
+            slow = asyncio.create_task(collect(llm, id_="slow", max_tokens=60))
+            await asyncio.sleep(0)
+            with pytest.raises(QueueTimeout, match="was not begun in time: it waited") as caught:
+                await collect(llm, id_="late", max_tokens=1)
+            assert caught.value.http_status == 504
+            with pytest.raises(RequestTimeout, match=r"not done in time: after 12\.0 s it had"):
+                await slow
+            await collect(llm, id_="next", max_tokens=1)
+            await idle(llm)
 
     run(main())
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
+from random import Random
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paged_device import make_core, run_alone
 
+from llmk.api import PolicyContext, SchedulingPolicy, Ticket
 from llmk.engine.core import EngineCore
+from llmk.engine.policies.fair import Fair
+from llmk.engine.policies.fcfs import Fcfs
+from llmk.engine.policies.priority import Priority
 from llmk.engine.request import EngineRequest, SamplingParams, TokenOutput
 
 
@@ -60,6 +66,36 @@ def assert_empty(core: EngineCore) -> None:
     assert_consistent(core)
 
 
+class Erratic(SchedulingPolicy):
+    """Orders, preempts and displaces at random: what it does must cost time alone."""
+
+    def __init__(self, context: PolicyContext) -> None:
+        self.random = Random(len(context.weights))
+
+    def order(self, requests: Sequence[Ticket]) -> Iterable[Ticket]:
+        return self.random.sample(requests, len(requests))
+
+    def victim(self, running: Sequence[Ticket]) -> Ticket:
+        return self.random.choice(running)
+
+    def displaced(self, running: Sequence[Ticket], newcomer: Ticket) -> Ticket | None:
+        return self.random.choice([*running, None])
+
+
+class Failing(Erratic):
+    """Does wrong, sooner or later."""
+
+    def order(self, requests: Sequence[Ticket]) -> Iterable[Ticket]:
+        for ticket in super().order(requests):
+            yield ticket
+            if self.random.random() < 0.1:
+                raise ZeroDivisionError
+
+    def victim(self, running: Sequence[Ticket]) -> Ticket:
+        return self.random.choice([*running, "nobody"])
+
+
+POLICIES = [Fcfs, Priority, Fair, Erratic, Failing]
 prompts = st.lists(st.integers(0, 2), min_size=1, max_size=30)
 shared = st.tuples(st.integers(0, 3), st.lists(st.integers(0, 40), max_size=8)).map(
     lambda pair: [7, 8, 9, 1] * pair[0] * 2 + pair[1] or [5]
@@ -72,6 +108,7 @@ arrival = st.fixed_dictionaries(
         "seed": st.integers(0, 2),
         "priority": st.integers(0, 1),
         "salt": st.sampled_from(["", "", "a"]),
+        "tenant": st.sampled_from(["", "x", "y"]),
         "at": st.integers(0, 20),
         "abort_at": st.none() | st.none() | st.integers(0, 40),
     }
@@ -89,9 +126,23 @@ arrival = st.fixed_dictionaries(
     chunked=st.booleans(),
     groups=st.integers(1, 2),
     depth=st.integers(1, 3),
+    policy=st.sampled_from(POLICIES),
+    queue_timeout=st.sampled_from([0, 0, 10]),
+    request_timeout=st.sampled_from([0, 0, 20]),
 )
 def test_any_load_comes_out_as_if_alone(
-    arrivals, num_blocks, block_size, max_num_seqs, budget, prefix_caching, chunked, groups, depth
+    arrivals,
+    num_blocks,
+    block_size,
+    max_num_seqs,
+    budget,
+    prefix_caching,
+    chunked,
+    groups,
+    depth,
+    policy,
+    queue_timeout,
+    request_timeout,
 ):
     room = num_blocks * block_size
     core = make_core(
@@ -104,6 +155,9 @@ def test_any_load_comes_out_as_if_alone(
         chunked_prefill=chunked,
         num_groups=groups,
         depth=depth,
+        policy=policy(PolicyContext({"x": 3.0})),
+        queue_timeout=queue_timeout,
+        request_timeout=request_timeout,
     )
     outputs: dict[str, list[TokenOutput]] = {}
     aborted: dict[str, int] = {}
@@ -118,6 +172,7 @@ def test_any_load_comes_out_as_if_alone(
                         seed=a["seed"],
                         priority=a["priority"],
                         cache_salt=a["salt"],
+                        tenant=a["tenant"],
                     )
                 )
             if a["abort_at"] == step and a["at"] <= step:
@@ -138,6 +193,11 @@ def test_any_load_comes_out_as_if_alone(
         if len(a["prompt"]) >= room:
             assert len(mine) <= 1
             assert not mine or mine[0].error_code == "invalid_request_error"
+        elif ends and ends[0].error_code in ("queue_timeout", "request_timeout"):
+            assert mine[-1] is ends[0]
+            assert len(ends) == 1
+            assert tokens_of(mine) == expected[: len(mine) - 1]
+            assert len(mine) == 1 or ends[0].error_code == "request_timeout"
         elif str(i) in aborted and not ends:
             assert len(mine) == aborted[str(i)]
             assert tokens_of(mine) == expected[: len(mine)]
@@ -230,7 +290,7 @@ def test_whole_prompts_may_exceed_the_issue_limit_but_not_the_run_limit():
 
 
 def test_priority_goes_before_arrival():
-    core = make_core(max_num_seqs=1)
+    core = make_core(max_num_seqs=1, policy=Priority(PolicyContext()))
     core.add(request("late", [1], max_tokens=1, priority=1))
     core.add(request("soon", [2], max_tokens=1, priority=0))
     assert list(drain(core)) == ["soon", "late"]

@@ -108,9 +108,9 @@ class ScriptedEngine:
             raise EngineDead("the engine's loop does not answer")
 
     async def generate(
-        self, prompt: list[int], params: SamplingParams, *, request_id: str, priority: int = 0, cache_salt: str = ""
+        self, prompt: list[int], params: SamplingParams, *, request_id: str, **options: Any
     ) -> AsyncGenerator[Any, None]:
-        options = {"priority": priority, "cache_salt": cache_salt, "request_id": request_id}
+        options |= {"request_id": request_id}
         self.calls.append(Call(prompt, params, options))
         self.running += 1
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from scripted import ScriptedEngine
 from sse import events
 from starlette.testclient import TestClient
 
-from llmk.api import ContextLengthExceeded, Overloaded
+from llmk.api import ContextLengthExceeded, Overloaded, QueueTimeout, RequestTimeout
 from llmk.serve.app import create_app
 from llmk.serve.service import Service
 
@@ -138,12 +139,27 @@ def test_refusals_of_the_engine(client: TestClient, engine: ScriptedEngine, stre
 
     for error, status, code in (
         (ContextLengthExceeded("too long", param="messages"), 400, "context_length_exceeded"),
+        (RequestTimeout("late"), 504, "request_timeout"),
+        (QueueTimeout("late"), 504, "queue_timeout"),
         (Overloaded("full", retry_after=2.5), 429, "rate_limit_exceeded"),
     ):
         engine.generate = lambda *args, error=error, **kwargs: refuse(error)  # type: ignore[method-assign]
         response = client.post(CHAT, json={**BODY, "stream": stream})
         assert (response.status_code, response.json()["error"]["code"]) == (status, code)
     assert response.headers["retry-after"] == "3"
+
+
+def test_a_key_is_a_tenant(serve: Callable[..., TestClient], engine: ScriptedEngine) -> None:
+    client = serve(api_keys=("first", "sécond"))
+    for key in ("first", "sécond"):
+        for path, body in ((CHAT, BODY), ("/v1/completions", {"prompt": ["a", "b"]})):
+            headers = {b"authorization": f"Bearer {key}".encode()}
+            assert client.post(path, json=body, headers=headers).status_code == 200
+        tenants = {call.options["tenant"] for call in engine.calls}
+        assert tenants == {hashlib.sha256(key.encode()).hexdigest()[:16]}
+        engine.calls.clear()
+    assert serve().post(CHAT, json=BODY).status_code == 200
+    assert engine.calls[0].options["tenant"] == ""
 
 
 def test_keys(serve: Callable[..., TestClient]) -> None:

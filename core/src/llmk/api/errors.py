@@ -107,6 +107,21 @@ class Overloaded(LlmkError):
         self.retry_after = retry_after
 
 
+class RequestTimeout(LlmkError):
+    """A request that was not done within ``scheduler.request_timeout``.
+
+    504 rather than 408: the client did send its request in time, the engine behind the server did not answer it.
+    """
+
+    code, http_status = "request_timeout", 504
+
+
+class QueueTimeout(RequestTimeout):
+    """A request that was not begun within ``scheduler.queue_timeout``."""
+
+    code = "queue_timeout"
+
+
 class EngineDead(LlmkError):
     """The engine's process is gone or no longer answers."""
 

@@ -20,6 +20,7 @@ from llmk.api.specs import (
     ModelSpec,
     ParserSpec,
     PlatformSpec,
+    PolicySpec,
     QuantizationSpec,
     TunedConfigs,
 )
@@ -90,6 +91,12 @@ def llmk_tool_parsers() -> Iterable[ParserSpec]:
 @hookspec
 def llmk_io_processors() -> Iterable[IOProcessorSpec]:
     """IO processors."""
+    return ()
+
+
+@hookspec
+def llmk_scheduling_policies() -> Iterable[PolicySpec]:
+    """Scheduling policies."""
     return ()
 
 

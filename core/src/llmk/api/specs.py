@@ -204,6 +204,17 @@ class IOProcessorSpec(_Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PolicySpec(_Checked):
+    """A scheduling policy. ``implementation`` names a class that follows :class:`~llmk.api.SchedulingPolicy`."""
+
+    id: str
+    name: str
+    implementation: str
+    overrides: str = ""
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TunedConfigs:
     """A folder of tuned kernel configs inside a package, for the kernel ``kernel``."""
 
@@ -214,5 +225,7 @@ class TunedConfigs:
     overrides: str = ""
 
 
-Spec = KernelSpec | PlatformSpec | QuantizationSpec | ModelSpec | ParserSpec | IOProcessorSpec | TunedConfigs
+Spec = (
+    KernelSpec | PlatformSpec | QuantizationSpec | ModelSpec | ParserSpec | IOProcessorSpec | PolicySpec | TunedConfigs
+)
 Supports = Callable[[Query], Verdict]

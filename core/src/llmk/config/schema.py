@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 Size = Annotated[int, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0)]
 
 
 class Section(BaseModel):
@@ -52,6 +53,15 @@ class SelectSection(Section):
     avoid: tuple[str, ...] = Field(default=(), description="Ids never to choose.")
 
 
+class SelectPolicy(SelectSection):
+    """Which scheduling policy orders requests."""
+
+    use: str | dict[str, str] = Field(
+        default="policies.priority",
+        description="Id or name of the policy: fcfs, priority (then arrival), fair (by tenant), or a plugin's.",
+    )
+
+
 class SelectSections(Section):
     """Choosing backends and kernels."""
 
@@ -65,6 +75,7 @@ class SelectSections(Section):
         default_factory=SelectSection, description="Reasoning parsers ('none': off)."
     )
     tool_parser: SelectSection = Field(default_factory=SelectSection, description="Tool parsers ('none': off).")
+    policy: SelectPolicy = Field(default_factory=SelectPolicy, description="Scheduling policy.")
 
 
 class PluginsSection(Section):
@@ -93,6 +104,20 @@ class SchedulerSection(Section):
     chunked_prefill: bool = Field(default=True, description="Split long prompts over steps, beside decoding requests.")
     max_waiting: Annotated[int, Field(ge=1)] = Field(
         default=1024, description="Requests that may wait; more are refused with 429."
+    )
+    max_per_tenant: Size = Field(
+        default=0, description="Requests of one tenant that may run or wait; more are refused with 429. 0: no limit."
+    )
+    queue_timeout: Seconds = Field(
+        default=0.0, description="Seconds in which a request must begin to run; else it fails with 504. 0: no limit."
+    )
+    request_timeout: Seconds = Field(
+        default=0.0, description="Seconds in which a request must be done; else it fails with 504. 0: no limit."
+    )
+    weights: dict[str, Annotated[float, Field(gt=0)]] = Field(
+        default_factory=dict,
+        description="Shares for the policy fair, by tenant: the first 16 hex digits of the SHA-256 of the API key"
+        " (printf %s KEY | sha256sum). Others have 1.",
     )
 
 

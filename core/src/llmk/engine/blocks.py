@@ -140,12 +140,10 @@ class BlockCache:
             must remain.
         """
         hits = self._find(tables, token_ids) if self.prefix_caching else [[] for _ in self.pools]
+        if not self._suffices(hits, token_ids, spare):
+            return None
         num_hits = len(hits[0])
         fresh = self.blocks_for(len(token_ids)) - num_hits
-        for pool, shared in zip(self.pools, hits, strict=True):
-            revived = sum(pool.is_free(block) for block in shared)
-            if pool.num_free - revived < fresh + spare:
-                return None
         for pool, table, shared in zip(self.pools, tables.tables, hits, strict=True):
             pool.share(shared)
             table.extend(shared)
@@ -154,6 +152,18 @@ class BlockCache:
         tables.capacity = (num_hits + fresh) * self.block_size
         tables.named = num_hits
         return num_hits * self.block_size
+
+    def fits(self, tables: BlockTables, token_ids: Sequence[int], *, spare: int = 0) -> bool:
+        """Whether :meth:`admit` would take blocks."""
+        hits = self._find(tables, token_ids) if self.prefix_caching else [[] for _ in self.pools]
+        return self._suffices(hits, token_ids, spare)
+
+    def _suffices(self, hits: list[list[int]], token_ids: Sequence[int], spare: int) -> bool:
+        needed = self.blocks_for(len(token_ids)) - len(hits[0]) + spare
+        return all(
+            pool.num_free - sum(pool.is_free(block) for block in shared) >= needed
+            for pool, shared in zip(self.pools, hits, strict=True)
+        )
 
     def extend(self, tables: BlockTables) -> list[list[int]] | None:
         """Takes one more block in every group; returns the new ids per group, or ``None`` where a group has no free

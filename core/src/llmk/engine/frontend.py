@@ -45,6 +45,7 @@ class AsyncLLM:
             vocab_size=self.info.vocab_size,
             seed=config.engine.seed,
         )
+        self._max_per_tenant = config.scheduler.max_per_tenant
         self._max_sequences = config.scheduler.max_num_seqs + config.scheduler.max_waiting
         self._requests: dict[str, _Stream] = {}
         self._streams: dict[str, _Stream] = {}
@@ -76,22 +77,26 @@ class AsyncLLM:
         request_id: str,
         priority: int = 0,
         cache_salt: str = "",
+        tenant: str = "",
     ) -> AsyncGenerator[GenerationDelta, None]:
         """Yields what comes to each of ``params.n`` choices, until all have ended. Closing the iterator aborts.
 
-        Requests with a lower ``priority`` go first; those with different ``cache_salt`` share no cached prefix.
+        Requests with a lower ``priority`` go first; those with different ``cache_salt`` share no cached prefix;
+        ``tenant`` is whose share of the engine and whose limit they count against.
 
         Raises:
             ContextLengthExceeded: where the prompt leaves no room for a token.
             RequestError: where prompt or parameters can't be served, or ``request_id`` is in use.
-            Overloaded: where too many sequences run and wait.
+            Overloaded: where too many sequences run and wait, in all or of this tenant.
+            RequestTimeout: where it was not begun or done within the configured times.
             EngineDead: where the engine is gone.
         """
         if request_id in self._requests:
             raise RequestError(f"a request with the id {request_id!r} is being answered")
-        sequences = self._intake.sequences(prompt, params, id=request_id, priority=priority, cache_salt=cache_salt)
-        if len(self._streams) + len(sequences) > self._max_sequences:
-            raise Overloaded(f"{len(self._streams)} sequences run and wait; no more than {self._max_sequences} may")
+        sequences = self._intake.sequences(
+            prompt, params, id=request_id, priority=priority, cache_salt=cache_salt, tenant=tenant
+        )
+        self._check_room(len(sequences), tenant)
         stream = self._open(request_id, sequences, params)
         try:
             await self._client.add(sequences)
@@ -123,8 +128,18 @@ class AsyncLLM:
         self._fail(EngineDead("the engine was closed"))
         await self._client.close()
 
+    def _check_room(self, num_new: int, tenant: str) -> None:
+        """Raises :class:`~llmk.api.Overloaded` where ``num_new`` more sequences are too many."""
+        if len(self._streams) + num_new > self._max_sequences:
+            raise Overloaded(f"{len(self._streams)} sequences run and wait; no more than {self._max_sequences} may")
+        if self._max_per_tenant:
+            mine = sum(len(stream.sequences) for stream in self._requests.values() if stream.tenant == tenant)
+            if mine + num_new > self._max_per_tenant:
+                limit = f"{self._max_per_tenant} (scheduler.max_per_tenant)"
+                raise Overloaded(f"{mine} sequences of this client run and wait; no more than {limit} may")
+
     def _open(self, request_id: str, sequences: list[EngineRequest], params: SamplingParams) -> _Stream:
-        stream = self._requests[request_id] = _Stream()
+        stream = self._requests[request_id] = _Stream(sequences[0].tenant)
         for index, sequence in enumerate(sequences):
             stream.sequences[sequence.id] = SequenceOutput(
                 params,
@@ -183,7 +198,8 @@ class AsyncLLM:
 class _Stream:
     """A request that is being answered: its sequences that have not ended, and what was not yet taken from it."""
 
-    def __init__(self) -> None:
+    def __init__(self, tenant: str) -> None:
+        self.tenant = tenant
         self.sequences: dict[str, SequenceOutput] = {}
         self._ready: asyncio.Queue[GenerationDelta | LlmkError] = asyncio.Queue()
 

@@ -25,7 +25,14 @@ class Intake:
         self._random = Random(seed)
 
     def sequences(
-        self, prompt: str | list[int], params: SamplingParams, *, id: str, priority: int = 0, cache_salt: str = ""
+        self,
+        prompt: str | list[int],
+        params: SamplingParams,
+        *,
+        id: str,
+        priority: int = 0,
+        cache_salt: str = "",
+        tenant: str = "",
     ) -> list[EngineRequest]:
         """``params.n`` sequences for one prompt; a text is tokenized with the tokenizer's special tokens around it.
 
@@ -47,6 +54,7 @@ class Intake:
                 seed=derived_seed(seed, index),
                 priority=priority,
                 cache_salt=cache_salt,
+                tenant=tenant,
             )
             for index in range(params.n)
         ]

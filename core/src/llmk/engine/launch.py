@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from llmk.api import Plan, Platform, PluginError
+from llmk.api import Plan, Platform, PluginError, PolicyContext
 from llmk.engine.batch import Batch
 from llmk.engine.client import EngineInfo
 from llmk.engine.core import EngineCore
+from llmk.engine.deadlines import Deadlines
 from llmk.engine.memory import CachePlan, check_weights, gib, plan_cache
+from llmk.engine.policy import GuardedPolicy
 from llmk.engine.runner import Runner
 from llmk.engine.scheduler import Scheduler
 from llmk.engine.weights import load_weights
@@ -31,7 +33,7 @@ def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
     """Turns a boot into an engine that is ready to step.
 
     Raises:
-        PluginError: where a wheel's version is not the plan's.
+        PluginError: where a wheel's version is not the plan's, or the scheduling policy can't be made.
         CheckpointError: where the weights don't fit the model.
         NotEnoughMemory: where weights or cache don't fit the device.
     """
@@ -60,6 +62,10 @@ def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
         block_size=config.cache.block_size,
         prefix_caching=config.cache.prefix_caching,
         chunked_prefill=config.scheduler.chunked_prefill,
+        policy=GuardedPolicy.load(
+            plan, PolicyContext(config.scheduler.weights, config.scheduler.max_num_batched_tokens)
+        ),
+        deadlines=Deadlines(config.scheduler.queue_timeout, config.scheduler.request_timeout),
     )
     info = EngineInfo(
         max_model_len=max_model_len,

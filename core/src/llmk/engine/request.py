@@ -88,6 +88,8 @@ class EngineRequest(msgspec.Struct, kw_only=True):
     """Always set by the front end, so that sampling does not depend on the batch."""
     priority: int = 0
     cache_salt: str = ""
+    tenant: str = ""
+    """Whose it is, for shares and limits; ``""`` where the server asks for no key."""
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -124,6 +126,8 @@ class EngineStats(msgspec.Struct, kw_only=True):
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
     preemptions: int = 0
+    timeouts: int = 0
+    policy_failures: int = 0
     steps: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0

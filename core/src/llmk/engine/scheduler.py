@@ -6,16 +6,21 @@ planned while this one runs; :meth:`Scheduler.update` learns afterwards which to
 
 from __future__ import annotations
 
+import time
 from bisect import insort
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from llmk.api import NotEnoughMemory, RequestError, Ticket
 from llmk.engine.blocks import BlockCache
+from llmk.engine.deadlines import Deadlines
+from llmk.engine.policy import GuardedPolicy
+from llmk.engine.queue import Queue
 from llmk.engine.request import EngineRequest, EngineStats, TokenLogprobs, TokenOutput
-from llmk.engine.sequence import NO_SLOT, Sequence, order_of
+from llmk.engine.sequence import NO_SLOT, Sequence, arrival_of
 from llmk.engine.step import NewRequest, StepPlan, StepResult, Work
 
 
@@ -31,9 +36,13 @@ class _Issued:
 class Scheduler:
     """Queues sequences, gives them slots and blocks, and plans steps.
 
-    Sequences are served in the order of priority (lower first) and arrival. Every running sequence that needs just one
-    more token gets it in each step; what is left of the step's tokens goes to prompts. Where blocks run out, the
-    sequence that came last gives up its own and is computed again later, so the one that came first always gets on.
+    Every running sequence that needs just one more token gets it in each step; what is left of the step's tokens goes
+    to prompts, in the order that ``policy`` (:class:`~llmk.api.SchedulingPolicy`) gives them. Where blocks run out, the
+    one that it names gives up its own and is computed again later. So that this comes to an end whatever the policy
+    names, the eldest sequence is kept once many have given way and none has ended: it is served first, and never gives
+    way, until it ends.
+
+    Sequences that miss their ``deadlines`` fail; ``clock`` tells the seconds.
 
     ``max_num_batched_tokens`` limits what one step may be issued, ``max_run_tokens`` what the runner can run at once.
     Both are the same unless prompts must stay whole: then a prompt longer than the first limit may still be issued up
@@ -52,6 +61,9 @@ class Scheduler:
         chunked_prefill: bool = True,
         max_run_tokens: int = 0,
         num_groups: int = 1,
+        policy: GuardedPolicy | None = None,
+        deadlines: Deadlines | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.max_issued_tokens = max_num_batched_tokens
         longest = max_num_batched_tokens if chunked_prefill else max(max_num_batched_tokens, max_model_len)
@@ -61,9 +73,12 @@ class Scheduler:
         self.cache = BlockCache(
             num_blocks=num_blocks, block_size=block_size, num_groups=num_groups, prefix_caching=prefix_caching
         )
-        self.waiting: list[Sequence] = []
+        self.policy = policy or GuardedPolicy()
+        self.deadlines = deadlines
+        self.waiting = Queue()
         self.running: list[Sequence] = []
         self.stats = EngineStats(total_blocks=num_blocks)
+        self._clock = clock
         self._sequences: dict[str, Sequence] = {}
         self._slots = list(range(max_num_seqs - 1, -1, -1))
         self._freed: list[int] = []
@@ -72,6 +87,10 @@ class Scheduler:
         self._arrivals = 0
         self._refused: tuple[Sequence | None, int] = (None, 0)
         """The sequence for which there were too few blocks when last asked, and how many there were."""
+        self._patience = 2 * max_num_seqs
+        self._given_way = 0
+        """How often sequences gave way since one ended."""
+        self._kept: Sequence | None = None
 
     @property
     def has_work(self) -> bool:
@@ -80,14 +99,15 @@ class Scheduler:
 
     def add(self, request: EngineRequest) -> None:
         """Queues a sequence. One that can never fit fails with its first output."""
-        sequence = Sequence(request, self._arrivals, self.max_model_len, self.cache.new_tables(request.cache_salt))
+        tables = self.cache.new_tables(request.cache_salt)
+        sequence = Sequence(request, self._arrivals, self.max_model_len, tables, self._clock())
         self._arrivals += 1
         problem = self._why_never(sequence)
         if problem:
-            self._failures.append(_failure(sequence, problem, "invalid_request_error"))
+            self._failures.append(_failure(sequence, problem, RequestError.code))
             return
         self._sequences[request.id] = sequence
-        insort(self.waiting, sequence, key=order_of)
+        self.waiting.add(sequence)
 
     def abort(self, ids: Iterable[str]) -> None:
         """Ends sequences without further output; ids that are unknown or have ended are ignored."""
@@ -100,14 +120,14 @@ class Scheduler:
         """Plans the next step, or returns ``None`` where nothing can be computed before the result of an issued one is
         there.
         """
+        self._end_overdue()
+        if self._given_way > self._patience and self._kept is None and self.running:
+            self._kept = self.running[0]
+        first = self._displace() if self.waiting and self.policy.displaces else None
         plan = StepPlan(step=self.stats.steps, freed=[], new=[], work=[])
         issued = _Issued(plan.step, [])
         prefills = self._schedule_decodes(plan, issued)
-        budget = self.max_issued_tokens - len(plan.work)
-        for sequence in prefills:
-            if budget:
-                budget -= self._issue(plan, issued, sequence, min(budget, len(sequence.tokens) - sequence.num_computed))
-        self._admit(plan, issued, budget)
+        self._schedule_prompts(plan, issued, prefills, first)
         if not plan.work:
             return None
         plan.freed, self._freed = self._freed, []
@@ -154,41 +174,86 @@ class Scheduler:
             running=len(self.running),
             waiting=len(self.waiting),
             used_blocks=self.cache.num_blocks - self.cache.num_free,
+            policy_failures=self.policy.failures,
         )
+
+    def _end_overdue(self) -> None:
+        if self.deadlines is not None:
+            for sequence, error, code in list(
+                self.deadlines.overdue(self._sequences.values(), self.waiting, self._clock())
+            ):
+                self.stats.timeouts += 1
+                self._end_early(sequence, error, code)
+
+    def _displace(self) -> Sequence | None:
+        """Makes room for the first of those who wait, where there is none and the policy lets it displace others;
+        returns it if it did.
+        """
+        if self._slots and self._refused[0] is None:
+            return None
+        newcomer = self._of(next(self.policy.order(self.waiting.tickets)))
+        if newcomer.num_pending or self.cache.awaits_another(newcomer.tables, newcomer.tokens):
+            return None
+        displaced = False
+        while not self._slots or self._is_short_of_blocks(newcomer):
+            victim = self.policy.displaced(self._may_give_way(), newcomer.ticket)
+            if victim is None:
+                break
+            self._preempt(self._of(victim))
+            displaced = True
+        return newcomer if displaced else None
+
+    def _is_short_of_blocks(self, sequence: Sequence) -> bool:
+        spare = len(self.running)
+        refused, had = self._refused
+        if sequence is refused and self.cache.num_free - spare <= had:
+            return True
+        return not self.cache.fits(sequence.tables, sequence.tokens, spare=spare)
 
     def _schedule_decodes(self, plan: StepPlan, issued: _Issued) -> list[Sequence]:
         """Issues one token for each running sequence that needs just that; returns those that still have a prompt to
         compute.
-        """
-        prefills = []
-        index = 0
-        while index < len(self.running) and len(plan.work) < self.max_issued_tokens:
-            sequence = self.running[index]
-            index += 1
-            known = len(sequence.tokens) + sequence.num_pending
-            if known - sequence.num_computed > 1:
-                prefills.append(sequence)
-            elif known < sequence.limit and known > sequence.num_computed:
-                if known <= sequence.tables.capacity:
-                    self._issue(plan, issued, sequence, 1)
-                else:
-                    self._issue_with_block(plan, issued, sequence)
-        return prefills
 
-    def _issue_with_block(self, plan: StepPlan, issued: _Issued, sequence: Sequence) -> None:
-        """Issues a decode that needs one more block, which later sequences or this one itself may have to make room
-        for.
+        Blocks are seen to before anything is issued, so that a sequence that gives way has no part in the step.
         """
+        kept, budget = self._kept, self.max_issued_tokens
+        running = self.running if kept is None else [kept, *(other for other in self.running if other is not kept)]
+        prefills: list[Sequence] = []
+        ready: list[tuple[Sequence, list[list[int]] | None]] = []
+        for sequence in list(running):
+            known = len(sequence.tokens) + sequence.num_pending
+            if sequence.slot == NO_SLOT:
+                continue
+            if known - sequence.num_computed > 1 and sequence is kept:
+                budget -= self._issue(plan, issued, sequence, min(budget, known - sequence.num_computed))
+            elif known - sequence.num_computed > 1:
+                prefills.append(sequence)
+            elif sequence.num_computed < known < sequence.limit and len(ready) < budget:
+                ready.append((sequence, None if known <= sequence.tables.capacity else self._make_room(sequence)))
+        for sequence, new_blocks in ready:
+            if sequence.slot != NO_SLOT:
+                self._issue(plan, issued, sequence, 1, new_blocks)
+        return [sequence for sequence in prefills if sequence.slot != NO_SLOT]
+
+    def _make_room(self, sequence: Sequence) -> list[list[int]] | None:
+        """One more block for a sequence, for which others or it itself may have to give way; ``None`` if it did."""
         while (new := self.cache.extend(sequence.tables)) is None:
             if len(self.running) == 1:
                 blocks = self.cache.num_blocks
-                self._end_early(sequence, f"its {len(sequence.tokens)} tokens fill the cache of {blocks} blocks")
-                return
-            victim = self.running[-1]
+                error = f"its {len(sequence.tokens)} tokens fill the cache of {blocks} blocks"
+                self._end_early(sequence, error, NotEnoughMemory.code)
+                return None
+            victim = self._of(self.policy.victim(self._may_give_way()))
             self._preempt(victim)
             if victim is sequence:
-                return
-        self._issue(plan, issued, sequence, 1, new)
+                return None
+        return new
+
+    def _may_give_way(self) -> tuple[Ticket, ...]:
+        return tuple([sequence.ticket for sequence in self.running if sequence is not self._kept])
+
+    def _of(self, ticket: Ticket) -> Sequence:
+        return self._sequences[ticket.id]
 
     def _issue(
         self,
@@ -204,27 +269,59 @@ class Scheduler:
             sequence.num_pending += 1
         plan.work.append(Work(slot=sequence.slot, num_tokens=count, new_blocks=new_blocks or [], sample=sample))
         issued.entries.append((sequence, sequence.admissions, sequence.num_computed, sample))
+        self.policy.computed(sequence.ticket, count)
         return count
 
-    def _admit(self, plan: StepPlan, issued: _Issued, budget: int) -> None:
-        """Lets waiting sequences in, first come first served, as far as tokens, slots and blocks go.
-
-        One whose next prefix block is just being computed by another is passed over until that is a hit.
+    def _schedule_prompts(
+        self, plan: StepPlan, issued: _Issued, prefills: list[Sequence], first: Sequence | None
+    ) -> None:
+        """Gives what is left of the step's tokens to prompts in the policy's order, and so lets waiting sequences in,
+        as far as tokens, slots and blocks go. None is let in before one for which there are too few blocks.
         """
-        index = 0
-        while index < len(self.waiting) and self._slots and budget > 0:
-            sequence = self.waiting[index]
-            if self.cache.awaits_another(sequence.tables, sequence.tokens):
-                index += 1
-                continue
-            length = len(sequence.tokens)
-            whole = not self.chunked_prefill and length > max(budget, self.max_run_tokens - plan.num_tokens)
-            if sequence.num_pending or whole or (cached := self._take_blocks(sequence)) is None:
+        budget = self.max_issued_tokens - plan.num_tokens
+        prompts = len(prefills)
+        waiting = self.waiting.tickets if self._slots else ()
+        if budget <= 0 or not (prompts or waiting):
+            return
+        tickets = (*(sequence.ticket for sequence in prefills), *waiting) if prompts else waiting
+        for sequence in self._in_order(tickets, first):
+            if sequence.slot != NO_SLOT:
+                prompts -= 1
+                rest = len(sequence.tokens) - sequence.num_computed
+                budget -= self._issue(plan, issued, sequence, min(budget, rest))
+            elif waiting:
+                count = self._admit(plan, issued, sequence, budget)
+                budget -= count or 0
+                if count is None or not self._slots:
+                    waiting = ()
+            if budget <= 0 or not (prompts or waiting):
                 return
-            del self.waiting[index]
-            self._enter(plan, sequence, cached)
-            rest = length - cached
-            budget -= self._issue(plan, issued, sequence, min(rest, budget) if self.chunked_prefill else rest)
+
+    def _in_order(self, tickets: tuple[Ticket, ...], first: Sequence | None) -> Iterator[Sequence]:
+        """Sequences as the policy orders them, behind the one that was made room for."""
+        if first is not None:
+            yield first
+        for ticket in self.policy.order(tickets):
+            sequence = self._of(ticket)
+            if sequence is not first:
+                yield sequence
+
+    def _admit(self, plan: StepPlan, issued: _Issued, sequence: Sequence, budget: int) -> int | None:
+        """Lets a waiting sequence in, and issues what it can of its tokens; returns how many, or ``None`` where it must
+        wait for tokens or blocks.
+
+        One whose next prefix block is just being computed by another is passed over (0) until that is a hit.
+        """
+        if self.cache.awaits_another(sequence.tables, sequence.tokens):
+            return 0
+        length = len(sequence.tokens)
+        whole = not self.chunked_prefill and length > max(budget, self.max_run_tokens - plan.num_tokens)
+        if sequence.num_pending or whole or (cached := self._take_blocks(sequence)) is None:
+            return None
+        self.waiting.remove(sequence)
+        self._enter(plan, sequence, cached)
+        rest = length - cached
+        return self._issue(plan, issued, sequence, min(rest, budget) if self.chunked_prefill else rest)
 
     def _take_blocks(self, sequence: Sequence) -> int | None:
         """Blocks for all known tokens, with one to spare for each running sequence; returns how many are cached.
@@ -241,7 +338,7 @@ class Scheduler:
         return cached
 
     def _enter(self, plan: StepPlan, sequence: Sequence, cached: int) -> None:
-        insort(self.running, sequence, key=order_of)
+        insort(self.running, sequence, key=arrival_of)
         sequence.slot = self._slots.pop()
         sequence.num_computed = cached
         sequence.admissions += 1
@@ -271,6 +368,7 @@ class Scheduler:
         reason, stop_token = sequence.end(token)
         if reason is not None:
             self._finish(sequence)
+            self._given_way = 0
         return TokenOutput(
             id=sequence.request.id,
             token_ids=[token],
@@ -285,11 +383,16 @@ class Scheduler:
         self.running.remove(sequence)
         self._vacate(sequence)
         sequence.num_computed = 0
-        insort(self.waiting, sequence, key=order_of)
+        self.waiting.add(sequence)
+        self._given_way += 1
 
     def _finish(self, sequence: Sequence) -> None:
         sequence.finished = True
         del self._sequences[sequence.id]
+        if sequence is self._kept:
+            self._kept = None
+        if sequence is self._refused[0]:
+            self._refused = (None, 0)
         if sequence.slot == NO_SLOT:
             self.waiting.remove(sequence)
         else:
@@ -302,8 +405,8 @@ class Scheduler:
         self._freed.append(sequence.slot)
         sequence.slot = NO_SLOT
 
-    def _end_early(self, sequence: Sequence, error: str) -> None:
-        self._failures.append(_failure(sequence, error, "not_enough_memory"))
+    def _end_early(self, sequence: Sequence, error: str, code: str) -> None:
+        self._failures.append(_failure(sequence, error, code))
         self._finish(sequence)
 
     def _why_never(self, sequence: Sequence) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
+
+from llmk.api import Ticket
 
 if TYPE_CHECKING:
     from llmk.engine.blocks import BlockTables
@@ -15,7 +18,8 @@ class Sequence:
     """A sequence: its tokens, how far they are computed, and what it holds.
 
     Attributes:
-        order: what it is served by: priority (lower first), then arrival.
+        arrival: its number in order of arrival; ``arrived`` is the time, in the scheduler's seconds.
+        ticket: what the scheduling policy knows it by.
         tokens: prompt and output as far as the host knows them.
         limit: length at which it ends, in tokens.
         num_computed: tokens in the cache once all issued steps have run.
@@ -25,27 +29,33 @@ class Sequence:
 
     __slots__ = (
         "admissions",
+        "arrival",
+        "arrived",
         "finished",
         "limit",
         "num_cached",
         "num_computed",
         "num_pending",
         "num_prompt",
-        "order",
         "request",
         "slot",
         "stops",
         "tables",
+        "ticket",
         "tokens",
     )
 
-    def __init__(self, request: EngineRequest, arrival: int, limit: int, tables: BlockTables) -> None:
+    def __init__(
+        self, request: EngineRequest, arrival: int, limit: int, tables: BlockTables, arrived: float = 0.0
+    ) -> None:
         params = request.params
         self.request = request
-        self.order = (request.priority, arrival)
+        self.arrival = arrival
+        self.arrived = arrived
         self.tokens = list(request.prompt_token_ids)
         self.num_prompt = len(self.tokens)
         self.limit = limit if params.max_tokens is None else min(limit, self.num_prompt + params.max_tokens)
+        self.ticket = Ticket(request.id, arrival, request.tenant, request.priority, self.num_prompt, self.limit)
         self.stops = frozenset(
             params.stop_token_ids if params.ignore_eos else params.stop_token_ids + request.eos_token_ids
         )
@@ -72,6 +82,5 @@ class Sequence:
         return ("length" if length >= self.limit else None), None
 
 
-def order_of(sequence: Sequence) -> tuple[int, int]:
-    """Sort key of queues."""
-    return sequence.order
+arrival_of = attrgetter("arrival")
+"""Sort key of queues."""

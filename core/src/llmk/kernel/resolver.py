@@ -21,6 +21,7 @@ from llmk.api.verdict import Reason
 from llmk.kernel.discovery import CORE
 from llmk.kernel.election import unknown_id
 from llmk.kernel.models import choose_quantization
+from llmk.kernel.policies import choose_policy
 from llmk.kernel.ranking import Candidate, Misfit, Ranking, Slot
 from llmk.kernel.registry import Registry
 
@@ -67,6 +68,8 @@ def resolve(
     vouched_names = frozenset(canonicalize_name(name) for name in vouched)
     resolver = Resolver(registry, config, platform_facts, dtype, vouched_names, measured or {}, excluded or {})
     choices = resolver.choose_all(facts, quantization.spec.weight_format if quantization else "plain")
+    choices.append(choose_policy(registry, config, excluded or {}))
+    resolver.wheels |= {piece.distribution: piece.version for piece in choices[-1].pieces}
     others = {r.plugin.distribution: r.plugin.version for r in (platform, model, quantization) if r is not None}
     return Plan(
         platform=platform_facts,

@@ -13,12 +13,14 @@ from llmk.serve.errors import error_object
 from llmk.serve.reply import Reply
 
 OPEN_PATHS = frozenset({"/health"})
+TENANT_DIGITS = 16
 
 
 class ApiKeys:
     """Lets requests pass that bear one of ``keys``; ``/health`` is open.
 
-    Digests are compared, all of them and in constant time, so that timing tells nothing about a key.
+    Digests are compared, all of them and in constant time, so that timing tells nothing about a key. The first
+    ``TENANT_DIGITS`` hexadecimal digits of the digest name the client, as the request's tenant.
     """
 
     def __init__(self, app: ASGIApp, keys: Iterable[str]) -> None:
@@ -27,17 +29,20 @@ class ApiKeys:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request."""
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not self._known(Headers(scope=scope)):
+        tenant = self._tenant(Headers(scope=scope)) if scope["type"] == "http" else ""
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not tenant:
             message = "a valid API key is needed: send the header 'Authorization: Bearer KEY'"
             await Reply(error_object(message, 401), 401, {"www-authenticate": "Bearer"})(scope, receive, send)
             return
+        scope.setdefault("state", {})["tenant"] = tenant
         await self._app(scope, receive, send)
 
-    def _known(self, headers: Headers) -> bool:
+    def _tenant(self, headers: Headers) -> str:
+        """Whose key it is, or ``""`` where it is none."""
         scheme, _, key = headers.get("authorization", "").partition(" ")
         given = _digest(key.strip().encode("latin-1"))
         matches = [hmac.compare_digest(given, digest) for digest in self._digests]
-        return scheme.lower() == "bearer" and any(matches)
+        return given.hex()[:TENANT_DIGITS] if scheme.lower() == "bearer" and any(matches) else ""
 
 
 def _digest(key: bytes) -> bytes:

@@ -29,7 +29,7 @@ class Jobs:
         self._dialect = dialect
         self.template = ChatTemplate(engine.tokenizer.chat_templates)
 
-    def chat(self, request: ChatRequest, id: str) -> Job:
+    def chat(self, request: ChatRequest, id: str, tenant: str = "") -> Job:
         """The job of a chat completion. Raises :class:`~llmk.api.RequestError`, naming the field."""
         tools = request.offered_tools
         if tools:
@@ -56,9 +56,10 @@ class Jobs:
             chain=partial(self._dialect.chain, context),
             priority=request.priority,
             cache_salt=request.cache_salt,
+            tenant=tenant,
         )
 
-    def text(self, request: CompletionRequest, id: str) -> Job:
+    def text(self, request: CompletionRequest, id: str, tenant: str = "") -> Job:
         """The job of a text completion, which no parser reads. Raises :class:`~llmk.api.RequestError`."""
         params = request.sampling_params(
             self._engine.default_params,
@@ -73,6 +74,7 @@ class Jobs:
             chain=lambda: Chain([], ParserContext()),
             priority=request.priority,
             cache_salt=request.cache_salt,
+            tenant=tenant,
         )
 
     def echo(self, request: CompletionRequest) -> list[str]:

@@ -29,6 +29,8 @@ _COUNTERS = (
     ("prefix_cache_queries", "prefix_queried_tokens", "Prompt tokens looked up in the prefix cache."),
     ("prefix_cache_hits", "prefix_hit_tokens", "Prompt tokens found in the prefix cache."),
     ("num_preemptions", "preemptions", "Times that a request was put back for want of blocks."),
+    ("request_timeouts", "timeouts", "Sequences that were not begun or done in time."),
+    ("scheduling_policy_failures", "policy_failures", "Times that the scheduling policy failed and was replaced."),
     ("engine_steps", "steps", "Steps that the engine ran."),
     ("prompt_tokens", "prompt_tokens", "Prompt tokens computed."),
     ("generation_tokens", "generated_tokens", "Tokens generated."),

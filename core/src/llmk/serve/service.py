@@ -66,6 +66,12 @@ def service(request: Request) -> Service:
     return found
 
 
+def tenant(request: Request) -> str:
+    """Whose request it is, by its API key; ``""`` where none is asked for."""
+    found: str = getattr(request.state, "tenant", "")
+    return found
+
+
 def new_id(prefix: str) -> str:
     """A fresh id in OpenAI's form."""
     return f"{prefix}-{uuid.uuid4().hex}"

@@ -29,6 +29,7 @@ class Engine(Protocol):
         request_id: str,
         priority: int = 0,
         cache_salt: str = "",
+        tenant: str = "",
     ) -> AsyncGenerator[GenerationDelta, None]:
         """Generates; closing the iterator aborts."""
         ...
@@ -44,6 +45,7 @@ class Job:
     chain: Callable[[], Chain]
     priority: int = 0
     cache_salt: str = ""
+    tenant: str = ""
 
 
 @dataclass(slots=True)
@@ -106,7 +108,12 @@ async def answer(engine: Engine, job: Job, usage: Usage) -> AsyncGenerator[Choic
     choices: dict[int, _Choice] = {}
     streams = [
         engine.generate(
-            prompt, job.params, request_id=_part_id(job, at), priority=job.priority, cache_salt=job.cache_salt
+            prompt,
+            job.params,
+            request_id=_part_id(job, at),
+            priority=job.priority,
+            cache_salt=job.cache_salt,
+            tenant=job.tenant,
         )
         for at, prompt in enumerate(job.prompts)
     ]

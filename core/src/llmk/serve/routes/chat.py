@@ -10,17 +10,21 @@ from starlette.responses import Response
 from llmk.serve.answer import AnswerResponse
 from llmk.serve.protocol.chat import ChatRequest
 from llmk.serve.render_chat import ChatRenderer
-from llmk.serve.service import Service, new_id, service
+from llmk.serve.service import Service, new_id, service, tenant
 
 router = APIRouter()
 
 
 @router.post("/v1/chat/completions")
-async def chat_completions(request: ChatRequest, service: Annotated[Service, Depends(service)]) -> Response:
+async def chat_completions(
+    request: ChatRequest,
+    service: Annotated[Service, Depends(service)],
+    tenant: Annotated[str, Depends(tenant)],
+) -> Response:
     """Answers a conversation."""
     service.check_model(request.model)
     id = new_id("chatcmpl")
-    job = await service.prepare(service.jobs.chat, request, id)
+    job = await service.prepare(service.jobs.chat, request, id, tenant)
     renderer = ChatRenderer(
         service.head(id),
         service.engine.tokenizer,

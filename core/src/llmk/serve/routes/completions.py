@@ -10,17 +10,21 @@ from starlette.responses import Response
 from llmk.serve.answer import AnswerResponse
 from llmk.serve.protocol.completions import CompletionRequest
 from llmk.serve.render_completions import CompletionRenderer
-from llmk.serve.service import Service, new_id, service
+from llmk.serve.service import Service, new_id, service, tenant
 
 router = APIRouter()
 
 
 @router.post("/v1/completions")
-async def completions(request: CompletionRequest, service: Annotated[Service, Depends(service)]) -> Response:
+async def completions(
+    request: CompletionRequest,
+    service: Annotated[Service, Depends(service)],
+    tenant: Annotated[str, Depends(tenant)],
+) -> Response:
     """Continues a text, or several."""
     service.check_model(request.model)
     id = new_id("cmpl")
-    job = await service.prepare(service.jobs.text, request, id)
+    job = await service.prepare(service.jobs.text, request, id, tenant)
     renderer = CompletionRenderer(
         service.head(id),
         service.engine.tokenizer,
