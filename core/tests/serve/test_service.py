@@ -57,6 +57,11 @@ def test_tokenize_and_back(client: TestClient) -> None:
     assert client.post("/detokenize", json={"tokens": [256]}).json()["error"]["param"] == "tokens"
 
 
+def test_the_schema_is_shown(client: TestClient) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    assert {"/v1/chat/completions", "/v1/completions", "/tokenize", "/health"} <= set(paths)
+
+
 def test_health_tells_the_truth(client: TestClient, engine: ScriptedEngine) -> None:
     assert client.get("/health").status_code == 200
     engine.healthy = False
