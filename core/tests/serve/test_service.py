@@ -71,7 +71,8 @@ def test_health_tells_the_truth(client: TestClient, engine: ScriptedEngine) -> N
 
 def test_version_and_plan(client: TestClient) -> None:
     assert set(client.get("/version").json()) == {"version"}
-    assert client.get("/v1/plan").json()["model"] == "scripted"
+    plan = client.get("/v1/plan").json()
+    assert (plan["model"], plan["parsers"]["tool"]["id"]) == ("scripted", "test.bracket")
 
 
 def test_metrics(client: TestClient) -> None:

@@ -46,11 +46,10 @@ class Dialect:
                 kinds[kind] = ParserKind(chosen.spec.id, create, chosen.spec.special_tokens)
         return cls(kinds["reasoning"], kinds["tool"], reasons)
 
-    def lines(self) -> list[str]:
-        """What was chosen, for the start-up table."""
+    def describe(self) -> dict[str, dict[str, str | None]]:
+        """For each kind, what was chosen and why: for the start-up table and ``/v1/plan``."""
         chosen = {"reasoning": self.reasoning, "tool": self.tools}
-        ids = {kind: parser.id if parser else "none" for kind, parser in chosen.items()}
-        return [f"{kind} parser  {id}: {self.why.get(kind, '')}" for kind, id in ids.items()]
+        return {kind: {"id": p.id if p else None, "why": self.why.get(kind, "")} for kind, p in chosen.items()}
 
     def chain(self, context: ParserContext) -> Chain:
         """The parsers of one choice; tools are looked for only where the request brings some."""
