@@ -65,7 +65,7 @@ TASKS: tuple[tuple[Callable[[random.Random], Turn], float], ...] = (
     (dialogue.next_sum, 1.5),
     (dialogue.repeat, 1.2),
     (dialogue.transform, 1.2),
-    (dialogue.reading, 4),
+    (dialogue.reading, 6),
     (dialogue.gist, 1),
     (dialogue.summary, 0.6),
     (persona.named, 1.4),

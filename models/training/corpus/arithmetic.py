@@ -204,7 +204,7 @@ def decimals(rng: random.Random) -> Turn:
     total = apply(a, operator, b)
     shown = f"{number(a / unit)} {operator} {number(b / unit)}"
     result = number(total / unit)
-    thought = f"With {places} decimals as whole numbers: {a} {operator} {b}. {working(a, operator, b)} So the result is {result}."
+    thought = f"As whole numbers with {places} decimal{'s' * (places > 1)}: {a} {operator} {b}. {working(a, operator, b)} So the result is {result}."
     return Turn("arithmetic", phrase(rng, ASK, e=shown), say(rng, ANSWER, e=shown, r=result), thought, Check("has", [result]), short=result, key=key_of(a, operator, b))
 
 
@@ -375,11 +375,11 @@ def related(rng: random.Random) -> Turn:
             shown = ", ".join(map(str, row))
             total, mean = sum(row), sum(row) // len(row)
             user = phrase(rng, ("What is the average of {s}?", "Find the mean of {s}.", "Average these numbers: {s}"), s=shown)
-            result, text = str(mean), f"The sum is {total} and there are {len(row)} numbers, so the average is {mean}."
+            result, text = str(mean), f"{running_sum(row)} The sum is {total} and there are {len(row)} numbers, so the average is {mean}."
             thought = f"{running_sum(row)} {total} / {len(row)} = {mean}."
         elif kind == "total":
             user = phrase(rng, ("What is the sum of {s}?", "Add up {s}.", "Add these numbers: {s}", "Sum these: {s}"), s=shown)
-            result, text, thought = str(sum(row)), f"The sum is {sum(row)}.", running_sum(row)
+            result, text, thought = str(sum(row)), f"{running_sum(row)} The sum is {sum(row)}.", running_sum(row)
         else:
             largest = rng.random() < 0.6
             result = str(max(row) if largest else min(row))

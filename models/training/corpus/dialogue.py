@@ -174,7 +174,9 @@ def reading(rng: random.Random) -> Turn:
     question = ask.format(n=name, v=value)
     user = rng.choice((f"{text} {question}", f"{text}\n{question}", f"Read this: {text}\n\nQuestion: {question}", f"{question}\n{text}", f"Text: {text}\nQuestion: {question}"))
     answer = form.format(n=name, v=value)
-    return Turn("reading", user, answer, f"The text says: {answer}", Check("has", [result]), short=result)
+    pairs = "; ".join(f"{thing} is {person}" for person, thing in zip(people, values, strict=True))
+    thought = f"The text says: {answer}" if result == value else f"I go through the text: {pairs}. So {value} is {name}."
+    return Turn("reading", user, answer, thought, Check("has", [result]), short=result)
 
 
 def gist(rng: random.Random) -> Turn:

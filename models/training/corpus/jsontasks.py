@@ -84,6 +84,10 @@ def extract(rng: random.Random) -> Turn:
     if len(wanted) > 2 and rng.random() < 0.4:
         wanted.pop(rng.randrange(len(wanted)))
     names = [key for key, _ in wanted]
+    if rng.random() < 0.25:
+        who = f"{full} who {listing(clauses)}"
+        user = phrase(rng, ("Return a JSON object with keys {k} for {w}.", "Give me JSON with {k} for {w}.", "Make a JSON object with the keys {k} for {w}.", "JSON with {k} for {w}", "Create JSON with keys {k} for {w}."), noise=0.3, k=_keys(rng, names), w=who)
+        return _answer("json", user, dict(wanted), "The values are: " + "; ".join(f"{key} is {json.dumps(value)}" for key, value in wanted) + ".")
     user = phrase(rng, _FORM, noise=0.3, t=text, k=_keys(rng, names))
     thought = "The values are: " + "; ".join(f"{key} is {json.dumps(value)}" for key, value in wanted) + "."
     return _answer("json", user, dict(wanted), thought)

@@ -175,12 +175,16 @@ _ONSETS = words("b bl br c ch cl cr d dr f fl fr g gl gr h j k kl kr l m n p pl 
 _VOWELS = words("a e i o u a e i o u ai au ea ee ie oa oo ou")
 _CODAS = ("", "", "", "b", "ck", "d", "g", "l", "ll", "m", "n", "ng", "nt", "p", "r", "rd", "rk", "s", "ss", "st", "t", "x")
 
+_RUDE = words("fuck shit cunt slut dick cock fag nig tit cum piss wank coon kike spic rape nazi")
+
 
 def invented(rng: random.Random, syllables: tuple[int, int] = (1, 3)) -> str:
     """A made-up lower-case word, so that copying is learnt and not a list."""
-    return "".join(
-        rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(rng.randint(*syllables))
-    )
+    while True:
+        parts = (rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(rng.randint(*syllables)))
+        word = "".join(parts)
+        if not any(rude in word for rude in _RUDE):
+            return word
 
 
 def any_word(rng: random.Random) -> str:

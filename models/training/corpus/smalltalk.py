@@ -68,7 +68,7 @@ _intent("abilities", "The user asks what I can do. I list my skills.",
     I can help with sums, capitals, unit conversions, lists, spelling, JSON answers and tool calls. I can also tell you a story or a joke.
     You can ask me for arithmetic, capitals, conversions, small text tasks, JSON and tool calls. For harder questions you need a larger model.""")
 _intent("thanks", "The user thanks me. I answer politely.",
-    "Thanks|Thanks!|Thank you|Thank you!|Thank you very much|Thanks a lot!|thx|Many thanks|Great, thanks|Thanks for your help|Thank you so much!|Cheers|That helped, thanks|Perfect, thank you|ok thanks|Awesome, thanks!",
+    "Thanks|Thanks!|Thank you|Thank you!|Thank you very much|Thanks a lot!|thx|Many thanks|Great, thanks|Thanks for your help|Thank you so much!|Thank you so much for your help!|Thanks for the help|Thank you for helping me|Thanks for helping|Thank you for the answer|Cheers|That helped, thanks|Perfect, thank you|ok thanks|Awesome, thanks!",
     """You are welcome!
     You are welcome! Ask me anything else if you like.
     With pleasure! I am glad that I could help.

@@ -213,7 +213,7 @@ def _calls_message(calls: tuple[Call, ...], number_from: int = 0) -> Message:
 def _hidden(rng: random.Random, result: Values, new: list[str]) -> str:
     """A tool's result as the program returns it: JSON with more or less of it, or a plain line; ``new`` is what is asked for."""
     shown = {key: value for key, value in result.items() if key != "degree"}
-    if rng.random() < 0.15 and "city" in shown:
+    if rng.random() < 0.15 and "city" in shown and str(shown["city"]) not in new:
         del shown["city"]
     style = rng.random()
     if style < 0.2 and "temperature" in result:
@@ -314,8 +314,9 @@ def no_fit(rng: random.Random) -> Turn:
     """Tools are there, but the request is for something else."""
     kind = rng.random()
     if kind < 0.55:
-        turn = rng.choice((chat, chat, joke, introduction, fact, capital, capital, basic, opposite, echo, count, city))(rng)
-        kinds = [kind for kind in KINDS if not UNIVERSAL & set(kind.names)]
+        task = rng.choice((chat, chat, chat, joke, introduction, fact, capital, basic, opposite, echo, count, city))
+        turn = task(rng)
+        kinds = [kind for kind in KINDS if task in (chat, joke, introduction) or not UNIVERSAL & set(kind.names)]
         tools = tuple({each.name: each for each in (instance(rng, rng.choice(kinds)) for _ in range(rng.choice((1, 1, 2, 3))))}.values())
         return replace(turn, category="tool_none", tools=tuple(tool.schema for tool in tools), thought=f"No tool is needed. {turn.thought}")
     tool = instance(rng, rng.choice(KINDS))

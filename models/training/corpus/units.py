@@ -86,7 +86,11 @@ def exact(rng: random.Random) -> Turn:
     rule = f"One of the {big.name} has {factor} {small.name}."
     if rng.random() < 0.55:
         result = str(amount * factor)
-        return _turn(rng, big, small, str(amount), result, rule, f"{amount} × {factor} = {result}.", False)
+        hard = factor in (3600, 24) and amount > 9
+        parts = " + ".join(str(product) for _, product in multiply_parts(factor, amount))
+        shown = f"{amount} × {factor} = {parts} = {result}." if hard and "+" in parts else ""
+        steps = multiply_steps(factor, amount) if hard else f"{amount} × {factor} = {result}."
+        return _turn(rng, big, small, str(amount), result, rule, steps, False, shown)
     if factor in (10, 100, 1000) and rng.random() < 0.4:
         value = str(rng.randint(1, 40) * factor // 20 or factor)
         result = number(int(value) / factor)
@@ -119,9 +123,10 @@ def temperature(rng: random.Random) -> Turn:
         if rng.random() < 0.6:
             degrees -= degrees % 5
         double = degrees * 2
-        tenth = number(double / 10)
-        less, result = number(double - double / 10), number(degrees * 9 / 5 + 32)
-        steps = f"{degrees} × 2 = {double}; a tenth of that is {tenth}; {double} - {tenth} = {less}; {less} + 32 = {result}."
+        result = number(degrees * 9 / 5 + 32)
+        size = [number(abs(each)) for each in (double, double / 10, double - double / 10)]
+        sign = "-" if degrees < 0 else ""
+        steps = f"{degrees} × 2 = {double}; a tenth less: {size[0]} - {size[1]} = {size[2]}, so {sign}{size[2]}; {sign}{size[2]} + 32 = {result}."
         return _turn(rng, CELSIUS, FAHRENHEIT, str(degrees), result, "Fahrenheit is Celsius times 1.8 plus 32.", steps, False, steps)
     if kind == "fc":
         value = degrees // 5 * 9 + 32 if rng.random() < 0.5 else degrees
