@@ -17,7 +17,7 @@ from pathlib import Path
 from socket import create_server
 
 LLMK = Path(sys.executable).with_name("llmk")
-QUESTION = "Hello! Who are you?"
+QUESTION = "What is llmk?"
 START_SECONDS = 180.0
 STOP_SECONDS = 30.0
 
