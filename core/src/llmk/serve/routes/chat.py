@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
@@ -24,7 +25,7 @@ async def chat_completions(
     """Answers a conversation."""
     service.check_model(request.model)
     id = new_id("chatcmpl")
-    job = await service.prepare(service.jobs.chat, request, id, tenant)
+    job = replace(await service.prepare(service.jobs.chat, request, id), tenant=tenant)
     renderer = ChatRenderer(
         service.head(id),
         service.engine.tokenizer,

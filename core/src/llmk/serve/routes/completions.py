@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
@@ -24,7 +25,7 @@ async def completions(
     """Continues a text, or several."""
     service.check_model(request.model)
     id = new_id("cmpl")
-    job = await service.prepare(service.jobs.text, request, id, tenant)
+    job = replace(await service.prepare(service.jobs.text, request, id), tenant=tenant)
     renderer = CompletionRenderer(
         service.head(id),
         service.engine.tokenizer,
