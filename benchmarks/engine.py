@@ -100,7 +100,9 @@ def running_core(policy: str, running: int, context: int, waiting: int, steps: i
 
 
 def step_times(core: EngineCore, steps: int) -> list[float]:
-    """Milliseconds of each of ``steps`` steps: processor time, which a busy machine leaves alone."""
+    """Milliseconds of each of ``steps`` steps, in the engine alone, without sockets: processor time, which a busy
+    machine leaves alone.
+    """
     times = []
     for _ in range(steps):
         start = time.thread_time()
