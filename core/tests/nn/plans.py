@@ -11,6 +11,7 @@ from torch import Tensor
 
 from llmk.api import Choice, LinearQuery, Piece, Plan, PlatformFacts
 from llmk.nn import Build
+from llmk.reference.moe import fused_moe
 
 PLATFORM = PlatformFacts(name="here", arch="any", device_type="cpu")
 ALWAYS = (0, 1 << 31)
@@ -84,6 +85,27 @@ def make_twice(parts: Mapping[str, Callable[..., Any]]) -> Callable[[Any], Any]:
 def make_linear_twice(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
     """A composite op over a linear site: twice its product."""
     return lambda x, weight, bias: 2 * parts["linear"](x, weight, bias)
+
+
+def moe(x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], **options: Any) -> Tensor:
+    """The reference's mixture of experts."""
+    return fused_moe(x, router_logits, weights, **options)
+
+
+def moe_zero(x: Tensor, router_logits: Tensor, weights: Any, **options: Any) -> Tensor:
+    """Zeros, to tell that it was the kernel."""
+    return torch.zeros_like(x)
+
+
+def moe_transposed(x: Tensor, router_logits: Tensor, weights: tuple[Tensor, Tensor], **options: Any) -> Tensor:
+    """The same with weights that :func:`transpose_experts` prepared."""
+    gate_up, down = (weight.transpose(1, 2) for weight in weights)
+    return fused_moe(x, router_logits, {"gate_up": gate_up, "down": down}, **options)
+
+
+def transpose_experts(parameters: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """``gate_up`` as ``[E, H, 2 * I]``, ``down`` as ``[E, I, H]``."""
+    return parameters["gate_up"].transpose(1, 2).contiguous(), parameters["down"].transpose(1, 2).contiguous()
 
 
 def linear_says_few(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

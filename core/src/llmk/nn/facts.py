@@ -5,12 +5,17 @@ Needs no torch. Sizes are in elements.
 
 from __future__ import annotations
 
-from llmk.api import AttentionFacts, LinearFacts, OpFacts
+from llmk.api import AttentionFacts, LinearFacts, MoEFacts, OpFacts
 
 
 def write_site(attention_site: str) -> str:
     """The op site of :class:`~llmk.nn.Attention` at an attention site."""
     return f"{attention_site}.qk_norm_rope_write_kv"
+
+
+def router_site(moe_site: str) -> str:
+    """The linear site of the router of :class:`~llmk.nn.MoE`."""
+    return f"{moe_site}.router"
 
 
 def attention_op(facts: AttentionFacts, *, qk_norm: bool, rotary_dim: int) -> OpFacts:
@@ -51,6 +56,17 @@ def mlp_linears(hidden_size: int, intermediate_size: int, *, bias: bool, count: 
             site="gate_up", in_features=hidden_size, out_features=2 * intermediate_size, bias=bias, count=count
         ),
         LinearFacts(site="down", in_features=intermediate_size, out_features=hidden_size, bias=bias, count=count),
+    )
+
+
+def router_linear(facts: MoEFacts) -> LinearFacts:
+    """The linear site of :class:`~llmk.nn.MoE` beside the MoE site of ``facts``. Checkpoints leave routers plain."""
+    return LinearFacts(
+        site=router_site(facts.site),
+        in_features=facts.hidden_size,
+        out_features=facts.num_experts,
+        count=facts.count,
+        quantizable=False,
     )
 
 

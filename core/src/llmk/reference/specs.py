@@ -10,6 +10,7 @@ from llmk.api import OK, AttentionQuery, KernelSpec, LinearQuery, MoEQuery, Tier
 _PACKAGE = "llmk.reference"
 _CACHE_DTYPES = ("float32", "bfloat16", "float16")
 _ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
+_SCORINGS = ("softmax", "sigmoid")
 
 _OPS = (
     ("rms_norm", "norms:rms_norm", "Root-mean-square norm in float32."),
@@ -73,6 +74,8 @@ def supports_moe(query: MoEQuery) -> Verdict:
     verdict = _stored_as("plain")(query)
     if query.activation not in _ACTIVATIONS:
         verdict &= no("activation", wanted=query.activation, found=", ".join(_ACTIVATIONS))
+    if query.scoring not in _SCORINGS:
+        verdict &= no("scoring", wanted=query.scoring, found=", ".join(_SCORINGS))
     return verdict
 
 
