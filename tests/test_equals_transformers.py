@@ -22,6 +22,7 @@ LLAMA3 = {
     "rope_type": "llama3", "factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64, "rope_theta": 10000.0,
 }  # fmt: skip
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "head_dim": 32}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama-tied-bias-llama3": (
@@ -33,6 +34,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2-window": ("qwen2", {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 1}),
     "qwen3": ("qwen3", {"head_dim": 32}),
     "qwen3-yarn-mqa": ("qwen3", {"head_dim": 16, "num_key_value_heads": 1, "rope_parameters": YARN}),
+    "mixtral": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "qwen3-moe-one-dense-layer": ("qwen3_moe", {**EXPERTS, "mlp_only_layers": [1], "norm_topk_prob": True}),
 }
 NEW_TOKENS = 24
 ENGINES = {

@@ -1,4 +1,4 @@
-"""The dense family against transformers: whole, in chunks, batched, in fp32 and bf16."""
+"""The native families against transformers: whole, in chunks, batched, in fp32 and bf16."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 
 from llmk.testing.model import ModelHarness
 
@@ -23,6 +24,7 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
     "rope_theta": 10000.0,
 }
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "head_dim": 32}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama-tied-biases": ("llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
@@ -43,7 +45,21 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
     "qwen3-bias": ("qwen3", {"head_dim": 32, "attention_bias": True}),
     "qwen3-yarn-one-kv-head": ("qwen3", {"head_dim": 16, "num_key_value_heads": 1, "rope_parameters": YARN}),
+    "mixtral": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "mixtral-window-tied": (
+        "mixtral",
+        {"num_local_experts": 5, "num_experts_per_tok": 1, "sliding_window": 24, "tie_word_embeddings": True},
+    ),
+    "qwen3-moe": ("qwen3_moe", {**EXPERTS, "norm_topk_prob": True}),
+    "qwen3-moe-one-dense-layer": ("qwen3_moe", {**EXPERTS, "mlp_only_layers": [1], "attention_bias": True}),
+    "qwen3-moe-every-other": (
+        "qwen3_moe",
+        {**EXPERTS, "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 24},
+    ),
 }
+MODELS = {"mixtral": "models.mixtral", "qwen3_moe": "models.qwen3_moe", "gemma2": "models.gemma2"}
+"""By model type; the others are dense."""
+
 FP32_TOLERANCE = 2e-5
 """Relative: sums in another order, over three layers."""
 
@@ -71,7 +87,7 @@ def run_in_chunks(harness: ModelHarness, sizes: list[int]) -> torch.Tensor:
 def test_equals_transformers_in_fp32(checkpoint: Path) -> None:
     expected = transformers_logits(checkpoint, PROMPT, torch.float32)
     harness = ModelHarness.of(checkpoint, {"cache.block_size": 8})
-    assert harness.boot.plan.model == "models.dense"
+    assert harness.boot.plan.model == MODELS.get(checkpoint.name, "models.dense")
     whole = harness.step([("whole", PROMPT)])[0]
     chunked = run_in_chunks(harness, [33, 1, 1, 7, 48])
     assert relative_error(whole, expected) < FP32_TOLERANCE
@@ -94,6 +110,21 @@ def test_describes_the_exact_number_of_parameters(checkpoint: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(checkpoint)
     facts = ModelHarness.of(checkpoint).boot.facts
     assert facts.num_parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("variant", ["mixtral", "qwen3-moe-one-dense-layer"])
+def test_experts_as_transformers_stacks_them(variant: str, make_checkpoint: Callable[..., Path]) -> None:
+    """Version 5 keeps the experts of a layer in two tensors, and writes them so on request."""
+    from transformers import AutoModelForCausalLM
+
+    model_type, overrides = VARIANTS[variant]
+    one_by_one = make_checkpoint(model_type, **overrides)
+    stacked = one_by_one.with_name(model_type + "-stacked")
+    AutoModelForCausalLM.from_pretrained(one_by_one).save_pretrained(stacked, save_original_format=False)
+    with safe_open(stacked / "model.safetensors", "pt") as reader:
+        assert "model.layers.0.mlp.experts.gate_up_proj" in reader.keys()  # noqa: SIM118 -- no mapping
+    logits = [ModelHarness.of(folder).step([("a", PROMPT)])[0] for folder in (one_by_one, stacked)]
+    assert torch.equal(logits[0], logits[1])
 
 
 def _rounded_to_bf16(checkpoint: Path) -> Path:
