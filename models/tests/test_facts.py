@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from llmk.api import Checkpoint, CheckpointError
-from llmk_models import mixtral_facts, qwen3_moe_facts, specs
+from llmk_models import gemma2_facts, mixtral_facts, qwen3_moe_facts, specs
 from llmk_models.decoder_facts import DecoderShape
 from llmk_models.dense_facts import describe, shape_of
 
@@ -68,6 +68,39 @@ def test_silent_keys_of_sparse_families_have_the_defaults_of_transformers() -> N
         assert experts.renormalize == getattr(config, "norm_topk_prob", True)
         assert experts.intermediate_size == getattr(config, "moe_intermediate_size", config.intermediate_size)
         assert ours.sparse == (True,) * 4
+
+
+def test_silent_keys_of_gemma2_have_the_defaults_of_transformers() -> None:
+    from transformers import Gemma2Config
+
+    silent = {key: value for key, value in LLAMA.items() if key != "architectures"}
+    config = Gemma2Config(**silent)
+    ours = gemma2_facts.shape_of(Checkpoint(Path("/c"), silent))
+    decoder = ours.decoder
+    assert decoder.num_kv_heads == config.num_key_value_heads
+    assert decoder.head_dim == config.head_dim
+    assert decoder.norm_eps == config.rms_norm_eps
+    assert decoder.rope == config.rope_parameters
+    assert decoder.windows == (config.sliding_window, None) * 2
+    assert decoder.tied == config.tie_word_embeddings
+    assert decoder.softcap == config.attn_logit_softcapping
+    assert decoder.scale == config.query_pre_attn_scalar**-0.5
+    assert ours.logit_softcap == config.final_logit_softcapping
+
+
+def test_gemma2_has_two_attention_sites_with_cap_and_scale() -> None:
+    facts = gemma2_facts.describe(Checkpoint(Path("/c"), {**LLAMA, "query_pre_attn_scalar": 64, "sliding_window": 32}))
+    assert [(f.site, f.num_layers, f.sliding_window, f.softcap, f.scale) for f in facts.attention] == [
+        ("sliding_attention", 2, 32, 50.0, 0.125),
+        ("attention", 2, None, 50.0, 0.125),
+    ]
+    uncapped = gemma2_facts.describe(Checkpoint(Path("/c"), {**LLAMA, "final_logit_softcapping": None}))
+    assert {op.site for op in facts.ops} - {op.site for op in uncapped.ops} == {"softcap"}
+
+
+def test_gemma2_that_looks_ahead_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="use_bidirectional_attention"):
+        gemma2_facts.describe(Checkpoint(Path("/c"), {**LLAMA, "use_bidirectional_attention": True}))
 
 
 @pytest.mark.parametrize(
@@ -163,6 +196,7 @@ def test_registers_all_families() -> None:
     architectures = {spec.id: set(spec.architectures) for spec in specs.llmk_models()}
     assert architectures == {
         "models.dense": {f"{name}ForCausalLM" for name in ("Llama", "Mistral", "Qwen2", "Qwen3")},
+        "models.gemma2": {"Gemma2ForCausalLM"},
         "models.mixtral": {"MixtralForCausalLM"},
         "models.qwen3_moe": {"Qwen3MoeForCausalLM"},
         "models.transformers": {"*"},

@@ -24,6 +24,7 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
     "rope_theta": 10000.0,
 }
+GEMMA = {"head_dim": 32, "sliding_window": 24, "num_key_value_heads": 1}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "head_dim": 32}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
@@ -55,6 +56,21 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3-moe-every-other": (
         "qwen3_moe",
         {**EXPERTS, "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 24},
+    ),
+    "gemma2": ("gemma2", {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 24}),
+    "gemma2-low-caps": (
+        "gemma2",
+        {**GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0, "attention_bias": True},
+    ),
+    "gemma2-no-caps": (
+        "gemma2",
+        {
+            **GEMMA,
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+            "tie_word_embeddings": False,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        },
     ),
 }
 MODELS = {"mixtral": "models.mixtral", "qwen3_moe": "models.qwen3_moe", "gemma2": "models.gemma2"}

@@ -118,6 +118,27 @@ def linear_says_many(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return linear(x, weight, bias) + 2
 
 
+def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """``x * weight + eps``, to tell weights apart."""
+    return x * weight + eps
+
+
+def sandwich(x: Tensor, residual: Tensor, post: Tensor, pre: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """:func:`norm` before and after the sum."""
+    total = residual + norm(x, post, eps)
+    return norm(total, pre, eps), total
+
+
+def embed_scaled(ids: Tensor, weight: Tensor, scale: float) -> Tensor:
+    """Rows of ``weight``, scaled."""
+    return scale * weight[ids]
+
+
+def clip(x: Tensor, cap: float) -> Tensor:
+    """``x`` between ``-cap`` and ``cap``."""
+    return x.clamp(-cap, cap)
+
+
 def embed(ids: Tensor, weight: Tensor) -> Tensor:
     """Rows of ``weight``."""
     return weight[ids]

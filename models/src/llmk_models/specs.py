@@ -22,6 +22,7 @@ def llmk_models() -> list[ModelSpec]:
     return [
         _native("dense", "DenseModel", tuple(FAMILIES), "Llama, Mistral, Qwen2 and Qwen3 decoders"),
         _native("mixtral", "MixtralModel", ("MixtralForCausalLM",), "Mixtral: experts in every layer"),
+        _native("gemma2", "Gemma2Model", ("Gemma2ForCausalLM",), "Gemma 2: soft caps, alternating windows"),
         _native("qwen3_moe", "Qwen3MoEModel", ("Qwen3MoeForCausalLM",), "Qwen3-MoE: experts in most layers"),
         ModelSpec(
             id="models.transformers",

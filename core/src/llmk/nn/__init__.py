@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from llmk.nn.mlp import GatedMLP
     from llmk.nn.model import Model, SelfLoading
     from llmk.nn.moe import MoE
-    from llmk.nn.norm import AddRMSNorm, RMSNorm
+    from llmk.nn.norm import AddRMSNorm, RMSNorm, SandwichNorm
 
 _LAZY = {
     "AddRMSNorm": "norm",
@@ -33,6 +33,7 @@ _LAZY = {
     "Model": "model",
     "Parameter": "layer",
     "RMSNorm": "norm",
+    "SandwichNorm": "norm",
     "SelfLoading": "model",
     "StepContext": "context",
     "Switch": "build",
@@ -53,6 +54,7 @@ __all__ = [
     "Model",
     "Parameter",
     "RMSNorm",
+    "SandwichNorm",
     "SelfLoading",
     "StepContext",
     "Switch",

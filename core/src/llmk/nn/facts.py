@@ -30,6 +30,14 @@ def attention_op(facts: AttentionFacts, *, qk_norm: bool, rotary_dim: int) -> Op
     return OpFacts(site=write_site(facts.site), op="qk_norm_rope_write_kv", facts=sizes, attention=facts.site)
 
 
+def sandwich_norm_ops(size: int) -> tuple[OpFacts, OpFacts]:
+    """The ops of :class:`~llmk.nn.SandwichNorm`."""
+    return (
+        OpFacts(site="rms_norm_plus_one", op="rms_norm_plus_one", facts={"size": size}),
+        OpFacts(site="sandwich_norm_plus_one", op="sandwich_norm_plus_one", facts={"size": size}),
+    )
+
+
 def norm_ops(size: int) -> tuple[OpFacts, OpFacts]:
     """The ops of :class:`~llmk.nn.RMSNorm` and :class:`~llmk.nn.AddRMSNorm`."""
     return (
@@ -43,10 +51,21 @@ def embedding_op(vocab_size: int, hidden_size: int) -> OpFacts:
     return OpFacts(site="embedding", op="embedding", facts={"vocab_size": vocab_size, "hidden_size": hidden_size})
 
 
-def mlp_op(intermediate_size: int) -> OpFacts:
+def scaled_embedding_op(vocab_size: int, hidden_size: int) -> OpFacts:
+    """The op of an :class:`~llmk.nn.Embedding` with a scale."""
+    facts = {"vocab_size": vocab_size, "hidden_size": hidden_size}
+    return OpFacts(site="scaled_embedding", op="scaled_embedding", facts=facts)
+
+
+def softcap_op(vocab_size: int) -> OpFacts:
+    """The op of an :class:`~llmk.nn.LMHead` with a soft cap."""
+    return OpFacts(site="softcap", op="softcap", facts={"size": vocab_size})
+
+
+def mlp_op(intermediate_size: int, activation: str = "silu") -> OpFacts:
     """The op of :class:`~llmk.nn.GatedMLP`."""
-    facts = {"intermediate_size": intermediate_size}
-    return OpFacts(site="gate_up_silu", op="gate_up_silu", facts=facts, linear="gate_up")
+    facts, name = {"intermediate_size": intermediate_size}, f"gate_up_{activation}"
+    return OpFacts(site=name, op=name, facts=facts, linear="gate_up")
 
 
 def mlp_linears(hidden_size: int, intermediate_size: int, *, bias: bool, count: int) -> tuple[LinearFacts, LinearFacts]:
