@@ -201,13 +201,15 @@ def test_penalties_and_bias(client: OpenAI, model: str, served: Served) -> None:
     endless: Any = {
         "model": model,
         "prompt": "One",
-        "temperature": 0,
-        "max_tokens": 48,
+        "temperature": 1.5,
+        "seed": 3,
+        "max_tokens": 150,
         "extra_body": {"ignore_eos": True},
     }
-    repeating = client.completions.create(**endless).choices[0].text
+    free = client.completions.create(**endless).choices[0].text
+    assert client.completions.create(**endless).choices[0].text == free
     for penalty in ("presence_penalty", "frequency_penalty"):
-        assert client.completions.create(**endless, **{penalty: 2.0}).choices[0].text != repeating
+        assert client.completions.create(**endless, **{penalty: 2.0}).choices[0].text != free
 
 
 def test_completions(client: OpenAI, model: str) -> None:

@@ -42,9 +42,20 @@ def test_aborts_leave_nothing_behind(start: Callable[..., Served]) -> None:
     served = start("--server.max-concurrent", "200")
     rng = random.Random(5)
 
+    async def whole(client: AsyncOpenAI, messages: Any) -> str:
+        options: Any = {"max_tokens": 200, "n": 2, "extra_body": {"ignore_eos": True}}
+        asked = client.chat.completions.create(model=served.model, messages=messages, **options)
+        try:
+            await asyncio.wait_for(asked, rng.uniform(0.1, 1.5))
+        except TimeoutError:
+            return "left"
+        return "done"
+
     async def one(client: AsyncOpenAI, number: int) -> str:
         messages: Any = [{"role": "user", "content": f"Tell me about number {number}, please. " * rng.randint(1, 12)}]
         leave_after = rng.choice([0, 1, 3, 8, 20, None])
+        if number % 4 == 0:
+            return await whole(client, messages)
         stream = await client.chat.completions.create(
             model=served.model, messages=messages, stream=True, max_tokens=24, extra_body={"ignore_eos": True}
         )

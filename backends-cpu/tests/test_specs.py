@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from llmk.api import Host, LinearQuery, PlatformFacts, Verdict
+from llmk.api import Default, Host, LinearQuery, ModelFacts, PlatformFacts, Verdict
 from llmk.config import load
 from llmk_cpu.machine import cores
 from llmk_cpu.probe import KNOWN, probe
@@ -51,12 +51,31 @@ def test_a_refusal_gives_every_reason() -> None:
     assert [reason.code for reason in verdict.reasons] == ["weight_format", "missing_feature"]
 
 
+def advised(platform: PlatformFacts, model: ModelFacts | None = None) -> dict[str, Default]:
+    return {default.path: default for default in llmk_config_defaults(platform, model)}
+
+
 @pytest.mark.hook("llmk_config_defaults")
 def test_advises_threads_for_this_machine_only() -> None:
-    (default,) = llmk_config_defaults(HERE, None)
-    assert (default.path, default.value) == ("platform.threads", cores(Host()).advised_threads)
-    assert "physical" in default.why
-    assert llmk_config_defaults(replace(HERE, arch="elsewhere"), None) == []
+    default = advised(HERE)["platform.threads"]
+    assert default.value == cores(Host()).advised_threads
+    assert "physical of" in default.why
+    assert "platform.threads" not in advised(replace(HERE, arch="elsewhere"))
+
+
+def test_a_small_model_gets_one_thread() -> None:
+    facts = ModelFacts(
+        architecture="A", model="m.a", num_layers=1, hidden_size=8, vocab_size=8, max_model_len=8, dtype="bfloat16",
+        num_parameters=5_000_000,
+    )  # fmt: skip
+    assert advised(HERE, facts)["platform.threads"].value == 1
+    assert "5,000,000" in advised(HERE, facts)["platform.threads"].why
+    large = replace(facts, num_parameters=600_000_000)
+    assert advised(HERE, large)["platform.threads"].value == cores(Host()).advised_threads
+
+
+def test_leaves_memory_to_others_wherever_it_runs() -> None:
+    assert advised(replace(HERE, arch="elsewhere"))["cache.memory_share"].value == 0.5
 
 
 @pytest.mark.hook("llmk_check_config")

@@ -70,7 +70,6 @@ def right(check: Check, reply: Reply) -> bool:
         return reply.calls == check.value
     if reply.calls != [] or not reply.ended:
         return False
-    letters = "".join(letter for letter in text if letter.isalpha())
     return {
         "has": lambda: all(
             re.search(rf"(?<![\d.]){re.escape(part.strip().lower())}(?!\.?\d)", lower) for part in check.value
@@ -79,7 +78,7 @@ def right(check: Check, reply: Reply) -> bool:
         "json": lambda: _json(text) == check.value if check.value is not None else _json(text) is not ValueError,
         "prose": lambda: len(text.split()) >= min(check.value, 8) and text[-1] in ".!?\"'ABCDEFGHIJKLMNOPQRSTUVWXYZ",
         "unknown": lambda: any(part in lower for part in ADMITS),
-        "case": lambda: bool(letters) and (letters.isupper() if check.value == "upper" else letters.islower()),
+        "case": lambda: text == (text.upper() if check.value == "upper" else text.lower()),
         "count": lambda: len(re.split(r"\n|, | and ", text)) == check.value,
     }[check.kind]()
 

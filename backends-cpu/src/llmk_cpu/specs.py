@@ -21,6 +21,9 @@ from llmk.api import (
 from llmk_cpu.machine import cores
 from llmk_cpu.probe import KNOWN, probe
 
+_SMALLEST_THREADED = 1 << 25
+"""Parameters of a model below which handing work to a second thread takes longer than the work."""
+
 _SMALLEST_FLOAT32 = 1 << 19
 """Elements of a float32 weight below which torch's own product is quicker, by measurement of 1 to 512 rows."""
 
@@ -89,17 +92,26 @@ def llmk_linear_kernels() -> list[KernelSpec]:
 
 @hookimpl
 def llmk_config_defaults(platform: PlatformFacts, model: ModelFacts | None) -> list[Default]:
-    """As many threads as there are physical cores to run them, where the machine that is planned for is this one."""
+    """Half of the free memory for the cache; threads for the cores there are, where the plan is for this machine."""
+    shared = "the machine's memory serves other programs too, and what is free now may not be later"
+    defaults = [Default("cache.memory_share", 0.5, shared)]
     host = Host()
-    if platform != probe(host).facts:
-        return []
+    if platform == probe(host).facts:
+        defaults.append(_advise_threads(host, model))
+    return defaults
+
+
+def _advise_threads(host: Host, model: ModelFacts | None) -> Default:
+    if model is not None and model.num_parameters < _SMALLEST_THREADED:
+        why = f"a model of {model.num_parameters:,} parameters has too little work in a step to share out"
+        return Default("platform.threads", 1, why)
     here = cores(host)
     why = f"{here.physical} physical of {here.logical} usable logical cores"
     if here.quota:
         why += f", a quota of {here.quota:g}"
     if here.nodes > 1:
         why += f"; they span {here.nodes} NUMA nodes, so one engine per node, each bound with numactl, would be quicker"
-    return [Default("platform.threads", here.advised_threads, why)]
+    return Default("platform.threads", here.advised_threads, why)
 
 
 @hookimpl

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from wheelhouse import Wheelhouse, kernels
 
+from llmk.cli.main import main
 from llmk.config import Config
 
 LINEAR = 'id="{0}.linear", tier=Tier.VENDOR'
@@ -57,7 +58,8 @@ def test_explain_shows_the_plan_and_what_could_serve(llmk: Any, house: Wheelhous
 def test_config_shows_values_and_who_set_them(llmk: Any, tmp_path: Path) -> None:
     (tmp_path / "llmk.toml").write_text("[cache]\nblock_size = 32\n")
     plain = llmk("config", "show", "--server.port", "9")
-    assert (plain.code, plain.err) == (0, "")
+    assert plain.code == 0
+    assert plain.err.startswith("plugins' defaults for a model are not shown: no model is named")
     assert "cache.block_size = 32" in plain.out
     shown = llmk("config", "show", "--origin", "--server.port", "9").out
     rows = [line.split() for line in shown.splitlines()]
@@ -148,3 +150,12 @@ def test_doctor_mentions_what_could_serve(llmk: Any, house: Wheelhouse, model: s
     assert ran.code == 0, ran.out
     assert "could also serve: fast.linear" in ran.out
     assert "no model is named, and no installed wheel brings a demo model" in ran.out
+
+
+def test_a_mistyped_flag_is_answered_with_the_one_that_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "demo", "hi", "--cache.blok_size", "3"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "llmk: unrecognized arguments: --cache.blok_size 3\n  hint: did you mean --cache.block-size?\n"
+    )

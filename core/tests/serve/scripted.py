@@ -13,7 +13,7 @@ import jinja2
 
 from llmk.api import Checkpoint, EngineDead, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
 from llmk.engine.client import EngineInfo
-from llmk.engine.intake import default_params
+from llmk.engine.intake import Intake, default_params
 from llmk.engine.request import EngineStats, SamplingParams, TokenLogprobs
 
 TEMPLATE = (
@@ -110,6 +110,7 @@ class ScriptedEngine:
     async def generate(
         self, prompt: list[int], params: SamplingParams, *, request_id: str, priority: int = 0, cache_salt: str = ""
     ) -> AsyncGenerator[Any, None]:
+        self._intake().sequences(prompt, params, id=request_id)
         options = {"priority": priority, "cache_salt": cache_salt, "request_id": request_id}
         self.calls.append(Call(prompt, params, options))
         self.running += 1
@@ -126,6 +127,12 @@ class ScriptedEngine:
                     yield self._delta(index, piece, params, self.finish_reason if last else None, len(prompt))
         finally:
             self.running -= 1
+
+    def _intake(self) -> Intake:
+        """The real checks of prompts and parameters."""
+        info = self.info
+        tokenizer: Any = self.tokenizer
+        return Intake(tokenizer, max_model_len=info.max_model_len, vocab_size=info.vocab_size, seed=0)
 
     def _delta(self, index: int, piece: str, params: SamplingParams, finish: str | None, num_prompt: int) -> Any:
         ids = [ord(character) for character in piece]

@@ -14,7 +14,8 @@ from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
 
 ODD: tuple[Any, ...] = (
     "", "x", "\u0000", "🙂", 0, -1, 1.5, 2**31, 2**63, -(2**63), 2**64, 10**30, 1e308, True, False,
-    [], [None], [[]], [""], [-1], [2**40], [1.5], ["x", 1], {}, {"": ""}, {"x": {"y": []}}, {"type": []},
+    [], [None], [[]], [""], [-1], [2**40], [1.5], ["x", 1], {}, {"": ""}, {"9" * 5000: 1},
+    {"x": {"y": []}}, {"type": []},
     [{"type": "text"}], [{"role": "user"}], [{"role": []}], [{"role": "user", "content": []}],
     [{"function": {}}], [{"type": "function"}],
 )  # fmt: skip

@@ -57,6 +57,11 @@ def test_tokenize_and_back(client: TestClient) -> None:
     assert client.post("/detokenize", json={"tokens": [256]}).json()["error"]["param"] == "tokens"
 
 
+def test_the_schema_is_shown(client: TestClient) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    assert {"/v1/chat/completions", "/v1/completions", "/tokenize", "/health"} <= set(paths)
+
+
 def test_health_tells_the_truth(client: TestClient, engine: ScriptedEngine) -> None:
     assert client.get("/health").status_code == 200
     engine.healthy = False
@@ -66,7 +71,8 @@ def test_health_tells_the_truth(client: TestClient, engine: ScriptedEngine) -> N
 
 def test_version_and_plan(client: TestClient) -> None:
     assert set(client.get("/version").json()) == {"version"}
-    assert client.get("/v1/plan").json()["model"] == "scripted"
+    plan = client.get("/v1/plan").json()
+    assert (plan["model"], plan["parsers"]["tool"]["id"]) == ("scripted", "test.bracket")
 
 
 def test_metrics(client: TestClient) -> None:

@@ -41,6 +41,13 @@ def test_reasoning_effort_that_cannot_be_honoured(source: str, effort: str) -> N
     assert caught.value.param == "reasoning_effort"
 
 
+def test_switches_that_contradict_each_other() -> None:
+    template = ChatTemplate({"default": THINKING})
+    with pytest.raises(RequestError, match="contradicts"):
+        template.options({"enable_thinking": True}, "none")
+    assert template.options({"enable_thinking": False}, "none") == {"enable_thinking": False}
+
+
 def test_the_switch_of_the_request() -> None:
     template = ChatTemplate({"default": THINKING})
     assert template.thinking(template.options({"enable_thinking": False}, None)) is False

@@ -7,10 +7,12 @@ import json
 import sys
 from typing import Any
 
-from llmk.api import SelectionError
+from llmk.api import LlmkError, ModelFacts, SelectionError
 from llmk.config import Config, Origin, Settings, flags
 from llmk.config.schema_tree import join, leaves
 from llmk.kernel.boot import apply_defaults
+from llmk.kernel.checkpoint import read_checkpoint
+from llmk.kernel.models import choose_model, describe_model, find_checkpoint
 from llmk.kernel.platforms import choose_platform
 from llmk.kernel.registry import Registry
 from llmk.kernel.report import render_rows
@@ -50,7 +52,17 @@ def _with_plugins(settings: Settings) -> Settings:
     except SelectionError as error:
         print(f"plugins' defaults are not shown: {error.message}", file=sys.stderr)
         return settings
-    return apply_defaults(settings, registry, platform, facts, None)
+    return apply_defaults(settings, registry, platform, facts, _model_facts(registry, settings))
+
+
+def _model_facts(registry: Registry, settings: Settings) -> ModelFacts | None:
+    """What is to be served, since plugins advise by it too; ``None`` where there is nothing that could be."""
+    try:
+        checkpoint = read_checkpoint(find_checkpoint(registry, settings.config.model.path))
+        return describe_model(choose_model(registry, settings.config, checkpoint), checkpoint)
+    except LlmkError as error:
+        print(f"plugins' defaults for a model are not shown: {error.message}", file=sys.stderr)
+        return None
 
 
 def render_settings(settings: Settings, *, origin: bool) -> str:

@@ -47,5 +47,6 @@ def _announce(service: Service, url: str) -> None:
     from llmk.kernel.report import render_table
 
     engine = service.engine
-    print("\n".join((render_table(engine.boot.plan), *service.dialect.lines())), file=sys.stderr)
+    parsers = [f"{kind} parser  {p['id'] or 'none'}: {p['why']}" for kind, p in service.dialect.describe().items()]
+    print("\n".join((render_table(engine.boot.plan), *parsers)), file=sys.stderr)
     print(f"serving {engine.model_name} on {url}", flush=True)

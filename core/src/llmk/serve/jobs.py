@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from llmk.api import ParserContext, RequestError
+from llmk.api import ContextLengthExceeded, ParserContext, RequestError
+from llmk.engine.request import SamplingParams
 from llmk.serve.parsing import Chain, Dialect
 from llmk.serve.protocol.chat import ChatRequest, Message
-from llmk.serve.protocol.completions import CompletionRequest
-from llmk.serve.protocol.sampling import in_vocabulary
+from llmk.serve.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
+from llmk.serve.protocol.sampling import SamplingFields
 from llmk.serve.stream import Job
 from llmk.serve.template import ChatTemplate
 
@@ -42,38 +43,23 @@ class Jobs:
             tools=[tool["function"] for tool in tools],
             template_options=options,
         )
+        special = any(kind.special_tokens for kind in self._dialect.active(bool(tools)))
         params = request.sampling_params(
-            self._engine.default_params,
-            self._engine.info.vocab_size,
-            max_tokens=request.token_limit,
-            logprobs=request.num_logprobs,
-            special=any(kind.special_tokens for kind in self._dialect.active(bool(tools))),
+            self._engine.default_params, request.token_limit, request.num_logprobs, special=special
         )
-        return Job(
-            id=id,
-            prompts=[self._engine.tokenizer.encode(prompt, add_special_tokens=False)],
-            params=params,
-            chain=partial(self._dialect.chain, context),
-            priority=request.priority,
-            cache_salt=request.cache_salt,
-        )
+        tokens = self._engine.tokenizer.encode(prompt, add_special_tokens=False)
+        param = "max_completion_tokens" if request.max_tokens is None else "max_tokens"
+        self._check_room(tokens, request.token_limit, param)
+        return _job(request, id, [tokens], params, partial(self._dialect.chain, context))
 
     def text(self, request: CompletionRequest, id: str) -> Job:
         """The job of a text completion, which no parser reads. Raises :class:`~llmk.api.RequestError`."""
-        params = request.sampling_params(
-            self._engine.default_params,
-            self._engine.info.vocab_size,
-            max_tokens=request.max_tokens,
-            logprobs=request.logprobs,
-        )
-        return Job(
-            id=id,
-            prompts=[self._tokens(prompt, request.add_special_tokens) for prompt in request.prompts],
-            params=params,
-            chain=lambda: Chain([], ParserContext()),
-            priority=request.priority,
-            cache_salt=request.cache_salt,
-        )
+        limit = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+        params = request.sampling_params(self._engine.default_params, limit, request.logprobs)
+        prompts = [self._tokens(prompt, request.add_special_tokens) for prompt in request.prompts]
+        for prompt in prompts:
+            self._check_room(prompt, request.max_tokens, "max_tokens")
+        return _job(request, id, prompts, params, lambda: Chain([], ParserContext()))
 
     def echo(self, request: CompletionRequest) -> list[str]:
         """For each choice, the prompt as a text."""
@@ -99,18 +85,32 @@ class Jobs:
     def _tokens(self, prompt: str | list[int], add_special_tokens: bool) -> list[int]:
         if isinstance(prompt, str):
             return self._engine.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
-        return in_vocabulary(prompt, self._engine.info.vocab_size, "prompt")
+        return prompt
+
+    def _check_room(self, prompt: Sequence[int], limit: int | None, param: str) -> None:
+        """What was asked for must fit, or be refused; with no limit named, the answer may take what room there is."""
+        room = self._engine.info.max_model_len - len(prompt)
+        if limit is not None and limit > room > 0:
+            raise ContextLengthExceeded(
+                f"{limit} tokens were asked for after a prompt of {len(prompt)}, but the model's context is "
+                f"{self._engine.info.max_model_len} tokens",
+                param=param,
+                hint=f"ask for {room} or fewer, or name no limit",
+            )
 
     def _check_tools(self) -> None:
         if not self.template.knows("tools"):
             raise RequestError("the model's chat template can't present tools", param="tools")
         if self._dialect.tools is None:
+            why = self._dialect.why.get("tool", "there is no tool parser")
             hint = "name one with --select.tool-parser.use"
-            raise RequestError(
-                f"tool calls can't be read: {self._dialect.why.get('tool', 'there is no tool parser')}",
-                param="tools",
-                hint=hint,
-            )
+            raise RequestError(f"tool calls can't be read: {why}", param="tools", hint=hint)
+
+
+def _job(
+    request: SamplingFields, id: str, prompts: list[list[int]], params: SamplingParams, chain: Callable[[], Chain]
+) -> Job:
+    return Job(id, prompts, params, chain, request.priority, request.cache_salt)
 
 
 def _generation(request: ChatRequest) -> dict[str, bool]:

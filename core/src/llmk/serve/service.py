@@ -16,7 +16,6 @@ from llmk.serve.errors import UnknownModel
 from llmk.serve.jobs import Jobs
 from llmk.serve.metrics import Metrics
 from llmk.serve.parsing import Dialect
-from llmk.serve.protocol.sampling import in_vocabulary
 
 if TYPE_CHECKING:
     from llmk.engine.frontend import AsyncLLM
@@ -48,10 +47,6 @@ class Service:
         """Runs ``make`` beside the event loop, one at a time: templates and tokenizers take time over long prompts."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._preparer, lambda: make(*args, **kwargs))
-
-    def check_tokens(self, tokens: list[int], param: str) -> None:
-        """Raises :class:`~llmk.api.RequestError` for ids outside the vocabulary."""
-        in_vocabulary(tokens, self.engine.info.vocab_size, param)
 
     def check_model(self, name: str | None) -> None:
         """Raises :class:`~llmk.serve.errors.UnknownModel` for a model that is not served here."""

@@ -42,7 +42,10 @@ class ChatTemplate:
                     f"the model's chat template has no variable {name!r}; it has: {known}",
                     param=f"chat_template_kwargs.{name}",
                 )
-        return {**given, **self._effort(effort)} if effort is not None else dict(given)
+        wanted = self._effort(effort) if effort is not None else {}
+        if any(given.get(name, value) != value for name, value in wanted.items()):
+            raise RequestError("'reasoning_effort' contradicts 'chat_template_kwargs'", param="reasoning_effort")
+        return {**given, **wanted}
 
     def thinking(self, options: Mapping[str, Any]) -> bool | None:
         """The request's own switch for thinking, ``None`` where it set none."""

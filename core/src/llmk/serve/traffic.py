@@ -63,4 +63,4 @@ class Traffic:
         route = scope.get("route")
         path = getattr(route, "path", "other")
         self._metrics.http_requests.labels(scope["method"], path, str(status)).inc()
-        logger.info("%s %s %s %.3fs %s", scope["method"], scope["path"], status, seconds, id)
+        logger.info("%s %r %s %.3fs %s", scope["method"], scope["path"], status, seconds, id)

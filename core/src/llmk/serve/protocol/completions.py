@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from llmk.serve.protocol.base import Refused
-from llmk.serve.protocol.sampling import COMMON_REFUSED, SamplingFields
+from llmk.serve.protocol.sampling import COMMON_REFUSED, SamplingFields, TokenId
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's."""
@@ -19,8 +19,7 @@ class CompletionRequest(SamplingFields):
 
     refused: ClassVar = {**COMMON_REFUSED, "suffix": Refused("text can't be filled in", ("",))}
 
-    prompt: str | list[str] | list[int] | list[list[int]]
-    max_tokens: int | None = DEFAULT_MAX_TOKENS
+    prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
     echo: bool = False
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     add_special_tokens: bool = True

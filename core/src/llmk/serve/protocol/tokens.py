@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from llmk.serve.protocol.base import Body
 from llmk.serve.protocol.chat import Message, Tool
+from llmk.serve.protocol.sampling import TokenId
 
 
 class TokenizeRequest(Body):
@@ -34,4 +35,4 @@ class DetokenizeRequest(Body):
     """Token ids to be turned into text, special tokens included."""
 
     model: str | None = None
-    tokens: list[int]
+    tokens: list[TokenId]

@@ -38,5 +38,5 @@ async def version() -> Response:
 
 @router.get("/v1/plan")
 async def plan(service: Annotated[Service, Depends(service)]) -> Response:
-    """What was chosen for every site of the model, by whom, why, and what was turned down."""
-    return Reply(service.engine.info.plan)
+    """What was chosen for every site of the model and to read its text, why, and what was turned down."""
+    return Reply({**service.engine.info.plan, "parsers": service.dialect.describe()})

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from llmk.api import RequestError
 from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
 from llmk.serve.reply import Reply
 from llmk.serve.service import Service, service
@@ -33,7 +34,8 @@ async def tokenize(request: TokenizeRequest, service: Annotated[Service, Depends
 async def detokenize(request: DetokenizeRequest, service: Annotated[Service, Depends(service)]) -> Response:
     """The text of tokens, special ones included."""
     service.check_model(request.model)
-    service.check_tokens(request.tokens, "tokens")
+    if beyond := next((token for token in request.tokens if token >= service.engine.info.vocab_size), None):
+        raise RequestError(f"token {beyond} is outside the vocabulary", param="tokens")
     return Reply({"prompt": service.engine.tokenizer.decode(request.tokens, skip_special_tokens=False)})
 
 
