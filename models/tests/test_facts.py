@@ -98,6 +98,25 @@ def test_gemma2_has_two_attention_sites_with_cap_and_scale() -> None:
     assert {op.site for op in facts.ops} - {op.site for op in uncapped.ops} == {"softcap"}
 
 
+def test_published_models_have_their_published_sizes() -> None:
+    common = {"max_position_embeddings": 32768, "num_attention_heads": 32}
+    mixtral_8x7b = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "vocab_size": 32000}
+    qwen3_30b_a3b = {
+        "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 48, "vocab_size": 151936, "head_dim": 128,
+        "num_experts": 128, "moe_intermediate_size": 768,
+    }  # fmt: skip
+    gemma_2_2b = {
+        "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "vocab_size": 256000,
+        "num_attention_heads": 8,
+    }  # fmt: skip
+    for module, config, size in (
+        (mixtral_facts, mixtral_8x7b, 46_702_792_704),
+        (qwen3_moe_facts, qwen3_30b_a3b, 30_532_122_624),
+        (gemma2_facts, gemma_2_2b, 2_614_341_888),
+    ):
+        assert module.describe(Checkpoint(Path("/c"), common | config)).num_parameters == size
+
+
 def test_gemma2_that_looks_ahead_is_refused() -> None:
     with pytest.raises(CheckpointError, match="use_bidirectional_attention"):
         gemma2_facts.describe(Checkpoint(Path("/c"), {**LLAMA, "use_bidirectional_attention": True}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
+from llmk.api import CheckpointError
 from llmk.testing.model import ModelHarness
 
 from .conftest import relative_error, transformers_logits
@@ -141,6 +144,30 @@ def test_experts_as_transformers_stacks_them(variant: str, make_checkpoint: Call
         assert "model.layers.0.mlp.experts.gate_up_proj" in reader.keys()  # noqa: SIM118 -- no mapping
     logits = [ModelHarness.of(folder).step([("a", PROMPT)])[0] for folder in (one_by_one, stacked)]
     assert torch.equal(logits[0], logits[1])
+
+
+@pytest.mark.parametrize("variant", ["qwen3-moe-one-dense-layer", "gemma2"])
+def test_dummy_weights_come_from_the_seed(variant: str, make_checkpoint: Callable[..., Path]) -> None:
+    model_type, overrides = VARIANTS[variant]
+    settings = {"model.load_format": "dummy", "engine.seed": 1}
+    folder = make_checkpoint(model_type, **overrides)
+    logits = [
+        ModelHarness.of(folder, settings | {"engine.seed": seed}).step([("a", PROMPT[:4])])[0] for seed in (1, 1, 2)
+    ]
+    assert torch.equal(logits[0], logits[1])
+    assert not torch.equal(logits[0], logits[2])
+
+
+def test_a_missing_expert_is_named(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    model_type, overrides = VARIANTS["mixtral"]
+    folder = shutil.copytree(make_checkpoint(model_type, **overrides), tmp_path / "copy")
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.1.block_sparse_moe.experts.2.w3.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        CheckpointError, match=r"lacks 1 of the tensors .*layers\.1\.block_sparse_moe\.experts\.2\.w3\.weight"
+    ):
+        ModelHarness.of(folder)
 
 
 def _rounded_to_bf16(checkpoint: Path) -> Path:
