@@ -20,6 +20,7 @@ from paged_device import run_alone
 
 from llmk.api import EngineDead, LlmkError, NotEnoughMemory
 from llmk.engine.local import LocalClient
+from llmk.engine.loop import Ping
 from llmk.engine.process import ProcessClient
 from llmk.engine.request import EngineRequest, SamplingParams
 
@@ -224,3 +225,14 @@ def test_the_process_ends_with_its_parent():
     parent.stdout.close()
     child.wait(timeout=30)
     assert not Path(folder).exists()
+
+
+def test_a_command_that_nobody_takes_waits_for_nobody():
+    """An engine that failed at its start has let go of its sockets before it is told to close."""
+
+    async def main():
+        client = ProcessClient()
+        assert not client._sent(Ping(1))
+        await client.close()
+
+    asyncio.run(main())
