@@ -63,6 +63,8 @@ _USES: dict[str, Callable[[_Slot], object]] = {
     "logprobs": lambda s: s.params.logprobs is not None,
 }
 """The features, and whether a request uses each. A row that is greedy has no use for truncation."""
+_TABLED = frozenset({"random", "penalties", "words"})
+"""Features that read the tables."""
 
 
 @dataclass(slots=True)
@@ -104,7 +106,7 @@ class Slots:
     """The requests of a batch by slot.
 
     ``table`` is float32 ``[slots, 6]``: temperature, top-p, min-p, presence, frequency and repetition penalty;
-    ``whole`` is int64 ``[slots, 3]``: top-k, seed, prompt length. Both are filled where a request has use for them.
+    ``whole`` is int64 ``[slots, 3]``: top-k, seed, prompt length. Rows of requests that have no use for them stay zero.
     """
 
     def __init__(self, num_slots: int, device: torch.device) -> None:
@@ -113,6 +115,8 @@ class Slots:
         self.whole = torch.zeros(num_slots, 3, dtype=torch.int64, device=device)
         self._slots: dict[int, _Slot] = {}
         self._users: dict[str, set[int]] = {}
+        self._tabled: set[int] = set()
+        """Slots whose rows of the tables are not zero."""
 
     def leave(self, slots: Iterable[int]) -> None:
         """Forgets requests."""
@@ -130,12 +134,14 @@ class Slots:
             used = [feature for feature, uses in _USES.items() if uses(state)]
             for feature in used:
                 self._users.setdefault(feature, set()).add(request.slot)
-            if not {"random", "penalties", "words"}.isdisjoint(used):
+            tabled = not _TABLED.isdisjoint(used)
+            if tabled or request.slot in self._tabled:
+                (self._tabled.add if tabled else self._tabled.discard)(request.slot)
                 p = request.params
                 rows.append(request.slot)
                 penalties = (p.presence_penalty, p.frequency_penalty, p.repetition_penalty)
-                table.append((p.temperature, p.top_p, p.min_p, *penalties))
-                whole.append((p.top_k, request.seed, request.num_prompt_tokens))
+                table.append((p.temperature, p.top_p, p.min_p, *penalties) if tabled else (0.0,) * 6)
+                whole.append((p.top_k, request.seed, request.num_prompt_tokens) if tabled else (0,) * 3)
         if rows:
             index = self._tensor(rows)
             self.table[index] = self._tensor(table, torch.float32)
@@ -159,7 +165,7 @@ class Slots:
                 bias += [(row, token, BAN) for token in states[row].held_back]
             else:
                 self._stop("held", slots[row])
-        tabled = not {"random", "penalties", "words"}.isdisjoint(using)
+        tabled = not _TABLED.isdisjoint(using)
         return Controls(
             slots=list(slots),
             steps=steps,
