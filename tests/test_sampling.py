@@ -49,7 +49,7 @@ def oracle(folder: Path) -> Any:
 
 def generated(oracle: Any, prompt: Sequence[int], **options: Any) -> list[int]:
     """transformers' greedy answer of 16 tokens."""
-    config = dict(do_sample=False, max_new_tokens=16, eos_token_id=None, pad_token_id=0)
+    config = {"do_sample": False, "max_new_tokens": 16, "eos_token_id": None, "pad_token_id": 0}
     out = oracle.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)), **config, **options)
     return out[0, len(prompt) :].tolist()
 
@@ -114,7 +114,11 @@ def test_allowed_tokens_are_the_only_ones(llm: LLM) -> None:
 
 def test_min_tokens_holds_for_eos_and_stop_tokens(llm: LLM) -> None:
     (eos,) = llm.tokenizer.eos_token_ids
-    for end, params in ((eos, {}), (77, {"stop_token_ids": (77,)}), (77, {"stop_token_ids": (77,), "ignore_eos": True})):
+    for end, params in (
+        (eos, {}),
+        (77, {"stop_token_ids": (77,)}),
+        (77, {"stop_token_ids": (77,), "ignore_eos": True}),
+    ):
         eager = SamplingParams(temperature=0, max_tokens=12, logit_bias={end: 100.0}, **params)
         assert tokens(llm, PROMPTS[0], eager) == [end]
         ids = tokens(llm, PROMPTS[0], replace(eager, min_tokens=5))
@@ -165,17 +169,21 @@ MIXED = [
     [
         {},
         {"max_num_seqs": 4, "max_num_batched_tokens": 16},
-        {"max_num_batched_tokens": 24, "cache.num_blocks": 40, "cache.block_size": 4},
+        {"max_num_batched_tokens": 24, "cache.num_blocks": 40, "cache.block_size": 4, "max_model_len": 160},
     ],
     ids=["together", "chunked", "preempted"],
 )
-def test_a_request_gives_the_same_alone_and_in_company(folder: Path, llm: LLM, settings: dict[str, Any]) -> None:
+@pytest.mark.parametrize("depth", [1, 2])
+def test_a_request_gives_the_same_alone_and_in_company(
+    folder: Path, llm: LLM, settings: dict[str, Any], depth: int
+) -> None:
     prompts = [PROMPTS[i % len(PROMPTS)] + LONG[: 40 * (i % 3)] for i in range(3 * len(MIXED))]
     params = [MIXED[i % len(MIXED)] for i in range(len(prompts))]
     alone = [llm.generate(p, sp, use_tqdm=False)[0] for p, sp in zip(prompts, params, strict=True)]
     with make(folder, **settings) as other:
-        together = other.generate(prompts, params, use_tqdm=False)
         assert other._core is not None
+        other._core.depth = depth
+        together = other.generate(prompts, params, use_tqdm=False)
         assert bool(other._core.stats.preemptions) == ("cache.num_blocks" in settings)
     for one, many in zip(alone, together, strict=True):
         (a,), (b,) = one.outputs, many.outputs

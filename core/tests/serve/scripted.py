@@ -85,6 +85,7 @@ class ScriptedEngine:
             vocab_size=256,
             block_size=16,
             num_blocks=64,
+            logits_processors=("test.ladder",),
             plan={"model": "scripted", "fingerprint": "0123456789abcdef"},
         )
     )

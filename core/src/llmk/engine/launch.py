@@ -57,9 +57,7 @@ def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
         found.spec.id: partial(load_object, found.spec.implementation, plugin=found.plugin)
         for found in boot.registry.of(LogitsProcessorSpec)
     }
-    runner = build_runner(
-        model, build, config, cache, max_model_len, device, Processors(processors, facts.vocab_size)
-    )
+    runner = build_runner(model, build, config, cache, max_model_len, device, Processors(processors, facts.vocab_size))
     scheduler = Scheduler(
         max_num_seqs=config.scheduler.max_num_seqs,
         max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
