@@ -202,13 +202,20 @@ def assert_close(left: Sequence[Any], right: Sequence[Any]) -> None:
 @pytest.mark.parametrize("budget", [8, 50, 2048])
 def test_prompt_logprobs_equal_transformers(folder: Path, oracle: Any, budget: int, monkeypatch: Any) -> None:
     monkeypatch.setattr("llmk.engine.scorer.ROWS", 7)
+    rows: list[int] = []
     with make(folder, max_num_batched_tokens=budget) as llm:
+        assert llm._core is not None
+        scorer: Any = llm._core.runner.scorer  # type: ignore[attr-defined]
+        logits = scorer._logits
+        scorer._logits = lambda hidden: rows.append(len(hidden)) or logits(hidden)
         ids = llm.tokenizer.encode(LONG)
         llm.generate(LONG, GREEDY, use_tqdm=False)
         (output,) = llm.generate(LONG, replace(GREEDY, prompt_logprobs=4), use_tqdm=False)
         assert output.num_cached_tokens == 0, "hits would leave positions without logits"
         assert tokens(llm, LONG, GREEDY) == output.outputs[0].token_ids
         assert llm.generate(LONG, GREEDY, use_tqdm=False)[0].num_cached_tokens > 0
+    assert sum(rows) == len(ids) - 1
+    assert max(rows) == 7, "logits are computed a few rows at a time"
     with torch.inference_mode():
         expected = oracle(torch.tensor([ids])).logits[0].log_softmax(-1)
     told = output.prompt_logprobs

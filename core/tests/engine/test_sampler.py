@@ -95,7 +95,7 @@ def test_a_step_calls_the_ops_that_it_needs(name: str) -> None:
     harness = Harness([SamplingParams(temperature=0), SamplingParams(temperature=0, **options)])
     for _ in range(3):
         harness.step()
-    assert harness.build.calls == {op: 3 for op in {"sample", *needed}}
+    assert harness.build.calls == dict.fromkeys({"sample", *needed}, 3)
     harness.slots.pop()
     harness.build.calls.clear()
     harness.step()

@@ -1,7 +1,7 @@
 """The contract of logits processors: plugins that change what a request's tokens are drawn from.
 
-One instance serves every request of the batch that names its spec. It keeps what it must know of each by slot, and works
-on all of them at once: no Python per token, and nothing that waits for the device.
+One instance serves every request of the batch that names its spec. It keeps what it must know of each by slot, and
+works on all of them at once: no Python per token, and nothing that waits for the device.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ class LogitsProcessor(Protocol):
         ...
 
     def leave(self, slot: int) -> None:
-        """The request in ``slot`` has ended, or was preempted: what is kept of it must go. Not called where :meth:`enter`
-        raised."""
+        """The request in ``slot`` has ended, or was preempted: what is kept of it must go. Not called where
+        :meth:`enter` raised."""
         ...
 
     def apply(self, logits: Tensor, rows: LogitsRows) -> Tensor:

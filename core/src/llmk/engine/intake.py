@@ -69,7 +69,7 @@ class Intake:
                 )
         if not (params.bad_words or params.bad_word_ids):
             return params
-        words = {word: None for word in params.bad_word_ids}
+        words = dict.fromkeys(params.bad_word_ids)
         for text in params.bad_words:
             words |= {word: None for word in self._spellings(text) if word}
         if len(words) > _MAX_WORDS or max(map(len, words), default=0) > _MAX_WORD_TOKENS:

@@ -16,7 +16,7 @@ from llmk.engine.controls import BAN, Controls, Slots, Words
 from llmk.engine.request import TokenLogprobs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from llmk.engine.batch import Batch
     from llmk.engine.processors import Processors
@@ -67,12 +67,12 @@ class Sampler:
         self._slots = Slots(num_slots, device)
         self._processors = processors
         self._controls: Controls | None = None
-        self._penalize = build.kernel("op", "apply_penalties")
-        self._bias = build.kernel("op", "apply_bias")
-        self._match = build.kernel("op", "match_suffixes")
-        self._allow = build.kernel("op", "allow_tokens")
-        self._sample = build.kernel("op", "sample")
-        self.logprobs = build.kernel("op", "logprobs")
+        self._penalize: Callable[..., Tensor] = build.kernel("op", "apply_penalties")
+        self._bias: Callable[..., Tensor] = build.kernel("op", "apply_bias")
+        self._match: Callable[..., Tensor] = build.kernel("op", "match_suffixes")
+        self._allow: Callable[..., Tensor] = build.kernel("op", "allow_tokens")
+        self._sample: Callable[..., Tensor] = build.kernel("op", "sample")
+        self.logprobs: Callable[[Tensor, Tensor, int], Scores] = build.kernel("op", "logprobs")
 
     def update(self, freed: Sequence[int], new: Sequence[NewRequest], tokens: Tensor) -> None:
         """Forgets requests that left the batch, then takes note of those that entered it."""
@@ -114,9 +114,8 @@ class Sampler:
     def _draw(self, logits: Tensor, controls: Controls, rows: Tensor, batch: Batch) -> Tensor:
         table, whole = controls.table, controls.whole
         if "random" not in controls.using or table is None or whole is None:
-            tokens: Tensor = self._sample(logits, None, None, None, None, None, None)
-            return tokens
-        tokens = self._sample(
+            return self._sample(logits, None, None, None, None, None, None)
+        return self._sample(
             logits,
             table[:, 0],
             controls.of("top_k", whole[:, 0]),
@@ -125,7 +124,6 @@ class Sampler:
             whole[:, 1],
             batch.computed[rows],
         )
-        return tokens
 
     def _apply_penalties(self, logits: Tensor, controls: Controls, rows: Tensor, batch: Batch) -> None:
         at, table, whole = controls.penalized, controls.table, controls.whole
@@ -142,8 +140,7 @@ class Sampler:
             return logits
         slots = rows[words.at]
         begun = self._match(batch.tokens, slots, controls.whole[words.at, 2], batch.computed[slots], words.before)
-        banned: Tensor = self._bias(logits, words.at, words.last, begun * BAN)
-        return banned
+        return self._bias(logits, words.at, words.last, begun * BAN)
 
 
 def count_tokens(tokens: Tensor, prompt_lengths: Tensor, known: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
