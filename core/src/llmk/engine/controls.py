@@ -23,29 +23,16 @@ Pairs = tuple[Tensor, Tensor, Tensor]
 
 @dataclass(slots=True)
 class _Slot:
-    """A request in the batch, as the sampler sees it."""
+    """A request in the batch, as the sampler sees it. Tensors are token ids, and what to add to their logits."""
 
     params: SamplingParams
-    num_prompt_tokens: int
     held_until: int
     """Length before which none of ``held_back`` may be sampled."""
-    held_back: tuple[int, ...]
-    bias: dict[int, float]
+    held_back: tuple[Tensor, Tensor] | None
+    bias: tuple[Tensor, Tensor] | None
     words: list[tuple[int, ...]]
     """Banned sequences of several tokens."""
-
-    @classmethod
-    def of(cls, request: NewRequest) -> _Slot:
-        p = request.params
-        ends = p.stop_token_ids if p.ignore_eos else (*request.eos_token_ids, *p.stop_token_ids)
-        return cls(
-            p,
-            request.num_prompt_tokens,
-            request.num_prompt_tokens + p.min_tokens,
-            tuple(dict.fromkeys(ends)),
-            p.logit_bias | {word[0]: BAN for word in p.bad_word_ids if len(word) == 1},
-            [word for word in p.bad_word_ids if len(word) > 1],
-        )
+    allowed: Tensor | None
 
 
 _USES: dict[str, Callable[[_Slot], object]] = {
@@ -56,10 +43,10 @@ _USES: dict[str, Callable[[_Slot], object]] = {
     "penalties": lambda s: (
         s.params.presence_penalty or s.params.frequency_penalty or s.params.repetition_penalty != 1.0
     ),
-    "bias": lambda s: s.bias,
-    "held": lambda s: s.params.min_tokens and s.held_back,
+    "bias": lambda s: s.bias is not None,
+    "held": lambda s: s.held_back is not None,
     "words": lambda s: s.words,
-    "allowed": lambda s: s.params.allowed_token_ids is not None,
+    "allowed": lambda s: s.allowed is not None,
     "logprobs": lambda s: s.params.logprobs is not None,
 }
 """The features, and whether a request uses each. A row that is greedy has no use for truncation."""
@@ -130,7 +117,7 @@ class Slots:
         self.leave(request.slot for request in requests)
         rows, table, whole = [], [], []
         for request in requests:
-            state = self._slots[request.slot] = _Slot.of(request)
+            state = self._slots[request.slot] = self._slot(request)
             used = [feature for feature, uses in _USES.items() if uses(state)]
             for feature in used:
                 self._users.setdefault(feature, set()).add(request.slot)
@@ -156,13 +143,13 @@ class Slots:
             if not users.isdisjoint(slots)
         }
         states = {row: self._slots[slots[row]] for feature in using for row in using[feature]}
-        bias = [(row, *pair) for row in using.get("bias", ()) for pair in states[row].bias.items()]
+        bias = [(row, part) for row in using.get("bias", ()) if (part := states[row].bias)]
         steps = _ALWAYS
         for row in using.get("held", ()):
             left = states[row].held_until - length(slots[row])
-            if left > 0:
+            if left > 0 and (part := states[row].held_back):
                 steps = min(steps, left)
-                bias += [(row, token, BAN) for token in states[row].held_back]
+                bias.append((row, part))
             else:
                 self._stop("held", slots[row])
         tabled = not _TABLED.isdisjoint(using)
@@ -186,9 +173,30 @@ class Slots:
         if not users:
             del self._users[feature]
 
-    def _pairs(self, pairs: list[tuple[int, int, float]]) -> Pairs:
-        rows, ids, values = zip(*pairs, strict=True)
-        return self._tensor(rows), self._tensor(ids), self._tensor(values, torch.float32)
+    def _slot(self, request: NewRequest) -> _Slot:
+        p = request.params
+        ends = p.stop_token_ids if p.ignore_eos else (*request.eos_token_ids, *p.stop_token_ids)
+        bias = p.logit_bias | {word[0]: BAN for word in p.bad_word_ids if len(word) == 1}
+        return _Slot(
+            params=p,
+            held_until=request.num_prompt_tokens + p.min_tokens,
+            held_back=self._pair(dict.fromkeys(ends, BAN)) if p.min_tokens and ends else None,
+            bias=self._pair(bias) if bias else None,
+            words=[word for word in p.bad_word_ids if len(word) > 1],
+            allowed=None if p.allowed_token_ids is None else self._tensor(sorted(set(p.allowed_token_ids))),
+        )
+
+    def _pair(self, bias: dict[int, float]) -> tuple[Tensor, Tensor]:
+        return self._tensor(list(bias)), self._tensor(list(bias.values()), torch.float32)
+
+    def _pairs(self, parts: list[tuple[int, tuple[Tensor, Tensor]]]) -> Pairs:
+        ids = [ids for _, (ids, _) in parts]
+        return self._repeat([row for row, _ in parts], ids), torch.cat(ids), torch.cat([v for _, (_, v) in parts])
+
+    def _repeat(self, rows: list[int], parts: list[Tensor]) -> Tensor:
+        """Each row as often as its part is long."""
+        counts = [part.shape[0] for part in parts]
+        return torch.repeat_interleave(self._tensor(rows), self._tensor(counts), output_size=sum(counts))
 
     def _words(self, rows: list[int], states: dict[int, _Slot]) -> Words:
         words = [(row, word) for row in rows for word in states[row].words]
@@ -199,9 +207,8 @@ class Slots:
         )
 
     def _allowed(self, rows: list[int], states: dict[int, _Slot]) -> Pairs:
-        pairs = [(row, token) for row in rows for token in states[row].params.allowed_token_ids or ()]
-        at, ids = zip(*pairs, strict=True)
-        return self._tensor(rows), self._tensor(at), self._tensor(ids)
+        parts = [ids for row in rows if (ids := states[row].allowed) is not None]
+        return self._tensor(rows), self._repeat(rows, parts), torch.cat(parts)
 
     def _tensor(self, values: Sequence[object], dtype: torch.dtype = torch.int64) -> Tensor:
         return torch.tensor(values, dtype=dtype).to(self.device, non_blocking=True)

@@ -86,7 +86,7 @@ class SequenceOutput:
             num_prompt_tokens=self._num_prompt_tokens,
             num_cached_tokens=output.num_cached_tokens,
         )
-        if not self._num_tokens and self._params.prompt_logprobs is not None:
+        if output.token_ids and not self._num_tokens and self._params.prompt_logprobs is not None:
             delta.prompt_logprobs = [None, *output.prompt_logprobs]
         silent_end = output.finish_reason == "stop" and not self._params.include_stop
         spoken = output.token_ids[:-1] if silent_end else output.token_ids
