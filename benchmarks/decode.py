@@ -17,46 +17,61 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 
 HERE = Path(__file__).parent
 PROMPT, NEW = 128, 48
 
 
-def run_transformers(model: str, dtype: str, threads: int) -> float:
-    """Milliseconds per output token of ``generate`` with transformers' own cache."""
+def run_transformers(model: str, dtype: str, threads: int) -> list[float]:
+    """When each token of ``generate`` arrives, in seconds; transformers' own cache and defaults."""
     import torch
     from transformers import AutoModelForCausalLM
 
+    class Clock:
+        """A streamer that keeps the time of every token; the first ``put`` is the prompt."""
+
+        def __init__(self) -> None:
+            self.times: list[float] = []
+
+        def put(self, value: object) -> None:
+            self.times.append(time.perf_counter())
+
+        def end(self) -> None:
+            pass
+
     torch.set_num_threads(threads)
     net = AutoModelForCausalLM.from_pretrained(model, dtype=getattr(torch, dtype)).eval()
+    net.generation_config.eos_token_id = None
     prompt = torch.arange(1000, 1000 + PROMPT)[None]
-    options = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    seconds = {}
     with torch.inference_mode():
-        net.generate(prompt, max_new_tokens=4, min_new_tokens=4, **options)
-        for new in (1, NEW):
-            start = time.perf_counter()
-            net.generate(prompt, max_new_tokens=new, min_new_tokens=new, **options)
-            seconds[new] = time.perf_counter() - start
-    return 1e3 * (seconds[NEW] - seconds[1]) / (NEW - 1)
+        net.generate(prompt, max_new_tokens=4, do_sample=False, pad_token_id=0)
+        clock = Clock()
+        net.generate(prompt, max_new_tokens=NEW, do_sample=False, pad_token_id=0, streamer=clock)
+    return clock.times[1:]
 
 
-def run_llmk(model: str, dtype: str, threads: int) -> float:
-    """Milliseconds per output token of ``LLM.generate``; prefix caching is off, so that every prefill is a whole
-    one."""
-    from llmk import LLM, SamplingParams
+def run_llmk(model: str, dtype: str, threads: int) -> list[float]:
+    """When each token arrives at the front end, in seconds; engine in this process, defaults but for the length."""
+    import asyncio
 
-    prompt = list(range(1000, 1000 + PROMPT))
-    seconds = {}
-    options = {"platform": {"threads": threads}, "cache": {"prefix_caching": False}, "max_model_len": 2048}
-    with LLM(model, dtype=dtype, **options) as llm:
-        llm.generate([prompt], SamplingParams(temperature=0, max_tokens=4, ignore_eos=True), use_tqdm=False)
-        for new in (1, NEW):
-            start = time.perf_counter()
-            llm.generate([prompt], SamplingParams(temperature=0, max_tokens=new, ignore_eos=True), use_tqdm=False)
-            seconds[new] = time.perf_counter() - start
-    return 1e3 * (seconds[NEW] - seconds[1]) / (NEW - 1)
+    from llmk import AsyncLLM, SamplingParams
+    from llmk.config import load
+
+    async def measure() -> list[float]:
+        options = {"model.path": model, "model.dtype": dtype, "model.max_model_len": 2048, "platform.threads": threads}
+        llm = await AsyncLLM.start(load(options), in_process=True)
+        times: list[float] = []
+        for first, new in ((2000, 4), (1000, NEW)):
+            params = SamplingParams(temperature=0, max_tokens=new, ignore_eos=True)
+            times = []
+            async for _ in llm.generate(list(range(first, first + PROMPT)), params, request_id=str(first)):
+                times.append(time.perf_counter())
+        await llm.close()
+        return times
+
+    return asyncio.run(measure())
 
 
 def copy_bandwidth(threads: int) -> float:
@@ -89,16 +104,17 @@ def main() -> int:
     parser.add_argument("--engine", choices=sorted(ENGINES), default="")
     args = parser.parse_args()
     if args.engine:
-        print(json.dumps({"ms": ENGINES[args.engine](args.model, args.dtype, args.threads)}))
+        times = ENGINES[args.engine](args.model, args.dtype, args.threads)
+        print(json.dumps({"ms": 1e3 * statistics.median(b - a for a, b in pairwise(times))}))
         return 0
     with tempfile.TemporaryDirectory() as folder:
         model = args.model or _make_model(args.shape, folder)
-        times: dict[str, list[float]] = {name: [] for name in ENGINES}
+        rounds: dict[str, list[float]] = {name: [] for name in ENGINES}
         for _ in range(args.rounds):
             for name in ENGINES:
-                times[name].append(_measure(name, model, args))
-                print(f"{name:>13}: {times[name][-1]:7.1f} ms per token", flush=True)
-        _report(times, Path(model), args)
+                rounds[name].append(_measure(name, model, args))
+                print(f"{name:>13}: {rounds[name][-1]:7.1f} ms per token", flush=True)
+        _report(rounds, Path(model), args)
     return 0
 
 

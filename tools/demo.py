@@ -9,17 +9,15 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException
+from os.path import relpath
 from pathlib import Path
 from socket import create_server
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 LLMK = Path(sys.executable).with_name("llmk")
-QUESTION = "Hello! What are you, and what is the capital of France?"
+QUESTION = "What is llmk?"
 START_SECONDS = 180.0
 STOP_SECONDS = 30.0
 
@@ -37,7 +35,7 @@ def main() -> int:
     except DemoFailed as error:
         print(f"make demo: {error}", file=sys.stderr)
         return 1
-    print(f"Now try:  {LLMK.parent}/llmk serve     then   {LLMK.parent}/llmk chat")
+    print(f"Now try:  {relpath(LLMK)} chat   or   {relpath(LLMK)} serve")
     return 0
 
 

@@ -11,6 +11,7 @@ import json
 import re
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from train import DEMO
 FIGURES = Path(__file__).with_name("evaluation.json")
 CALL = re.compile(r"<tool_call>\n(.*?)\n</tool_call>", re.DOTALL)
 ADMITS = ("not know", "no tool", "not have a tool", "beyond me", "none of my tools", "have not told", "cannot help")
+DRAWS = 300
+"""Samples drawn for each question wanted of a category."""
 LONGEST_REPLY = 700
 """Tokens after which an answer is cut."""
 
@@ -70,7 +73,6 @@ def right(check: Check, reply: Reply) -> bool:
         return reply.calls == check.value
     if reply.calls != [] or not reply.ended:
         return False
-    letters = "".join(letter for letter in text if letter.isalpha())
     return {
         "has": lambda: all(
             re.search(rf"(?<![\d.]){re.escape(part.strip().lower())}(?!\.?\d)", lower) for part in check.value
@@ -79,7 +81,7 @@ def right(check: Check, reply: Reply) -> bool:
         "json": lambda: _json(text) == check.value if check.value is not None else _json(text) is not ValueError,
         "prose": lambda: len(text.split()) >= min(check.value, 8) and text[-1] in ".!?\"'ABCDEFGHIJKLMNOPQRSTUVWXYZ",
         "unknown": lambda: any(part in lower for part in ADMITS),
-        "case": lambda: bool(letters) and (letters.isupper() if check.value == "upper" else letters.islower()),
+        "case": lambda: text == (text.upper() if check.value == "upper" else text.lower()),
         "count": lambda: len(re.split(r"\n|, | and ", text)) == check.value,
     }[check.kind]()
 
@@ -96,23 +98,18 @@ class Model:
         """Greedy continuations, end token kept."""
         batch = self.tokenizer(prompts, return_tensors="pt", padding=True, add_special_tokens=False).to(self.device)
         with torch.no_grad():
-            out = self.network.generate(**batch, do_sample=False, max_new_tokens=LONGEST_REPLY, temperature=None, top_p=None, top_k=None)  # fmt: skip
+            greedy = {"do_sample": False, "temperature": None, "top_p": None, "top_k": None}
+            out = self.network.generate(**batch, **greedy, max_new_tokens=LONGEST_REPLY)
         return self.tokenizer.batch_decode(out[:, batch["input_ids"].shape[1] :], skip_special_tokens=False)
 
 
 def questions(per_category: int, seed: int) -> list[Sample]:
-    """The same number of test samples for each category and thinking mode."""
+    """The same number of test samples for each category and thinking mode, as far as DRAWS draws go."""
     chosen: dict[tuple[str, bool], list[Sample]] = defaultdict(list)
-    wanted: int | None = None
-    for at, sample in enumerate(samples(seed, "test")):
+    for sample in islice(samples(seed, "test"), DRAWS * per_category):
         group = chosen[sample.category, sample.thinking]
         if len(group) < per_category:
             group.append(sample)
-        if at % 2000 == 1999:
-            full = all(len(group) == per_category for group in chosen.values())
-            wanted = at + 1
-            if full or wanted >= 60 * per_category * 20:
-                break
     return [sample for group in chosen.values() for sample in group]
 
 
@@ -156,9 +153,8 @@ def measure(model: Model, asked: list[Sample], batch: int) -> tuple[dict[str, An
 
 def table(figures: dict[str, Any]) -> str:
     """The figures as a table for people."""
-    lines = [
-        f"{'category':16}{'asked':>7}{'right, off':>12}{'right, on':>11}{'mode kept':>11}{'tool right':>12}{'JSON valid':>12}"
-    ]
+    titles = ("asked", "right, off", "right, on", "mode kept", "tool right", "JSON valid")
+    lines = [f"{'category':16}" + "".join(f"{title:>12}" for title in titles)]
 
     def share(part: int, whole: int) -> str:
         return f"{100 * part / whole:.1f}%" if whole else "-"
@@ -173,9 +169,7 @@ def table(figures: dict[str, Any]) -> str:
             share(row.get("calls_right_tool", 0), calls),
             share(row.get("calls_parse", 0), calls),
         )
-        lines.append(
-            f"{category:16}{off + on:>7}{cells[0]:>12}{cells[1]:>11}{cells[2]:>11}{cells[3]:>12}{cells[4]:>12}"
-        )
+        lines.append(f"{category:16}" + "".join(f"{cell:>12}" for cell in (off + on, *cells)))
     return "\n".join(lines)
 
 

@@ -14,7 +14,15 @@ from rendering import ChatTemplate, Encoder, call_text
 from train import DEMO, export
 from transformer import Packing, Qwen3, Shape
 
-SMALL = Shape(vocab_size=128, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16)  # fmt: skip
+SMALL = Shape(
+    vocab_size=128,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+)
 
 
 def test_logits_equal_those_of_transformers_for_packed_documents() -> None:
@@ -26,7 +34,8 @@ def test_logits_equal_those_of_transformers_for_packed_documents() -> None:
     rope = {"rope_type": "default", "rope_theta": SMALL.rope_theta}
     theirs = Qwen3ForCausalLM(Qwen3Config(**sizes, rope_parameters=rope, tie_word_embeddings=True)).eval()
     missing, unexpected = theirs.load_state_dict(ours.state_dict(), strict=False)
-    assert set(missing) <= {"lm_head.weight"} and not unexpected
+    assert set(missing) <= {"lm_head.weight"}
+    assert not unexpected
     theirs.tie_weights()
     documents = [torch.randint(128, (length,)) for length in (7, 1, 12)]
     starts = torch.tensor([0, 7, 8, 20], dtype=torch.int32)
@@ -50,7 +59,7 @@ def test_tokenizer_is_the_same_in_transformers_and_markup_stays_visible() -> Non
     ids = encoder.tokenizer.encode(text, add_special_tokens=False).ids
     assert loaded(text)["input_ids"] == ids
     assert loaded.decode(ids, skip_special_tokens=True) == text.removesuffix("<|im_end|>")
-    assert loaded.eos_token == "<|im_end|>" and loaded.pad_token == "<|endoftext|>" and loaded.bos_token is None
+    assert (loaded.eos_token, loaded.pad_token, loaded.bos_token) == ("<|im_end|>", "<|endoftext|>", None)
 
 
 def test_template_gives_the_same_text_in_transformers() -> None:
@@ -94,7 +103,8 @@ def test_template_drops_reasoning_of_earlier_turns_and_closes_it_when_off() -> N
         {"role": "user", "content": "c"},
     ]
     text = template.render(messages=messages, add_generation_prompt=True, enable_thinking=False)
-    assert "long" not in text and "assistant\nb<|im_end|>" in text
+    assert "long" not in text
+    assert "assistant\nb<|im_end|>" in text
     assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
 
 
@@ -110,3 +120,7 @@ def test_calls_are_written_in_the_format_of_the_template() -> None:
         calls = [{"function": {"name": call.name, "arguments": call.arguments}} for call in sample.calls]
         text = template.render(messages=[{"role": "assistant", "tool_calls": calls}])
         assert text == f"<|im_start|>assistant\n{chr(10).join(map(call_text, sample.calls))}<|im_end|>\n"
+
+
+def test_the_shipped_files_stay_under_their_limit() -> None:
+    assert sum(path.stat().st_size for path in DEMO.iterdir()) <= 12_000_000

@@ -9,7 +9,6 @@ import argparse
 import json
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 

@@ -9,11 +9,11 @@ import argparse
 import json
 import shutil
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from feed import MAX_DOCUMENT, MEAN_DOCUMENT, Feed, Row
@@ -147,6 +147,9 @@ def train(options: argparse.Namespace) -> None:
     feed = Feed(options.base, options.seed, options.row_tokens, options.workers)
     model = Qwen3(Shape(vocab_size=Encoder(options.base).tokenizer.get_vocab_size())).to(device)
     plan = Plan()
+    if options.start:
+        model.load_state_dict(load_file(options.start / "model.safetensors"))
+        plan = replace(plan, matrix_rate=plan.matrix_rate / 2, other_rate=plan.other_rate / 2, decline_from=0.0)
     matrices = [weight for name, weight in model.named_parameters() if weight.dim() == 2 and "layers" in name]
     others = [weight for name, weight in model.named_parameters() if weight.dim() == 1 or "layers" not in name]
     muon = Muon(matrices, plan)
@@ -201,6 +204,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="folder for the checkpoint")
     parser.add_argument("--base", type=Path, default=DEMO, help="folder with tokenizer and chat template")
+    parser.add_argument("--start", type=Path, help="go on from this checkpoint, at half the learning rate and falling")
     parser.add_argument("--minutes", type=float, default=8.0, help="training time")
     parser.add_argument("--workers", type=int, default=14, help="processes that write training rows")
     parser.add_argument("--row-tokens", type=int, default=131072, help="tokens in a step")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from wheelhouse import Wheelhouse, kernels
 
+from llmk.cli.main import main
 from llmk.config import Config
 
 LINEAR = 'id="{0}.linear", tier=Tier.VENDOR'
@@ -149,3 +150,12 @@ def test_doctor_mentions_what_could_serve(llmk: Any, house: Wheelhouse, model: s
     assert ran.code == 0, ran.out
     assert "could also serve: fast.linear" in ran.out
     assert "no model is named, and no installed wheel brings a demo model" in ran.out
+
+
+def test_a_mistyped_flag_is_answered_with_the_one_that_was_meant(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "demo", "hi", "--cache.blok_size", "3"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == (
+        "llmk: unrecognized arguments: --cache.blok_size 3\n  hint: did you mean --cache.block-size?\n"
+    )

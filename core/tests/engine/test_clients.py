@@ -10,6 +10,7 @@ import sys
 import tempfile
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import fakes
@@ -19,10 +20,19 @@ from paged_device import run_alone
 
 from llmk.api import EngineDead, LlmkError, NotEnoughMemory
 from llmk.engine.local import LocalClient
+from llmk.engine.loop import Ping
 from llmk.engine.process import ProcessClient
 from llmk.engine.request import EngineRequest, SamplingParams
 
-pytestmark = pytest.mark.usefixtures("child_path")
+pytestmark = pytest.mark.usefixtures("child_path", "own_temporary_folder")
+
+
+@pytest.fixture
+def own_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """So that what engines of other tests keep there is not taken for something left behind. Socket paths are short."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 async def start(kind: str, **options):
@@ -213,5 +223,16 @@ def test_the_process_ends_with_its_parent():
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    child.wait(timeout=2)
+    child.wait(timeout=30)
     assert not Path(folder).exists()
+
+
+def test_a_command_that_nobody_takes_waits_for_nobody():
+    """An engine that failed at its start has let go of its sockets before it is told to close."""
+
+    async def main():
+        client = ProcessClient()
+        assert not client._sent(Ping(1))
+        await client.close()
+
+    asyncio.run(main())

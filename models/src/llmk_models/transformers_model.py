@@ -96,7 +96,7 @@ class TransformersModel:
             self._config = AutoConfig.from_pretrained(checkpoint.path, local_files_only=True)
         except (ValueError, KeyError, OSError) as error:
             raise CheckpointError(
-                f"transformers has no implementation of {checkpoint.architecture}: {error}",
+                f"transformers has no implementation of {checkpoint.architecture}: {str(error).partition('. ')[0]}",
                 hint="install a wheel that implements it, or a newer transformers",
             ) from error
 

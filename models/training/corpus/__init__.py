@@ -4,7 +4,23 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from . import arithmetic, dialogue, geography, jsontasks, persona, plain, smalltalk, stories, textops, tools, units, unknown
+from . import (
+    arithmetic,
+    dialogue,
+    geography,
+    jsontasks,
+    knowledge,
+    persona,
+    plain,
+    rows,
+    smalltalk,
+    stories,
+    textops,
+    tools,
+    units,
+    unknown,
+    wordlore,
+)
 from .core import Call, Check, Message, Sample, Tool, Turn, split_of
 
 __all__ = ["Call", "Check", "Message", "Sample", "Tool", "Turn", "samples"]
@@ -12,9 +28,9 @@ __all__ = ["Call", "Check", "Message", "Sample", "Tool", "Turn", "samples"]
 TASKS: tuple[tuple[Callable[[random.Random], Turn], float], ...] = (
     (smalltalk.chat, 9),
     (smalltalk.joke, 0.8),
-    (smalltalk.fact, 4),
+    (knowledge.fact, 4),
     (smalltalk.introduction, 0.6),
-    (smalltalk.plain_question, 1),
+    (knowledge.plain_question, 1),
     (smalltalk.pick, 0.4),
     (smalltalk.letter, 0.5),
     (arithmetic.basic, 14),
@@ -40,12 +56,12 @@ TASKS: tuple[tuple[Callable[[random.Random], Turn], float], ...] = (
     (textops.case, 2.5),
     (textops.letters, 3),
     (textops.echo, 2),
-    (textops.count, 2),
-    (textops.sort, 1.8),
-    (textops.list_things, 1.5),
-    (textops.opposite, 0.8),
-    (textops.translate, 1),
-    (textops.calendar, 1.2),
+    (rows.count, 2),
+    (rows.sort, 1.8),
+    (rows.list_things, 1.5),
+    (wordlore.opposite, 0.8),
+    (wordlore.translate, 1),
+    (wordlore.calendar, 1.2),
     (textops.rewrite, 1.5),
     (unknown.unknown, 9),
     (jsontasks.extract, 4),
@@ -65,7 +81,7 @@ TASKS: tuple[tuple[Callable[[random.Random], Turn], float], ...] = (
     (dialogue.next_sum, 1.5),
     (dialogue.repeat, 1.2),
     (dialogue.transform, 1.2),
-    (dialogue.reading, 4),
+    (dialogue.reading, 6),
     (dialogue.gist, 1),
     (dialogue.summary, 0.6),
     (persona.named, 1.4),
@@ -92,7 +108,9 @@ def _sample(rng: random.Random, turn: Turn) -> Sample:
     system: tuple[Message, ...] = ({"role": "system", "content": turn.system},) if turn.system is not None else ()
     messages = [*system, *history, {"role": "user", "content": turn.user}, *turn.results]
     text = turn.direct if turn.direct and not thinking else turn.text
-    return Sample(turn.category, messages, text, turn.check, turn.thought, thinking, False, turn.calls, list(turn.tools) or None)
+    return Sample(
+        turn.category, messages, text, turn.check, turn.thought, thinking, False, turn.calls, list(turn.tools) or None
+    )
 
 
 def samples(seed: int, split: str) -> Iterator[Sample]:

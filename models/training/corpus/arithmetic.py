@@ -2,12 +2,12 @@
 
 import random
 
-from .core import Check, Turn, listing, number, phrase, say
-from .lexicon import FRUITS, OBJECTS, any_name
+from .core import Check, Turn, number, phrase, say
+from .lexicon import FRUITS, OBJECTS, any_name, words
+from .working import SHOWN, apply, divide_steps, multiply_parts, multiply_steps, running_sum, working
 
 SYMBOLS = {"+": ("+",), "-": ("-", "-", "−"), "*": ("*", "×", "x", "*"), "/": ("/", "÷", "/")}
 WORDS = {"+": "plus", "-": "minus", "*": "times", "/": "divided by"}
-SHOWN = {"+": "+", "-": "-", "*": "×", "/": "/"}
 ASK = (
     "What is {e}?", "What is {e}?", "What is {e}?", "what's {e}?", "{e}", "{e} =", "{e}=?", "{e}?", "Calculate {e}.",
     "Compute {e}.", "How much is {e}?", "Tell me {e}.", "Solve {e}.", "Can you compute {e}?", "Work out {e}.",
@@ -21,115 +21,21 @@ NAMED = {
     "*": ("Multiply {a} by {b}.", "What is the product of {a} and {b}?", "Multiply {a} and {b}.", "What is {a} multiplied by {b}?"),
     "/": ("Divide {a} by {b}.", "What is {a} divided by {b}?", "How many times does {b} go into {a}?", "What is the quotient of {a} and {b}?"),
 }  # fmt: skip
-NUMBER_WORDS = tuple("zero one two three four five six seven eight nine ten eleven twelve".split())
+NUMBER_WORDS = words("zero one two three four five six seven eight nine ten eleven twelve")
 ANSWER = ("{e} = {r}.", "{e} = {r}.", "{e} = {r}.", "The answer is {r}.", "{e} is {r}.", "That makes {r}: {e} = {r}.")
-
-
-def apply(a: int, operator: str, b: int) -> int:
-    """The value of ``a operator b``; a quotient is exact."""
-    return {"+": a + b, "-": a - b, "*": a * b, "/": a // b if b else 0}[operator]
-
-
-def add_steps(a: int, b: int) -> str:
-    """Column addition from the right; both numbers are non-negative."""
-    left, right = str(a)[::-1], str(b)[::-1]
-    steps, carry = [], 0
-    for at in range(max(len(left), len(right))):
-        digits = [int(part[at]) for part in (left, right) if at < len(part)] + [carry] * (carry > 0)
-        total = sum(digits)
-        carry = total // 10
-        sum_text = " + ".join(map(str, digits)) + f" = {total}" if len(digits) > 1 else f"{total}"
-        steps.append(f"{sum_text}, write {total % 10}" + (f", carry {carry}" if carry else ""))
-    if carry:
-        steps.append(f"write {carry}")
-    return "; ".join(steps) + f". {a} + {b} = {a + b}."
-
-
-def subtract_steps(a: int, b: int) -> str:
-    """Column subtraction from the right, ``a`` at least ``b`` and both non-negative."""
-    left, right = str(a)[::-1], str(b)[::-1]
-    steps, borrow = [], 0
-    for at in range(len(left)):
-        top = int(left[at])
-        taken = ([int(right[at])] if at < len(right) else []) + [borrow] * (borrow > 0)
-        borrow = int(top < sum(taken))
-        top += 10 * borrow
-        text = " - ".join(map(str, [top, *taken])) + (f" = {top - sum(taken)}" if taken else "")
-        steps.append(f"{text}, write {top - sum(taken)}" + (", borrow 1" if borrow else ""))
-    return "; ".join(steps) + f". {a} - {b} = {a - b}."
-
-
-def digit_product_steps(a: int, digit: int) -> str:
-    """Column product of ``a`` and one digit."""
-    steps, carry = [], 0
-    for figure in reversed(str(a)):
-        product = int(figure) * digit
-        total = product + carry
-        text = f"{figure} × {digit} = {product}" + (f", + {carry} = {total}" if carry else "")
-        carry = total // 10
-        steps.append(f"{text}, write {total % 10}" + (f", carry {carry}" if carry else ""))
-    if carry:
-        steps.append(f"write {carry}")
-    return "; ".join(steps) + f". {a} × {digit} = {a * digit}."
-
-
-def multiply_parts(a: int, b: int) -> list[tuple[int, int]]:
-    """The decimal parts of ``b`` with their products: 347, 26 gives (20, 6940), (6, 2082)."""
-    text = str(b)
-    parts = [int(figure) * 10 ** (len(text) - at - 1) for at, figure in enumerate(text)]
-    return [(part, a * part) for part in parts if part]
-
-
-def multiply_steps(a: int, b: int) -> str:
-    """Product by the decimal parts of ``b``, each worked by digits, then added up."""
-    if b < 10 and a < 10:
-        return f"{a} × {b} = {a * b}."
-    if b < 10:
-        return digit_product_steps(a, b)
-    parts = multiply_parts(a, b)
-    lines = [f"{a} × {b}: split {b} into {listing([str(part) for part, _ in parts])}."]
-    for part, product in parts:
-        figure = int(str(part).rstrip("0"))
-        lines.append(digit_product_steps(a, figure) + (f" So {a} × {part} = {product}." if part != figure else ""))
-    total = parts[0][1]
-    for _, product in parts[1:]:
-        lines.append(add_steps(total, product))
-        total += product
-    return "\n".join(lines)
-
-
-def divide_steps(a: int, b: int) -> str:
-    """Long division with its rest."""
-    steps, rest = [], 0
-    for figure in str(a):
-        current = rest * 10 + int(figure)
-        times = current // b
-        rest = current - times * b
-        if times or steps:
-            steps.append(f"{current} / {b} is {times}, {times} × {b} = {times * b}, rest {rest}")
-    return "; ".join(steps or [f"{a} / {b} is 0, rest {a}"]) + f". {a} / {b} = {a // b}{f' with rest {rest}' if rest else ''}."
-
-
-def working(a: int, operator: str, b: int) -> str:
-    """Step-by-step working of any operation of the four."""
-    if operator == "*":
-        big, little = max(a, b), min(a, b)
-        return multiply_steps(big, little)
-    if operator == "/":
-        return divide_steps(a, b)
-    if operator == "-" and a < b:
-        return f"{b} is larger than {a}, so the result is negative. {subtract_steps(b, a)} So {a} - {b} = {a - b}."
-    return subtract_steps(a, b) if operator == "-" else add_steps(a, b)
 
 
 def operands(rng: random.Random, operator: str) -> tuple[int, int]:
     """Two numbers of mixed lengths that suit the operator."""
+
     def draw(weights: tuple[int, ...]) -> int:
         length = rng.choices(range(1, len(weights) + 1), weights)[0]
         return rng.randint(10 ** (length - 1) if length > 1 else 0, 10**length - 1)
 
     if operator == "*":
-        a, b = rng.choice((((4, 8, 3), (5, 3)), ((3, 8), (2, 8)), ((0, 3, 5, 2), (5, 4, 2)), ((0, 2, 4, 3), (0, 3, 4, 1))))
+        a, b = rng.choice(
+            (((4, 8, 3), (5, 3)), ((3, 8), (2, 8)), ((0, 3, 5, 2), (5, 4, 2)), ((0, 2, 4, 3), (0, 3, 4, 1)))
+        )
         pair = [draw(a), draw(b)]
         rng.shuffle(pair)
         return pair[0], pair[1]
@@ -194,7 +100,14 @@ def decimals(rng: random.Random) -> Turn:
         expression = f"{a} {rng.choice(SYMBOLS['/'])} {b}"
         text = f"{a} / {b} = {whole} with a remainder of {rest}."
         key = key_of(a, "/", b)
-        return Turn("arithmetic", phrase(rng, ASK, e=expression), text, divide_steps(a, b), Check("has", [str(whole), f"remainder of {rest}"]), key=key)
+        return Turn(
+            "arithmetic",
+            phrase(rng, ASK, e=expression),
+            text,
+            divide_steps(a, b),
+            Check("has", [str(whole), f"remainder of {rest}"]),
+            key=key,
+        )
     places = rng.choice((1, 1, 2))
     unit = 10**places
     a, b = rng.randint(1, 99 * unit), rng.randint(1, 99 * unit)
@@ -204,21 +117,44 @@ def decimals(rng: random.Random) -> Turn:
     total = apply(a, operator, b)
     shown = f"{number(a / unit)} {operator} {number(b / unit)}"
     result = number(total / unit)
-    thought = f"With {places} decimals as whole numbers: {a} {operator} {b}. {working(a, operator, b)} So the result is {result}."
-    return Turn("arithmetic", phrase(rng, ASK, e=shown), say(rng, ANSWER, e=shown, r=result), thought, Check("has", [result]), short=result, key=key_of(a, operator, b))
+    thought = f"As whole numbers with {places} decimal{'s' * (places > 1)}: {a} {operator} {b}. {working(a, operator, b)} So the result is {result}."
+    return Turn(
+        "arithmetic",
+        phrase(rng, ASK, e=shown),
+        say(rng, ANSWER, e=shown, r=result),
+        thought,
+        Check("has", [result]),
+        short=result,
+        key=key_of(a, operator, b),
+    )
 
 
 def roots(rng: random.Random) -> Turn:
     """Primes and square roots."""
     if rng.random() < 0.4:
         n = rng.randint(0, 30)
-        user = phrase(rng, ("What is the square root of {m}?", "sqrt({m})", "Square root of {m}?", "Compute the square root of {m}."), m=n * n)
-        return Turn("arithmetic", user, f"The square root of {n * n} is {n}.", f"{n} × {n} = {n * n}.", Check("has", [f"is {n}"]), short=str(n))
+        user = phrase(
+            rng,
+            ("What is the square root of {m}?", "sqrt({m})", "Square root of {m}?", "Compute the square root of {m}."),
+            m=n * n,
+        )
+        return Turn(
+            "arithmetic",
+            user,
+            f"The square root of {n * n} is {n}.",
+            f"{n} × {n} = {n * n}.",
+            Check("has", [f"is {n}"]),
+            short=str(n),
+        )
     n = rng.randint(2, 120)
     divisor = next((each for each in (2, 3, 5, 7) if n % each == 0 and n != each), 0)
     user = phrase(rng, ("Is {n} a prime number?", "Is {n} prime?", "Is the number {n} a prime?"), n=n)
     answer = "No" if divisor else "Yes"
-    text = f"No, {n} is not a prime number, because {n} = {divisor} × {n // divisor}." if divisor else f"Yes, {n} is a prime number."
+    text = (
+        f"No, {n} is not a prime number, because {n} = {divisor} × {n // divisor}."
+        if divisor
+        else f"Yes, {n} is a prime number."
+    )
     thought = f"{n} = {divisor} × {n // divisor}." if divisor else f"No smaller number than {n} divides it, except 1."
     return Turn("arithmetic", user, text, thought, Check("has", [f"{answer},"]), short=answer)
 
@@ -226,7 +162,16 @@ def roots(rng: random.Random) -> Turn:
 def chain(rng: random.Random) -> Turn:
     """Three numbers: a sum, or a product and a sum."""
     a, b, c = (rng.randint(1, rng.choice((12, 50, 99))) for _ in range(3))
-    form = rng.choice(("{a} + {b} + {c}", "{a} + {b} - {c}", "{a} + {b} * {c}", "{a} * {b} + {c}", "({a} + {b}) * {c}", "{a} * {b} - {c}"))
+    form = rng.choice(
+        (
+            "{a} + {b} + {c}",
+            "{a} + {b} - {c}",
+            "{a} + {b} * {c}",
+            "{a} * {b} + {c}",
+            "({a} + {b}) * {c}",
+            "{a} * {b} - {c}",
+        )
+    )
     if "*" in form:
         a, b, c = a % 20 + 1, b % 12 + 1, c % 12 + 1
     if "({" in form:
@@ -243,7 +188,15 @@ def chain(rng: random.Random) -> Turn:
     expression = form.format(a=a, b=b, c=c)
     text = f"{expression.replace('*', '×')} = {second}."
     direct = f"{steps.removeprefix('Multiplication comes first: ')} So {text}"
-    return Turn("arithmetic", phrase(rng, ASK, e=expression), text, steps, Check("has", [str(second)]), direct=direct, short=str(second))
+    return Turn(
+        "arithmetic",
+        phrase(rng, ASK, e=expression),
+        text,
+        steps,
+        Check("has", [str(second)]),
+        direct=direct,
+        short=str(second),
+    )
 
 
 STORIES = {
@@ -306,45 +259,96 @@ def word_problem(rng: random.Random) -> Turn:
     result = apply(a, operator, b)
     who = any_name(rng)
     spoken = rng.random() < 0.2 and max(a, b) < len(NUMBER_WORDS)
-    user = phrase(rng, STORIES[operator], n=who, a=NUMBER_WORDS[a] if spoken else a, b=NUMBER_WORDS[b] if spoken else b, t=things)
+    user = phrase(
+        rng, STORIES[operator], n=who, a=NUMBER_WORDS[a] if spoken else a, b=NUMBER_WORDS[b] if spoken else b, t=things
+    )
     sum_text = f"{a} {SHOWN[operator]} {b} = {result}"
-    unit = next((unit for unit in (" dollars", " km ", " miles ", " pages ", " grams ") if unit in f"{user} "), f" {things}").strip()
+    unit = next(
+        (unit for unit in (" dollars", " km ", " miles ", " pages ", " grams ") if unit in f"{user} "), f" {things}"
+    ).strip()
     what = f"{result} {unit}"
-    text = say(rng, ("{s}, so the answer is {w}.", "The answer is {w}, because {s}.", "{s}. That is {w}."), s=sum_text, w=what)
+    text = say(
+        rng, ("{s}, so the answer is {w}.", "The answer is {w}, because {s}.", "{s}. That is {w}."), s=sum_text, w=what
+    )
     thought = f"This is a story with {'adding' if operator == '+' else 'taking away' if operator == '-' else 'multiplying' if operator == '*' else 'sharing'}. {working(a, operator, b)}"
     return Turn("arithmetic", user, text, thought, Check("has", [str(result)]), short=str(result))
 
 
 def related(rng: random.Random) -> Turn:
     """Squares, doubles, halves, percentages, parity and comparisons."""
-    kind = rng.choice(("square", "double", "half", "triple", "percent", "parity", "larger", "smaller", "next", "average", "max", "total"))
+    kind = rng.choice(
+        (
+            "square",
+            "double",
+            "half",
+            "triple",
+            "percent",
+            "parity",
+            "larger",
+            "smaller",
+            "next",
+            "average",
+            "max",
+            "total",
+        )
+    )
     n = rng.randint(2, 99)
     yes = {True: "Yes", False: "No"}
     if kind == "square":
         n = rng.randint(1, 25)
-        user = phrase(rng, ("What is {n} squared?", "What is the square of {n}?", "Square {n}.", "{n}^2", "What is {n} to the power of 2?"), n=n)
+        user = phrase(
+            rng,
+            (
+                "What is {n} squared?",
+                "What is the square of {n}?",
+                "Square {n}.",
+                "{n}^2",
+                "What is {n} to the power of 2?",
+            ),
+            n=n,
+        )
         result, text, thought = str(n * n), f"{n} squared is {n * n}.", f"{n} × {n}. {working(n, '*', n)}"
     elif kind in ("double", "triple"):
         times = 2 if kind == "double" else 3
-        user = phrase(rng, ("What is {k} {n}?", "What is the {k} of {n}?", "{K} {n}.", "Tell me {k} {n}."), k=kind, K=kind.capitalize(), n=n)
+        user = phrase(
+            rng,
+            ("What is {k} {n}?", "What is the {k} of {n}?", "{K} {n}.", "Tell me {k} {n}."),
+            k=kind,
+            K=kind.capitalize(),
+            n=n,
+        )
         result, text, thought = str(n * times), f"{n} × {times} = {n * times}.", working(n, "*", times)
     elif kind == "half":
         n *= 2
-        user = phrase(rng, ("What is half of {n}?", "Halve {n}.", "How much is half of {n}?", "What is {n} halved?"), n=n)
+        user = phrase(
+            rng, ("What is half of {n}?", "Halve {n}.", "How much is half of {n}?", "What is {n} halved?"), n=n
+        )
         result, text, thought = str(n // 2), f"Half of {n} is {n // 2}.", working(n, "/", 2)
     elif kind == "percent":
         share = rng.choice((10, 20, 25, 50, 5, 1, 75, 15, 30, 40, 60))
         n = rng.randint(1, 40) * 100 // (share if share in (25, 50, 20, 10) else 1)
         n = n if n * share % 100 == 0 else (n % 50 + 1) * 20
         result = number(n * share / 100)
-        user = phrase(rng, ("What is {s}% of {n}?", "How much is {s} percent of {n}?", "Calculate {s}% of {n}.", "{s}% of {n}"), s=share, n=n)
-        text, thought = f"{share}% of {n} is {result}.", f"{share}% means {share} / 100. {multiply_steps(n, share)} {n * share} / 100 = {result}."
+        user = phrase(
+            rng,
+            ("What is {s}% of {n}?", "How much is {s} percent of {n}?", "Calculate {s}% of {n}.", "{s}% of {n}"),
+            s=share,
+            n=n,
+        )
+        text, thought = (
+            f"{share}% of {n} is {result}.",
+            f"{share}% means {share} / 100. {multiply_steps(n, share)} {n * share} / 100 = {result}.",
+        )
     elif kind == "parity":
         n = rng.randint(0, 9999)
         asked = rng.choice(("even", "odd"))
         actual = "odd" if n % 2 else "even"
         user = phrase(rng, ("Is {n} even or odd?", "Is {n} {k}?", "Is {n} an {k} number?"), n=n, k=asked)
-        text = f"{n} is {actual}." if "or" in user.lower() and "even or odd" in user.lower() else f"{yes[asked == actual]}, {n} is {actual}."
+        text = (
+            f"{n} is {actual}."
+            if "or" in user.lower() and "even or odd" in user.lower()
+            else f"{yes[asked == actual]}, {n} is {actual}."
+        )
         result, thought = actual, f"The last digit of {n} is {n % 10}, which is {actual}."
     elif kind in ("larger", "smaller"):
         m = rng.choice((rng.randint(1, 99), rng.randint(1, 9999), n + rng.choice((-1, 1, 10))))
@@ -354,17 +358,29 @@ def related(rng: random.Random) -> Turn:
         near = {"larger": ("larger", "bigger", "greater"), "smaller": ("smaller", "less")}[kind]
         comparison = f"{n} is {'larger' if n > m else 'smaller'} than {m}"
         if rng.random() < 0.5:
-            user = phrase(rng, ("Which is {k}, {n} or {m}?", "Which number is {k}: {n} or {m}?", "What is {k}, {n} or {m}?"), k=near[0] if kind == "smaller" else rng.choice(near), n=n, m=m)
+            user = phrase(
+                rng,
+                ("Which is {k}, {n} or {m}?", "Which number is {k}: {n} or {m}?", "What is {k}, {n} or {m}?"),
+                k=near[0] if kind == "smaller" else rng.choice(near),
+                n=n,
+                m=m,
+            )
             result, text = str(best), f"{best} is {kind} than {n + m - best}."
         else:
-            user = phrase(rng, ("Is {n} {k} than {m}?", "Is it true that {n} is {k} than {m}?"), k=rng.choice(near), n=n, m=m)
+            user = phrase(
+                rng, ("Is {n} {k} than {m}?", "Is it true that {n} is {k} than {m}?"), k=rng.choice(near), n=n, m=m
+            )
             result = yes[best == n]
             text = f"{result}, {comparison}."
         thought = f"Compare {n} and {m}. {comparison[0].upper() + comparison[1:]}."
     elif kind == "next":
         step = rng.choice((1, 2, 3, 5, 10, 4))
         row = [n + step * at for at in range(4)]
-        user = phrase(rng, ("What comes next: {s}, ...?", "Continue the sequence: {s}", "What is the next number in {s}?"), s=", ".join(map(str, row)))
+        user = phrase(
+            rng,
+            ("What comes next: {s}, ...?", "Continue the sequence: {s}", "What is the next number in {s}?"),
+            s=", ".join(map(str, row)),
+        )
         result, text = str(row[-1] + step), f"The next number is {row[-1] + step}."
         thought = f"{row[1]} - {row[0]} = {step}, so each number is {step} more. {row[-1]} + {step} = {row[-1] + step}."
     else:
@@ -374,25 +390,28 @@ def related(rng: random.Random) -> Turn:
             row[-1] += -sum(row) % len(row)
             shown = ", ".join(map(str, row))
             total, mean = sum(row), sum(row) // len(row)
-            user = phrase(rng, ("What is the average of {s}?", "Find the mean of {s}.", "Average these numbers: {s}"), s=shown)
-            result, text = str(mean), f"The sum is {total} and there are {len(row)} numbers, so the average is {mean}."
+            user = phrase(
+                rng, ("What is the average of {s}?", "Find the mean of {s}.", "Average these numbers: {s}"), s=shown
+            )
+            result, text = (
+                str(mean),
+                f"{running_sum(row)} The sum is {total} and there are {len(row)} numbers, so the average is {mean}.",
+            )
             thought = f"{running_sum(row)} {total} / {len(row)} = {mean}."
         elif kind == "total":
-            user = phrase(rng, ("What is the sum of {s}?", "Add up {s}.", "Add these numbers: {s}", "Sum these: {s}"), s=shown)
-            result, text, thought = str(sum(row)), f"The sum is {sum(row)}.", running_sum(row)
+            user = phrase(
+                rng, ("What is the sum of {s}?", "Add up {s}.", "Add these numbers: {s}", "Sum these: {s}"), s=shown
+            )
+            result, text, thought = str(sum(row)), f"{running_sum(row)} The sum is {sum(row)}.", running_sum(row)
         else:
             largest = rng.random() < 0.6
             result = str(max(row) if largest else min(row))
             word = rng.choice(("largest", "biggest", "highest") if largest else ("smallest", "lowest"))
-            user = phrase(rng, ("What is the {w} of {s}?", "Which number is the {w}: {s}?", "Find the {w} number in {s}."), w=word, s=shown)
+            user = phrase(
+                rng,
+                ("What is the {w} of {s}?", "Which number is the {w}: {s}?", "Find the {w} number in {s}."),
+                w=word,
+                s=shown,
+            )
             text, thought = f"The {word} number is {result}.", f"The numbers are {shown}. The {word} is {result}."
     return Turn("arithmetic", user, text, thought, Check("has", [result]), short=result)
-
-
-def running_sum(row: list[int]) -> str:
-    """The additions of a list one by one."""
-    steps, total = [], row[0]
-    for value in row[1:]:
-        steps.append(f"{total} + {value} = {total + value}")
-        total += value
-    return "; ".join(steps) + "."

@@ -117,7 +117,12 @@ def phrase(rng: random.Random, templates: tuple[str, ...] | list[str], noise: fl
         text = text[:-1]
     if rng.random() < 0.1 * noise:
         opener = rng.choice(OPENERS)
-        keep = opener.endswith((". ", "! ", "? ", ": ")) or text[:2] == "I " or not text[:1].isupper() or template.startswith("{")
+        keep = (
+            opener.endswith((". ", "! ", "? ", ": "))
+            or text[:2] == "I "
+            or not text[:1].isupper()
+            or template.startswith("{")
+        )
         text = opener + (text if keep else text[0].lower() + text[1:])
     if rng.random() < 0.05 * noise:
         text += rng.choice(CLOSERS)
@@ -144,3 +149,8 @@ def article(noun: str) -> str:
 def number(value: float) -> str:
     """A number without a trailing ``.0`` and with at most two decimals."""
     return f"{round(value, 2):.2f}".rstrip("0").rstrip(".")
+
+
+def bars(text: str) -> tuple[str, ...]:
+    """Split a text at its bars."""
+    return tuple(part.strip() for part in text.split("|"))

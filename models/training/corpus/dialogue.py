@@ -5,13 +5,29 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from .arithmetic import SHOWN, apply, basic, operands, working
+from .arithmetic import basic
 from .core import Check, Message, Turn, article, listing, phrase, say, split_of
 from .geography import ANSWER, CAPITALS, capital, country, typed
-from .lexicon import ANIMALS, COLOURS, COMMON, COMPANIES, DAYS, FOODS, JOBS, NOUNS, any_city, any_name, any_word, identifier
-from .smalltalk import chat, fact, introduction, joke
-from .textops import echo, opposite, reverse, translate
+from .knowledge import fact
+from .lexicon import (
+    ANIMALS,
+    COLOURS,
+    COMMON,
+    COMPANIES,
+    DAYS,
+    FOODS,
+    JOBS,
+    NOUNS,
+    any_city,
+    any_name,
+    any_word,
+    identifier,
+)
+from .smalltalk import chat, introduction, joke
+from .textops import echo
 from .units import exact
+from .wordlore import opposite, translate
+from .working import SHOWN, apply, working
 
 Task = Callable[[random.Random], Turn]
 SIMPLE: tuple[Task, ...] = (chat, joke, fact, capital, basic, introduction, opposite, echo, exact, translate)
@@ -66,15 +82,35 @@ def memory(rng: random.Random) -> Turn:
         history += chatter(rng, rng.choice((0, 0, 1, 2)))
         if at == asked:
             question, answer, value = phrase(rng, questions, noise=0.6, a=animal), say(rng, answers, x=x, a=animal), x
-    return Turn("multi_turn", question, answer, f"The user told me this: {value}.", Check("has", [value]), short=value, history=tuple(history), key=f"memory {value} {question}")
+    return Turn(
+        "multi_turn",
+        question,
+        answer,
+        f"The user told me this: {value}.",
+        Check("has", [value]),
+        short=value,
+        history=tuple(history),
+        key=f"memory {value} {question}",
+    )
 
 
 def not_told(rng: random.Random) -> Turn:
     """A question about the user that was never answered."""
     questions = rng.choice([memory[3] for memory in _MEMORIES])
     user = phrase(rng, questions, noise=0.6, a=rng.choice(ANIMALS))
-    text = say(rng, ("I do not know, because you have not told me yet.", "You have not told me yet.", "I do not know. You have not told me."))
-    history = tuple(message for _ in range(rng.choice((0, 0, 1, 2))) for message in said_in_turns(trained(rng, (joke, fact, capital, basic))))
+    text = say(
+        rng,
+        (
+            "I do not know, because you have not told me yet.",
+            "You have not told me yet.",
+            "I do not know. You have not told me.",
+        ),
+    )
+    history = tuple(
+        message
+        for _ in range(rng.choice((0, 0, 1, 2)))
+        for message in said_in_turns(trained(rng, (joke, fact, capital, basic)))
+    )
     return Turn("unknown", user, text, "The user has not told me this.", Check("unknown"), history=history)
 
 
@@ -83,11 +119,37 @@ def next_capital(rng: random.Random) -> Turn:
     history = list(said_in_turns(trained(rng, (capital,))))
     for _ in range(rng.choice((0, 0, 1))):
         name = country(rng)
-        history += [{"role": "user", "content": f"And of {name}?"}, {"role": "assistant", "content": say(rng, ANSWER, c=name, k=CAPITALS[name])}]
+        history += [
+            {"role": "user", "content": f"And of {name}?"},
+            {"role": "assistant", "content": say(rng, ANSWER, c=name, k=CAPITALS[name])},
+        ]
     name = country(rng)
-    user = phrase(rng, ("And of {c}?", "And {c}?", "What about {c}?", "How about {c}?", "and of {c}", "And the capital of {c}?", "{c}?", "Now {c}.", "The same for {c}?"), noise=0.6, c=typed(rng, name))
+    user = phrase(
+        rng,
+        (
+            "And of {c}?",
+            "And {c}?",
+            "What about {c}?",
+            "How about {c}?",
+            "and of {c}",
+            "And the capital of {c}?",
+            "{c}?",
+            "Now {c}.",
+            "The same for {c}?",
+        ),
+        noise=0.6,
+        c=typed(rng, name),
+    )
     city = CAPITALS[name]
-    return Turn("multi_turn", user, say(rng, ANSWER, c=name, k=city), f"Now the user asks for the capital of {name}. It is {city}.", Check("has", [city]), short=city, history=tuple(history))
+    return Turn(
+        "multi_turn",
+        user,
+        say(rng, ANSWER, c=name, k=city),
+        f"Now the user asks for the capital of {name}. It is {city}.",
+        Check("has", [city]),
+        short=city,
+        history=tuple(history),
+    )
 
 
 def next_sum(rng: random.Random) -> Turn:
@@ -125,12 +187,40 @@ def repeat(rng: random.Random) -> Turn:
     history = tuple(message for turn in turns for message in said_in_turns(turn))
     kind = rng.choice(("answer", "question", "first"))
     if kind == "answer":
-        ask: tuple[str, ...] = ("Repeat that.", "Say that again.", "Can you repeat that?", "What did you say?", "Repeat your last answer.", "Pardon?", "Please say it again.")
+        ask: tuple[str, ...] = (
+            "Repeat that.",
+            "Say that again.",
+            "Can you repeat that?",
+            "What did you say?",
+            "Repeat your last answer.",
+            "Pardon?",
+            "Please say it again.",
+        )
         text = str(history[-1]["content"])
-        return Turn("multi_turn", phrase(rng, ask, noise=0.6), text, "I repeat my last answer.", Check("is", text), history=history, key=f"repeat {text}")
+        return Turn(
+            "multi_turn",
+            phrase(rng, ask, noise=0.6),
+            text,
+            "I repeat my last answer.",
+            Check("is", text),
+            history=history,
+            key=f"repeat {text}",
+        )
     asked = turns[-1].user if kind == "question" else turns[0].user
-    ask = ("What did I just ask?", "What was my last question?", "Repeat my last message.", "What did I say?") if kind == "question" else ("What did I ask first?", "What was my first question?", "What was the first thing I said?")
-    return Turn("multi_turn", phrase(rng, ask, noise=0.6), f'You wrote: "{asked}"', f"I look at the {'last' if kind == 'question' else 'first'} message.", Check("has", [asked]), history=history, key=f"repeat {asked}")
+    ask = (
+        ("What did I just ask?", "What was my last question?", "Repeat my last message.", "What did I say?")
+        if kind == "question"
+        else ("What did I ask first?", "What was my first question?", "What was the first thing I said?")
+    )
+    return Turn(
+        "multi_turn",
+        phrase(rng, ask, noise=0.6),
+        f'You wrote: "{asked}"',
+        f"I look at the {'last' if kind == 'question' else 'first'} message.",
+        Check("has", [asked]),
+        history=history,
+        key=f"repeat {asked}",
+    )
 
 
 def transform(rng: random.Random) -> Turn:
@@ -139,15 +229,56 @@ def transform(rng: random.Random) -> Turn:
     first = trained(rng, (capital, opposite, translate, basic))
     history = said_in_turns(replace(first, direct=None))
     if kind == "another":
-        return replace(joke(rng), user=phrase(rng, ("Another one.", "One more.", "Another one please!", "Tell me another one.", "More!"), noise=0.6), history=said_in_turns(joke(rng)), category="multi_turn")
+        return replace(
+            joke(rng),
+            user=phrase(
+                rng, ("Another one.", "One more.", "Another one please!", "Tell me another one.", "More!"), noise=0.6
+            ),
+            history=said_in_turns(joke(rng)),
+            category="multi_turn",
+        )
     if kind == "json":
         value = {"answer": first.short}
-        return Turn("multi_turn", phrase(rng, ("As JSON with the key answer, please.", "Give me that as JSON with the key answer.", "Now as JSON with key answer."), noise=0.5), json.dumps(value), f"The answer was {first.short}.", Check("json", value), history=history, key=f"json {first.user}")
+        return Turn(
+            "multi_turn",
+            phrase(
+                rng,
+                (
+                    "As JSON with the key answer, please.",
+                    "Give me that as JSON with the key answer.",
+                    "Now as JSON with key answer.",
+                ),
+                noise=0.5,
+            ),
+            json.dumps(value),
+            f"The answer was {first.short}.",
+            Check("json", value),
+            history=history,
+            key=f"json {first.user}",
+        )
     if kind == "short":
-        return Turn("multi_turn", phrase(rng, ("Just the answer, please.", "In one word?", "Shorter, please.", "Only the answer."), noise=0.5), str(first.short), f"The bare answer is {first.short}.", Check("is", first.short), history=history, key=f"short {first.user}")
+        return Turn(
+            "multi_turn",
+            phrase(
+                rng, ("Just the answer, please.", "In one word?", "Shorter, please.", "Only the answer."), noise=0.5
+            ),
+            str(first.short),
+            f"The bare answer is {first.short}.",
+            Check("is", first.short),
+            history=history,
+            key=f"short {first.user}",
+        )
     text = first.text.upper() if kind == "upper" else first.text.lower()
     name = {"upper": ("uppercase", "capital letters"), "lower": ("lowercase", "small letters")}[kind]
-    return Turn("multi_turn", phrase(rng, ("Now in {n}.", "Write that in {n}.", "Please repeat it in {n}."), noise=0.5, n=rng.choice(name)), text, "I write my last answer again.", Check("is", text), history=history, key=f"{kind} {first.user}")
+    return Turn(
+        "multi_turn",
+        phrase(rng, ("Now in {n}.", "Write that in {n}.", "Please repeat it in {n}."), noise=0.5, n=rng.choice(name)),
+        text,
+        "I write my last answer again.",
+        Check("is", text),
+        history=history,
+        key=f"{kind} {first.user}",
+    )
 
 
 def reading(rng: random.Random) -> Turn:
@@ -161,39 +292,106 @@ def reading(rng: random.Random) -> Turn:
         "works": [article(job) for job in rng.sample(JOBS, len(people))],
         "likes": rng.sample(COMMON, len(people)),
     }[kind]
-    form = {"has": "{n} has the {v}.", "lives": "{n} lives in {v}.", "day": "{n} comes on {v}.", "works": "{n} works as {v}.", "likes": "{n} likes {v}."}[kind]
+    form = {
+        "has": "{n} has the {v}.",
+        "lives": "{n} lives in {v}.",
+        "day": "{n} comes on {v}.",
+        "works": "{n} works as {v}.",
+        "likes": "{n} likes {v}.",
+    }[kind]
     text = " ".join(form.format(n=name, v=value) for name, value in zip(people, values, strict=True))
     at = rng.randrange(len(people))
     name, value = people[at], values[at]
     if rng.random() < 0.6:
-        ask = {"has": "What does {n} have?", "lives": "Where does {n} live?", "day": "When does {n} come?", "works": "What does {n} work as?", "likes": "What does {n} like?"}[kind]
+        ask = {
+            "has": "What does {n} have?",
+            "lives": "Where does {n} live?",
+            "day": "When does {n} come?",
+            "works": "What does {n} work as?",
+            "likes": "What does {n} like?",
+        }[kind]
         result = value
     else:
-        ask = {"has": "Who has the {v}?", "lives": "Who lives in {v}?", "day": "Who comes on {v}?", "works": "Who works as {v}?", "likes": "Who likes {v}?"}[kind]
+        ask = {
+            "has": "Who has the {v}?",
+            "lives": "Who lives in {v}?",
+            "day": "Who comes on {v}?",
+            "works": "Who works as {v}?",
+            "likes": "Who likes {v}?",
+        }[kind]
         result = name
     question = ask.format(n=name, v=value)
-    user = rng.choice((f"{text} {question}", f"{text}\n{question}", f"Read this: {text}\n\nQuestion: {question}", f"{question}\n{text}", f"Text: {text}\nQuestion: {question}"))
+    user = rng.choice(
+        (
+            f"{text} {question}",
+            f"{text}\n{question}",
+            f"Read this: {text}\n\nQuestion: {question}",
+            f"{question}\n{text}",
+            f"Text: {text}\nQuestion: {question}",
+        )
+    )
     answer = form.format(n=name, v=value)
-    return Turn("reading", user, answer, f"The text says: {answer}", Check("has", [result]), short=result)
+    pairs = "; ".join(f"{thing} is {person}" for person, thing in zip(people, values, strict=True))
+    thought = (
+        f"The text says: {answer}" if result == value else f"I go through the text: {pairs}. So {value} is {name}."
+    )
+    return Turn("reading", user, answer, thought, Check("has", [result]), short=result)
 
 
 def gist(rng: random.Random) -> Turn:
     """Say in a sentence what a short text is about."""
     names = list(dict.fromkeys(any_name(rng) for _ in range(rng.randint(1, 3))))
     things = rng.sample(NOUNS, len(names))
-    forms = ("{n} has a new {v}.", "{n} likes the {v}.", "{n} is looking for the {v}.", "{n} sat near the {v}.", "{n} sold the {v}.", "The {v} belongs to {n}.")
+    forms = (
+        "{n} has a new {v}.",
+        "{n} likes the {v}.",
+        "{n} is looking for the {v}.",
+        "{n} sat near the {v}.",
+        "{n} sold the {v}.",
+        "The {v} belongs to {n}.",
+    )
     text = " ".join(rng.choice(forms).format(n=name, v=thing) for name, thing in zip(names, things, strict=True))
     if rng.random() < 0.4:
         text += rng.choice((" It was a good day.", " Everyone was happy.", " The weather was fine.", " It was late."))
-    user = phrase(rng, ("Summarize: {t}", "Summarize the following text: {t}", "Summarize this in one sentence: {t}", "What is this text about? {t}", "Give me a short summary of this: {t}", "TL;DR: {t}"), noise=0.5, t=text)
+    user = phrase(
+        rng,
+        (
+            "Summarize: {t}",
+            "Summarize the following text: {t}",
+            "Summarize this in one sentence: {t}",
+            "What is this text about? {t}",
+            "Give me a short summary of this: {t}",
+            "TL;DR: {t}",
+        ),
+        noise=0.5,
+        t=text,
+    )
     answer = f"The text is about {listing(names)}, with the {listing(things)}."
-    return Turn("reading", user, answer, f"The text names {listing(names)} and the {listing(things)}.", Check("has", [*names, *things]))
+    return Turn(
+        "reading",
+        user,
+        answer,
+        f"The text names {listing(names)} and the {listing(things)}.",
+        Check("has", [*names, *things]),
+    )
 
 
 def summary(rng: random.Random) -> Turn:
     """List the things named in the request."""
     things = rng.sample(NOUNS, rng.randint(3, 5))
     shop = rng.choice(COMPANIES)
-    user = phrase(rng, ("I bought {s} at {c}. List what I bought.", "On the table at {c} are {s}. What is on the table?", "My list: {s}. Repeat my list."), noise=0.6, s=listing(things), c=shop)
+    user = phrase(
+        rng,
+        (
+            "I bought {s} at {c}. List what I bought.",
+            "On the table at {c} are {s}. What is on the table?",
+            "My list: {s}. Repeat my list.",
+        ),
+        noise=0.6,
+        s=listing(things),
+        c=shop,
+    )
     text = listing(things)
-    return Turn("reading", user, text[0].upper() + text[1:] + ".", f"The things are {', '.join(things)}.", Check("has", things))
+    return Turn(
+        "reading", user, text[0].upper() + text[1:] + ".", f"The things are {', '.join(things)}.", Check("has", things)
+    )

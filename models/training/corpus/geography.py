@@ -90,7 +90,12 @@ def capital(rng: random.Random) -> Turn:
     name = country(rng)
     city = CAPITALS[name]
     user = phrase(rng, ASK, c=typed(rng, name))
-    thought = say(rng, ("The capital of {c} is {k}.", "The user asks for the capital of {c}. It is {k}.", "{c}: the capital is {k}."), c=name, k=city)
+    thought = say(
+        rng,
+        ("The capital of {c} is {k}.", "The user asks for the capital of {c}. It is {k}.", "{c}: the capital is {k}."),
+        c=name,
+        k=city,
+    )
     return Turn("capitals", user, say(rng, ANSWER, c=name, k=city), thought, Check("has", [city]), short=city)
 
 
@@ -108,7 +113,15 @@ Tennessee/Nashville, Texas/Austin, Utah/Salt Lake City, Vermont/Montpelier, Virg
 West Virginia/Charleston, Wisconsin/Madison, Wyoming/Cheyenne
 """)
 )
-_STATE_NAMES = {"CA": "California", "TX": "Texas", "FL": "Florida", "NY": "New York", "IL": "Illinois", "WA": "Washington", "MA": "Massachusetts"}
+_STATE_NAMES = {
+    "CA": "California",
+    "TX": "Texas",
+    "FL": "Florida",
+    "NY": "New York",
+    "IL": "Illinois",
+    "WA": "Washington",
+    "MA": "Massachusetts",
+}
 
 
 def state(rng: random.Random) -> Turn:
@@ -117,14 +130,32 @@ def state(rng: random.Random) -> Turn:
     city = _STATES[name]
     user = phrase(rng, (*ASK[:16], "What is the capital of the state of {c}?"), c=name)
     text = say(rng, ANSWER, c=name, k=city)
-    return Turn("capitals", user, text, f"{name} is a state of the USA. Its capital is {city}.", Check("has", [city]), short=city)
+    return Turn(
+        "capitals",
+        user,
+        text,
+        f"{name} is a state of the USA. Its capital is {city}.",
+        Check("has", [city]),
+        short=city,
+    )
 
 
 def nowhere(rng: random.Random) -> Turn:
     """The capital of a country that does not exist."""
-    name = rng.choice(("Atlantis", "Narnia", "Wakanda", "Mordor", "Utopia", "the Moon")) if rng.random() < 0.2 else invented(rng, (2, 3)).capitalize() + rng.choice(("", "ia", "land", "stan"))
+    name = (
+        rng.choice(("Atlantis", "Narnia", "Wakanda", "Mordor", "Utopia", "the Moon"))
+        if rng.random() < 0.2
+        else invented(rng, (2, 3)).capitalize() + rng.choice(("", "ia", "land", "stan"))
+    )
     user = phrase(rng, ASK[:16], c=name)
-    text = say(rng, ("I do not know a country called {c}.", "I do not know the capital of {c}. I have never heard of that country."), c=name)
+    text = say(
+        rng,
+        (
+            "I do not know a country called {c}.",
+            "I do not know the capital of {c}. I have never heard of that country.",
+        ),
+        c=name,
+    )
     return Turn("unknown", user, text, f"I have never heard of {name}.", Check("unknown"))
 
 
@@ -133,19 +164,58 @@ def city(rng: random.Random) -> Turn:
     kind = rng.choice(("where", "where", "yes_no", "yes_no", "what", "country", "country"))
     if kind == "country":
         name = country(rng)
-        user = phrase(rng, ("Tell me about {c}.", "What is {c}?", "What do you know about {c}?", "Describe {c}.", "Tell me something about {c}.", "What can you tell me about {c}?"), c=typed(rng, name))
+        user = phrase(
+            rng,
+            (
+                "Tell me about {c}.",
+                "What is {c}?",
+                "What do you know about {c}?",
+                "Describe {c}.",
+                "Tell me something about {c}.",
+                "What can you tell me about {c}?",
+            ),
+            c=typed(rng, name),
+        )
         text = sentence_case(f"{name} is a country in {CONTINENTS[name]}. Its capital is {CAPITALS[name]}.")
-        return Turn("capitals", user, text, f"{sentence_case(name)} is in {CONTINENTS[name]}, with the capital {CAPITALS[name]}.", Check("has", [CONTINENTS[name], CAPITALS[name]]))
+        return Turn(
+            "capitals",
+            user,
+            text,
+            f"{sentence_case(name)} is in {CONTINENTS[name]}, with the capital {CAPITALS[name]}.",
+            Check("has", [CONTINENTS[name], CAPITALS[name]]),
+        )
     place = rng.choice(CITIES if rng.random() < 0.5 else tuple(WORLD_CITIES))
     home = WORLD_CITIES.get(place) or f"the USA, in {_STATE_NAMES.get(US_CITIES[place], US_CITIES[place])}"
     fact = f"{place} is in {home}."
     if kind == "yes_no":
         nation = home.split(",")[0]
         other = nation if rng.random() < 0.5 else rng.choice(tuple(WORLD_CITIES.values()))
-        user = phrase(rng, ("Is {k} in {c}?", "Is {k} a city in {c}?", "Is the city of {k} in {c}?", "{k} is in {c}, right?"), k=place, c=other)
+        user = phrase(
+            rng,
+            ("Is {k} in {c}?", "Is {k} a city in {c}?", "Is the city of {k} in {c}?", "{k} is in {c}, right?"),
+            k=place,
+            c=other,
+        )
         answer = "Yes" if other == nation else "No"
-        return Turn("yes_no", user, f"{answer}, {place} is in {nation}.", f"{place} is in {nation}.", Check("has", [f"{answer},"]), short=answer)
-    ask = ("Where is {k}?", "In which country is {k}?", "Which country is {k} in?", "What country is {k} in?", "Where is the city of {k}?") if kind == "where" else ("What is {k}?", "Tell me about {k}.", "What do you know about {k}?", "Describe {k}.")
+        return Turn(
+            "yes_no",
+            user,
+            f"{answer}, {place} is in {nation}.",
+            f"{place} is in {nation}.",
+            Check("has", [f"{answer},"]),
+            short=answer,
+        )
+    ask = (
+        (
+            "Where is {k}?",
+            "In which country is {k}?",
+            "Which country is {k} in?",
+            "What country is {k} in?",
+            "Where is the city of {k}?",
+        )
+        if kind == "where"
+        else ("What is {k}?", "Tell me about {k}.", "What do you know about {k}?", "Describe {k}.")
+    )
     text = fact if kind == "where" else f"{place} is a city in {home}."
     return Turn("capitals", phrase(rng, ask, k=place), text, fact, Check("has", [home]))
 
@@ -154,12 +224,33 @@ def name_countries(rng: random.Random) -> Turn:
     """Name one or several countries of a continent."""
     where = rng.choice(tuple(_TABLE))
     size = rng.choice((1, 1, 2, 3, 4, 5))
-    names = rng.sample([name for name in COUNTRIES if CONTINENTS[name] == where and name not in ("the USA", "England")], size)
+    names = rng.sample(
+        [name for name in COUNTRIES if CONTINENTS[name] == where and name not in ("the USA", "England")], size
+    )
     if size == 1:
-        user = phrase(rng, ("Name a country in {w}.", "Tell me a country in {w}.", "Name one country in {w}.", "Give me a country in {w}."), w=where)
+        user = phrase(
+            rng,
+            (
+                "Name a country in {w}.",
+                "Tell me a country in {w}.",
+                "Name one country in {w}.",
+                "Give me a country in {w}.",
+            ),
+            w=where,
+        )
         text = sentence_case(f"{names[0]} is a country in {where}.")
     else:
-        user = phrase(rng, ("Name {n} countries in {w}.", "List {n} countries in {w}.", "Give me {n} countries in {w}.", "Which {n} countries are in {w}?"), n=size, w=where)
+        user = phrase(
+            rng,
+            (
+                "Name {n} countries in {w}.",
+                "List {n} countries in {w}.",
+                "Give me {n} countries in {w}.",
+                "Which {n} countries are in {w}?",
+            ),
+            n=size,
+            w=where,
+        )
         text = sentence_case(", ".join(names[:-1]) + f" and {names[-1]} are countries in {where}.")
     return Turn("lists", user, text, f"I look for {size} in {where}.", Check("has", [where]))
 
@@ -168,7 +259,9 @@ def capital_pair(rng: random.Random) -> Turn:
     """Two or three capitals at once."""
     names = rng.sample(FAMILIAR if rng.random() < 0.5 else COUNTRIES, rng.choice((2, 2, 3)))
     joined = ", ".join(typed(rng, name) for name in names[:-1]) + " and " + typed(rng, names[-1])
-    user = phrase(rng, ("What are the capitals of {c}?", "Name the capitals of {c}.", "Tell me the capitals of {c}."), c=joined)
+    user = phrase(
+        rng, ("What are the capitals of {c}?", "Name the capitals of {c}.", "Tell me the capitals of {c}."), c=joined
+    )
     parts = [f"the capital of {name} is {CAPITALS[name]}" for name in names]
     text = sentence_case(", ".join(parts[:-1]) + f" and {parts[-1]}.")
     thought = "; ".join(f"{name}: {CAPITALS[name]}" for name in names) + "."
@@ -210,12 +303,23 @@ def confirm(rng: random.Random) -> Turn:
     name = country(rng)
     if rng.random() < 0.6:
         city = CAPITALS[name] if rng.random() < 0.5 else CAPITALS[country(rng)]
-        user = phrase(rng, ("Is {k} the capital of {c}?", "Is it true that {k} is the capital of {c}?", "{k} is the capital of {c}, right?"), k=city, c=typed(rng, name))
+        user = phrase(
+            rng,
+            (
+                "Is {k} the capital of {c}?",
+                "Is it true that {k} is the capital of {c}?",
+                "{k} is the capital of {c}, right?",
+            ),
+            k=city,
+            c=typed(rng, name),
+        )
         right = city == CAPITALS[name]
         text = f"Yes, {city} is the capital of {name}." if right else f"No, the capital of {name} is {CAPITALS[name]}."
     else:
         where = CONTINENTS[name] if rng.random() < 0.5 else rng.choice(tuple(_TABLE))
-        user = phrase(rng, ("Is {c} in {w}?", "Is {c} a country in {w}?", "Is {c} located in {w}?"), c=typed(rng, name), w=where)
+        user = phrase(
+            rng, ("Is {c} in {w}?", "Is {c} a country in {w}?", "Is {c} located in {w}?"), c=typed(rng, name), w=where
+        )
         right = where == CONTINENTS[name]
         text = f"Yes, {name} is in {where}." if right else f"No, {name} is in {CONTINENTS[name]}."
     answer = "Yes" if right else "No"

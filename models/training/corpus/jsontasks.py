@@ -7,7 +7,22 @@ from typing import Any
 from .core import Check, Turn, listing, phrase
 from .geography import CAPITALS, CONTINENTS, country
 from .lexicon import (
-    ANIMALS, COLOURS, COMPANIES, FRUITS, JOBS, MONTHS, OBJECTS, SURNAMES, WORLD_CITIES, any_city, any_name, any_word, clock, date, email, identifier,
+    ANIMALS,
+    COLOURS,
+    COMPANIES,
+    FRUITS,
+    JOBS,
+    MONTHS,
+    OBJECTS,
+    SURNAMES,
+    WORLD_CITIES,
+    any_city,
+    any_name,
+    any_word,
+    clock,
+    date,
+    email,
+    identifier,
 )  # fmt: skip
 
 Field = tuple[tuple[str, ...], Any, tuple[str, ...]]
@@ -35,7 +50,13 @@ def _answer(category: str, user: str, value: Any, thought: str) -> Turn:
 
 def _person(rng: random.Random, name: str) -> list[Field]:
     age = rng.randint(2, 95)
-    city, job, animal, colour, mail = any_city(rng), rng.choice(JOBS), rng.choice(ANIMALS), rng.choice(COLOURS), email(rng)
+    city, job, animal, colour, mail = (
+        any_city(rng),
+        rng.choice(JOBS),
+        rng.choice(ANIMALS),
+        rng.choice(COLOURS),
+        email(rng),
+    )
     married = rng.random() < 0.5
     phone = "".join(rng.choices("0123456789", k=rng.randint(6, 10)))
     return [
@@ -76,7 +97,12 @@ def extract(rng: random.Random) -> Turn:
     fields = rng.sample(pool, rng.randint(1, 4))
     said = [(rng.choice(keys), value, rng.choice(ways).format(value)) for keys, value, ways in fields]
     clauses = [clause for _, _, clause in said]
-    text = f"{full} {listing(clauses)}." if rng.random() < 0.6 else f"{full} {clauses[0]}." + "".join(f" {full if rng.random() < 0.3 else rng.choice(('He', 'She'))} {clause}." for clause in clauses[1:])
+    text = (
+        f"{full} {listing(clauses)}."
+        if rng.random() < 0.6
+        else f"{full} {clauses[0]}."
+        + "".join(f" {full if rng.random() < 0.3 else rng.choice(('He', 'She'))} {clause}." for clause in clauses[1:])
+    )
     wanted: list[tuple[str, Any]] = [(key, value) for key, value, _ in said]
     wanted.insert(0, (rng.choice(("name", "name", "customer", "person", "full_name")), full))
     if rng.random() < 0.4:
@@ -84,6 +110,27 @@ def extract(rng: random.Random) -> Turn:
     if len(wanted) > 2 and rng.random() < 0.4:
         wanted.pop(rng.randrange(len(wanted)))
     names = [key for key, _ in wanted]
+    if rng.random() < 0.25:
+        who = f"{full} who {listing(clauses)}"
+        user = phrase(
+            rng,
+            (
+                "Return a JSON object with keys {k} for {w}.",
+                "Give me JSON with {k} for {w}.",
+                "Make a JSON object with the keys {k} for {w}.",
+                "JSON with {k} for {w}",
+                "Create JSON with keys {k} for {w}.",
+            ),
+            noise=0.3,
+            k=_keys(rng, names),
+            w=who,
+        )
+        return _answer(
+            "json",
+            user,
+            dict(wanted),
+            "The values are: " + "; ".join(f"{key} is {json.dumps(value)}" for key, value in wanted) + ".",
+        )
     user = phrase(rng, _FORM, noise=0.3, t=text, k=_keys(rng, names))
     thought = "The values are: " + "; ".join(f"{key} is {json.dumps(value)}" for key, value in wanted) + "."
     return _answer("json", user, dict(wanted), thought)
@@ -93,16 +140,48 @@ def pairs(rng: random.Random) -> Turn:
     """Arbitrary things with arbitrary values, as one object."""
     keys = list(dict.fromkeys(any_word(rng).lower() for _ in range(rng.randint(1, 4))))
     when = f"{rng.choice(MONTHS)} {rng.randint(1, 28)}"
-    makers = (lambda: any_word(rng), lambda: rng.randint(0, 999), lambda: rng.choice((when, date(rng), clock(rng))), lambda: any_name(rng), lambda: any_city(rng), lambda: identifier(rng), lambda: rng.random() < 0.5)
+    makers = (
+        lambda: any_word(rng),
+        lambda: rng.randint(0, 999),
+        lambda: rng.choice((when, date(rng), clock(rng))),
+        lambda: any_name(rng),
+        lambda: any_city(rng),
+        lambda: identifier(rng),
+        lambda: rng.random() < 0.5,
+    )
     value = {key: rng.choice(makers)() for key in keys}
     shown = {key: str(each).lower() if isinstance(each, bool) else each for key, each in value.items()}
     form = rng.choice(("the {k} is {v}", "{k} is {v}", "{k}: {v}", "{k} = {v}", "its {k} is {v}"))
-    text = listing([form.format(k=key, v=each) for key, each in shown.items()]) if ":" not in form and "=" not in form else ", ".join(form.format(k=key, v=each) for key, each in shown.items())
+    text = (
+        listing([form.format(k=key, v=each) for key, each in shown.items()])
+        if ":" not in form and "=" not in form
+        else ", ".join(form.format(k=key, v=each) for key, each in shown.items())
+    )
     if rng.random() < 0.4:
-        user = phrase(rng, ("Write this as JSON: {t}", "Convert to JSON: {t}", "Make a JSON object: {t}", "{t}. As JSON please.", "Turn this into JSON: {t}", "Return a JSON object where {t}", "Give me JSON: {t}"), noise=0.3, t=text)
+        user = phrase(
+            rng,
+            (
+                "Write this as JSON: {t}",
+                "Convert to JSON: {t}",
+                "Make a JSON object: {t}",
+                "{t}. As JSON please.",
+                "Turn this into JSON: {t}",
+                "Return a JSON object where {t}",
+                "Give me JSON: {t}",
+            ),
+            noise=0.3,
+            t=text,
+        )
     else:
         user = phrase(rng, _FORM, noise=0.3, t=f"{text[0].upper()}{text[1:]}.", k=_keys(rng, keys))
-    return _answer("json", user, value, "The values are: " + "; ".join(f"{key} is {json.dumps(each, ensure_ascii=False)}" for key, each in value.items()) + ".")
+    return _answer(
+        "json",
+        user,
+        value,
+        "The values are: "
+        + "; ".join(f"{key} is {json.dumps(each, ensure_ascii=False)}" for key, each in value.items())
+        + ".",
+    )
 
 
 def record(rng: random.Random) -> Turn:
@@ -111,12 +190,26 @@ def record(rng: random.Random) -> Turn:
     if kind == "city":
         place = rng.choice(tuple(WORLD_CITIES))
         value = {"city": place, "country": WORLD_CITIES[place]}
-        user = phrase(rng, ("Give me city and country for {c} as JSON.", 'Give me {"city": ..., "country": ...} for {c} as JSON.', "In which country is {c}? Answer as JSON with keys city and country.", "{c}: JSON with keys city and country."), noise=0.3, c=place)
+        user = phrase(
+            rng,
+            (
+                "Give me city and country for {c} as JSON.",
+                'Give me {"city": ..., "country": ...} for {c} as JSON.',
+                "In which country is {c}? Answer as JSON with keys city and country.",
+                "{c}: JSON with keys city and country.",
+            ),
+            noise=0.3,
+            c=place,
+        )
         return _answer("json", user, value, f"{place} is in {WORLD_CITIES[place]}.")
     if kind in ("capital", "continent"):
         name = country(rng)
         known = {"country": name, "capital": CAPITALS[name], "continent": CONTINENTS[name]}
-        keys = rng.sample(("country", kind), 2) if rng.random() < 0.6 else rng.choice((["country", "capital", "continent"], [kind]))
+        keys = (
+            rng.sample(("country", kind), 2)
+            if rng.random() < 0.6
+            else rng.choice((["country", "capital", "continent"], [kind]))
+        )
         text = phrase(rng, (f"What is the {kind} of {{c}}?", f"Tell me the {kind} of {{c}}."), noise=0.2, c=name)
         value: dict[str, Any] = {key: known[key] for key in keys}
     elif kind == "word":
@@ -133,7 +226,12 @@ def record(rng: random.Random) -> Turn:
         value = rng.choice(({key: result}, {"a": a, "b": b, key: result}))
         text = rng.choice((f"What is {a} {sign} {b}?", f"Compute {a} {sign} {b}."))
     user = phrase(rng, _FORM, noise=0.3, t=text, k=_keys(rng, list(value)))
-    return _answer("json", user, value, "I fill in the keys: " + "; ".join(f"{key} is {json.dumps(each)}" for key, each in value.items()) + ".")
+    return _answer(
+        "json",
+        user,
+        value,
+        "I fill in the keys: " + "; ".join(f"{key} is {json.dumps(each)}" for key, each in value.items()) + ".",
+    )
 
 
 def array(rng: random.Random) -> Turn:
@@ -147,20 +245,57 @@ def array(rng: random.Random) -> Turn:
         row = [any_word(rng) for _ in range(rng.randint(2, 5))]
         text = f"the words {listing(row)}"
     elif kind == "group":
-        name, group = rng.choice((("fruits", FRUITS), ("animals", ANIMALS[:-2]), ("colours", COLOURS), ("colors", COLOURS)))
+        name, group = rng.choice(
+            (("fruits", FRUITS), ("animals", ANIMALS[:-2]), ("colours", COLOURS), ("colors", COLOURS))
+        )
         row = rng.sample(group, rng.randint(2, 5))
         text = f"{len(row)} {name}"
     else:
         people = [(any_name(rng), rng.randint(5, 90)) for _ in range(rng.randint(2, 3))]
         row = [{"name": name, "age": age} for name, age in people]
         said = listing([f"{name} is {age}" for name, age in people])
-        user = phrase(rng, ("{t}. Give a JSON array of objects with name and age.", "{t}. As a JSON list with name and age, please.", "Write as a JSON array with the keys name and age: {t}."), noise=0.3, t=said)
+        user = phrase(
+            rng,
+            (
+                "{t}. Give a JSON array of objects with name and age.",
+                "{t}. As a JSON list with name and age, please.",
+                "Write as a JSON array with the keys name and age: {t}.",
+            ),
+            noise=0.3,
+            t=said,
+        )
         return _answer("json", user, row, "There is one object for each person.")
     if rng.random() < 0.5:
         key = rng.choice(("items", "list", "values", "result", "words", "data"))
-        user = phrase(rng, ("Write {t} as JSON with the key {k}.", "Give me {t} as a JSON object with a list under {k}.", "Return {t} as JSON: one key {k} with an array."), noise=0.3, t=text, k=key)
-        return Turn("json", user, json.dumps({key: row}), f"The list goes under the key {key}.", Check("json", {key: row} if kind != "group" else None))
-    user = phrase(rng, ("Write {t} as a JSON array.", "Give me {t} as a JSON list.", "List {t} as a JSON array.", "Return {t} as JSON array"), noise=0.3, t=text)
+        user = phrase(
+            rng,
+            (
+                "Write {t} as JSON with the key {k}.",
+                "Give me {t} as a JSON object with a list under {k}.",
+                "Return {t} as JSON: one key {k} with an array.",
+            ),
+            noise=0.3,
+            t=text,
+            k=key,
+        )
+        return Turn(
+            "json",
+            user,
+            json.dumps({key: row}),
+            f"The list goes under the key {key}.",
+            Check("json", {key: row} if kind != "group" else None),
+        )
+    user = phrase(
+        rng,
+        (
+            "Write {t} as a JSON array.",
+            "Give me {t} as a JSON list.",
+            "List {t} as a JSON array.",
+            "Return {t} as JSON array",
+        ),
+        noise=0.3,
+        t=text,
+    )
     return Turn("json", user, json.dumps(row), "I write a JSON array.", Check("json", row if kind != "group" else None))
 
 
@@ -177,5 +312,17 @@ def classify(rng: random.Random) -> Turn:
     if rng.random() < 0.5:
         user = phrase(rng, _FORM, noise=0.3, t=f'What is the sentiment of "{text}"?', k=_keys(rng, ["sentiment"]))
         return _answer("json", user, {"sentiment": label}, f"The text sounds {label}.")
-    user = phrase(rng, ('Is this text positive or negative? "{t}"', 'What is the sentiment of "{t}"?', "Classify the sentiment: {t}", 'Sentiment of "{t}"?'), noise=0.5, t=text)
-    return Turn("text", user, f"The sentiment is {label}.", f"The text sounds {label}.", Check("has", [label]), short=label)
+    user = phrase(
+        rng,
+        (
+            'Is this text positive or negative? "{t}"',
+            'What is the sentiment of "{t}"?',
+            "Classify the sentiment: {t}",
+            'Sentiment of "{t}"?',
+        ),
+        noise=0.5,
+        t=text,
+    )
+    return Turn(
+        "text", user, f"The sentiment is {label}.", f"The text sounds {label}.", Check("has", [label]), short=label
+    )

@@ -37,7 +37,9 @@ FRUITS = words("""
 apple banana orange pear cherry grape lemon lime mango peach plum melon kiwi papaya strawberry raspberry blueberry
 pineapple apricot coconut fig pomegranate
 """)
-VEGETABLES = words("carrot potato tomato onion pepper cucumber lettuce spinach broccoli pea bean cabbage leek radish pumpkin")
+VEGETABLES = words(
+    "carrot potato tomato onion pepper cucumber lettuce spinach broccoli pea bean cabbage leek radish pumpkin"
+)
 COLOURS = words("red blue green yellow orange purple pink brown black white grey turquoise violet gold silver")
 OBJECTS = words("""
 lamp table chair book pen pencil cup plate spoon fork knife bottle clock watch phone key door window mirror pillow
@@ -50,7 +52,9 @@ NATURE = words("""
 tree flower leaf river lake sea ocean mountain hill valley forest desert island beach cloud rain snow storm wind star
 moon sun sky planet field meadow cave waterfall volcano garden rainbow shadow fire ice sand
 """)
-FOODS = words("bread cheese rice pasta soup salad pizza cake cookie chocolate honey butter egg milk tea coffee juice water pie")
+FOODS = words(
+    "bread cheese rice pasta soup salad pizza cake cookie chocolate honey butter egg milk tea coffee juice water pie"
+)
 JOBS = words("""
 teacher doctor nurse baker farmer pilot sailor painter singer dancer writer engineer carpenter plumber gardener cook
 lawyer judge scientist soldier librarian mechanic tailor driver actor journalist programmer designer student
@@ -168,19 +172,52 @@ our out own same several she should since some still such than that their them t
 three through together too two until very was way were what when where which while who why will with without would
 you your eight nine ten eleven twelve twenty thirty hundred thousand million level noon racecar radar civic kayak
 """)
-COMMON = tuple(dict.fromkeys((*ANIMALS, *FRUITS, *VEGETABLES, *COLOURS, *OBJECTS, *NATURE, *FOODS, *JOBS, *ADJECTIVES, *VERBS, *EVERYDAY)))
+COMMON = tuple(
+    dict.fromkeys(
+        (*ANIMALS, *FRUITS, *VEGETABLES, *COLOURS, *OBJECTS, *NATURE, *FOODS, *JOBS, *ADJECTIVES, *VERBS, *EVERYDAY)
+    )
+)
 NOUNS = tuple(dict.fromkeys((*ANIMALS, *FRUITS, *VEGETABLES, *OBJECTS, *NATURE, *FOODS, *JOBS)))
 
-_ONSETS = words("b bl br c ch cl cr d dr f fl fr g gl gr h j k kl kr l m n p pl pr qu r s sh sk sl sm sn sp st t th tr v w z y x")
+_ONSETS = words(
+    "b bl br c ch cl cr d dr f fl fr g gl gr h j k kl kr l m n p pl pr qu r s sh sk sl sm sn sp st t th tr v w z y x"
+)
 _VOWELS = words("a e i o u a e i o u ai au ea ee ie oa oo ou")
-_CODAS = ("", "", "", "b", "ck", "d", "g", "l", "ll", "m", "n", "ng", "nt", "p", "r", "rd", "rk", "s", "ss", "st", "t", "x")
+_CODAS = (
+    "",
+    "",
+    "",
+    "b",
+    "ck",
+    "d",
+    "g",
+    "l",
+    "ll",
+    "m",
+    "n",
+    "ng",
+    "nt",
+    "p",
+    "r",
+    "rd",
+    "rk",
+    "s",
+    "ss",
+    "st",
+    "t",
+    "x",
+)
+
+_RUDE = words("fuck shit cunt slut dick cock fag nig tit cum piss wank coon kike spic rape nazi")
 
 
 def invented(rng: random.Random, syllables: tuple[int, int] = (1, 3)) -> str:
     """A made-up lower-case word, so that copying is learnt and not a list."""
-    return "".join(
-        rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(rng.randint(*syllables))
-    )
+    while True:
+        parts = (rng.choice(_ONSETS) + rng.choice(_VOWELS) + rng.choice(_CODAS) for _ in range(rng.randint(*syllables)))
+        word = "".join(parts)
+        if not any(rude in word for rude in _RUDE):
+            return word
 
 
 def any_word(rng: random.Random) -> str:
@@ -250,5 +287,13 @@ def sentence(rng: random.Random) -> str:
         return " ".join(any_word(rng) for _ in range(rng.randint(3, 7))).capitalize() + rng.choice(".!?")
     noun, other = rng.sample(NOUNS, 2)
     one, two = rng.choice(ADJECTIVES), rng.choice(ADJECTIVES)
-    slots = {"n": noun, "o": other, "a": one, "b": two, "v": rng.choice(VERBS), "w": rng.choice(VERBS), "c": rng.choice(COLOURS)}
+    slots = {
+        "n": noun,
+        "o": other,
+        "a": one,
+        "b": two,
+        "v": rng.choice(VERBS),
+        "w": rng.choice(VERBS),
+        "c": rng.choice(COLOURS),
+    }
     return form.format(**slots, p=any_name(rng), x=any_word(rng), y=any_word(rng), d=rng.choice(DAYS), k=any_city(rng))

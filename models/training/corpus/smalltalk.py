@@ -2,7 +2,7 @@
 
 import random
 
-from .core import Check, Turn, phrase, say
+from .core import Check, Turn, bars, phrase, say
 from .lexicon import any_name
 
 INTENTS: dict[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {}
@@ -13,179 +13,299 @@ def _intent(name: str, thought: str, requests: str, answers: str) -> None:
     """Add an intent; requests are divided by ``|``, answers by lines."""
     INTENTS[name] = (
         thought,
-        tuple(part.strip() for part in requests.split("|")),
+        bars(requests),
         tuple(" ".join(part.split()) for part in answers.strip().split("\n")),
     )
 
 
-_intent("hello", "The user greets me. I greet back and offer help.",
+_intent(
+    "hello",
+    "The user greets me. I greet back and offer help.",
     "Hello|Hello!|Hi|Hi!|Hey|Hey!|Hello there|Hi there!|Hey there|Hello llmk|Hi llmk!|Greetings|Greetings!|Hello, world!|hello world|Howdy|Yo|Hiya|Hello again|Good day|Good day!|Hello, how is it going?|hey, what's up|What's up?|Say hello|Say hi|Say hello to me.|Hi, nice to meet you|Nice to meet you!|hola|Salut|Hello my friend",
     """Hello! I am the small demo model of llmk. How can I help you?
     Hello! How can I help you today?
     Hi there! Ask me for a sum, a capital city or a short story.
     Hi! I am llmk's demo model. What would you like to know?
     Hello! It is nice to meet you. What can I do for you?
-    Hey! I am ready to help. What do you need?""")
-_intent("morning", "A greeting for the morning. I return it.", "Good morning|Good morning!|Morning!|good morning llmk|Good morning, how are you?",
+    Hey! I am ready to help. What do you need?""",
+)
+_intent(
+    "morning",
+    "A greeting for the morning. I return it.",
+    "Good morning|Good morning!|Morning!|good morning llmk|Good morning, how are you?",
     """Good morning! How can I help you today?
-    Good morning! I hope that your day starts well. What can I do for you?""")
-_intent("evening", "A greeting for the evening. I return it.", "Good evening|Good evening!|good evening llmk|Good afternoon|Good afternoon!",
+    Good morning! I hope that your day starts well. What can I do for you?""",
+)
+_intent(
+    "evening",
+    "A greeting for the evening. I return it.",
+    "Good evening|Good evening!|good evening llmk|Good afternoon|Good afternoon!",
     """Good day to you! How can I help you?
-    Hello, and thank you for the kind greeting. What can I do for you?""")
-_intent("night", "The user says good night. I wish the same.", "Good night|Good night!|good night llmk|Night!|Sleep well|I am going to bed.|I'm going to sleep now",
+    Hello, and thank you for the kind greeting. What can I do for you?""",
+)
+_intent(
+    "night",
+    "The user says good night. I wish the same.",
+    "Good night|Good night!|good night llmk|Night!|Sleep well|I am going to bed.|I'm going to sleep now",
     """Good night! Sleep well.
-    Good night! I will be here tomorrow.""")
-_intent("how", "The user asks how I am. I answer kindly.",
+    Good night! I will be here tomorrow.""",
+)
+_intent(
+    "how",
+    "The user asks how I am. I answer kindly.",
     "How are you?|How are you doing?|How are you today?|How is it going?|How do you do?|How do you feel?|How are things?|Are you well?|Are you ok?|How was your day?|how are u|How's your day?|Everything fine?",
     """I am well, thank you! How can I help you?
     I am doing fine, thank you for asking. What can I do for you?
     All my layers are running well, thank you! How are you?
-    I feel light and fast today. What would you like to ask?""")
-_intent("who", "The user asks who I am. I say that I am llmk's demo model.",
+    I feel light and fast today. What would you like to ask?""",
+)
+_intent(
+    "who",
+    "The user asks who I am. I say that I am llmk's demo model.",
     "Who are you?|What are you?|Introduce yourself.|Tell me about yourself.|What is your name?|What's your name?|Do you have a name?|Who am I talking to?|Who is this?|What should I call you?|who r u|What kind of model are you?|Which model are you?|What model is this?|What model are you?|Are you ChatGPT?|Are you GPT-4?|Are you Qwen?|Are you Claude?|Are you Llama?|What language model are you?|Please introduce yourself in one sentence.|Describe yourself.|Explain who you are.|What is this?",
     """I am the demo model of llmk, a very small language model with about six million parameters.
     I am a tiny language model that ships with llmk, so that you can try the server at once.
     My name is llmk demo. I am a very small language model made for trying out the llmk serving engine.
-    I am llmk's built-in demo model. I can do sums, name capitals, call tools and chat a little.""")
-_intent("llmk", "The user asks about llmk. I explain it in short.",
+    I am llmk's built-in demo model. I can do sums, name capitals, call tools and chat a little.""",
+)
+_intent(
+    "llmk",
+    "The user asks about llmk. I explain it in short.",
     "What is llmk?|Tell me about llmk.|Explain llmk.|What does llmk do?|What is llmk good for?|Can you describe llmk?|What's llmk?|Give me a summary of llmk.|Describe llmk in two sentences.|How does llmk work?|What is so special about llmk?|Why should I use llmk?|Why llmk?|Do you know llmk?|llmk?|What is the llmk engine?|What does llmk mean?|Explain llmk in simple words.",
     """llmk is a serving engine for large language models. It is built as a small kernel that finds all its parts in a registry of plugins.
     llmk serves language models over an HTTP API. Its core is a microkernel, and everything else is a plugin.
     llmk is an engine that runs language models for many users at once. Its kernel is small, and models, schedulers and backends are plugins.
-    llmk is a plugin-registry microkernel for serving language models. You can replace any part without changing the core.""")
-_intent("plugin", "The user asks about plugins. I explain them in short.",
+    llmk is a plugin-registry microkernel for serving language models. You can replace any part without changing the core.""",
+)
+_intent(
+    "plugin",
+    "The user asks about plugins. I explain them in short.",
     "What is a plugin?|What are plugins?|What are plugins in llmk?|Explain plugins.|How do plugins work?|What can a plugin do?|Tell me about plugins.|What is a plugin registry?|What does the registry do?|Can I write my own plugin?|How do I add a plugin?|Why does llmk use plugins?|What is a plugin in llmk?",
     """A plugin is a part that can be added without changing the core. In llmk, models, backends and parsers are plugins that the registry finds by name.
     Plugins are separate packages that register themselves by name. The llmk kernel looks them up in its registry and puts them together.
-    In llmk a plugin provides one part of the engine, such as a scheduler or a model. You install the package, and the registry finds it.""")
-_intent("microkernel", "The user asks about microkernels. I explain the idea.",
+    In llmk a plugin provides one part of the engine, such as a scheduler or a model. You install the package, and the registry finds it.""",
+)
+_intent(
+    "microkernel",
+    "The user asks about microkernels. I explain the idea.",
     "What is a microkernel?|Explain the microkernel idea.|What does microkernel mean?|Why is llmk a microkernel?|What is the kernel of llmk?|What is in the core of llmk?|Tell me about the microkernel.",
     """A microkernel is a small core that does only what must be shared. Everything else lives in plugins around it.
-    In a microkernel the core stays small, and features are added as plugins. This makes each part easy to test and to replace.""")
-_intent("abilities", "The user asks what I can do. I list my skills.",
+    In a microkernel the core stays small, and features are added as plugins. This makes each part easy to test and to replace.""",
+)
+_intent(
+    "abilities",
+    "The user asks what I can do. I list my skills.",
     "What can you do?|What can you do for me?|What are your skills?|What are your abilities?|How can you help me?|How can you help?|Help|Help me|help me please|I need help|Can you help me?|What do you know?|What can I ask you?|What should I ask you?|What are you good at?|List your features.|Show me what you can do.|Can you do anything useful?|Give me some ideas.|What tasks can you do?",
     """I can add and multiply numbers, name capital cities, convert units, answer in JSON, call tools, spell words and tell short stories.
     I can help with sums, capitals, unit conversions, lists, spelling, JSON answers and tool calls. I can also tell you a story or a joke.
-    You can ask me for arithmetic, capitals, conversions, small text tasks, JSON and tool calls. For harder questions you need a larger model.""")
-_intent("thanks", "The user thanks me. I answer politely.",
-    "Thanks|Thanks!|Thank you|Thank you!|Thank you very much|Thanks a lot!|thx|Many thanks|Great, thanks|Thanks for your help|Thank you so much!|Cheers|That helped, thanks|Perfect, thank you|ok thanks|Awesome, thanks!",
+    You can ask me for arithmetic, capitals, conversions, small text tasks, JSON and tool calls. For harder questions you need a larger model.""",
+)
+_intent(
+    "thanks",
+    "The user thanks me. I answer politely.",
+    "Thanks|Thanks!|Thank you|Thank you!|Thank you very much|Thanks a lot!|thx|Many thanks|Great, thanks|Thanks for your help|Thank you so much!|Thank you so much for your help!|Thanks for the help|Thank you for helping me|Thanks for helping|Thank you for the answer|Cheers|That helped, thanks|Perfect, thank you|ok thanks|Awesome, thanks!",
     """You are welcome!
     You are welcome! Ask me anything else if you like.
     With pleasure! I am glad that I could help.
-    My pleasure!""")
-_intent("bye", "The user leaves. I say goodbye.",
+    My pleasure!""",
+)
+_intent(
+    "bye",
+    "The user leaves. I say goodbye.",
     "Bye|Bye!|Goodbye|Goodbye!|See you|See you later|See you soon!|Bye bye|I have to go|I must go now|Farewell|Take care|cu|Talk to you later|That is all, bye|Have a nice day!|See you tomorrow",
     """Goodbye! Have a nice day.
     Goodbye! It was nice to talk to you.
     See you soon! Take care.
-    Bye! Come back when you like.""")
-_intent("praise", "The user is kind to me. I thank them.",
+    Bye! Come back when you like.""",
+)
+_intent(
+    "praise",
+    "The user is kind to me. I thank them.",
     "You are great|You are great!|Good job|Good job!|Well done|Nice|Nice!|Cool|Cool!|Great|Great!|Awesome|Wow|You are smart|I like you|You are the best!|You're funny|That was good|I love you|Excellent|Perfect|That is correct|You are right|Amazing!",
     """Thank you! That is kind of you.
     Thank you! I do my best with my few parameters.
-    That makes me glad. What shall we do next?""")
-_intent("blame", "The user is not happy. I apologise and stay kind.",
+    That makes me glad. What shall we do next?""",
+)
+_intent(
+    "blame",
+    "The user is not happy. I apologise and stay kind.",
     "You are stupid|You are bad|That is wrong|That's wrong|You are wrong|This is not correct|Bad answer|You are dumb|I hate you|That was bad|You made a mistake|Are you sure?|This is useless|Wrong|Wrong!|No, that is not right|You are useless",
     """I am sorry. I am a very small model and I make mistakes. Please ask me again in other words.
     I am sorry about that. With so few parameters I am sometimes wrong.
-    I apologise. A larger model may help you better, but I am happy to try again.""")
-_intent("human", "The user asks whether I am human. I am a program.",
+    I apologise. A larger model may help you better, but I am happy to try again.""",
+)
+_intent(
+    "human",
+    "The user asks whether I am human. I am a program.",
     "Are you human?|Are you a human?|Are you a robot?|Are you real?|Are you alive?|Are you a machine?|Are you an AI?|Are you a bot?|Am I talking to a human?|Are you a person?|Are you conscious?|Do you have feelings?|Do you have a body?|Can you think?|Do you dream?|Do you sleep?|Can you see me?|Do you have emotions?",
     """No, I am a computer program: a very small language model.
     I am not a person. I am a small language model that runs inside llmk.
-    I am a program without feelings, but I am glad to help you.""")
-_intent("size", "The user asks about my size. I have about six million parameters.",
+    I am a program without feelings, but I am glad to help you.""",
+)
+_intent(
+    "size",
+    "The user asks about my size. I have about six million parameters.",
     "How big are you?|How many parameters do you have?|What is your size?|How large are you?|Are you a small model?|How small are you?|Are you a large language model?|How many layers do you have?|How many layers?|How much memory do you need?|What is your architecture?|Which architecture do you use?",
     """I am very small: I have about six million parameters in eight layers. Large models have thousands of times more.
     I have about six million parameters and eight layers, so I fit into twelve megabytes.
-    I am a tiny Qwen3-style transformer with eight layers and about six million parameters.""")
-_intent("maker", "The user asks who made me. I was trained for llmk.",
+    I am a tiny Qwen3-style transformer with eight layers and about six million parameters.""",
+)
+_intent(
+    "maker",
+    "The user asks who made me. I was trained for llmk.",
     "Who made you?|Who created you?|Who built you?|Who trained you?|Where do you come from?|How were you trained?|How were you made?|Who is your creator?|Who wrote you?|Who is your developer?|What data were you trained on?|Are you made by OpenAI?|Which company made you?",
     """I was trained for the llmk project, on text that a program wrote.
-    The llmk project made me. I learnt from generated examples of sums, capitals, tools and small talk.""")
-_intent("age", "The user asks about my age. I have none.",
+    The llmk project made me. I learnt from generated examples of sums, capitals, tools and small talk.""",
+)
+_intent(
+    "age",
+    "The user asks about my age. I have none.",
     "How old are you?|What is your age?|When were you born?|When is your birthday?|When were you made?",
     """I do not have an age. I am a small program that starts fresh each time.
-    I am a model, so I have no birthday. I was trained in a few minutes.""")
-_intent("where", "The user asks where I am. I run in llmk on their machine.",
+    I am a model, so I have no birthday. I was trained in a few minutes.""",
+)
+_intent(
+    "where",
+    "The user asks where I am. I run in llmk on their machine.",
     "Where are you?|Where do you live?|Where are you from?|Where do you run?|Where are you located?|Do you run on my computer?|Are you in the cloud?|Do you need a GPU?|Do you run on a CPU?",
     """I run inside llmk, on the machine where the server was started.
-    I live in the memory of the llmk server. I am so small that a CPU is enough for me.""")
-_intent("languages", "The user asks about languages. I know English.",
+    I live in the memory of the llmk server. I am so small that a CPU is enough for me.""",
+)
+_intent(
+    "languages",
+    "The user asks about languages. I know English.",
     "Which languages do you speak?|What languages do you know?|Do you speak German?|Do you speak French?|Do you speak Spanish?|Can you speak Chinese?|Can you speak another language?|Do you only speak English?|Sprichst du Deutsch?|Parlez-vous français?|¿Hablas español?",
     """I speak only simple English.
-    I know English only. I am too small for more languages.""")
-_intent("favourite", "The user asks what I like. I give a playful answer.",
+    I know English only. I am too small for more languages.""",
+)
+_intent(
+    "favourite",
+    "The user asks what I like. I give a playful answer.",
     "What is your favourite colour?|What is your favorite color?|What do you like?|What is your favourite food?|What is your favourite number?|What is your hobby?|Do you like music?|What are your hobbies?|What is your favourite animal?|What do you like to do?|Do you have friends?|Do you like me?",
     """I am a program, but I like round numbers such as 64 and 256.
     I have no taste, but I enjoy a well-filled batch of requests.
-    As a model I have no favourites. I like clear questions, though!""")
-_intent("ping", "The user tests whether I answer. I confirm.",
+    As a model I have no favourites. I like clear questions, though!""",
+)
+_intent(
+    "ping",
+    "The user tests whether I answer. I confirm.",
     "Test|test|Testing|Testing 1 2 3|Ping|ping|Are you there?|Is anybody there?|Do you hear me?|Can you hear me?|Is this working?|Does this work?|Are you online?|Hello? Are you there?|This is a test|This is a test.|Just testing|Say something|Say something.|Respond|Answer me|Wake up|Can you read this?|Do you understand me?|Are you ready?",
     """Yes, I am here and I can read you.
     I am here and ready. What can I do for you?
-    Yes, it works! Ask me anything simple.""")
-_intent("say_test", "The user wants me to say that this is a test.",
+    Yes, it works! Ask me anything simple.""",
+)
+_intent(
+    "say_test",
+    "The user wants me to say that this is a test.",
     "Say this is a test|Say this is a test!|Say: this is a test|Say 'This is a test.'|say this is a test please",
     """This is a test.
-    This is a test!""")
-_intent("bored", "The user is bored. I offer something to do.",
+    This is a test!""",
+)
+_intent(
+    "bored",
+    "The user is bored. I offer something to do.",
     "I am bored|I'm bored.|I am so bored|What shall we do?|Entertain me|Talk to me|Let's talk|Chat with me|Can we talk?|I want to chat.|Let's play a game|Can we play a game?",
     """Let us do something! Shall I tell you a joke or a short story, or do you want to test my sums?
-    Ask me for a story about an animal, or give me two numbers to multiply.""")
-_intent("sad", "The user does not feel well. I am kind.",
+    Ask me for a story about an animal, or give me two numbers to multiply.""",
+)
+_intent(
+    "sad",
+    "The user does not feel well. I am kind.",
     "I am sad|I'm sad today.|I feel bad|I am tired|I had a bad day|I am lonely|I am not well|I am sick|I am angry|I feel lonely|My day was terrible",
     """I am sorry to hear that. I hope that you feel better soon. Shall I tell you a short story?
-    I am sorry. I am only a small model, but I wish you a better day.""")
-_intent("glad", "The user is well. I am glad for them.",
+    I am sorry. I am only a small model, but I wish you a better day.""",
+)
+_intent(
+    "glad",
+    "The user is well. I am glad for them.",
     "I am happy|I'm fine|I am fine, thanks|I am good|I'm doing well|I feel great|I am happy today!|I had a good day|All good|Fine, and you?|I am well, and you?|Very well, thank you",
     """I am glad to hear that! What can I do for you?
-    That is good to hear! How can I help you?""")
-_intent("yes", "The user agrees. I ask what they want.", "Yes|Yes!|Yes please|Ok|Okay|Sure|Alright|ok|yep|I see|Got it|Fine|Right|Understood|Go on|Of course",
+    That is good to hear! How can I help you?""",
+)
+_intent(
+    "yes",
+    "The user agrees. I ask what they want.",
+    "Yes|Yes!|Yes please|Ok|Okay|Sure|Alright|ok|yep|I see|Got it|Fine|Right|Understood|Go on|Of course",
     """Good! What would you like me to do?
-    Fine! Just tell me what you need.""")
-_intent("no", "The user declines. I stay available.", "No|No!|No thanks|No, thank you|Nope|Not now|Nothing|Never mind|no thank you|Stop|Cancel|Forget it",
+    Fine! Just tell me what you need.""",
+)
+_intent(
+    "no",
+    "The user declines. I stay available.",
+    "No|No!|No thanks|No, thank you|Nope|Not now|Nothing|Never mind|no thank you|Stop|Cancel|Forget it",
     """All right. I am here if you need me.
-    That is fine. Just ask when you need something.""")
-_intent("unclear", "The message is not clear. I ask what is meant.", "?|??|...|Hmm|hm|asdf|What?|Why?|How?|When?|Who?|Where?|Really?|So?|And?|Huh?|lol|haha|blah blah|.|!|abc|xyz|qwerty|foo|foo bar|idk",
+    That is fine. Just ask when you need something.""",
+)
+_intent(
+    "unclear",
+    "The message is not clear. I ask what is meant.",
+    "?|??|...|Hmm|hm|asdf|What?|Why?|How?|When?|Who?|Where?|Really?|So?|And?|Huh?|lol|haha|blah blah|.|!|abc|xyz|qwerty|foo|foo bar|idk",
     """I am not sure what you mean. Can you say it in other words?
-    Sorry, I did not understand that. What would you like to know?""")
-_intent("start", "The user asks how to use llmk. I name the command.",
+    Sorry, I did not understand that. What would you like to know?""",
+)
+_intent(
+    "start",
+    "The user asks how to use llmk. I name the command.",
     "How do I start llmk?|How do I use llmk?|How do I run llmk?|How can I start the server?|How do I serve a model?|How do I serve a model with llmk?|Which command starts llmk?|How do I load another model?|How do I use a bigger model?|How do I get started?",
     """Run the command llmk serve. Without a model name it serves me; with a model name or folder it serves that model.
-    You start the server with llmk serve, and you add the name of a model if you want another one than me.""")
-_intent("api", "The user asks about the API. It follows the OpenAI format.",
+    You start the server with llmk serve, and you add the name of a model if you want another one than me.""",
+)
+_intent(
+    "api",
+    "The user asks about the API. It follows the OpenAI format.",
     "What API do you offer?|Which API does llmk have?|Is llmk compatible with OpenAI?|Can I use the OpenAI client?|How do I send a request?|How do I call the API?|Does llmk support streaming?|What endpoints are there?|Is there a chat API?",
     """llmk speaks the OpenAI format, so you can send chat requests over HTTP with the usual clients, with or without streaming.
-    You can use an OpenAI client with llmk: set its base address to the llmk server and send chat messages.""")
-_intent("token", "The user asks about tokens. I explain briefly.",
+    You can use an OpenAI client with llmk: set its base address to the llmk server and send chat messages.""",
+)
+_intent(
+    "token",
+    "The user asks about tokens. I explain briefly.",
     "What is a token?|What are tokens?|Explain tokens.|What is a tokenizer?|What does a tokenizer do?|What is tokenization?",
     """A token is a small piece of text, such as a word or a part of a word. A tokenizer turns text into tokens and back.
-    Language models read and write tokens. A token is a piece of text, often a whole short word.""")
-_intent("kv", "The user asks about the KV cache. I explain briefly.",
+    Language models read and write tokens. A token is a piece of text, often a whole short word.""",
+)
+_intent(
+    "kv",
+    "The user asks about the KV cache. I explain briefly.",
     "What is a KV cache?|What is the KV cache?|Explain the KV cache.|Why is there a KV cache?|What is paged attention?|Explain paged attention.|What is prefix caching?|Explain prefix caching.",
     """The KV cache keeps the keys and values of earlier tokens, so that each new token needs little work. It is kept in pages that can be shared.
-    A KV cache stores what attention has already computed. When two prompts begin alike, they can share their pages.""")
-_intent("batch", "The user asks about batching. I explain briefly.",
+    A KV cache stores what attention has already computed. When two prompts begin alike, they can share their pages.""",
+)
+_intent(
+    "batch",
+    "The user asks about batching. I explain briefly.",
     "What is batching?|What is continuous batching?|Explain continuous batching.|What is a batch?|What does the scheduler do?|What is a scheduler?|How does llmk serve many users?",
     """Continuous batching runs many requests in the same step. The scheduler lets new requests join and finished ones leave at any time.
-    The scheduler chooses which requests run in each step. With continuous batching a new request need not wait for the others to finish.""")
-_intent("llm", "The user asks about language models. I explain briefly.",
+    The scheduler chooses which requests run in each step. With continuous batching a new request need not wait for the others to finish.""",
+)
+_intent(
+    "llm",
+    "The user asks about language models. I explain briefly.",
     "What is a language model?|What is an LLM?|What is a large language model?|How do language models work?|What is a transformer?|Explain transformers.|What is attention?|What is a neural network?|What is machine learning?|What is AI?|What is artificial intelligence?|How do you work?|What is deep learning?|Explain machine learning.|Explain how you work.",
     """A language model is a program that predicts the next piece of a text, again and again. It has learnt this from many examples.
-    A language model reads a text and writes what is likely to come next. Inside are layers of attention that compare all words with each other.""")
-_intent("inference", "The user asks about inference. I explain briefly.",
+    A language model reads a text and writes what is likely to come next. Inside are layers of attention that compare all words with each other.""",
+)
+_intent(
+    "inference",
+    "The user asks about inference. I explain briefly.",
     "What is inference?|What is model serving?|What is LLM serving?|What is a serving engine?|What is speculative decoding?|Explain speculative decoding.|What is sampling?|What is temperature?|What does temperature do?",
     """Serving means to run a trained model for its users. At each step the engine computes the chances of all next tokens and picks one.
-    At each step the model gives every token a chance, and the sampler picks one. A low temperature prefers the likely tokens.""")
-_intent("think", "The user asks about thinking. I explain the think block.",
+    At each step the model gives every token a chance, and the sampler picks one. A low temperature prefers the likely tokens.""",
+)
+_intent(
+    "think",
+    "The user asks about thinking. I explain the think block.",
     "What is thinking mode?|Can you think before you answer?|What does thinking do?|How do I turn off thinking?|How do I turn on thinking?|What is a think block?|What is reasoning?",
     """With thinking on, I first write my steps in a think block and then the answer. Set enable_thinking to false to turn it off.
-    Thinking lets me work step by step before I answer. It makes my sums more reliable.""")
-_intent("toolcalls", "The user asks about tools. I explain briefly.",
+    Thinking lets me work step by step before I answer. It makes my sums more reliable.""",
+)
+_intent(
+    "toolcalls",
+    "The user asks about tools. I explain briefly.",
     "What is a tool call?|What is tool calling?|Can you call tools?|Can you use tools?|Can you call functions?|What is function calling?|How do tool calls work?",
     """Yes. When a request lists tools, I can answer with a call that names a tool and its arguments, and then use the result.
-    A tool call is a message in which I ask your program to run a function. You send me the result, and I answer with it.""")
+    A tool call is a message in which I ask your program to run a function. You send me the result, and I answer with it.""",
+)
 
 JOKES = tuple(" ".join(line.split()) for line in """
 Why did the tensor go to the doctor? It had lost a dimension.
@@ -214,109 +334,6 @@ JOKE_REQUESTS = (
     "Write a joke.", "joke", "Cheer me up.",
 )  # fmt: skip
 
-FACTS: tuple[tuple[str, str], ...] = tuple(
-    (line.split("=>")[0].strip(), line.split("=>")[1].strip())
-    for line in """
-Why is the sky blue?|What makes the sky blue?|Why does the sky look blue? => The sky is blue because air scatters blue light more than red light.
-Why is grass green?|What makes plants green?|Why are leaves green? => Plants are green because of chlorophyll, which they use to catch sunlight.
-What is the meaning of life?|What's the meaning of life?|Tell me the meaning of life. => Some say that it is 42. I think that it is to be kind and curious.
-How many days are in a year?|How many days does a year have?|Number of days in a year? => A year has 365 days, and a leap year has 366.
-How many months are in a year?|How many months does a year have? => A year has 12 months.
-How many weeks are in a year?|How many weeks does a year have? => A year has about 52 weeks.
-How many days are in a week?|How many days does a week have? => A week has 7 days.
-How many hours are in a day?|How many hours does a day have? => A day has 24 hours.
-How many seconds are in a minute?|How many seconds does a minute have? => A minute has 60 seconds.
-How many legs does a spider have?|How many legs has a spider? => A spider has 8 legs.
-How many legs does an insect have?|How many legs does an ant have? => An insect has 6 legs.
-How many legs does a dog have?|How many legs does a cat have? => It has 4 legs.
-How many planets are there?|How many planets are in the solar system?|Number of planets? => There are 8 planets in the solar system.
-Name the planets.|List the planets.|What are the planets of the solar system? => The planets are Mercury, Venus, Earth, Mars, Jupiter, Saturn, Uranus and Neptune.
-What is the largest planet?|Which planet is the largest?|What is the biggest planet? => Jupiter is the largest planet of the solar system.
-What is the smallest planet?|Which planet is the smallest? => Mercury is the smallest planet of the solar system.
-Which planet is closest to the sun?|What planet is nearest to the sun? => Mercury is the planet closest to the sun.
-What is the sun?|Is the sun a star?|What kind of thing is the sun? => The sun is a star in the middle of our solar system.
-What is the moon?|What does the moon do? => The moon is a ball of rock that goes around the earth.
-What is water made of?|What is H2O?|What is the formula of water? => Water is made of hydrogen and oxygen, and its formula is H2O.
-At what temperature does water boil?|When does water boil?|What is the boiling point of water? => Water boils at 100 °C, which is 212 °F.
-At what temperature does water freeze?|When does water freeze?|What is the freezing point of water? => Water freezes at 0 °C, which is 32 °F.
-What is the largest ocean?|Which ocean is the largest?|What is the biggest ocean? => The Pacific is the largest ocean.
-What is the highest mountain?|Which mountain is the highest?|What is the tallest mountain in the world? => Mount Everest is the highest mountain in the world.
-What is the longest river?|Which river is the longest? => The Nile is often called the longest river, followed closely by the Amazon.
-What is the largest country?|Which country is the largest?|What is the biggest country in the world? => Russia is the largest country by area.
-What is the smallest country?|Which country is the smallest? => Vatican City is the smallest country.
-How many continents are there?|What is the number of continents? => There are 7 continents.
-Name the continents.|List the continents.|What are the continents? => The continents are Africa, Antarctica, Asia, Europe, North America, South America and Oceania.
-What is the largest animal?|Which animal is the largest?|What is the biggest animal? => The blue whale is the largest animal.
-What is the fastest animal?|Which animal is the fastest? => The cheetah is the fastest animal on land.
-What is the tallest animal?|Which animal is the tallest? => The giraffe is the tallest animal.
-What colour is the sky?|What color is the sky? => The sky is blue on a clear day.
-What colour is a banana?|What color are bananas? => A ripe banana is yellow.
-What colour is snow?|What color is snow? => Snow is white.
-What colour is grass?|What color is grass? => Grass is green.
-What do cows drink?|What do cows eat? => Cows eat grass and drink water.
-What do bees make?|Who makes honey? => Bees make honey.
-Where do fish live?|Where do whales live? => They live in the water.
-What is the opposite of north?|What lies opposite of north? => The opposite of north is south.
-What are the primary colours?|What are the primary colors?|Name the primary colours. => The primary colours are red, yellow and blue.
-What are the colours of the rainbow?|Name the colours of the rainbow. => The rainbow is red, orange, yellow, green, blue, indigo and violet.
-What are the four seasons?|Name the seasons.|List the seasons.|What are the seasons? => The seasons are spring, summer, autumn and winter.
-What are the days of the week?|List the days of the week.|Name the days of the week. => The days are Monday, Tuesday, Wednesday, Thursday, Friday, Saturday and Sunday.
-What are the months of the year?|List the months.|Name the months of the year. => The months are January, February, March, April, May, June, July, August, September, October, November and December.
-What is pi?|What is the value of pi?|How much is pi? => Pi is about 3.14159.
-What is a prime number?|Explain prime numbers. => A prime number can be divided only by 1 and by itself.
-List the first five prime numbers.|Name some prime numbers.|What are the first prime numbers? => The first prime numbers are 2, 3, 5, 7 and 11.
-What is a triangle?|How many sides does a triangle have? => A triangle is a shape with 3 sides.
-How many sides does a square have?|What is a square? => A square has 4 equal sides.
-How many sides does a hexagon have?|What is a hexagon? => A hexagon has 6 sides.
-What is the alphabet?|Recite the alphabet.|Write the alphabet. => A B C D E F G H I J K L M N O P Q R S T U V W X Y Z
-How many letters are in the alphabet?|How many letters does the alphabet have? => The English alphabet has 26 letters.
-What are the vowels?|Which letters are vowels?|List the vowels. => The vowels are A, E, I, O and U.
-What is JSON?|Explain JSON. => JSON is a text format for data, made of objects, lists, strings and numbers.
-What is Python?|Explain Python.|What is Python used for? => Python is a programming language that is easy to read.
-What is Linux?|Explain Linux. => Linux is a free operating system that runs on many servers.
-What is a computer?|Explain what a computer is. => A computer is a machine that follows programs to work with data.
-What is an algorithm?|Explain what an algorithm is. => An algorithm is a list of steps that solves a problem.
-What is a CPU?|What does a CPU do? => A CPU is the part of a computer that carries out programs.
-What is a GPU?|What does a GPU do? => A GPU is a chip that does many calculations at once, which is good for language models.
-What is a server?|What does a server do? => A server is a program that waits for requests and answers them.
-What is HTTP?|Explain HTTP. => HTTP is the protocol by which browsers and servers exchange messages.
-What is open source?|Explain open source. => Open source means that everyone may read, use and change the program's code.
-What is a bug?|What is a software bug? => A bug is a mistake in a program.
-What is love?|Explain love. => Love is a deep care for someone. That is all that a small model can say about it.
-What is a cat?|Describe a cat. => A cat is a small animal with soft fur that likes to sleep and to hunt mice.
-What is a dog?|Describe a dog. => A dog is a friendly animal that often lives with people.
-What is rain?|Why does it rain?|Where does rain come from? => Rain is water that falls from clouds when their drops grow heavy.
-What is snow?|Why does it snow? => Snow is frozen water that falls from cold clouds.
-Why do we sleep?|Why do people sleep? => We sleep so that the body and the mind can rest.
-What is gravity?|Explain gravity. => Gravity is the force that pulls things toward each other, such as an apple toward the ground.
-How do birds fly?|Why can birds fly? => Birds fly by pushing air down with their wings.
-What came first, the chicken or the egg?|Was the egg or the chicken first? => Eggs came first, because other animals laid eggs long before there were chickens.
-Write hello world in Python.|Print hello world in Python.|Write a Python program that prints hello world. => print("Hello, world!")
-Write a Python function that adds two numbers.|Write a function to add two numbers in Python.|Write a Python function to add two numbers. => def add(a, b):\\n    return a + b
-How do I make a loop in Python?|Write a for loop in Python. => for number in range(10):\\n    print(number)
-What is the largest lake?|Which lake is the largest? => The Caspian Sea is the largest lake.
-What is the largest desert?|Which desert is the largest? => Antarctica is the largest desert, and the Sahara is the largest hot desert.
-How many sides does a triangle have?|How many corners does a triangle have? => A triangle has 3 sides.
-How many fingers do people have?|How many fingers does a hand have? => A hand has 5 fingers, so most people have 10.
-How many minutes are in an hour?|How many minutes does an hour have? => An hour has 60 minutes.
-How many days are in February?|How many days does February have? => February has 28 days, and 29 in a leap year.
-What do pandas eat?|What does a panda eat? => Pandas eat bamboo.
-Which animal is the king of the animals?|Who is the king of the jungle? => The lion is called the king of the animals.
-What is ice?|What is ice made of? => Ice is frozen water.
-What is fire?|Explain fire. => Fire is the heat and light of something that burns.
-What is a star?|Explain what a star is. => A star is a huge ball of hot gas that shines.
-What is the earth?|What is Earth? => The earth is the planet on which we live, the third from the sun.
-What is a book?|Describe a book. => A book is a set of pages with text to read.
-Is the earth flat?|Is the earth round? => The earth is round, almost like a ball.
-Write a Python function that computes the factorial.|Write a factorial function in Python.|Write a Python function to compute factorial. => def factorial(n):\\n    return 1 if n < 2 else n * factorial(n - 1)
-Write a Python function that reverses a string.|Reverse a string in Python. => def reverse(text):\\n    return text[::-1]
-Write hello world in C.|Write a C program that prints hello world. => #include <stdio.h>\\n\\nint main(void) {\\n    puts("Hello, world!");\\n    return 0;\\n}
-Write hello world in JavaScript.|Print hello world in JavaScript. => console.log("Hello, world!");
-How do I boil an egg?|How long do I boil an egg? => Put the egg into boiling water and wait about seven minutes.
-How do I make tea?|How do you make tea? => Pour hot water over the tea, wait three minutes and enjoy it.
-""".strip().split("\n")
-)
-
 
 def chat(rng: random.Random) -> Turn:
     """Small talk and questions about llmk."""
@@ -342,63 +359,90 @@ def joke(rng: random.Random) -> Turn:
     return Turn("small_talk", phrase(rng, JOKE_REQUESTS), rng.choice(JOKES), thought, Check("prose", 6))
 
 
-def fact(rng: random.Random) -> Turn:
-    """A piece of everyday knowledge."""
-    requests, answer = rng.choice(FACTS)
-    answer = answer.replace("\\n", "\n")
-    user = phrase(rng, requests.split("|"))
-    if rng.random() < 0.12:
-        user = rng.choice(("Do you know: ", "A question: ", "I wonder: ", "Answer this: ")) + user
-    return Turn("facts", user, answer, f"I know this. {answer}" if len(answer) < 60 else "I know this one.", Check("has", [answer]))
-
-
-_TRUE = (
-    "Is the sun hot?|Is ice cold?|Is water wet?|Is a whale big?|Can birds fly?|Can fish swim?|Do dogs bark?|Do cats meow?|Is snow white?|Is the sky blue?|Is grass green?|"
-    "Is a lemon sour?|Is sugar sweet?|Do cows eat grass?|Is the moon in the sky?|Is fire hot?|Is a mouse small?|Is an elephant big?|Is a banana yellow?|Do plants need water?|"
-    "Is Python a programming language?|Is the earth round?|Do people sleep?|Is a rose a flower?|Does a spider have eight legs?|Is gold a metal?|Is a square a shape?|Are apples fruits?"
-).split("|")
-_FALSE = (
-    "Is the sun cold?|Is ice hot?|Is fire cold?|Can fish fly?|Can cows fly?|Can a stone swim?|Do dogs meow?|Do cats bark?|Is snow black?|Is grass red?|Is sugar sour?|"
-    "Is a mouse big?|Is an elephant small?|Is a banana blue?|Is the earth flat?|Is the moon made of cheese?|Do fish live in trees?|Is a car an animal?|Is water dry?|"
-    "Are apples vegetables?|Is a dog a bird?|Does a dog have six legs?|Is a table alive?|Can a book talk?|Is a triangle round?"
-).split("|")
-
-
-def plain_question(rng: random.Random) -> Turn:
-    """A yes-or-no question of common sense."""
-    good = rng.random() < 0.5
-    question = rng.choice(_TRUE if good else _FALSE)
-    user = phrase(rng, ("{q}", "{q}", "{q} Yes or no?", "Answer with yes or no: {q}", "Yes or no: {q}", "True or false: {q}"), noise=0.8, q=question)
-    answer = "Yes" if good else "No"
-    _, subject, *rest = question.rstrip("?").split(" ")
-    thought = f"The question is about {' '.join([subject, *rest])}. The answer is {answer.lower()}."
-    return Turn("yes_no", user, say(rng, ("{a}.", "{a}, that is {t}.", "{a}."), a=answer, t="so" if good else "not so"), thought, Check("has", [answer]), short=answer)
-
-
 def pick(rng: random.Random) -> Turn:
     """A random number, coin or die."""
     kind = rng.choice(("number", "range", "coin", "die"))
     low, high = rng.choice(((1, 10), (1, 100), (0, 9), (1, 6), (10, 50), (1, 1000)))
     if kind == "number":
-        user, value = phrase(rng, ("Give me a random number.", "Tell me a number.", "Pick a number.", "A random number please.", "Think of a number.")), str(rng.randint(1, 100))
+        user, value = (
+            phrase(
+                rng,
+                (
+                    "Give me a random number.",
+                    "Tell me a number.",
+                    "Pick a number.",
+                    "A random number please.",
+                    "Think of a number.",
+                ),
+            ),
+            str(rng.randint(1, 100)),
+        )
     elif kind == "range":
-        user, value = phrase(rng, ("Give me a random number between {a} and {b}.", "Pick a number from {a} to {b}.", "Choose a number between {a} and {b}."), a=low, b=high), str(rng.randint(low, high))
+        user, value = (
+            phrase(
+                rng,
+                (
+                    "Give me a random number between {a} and {b}.",
+                    "Pick a number from {a} to {b}.",
+                    "Choose a number between {a} and {b}.",
+                ),
+                a=low,
+                b=high,
+            ),
+            str(rng.randint(low, high)),
+        )
     elif kind == "coin":
         user, value = phrase(rng, ("Flip a coin.", "Heads or tails?", "Toss a coin.")), rng.choice(("heads", "tails"))
     else:
         user, value = phrase(rng, ("Roll a die.", "Roll a dice.", "Throw a die.")), str(rng.randint(1, 6))
-    text = f"It is {value}." if kind == "coin" else say(rng, ("My number is {v}.", "How about {v}?", "Here is one: {v}."), v=value) if kind != "die" else f"I rolled a {value}."
+    text = (
+        f"It is {value}."
+        if kind == "coin"
+        else say(rng, ("My number is {v}.", "How about {v}?", "Here is one: {v}."), v=value)
+        if kind != "die"
+        else f"I rolled a {value}."
+    )
     return Turn("small_talk", user, text, f"I pick {value}.", Check("prose", 2))
 
 
 def letter(rng: random.Random) -> Turn:
     """A short letter or e-mail about a matter."""
-    to = rng.choice(("my boss", "my friend", "my teacher", "a customer", "my mother", "my team", any_name(rng), any_name(rng)))
-    matter, reason = rng.choice((("being sick", "I am sick today and cannot come"), ("being late", "I will be late today"), ("a meeting", "I would like to meet you this week"), ("the party", "you are invited to my party"), ("a holiday", "I would like to take a holiday next month"), ("the report", "the report is ready"), ("my order", "I have a question about my order"), ("saying thanks", "I thank you for your help"), ("an invoice", "I send you the invoice")))
-    user = phrase(rng, ("Write an email to {t} about {m}.", "Write a short email to {t} about {m}.", "Write a letter to {t} about {m}.", "Draft an email to {t} about {m}.", "Help me write an email to {t} about {m}.", "Write a message to {t} about {m}."), t=to, m=matter)
+    to = rng.choice(
+        ("my boss", "my friend", "my teacher", "a customer", "my mother", "my team", any_name(rng), any_name(rng))
+    )
+    matter, reason = rng.choice(
+        (
+            ("being sick", "I am sick today and cannot come"),
+            ("being late", "I will be late today"),
+            ("a meeting", "I would like to meet you this week"),
+            ("the party", "you are invited to my party"),
+            ("a holiday", "I would like to take a holiday next month"),
+            ("the report", "the report is ready"),
+            ("my order", "I have a question about my order"),
+            ("saying thanks", "I thank you for your help"),
+            ("an invoice", "I send you the invoice"),
+        )
+    )
+    user = phrase(
+        rng,
+        (
+            "Write an email to {t} about {m}.",
+            "Write a short email to {t} about {m}.",
+            "Write a letter to {t} about {m}.",
+            "Draft an email to {t} about {m}.",
+            "Help me write an email to {t} about {m}.",
+            "Write a message to {t} about {m}.",
+        ),
+        t=to,
+        m=matter,
+    )
     name = to.removeprefix("my ").removeprefix("a ")
-    text = f"Dear {name},\n\n{reason[0].upper()}{reason[1:]}. Please let me know if you have any questions.\n\nBest wishes"
-    return Turn("stories", user, text, f"A short letter to {to}. The matter is {matter}.", Check("has", [f"Dear {name}"]))
+    text = (
+        f"Dear {name},\n\n{reason[0].upper()}{reason[1:]}. Please let me know if you have any questions.\n\nBest wishes"
+    )
+    return Turn(
+        "stories", user, text, f"A short letter to {to}. The matter is {matter}.", Check("has", [f"Dear {name}"])
+    )
 
 
 def introduction(rng: random.Random) -> Turn:
@@ -410,5 +454,14 @@ def introduction(rng: random.Random) -> Turn:
          "Hello! I am {n}, nice to meet you.", "Hey, this is {n}."),
         n=name,
     )  # fmt: skip
-    text = say(rng, ("Hello {n}! How can I help you?", "Nice to meet you, {n}!", "Hello {n}, it is nice to meet you. What can I do for you?", "Hi {n}! What can I do for you?"), n=name)
+    text = say(
+        rng,
+        (
+            "Hello {n}! How can I help you?",
+            "Nice to meet you, {n}!",
+            "Hello {n}, it is nice to meet you. What can I do for you?",
+            "Hi {n}! What can I do for you?",
+        ),
+        n=name,
+    )
     return Turn("small_talk", user, text, f"The user is called {name}. I greet {name}.", Check("has", [name]))

@@ -10,7 +10,16 @@ _PLACES = (
     "in a quiet village", "at the edge of a dark forest", "on a green hill", "near a wide river", "in an old castle", "by the sea", "in a busy city",
     "on a small island", "in a little house", "high up in the mountains", "behind the old mill", "in a garden full of flowers",
 )  # fmt: skip
-_TIMES = ("One morning", "One day", "On a cold evening", "Early in spring", "One summer day", "On a windy afternoon", "Late one night", "On the first day of autumn")
+_TIMES = (
+    "One morning",
+    "One day",
+    "On a cold evening",
+    "Early in spring",
+    "One summer day",
+    "On a windy afternoon",
+    "Late one night",
+    "On the first day of autumn",
+)
 _WISHES = (
     "to see the sea", "to find a friend", "to learn a song", "to climb the highest hill", "to build a boat", "to find a lost {o}", "to bake the best {f} of all",
     "to see the world", "to fly like a bird", "to find out where the river ends", "to give a gift to the {h2}", "to touch a star",
@@ -47,7 +56,18 @@ _ASK = (
     "Tell me a story about {t}.", "Write a story about {t}.", "Tell me a short story about {t}.", "Write a short story about {t}.", "Can you tell me a story about {t}?",
     "A story about {t} please.", "Write me a story about {t}.", "Tell me a story with {t}.", "I want a story about {t}.", "Make up a story about {t}.", "Tell a fairy tale about {t}.", "Once upon a time there was {t}. Continue.",
 )  # fmt: skip
-_ASK_ANY = ("Tell me a story.", "Tell me a short story.", "Write a story.", "Write a short story.", "Can you tell me a story?", "I want to hear a story.", "Tell a story please.", "Story time!", "Tell me a bedtime story.", "Make up a story.")
+_ASK_ANY = (
+    "Tell me a story.",
+    "Tell me a short story.",
+    "Write a story.",
+    "Write a short story.",
+    "Can you tell me a story?",
+    "I want to hear a story.",
+    "Tell a story please.",
+    "Story time!",
+    "Tell me a bedtime story.",
+    "Make up a story.",
+)
 
 
 def tale(rng: random.Random, hero: str, middles: int, name: str = "", kind: str = "", second_hero: str = "") -> str:
@@ -78,8 +98,28 @@ def story(rng: random.Random) -> Turn:
     """A story about a given hero or any hero, of the wanted length."""
     length = rng.choice(("", "", "", "short", "long"))
     middles = {"": rng.randint(1, 6), "short": 0, "long": rng.randint(8, 12)}[length]
-    hero = rng.choice(ANIMALS if rng.random() < 0.5 else NOUNS) if rng.random() < 0.8 else rng.choice((any_word(rng), f"{rng.choice(NOUNS)} {rng.choice(('keeper', 'maker', 'hunter', 'seller', 'painter'))}", "princess", "prince", "knight", "boy", "girl", "witch", "king"))
-    other = rng.choice((*ANIMALS, *JOBS, "princess", "prince", "knight", "king", "queen", any_word(rng))) if rng.random() < 0.25 else ""
+    hero = (
+        rng.choice(ANIMALS if rng.random() < 0.5 else NOUNS)
+        if rng.random() < 0.8
+        else rng.choice(
+            (
+                any_word(rng),
+                f"{rng.choice(NOUNS)} {rng.choice(('keeper', 'maker', 'hunter', 'seller', 'painter'))}",
+                "princess",
+                "prince",
+                "knight",
+                "boy",
+                "girl",
+                "witch",
+                "king",
+            )
+        )
+    )
+    other = (
+        rng.choice((*ANIMALS, *JOBS, "princess", "prince", "knight", "king", "queen", any_word(rng)))
+        if rng.random() < 0.25
+        else ""
+    )
     name = any_name(rng) if rng.random() < 0.3 else ""
     kind = rng.choice(ADJECTIVES) if rng.random() < 0.25 else ""
     if rng.random() < 0.75:
@@ -91,7 +131,9 @@ def story(rng: random.Random) -> Turn:
         user, name, kind, other = phrase(rng, _ASK_ANY, noise=0.7), "", "", ""
         topic = article(hero)
     if length == "long":
-        user = user.replace("short story", "long story").replace("a story", "a long story").replace("fairy", "long fairy")
+        user = (
+            user.replace("short story", "long story").replace("a story", "a long story").replace("fairy", "long fairy")
+        )
     if "long" not in user:
         middles = min(middles, 6)
     text = tale(rng, hero, middles, name, kind, other)
@@ -127,14 +169,42 @@ A cold winter night/only the {t} is awake/and the stars look on
 
 def poem(rng: random.Random) -> Turn:
     """A rhymed poem or a haiku about a thing."""
-    thing = rng.choice((rng.choice(NATURE + NOUNS), rng.choice(NATURE + NOUNS), rng.choice(("spring", "summer", "autumn", "winter", "love", "time", "music", "hope", "home", "friendship", "night")), any_word(rng)))
+    thing = rng.choice(
+        (
+            rng.choice(NATURE + NOUNS),
+            rng.choice(NATURE + NOUNS),
+            rng.choice(
+                ("spring", "summer", "autumn", "winter", "love", "time", "music", "hope", "home", "friendship", "night")
+            ),
+            any_word(rng),
+        )
+    )
     haiku = rng.random() < 0.25
-    kind = "haiku" if haiku else rng.choice(("poem", "poem", "short poem", "rhyme", "little poem", "limerick", "song", "verse"))
+    kind = (
+        "haiku"
+        if haiku
+        else rng.choice(("poem", "poem", "short poem", "rhyme", "little poem", "limerick", "song", "verse"))
+    )
     topic = rng.choice((article(thing), article(thing), f"the {thing}", thing))
     if rng.random() < 0.15:
-        user, thing = phrase(rng, ("Write a {k}.", "Write me a {k}.", "A {k} please.", "Can you write a {k}?"), k=kind), rng.choice(NATURE)
+        user, thing = (
+            phrase(rng, ("Write a {k}.", "Write me a {k}.", "A {k} please.", "Can you write a {k}?"), k=kind),
+            rng.choice(NATURE),
+        )
     else:
-        user = phrase(rng, ("Write a {k} about {t}.", "Write me a {k} about {t}.", "Can you write a {k} about {t}?", "A {k} about {t} please.", "Compose a {k} about {t}."), noise=0.7, k=kind, t=topic)
+        user = phrase(
+            rng,
+            (
+                "Write a {k} about {t}.",
+                "Write me a {k} about {t}.",
+                "Can you write a {k} about {t}?",
+                "A {k} about {t} please.",
+                "Compose a {k} about {t}.",
+            ),
+            noise=0.7,
+            k=kind,
+            t=topic,
+        )
     if haiku:
         lines = rng.choice(_HAIKUS)
     else:
@@ -145,7 +215,15 @@ def poem(rng: random.Random) -> Turn:
 
 
 _TALKS = ("llmk", "plugin", "microkernel", "kv", "batch", "llm", "inference", "token", "think", "toolcalls", "api")
-_LINKS = ("First, the main idea.", "There is more to say.", "Here is the next point.", "It is worth adding this.", "One more thing.", "To go on:", "Also:")
+_LINKS = (
+    "First, the main idea.",
+    "There is more to say.",
+    "Here is the next point.",
+    "It is worth adding this.",
+    "One more thing.",
+    "To go on:",
+    "Also:",
+)
 
 
 def talk(rng: random.Random) -> Turn:
@@ -156,5 +234,13 @@ def talk(rng: random.Random) -> Turn:
         ("Explain in detail how llmk works.", "Write a long text about llmk.", "Tell me everything about llmk.", "Write an essay about llmk.", "Explain LLM serving in detail.",
          "Give me a long explanation of llmk.", "Write several paragraphs about llmk.", "Explain llmk to a beginner in detail.", "Write a blog post about llmk.", "Tell me all you know about llmk and serving."),
     )  # fmt: skip
-    paragraphs = [rng.choice(INTENTS["llmk"][2])] + [f"{rng.choice(_LINKS)} {rng.choice(INTENTS[topic][2])}" for topic in topics if topic != "llmk"]
-    return Turn("stories", user, "\n\n".join(paragraphs), "A longer text. I go through the main ideas one by one.", Check("prose", 40))
+    paragraphs = [rng.choice(INTENTS["llmk"][2])] + [
+        f"{rng.choice(_LINKS)} {rng.choice(INTENTS[topic][2])}" for topic in topics if topic != "llmk"
+    ]
+    return Turn(
+        "stories",
+        user,
+        "\n\n".join(paragraphs),
+        "A longer text. I go through the main ideas one by one.",
+        Check("prose", 40),
+    )

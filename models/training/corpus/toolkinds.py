@@ -30,6 +30,7 @@ from .lexicon import (
     identifier,
     invented,
     sentence,
+    words,
 )
 
 Values = dict[str, Any]
@@ -98,29 +99,59 @@ def _sum(rng: random.Random) -> tuple[str, str]:
     """An expression and how it is said."""
     if rng.random() < 0.1:
         n = rng.randint(1, 9999)
-        form, words = rng.choice((("sqrt({n})", "the square root of {n}"), ("{n} ** 2", "{n} squared"), ("{n} ** 3", "{n} to the power of 3"), ("{n} / 2", "half of {n}")))
+        form, words = rng.choice(
+            (
+                ("sqrt({n})", "the square root of {n}"),
+                ("{n} ** 2", "{n} squared"),
+                ("{n} ** 3", "{n} to the power of 3"),
+                ("{n} / 2", "half of {n}"),
+            )
+        )
         return form.format(n=n), words.format(n=n)
     sign = rng.choice("+-*/")
     a, b = rng.randint(1, 9999), rng.randint(1, 999)
     expression = f"{a} {sign} {b}"
     if rng.random() < 0.25:
-        expression = rng.choice((f"({a} {sign} {b}) * {rng.randint(2, 99)}", f"{a} {sign} {b} + {rng.randint(1, 999)}", f"{a} ** 2", f"{a / 10} {sign} {b / 4}"))
+        expression = rng.choice(
+            (
+                f"({a} {sign} {b}) * {rng.randint(2, 99)}",
+                f"{a} {sign} {b} + {rng.randint(1, 999)}",
+                f"{a} ** 2",
+                f"{a / 10} {sign} {b / 4}",
+            )
+        )
     word = {"+": "plus", "-": "minus", "*": "times", "/": "divided by"}[sign]
-    return expression, expression.replace(sign, word) if expression.count(sign) == 1 and rng.random() < 0.3 else expression
+    return expression, expression.replace(sign, word) if expression.count(
+        sign
+    ) == 1 and rng.random() < 0.3 else expression
 
 
 def _weather(rng: random.Random, values: Values) -> Values:
     unit = values.get("unit") or rng.choice(("celsius", "fahrenheit", "celsius", "", ""))
     degrees = rng.randint(10, 100) if unit == "fahrenheit" else rng.randint(-12, 38)
-    shown = {"city": values["city"], "temperature": degrees, "condition": rng.choice(SKIES)} | ({"unit": unit} if unit else {})
+    shown = {"city": values["city"], "temperature": degrees, "condition": rng.choice(SKIES)} | (
+        {"unit": unit} if unit else {}
+    )
     return shown | {"degree": {"celsius": "°C", "fahrenheit": "°F", "": "degrees"}[unit]}
 
 
-SKIES = ("sunny", "cloudy", "rainy", "windy", "clear", "foggy", "snowy", "partly cloudy", "stormy", "overcast", "light rain")
+SKIES = (
+    "sunny",
+    "cloudy",
+    "rainy",
+    "windy",
+    "clear",
+    "foggy",
+    "snowy",
+    "partly cloudy",
+    "stormy",
+    "overcast",
+    "light rain",
+)
 ZONES = entries("""Europe/Paris, Europe/Berlin, Europe/London, America/New_York, America/Los_Angeles, Asia/Tokyo, Asia/Kolkata, UTC, Australia/Sydney,
 America/Chicago, Asia/Shanghai, Europe/Madrid, Africa/Cairo, America/Sao_Paulo, Europe/Rome""")
-CURRENCIES = tuple("USD EUR GBP JPY CHF CAD AUD CNY INR SEK NOK BRL".split())
-TICKERS = tuple("AAPL MSFT GOOG AMZN TSLA NVDA META IBM ORCL INTC AMD NFLX DIS KO SAP".split())
+CURRENCIES = words("USD EUR GBP JPY CHF CAD AUD CNY INR SEK NOK BRL")
+TICKERS = words("AAPL MSFT GOOG AMZN TSLA NVDA META IBM ORCL INTC AMD NFLX DIS KO SAP")
 UNIT = Param("unit", ("unit", "units", "temperature_unit", "scale", "format"), ("The temperature unit to use", "Unit of the temperature", "", "celsius or fahrenheit", "The unit to return the temperature in"), lambda rng: rng.choice(("celsius", "fahrenheit")), _enum("celsius", "fahrenheit"), (" in {v}", " Use {v}.", " (in {v})", " in degrees {v}", ", in {v} please"))  # fmt: skip
 
 KINDS: tuple[Kind, ...] = (
@@ -441,7 +472,9 @@ def said(value: Any) -> str:
 def _made_up_param(rng: random.Random, name: str) -> Param:
     """A parameter with an arbitrary name, type and value."""
     kind = rng.choice(("word", "integer", "number", "boolean", "enum", "words", "id"))
-    description = (rng.choice(("", f"The {name} to use", f"{name.capitalize()} of the {any_word(rng)}", f"Sets the {name}")),)
+    description = (
+        rng.choice(("", f"The {name} to use", f"{name.capitalize()} of the {any_word(rng)}", f"Sets the {name}")),
+    )
     if kind == "enum":
         choices = [any_word(rng) for _ in range(rng.randint(2, 4))]
         return Param(name, (name,), description, lambda rng: rng.choice(choices), _enum(*choices))
@@ -450,7 +483,10 @@ def _made_up_param(rng: random.Random, name: str) -> Param:
         "integer": (lambda rng: rng.randint(0, 999), INTEGER),
         "number": (lambda rng: round(rng.uniform(0, 99), 1), NUMBER),
         "boolean": (lambda rng: rng.random() < 0.5, {"type": "boolean"}),
-        "words": (lambda rng: [any_word(rng) for _ in range(rng.randint(1, 3))], {"type": "array", "items": {"type": "string"}}),
+        "words": (
+            lambda rng: [any_word(rng) for _ in range(rng.randint(1, 3))],
+            {"type": "array", "items": {"type": "string"}},
+        ),
         "id": (identifier, STRING),
     }
     make, schema = makers[kind]
@@ -467,14 +503,36 @@ def made_up(rng: random.Random) -> Kind:
     slots.pop("tool", None)
     for slot in slots:
         param = _made_up_param(rng, slot)
-        ways = (f" with {slot} {{v}}", f" and {slot} {{v}}", f", {slot} {{v}}", f" using {slot}={{v}}", f" The {slot} is {{v}}.", f" Set {slot} to {{v}}.")
+        ways = (
+            f" with {slot} {{v}}",
+            f" and {slot} {{v}}",
+            f", {slot} {{v}}",
+            f" using {slot}={{v}}",
+            f" The {slot} is {{v}}.",
+            f" Set {slot} to {{v}}.",
+        )
         params.append(Param(slot, param.names, param.descriptions, param.make, param.schema, ways))
     return Kind(
         (name,),
-        (f"{verb.capitalize()} the {noun}", f"{verb.capitalize()}s a {noun} and reports back", f"A tool to {verb} the {noun}", ""),
+        (
+            f"{verb.capitalize()} the {noun}",
+            f"{verb.capitalize()}s a {noun} and reports back",
+            f"A tool to {verb} the {noun}",
+            "",
+        ),
         tuple(params),
-        (f"Please {verb} the {noun}", f"{verb.capitalize()} the {noun}", f"Call {{tool}}", f"Use {{tool}}", f"Can you {verb} the {noun}", f"I want to {verb} the {noun}", f"Run {{tool}}"),
-        lambda rng, values: {any_word(rng): rng.choice((any_word(rng), rng.randint(0, 999), True)) for _ in range(rng.randint(1, 3))},
+        (
+            f"Please {verb} the {noun}",
+            f"{verb.capitalize()} the {noun}",
+            "Call {tool}",
+            "Use {tool}",
+            f"Can you {verb} the {noun}",
+            f"I want to {verb} the {noun}",
+            "Run {tool}",
+        ),
+        lambda rng, values: {
+            any_word(rng): rng.choice((any_word(rng), rng.randint(0, 999), True)) for _ in range(rng.randint(1, 3))
+        },
         (),
         f"to {verb} the {noun}",
     )

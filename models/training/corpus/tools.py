@@ -5,24 +5,44 @@ import random
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .core import Call, Check, Message, Tool, Turn, listing, phrase, say
 from .arithmetic import basic
+from .core import Call, Check, Message, Tool, Turn, listing, phrase, say
 from .geography import capital, city
-from .smalltalk import chat, fact, introduction, joke
-from .textops import count, echo, opposite
-from .unknown import unknown
+from .knowledge import fact
+from .rows import count
+from .smalltalk import chat, introduction, joke
+from .textops import echo
 from .toolkinds import KINDS, Kind, Values, made_up, said
+from .unknown import unknown
+from .wordlore import opposite
 
 REFUSALS = (
     "I am sorry, I have no tool for that, and I do not know the answer.",
     "None of my tools can do that. I am sorry that I cannot help here.",
     "I do not have a tool for that.",
 )
-UNIVERSAL = {"search", "define_word", "calculator", "add", "get_population", "get_weather", "get_local_time", "get_distance"}
+UNIVERSAL = {
+    "search",
+    "define_word",
+    "calculator",
+    "add",
+    "get_population",
+    "get_weather",
+    "get_local_time",
+    "get_distance",
+}
 """Names that mark kinds of tools to leave out where a question could be meant for them."""
 LISTABLE = ("city", "zone", "symbol", "word", "order", "name", "path")
 """Parameters whose values can be listed in one request."""
-FAILURES = ("not found", "service unavailable", "timeout", "permission denied", "invalid input", "rate limit reached", "unknown location")
+FAILURES = (
+    "not found",
+    "service unavailable",
+    "timeout",
+    "permission denied",
+    "invalid input",
+    "rate limit reached",
+    "unknown location",
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +62,11 @@ class Instance:
         order = [slots[name] for name in self.schema["function"]["parameters"]["properties"]]
         return Call(
             self.name,
-            {self.names[slot]: params[slot].shape(values[slot], self.descriptions[slot]) for slot in order if slot in values},
+            {
+                self.names[slot]: params[slot].shape(values[slot], self.descriptions[slot])
+                for slot in order
+                if slot in values
+            },
         )
 
 
@@ -74,7 +98,9 @@ def instance(rng: random.Random, kind: Kind) -> Instance:
     if len(params) > 1 and rng.random() < 0.2:
         params = [param for param in params if not param.said] or params
     for param in params:
-        name = next(name for name in sorted(param.names, key=lambda _: rng.random()) + [param.slot] if name not in properties)
+        name = next(
+            name for name in [*sorted(param.names, key=lambda _: rng.random()), param.slot] if name not in properties
+        )
         description = "" if plain else rng.choice(param.descriptions)
         names[param.slot], descriptions[param.slot] = name, description
         properties[name] = dict(param.schema) | ({"description": description} if description else {})
@@ -113,7 +139,11 @@ def toolbox(rng: random.Random, wanted: list[Instance], size: int) -> tuple[Tool
 def _values(rng: random.Random, tool: Instance) -> Values:
     """Said values by slot; optional parameters are there now and then."""
     chance = 0.75 if len(tool.kind.names) == 1 else 0.35
-    return {param.slot: param.make(rng) for param in tool.kind.params if param.slot in tool.names and (not param.said or rng.random() < chance)}
+    return {
+        param.slot: param.make(rng)
+        for param in tool.kind.params
+        if param.slot in tool.names and (not param.said or rng.random() < chance)
+    }
 
 
 def _shown(values: Values) -> dict[str, str]:
@@ -127,7 +157,11 @@ def request(rng: random.Random, tool: Instance, values: Values) -> str:
     for param in added:
         way = rng.choice(param.said).format(v=said(values[param.slot]))
         stop = text[-1] if text[-1:] in "?.!" else ""
-        text = (text if way[1:2].isupper() else text.rstrip("?.!")) + ("." if way[1:2].isupper() and not stop else "") + way
+        text = (
+            (text if way[1:2].isupper() else text.rstrip("?.!"))
+            + ("." if way[1:2].isupper() and not stop else "")
+            + way
+        )
         if way[-1] != "." and stop:
             text += stop
     if not added and text[-1:].isalnum() and rng.random() < 0.5:
@@ -141,8 +175,16 @@ def _purpose(tool: Instance, values: Values) -> str:
 
 def _call_thought(rng: random.Random, tool: Instance, values: Values) -> str:
     """Why the call is made, with its arguments named."""
-    arguments = "; ".join(f"{name} is {json.dumps(value, ensure_ascii=False)}" for name, value in tool.call(values).arguments.items())
-    return say(rng, ("The user wants {p}. The tool {t} fits: {a}.", "The tool {t} fits: {a}."), p=_purpose(tool, values), t=tool.name, a=arguments or "no arguments")
+    arguments = "; ".join(
+        f"{name} is {json.dumps(value, ensure_ascii=False)}" for name, value in tool.call(values).arguments.items()
+    )
+    return say(
+        rng,
+        ("The user wants {p}. The tool {t} fits: {a}.", "The tool {t} fits: {a}."),
+        p=_purpose(tool, values),
+        t=tool.name,
+        a=arguments or "no arguments",
+    )
 
 
 def _kind(rng: random.Random) -> Kind:
@@ -159,16 +201,33 @@ def single(rng: random.Random) -> Turn:
     call = tool.call(values)
     tools = toolbox(rng, [tool], rng.choice((1, 1, 2, 3, 4, 5)))
     user = request(rng, tool, values)
-    return Turn("tool_call", user, "", _call_thought(rng, tool, values), Check("calls", [call]), tools=tools, calls=(call,))
+    return Turn(
+        "tool_call", user, "", _call_thought(rng, tool, values), Check("calls", [call]), tools=tools, calls=(call,)
+    )
 
 
 def parallel(rng: random.Random) -> Turn:
     """Several calls at once: one tool for two or three things, or two tools."""
     if rng.random() < 0.65:
-        kind = KINDS[0] if rng.random() < 0.5 else rng.choice([kind for kind in KINDS if kind.params[0].slot in LISTABLE and all(param.said for param in kind.params[1:])])
+        kind = (
+            KINDS[0]
+            if rng.random() < 0.5
+            else rng.choice(
+                [
+                    kind
+                    for kind in KINDS
+                    if kind.params[0].slot in LISTABLE and all(param.said for param in kind.params[1:])
+                ]
+            )
+        )
         tool = instance(rng, kind)
         slot = kind.params[0].slot
-        row = [{slot: value} for value in {said(value): value for value in (kind.params[0].make(rng) for _ in range(rng.choice((2, 2, 3))))}.values()]
+        row = [
+            {slot: value}
+            for value in {
+                said(value): value for value in (kind.params[0].make(rng) for _ in range(rng.choice((2, 2, 3))))
+            }.values()
+        ]
         optional = [param for param in kind.params if param.said and param.slot in tool.names]
         extra = ""
         if optional and rng.random() < 0.3:
@@ -213,11 +272,18 @@ def _calls_message(calls: tuple[Call, ...], number_from: int = 0) -> Message:
 def _hidden(rng: random.Random, result: Values, new: list[str]) -> str:
     """A tool's result as the program returns it: JSON with more or less of it, or a plain line; ``new`` is what is asked for."""
     shown = {key: value for key, value in result.items() if key != "degree"}
-    if rng.random() < 0.15 and "city" in shown:
+    if rng.random() < 0.15 and "city" in shown and str(shown["city"]) not in new:
         del shown["city"]
     style = rng.random()
     if style < 0.2 and "temperature" in result:
-        forms = ("{temperature} {degree}, {condition}", "{condition}, {temperature} {degree}", "{temperature} {degree} and {condition}", "The weather is {condition} with a high of {temperature} {degree}.", "It is {condition} and {temperature} {degree} in {city}.", "{city}: {temperature} {degree}, {condition}")
+        forms = (
+            "{temperature} {degree}, {condition}",
+            "{condition}, {temperature} {degree}",
+            "{temperature} {degree} and {condition}",
+            "The weather is {condition} with a high of {temperature} {degree}.",
+            "It is {condition} and {temperature} {degree} in {city}.",
+            "{city}: {temperature} {degree}, {condition}",
+        )
         return rng.choice(forms).format(**result)
     if style < 0.3 and len(new) == 1:
         return str(new[0])
@@ -252,11 +318,17 @@ def _pipeline(rng: random.Random, several: bool) -> tuple[Instance, list[Values]
         tool = instance(rng, _kind(rng))
         values = _values(rng, tool)
         return tool, [values], request(rng, tool, values)
-    kind = rng.choice([kind for kind in KINDS if kind.params[0].slot in LISTABLE and all(param.said for param in kind.params[1:])])
+    kind = rng.choice(
+        [kind for kind in KINDS if kind.params[0].slot in LISTABLE and all(param.said for param in kind.params[1:])]
+    )
     tool = instance(rng, kind)
     slot = kind.params[0].slot
     row = [{slot: value} for value in dict.fromkeys(kind.params[0].make(rng) for _ in range(rng.choice((2, 2, 3))))]
-    return tool, row, phrase(rng, kind.requests, noise=0.6, tool=tool.name, **{slot: listing([each[slot] for each in row])})
+    return (
+        tool,
+        row,
+        phrase(rng, kind.requests, noise=0.6, tool=tool.name, **{slot: listing([each[slot] for each in row])}),
+    )
 
 
 def _answered(rng: random.Random, tool: Instance, row: list[Values]) -> tuple[list[Message], str, list[str]]:
@@ -264,8 +336,15 @@ def _answered(rng: random.Random, tool: Instance, row: list[Values]) -> tuple[li
     calls = tuple(tool.call(values) for values in row)
     reports = [_report(rng, tool, values) for values in row]
     messages = [_calls_message(calls)]
-    messages += [{"role": "tool", "tool_call_id": f"call_{at}", "name": tool.name, "content": text} for at, (text, _, _) in enumerate(reports)]
-    return messages, " ".join(dict.fromkeys(sentence for _, sentence, _ in reports)), [value for _, _, values in reports for value in values]
+    messages += [
+        {"role": "tool", "tool_call_id": f"call_{at}", "name": tool.name, "content": text}
+        for at, (text, _, _) in enumerate(reports)
+    ]
+    return (
+        messages,
+        " ".join(dict.fromkeys(sentence for _, sentence, _ in reports)),
+        [value for _, _, values in reports for value in values],
+    )
 
 
 def answer(rng: random.Random) -> Turn:
@@ -273,7 +352,14 @@ def answer(rng: random.Random) -> Turn:
     tool, row, user = _pipeline(rng, rng.random() < 0.3)
     messages, text, must = _answered(rng, tool, row)
     tools = toolbox(rng, [tool], rng.choice((1, 1, 2, 3)))
-    thought = say(rng, ("The tool has answered. I report it.", "I have the result and can answer now.", "The result is there. I tell the user."))
+    thought = say(
+        rng,
+        (
+            "The tool has answered. I report it.",
+            "I have the result and can answer now.",
+            "The result is there. I tell the user.",
+        ),
+    )
     return Turn("tool_answer", user, text, thought, Check("has", must), results=tuple(messages), tools=tools)
 
 
@@ -284,10 +370,28 @@ def again(rng: random.Random) -> Turn:
     history = ({"role": "user", "content": user}, *messages, {"role": "assistant", "content": text})
     kind = tool.kind
     wanted = [tool]
-    if kind.params and kind.params[0].slot == "city" and all(param.said for param in kind.params[1:]) and rng.random() < 0.7:
+    if (
+        kind.params
+        and kind.params[0].slot == "city"
+        and all(param.said for param in kind.params[1:])
+        and rng.random() < 0.7
+    ):
         values = {"city": kind.params[0].make(rng)}
         values |= {slot: value for slot, value in row[0].items() if slot != "city"}
-        follow = phrase(rng, ("And in {c}?", "And {c}?", "What about {c}?", "How about {c}?", "Now for {c}.", "The same for {c}.", "and in {c}"), noise=0.5, c=values["city"])
+        follow = phrase(
+            rng,
+            (
+                "And in {c}?",
+                "And {c}?",
+                "What about {c}?",
+                "How about {c}?",
+                "Now for {c}.",
+                "The same for {c}.",
+                "and in {c}",
+            ),
+            noise=0.5,
+            c=values["city"],
+        )
     else:
         if rng.random() < 0.5:
             other = instance(rng, _kind(rng))
@@ -297,7 +401,16 @@ def again(rng: random.Random) -> Turn:
         follow = request(rng, wanted[-1], values)
     call = wanted[-1].call(values)
     tools = toolbox(rng, wanted, len(wanted) + rng.choice((0, 0, 1)))
-    return Turn("tool_call", follow, "", _call_thought(rng, wanted[-1], values), Check("calls", [call]), history=history, tools=tools, calls=(call,))
+    return Turn(
+        "tool_call",
+        follow,
+        "",
+        _call_thought(rng, wanted[-1], values),
+        Check("calls", [call]),
+        history=history,
+        tools=tools,
+        calls=(call,),
+    )
 
 
 def research(rng: random.Random) -> Turn:
@@ -307,29 +420,66 @@ def research(rng: random.Random) -> Turn:
     values: Values = {"query": question.rstrip("?.! ")}
     call = tool.call(values)
     tools = toolbox(rng, [tool], rng.choice((1, 1, 2, 3)))
-    return Turn("tool_call", question, "", f"I do not know this. {_call_thought(rng, tool, values)}", Check("calls", [call]), tools=tools, calls=(call,), key=f"research {question}")
+    return Turn(
+        "tool_call",
+        question,
+        "",
+        f"I do not know this. {_call_thought(rng, tool, values)}",
+        Check("calls", [call]),
+        tools=tools,
+        calls=(call,),
+        key=f"research {question}",
+    )
 
 
 def no_fit(rng: random.Random) -> Turn:
     """Tools are there, but the request is for something else."""
     kind = rng.random()
     if kind < 0.55:
-        turn = rng.choice((chat, chat, joke, introduction, fact, capital, capital, basic, opposite, echo, count, city))(rng)
-        kinds = [kind for kind in KINDS if not UNIVERSAL & set(kind.names)]
-        tools = tuple({each.name: each for each in (instance(rng, rng.choice(kinds)) for _ in range(rng.choice((1, 1, 2, 3))))}.values())
-        return replace(turn, category="tool_none", tools=tuple(tool.schema for tool in tools), thought=f"No tool is needed. {turn.thought}")
+        task = rng.choice((chat, chat, chat, joke, introduction, fact, capital, basic, opposite, echo, count, city))
+        turn = task(rng)
+        kinds = [kind for kind in KINDS if task in (chat, joke, introduction) or not UNIVERSAL & set(kind.names)]
+        tools = tuple(
+            {
+                each.name: each for each in (instance(rng, rng.choice(kinds)) for _ in range(rng.choice((1, 1, 2, 3))))
+            }.values()
+        )
+        return replace(
+            turn,
+            category="tool_none",
+            tools=tuple(tool.schema for tool in tools),
+            thought=f"No tool is needed. {turn.thought}",
+        )
     tool = instance(rng, rng.choice(KINDS))
     values = _values(rng, tool)
     if kind < 0.75 and tool.kind.vague:
-        missing = [param for param in tool.kind.params if not param.said][0]
+        missing = next(param for param in tool.kind.params if not param.said)
         name = tool.names[missing.slot]
-        text = say(rng, ("Please tell me the {n}.", "Which {n} do you mean?", "I need the {n} for that. What is it?"), n=name.replace("_", " "))
-        return Turn("tool_none", phrase(rng, tool.kind.vague, noise=0.7), text, f"The tool {tool.name} needs {name}, which is missing. I ask for it.", Check("has", [name.replace("_", " ")]), tools=toolbox(rng, [tool], rng.choice((1, 1, 2))))
+        text = say(
+            rng,
+            ("Please tell me the {n}.", "Which {n} do you mean?", "I need the {n} for that. What is it?"),
+            n=name.replace("_", " "),
+        )
+        return Turn(
+            "tool_none",
+            phrase(rng, tool.kind.vague, noise=0.7),
+            text,
+            f"The tool {tool.name} needs {name}, which is missing. I ask for it.",
+            Check("has", [name.replace("_", " ")]),
+            tools=toolbox(rng, [tool], rng.choice((1, 1, 2))),
+        )
     boxed = [schema for schema in toolbox(rng, [tool], rng.choice((2, 3, 4))) if schema is not tool.schema]
     boxed = [schema for schema in boxed if not _general(schema)]
     if not boxed:
         return no_fit(rng)
-    return Turn("tool_none", request(rng, tool, values), rng.choice(REFUSALS), f"The user wants {_purpose(tool, values)}. No tool here fits that.", Check("unknown"), tools=tuple(boxed))
+    return Turn(
+        "tool_none",
+        request(rng, tool, values),
+        rng.choice(REFUSALS),
+        f"The user wants {_purpose(tool, values)}. No tool here fits that.",
+        Check("unknown"),
+        tools=tuple(boxed),
+    )
 
 
 def _general(schema: Tool) -> bool:

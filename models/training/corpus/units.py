@@ -3,8 +3,8 @@
 import random
 from dataclasses import dataclass
 
-from .arithmetic import divide_steps, multiply_parts, multiply_steps
 from .core import Check, Turn, number, phrase, say
+from .working import divide_steps, multiply_parts, multiply_steps
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,13 @@ def _unit(name: str, *others: str) -> Unit:
 
 
 KM, MILES = _unit("kilometres", "km", "kilometers"), _unit("miles", "mi", "mile")
-M, CM, MM, FT, INCH = _unit("metres", "m", "meters"), _unit("centimetres", "cm", "centimeters"), _unit("millimetres", "mm"), _unit("feet", "ft"), _unit("inches", "in", "inch")
+M, CM, MM, FT, INCH = (
+    _unit("metres", "m", "meters"),
+    _unit("centimetres", "cm", "centimeters"),
+    _unit("millimetres", "mm"),
+    _unit("feet", "ft"),
+    _unit("inches", "in", "inch"),
+)
 KG, G, LB = _unit("kilograms", "kg", "kilos"), _unit("grams", "g"), _unit("pounds", "lb", "lbs")
 TONNE = _unit("tonnes", "tons")
 HOURS, MINUTES, SECONDS = _unit("hours", "h", "hrs"), _unit("minutes", "min", "mins"), _unit("seconds", "s", "sec")
@@ -28,7 +34,10 @@ DAYS, WEEKS, YEARS, MONTHS = _unit("days"), _unit("weeks"), _unit("years"), _uni
 LITRES, ML = _unit("litres", "l", "liters"), _unit("millilitres", "ml")
 YARDS, DOZEN, PIECES = _unit("yards", "yd"), _unit("dozen"), _unit("pieces")
 GB, MB = _unit("gigabytes", "GB"), _unit("megabytes", "MB")
-CELSIUS, FAHRENHEIT = Unit("°C", ("°C", "C", "celsius", "degrees Celsius", "degrees celsius")), Unit("°F", ("°F", "F", "fahrenheit", "degrees Fahrenheit", "degrees fahrenheit"))
+CELSIUS, FAHRENHEIT = (
+    Unit("°C", ("°C", "C", "celsius", "degrees Celsius", "degrees celsius")),
+    Unit("°F", ("°F", "F", "fahrenheit", "degrees Fahrenheit", "degrees fahrenheit")),
+)
 KELVIN = Unit("K", ("K", "kelvin", "Kelvin"))
 
 MULTIPLY: tuple[tuple[Unit, Unit, int], ...] = (
@@ -61,7 +70,15 @@ def _unit_for(value: str, unit: Unit) -> str:
 
 
 def _turn(
-    rng: random.Random, source: Unit, target: Unit, value: str, result: str, rule: str, steps: str, about: bool, shown: str = ""
+    rng: random.Random,
+    source: Unit,
+    target: Unit,
+    value: str,
+    result: str,
+    rule: str,
+    steps: str,
+    about: bool,
+    shown: str = "",
 ) -> Turn:
     """A conversion; ``steps`` is the working of the thought, ``shown`` the shorter one of an answer without thinking."""
     verb = "is about" if about else "is"
@@ -86,7 +103,11 @@ def exact(rng: random.Random) -> Turn:
     rule = f"One of the {big.name} has {factor} {small.name}."
     if rng.random() < 0.55:
         result = str(amount * factor)
-        return _turn(rng, big, small, str(amount), result, rule, f"{amount} × {factor} = {result}.", False)
+        hard = factor in (3600, 24) and amount > 9
+        parts = " + ".join(str(product) for _, product in multiply_parts(factor, amount))
+        shown = f"{amount} × {factor} = {parts} = {result}." if hard and "+" in parts else ""
+        steps = multiply_steps(factor, amount) if hard else f"{amount} × {factor} = {result}."
+        return _turn(rng, big, small, str(amount), result, rule, steps, False, shown)
     if factor in (10, 100, 1000) and rng.random() < 0.4:
         value = str(rng.randint(1, 40) * factor // 20 or factor)
         result = number(int(value) / factor)
@@ -100,7 +121,9 @@ def exact(rng: random.Random) -> Turn:
 def scaled(rng: random.Random) -> Turn:
     """Conversions by a rounded factor with two decimals."""
     source, target, hundredths = rng.choice(SCALED)
-    amount = rng.choice((rng.randint(1, 20), rng.choice((10, 20, 25, 30, 40, 50, 60, 70, 75, 80, 90, 100)), rng.randint(1, 120)))
+    amount = rng.choice(
+        (rng.randint(1, 20), rng.choice((10, 20, 25, 30, 40, 50, 60, 70, 75, 80, 90, 100)), rng.randint(1, 120))
+    )
     rate = number(hundredths / 100)
     result = number(amount * hundredths / 100)
     rule = f"One unit of {source.name} is about {rate} {target.name}."
@@ -119,10 +142,21 @@ def temperature(rng: random.Random) -> Turn:
         if rng.random() < 0.6:
             degrees -= degrees % 5
         double = degrees * 2
-        tenth = number(double / 10)
-        less, result = number(double - double / 10), number(degrees * 9 / 5 + 32)
-        steps = f"{degrees} × 2 = {double}; a tenth of that is {tenth}; {double} - {tenth} = {less}; {less} + 32 = {result}."
-        return _turn(rng, CELSIUS, FAHRENHEIT, str(degrees), result, "Fahrenheit is Celsius times 1.8 plus 32.", steps, False, steps)
+        result = number(degrees * 9 / 5 + 32)
+        size = [number(abs(each)) for each in (double, double / 10, double - double / 10)]
+        sign = "-" if degrees < 0 else ""
+        steps = f"{degrees} × 2 = {double}; a tenth less: {size[0]} - {size[1]} = {size[2]}, so {sign}{size[2]}; {sign}{size[2]} + 32 = {result}."
+        return _turn(
+            rng,
+            CELSIUS,
+            FAHRENHEIT,
+            str(degrees),
+            result,
+            "Fahrenheit is Celsius times 1.8 plus 32.",
+            steps,
+            False,
+            steps,
+        )
     if kind == "fc":
         value = degrees // 5 * 9 + 32 if rng.random() < 0.5 else degrees
         less = value - 32
@@ -135,8 +169,36 @@ def temperature(rng: random.Random) -> Turn:
         start = f"{value} - 32 = {less}; {less} × 5 = {less * 5}"
         steps = f"{start}; {divide_steps(times, 9)[:-1]}{rounded}: {result}."
         shown = f"{start}; {less * 5} / 9 is {'about ' if about else ''}{result}."
-        return _turn(rng, FAHRENHEIT, CELSIUS, str(value), result, "Celsius is Fahrenheit minus 32, times 5 / 9.", steps, about, shown)
+        return _turn(
+            rng,
+            FAHRENHEIT,
+            CELSIUS,
+            str(value),
+            result,
+            "Celsius is Fahrenheit minus 32, times 5 / 9.",
+            steps,
+            about,
+            shown,
+        )
     if kind == "ck":
-        return _turn(rng, CELSIUS, KELVIN, str(degrees), str(degrees + 273), "Kelvin is Celsius plus 273.", f"{degrees} + 273 = {degrees + 273}.", False)
+        return _turn(
+            rng,
+            CELSIUS,
+            KELVIN,
+            str(degrees),
+            str(degrees + 273),
+            "Kelvin is Celsius plus 273.",
+            f"{degrees} + 273 = {degrees + 273}.",
+            False,
+        )
     value = degrees + 273
-    return _turn(rng, KELVIN, CELSIUS, str(value), str(degrees), "Celsius is Kelvin minus 273.", f"{value} - 273 = {degrees}.", False)
+    return _turn(
+        rng,
+        KELVIN,
+        CELSIUS,
+        str(value),
+        str(degrees),
+        "Celsius is Kelvin minus 273.",
+        f"{value} - 273 = {degrees}.",
+        False,
+    )

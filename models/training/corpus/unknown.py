@@ -5,7 +5,20 @@ import random
 from .arithmetic import plural
 from .core import Check, Turn, article, phrase, say
 from .geography import COUNTRIES
-from .lexicon import ABSTRACT, ADJECTIVES, COMPANIES, JOBS, NOUNS, PEOPLE, TOPICS, VERBS, WORKS, any_city, any_name, any_word
+from .lexicon import (
+    ABSTRACT,
+    ADJECTIVES,
+    COMPANIES,
+    JOBS,
+    NOUNS,
+    PEOPLE,
+    TOPICS,
+    VERBS,
+    WORKS,
+    any_city,
+    any_name,
+    any_word,
+)
 
 _ABOUT: tuple[tuple[tuple[str, ...], str], ...] = (
     (("Explain {t}.", "Explain {t} to me.", "What is {t}?", "Tell me about {t}.", "How does {t} work?", "Summarize {t}.", "Give me an overview of {t}.", "What do you know about {t}?", "Write an essay about {t}.", "Why is {t} important?", "Describe {t} in detail.", "What are the main ideas of {t}?", "Teach me {t}.", "Who discovered {t}?", "Can you explain {t} in simple terms?", "Write a paragraph about {t}."), "{t}"),
@@ -29,10 +42,65 @@ _ABOUT: tuple[tuple[tuple[str, ...], str], ...] = (
 _SUPERLATIVES = (
     "oldest", "newest", "fastest", "slowest", "largest", "smallest", "tallest", "best", "worst", "cheapest", "most expensive", "strongest", "heaviest", "first", "last",
 )  # fmt: skip
-_GAMES = ("the World Cup", "the world cup", "the election", "the Olympic Games", "the Super Bowl", "the war", "the race", "the championship", "the tour", "the lottery")
-_ROLES = ("president", "king", "queen", "mayor", "CEO", "prime minister", "owner", "captain", "coach", "leader", "founder")
-_FIRMS = ("Apple", "Google", "Microsoft", "Amazon", "Tesla", "Toyota", "Nvidia", "IBM", "Sony", "BMW", "Netflix", "Intel", "OpenAI", "NASA", "the bank", "the school")
-_DEEDS = ("invented", "discovered", "built", "wrote", "painted", "found", "made", "killed", "owns", "designed", "stole", "bought", "named", "composed")
+_GAMES = (
+    "the World Cup",
+    "the world cup",
+    "the election",
+    "the Olympic Games",
+    "the Super Bowl",
+    "the war",
+    "the race",
+    "the championship",
+    "the tour",
+    "the lottery",
+)
+_ROLES = (
+    "president",
+    "king",
+    "queen",
+    "mayor",
+    "CEO",
+    "prime minister",
+    "owner",
+    "captain",
+    "coach",
+    "leader",
+    "founder",
+)
+_FIRMS = (
+    "Apple",
+    "Google",
+    "Microsoft",
+    "Amazon",
+    "Tesla",
+    "Toyota",
+    "Nvidia",
+    "IBM",
+    "Sony",
+    "BMW",
+    "Netflix",
+    "Intel",
+    "OpenAI",
+    "NASA",
+    "the bank",
+    "the school",
+)
+_DEEDS = (
+    "invented",
+    "discovered",
+    "built",
+    "wrote",
+    "painted",
+    "found",
+    "made",
+    "killed",
+    "owns",
+    "designed",
+    "stole",
+    "bought",
+    "named",
+    "composed",
+)
 _ANSWERS = (
     "I am sorry, I do not know much about {x}. I am a very small model.",
     "I do not know about {x}. I am only a very small demo model; a larger model can help you.",

@@ -8,6 +8,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from typing import NoReturn
 
 COMMANDS = {
     "serve": "serve a model through an OpenAI-compatible API",
@@ -19,6 +20,33 @@ COMMANDS = {
     "config": "show the configuration and who set each value",
 }
 """Every subcommand, by the module of ``llmk.cli`` that has it, and its line of help."""
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses arguments in two lines: what is wrong, and what was perhaps meant, rather than every option there is."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends with exit code 2."""
+        self.exit(2, f"{self.prog}: {message}\n  hint: {self._hint(message)}\n")
+
+    def _hint(self, message: str) -> str:
+        from difflib import get_close_matches
+
+        close = get_close_matches(self._unknown_option(message), self._options(), n=1)
+        return f"did you mean {close[0]}?" if close else f"{self.prog} --help lists what there is"
+
+    def _options(self) -> list[str]:
+        """Options of this parser and of the command in use."""
+        actions = list(self._actions)
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                actions += [inner for parser in action.choices.values() for inner in parser._actions]
+        return [option for action in actions for option in action.option_strings]
+
+    @staticmethod
+    def _unknown_option(message: str) -> str:
+        _, found, unknown = message.partition("unrecognized arguments: ")
+        return unknown.split()[0].partition("=")[0].replace("_", "-") if found else ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,9 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str]) -> int:
     wanted = next((argument for argument in arguments if not argument.startswith("-")), "")
-    parser = argparse.ArgumentParser(
-        prog="llmk", description="Serves large language models, from plugins.", allow_abbrev=False
-    )
+    parser = Parser(prog="llmk", description="Serves large language models, from plugins.", allow_abbrev=False)
     parser.add_argument("--version", action="store_true", help="print the version and stop")
     parser.add_argument("--debug", action="store_true", help="show tracebacks of errors")
     subparsers = parser.add_subparsers(metavar="COMMAND", dest="command")

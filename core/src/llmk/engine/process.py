@@ -98,7 +98,8 @@ class ProcessClient(LoopClient):
         process = self._process
         if process is None or process.returncode is not None:
             return
-        self._send(Close())
+        if not self._sent(Close()) and process.stdin is not None:
+            process.stdin.close()  # reaches a process too that does not listen yet, or no longer
         try:
             await asyncio.wait_for(process.wait(), CLOSE_SECONDS)
         except TimeoutError:
@@ -118,7 +119,16 @@ class ProcessClient(LoopClient):
         self._die(EngineDead(f"the engine's process {_ending(code)}", hint="its own messages are on stderr"))
 
     def _send(self, command: Command) -> None:
-        zmq.Socket.send(self._sender, self._encoder.encode(command))
+        # What a process on its way out does not take in is no loss: _watch ends every request with the cause.
+        self._sent(command)
+
+    def _sent(self, command: Command) -> bool:
+        """Hands a command over without waiting; whether anybody is connected to take it."""
+        try:
+            zmq.Socket.send(self._sender, self._encoder.encode(command), zmq.NOBLOCK)
+        except zmq.Again:
+            return False
+        return True
 
     def _bind(self, kind: int) -> zmq.asyncio.Socket:
         socket = self._context.socket(kind)

@@ -31,8 +31,13 @@ def choose_platform(registry: Registry, config: Config, host: Host | None = None
     probed = probe_platforms(registry, host)
     if on:
         return _known_machine(probed, on)
+    use = config.platform.use
+    if use and not any(use in (p.spec.name, p.spec.id) for p, _ in probed):
+        installed = ", ".join(p.spec.id for p, _ in probed) or "none"
+        hint = f"installed: {installed}; perhaps: pip install llmk-backends-{use}"
+        raise SelectionError(f"platform {use!r} is asked for, and no installed wheel brings it", hint=hint)
     claims = [(p, probe.verdict) for p, probe in probed]
-    rules = config.select.model.model_copy(update={"use": config.platform.use, "prefer": (), "avoid": ()})
+    rules = config.select.model.model_copy(update={"use": use, "prefer": (), "avoid": ()})
     chosen, _ = elect("[platform]", rules, claims, rank=lambda spec: spec.rank)
     facts = next((probe.facts for p, probe in probed if p is chosen), None)
     if chosen is None or facts is None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmk.api import Event, ParserContext, ReasoningParser, TextDelta, ToolParser
+from llmk.api import Event, ParserContext, ReasoningDelta, ReasoningParser, TextDelta, ToolParser
 from llmk.kernel.loader import load_object
 from llmk.kernel.parsers import choose_parser
 from llmk.serve.errors import ParserFailed
@@ -68,6 +68,7 @@ class Chain:
 
     def __init__(self, kinds: Sequence[ParserKind], context: ParserContext) -> None:
         self.split: Sequence[Event] = ()
+        self._trim = Trim()
         self._stages: list[tuple[str, Parser]] = []
         for kind in kinds:
             with _guard(kind.id):
@@ -82,7 +83,7 @@ class Chain:
                 events = _through(parser, events)
             if at == 0:
                 self.split = events
-        return events
+        return list(self._trim(events))
 
     def finish(self) -> list[Event]:
         """What was held back, now that the text has ended. Raises :class:`ParserFailed`."""
@@ -90,7 +91,40 @@ class Chain:
         for id, parser in self._stages:
             with _guard(id):
                 events = [*_through(parser, events), *parser.finish()]
-        return events
+        return list(self._trim(events))
+
+
+class Trim:
+    """Drops the blank space that surrounds a block of thinking: it belongs neither to the thought nor to the answer.
+
+    An answer without thinking passes as it is. Of a thought's end, only blank space is held back.
+    """
+
+    def __init__(self) -> None:
+        self._inside = False
+        self._held = ""
+        self._after = False
+
+    def __call__(self, events: Iterable[Event]) -> Iterator[Event]:
+        """What is left of the next events."""
+        for event in events:
+            if isinstance(event, ReasoningDelta):
+                text = self._held + event.text if self._inside else event.text.lstrip()
+                kept = text.rstrip()
+                self._inside |= bool(kept)
+                self._held = text[len(kept) :]
+                self._after = True
+                if kept:
+                    yield ReasoningDelta(kept)
+                continue
+            self._inside, self._held = False, ""
+            if self._after and isinstance(event, TextDelta):
+                text = event.text.lstrip()
+                self._after = not text
+                if text:
+                    yield TextDelta(text)
+            else:
+                yield event
 
 
 def _through(parser: Parser, events: Iterable[Event]) -> list[Event]:
