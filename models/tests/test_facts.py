@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from llmk.api import Checkpoint, CheckpointError
-from llmk_models import specs
-from llmk_models.dense_facts import DenseShape, describe
+from llmk_models import gemma2_facts, mixtral_facts, qwen3_moe_facts, specs
+from llmk_models.decoder_facts import DecoderShape
+from llmk_models.dense_facts import describe, shape_of
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -24,8 +25,8 @@ LLAMA: dict[str, Any] = {
 }
 
 
-def shape(**overrides: Any) -> DenseShape:
-    return DenseShape.of(Checkpoint(Path("/c"), {**LLAMA, **overrides}))
+def shape(**overrides: Any) -> DecoderShape:
+    return shape_of(Checkpoint(Path("/c"), {**LLAMA, **overrides}))
 
 
 def test_silent_keys_have_the_defaults_of_transformers() -> None:
@@ -47,6 +48,99 @@ def test_silent_keys_have_the_defaults_of_transformers() -> None:
         assert ours.rope == config.rope_parameters
         assert ours.windows == (getattr(config, "sliding_window", None),) * 4
         assert ours.tied == config.tie_word_embeddings
+
+
+def test_silent_keys_of_sparse_families_have_the_defaults_of_transformers() -> None:
+    from transformers import MixtralConfig, Qwen3MoeConfig
+
+    silent = {key: value for key, value in LLAMA.items() if key != "architectures"}
+    for config_class, module in ((MixtralConfig, mixtral_facts), (Qwen3MoeConfig, qwen3_moe_facts)):
+        config: Any = config_class(**silent)
+        ours = module.shape_of(Checkpoint(Path("/c"), silent))
+        decoder, experts = ours.decoder, ours.experts
+        assert decoder.num_kv_heads == config.num_key_value_heads
+        assert decoder.norm_eps == config.rms_norm_eps
+        assert decoder.rope == config.rope_parameters
+        assert decoder.windows == (config.sliding_window,) * 4
+        assert decoder.tied == config.tie_word_embeddings
+        assert experts.num_experts == config.num_local_experts
+        assert experts.top_k == config.num_experts_per_tok
+        assert experts.renormalize == getattr(config, "norm_topk_prob", True)
+        assert experts.intermediate_size == getattr(config, "moe_intermediate_size", config.intermediate_size)
+        assert ours.sparse == (True,) * 4
+
+
+def test_silent_keys_of_gemma2_have_the_defaults_of_transformers() -> None:
+    from transformers import Gemma2Config
+
+    silent = {key: value for key, value in LLAMA.items() if key != "architectures"}
+    config = Gemma2Config(**silent)
+    ours = gemma2_facts.shape_of(Checkpoint(Path("/c"), silent))
+    decoder = ours.decoder
+    assert decoder.num_kv_heads == config.num_key_value_heads
+    assert decoder.head_dim == config.head_dim
+    assert decoder.norm_eps == config.rms_norm_eps
+    assert decoder.rope == config.rope_parameters
+    assert decoder.windows == (config.sliding_window, None) * 2
+    assert decoder.tied == config.tie_word_embeddings
+    assert decoder.softcap == config.attn_logit_softcapping
+    assert decoder.scale == config.query_pre_attn_scalar**-0.5
+    assert ours.logit_softcap == config.final_logit_softcapping
+
+
+def test_gemma2_has_two_attention_sites_with_cap_and_scale() -> None:
+    facts = gemma2_facts.describe(Checkpoint(Path("/c"), {**LLAMA, "query_pre_attn_scalar": 64, "sliding_window": 32}))
+    assert [(f.site, f.num_layers, f.sliding_window, f.softcap, f.scale) for f in facts.attention] == [
+        ("sliding_attention", 2, 32, 50.0, 0.125),
+        ("attention", 2, None, 50.0, 0.125),
+    ]
+    uncapped = gemma2_facts.describe(Checkpoint(Path("/c"), {**LLAMA, "final_logit_softcapping": None}))
+    assert {op.site for op in facts.ops} - {op.site for op in uncapped.ops} == {"softcap"}
+
+
+def test_published_models_have_their_published_sizes() -> None:
+    common = {"max_position_embeddings": 32768, "num_attention_heads": 32}
+    mixtral_8x7b = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "vocab_size": 32000}
+    qwen3_30b_a3b = {
+        "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 48, "vocab_size": 151936, "head_dim": 128,
+        "num_experts": 128, "moe_intermediate_size": 768,
+    }  # fmt: skip
+    gemma_2_2b = {
+        "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "vocab_size": 256000,
+        "num_attention_heads": 8,
+    }  # fmt: skip
+    for module, config, size in (
+        (mixtral_facts, mixtral_8x7b, 46_702_792_704),
+        (qwen3_moe_facts, qwen3_30b_a3b, 30_532_122_624),
+        (gemma2_facts, gemma_2_2b, 2_614_341_888),
+    ):
+        assert module.describe(Checkpoint(Path("/c"), common | config)).num_parameters == size
+
+
+def test_gemma2_that_looks_ahead_is_refused() -> None:
+    with pytest.raises(CheckpointError, match="use_bidirectional_attention"):
+        gemma2_facts.describe(Checkpoint(Path("/c"), {**LLAMA, "use_bidirectional_attention": True}))
+
+
+@pytest.mark.parametrize(
+    ("config", "sparse", "sites"),
+    [
+        ({}, (True, True, True, True), {"moe.router"}),
+        ({"mlp_only_layers": [0, 3]}, (False, True, True, False), {"moe.router", "gate_up", "down"}),
+        ({"decoder_sparse_step": 2}, (False, True, False, True), {"moe.router", "gate_up", "down"}),
+        ({"decoder_sparse_step": 2, "mlp_only_layers": [1]}, (False,) * 3 + (True,), {"moe.router", "gate_up", "down"}),
+        ({"num_experts": 0}, (False, False, False, False), {"gate_up", "down"}),
+    ],
+)
+def test_which_layers_are_sparse(config: dict[str, Any], sparse: tuple[bool, ...], sites: set[str]) -> None:
+    """Sites that no layer has are not asked for, and routers are never quantized."""
+    checkpoint = Checkpoint(Path("/c"), {**LLAMA, **config})
+    assert qwen3_moe_facts.shape_of(checkpoint).sparse == sparse
+    facts = qwen3_moe_facts.describe(checkpoint)
+    assert {linear.site for linear in facts.linear} == {"qkv", "out", "lm_head"} | sites
+    assert [moe.count for moe in facts.moe] == ([sum(sparse)] if any(sparse) else [])
+    assert {linear.count for linear in facts.linear if linear.site in ("gate_up", "down")} <= {sparse.count(False)}
+    assert {linear.site for linear in facts.linear if not linear.quantizable} <= {"lm_head", "moe.router"}
 
 
 def test_old_and_new_rope_spelling_agree() -> None:
@@ -117,12 +211,15 @@ def test_another_activation_is_refused_with_a_way_out() -> None:
 
 
 @pytest.mark.hook("llmk_models")
-def test_registers_both_families() -> None:
-    by_id = {spec.id: spec for spec in specs.llmk_models()}
-    assert set(by_id["models.dense"].architectures) == {
-        f"{name}ForCausalLM" for name in ("Llama", "Mistral", "Qwen2", "Qwen3")
+def test_registers_all_families() -> None:
+    architectures = {spec.id: set(spec.architectures) for spec in specs.llmk_models()}
+    assert architectures == {
+        "models.dense": {f"{name}ForCausalLM" for name in ("Llama", "Mistral", "Qwen2", "Qwen3")},
+        "models.gemma2": {"Gemma2ForCausalLM"},
+        "models.mixtral": {"MixtralForCausalLM"},
+        "models.qwen3_moe": {"Qwen3MoeForCausalLM"},
+        "models.transformers": {"*"},
     }
-    assert by_id["models.transformers"].architectures == ("*",)
 
 
 @pytest.mark.hook("llmk_demo_checkpoint")
@@ -138,9 +235,14 @@ def test_describing_needs_no_torch(tmp_path: Path) -> None:
 import json, sys
 from pathlib import Path
 from llmk.api import Checkpoint
-import llmk_models.specs, llmk_models.dense_facts as dense, llmk_models.transformers_facts as other
+from importlib import import_module
+import llmk_models.specs, llmk_models.transformers_facts as other
 config = json.loads(sys.argv[1])
-dense.describe(Checkpoint(Path("/c"), config))
+for spec in llmk_models.specs.llmk_models():
+    architecture = spec.architectures[0]
+    if architecture != "*":
+        describe = import_module(spec.describe.partition(":")[0]).describe
+        describe(Checkpoint(Path("/c"), {**config, "architectures": [architecture]}))
 other.describe(Checkpoint(Path("/c"), {**config, "architectures": ["OtherForCausalLM"]}))
 assert "torch" not in sys.modules and "transformers" not in sys.modules
 """

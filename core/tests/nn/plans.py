@@ -11,6 +11,7 @@ from torch import Tensor
 
 from llmk.api import Choice, LinearQuery, Piece, Plan, PlatformFacts
 from llmk.nn import Build
+from llmk.reference.moe import fused_moe
 
 PLATFORM = PlatformFacts(name="here", arch="any", device_type="cpu")
 ALWAYS = (0, 1 << 31)
@@ -86,6 +87,27 @@ def make_linear_twice(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., 
     return lambda x, weight, bias: 2 * parts["linear"](x, weight, bias)
 
 
+def moe(x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], **options: Any) -> Tensor:
+    """The reference's mixture of experts."""
+    return fused_moe(x, router_logits, weights, **options)
+
+
+def moe_zero(x: Tensor, router_logits: Tensor, weights: Any, **options: Any) -> Tensor:
+    """Zeros, to tell that it was the kernel."""
+    return torch.zeros_like(x)
+
+
+def moe_transposed(x: Tensor, router_logits: Tensor, weights: tuple[Tensor, Tensor], **options: Any) -> Tensor:
+    """The same with weights that :func:`transpose_experts` prepared."""
+    gate_up, down = (weight.transpose(1, 2) for weight in weights)
+    return fused_moe(x, router_logits, {"gate_up": gate_up, "down": down}, **options)
+
+
+def transpose_experts(parameters: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """``gate_up`` as ``[E, H, 2 * I]``, ``down`` as ``[E, I, H]``."""
+    return parameters["gate_up"].transpose(1, 2).contiguous(), parameters["down"].transpose(1, 2).contiguous()
+
+
 def linear_says_few(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Ones, to tell that it was the kernel for few rows."""
     return linear(x, weight, bias) + 1
@@ -94,6 +116,27 @@ def linear_says_few(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def linear_says_many(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Twos, to tell that it was the kernel for many rows."""
     return linear(x, weight, bias) + 2
+
+
+def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """``x * weight + eps``, to tell weights apart."""
+    return x * weight + eps
+
+
+def sandwich(x: Tensor, residual: Tensor, post: Tensor, pre: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """:func:`norm` before and after the sum."""
+    total = residual + norm(x, post, eps)
+    return norm(total, pre, eps), total
+
+
+def embed_scaled(ids: Tensor, weight: Tensor, scale: float) -> Tensor:
+    """Rows of ``weight``, scaled."""
+    return scale * weight[ids]
+
+
+def clip(x: Tensor, cap: float) -> Tensor:
+    """``x`` between ``-cap`` and ``cap``."""
+    return x.clamp(-cap, cap)
 
 
 def embed(ids: Tensor, weight: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from plans import Build, build, choice, piece
 
-from llmk.nn import Embedding, Linear, LMHead
+from llmk.nn import Embedding, Linear, LMHead, SandwichNorm
 from llmk.nn.tensor_file import StoredTensor
 
 SIZES = (6, 2, 2)
@@ -112,6 +112,43 @@ def test_a_tied_head_multiplies_by_the_embedding(kernel: tuple[str, str]) -> Non
     assert logits.dtype == torch.float32
     torch.testing.assert_close(logits, (hidden @ weight.t()).float())
     assert torch.equal(table(torch.tensor([6, 0])), weight[[6, 0]])
+
+
+def test_a_scaled_table_and_a_capped_head() -> None:
+    made = build(
+        choice("op", "scaled_embedding", piece("embed_scaled")),
+        choice("op", "softcap", piece("clip")),
+        choice("linear", "lm_head", piece("linear"), in_features=4, out_features=7),
+    )
+    table = Embedding(made, "embed", 7, 4, site="scaled_embedding", scale=3.0)
+    head = LMHead(made, "head", 4, 7, tied_to=table, softcap=0.5)
+    weight = torch.randn(7, 4)
+    table.parameters[0].load((0,), weight)
+    table.finish()
+    assert torch.equal(table(torch.tensor([6])), 3 * weight[[6]])
+    hidden = torch.randn(2, 4)
+    torch.testing.assert_close(head(hidden), (hidden @ weight.t()).clamp(-0.5, 0.5))
+
+
+def test_a_sandwich_norm_takes_over_from_the_block_before() -> None:
+    made = build(
+        choice("op", "sandwich_norm_plus_one", piece("sandwich")), choice("op", "rms_norm_plus_one", piece("norm"))
+    )
+    first = SandwichNorm(made, None, "layers.0.input_norm", 3, 0.25)
+    later = SandwichNorm(made, "layers.0.post_norm", "layers.1.input_norm", 3, 0.25)
+    values = {name: torch.randn(3) for name in ("layers.0.input_norm", "layers.0.post_norm", "layers.1.input_norm")}
+    for layer in (first, later):
+        for parameter in layer.parameters:
+            (name,) = parameter.names
+            parameter.load((0,), values[name.removesuffix(".weight")])
+        layer.finish()
+    x, residual = torch.randn(2, 3), torch.randn(2, 3)
+    normed, kept = first(x, None)
+    torch.testing.assert_close(normed, x * values["layers.0.input_norm"] + 0.25)
+    assert torch.equal(kept, x)
+    normed, kept = later(x, residual)
+    torch.testing.assert_close(kept, residual + x * values["layers.0.post_norm"] + 0.25)
+    torch.testing.assert_close(normed, kept * values["layers.1.input_norm"] + 0.25)
 
 
 def test_the_head_chooses_by_its_own_rows() -> None:

@@ -7,9 +7,17 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from transformers.models.gemma2.modeling_gemma2 import Gemma2TextScaledWordEmbedding
 
-from llmk.reference.activations import ACTIVATIONS, make_gate_up_silu, silu_and_mul
-from llmk.reference.embedding import embedding
+from llmk.reference.activations import (
+    ACTIVATIONS,
+    gelu_tanh_and_mul,
+    make_gate_up_gelu_tanh,
+    make_gate_up_silu,
+    silu_and_mul,
+    softcap,
+)
+from llmk.reference.embedding import embedding, make_scaled_embedding
 from llmk.reference.linear import linear, linear_dequantized
 from llmk.reference.quantize import quantize_int8_channel
 from llmk.reference.quantized_weight import prepare_int8_channel
@@ -41,12 +49,14 @@ def test_gated_activations(name: str, shape: tuple[int, ...], dtype: torch.dtype
     assert float((out.double() - expected).norm() / expected.norm()) < BOUND[dtype]
 
 
-def test_gate_up_silu_is_the_product_and_then_the_activation() -> None:
+@pytest.mark.parametrize("name", ["silu", "gelu_tanh"])
+def test_gate_up_is_the_product_and_then_the_activation(name: str) -> None:
     torch.manual_seed(0)
     x, weight, bias = torch.randn(3, 10), torch.randn(16, 10), torch.randn(16)
-    op = make_gate_up_silu({"linear": linear, "silu_and_mul": silu_and_mul})
+    make = {"silu": make_gate_up_silu, "gelu_tanh": make_gate_up_gelu_tanh}[name]
+    op = make({"linear": linear, "silu_and_mul": silu_and_mul, "gelu_tanh_and_mul": gelu_tanh_and_mul})
     both = x.double() @ weight.double().T + bias.double()
-    expected = FORMULAS["silu"](both[:, :8]) * both[:, 8:]
+    expected = FORMULAS[name](both[:, :8]) * both[:, 8:]
     torch.testing.assert_close(op(x, weight, bias).double(), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -63,3 +73,18 @@ def test_embedding() -> None:
     weight = torch.randn(11, 6).to(torch.bfloat16)
     ids = torch.tensor([10, 0, 3, 3])
     assert torch.equal(embedding(ids, weight), torch.stack([weight[i] for i in ids.tolist()]))
+
+
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+def test_scaled_embedding_is_that_of_transformers(dtype: torch.dtype) -> None:
+    """The scale is rounded to the table's dtype before it multiplies: 55.4256 is 55.5 in bfloat16."""
+    weight, ids = torch.randn(11, 6).to(dtype), torch.tensor([10, 0, 3, 3])
+    theirs = Gemma2TextScaledWordEmbedding(11, 6, 0, embed_scale=3072**0.5).to(dtype)
+    theirs.weight.data = weight
+    op = make_scaled_embedding({"embedding": embedding})
+    assert torch.equal(op(ids, weight, 3072**0.5), theirs(ids))
+
+
+def test_softcap_bounds_and_leaves_small_values_alone() -> None:
+    out = softcap(torch.tensor([-1e6, -0.01, 0.0, 30.0, 1e6]), 30.0)
+    torch.testing.assert_close(out, torch.tensor([-30.0, -0.01, 0.0, 30 * math.tanh(1), 30.0]))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
@@ -44,8 +42,10 @@ def test_agrees_with_all_experts_on_all_tokens(
     x, logits = torch.randn(tokens, 20).to(dtype), torch.randn(tokens, experts)
     gate_up, down = torch.randn(experts, 26, 20).to(dtype) / 4, torch.randn(experts, 20, 13).to(dtype) / 4
     biases = (torch.randn(experts, 26).to(dtype), torch.randn(experts, 20).to(dtype)) if biased else None
-    given: dict[str, Any] = {} if biases is None else {"gate_up_bias": biases[0], "down_bias": biases[1]}
-    out = fused_moe(x, logits, gate_up, down, top_k=top_k, renormalize=True, scaling=1.5, **given)
+    weights = {"gate_up": gate_up, "down": down}
+    if biases is not None:
+        weights |= {"gate_up_bias": biases[0], "down_bias": biases[1]}
+    out = fused_moe(x, logits, weights, top_k=top_k, renormalize=True, scaling=1.5)
     probabilities = torch.softmax(logits.double(), -1)
     best = probabilities.sort(dim=-1, descending=True).values[:, top_k - 1, None]
     shares = torch.where(probabilities >= best, probabilities, 0)
@@ -69,8 +69,7 @@ def test_agrees_with_transformers(renormalize: bool) -> None:
         out = fused_moe(
             x,
             x @ block.gate.weight.T,
-            block.experts.gate_up_proj,
-            block.experts.down_proj,
+            {"gate_up": block.experts.gate_up_proj, "down": block.experts.down_proj},
             top_k=2,
             renormalize=renormalize,
         )
@@ -93,9 +92,9 @@ def test_an_unknown_scoring_is_refused() -> None:
 def test_rows_agree_alone_and_in_a_batch() -> None:
     torch.manual_seed(0)
     x, logits = torch.randn(9, 20), torch.randn(9, 5)
-    gate_up, down = torch.randn(5, 26, 20), torch.randn(5, 20, 13)
-    together = fused_moe(x, logits, gate_up, down, top_k=2, renormalize=True)
+    weights = {"gate_up": torch.randn(5, 26, 20), "down": torch.randn(5, 20, 13)}
+    together = fused_moe(x, logits, weights, top_k=2, renormalize=True)
     for row in range(9):
         one = slice(row, row + 1)
-        alone = fused_moe(x[one], logits[one], gate_up, down, top_k=2, renormalize=True)
+        alone = fused_moe(x[one], logits[one], weights, top_k=2, renormalize=True)
         assert error(alone, together[one]) < 1e-6

@@ -7,7 +7,13 @@ import torch
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
-from llmk.reference.norms import make_add_rms_norm, rms_norm, rms_norm_plus_one
+from llmk.reference.norms import (
+    make_add_rms_norm,
+    make_add_rms_norm_plus_one,
+    make_sandwich_norm_plus_one,
+    rms_norm,
+    rms_norm_plus_one,
+)
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 BOUND = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 6e-3}
@@ -53,6 +59,22 @@ def test_add_rms_norm(dtype: torch.dtype) -> None:
     normed, total = make_add_rms_norm({"rms_norm": rms_norm})(x, residual, weight, 1e-6)
     assert torch.equal(total, x + residual)
     assert torch.equal(normed, rms_norm(x + residual, weight, 1e-6))
+    assert torch.equal(x, kept[0])
+    assert torch.equal(residual, kept[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_sandwich_norm_plus_one(dtype: torch.dtype) -> None:
+    """As Gemma 2 has it, step by step."""
+    torch.manual_seed(0)
+    x, residual = torch.randn(4, 40).to(dtype), torch.randn(4, 40).to(dtype)
+    post, pre = torch.randn(40).to(dtype), torch.randn(40).to(dtype)
+    kept = x.clone(), residual.clone()
+    add_norm = make_add_rms_norm_plus_one({"rms_norm_plus_one": rms_norm_plus_one})
+    op = make_sandwich_norm_plus_one({"rms_norm_plus_one": rms_norm_plus_one, "add_rms_norm_plus_one": add_norm})
+    normed, total = op(x, residual, post, pre, 1e-6)
+    assert torch.equal(total, residual + rms_norm_plus_one(x, post, 1e-6))
+    assert torch.equal(normed, rms_norm_plus_one(total, pre, 1e-6))
     assert torch.equal(x, kept[0])
     assert torch.equal(residual, kept[1])
 

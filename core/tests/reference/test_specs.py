@@ -60,6 +60,11 @@ def test_ops_are_all_there() -> None:
         "gelu_and_mul",
         "gelu_tanh_and_mul",
         "gate_up_silu",
+        "gate_up_gelu_tanh",
+        "softcap",
+        "add_rms_norm_plus_one",
+        "sandwich_norm_plus_one",
+        "scaled_embedding",
         "embedding",
         "apply_penalties",
         "apply_bias",
@@ -78,7 +83,7 @@ def test_ops_are_all_there() -> None:
 def test_parts_are_ops_or_the_sites_own_kernels() -> None:
     ops = {spec.op for spec in SPECS if spec.kind == "op"}
     composites = [spec for spec in SPECS if spec.parts]
-    assert len(composites) == 3
+    assert len(composites) == 7
     for spec in composites:
         assert set(spec.parts) <= ops | {"attention.write", "linear"}
 
@@ -97,14 +102,16 @@ def test_one_linear_kernel_serves_each_format(weight_format: str) -> None:
     assert (reason.code, reason.wanted) == ("weight_format", weight_format)
 
 
-def test_moe_says_which_activations_and_formats_it_lacks() -> None:
+def test_moe_says_which_activations_scorings_and_formats_it_lacks() -> None:
     facts: dict[str, Any] = {"num_experts": 4, "top_k": 2, "hidden_size": 8, "intermediate_size": 8}
     spec = next(spec for spec in SPECS if spec.kind == "moe")
     assert spec.supports(MoEQuery(platform=FACTS, site="moe", dtype="float32", **facts))
-    query = MoEQuery(platform=FACTS, site="moe", dtype="float32", activation="relu", weight_format="mxfp4", **facts)
-    assert [reason.code for reason in spec.supports(query).reasons] == ["weight_format", "activation"]
+    lacking = {"activation": "relu", "scoring": "tanh", "weight_format": "mxfp4"}
+    query = MoEQuery(platform=FACTS, site="moe", dtype="float32", **lacking, **facts)
+    assert [reason.code for reason in spec.supports(query).reasons] == ["weight_format", "activation", "scoring"]
 
 
-def test_declared_activations_are_those_that_exist() -> None:
+def test_declared_activations_and_scorings_are_those_that_exist() -> None:
+    assert set(specs._SCORINGS) == set(import_module("llmk.reference.moe")._SCORING)
     activations = import_module("llmk.reference.activations").ACTIVATIONS
     assert set(specs._ACTIVATIONS) == set(activations)

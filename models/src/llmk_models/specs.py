@@ -20,13 +20,10 @@ def llmk_demo_checkpoint() -> str | None:
 def llmk_models() -> list[ModelSpec]:
     """The native families, and the backend that serves whatever ``transformers`` knows."""
     return [
-        ModelSpec(
-            id="models.dense",
-            architectures=tuple(FAMILIES),
-            implementation="llmk_models.dense:DenseModel",
-            describe="llmk_models.dense_facts:describe",
-            summary="Llama, Mistral, Qwen2 and Qwen3 decoders",
-        ),
+        _native("dense", "DenseModel", tuple(FAMILIES), "Llama, Mistral, Qwen2 and Qwen3 decoders"),
+        _native("mixtral", "MixtralModel", ("MixtralForCausalLM",), "Mixtral: experts in every layer"),
+        _native("gemma2", "Gemma2Model", ("Gemma2ForCausalLM",), "Gemma 2: soft caps, alternating windows"),
+        _native("qwen3_moe", "Qwen3MoEModel", ("Qwen3MoeForCausalLM",), "Qwen3-MoE: experts in most layers"),
         ModelSpec(
             id="models.transformers",
             architectures=("*",),
@@ -35,3 +32,13 @@ def llmk_models() -> list[ModelSpec]:
             summary="decoders of the transformers library, by its own modules on llmk's paged cache",
         ),
     ]
+
+
+def _native(module: str, model: str, architectures: tuple[str, ...], summary: str) -> ModelSpec:
+    return ModelSpec(
+        id=f"models.{module}",
+        architectures=architectures,
+        implementation=f"llmk_models.{module}:{model}",
+        describe=f"llmk_models.{module}_facts:describe",
+        summary=summary,
+    )

@@ -43,15 +43,24 @@ class LinearFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoEFacts:
-    """A mixture-of-experts site."""
+    """A mixture-of-experts site: ``count`` blocks whose router and experts look alike."""
 
     site: str
     num_experts: int
     top_k: int
     hidden_size: int
     intermediate_size: int
+    """Of one expert."""
     activation: str = "silu"
     count: int = 1
+    renormalize: bool = True
+    """Whether the weights of the chosen experts are divided by their sum."""
+    scoring: str = "softmax"
+    """How the router's logits become scores: ``"softmax"`` over all experts, or ``"sigmoid"`` of each."""
+    scaling: float = 1.0
+    """Multiplies the weights at the end."""
+    bias: bool = False
+    """Whether the experts' products have biases."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,8 @@ class LinearQuery(Query):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoEQuery(Query):
-    """A mixture of experts, from router output to the weighted sum."""
+    """A mixture of experts, from router output to the weighted sum; the fields are those of
+    :class:`~llmk.api.facts.MoEFacts`."""
 
     kind: ClassVar[str] = "moe"
 
@@ -70,6 +71,10 @@ class MoEQuery(Query):
     hidden_size: int
     intermediate_size: int
     activation: str = "silu"
+    renormalize: bool = True
+    scoring: str = "softmax"
+    scaling: float = 1.0
+    bias: bool = False
     weight_format: str = "plain"
 
 

@@ -75,7 +75,9 @@ class KernelSpec(_Checked):
     - attention: a class that follows :class:`~llmk.api.attention.AttentionBackend`;
     - linear: ``f(x, weight, bias) -> y``, ``x`` ``[tokens, in_features]``; ``weight`` is what ``prepare`` made of the
       parameters, where there is one;
-    - moe: ``f(x, router_logits, weights, ...)``, see ``llmk.reference.moe``;
+    - moe: ``f(x, router_logits, weights, *, top_k, ...)``, see ``llmk.reference.moe``; ``weights`` is what ``prepare``
+      made of the parameters ``gate_up``, ``down`` and what else there is, where there is one, and those as they are
+      where there is none;
     - op: the function that ``llmk.reference`` documents under the op's name.
 
     An op with ``parts`` is composite: its implementation is a factory that takes a mapping of part name to bound

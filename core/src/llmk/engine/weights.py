@@ -138,11 +138,10 @@ def _check(
 
 
 def _check_one(tensor: StoredTensor, target: _Target) -> None:
-    expected = target.parameter.shape(target.shards)
-    if tensor.shape != expected and not (tensor.shape == () and expected == (1,)):
+    if not target.parameter.fits(target.shards, tensor.shape):
         raise CheckpointError(
-            f"tensor {tensor.name!r} in {tensor.file} has shape {list(tensor.shape)}, not {list(expected)}"
-            " as config.json says",
+            f"tensor {tensor.name!r} in {tensor.file} has shape {list(tensor.shape)}, not "
+            f"{list(target.parameter.shape(target.shards))} as config.json says",
             hint="check that config.json belongs to these weights",
         )
     wanted, found = target.parameter.dtype, STORED_DTYPES.get(tensor.dtype)

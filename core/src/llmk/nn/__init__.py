@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from llmk.nn.attention import Attention
-    from llmk.nn.build import AttentionSwitch, Build, LinearKernel, Switch
+    from llmk.nn.build import AttentionSwitch, Build, Switch, WeightKernel
     from llmk.nn.context import StepContext
     from llmk.nn.embedding import Embedding, LMHead
     from llmk.nn.layer import Layer, Parameter
     from llmk.nn.linear import Linear
     from llmk.nn.mlp import GatedMLP
     from llmk.nn.model import Model, SelfLoading
-    from llmk.nn.norm import AddRMSNorm, RMSNorm
+    from llmk.nn.moe import MoE
+    from llmk.nn.norm import AddRMSNorm, RMSNorm, SandwichNorm
 
 _LAZY = {
     "AddRMSNorm": "norm",
@@ -28,13 +29,15 @@ _LAZY = {
     "LMHead": "embedding",
     "Layer": "layer",
     "Linear": "linear",
-    "LinearKernel": "build",
+    "MoE": "moe",
     "Model": "model",
     "Parameter": "layer",
     "RMSNorm": "norm",
+    "SandwichNorm": "norm",
     "SelfLoading": "model",
     "StepContext": "context",
     "Switch": "build",
+    "WeightKernel": "build",
 }
 
 __all__ = [
@@ -47,13 +50,15 @@ __all__ = [
     "LMHead",
     "Layer",
     "Linear",
-    "LinearKernel",
+    "MoE",
     "Model",
     "Parameter",
     "RMSNorm",
+    "SandwichNorm",
     "SelfLoading",
     "StepContext",
     "Switch",
+    "WeightKernel",
 ]
 
 

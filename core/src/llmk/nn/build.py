@@ -27,9 +27,9 @@ class Switch:
         self._pieces = tuple(pieces)
         self.current = pieces[0][2]
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: Any, **options: Any) -> Any:
         """Calls the current kernel."""
-        return self.current(*args)
+        return self.current(*args, **options)
 
     def select(self, num_tokens: int) -> tuple[int, int]:
         """Makes the kernel for ``num_tokens`` current; returns the range of counts for which it stays so."""
@@ -70,10 +70,10 @@ class AttentionSwitch(Switch):
 
 
 @dataclass(frozen=True, slots=True)
-class LinearKernel:
-    """What a linear site binds: ``run(x, weight, bias)``, and ``prepare(parameters)``, which makes its weight."""
+class WeightKernel:
+    """What a linear or MoE site binds: the kernel, and ``prepare(parameters)``, which makes its weights."""
 
-    run: Callable[[Tensor, Any, Tensor | None], Tensor]
+    run: Callable[..., Tensor]
     prepare: Callable[[dict[str, Tensor]], Any]
     weight_format: str
 
@@ -98,7 +98,7 @@ class Build:
         self.layers: list[Layer] = []
         self._load_object = load_object
         self._kernels: dict[tuple[str, ...], Callable[..., Any]] = {}
-        self._linear: dict[tuple[str, bool], LinearKernel] = {}
+        self._weighted: dict[tuple[str, str, bool], WeightKernel] = {}
         self._attention: dict[str, AttentionBackend] = {}
         self._switches: list[Switch] = []
         self._band = _EVERY
@@ -123,15 +123,23 @@ class Build:
             self._kernels[key] = self._bind(self.plan.choice(kind, site), given)
         return self._kernels[key]
 
-    def linear(self, site: str, *, rows: bool = False) -> LinearKernel:
+    def linear(self, site: str, *, rows: bool = False) -> WeightKernel:
         """The kernel of a linear site. With ``rows`` its switch, where it is one, is the caller's alone to flip."""
-        if (site, rows) not in self._linear:
-            choice = self.plan.choice("linear", site)
+        return self._with_weights("linear", site, rows, _plain_weight)
+
+    def moe(self, site: str) -> WeightKernel:
+        """The kernel of a mixture-of-experts site."""
+        return self._with_weights("moe", site, False, dict)
+
+    def _with_weights(self, kind: str, site: str, rows: bool, plain: Callable[..., Any]) -> WeightKernel:
+        if (kind, site, rows) not in self._weighted:
+            choice = self.plan.choice(kind, site)
             run = self._bind(choice, {}, register=not rows)
             first = choice.pieces[0]
-            prepare = self._load(first, first.prepare) if first.prepare else _plain_weight
-            self._linear[site, rows] = LinearKernel(run, prepare, getattr(choice.query, "weight_format", "plain"))
-        return self._linear[site, rows]
+            prepare = self._load(first, first.prepare) if first.prepare else plain
+            weight_format = getattr(choice.query, "weight_format", "plain")
+            self._weighted[kind, site, rows] = WeightKernel(run, prepare, weight_format)
+        return self._weighted[kind, site, rows]
 
     def attention(self, site: str) -> AttentionBackend:
         """The backend of an attention site."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -15,7 +16,12 @@ if TYPE_CHECKING:
 
 
 class Embedding(Layer):
-    """A table of rows by token id. ``also_named`` are the checkpoint's other names for it, such as a tied head's."""
+    """A table of rows by token id.
+
+    Args:
+        also_named: the checkpoint's other names for it, such as a tied head's.
+        scale: multiplies the rows, by the op ``scaled_embedding``; ``None``: they stay as they are.
+    """
 
     weight: Tensor
 
@@ -28,8 +34,10 @@ class Embedding(Layer):
         *,
         site: str = "embedding",
         also_named: Sequence[str] = (),
+        scale: float | None = None,
     ) -> None:
         self._op: Callable[..., Tensor] = build.kernel("op", site)
+        self._scale = () if scale is None else (scale,)
         self._weight = Parameter(
             build, [f"{prefix}.weight"], [vocab_size], (hidden_size,), others=dict.fromkeys(also_named, (0,))
         )
@@ -43,7 +51,7 @@ class Embedding(Layer):
 
     def __call__(self, token_ids: Tensor) -> Tensor:
         """int64 ``[tokens]`` to ``[tokens, hidden]``."""
-        return self._op(token_ids, self.weight)
+        return self._op(token_ids, self.weight, *self._scale)
 
 
 class LMHead(Layer):
@@ -51,6 +59,7 @@ class LMHead(Layer):
 
     Args:
         tied_to: the embedding whose table this head multiplies by; it then owns no parameter.
+        softcap: bounds the logits, by the op ``softcap``; ``None``: they stay as they are.
     """
 
     weight: Any
@@ -66,7 +75,9 @@ class LMHead(Layer):
         site: str = "lm_head",
         bias: bool = False,
         tied_to: Embedding | None = None,
+        softcap: float | None = None,
     ) -> None:
+        self._cap = None if softcap is None else partial(build.kernel("op", "softcap"), cap=softcap)
         self._kernel = build.linear(site, rows=True)
         self._switch = self._kernel.run if isinstance(self._kernel.run, Switch) else None
         if tied_to:
@@ -91,4 +102,5 @@ class LMHead(Layer):
         """``[rows, hidden]`` to float32 ``[rows, vocab]``."""
         if self._switch:
             self._switch.select(hidden.shape[0])
-        return self._kernel.run(hidden, self.weight, self.bias).float()
+        logits = self._kernel.run(hidden, self.weight, self.bias).float()
+        return logits if self._cap is None else self._cap(logits)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
@@ -43,6 +44,8 @@ class Parameter:
         columns: the remaining dimensions.
         others: further names under which the checkpoint may store a run of shards, such as the already packed tensor.
         dummy_std: standard deviation of dummy values; ``None``: ones.
+        stacks: where given, the parameter is ``[stacks, sum(rows) / stacks, *columns]``, and so may be a tensor that
+            holds several of these.
     """
 
     def __init__(
@@ -55,12 +58,15 @@ class Parameter:
         others: Mapping[str, tuple[int, ...]] | None = None,
         dtype: torch.dtype | None = None,
         dummy_std: float | None = 0.02,
+        stacks: int = 0,
     ) -> None:
         self.names = tuple(names)
         self.targets: dict[str, tuple[int, ...]] = {name: (i,) for i, name in enumerate(names)} | dict(others or {})
         self.dtype = dtype or build.dtype
         self._device = build.device
         self._rows = tuple(rows)
+        self._starts = (0, *accumulate(rows))
+        self._stacks = stacks
         self._columns = tuple(columns)
         self._dummy_std = dummy_std
         self._loaded: set[int] = set()
@@ -80,11 +86,18 @@ class Parameter:
         """The shape of the tensor that holds ``shards``, which follow one another."""
         return (sum(self._rows[i] for i in shards), *self._columns)
 
+    def fits(self, shards: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+        """Whether a tensor of ``shape`` can hold ``shards``."""
+        expected = self.shape(shards)
+        if self._stacks and len(shape) > len(expected):
+            rows = self._starts[-1] // self._stacks
+            return shape == (expected[0] // rows, rows, *self._columns)
+        return shape == expected or (shape == () and expected == (1,))
+
     def load(self, shards: tuple[int, ...], tensor: Tensor) -> None:
         """Copies ``tensor`` to where ``shards`` lie, in the parameter's own dtype and on its device."""
-        start = sum(self._rows[: shards[0]])
         shape = self.shape(shards)
-        self._storage().narrow(0, start, shape[0]).copy_(tensor.view(shape))
+        self._storage().narrow(0, self._starts[shards[0]], shape[0]).copy_(tensor.reshape(shape))
         self._loaded.update(shards)
 
     def fill(self, seed: int) -> None:
@@ -101,11 +114,12 @@ class Parameter:
     def take(self) -> Tensor:
         """The complete tensor, which the parameter lets go of."""
         value, self._value = self._storage(), None
-        return value
+        return value.view(self._stacks, -1, *self._columns) if self._stacks else value
 
     def _storage(self) -> Tensor:
         if self._value is None:
-            self._value = torch.empty(self.shape(tuple(range(len(self._rows)))), dtype=self.dtype, device=self._device)
+            shape = (self._starts[-1], *self._columns)
+            self._value = torch.empty(shape, dtype=self.dtype, device=self._device)
         return self._value
 
 

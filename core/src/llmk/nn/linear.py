@@ -22,6 +22,7 @@ class Linear(Layer):
         sizes: output features of each part.
         parts: names of the projections that are packed into this one (``("q_proj", "k_proj", "v_proj")``), empty where
             nothing is packed. The checkpoint may store the packed one itself instead.
+        also_named: the checkpoint's other names for the whole layer.
 
     Attributes:
         weight: what the kernel's ``prepare`` made of the parameters; any type.
@@ -41,6 +42,7 @@ class Linear(Layer):
         site: str,
         parts: Sequence[str] = (),
         bias: bool = False,
+        also_named: Sequence[str] = (),
     ) -> None:
         kernel = build.linear(site)
         self._build = build
@@ -50,6 +52,7 @@ class Linear(Layer):
         self._prefix = prefix
         parent = prefix.rpartition(".")[0]
         self._prefixes = [f"{parent}.{part}" if parent else part for part in parts] or [prefix]
+        self._whole = (*([prefix] if parts else []), *also_named)
         self._named = {"weight": self._parameter("weight", sizes, (in_features,))}
         if bias:
             self._named["bias"] = self._parameter("bias", sizes, ())
@@ -81,8 +84,7 @@ class Linear(Layer):
         self.parameters = tuple(self._named.values())
 
     def _parameter(self, name: str, rows: Sequence[int], columns: Sequence[int]) -> Parameter:
-        packed = self._prefixes != [self._prefix]
-        others = {f"{self._prefix}.{name}": tuple(range(len(self._prefixes)))} if packed else {}
+        others = {f"{whole}.{name}": tuple(range(len(self._prefixes))) for whole in self._whole}
         return Parameter(self._build, [f"{prefix}.{name}" for prefix in self._prefixes], rows, columns, others=others)
 
     def finish(self) -> None:

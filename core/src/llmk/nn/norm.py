@@ -64,3 +64,41 @@ class AddRMSNorm(Layer):
         if residual is None:
             return self._norm(x, self.weight, self._eps), x
         return self._add_norm(x, residual, self.weight, self._eps)
+
+
+class SandwichNorm(Layer):
+    """Norms what a block made, adds the residual, and norms the sum for the next block: one op of two weights.
+
+    Args:
+        post: the checkpoint's name of the norm after the block; ``None`` before the first block.
+        pre: that of the norm before the next one.
+    """
+
+    def __init__(
+        self,
+        build: Build,
+        post: str | None,
+        pre: str,
+        size: int,
+        eps: float,
+        *,
+        site: str = "sandwich_norm_plus_one",
+        first_site: str = "rms_norm_plus_one",
+    ) -> None:
+        self._sandwich: Callable[..., tuple[Tensor, Tensor]] = build.kernel("op", site)
+        self._norm: Callable[..., Tensor] = build.kernel("op", first_site)
+        self._eps = eps
+        names = [pre] if post is None else [post, pre]
+        super().__init__(build, [Parameter(build, [f"{name}.weight"], [size], dummy_std=None) for name in names])
+
+    def finish(self) -> None:
+        self._weights = [parameter.take() for parameter in self.parameters]
+
+    def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Returns the normed sum, and the sum itself as the next residual; all ``[..., size]``.
+
+        Where there is no residual yet (``None``), hence no block before, ``x`` is the sum.
+        """
+        if residual is None:
+            return self._norm(x, *self._weights, self._eps), x
+        return self._sandwich(x, residual, *self._weights, self._eps)

@@ -1,10 +1,11 @@
-"""Gated activations, and the product that feeds them."""
+"""Gated activations, the product that feeds them, and the soft cap."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -39,11 +40,28 @@ ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 def make_gate_up_silu(parts: Mapping[str, Callable[..., Tensor]]) -> Callable[[Tensor, Any, Tensor | None], Tensor]:
     """Builds ``gate_up_silu`` from the site's linear kernel (part ``linear``) and ``silu_and_mul``."""
-    linear, activate = parts["linear"], parts["silu_and_mul"]
+    return _gate_up(parts["linear"], parts["silu_and_mul"])
 
-    def gate_up_silu(x: Tensor, weight: Any, bias: Tensor | None) -> Tensor:
-        """``silu_and_mul(linear(x, weight, bias))``: ``[tokens, H]`` to ``[tokens, I]``; ``weight`` is what the linear
+
+def make_gate_up_gelu_tanh(
+    parts: Mapping[str, Callable[..., Tensor]],
+) -> Callable[[Tensor, Any, Tensor | None], Tensor]:
+    """Builds ``gate_up_gelu_tanh``, which is ``gate_up_silu`` with the part ``gelu_tanh_and_mul``."""
+    return _gate_up(parts["linear"], parts["gelu_tanh_and_mul"])
+
+
+def softcap(x: Tensor, cap: float) -> Tensor:
+    """``cap * tanh(x / cap)``, which lies between ``-cap`` and ``cap``; any shape, in ``x``'s dtype (Gemma 2,
+    arXiv:2408.00118)."""
+    return cap * torch.tanh(x / cap)
+
+
+def _gate_up(
+    linear: Callable[..., Tensor], activate: Callable[..., Tensor]
+) -> Callable[[Tensor, Any, Tensor | None], Tensor]:
+    def gate_up(x: Tensor, weight: Any, bias: Tensor | None) -> Tensor:
+        """``activate(linear(x, weight, bias))``: ``[tokens, H]`` to ``[tokens, I]``; ``weight`` is what the linear
         kernel prepared."""
         return activate(linear(x, weight, bias))
 
-    return gate_up_silu
+    return gate_up

@@ -19,8 +19,7 @@ _SCORING: Mapping[str, Callable[[Tensor], Tensor]] = {
 def fused_moe(
     x: Tensor,
     router_logits: Tensor,
-    w_gate_up: Tensor,
-    w_down: Tensor,
+    weights: Mapping[str, Tensor],
     *,
     top_k: int,
     renormalize: bool,
@@ -28,25 +27,23 @@ def fused_moe(
     scoring: str = "softmax",
     selection_bias: Tensor | None = None,
     scaling: float = 1.0,
-    gate_up_bias: Tensor | None = None,
-    down_bias: Tensor | None = None,
 ) -> Tensor:
-    """Sends every token through its ``top_k`` experts and adds up what they give, weighted.
+    """Sends every token through its ``top_k`` experts and adds up what they give, weighted. ``x`` stays as it is.
 
     Reads back once per call how many tokens each expert got, so experts that nobody chose cost nothing.
 
     Args:
         x: ``[T, H]``.
         router_logits: ``[T, E]``.
-        w_gate_up: ``[E, 2 * I, H]``, gate rows before up rows; ``gate_up_bias`` ``[E, 2 * I]``.
-        w_down: ``[E, H, I]``; ``down_bias`` ``[E, H]``.
+        weights: ``gate_up`` ``[E, 2 * I, H]``, gate rows before up rows, and ``down`` ``[E, H, I]``; where the experts
+            have biases, ``gate_up_bias`` ``[E, 2 * I]`` and ``down_bias`` ``[E, H]``.
         renormalize, scoring, selection_bias, scaling: as in :func:`route`.
         activation: a name in :data:`llmk.reference.activations.ACTIVATIONS`.
 
     Returns:
         ``[T, H]`` in ``x``'s dtype; the weighted sum is float32.
     """
-    weights, experts = route(
+    shares, experts = route(
         router_logits,
         top_k,
         renormalize=renormalize,
@@ -57,16 +54,18 @@ def fused_moe(
     activate = ACTIVATIONS[activation]
     order = experts.flatten().argsort(stable=True)
     tokens = order // top_k
-    shares = weights.flatten()[order]
-    counts = torch.bincount(experts.flatten(), minlength=w_gate_up.shape[0]).tolist()
+    shares = shares.flatten()[order]
+    gate_up, down = weights["gate_up"], weights["down"]
+    gate_up_bias, down_bias = weights.get("gate_up_bias"), weights.get("down_bias")
+    counts = torch.bincount(experts.flatten(), minlength=gate_up.shape[0]).tolist()
     out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     start = 0
     for expert, count in enumerate(counts):
         if count:
             chosen = slice(start, start + count)
             start += count
-            gated = F.linear(x[tokens[chosen]], w_gate_up[expert], _row(gate_up_bias, expert))
-            result = F.linear(activate(gated), w_down[expert], _row(down_bias, expert))
+            gated = F.linear(x[tokens[chosen]], gate_up[expert], _row(gate_up_bias, expert))
+            result = F.linear(activate(gated), down[expert], _row(down_bias, expert))
             out.index_add_(0, tokens[chosen], result.float() * shares[chosen, None])
     return out.to(x.dtype)
 

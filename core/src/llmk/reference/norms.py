@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,8 +36,38 @@ def make_add_rms_norm(
     parts: Mapping[str, Callable[..., Tensor]],
 ) -> Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]:
     """Builds ``add_rms_norm`` from the part ``rms_norm``."""
-    norm = parts["rms_norm"]
+    return _make_add_norm(parts["rms_norm"])
 
+
+def make_add_rms_norm_plus_one(
+    parts: Mapping[str, Callable[..., Tensor]],
+) -> Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]:
+    """Builds ``add_rms_norm_plus_one``, which is ``add_rms_norm`` with the norm of the part ``rms_norm_plus_one``."""
+    return _make_add_norm(parts["rms_norm_plus_one"])
+
+
+def make_sandwich_norm_plus_one(
+    parts: Mapping[str, Callable[..., Any]],
+) -> Callable[[Tensor, Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]:
+    """Builds ``sandwich_norm_plus_one`` from the parts ``rms_norm_plus_one`` and ``add_rms_norm_plus_one``."""
+    norm, add_norm = parts["rms_norm_plus_one"], parts["add_rms_norm_plus_one"]
+
+    def sandwich_norm_plus_one(
+        x: Tensor, residual: Tensor, post_weight: Tensor, pre_weight: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor]:
+        """From one block to the next where both ends of a block are normed (Gemma 2, arXiv:2408.00118).
+
+        Norms ``x``, what the block made, by ``post_weight``, adds ``residual``, and norms the sum by ``pre_weight``
+        for the next block: ``(normed, sum)``, both ``[..., H]`` in ``x``'s dtype. Weights are ``[H]``. Nothing is
+        changed in place.
+        """
+        normed: tuple[Tensor, Tensor] = add_norm(norm(x, post_weight, eps), residual, pre_weight, eps)
+        return normed
+
+    return sandwich_norm_plus_one
+
+
+def _make_add_norm(norm: Callable[..., Tensor]) -> Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]:
     def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """``x + residual``, normed and as it is: ``(normed, sum)``, both ``[..., H]`` in ``x``'s dtype. Nothing is
         changed in place."""

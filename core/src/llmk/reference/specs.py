@@ -10,6 +10,7 @@ from llmk.api import OK, AttentionQuery, KernelSpec, LinearQuery, MoEQuery, Tier
 _PACKAGE = "llmk.reference"
 _CACHE_DTYPES = ("float32", "bfloat16", "float16")
 _ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
+_SCORINGS = ("softmax", "sigmoid")
 
 _OPS = (
     ("rms_norm", "norms:rms_norm", "Root-mean-square norm in float32."),
@@ -18,6 +19,7 @@ _OPS = (
     ("silu_and_mul", "activations:silu_and_mul", "SwiGLU."),
     ("gelu_and_mul", "activations:gelu_and_mul", "GEGLU with the exact GELU."),
     ("gelu_tanh_and_mul", "activations:gelu_tanh_and_mul", "GEGLU with GELU's tanh approximation."),
+    ("softcap", "activations:softcap", "Bounds values by a hyperbolic tangent."),
     ("embedding", "embedding:embedding", "Token embedding."),
 )
 
@@ -41,12 +43,31 @@ _BATCH_OPS = (
 _COMPOSITES = (
     ("add_rms_norm", "norms:make_add_rms_norm", ("rms_norm",), "Residual sum, then norm."),
     (
+        "add_rms_norm_plus_one",
+        "norms:make_add_rms_norm_plus_one",
+        ("rms_norm_plus_one",),
+        "Residual sum, then norm whose weight is stored less one.",
+    ),
+    (
+        "sandwich_norm_plus_one",
+        "norms:make_sandwich_norm_plus_one",
+        ("rms_norm_plus_one", "add_rms_norm_plus_one"),
+        "Norm after a block, residual sum, norm before the next; weights are stored less one.",
+    ),
+    ("scaled_embedding", "embedding:make_scaled_embedding", ("embedding",), "Token embedding, scaled."),
+    (
         "qk_norm_rope_write_kv",
         "composites:make_qk_norm_rope_write_kv",
         ("rms_norm", "rope", "attention.write"),
         "Norms queries and keys, rotates them, stores keys and values.",
     ),
     ("gate_up_silu", "activations:make_gate_up_silu", ("linear", "silu_and_mul"), "Gate and up product, then SwiGLU."),
+    (
+        "gate_up_gelu_tanh",
+        "activations:make_gate_up_gelu_tanh",
+        ("linear", "gelu_tanh_and_mul"),
+        "Gate and up product, then GEGLU with GELU's tanh approximation.",
+    ),
 )
 
 _QUANTIZED = (
@@ -75,6 +96,8 @@ def supports_moe(query: MoEQuery) -> Verdict:
     verdict = _stored_as("plain")(query)
     if query.activation not in _ACTIVATIONS:
         verdict &= no("activation", wanted=query.activation, found=", ".join(_ACTIVATIONS))
+    if query.scoring not in _SCORINGS:
+        verdict &= no("scoring", wanted=query.scoring, found=", ".join(_SCORINGS))
     return verdict
 
 

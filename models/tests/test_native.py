@@ -1,15 +1,19 @@
-"""The dense family against transformers: whole, in chunks, batched, in fp32 and bf16."""
+"""The native families against transformers: whole, in chunks, batched, in fp32 and bf16."""
 
 from __future__ import annotations
 
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
+from llmk.api import CheckpointError
 from llmk.testing.model import ModelHarness
 
 from .conftest import relative_error, transformers_logits
@@ -23,6 +27,8 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
     "rope_theta": 10000.0,
 }
+GEMMA = {"head_dim": 32, "sliding_window": 24, "num_key_value_heads": 1}
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "head_dim": 32}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama-tied-biases": ("llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
@@ -43,7 +49,36 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
     "qwen3-bias": ("qwen3", {"head_dim": 32, "attention_bias": True}),
     "qwen3-yarn-one-kv-head": ("qwen3", {"head_dim": 16, "num_key_value_heads": 1, "rope_parameters": YARN}),
+    "mixtral": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "mixtral-window-tied": (
+        "mixtral",
+        {"num_local_experts": 5, "num_experts_per_tok": 1, "sliding_window": 24, "tie_word_embeddings": True},
+    ),
+    "qwen3-moe": ("qwen3_moe", {**EXPERTS, "norm_topk_prob": True}),
+    "qwen3-moe-one-dense-layer": ("qwen3_moe", {**EXPERTS, "mlp_only_layers": [1], "attention_bias": True}),
+    "qwen3-moe-every-other": (
+        "qwen3_moe",
+        {**EXPERTS, "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 24},
+    ),
+    "gemma2": ("gemma2", {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 24}),
+    "gemma2-low-caps": (
+        "gemma2",
+        {**GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0, "attention_bias": True},
+    ),
+    "gemma2-no-caps": (
+        "gemma2",
+        {
+            **GEMMA,
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+            "tie_word_embeddings": False,
+            "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        },
+    ),
 }
+MODELS = {"mixtral": "models.mixtral", "qwen3_moe": "models.qwen3_moe", "gemma2": "models.gemma2"}
+"""By model type; the others are dense."""
+
 FP32_TOLERANCE = 2e-5
 """Relative: sums in another order, over three layers."""
 
@@ -71,7 +106,7 @@ def run_in_chunks(harness: ModelHarness, sizes: list[int]) -> torch.Tensor:
 def test_equals_transformers_in_fp32(checkpoint: Path) -> None:
     expected = transformers_logits(checkpoint, PROMPT, torch.float32)
     harness = ModelHarness.of(checkpoint, {"cache.block_size": 8})
-    assert harness.boot.plan.model == "models.dense"
+    assert harness.boot.plan.model == MODELS.get(checkpoint.name, "models.dense")
     whole = harness.step([("whole", PROMPT)])[0]
     chunked = run_in_chunks(harness, [33, 1, 1, 7, 48])
     assert relative_error(whole, expected) < FP32_TOLERANCE
@@ -94,6 +129,45 @@ def test_describes_the_exact_number_of_parameters(checkpoint: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(checkpoint)
     facts = ModelHarness.of(checkpoint).boot.facts
     assert facts.num_parameters == sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("variant", ["mixtral", "qwen3-moe-one-dense-layer"])
+def test_experts_as_transformers_stacks_them(variant: str, make_checkpoint: Callable[..., Path]) -> None:
+    """Version 5 keeps the experts of a layer in two tensors, and writes them so on request."""
+    from transformers import AutoModelForCausalLM
+
+    model_type, overrides = VARIANTS[variant]
+    one_by_one = make_checkpoint(model_type, **overrides)
+    stacked = one_by_one.with_name(model_type + "-stacked")
+    AutoModelForCausalLM.from_pretrained(one_by_one).save_pretrained(stacked, save_original_format=False)
+    with safe_open(stacked / "model.safetensors", "pt") as reader:
+        assert "model.layers.0.mlp.experts.gate_up_proj" in reader.keys()  # noqa: SIM118 -- no mapping
+    logits = [ModelHarness.of(folder).step([("a", PROMPT)])[0] for folder in (one_by_one, stacked)]
+    assert torch.equal(logits[0], logits[1])
+
+
+@pytest.mark.parametrize("variant", ["qwen3-moe-one-dense-layer", "gemma2"])
+def test_dummy_weights_come_from_the_seed(variant: str, make_checkpoint: Callable[..., Path]) -> None:
+    model_type, overrides = VARIANTS[variant]
+    settings = {"model.load_format": "dummy", "engine.seed": 1}
+    folder = make_checkpoint(model_type, **overrides)
+    logits = [
+        ModelHarness.of(folder, settings | {"engine.seed": seed}).step([("a", PROMPT[:4])])[0] for seed in (1, 1, 2)
+    ]
+    assert torch.equal(logits[0], logits[1])
+    assert not torch.equal(logits[0], logits[2])
+
+
+def test_a_missing_expert_is_named(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
+    model_type, overrides = VARIANTS["mixtral"]
+    folder = shutil.copytree(make_checkpoint(model_type, **overrides), tmp_path / "copy")
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.1.block_sparse_moe.experts.2.w3.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(
+        CheckpointError, match=r"lacks 1 of the tensors .*layers\.1\.block_sparse_moe\.experts\.2\.w3\.weight"
+    ):
+        ModelHarness.of(folder)
 
 
 def _rounded_to_bf16(checkpoint: Path) -> Path:

@@ -1,0 +1,124 @@
+"""Experts find their place however a checkpoint stores them, and shared ones see what came in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from plans import Build, build, choice, piece
+from torch import Tensor
+
+from llmk.api import MoEFacts
+from llmk.nn import MoE, Parameter
+from llmk.nn.moe import Experts
+from llmk.reference.moe import fused_moe
+
+FACTS = MoEFacts(site="moe", num_experts=3, top_k=2, hidden_size=6, intermediate_size=4, renormalize=False, scaling=1.5)
+OPTIONS = {"top_k": 2, "renormalize": False, "scaling": 1.5}
+
+
+def made(kernel: str = "moe", prepare: str = "") -> Build:
+    return build(choice("moe", "moe", piece(kernel, prepare=prepare)), choice("linear", "moe.router", piece("linear")))
+
+
+def weights(bias: bool = False) -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    values = {"gate_up": torch.randn(3, 8, 6), "down": torch.randn(3, 6, 4)}
+    return values | ({"gate_up_bias": torch.randn(3, 8), "down_bias": torch.randn(3, 6)} if bias else {})
+
+
+def one_by_one(values: dict[str, Tensor], prefix: str, names: tuple[str, str, str]) -> dict[str, Tensor]:
+    """As checkpoints have them, the last expert first."""
+    stored = {}
+    for expert in (2, 0, 1):
+        for suffix, key in (("weight", ""), ("bias", "_bias")):
+            if f"down{key}" in values:
+                gate, up = values[f"gate_up{key}"][expert].chunk(2)
+                tensors = zip(names, (gate, up, values[f"down{key}"][expert]), strict=True)
+                stored |= {f"{prefix}.{expert}.{name}.{suffix}": tensor for name, tensor in tensors}
+    return stored
+
+
+def load(parameters: tuple[Parameter, ...], stored: dict[str, Tensor]) -> None:
+    targets = {name: (p, shards) for p in parameters for name, shards in p.targets.items()}
+    for name, tensor in stored.items():
+        parameter, shards = targets[name]
+        assert parameter.fits(shards, tuple(tensor.shape))
+        assert not parameter.complete
+        parameter.load(shards, tensor)
+    assert all(parameter.complete for parameter in parameters)
+
+
+@pytest.mark.parametrize("kernel", [("moe", ""), ("moe_transposed", "transpose_experts")])
+@pytest.mark.parametrize("stored_as", ["one by one", "stacked", "stacked elsewhere"])
+def test_experts_however_they_are_stored(kernel: tuple[str, str], stored_as: str) -> None:
+    block = MoE(made(*kernel), "old.moe", FACTS, names=("w1", "w3", "w2"), also_named=("new.mlp",))
+    values, router = weights(), torch.randn(3, 6)
+    prefix = "new.mlp" if stored_as == "stacked elsewhere" else "old.moe"
+    stored = {f"{prefix}.experts.{name}_proj": value for name, value in values.items()}
+    if stored_as == "one by one":
+        stored = one_by_one(values, "old.moe.experts", ("w1", "w3", "w2"))
+    load(block.experts.parameters, stored)
+    load(block.router.parameters, {f"{prefix}.gate.weight": router})
+    block.experts.finish()
+    block.router.finish()
+    x = torch.randn(5, 6)
+    torch.testing.assert_close(block(x), fused_moe(x, x @ router.T, values, **OPTIONS))
+
+
+@pytest.mark.parametrize("stacked", [True, False])
+def test_experts_may_have_biases(stacked: bool) -> None:
+    experts = Experts(made(), "experts", replace(FACTS, bias=True), ("gate_proj", "up_proj", "down_proj"))
+    values = weights(bias=True)
+    stored = one_by_one(values, "experts", ("gate_proj", "up_proj", "down_proj"))
+    if stacked:
+        names = {"gate_up": "gate_up_proj", "down": "down_proj"}
+        names |= {f"{key}_bias": f"{name}_bias" for key, name in names.items()}
+        stored = {f"experts.{names[key]}": value for key, value in values.items()}
+    load(experts.parameters, stored)
+    experts.finish()
+    assert all(torch.equal(experts.weights[key], value) for key, value in values.items())
+
+
+def test_a_stacked_tensor_of_another_shape_does_not_fit() -> None:
+    gate_up, down = Experts(made(), "experts", FACTS, ("gate_proj", "up_proj", "down_proj")).parameters
+    shards = gate_up.targets["experts.gate_up_proj"]
+    assert gate_up.fits(shards, (3, 8, 6))
+    assert not gate_up.fits(shards, (3, 6, 8))
+    assert not gate_up.fits(shards, (4, 6, 6))
+    assert not gate_up.fits((0,), (3, 8, 6))
+    assert not down.fits(down.targets["experts.down_proj"], (3, 4, 6))
+
+
+def test_shared_experts_see_the_original_hidden_states() -> None:
+    seen = []
+
+    def shared(x: Tensor) -> Tensor:
+        seen.append(x.clone())
+        return 2 * x
+
+    block = MoE(made(), "mlp", FACTS, shared=shared)
+    values, router = weights(), torch.randn(3, 6)
+    load(block.experts.parameters, {f"mlp.experts.{name}_proj": value for name, value in values.items()})
+    load(block.router.parameters, {"mlp.gate.weight": router})
+    block.experts.finish()
+    block.router.finish()
+    x = torch.randn(5, 6)
+    original = x.clone()
+    out = block(x)
+    assert torch.equal(seen[0], original)
+    torch.testing.assert_close(out, fused_moe(x, x @ router.T, values, **OPTIONS) + 2 * original)
+
+
+def test_the_kernel_may_depend_on_the_number_of_tokens() -> None:
+    pieces = (piece("moe", band=(0, 4)), piece("moe_zero", band=(4, 1 << 31)))
+    both = build(choice("moe", "moe", *pieces))
+    experts = Experts(both, "experts", FACTS, ("gate_proj", "up_proj", "down_proj"))
+    load(experts.parameters, {f"experts.{name}_proj": value for name, value in weights().items()})
+    experts.finish()
+    x, logits = torch.randn(2, 6), torch.randn(2, 3)
+    both.select(2)
+    assert experts(x, logits).any()
+    both.select(64)
+    assert not experts(x, logits).any()

@@ -1,0 +1,155 @@
+"""The decoder that the native families share: they differ in what a layer does between its norms, and in the norms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from torch import Tensor
+
+from llmk.api import CacheSpec
+from llmk.nn import AddRMSNorm, Attention, Build, Embedding, GatedMLP, Linear, LMHead, StepContext
+from llmk.nn.attention import cache_spec
+from llmk.reference.rope import cos_sin_cache
+from llmk_models.decoder_facts import DecoderShape
+
+FeedForward = Callable[[Tensor], Tensor]
+"""``[tokens, hidden]`` to the same."""
+
+
+class Norm(Protocol):
+    """Adds the residual, where there is one, to what the block before made; returns the normed sum and the sum."""
+
+    def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]: ...
+
+
+class Block(Protocol):
+    """One layer. Takes what the block before made and the residual; returns the same. All ``[tokens, hidden]``."""
+
+    def __call__(self, x: Tensor, residual: Tensor | None, step: StepContext) -> tuple[Tensor, Tensor]: ...
+
+
+class SelfAttention:
+    """Attention between its two products."""
+
+    def __init__(self, build: Build, shape: DecoderShape, index: int, cos_sin: Tensor) -> None:
+        prefix = f"model.layers.{index}.self_attn"
+        self.qkv = Linear(
+            build,
+            f"{prefix}.qkv_proj",
+            shape.hidden_size,
+            shape.qkv_sizes,
+            site="qkv",
+            parts=("q_proj", "k_proj", "v_proj"),
+            bias=shape.qkv_bias,
+        )
+        self.attention = Attention(
+            build,
+            prefix,
+            index=index,
+            num_heads=shape.num_heads,
+            num_kv_heads=shape.num_kv_heads,
+            head_dim=shape.head_dim,
+            cos_sin=cos_sin,
+            qk_norm_eps=shape.norm_eps if shape.qk_norm else None,
+            site=shape.site(index),
+        )
+        self.out = Linear(
+            build, f"{prefix}.o_proj", shape.qkv_sizes[0], (shape.hidden_size,), site="out", bias=shape.out_bias
+        )
+
+    def __call__(self, x: Tensor, step: StepContext) -> Tensor:
+        """``[tokens, hidden]`` to the same."""
+        return self.out(self.attention(self.qkv(x), step))
+
+
+class DecoderLayer:
+    """Norm, attention, norm, feed-forward. The residual runs beside; a norm first adds what the block before made.
+
+    Args:
+        make_mlp: makes the feed-forward block of a layer's index.
+    """
+
+    def __init__(
+        self,
+        build: Build,
+        shape: DecoderShape,
+        index: int,
+        cos_sin: Tensor,
+        make_mlp: Callable[[int], FeedForward],
+    ) -> None:
+        prefix = f"model.layers.{index}"
+        hidden, eps = shape.hidden_size, shape.norm_eps
+        self.input_norm = AddRMSNorm(build, f"{prefix}.input_layernorm", hidden, eps)
+        self.attention = SelfAttention(build, shape, index, cos_sin)
+        self.mlp_norm = AddRMSNorm(build, f"{prefix}.post_attention_layernorm", hidden, eps)
+        self.mlp = make_mlp(index)
+
+    def __call__(self, x: Tensor, residual: Tensor | None, step: StepContext) -> tuple[Tensor, Tensor]:
+        """As :class:`Block`."""
+        x, residual = self.input_norm(x, residual)
+        x = self.attention(x, step)
+        x, residual = self.mlp_norm(x, residual)
+        return self.mlp(x), residual
+
+
+class Decoder:
+    """Embedding, layers, norm, head. Follows ``llmk.nn.Model``, but for how it is made: a family reads its shape.
+
+    The methods ``make_…`` make Llama's parts; a family replaces those in which it differs. Each registers its
+    parameters, and is called when its turn comes.
+    """
+
+    ignored_weights = (r".*\.rotary_emb\.inv_freq",)
+
+    def __init__(self, build: Build, shape: DecoderShape) -> None:
+        self.build = build
+        self.shape = shape
+        self._sites = [shape.site(index) for index in range(shape.num_layers)]
+        cos_sin = cos_sin_cache(
+            shape.rope,
+            shape.head_dim,
+            shape.max_model_len,
+            shape.rope["rope_theta"],
+            trained_positions=shape.max_position,
+        ).to(build.device)
+        self.embed = self.make_embedding(("lm_head.weight",) if shape.tied else ())
+        self.layers = [self.make_layer(index, cos_sin) for index in range(shape.num_layers)]
+        self.norm = self.make_norm()
+        self.head = self.make_head(self.embed if shape.tied else None)
+        self.weights = build.layers
+
+    def make_embedding(self, also_named: tuple[str, ...]) -> Embedding:
+        """The token embedding, which a tied checkpoint may also store as ``also_named``."""
+        shape = self.shape
+        return Embedding(self.build, "model.embed_tokens", shape.vocab_size, shape.hidden_size, also_named=also_named)
+
+    def make_layer(self, index: int, cos_sin: Tensor) -> Block:
+        """A layer; ``cos_sin`` is the table of rotary angles."""
+        return DecoderLayer(self.build, self.shape, index, cos_sin, self.make_mlp)
+
+    def make_mlp(self, index: int) -> FeedForward:
+        """A layer's feed-forward block."""
+        shape, prefix = self.shape, f"model.layers.{index}.mlp"
+        return GatedMLP(self.build, prefix, shape.hidden_size, shape.intermediate_size, bias=shape.mlp_bias)
+
+    def make_norm(self) -> Norm:
+        """The norm before the head."""
+        return AddRMSNorm(self.build, "model.norm", self.shape.hidden_size, self.shape.norm_eps)
+
+    def make_head(self, tied_to: Embedding | None) -> LMHead:
+        """The head, which multiplies by the embedding's table where it is tied to it."""
+        return LMHead(self.build, "lm_head", self.shape.hidden_size, self.shape.vocab_size, tied_to=tied_to)
+
+    def forward(self, token_ids: Tensor, step: StepContext) -> Tensor:
+        x = self.embed(token_ids)
+        residual: Tensor | None = None
+        for layer in self.layers:
+            x, residual = layer(x, residual, step)
+        return self.norm(x, residual)[0]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.head(hidden)
+
+    def cache_specs(self) -> list[tuple[int, str, CacheSpec]]:
+        return [(layer, site, cache_spec(self.build, site)) for layer, site in enumerate(self._sites)]

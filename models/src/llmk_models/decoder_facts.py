@@ -1,0 +1,213 @@
+"""What a Llama-like decoder looks like, read from ``config.json``: the part that dense and sparse families share.
+
+Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from llmk.api import AttentionFacts, Checkpoint, CheckpointError, LinearFacts, ModelFacts, MoEFacts, OpFacts
+from llmk.nn.facts import attention_op, embedding_op, head_linear, norm_ops
+from llmk_models.config import checkpoint_dtype, context_length, layer_windows, required, rope_parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What sets one architecture apart, where its config is silent.
+
+    ``qkv_bias`` and ``qk_norm`` are properties of the architecture, ``bias_flags`` the config's switches that it obeys.
+    ``windows``: ``"none"``, ``"all"`` layers, those that ``use_sliding_window`` switches on (``"switched"``; or all of
+    them, ``"all switched"``), or every other one from the first (``"alternating"``). ``activations`` are the values of
+    the config's ``activation_key`` that the native implementation has, the default first. The other fields are
+    defaults of the config's keys.
+    """
+
+    qkv_bias: bool = False
+    bias_flags: tuple[str, ...] = ()
+    qk_norm: bool = False
+    windows: str = "none"
+    window: int | None = 4096
+    head_dim: int | None = None
+    num_kv_heads: int | None = None
+    norm_eps: float = 1e-6
+    rope_theta: float = 10000.0
+    tied: bool = False
+    activation_key: str = "hidden_act"
+    activations: tuple[str, ...] = ("silu", "swish")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderShape:
+    """Sizes and switches of one checkpoint. ``windows`` has one entry per layer; ``softcap`` and ``scale`` are those of
+    its attention."""
+
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_size: int
+    norm_eps: float
+    qkv_bias: bool
+    out_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+    tied: bool
+    windows: tuple[int | None, ...]
+    rope: Mapping[str, Any]
+    max_position: int
+    softcap: float | None = None
+    scale: float | None = None
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, family: Family) -> DecoderShape:
+        """Reads a checkpoint's config. Raises :class:`~llmk.api.CheckpointError` for what the family can't express."""
+        config = checkpoint.config
+        activation = config.get(family.activation_key, family.activations[0])
+        if activation not in family.activations:
+            raise CheckpointError(
+                f"{checkpoint.architecture} with {family.activation_key} = {activation!r}: "
+                f"the native implementation has {family.activations[0]} only",
+                hint="serve it through transformers: --select.model.use models.transformers",
+            )
+        num_layers, num_heads = required(checkpoint, "num_hidden_layers"), required(checkpoint, "num_attention_heads")
+        hidden_size = required(checkpoint, "hidden_size")
+        attention_bias = "attention_bias" in family.bias_flags and bool(config.get("attention_bias", False))
+        return cls(
+            hidden_size=hidden_size,
+            intermediate_size=required(checkpoint, "intermediate_size"),
+            num_layers=num_layers,
+            num_heads=num_heads,
+            num_kv_heads=_or(config.get("num_key_value_heads", family.num_kv_heads), num_heads),
+            head_dim=_or(config.get("head_dim", family.head_dim), hidden_size // num_heads),
+            vocab_size=required(checkpoint, "vocab_size"),
+            norm_eps=config.get("rms_norm_eps", family.norm_eps),
+            qkv_bias=family.qkv_bias or attention_bias,
+            out_bias=attention_bias,
+            mlp_bias="mlp_bias" in family.bias_flags and bool(config.get("mlp_bias", False)),
+            qk_norm=family.qk_norm,
+            tied=bool(config.get("tie_word_embeddings", family.tied)),
+            windows=_windows(config, family, num_layers),
+            rope=rope_parameters(config, family.rope_theta),
+            max_position=required(checkpoint, "max_position_embeddings"),
+        )
+
+    @property
+    def rotary_dim(self) -> int:
+        """Dimensions of a head that are rotated."""
+        return int(self.head_dim * self.rope.get("partial_rotary_factor", 1.0))
+
+    @property
+    def max_model_len(self) -> int:
+        """Tokens that the positions reach."""
+        return context_length(self.max_position, self.rope)
+
+    @property
+    def qkv_sizes(self) -> tuple[int, int, int]:
+        """Rows of the query, key and value projections."""
+        return self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim, self.num_kv_heads * self.head_dim
+
+    @property
+    def table_parameters(self) -> int:
+        """Elements of embedding and head (a tied table counts once), and of the norm between."""
+        return self.vocab_size * self.hidden_size * (1 if self.tied else 2) + self.hidden_size
+
+    @property
+    def attention_parameters(self) -> int:
+        """Elements of one layer's attention, and of the norm before it."""
+        hidden, q_size, qkv_size = self.hidden_size, self.qkv_sizes[0], sum(self.qkv_sizes)
+        products = qkv_size * (hidden + self.qkv_bias) + hidden * (q_size + self.out_bias)
+        return products + 2 * self.head_dim * self.qk_norm + hidden
+
+    @property
+    def mlp_parameters(self) -> int:
+        """Elements of one layer's dense feed-forward block, and of the norm before it."""
+        hidden, inner = self.hidden_size, self.intermediate_size
+        return 3 * hidden * inner + (2 * inner + hidden) * self.mlp_bias + hidden
+
+    def site(self, layer: int) -> str:
+        """The attention site of a layer."""
+        return "attention" if self.windows[layer] is None else "sliding_attention"
+
+    def attention_facts(self) -> tuple[AttentionFacts, ...]:
+        """One site for each kind of layer that there is."""
+        sites = [self.site(layer) for layer in range(self.num_layers)]
+        return tuple(
+            AttentionFacts(
+                site=site,
+                num_layers=sites.count(site),
+                num_heads=self.num_heads,
+                num_kv_heads=self.num_kv_heads,
+                head_dim=self.head_dim,
+                sliding_window=self.windows[sites.index(site)],
+                softcap=self.softcap,
+                scale=self.scale,
+            )
+            for site in dict.fromkeys(sites)
+        )
+
+
+def decoder_facts(
+    checkpoint: Checkpoint,
+    shape: DecoderShape,
+    *,
+    num_parameters: int,
+    linear: Sequence[LinearFacts] = (),
+    moe: Sequence[MoEFacts] = (),
+    ops: Sequence[OpFacts] = (),
+    common_ops: Sequence[OpFacts] | None = None,
+) -> ModelFacts:
+    """The facts of a decoder.
+
+    Args:
+        linear, moe, ops: the sites of its feed-forward blocks.
+        common_ops: embedding and norms, where they are not Llama's.
+    """
+    hidden, count = shape.hidden_size, shape.num_layers
+    q_size, qkv_size = shape.qkv_sizes[0], sum(shape.qkv_sizes)
+    attention = shape.attention_facts()
+    if common_ops is None:
+        common_ops = (embedding_op(shape.vocab_size, hidden), *norm_ops(hidden))
+    return ModelFacts(
+        architecture=checkpoint.architecture,
+        model="",  # the kernel fills in the id of the spec that it asked
+        num_layers=count,
+        hidden_size=hidden,
+        vocab_size=shape.vocab_size,
+        max_model_len=shape.max_model_len,
+        dtype=checkpoint_dtype(checkpoint.config),
+        num_parameters=num_parameters,
+        attention=attention,
+        linear=(
+            LinearFacts(site="qkv", in_features=hidden, out_features=qkv_size, bias=shape.qkv_bias, count=count),
+            LinearFacts(site="out", in_features=q_size, out_features=hidden, bias=shape.out_bias, count=count),
+            *linear,
+            head_linear(hidden, shape.vocab_size),
+        ),
+        moe=tuple(moe),
+        ops=(
+            *common_ops,
+            *(attention_op(facts, qk_norm=shape.qk_norm, rotary_dim=shape.rotary_dim) for facts in attention),
+            *ops,
+        ),
+    )
+
+
+def _windows(config: Mapping[str, Any], family: Family, num_layers: int) -> tuple[int | None, ...]:
+    window = config.get("sliding_window", family.window)
+    switched = "switched" in family.windows
+    if family.windows == "none" or (switched and not config.get("use_sliding_window", False)):
+        return (None,) * num_layers
+    if family.windows.startswith("all"):
+        return (window,) * num_layers
+    if family.windows == "alternating" and config.get("layer_types") is None:
+        return tuple(None if layer % 2 else window for layer in range(num_layers))
+    return layer_windows(config, num_layers, window, config.get("max_window_layers", 28))
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value

@@ -1,0 +1,47 @@
+"""What a decoder with mixtures of experts looks like: what sparse families share. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from llmk.api import Checkpoint, ModelFacts, MoEFacts
+from llmk.nn.facts import mlp_linears, mlp_op, router_linear
+from llmk_models.decoder_facts import DecoderShape, decoder_facts
+
+
+@dataclass(frozen=True, slots=True)
+class MoEShape:
+    """Sizes and switches of one checkpoint.
+
+    ``decoder`` describes what is not sparse, ``experts`` a sparse layer's block (its ``count`` is the number of such
+    layers); ``sparse`` says of every layer whether it is one.
+    """
+
+    decoder: DecoderShape
+    experts: MoEFacts
+    sparse: tuple[bool, ...]
+
+    @property
+    def num_parameters(self) -> int:
+        """Elements of all parameters; a tied table counts once."""
+        decoder, experts = self.decoder, self.experts
+        hidden = decoder.hidden_size
+        block = hidden + experts.num_experts * hidden * (1 + 3 * experts.intermediate_size)
+        blocks = sum(block if sparse else decoder.mlp_parameters for sparse in self.sparse)
+        return decoder.table_parameters + decoder.num_layers * decoder.attention_parameters + blocks
+
+
+def moe_facts(checkpoint: Checkpoint, shape: MoEShape) -> ModelFacts:
+    """The facts of a checkpoint whose sparse layers have routed experts alone. Kinds of layer that it lacks have no
+    site."""
+    decoder, experts = shape.decoder, shape.experts
+    inner, dense = decoder.intermediate_size, shape.sparse.count(False)
+    mlp = mlp_linears(decoder.hidden_size, inner, bias=decoder.mlp_bias, count=dense)
+    return decoder_facts(
+        checkpoint,
+        decoder,
+        num_parameters=shape.num_parameters,
+        linear=(*(mlp if dense else ()), *((router_linear(experts),) if experts.count else ())),
+        moe=(experts,) if experts.count else (),
+        ops=(mlp_op(inner),) if dense else (),
+    )

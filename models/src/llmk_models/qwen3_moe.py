@@ -1,0 +1,24 @@
+"""Qwen3-MoE: Qwen3's decoder with a mixture of experts in most layers (arXiv:2505.09388)."""
+
+from __future__ import annotations
+
+from llmk.api import Checkpoint
+from llmk.nn import Build, MoE
+from llmk_models.decoder import Decoder, FeedForward
+from llmk_models.qwen3_moe_facts import shape_of
+
+
+class Qwen3MoEModel(Decoder):
+    """Follows ``llmk.nn.Model``."""
+
+    def __init__(self, build: Build, checkpoint: Checkpoint) -> None:
+        shape = shape_of(checkpoint)
+        self._experts = shape.experts
+        self._sparse = shape.sparse
+        super().__init__(build, shape.decoder)
+
+    def make_mlp(self, index: int) -> FeedForward:
+        """Experts, or the dense block in layers that are to have it."""
+        if not self._sparse[index]:
+            return super().make_mlp(index)
+        return MoE(self.build, f"model.layers.{index}.mlp", self._experts)
