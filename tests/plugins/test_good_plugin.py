@@ -64,7 +64,7 @@ def ask(environment: Environment, checkpoint: Path, expression: str) -> Any:
     """Evaluates an expression of ``registry`` and ``checkpoint`` inside the environment."""
     code = f"""
 import json
-from llmk.api import IOProcessorSpec, TunedConfigs
+from llmk.api import IOProcessorSpec, LogitsProcessorSpec, TunedConfigs
 from llmk.config import Config
 from llmk.kernel.checkpoint import read_checkpoint
 from llmk.kernel.registry import Registry
@@ -170,6 +170,12 @@ def test_parser_claims_its_dialect(environment: Environment, checkpoint: Path, k
 @pytest.mark.hook("llmk_io_processors")
 def test_io_processor_is_registered(environment: Environment, checkpoint: Path) -> None:
     assert ask(environment, checkpoint, "[r.spec.id for r in registry.of(IOProcessorSpec)]") == ["good.io"]
+
+
+@pytest.mark.hook("llmk_logits_processors")
+def test_logits_processor_is_registered(environment: Environment, checkpoint: Path) -> None:
+    expression = "[r.spec.id for r in registry.of(LogitsProcessorSpec)]"
+    assert ask(environment, checkpoint, expression) == ["good.ladder"]
 
 
 @pytest.mark.hook("llmk_tuned_configs")

@@ -36,6 +36,7 @@ from llmk.api.events import (
 )
 from llmk.api.facts import AttentionFacts, LinearFacts, ModelFacts, MoEFacts, OpFacts
 from llmk.api.host import Host, Probe
+from llmk.api.logits import LogitsBatch, LogitsProcessor, LogitsRequest, LogitsRows
 from llmk.api.matching import match
 from llmk.api.parsers import ParserContext, ReasoningParser, ToolParser
 from llmk.api.plan import Choice, Piece, Plan, Rejection
@@ -58,6 +59,7 @@ from llmk.api.query import (
 from llmk.api.specs import (
     IOProcessorSpec,
     KernelSpec,
+    LogitsProcessorSpec,
     ModelSpec,
     Needs,
     ParserSpec,
@@ -102,6 +104,11 @@ __all__ = [
     "LinearFacts",
     "LinearQuery",
     "LlmkError",
+    "LogitsBatch",
+    "LogitsProcessor",
+    "LogitsProcessorSpec",
+    "LogitsRequest",
+    "LogitsRows",
     "Memory",
     "MoEFacts",
     "MoEQuery",

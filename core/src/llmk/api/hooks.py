@@ -17,6 +17,7 @@ from llmk.api.platform import PlatformFacts
 from llmk.api.specs import (
     IOProcessorSpec,
     KernelSpec,
+    LogitsProcessorSpec,
     ModelSpec,
     ParserSpec,
     PlatformSpec,
@@ -90,6 +91,12 @@ def llmk_tool_parsers() -> Iterable[ParserSpec]:
 @hookspec
 def llmk_io_processors() -> Iterable[IOProcessorSpec]:
     """IO processors."""
+    return ()
+
+
+@hookspec
+def llmk_logits_processors() -> Iterable[LogitsProcessorSpec]:
+    """Logits processors, which requests name with parameters of their own."""
     return ()
 
 

@@ -206,6 +206,17 @@ class IOProcessorSpec(_Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogitsProcessorSpec(_Checked):
+    """Changes the logits of requests that name it by ``id``. ``implementation`` names a class that follows
+    :class:`~llmk.api.LogitsProcessor`; it is imported when a request first does."""
+
+    id: str
+    implementation: str
+    overrides: str = ""
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TunedConfigs:
     """A folder of tuned kernel configs inside a package, for the kernel ``kernel``."""
 
@@ -216,5 +227,14 @@ class TunedConfigs:
     overrides: str = ""
 
 
-Spec = KernelSpec | PlatformSpec | QuantizationSpec | ModelSpec | ParserSpec | IOProcessorSpec | TunedConfigs
+Spec = (
+    KernelSpec
+    | PlatformSpec
+    | QuantizationSpec
+    | ModelSpec
+    | ParserSpec
+    | IOProcessorSpec
+    | LogitsProcessorSpec
+    | TunedConfigs
+)
 Supports = Callable[[Query], Verdict]

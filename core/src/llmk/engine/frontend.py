@@ -39,12 +39,7 @@ class AsyncLLM:
         self.default_params = default_params(boot.checkpoint.generation_config)
         self.stats = EngineStats(total_blocks=self.info.num_blocks)
         self._client = client
-        self._intake = Intake(
-            tokenizer,
-            max_model_len=self.info.max_model_len,
-            vocab_size=self.info.vocab_size,
-            seed=config.engine.seed,
-        )
+        self._intake = Intake(tokenizer, self.info, seed=config.engine.seed)
         self._max_sequences = config.scheduler.max_num_seqs + config.scheduler.max_waiting
         self._requests: dict[str, _Stream] = {}
         self._streams: dict[str, _Stream] = {}

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from importlib import metadata
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from llmk.api import Plan, Platform, PluginError
+from llmk.api import LogitsProcessorSpec, Plan, Platform, PluginError
 from llmk.engine.batch import Batch
 from llmk.engine.client import EngineInfo
 from llmk.engine.core import EngineCore
 from llmk.engine.memory import CachePlan, check_weights, gib, plan_cache
+from llmk.engine.processors import Processors
 from llmk.engine.runner import Runner
 from llmk.engine.scheduler import Scheduler
 from llmk.engine.weights import load_weights
@@ -51,7 +53,11 @@ def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
     cache = plan_cache(config, max_model_len, block_bytes(model, build), platform.memory.available())
     logger.info("cache: %d blocks of %d tokens, %s, by %s", cache.num_blocks, config.cache.block_size,
                 gib(cache.total_bytes), cache.why)  # fmt: skip
-    runner = build_runner(model, build, config, cache, max_model_len, device)
+    processors = {
+        found.spec.id: partial(load_object, found.spec.implementation, plugin=found.plugin)
+        for found in boot.registry.of(LogitsProcessorSpec)
+    }
+    runner = build_runner(model, build, config, cache, max_model_len, device, Processors(processors, facts.vocab_size))
     scheduler = Scheduler(
         max_num_seqs=config.scheduler.max_num_seqs,
         max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
@@ -67,12 +73,19 @@ def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
         block_size=config.cache.block_size,
         num_blocks=cache.num_blocks,
         plan=plan.to_dict(),
+        logits_processors=tuple(processors),
     )
     return EngineCore(scheduler, runner), info
 
 
 def build_runner(
-    model: Model, build: Build, config: Any, cache: CachePlan, max_model_len: int, device: torch.device
+    model: Model,
+    build: Build,
+    config: Any,
+    cache: CachePlan,
+    max_model_len: int,
+    device: torch.device,
+    processors: Processors | None = None,
 ) -> Runner:
     """Allocates the cache and the batch for a loaded model."""
     specs = model.cache_specs()
@@ -85,7 +98,7 @@ def build_runner(
         num_groups=1,
         device=device,
     )
-    return Runner(model, build, batch, caches, {site: 0 for _, site, _ in specs})
+    return Runner(model, build, batch, caches, {site: 0 for _, site, _ in specs}, processors)
 
 
 def block_bytes(model: Model, build: Build) -> int:

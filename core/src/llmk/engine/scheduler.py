@@ -75,8 +75,8 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether anything is queued, running, or waiting to be told."""
-        return bool(self._sequences or self._issued or self._failures)
+        """Whether anything is queued, running, or waiting to be told, be it to the runner, which must forget."""
+        return bool(self._sequences or self._issued or self._failures or self._freed)
 
     def add(self, request: EngineRequest) -> None:
         """Queues a sequence. One that can never fit fails with its first output."""
@@ -98,7 +98,7 @@ class Scheduler:
 
     def schedule(self) -> StepPlan | None:
         """Plans the next step, or returns ``None`` where nothing can be computed before the result of an issued one is
-        there.
+        there. A plan without work only frees slots, so that nothing is kept of requests while there are none.
         """
         plan = StepPlan(step=self.stats.steps, freed=[], new=[], work=[])
         issued = _Issued(plan.step, [])
@@ -108,7 +108,7 @@ class Scheduler:
             if budget:
                 budget -= self._issue(plan, issued, sequence, min(budget, len(sequence.tokens) - sequence.num_computed))
         self._admit(plan, issued, budget)
-        if not plan.work:
+        if not plan.work and (self._issued or not self._freed):
             return None
         plan.freed, self._freed = self._freed, []
         self._issued.append(issued)
@@ -120,15 +120,19 @@ class Scheduler:
         issued = self._take(result.step)
         outputs: list[TokenOutput] = []
         sampled = iter(zip(result.slots, result.token_ids, strict=True))
-        for sequence, admission, num_computed, sample in issued.entries:
+        for work, (sequence, admission, num_computed, sample) in enumerate(issued.entries):
             slot, token = next(sampled) if sample else (NO_SLOT, NO_SLOT)
             if sequence.finished:
                 continue
+            if work in result.scored:
+                sequence.take_scores(result.scored[work])
             if sequence.admissions == admission and sequence.slot != NO_SLOT:
                 self.cache.commit(sequence.tables, sequence.tokens, num_computed)
-            if sample:
+            if sample and slot in result.errors:
+                outputs.append(_failure(sequence, *result.errors[slot]))
+                self._finish(sequence)
+            elif sample:
                 outputs.append(self._append(sequence, token, result.logprobs.get(slot)))
-        self.stats.generated_tokens += len(outputs)
         return outputs
 
     def fail(self, step: int, error: str) -> list[TokenOutput]:
@@ -214,7 +218,7 @@ class Scheduler:
         index = 0
         while index < len(self.waiting) and self._slots and budget > 0:
             sequence = self.waiting[index]
-            if self.cache.awaits_another(sequence.tables, sequence.tokens):
+            if not sequence.unscored and self.cache.awaits_another(sequence.tables, sequence.tokens):
                 index += 1
                 continue
             length = len(sequence.tokens)
@@ -236,7 +240,8 @@ class Scheduler:
         refused, had = self._refused
         if sequence is refused and available <= had:
             return None
-        cached = self.cache.admit(sequence.tables, sequence.tokens, spare=spare)
+        reuse = not sequence.unscored
+        cached = self.cache.admit(sequence.tables, sequence.tokens, spare=spare, reuse=reuse)
         self._refused = (sequence, available) if cached is None else (None, 0)
         return cached
 
@@ -262,19 +267,23 @@ class Scheduler:
                 params=request.params,
                 eos_token_ids=request.eos_token_ids,
                 seed=request.seed,
+                num_scored=sequence.num_prompt - sequence.unscored,
             )
         )
 
     def _append(self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None) -> TokenOutput:
         sequence.tokens.append(token)
         sequence.num_pending -= 1
+        self.stats.generated_tokens += 1
         reason, stop_token = sequence.end(token)
+        scored, sequence.scored = sequence.scored, []
         if reason is not None:
             self._finish(sequence)
         return TokenOutput(
             id=sequence.request.id,
             token_ids=[token],
             logprobs=[] if logprobs is None else [logprobs],
+            prompt_logprobs=scored,
             finish_reason=reason,
             stop_token_id=stop_token,
             num_cached_tokens=sequence.num_cached,

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from llmk.engine.blocks import BlockTables
-    from llmk.engine.request import EngineRequest, FinishReason
+    from llmk.engine.request import EngineRequest, FinishReason, TokenLogprobs
+    from llmk.engine.step import ScoredTokens
 
 NO_SLOT = -1
 
@@ -20,6 +21,8 @@ class Sequence:
         limit: length at which it ends, in tokens.
         num_computed: tokens in the cache once all issued steps have run.
         num_pending: tokens that issued steps will sample, not yet known to the host.
+        scored: log-probabilities of the prompt's second token and on, until they are told.
+        unscored: how many more of them are wanted.
         admissions: how often it entered the batch; tells the steps of one stay from those of another.
     """
 
@@ -33,10 +36,12 @@ class Sequence:
         "num_prompt",
         "order",
         "request",
+        "scored",
         "slot",
         "stops",
         "tables",
         "tokens",
+        "unscored",
     )
 
     def __init__(self, request: EngineRequest, arrival: int, limit: int, tables: BlockTables) -> None:
@@ -54,6 +59,8 @@ class Sequence:
         self.num_computed = 0
         self.num_pending = 0
         self.num_cached = 0
+        self.scored: list[TokenLogprobs] = []
+        self.unscored = self.num_prompt - 1 if params.prompt_logprobs is not None else 0
         self.admissions = 0
         self.finished = False
 
@@ -61,6 +68,12 @@ class Sequence:
     def id(self) -> str:
         """The request's id."""
         return self.request.id
+
+    def take_scores(self, part: ScoredTokens) -> None:
+        """Adds log-probabilities of the prompt, but those that are there already because it was computed again."""
+        new = part.tokens[self.num_prompt - self.unscored - part.start :]
+        self.scored += new
+        self.unscored -= len(new)
 
     def end(self, token: int) -> tuple[FinishReason | None, int | None]:
         """Whether the sequence ends with ``token``, its last one: the reason, and the stop token that the request

@@ -7,7 +7,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from llmk.api import IOProcessorSpec, KernelSpec, ModelSpec, ParserSpec, PlatformSpec, QuantizationSpec, TunedConfigs
+from llmk.api import (
+    IOProcessorSpec,
+    KernelSpec,
+    LogitsProcessorSpec,
+    ModelSpec,
+    ParserSpec,
+    PlatformSpec,
+    QuantizationSpec,
+    TunedConfigs,
+)
 from llmk.api.errors import PluginError
 from llmk.api.verdict import Reason
 from llmk.kernel.discovery import Plugin, find_plugins, is_named
@@ -28,6 +37,7 @@ HOOKS: dict[str, tuple[str, type]] = {
     "llmk_reasoning_parsers": ("reasoning_parser", ParserSpec),
     "llmk_tool_parsers": ("tool_parser", ParserSpec),
     "llmk_io_processors": ("io_processor", IOProcessorSpec),
+    "llmk_logits_processors": ("logits_processor", LogitsProcessorSpec),
     "llmk_tuned_configs": ("tuned", TunedConfigs),
 }
 """Hooks that return specs: the kind and type of what they return."""

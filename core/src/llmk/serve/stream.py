@@ -63,6 +63,8 @@ class ChoiceDelta:
     index: int
     events: Sequence[Event]
     logprobs: Sequence[TokenLogprobs] = ()
+    prompt: Sequence[tuple[int, TokenLogprobs | None]] = ()
+    """With the first delta, tokens and log-probabilities of the prompt, where they were asked for."""
     finish_reason: str | None = None
     stop_reason: str | int | None = None
 
@@ -124,7 +126,8 @@ async def answer(engine: Engine, job: Job, usage: Usage) -> AsyncGenerator[Choic
             if choice is None:
                 choice = choices[index] = _Choice(job.chain())
             events, finish_reason = choice.take(delta, usage)
-            yield ChoiceDelta(index, events, _spoken(delta, job.params), finish_reason, delta.stop_reason)
+            told = list(zip(job.prompts[at], delta.prompt_logprobs, strict=True)) if delta.prompt_logprobs else ()
+            yield ChoiceDelta(index, events, _spoken(delta, job.params), told, finish_reason, delta.stop_reason)
 
 
 def _spoken(delta: GenerationDelta, params: SamplingParams) -> Sequence[TokenLogprobs]:
