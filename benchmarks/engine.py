@@ -24,15 +24,15 @@ from random import Random
 
 from llmk.api import PolicyContext
 from llmk.engine.core import EngineCore
-from llmk.engine.policies.fair import Fair
-from llmk.engine.policies.fcfs import Fcfs
-from llmk.engine.policies.priority import Priority
-from llmk.engine.policy import GuardedPolicy
+from llmk.engine.policy import BuiltIn, GuardedPolicy
 from llmk.engine.request import EngineRequest, SamplingParams
 from llmk.engine.scheduler import Scheduler
 from llmk.engine.step import StepPlan, StepResult
+from llmk_policies.fair import Fair
+from llmk_policies.fcfs import Fcfs
+from llmk_policies.priority import Priority
 
-POLICIES = {"fcfs": Fcfs, "priority": Priority, "fair": Fair}
+POLICIES = {"built in": BuiltIn, "fcfs": Fcfs, "priority": Priority, "fair": Fair}
 BLOCK = 16
 QUIET, FLOOD = "quiet", "flood"
 

@@ -20,6 +20,7 @@ STATEMENTS = [
     "import llmk_models.specs",
     "import llmk_cpu.specs",
     "import llmk_parsers.specs",
+    "import llmk_policies.specs",
 ]
 
 COMMANDS = ["--help", "plugins", "plugins --json", "explain", "explain --json", "config show --origin"]

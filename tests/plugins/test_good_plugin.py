@@ -64,7 +64,7 @@ def ask(environment: Environment, checkpoint: Path, expression: str) -> Any:
     """Evaluates an expression of ``registry`` and ``checkpoint`` inside the environment."""
     code = f"""
 import json
-from llmk.api import IOProcessorSpec, TunedConfigs
+from llmk.api import IOProcessorSpec, LogitsProcessorSpec, TunedConfigs
 from llmk.config import Config
 from llmk.kernel.checkpoint import read_checkpoint
 from llmk.kernel.registry import Registry
@@ -175,12 +175,18 @@ def test_io_processor_is_registered(environment: Environment, checkpoint: Path) 
 @pytest.mark.hook("llmk_scheduling_policies")
 def test_policy_is_used_where_it_is_named(environment: Environment, checkpoint: Path) -> None:
     plan = explain(environment, checkpoint)
-    assert chosen(plan, "policy", "scheduler") == "policies.priority"
+    assert chosen(plan, "policy", "scheduler") == "core.built_in"
     assert rejection_codes(plan, "policy", "scheduler", "good.policy") == ["not_chosen"]
     for name in ("good.policy", "good-policy"):
         plan = explain(environment, checkpoint, "--select.policy.use", name)
         assert chosen(plan, "policy", "scheduler") == "good.policy"
         assert ["fixture-good", "1.0"] in plan["wheels"]
+
+
+@pytest.mark.hook("llmk_logits_processors")
+def test_logits_processor_is_registered(environment: Environment, checkpoint: Path) -> None:
+    expression = "[r.spec.id for r in registry.of(LogitsProcessorSpec)]"
+    assert ask(environment, checkpoint, expression) == ["good.ladder"]
 
 
 @pytest.mark.hook("llmk_tuned_configs")

@@ -12,7 +12,13 @@ import pytest
 from scratch import Environment, build_wheels
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = {"core": "llmk", "models": "llmk_models", "backends-cpu": "llmk_cpu", "plugins-parsers": "llmk_parsers"}
+PACKAGES = {
+    "core": "llmk",
+    "models": "llmk_models",
+    "backends-cpu": "llmk_cpu",
+    "plugins-parsers": "llmk_parsers",
+    "plugins-policies": "llmk_policies",
+}
 DEMO = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 
 
@@ -31,7 +37,7 @@ def metadata(wheel: Path) -> email.message.Message:
 
 @pytest.mark.parametrize("name", PACKAGES)
 def test_wheel_holds_the_whole_package_and_nothing_else(name: str, wheels: dict[str, Path]) -> None:
-    folder = ROOT / ("plugins/parsers" if name == "plugins-parsers" else name) / "src" / PACKAGES[name]
+    folder = ROOT / name.replace("plugins-", "plugins/") / "src" / PACKAGES[name]
     source = {f"{PACKAGES[name]}/{path.relative_to(folder)}" for path in folder.rglob("*") if path.is_file()}
     source = {path for path in source if "__pycache__" not in path}
     packed = {path for path in contents(wheels[name]) if ".dist-info/" not in path}
@@ -66,7 +72,7 @@ def test_meta_distribution_names_the_others(tmp_path: Path) -> None:
     assert all(".dist-info/" in name for name in contents(wheel)), "it holds nothing of its own"
     message = metadata(wheel)
     required = {re.split(r"[^\w.-]", line)[0] for line in message.get_all("Requires-Dist") if "extra" not in line}
-    assert required == {"llmk-core", "llmk-models", "llmk-parsers"}
+    assert required == {"llmk-core", "llmk-models", "llmk-parsers", "llmk-policies"}
     assert {"cpu", "cuda", "rocm", "xpu", "tpu", "all"} <= set(message.get_all("Provides-Extra"))
 
 

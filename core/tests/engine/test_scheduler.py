@@ -13,9 +13,7 @@ from paged_device import make_core, run_alone
 
 from llmk.api import PolicyContext, SchedulingPolicy, Ticket
 from llmk.engine.core import EngineCore
-from llmk.engine.policies.fair import Fair
-from llmk.engine.policies.fcfs import Fcfs
-from llmk.engine.policies.priority import Priority
+from llmk.engine.policy import BuiltIn
 from llmk.engine.request import EngineRequest, SamplingParams, TokenOutput
 
 
@@ -95,7 +93,7 @@ class Failing(Erratic):
         return self.random.choice([*running, "nobody"])
 
 
-POLICIES = [Fcfs, Priority, Fair, Erratic, Failing]
+POLICIES = [BuiltIn, Erratic, Failing]
 prompts = st.lists(st.integers(0, 2), min_size=1, max_size=30)
 shared = st.tuples(st.integers(0, 3), st.lists(st.integers(0, 40), max_size=8)).map(
     lambda pair: [7, 8, 9, 1] * pair[0] * 2 + pair[1] or [5]
@@ -109,6 +107,7 @@ arrival = st.fixed_dictionaries(
         "priority": st.integers(0, 1),
         "salt": st.sampled_from(["", "", "a"]),
         "tenant": st.sampled_from(["", "x", "y"]),
+        "scored": st.sampled_from([None, None, 0]),
         "at": st.integers(0, 20),
         "abort_at": st.none() | st.none() | st.integers(0, 40),
     }
@@ -168,7 +167,9 @@ def test_any_load_comes_out_as_if_alone(
                     EngineRequest(
                         id=str(i),
                         prompt_token_ids=a["prompt"],
-                        params=SamplingParams(max_tokens=a["max_tokens"], stop_token_ids=tuple(a["stop"])),
+                        params=SamplingParams(
+                            max_tokens=a["max_tokens"], stop_token_ids=tuple(a["stop"]), prompt_logprobs=a["scored"]
+                        ),
                         seed=a["seed"],
                         priority=a["priority"],
                         cache_salt=a["salt"],
@@ -202,6 +203,9 @@ def test_any_load_comes_out_as_if_alone(
             assert len(mine) == aborted[str(i)]
             assert tokens_of(mine) == expected[: len(mine)]
         else:
+            scored = [-entry.logprob for output in mine for entry in output.prompt_logprobs]
+            assert scored == ([] if a["scored"] is None else list(range(1, len(a["prompt"]))))
+            assert len(mine[0].prompt_logprobs) == len(scored), "they come with the first token"
             assert len(ends) == 1
             assert mine[-1] is ends[0]
             assert ends[0].error == ""
@@ -226,7 +230,7 @@ def test_a_prefix_that_is_being_computed_is_waited_for():
         core.add(request(id_, [*prompt, ord(id_)], max_tokens=1))
     core.add(request("other", [40], max_tokens=1))
     outputs = drain(core)
-    assert core.runner.steps == [8, 8, 8, 4]
+    assert core.runner.steps == [8, 8, 8, 4, 0], "the last step only frees slots"
     assert {id_: o[0].num_cached_tokens for id_, o in outputs.items()} == {"a": 0, "b": 24, "c": 24, "other": 0}
 
 
@@ -290,7 +294,7 @@ def test_whole_prompts_may_exceed_the_issue_limit_but_not_the_run_limit():
 
 
 def test_priority_goes_before_arrival():
-    core = make_core(max_num_seqs=1, policy=Priority(PolicyContext()))
+    core = make_core(max_num_seqs=1, policy=BuiltIn())
     core.add(request("late", [1], max_tokens=1, priority=1))
     core.add(request("soon", [2], max_tokens=1, priority=0))
     assert list(drain(core)) == ["soon", "late"]
@@ -377,6 +381,49 @@ def test_logprobs_go_to_those_who_asked():
     assert [len(o.logprobs) for o in outputs["a"]] == [1, 1]
     assert outputs["a"][0].logprobs[0].token_id == outputs["a"][0].token_ids[0]
     assert [o.logprobs for o in outputs["b"]] == [[], []]
+
+
+def test_prompts_that_are_scored_take_no_hits_and_leave_some():
+    core = make_core()
+    prompt = list(range(20))
+    core.add(request("first", prompt, max_tokens=1))
+    drain(core)
+    core.add(request("scored", prompt, max_tokens=1, prompt_logprobs=0))
+    core.add(request("again", [*prompt, 3], max_tokens=1))
+    outputs = drain(core)
+    assert [e.token_id for e in outputs["scored"][0].prompt_logprobs] == prompt[1:]
+    assert outputs["scored"][0].num_cached_tokens == 0
+    assert outputs["again"][0].num_cached_tokens == 20
+
+
+def test_a_request_that_the_sampler_fails_ends_alone():
+    core = make_core(depth=2)
+    submit = core.runner.submit
+
+    def failing(plan):
+        pending = submit(plan)
+        slots = [new.slot for new in plan.new if new.id == "bad"]
+        pending.outcome.errors = dict.fromkeys(slots, ("the processor failed", "internal_error"))
+        return pending
+
+    core.runner.submit = failing
+    core.add(request("bad", [1, 2], max_tokens=5))
+    core.add(request("good", [1, 2, 3], max_tokens=5))
+    outputs = drain(core)
+    assert [(o.error, o.token_ids) for o in outputs["bad"]] == [("the processor failed", [])]
+    assert tokens_of(outputs["good"]) == run_alone([1, 2, 3], 5, limit=64)
+    assert_empty(core)
+
+
+def test_the_runner_is_told_of_slots_that_are_free_once_there_is_no_work():
+    core = make_core()
+    core.add(request("a", [1], max_tokens=3))
+    core.add(request("b", [2], max_tokens=30))
+    core.step()
+    core.abort(["b"])
+    drain(core)
+    assert not core.runner.rows
+    assert core.runner.steps[-1] == 0
 
 
 def test_a_result_out_of_order_is_refused():

@@ -27,21 +27,24 @@ def choose(house: Wheelhouse, excluded: dict[str, Reason] | None = None, **rules
 def test_a_policy_is_used_only_where_it_is_named(wheelhouse: Wheelhouse) -> None:
     wheelhouse.install("acme", CODE.format(name="acme", spoken="fair"))
     choice = choose(wheelhouse)
-    assert (choice.kind, choice.site, choice.id) == ("policy", "scheduler", "policies.priority")
-    assert {r.id for r in choice.rejected} == {"policies.fcfs", "policies.fair", "acme.policy"}
+    assert (choice.kind, choice.site, choice.id) == ("policy", "scheduler", "core.built_in")
+    assert (choice.pieces[0].distribution, {r.id for r in choice.rejected}) == ("llmk-core", {"acme.policy"})
+    assert choice.pieces[0].why.startswith("built in")
     named = choose(wheelhouse, use="acme.policy")
     assert (named.id, named.pieces[0].distribution) == ("acme.policy", "acme-wheel")
     assert named.pieces[0].why == "pinned by [select.policy] use"
-    assert choose(wheelhouse, use="fcfs").id == "policies.fcfs"
-    with pytest.raises(SelectionError, match=r"policies\.fair .* and acme\.policy .* tie"):
+    assert choose(wheelhouse, use="fair").id == "acme.policy"
+    assert choose(wheelhouse, prefer="acme.policy").id == "acme.policy"
+    wheelhouse.install("other", CODE.format(name="other", spoken="fair"))
+    with pytest.raises(SelectionError, match=r"acme\.policy .* and other\.policy .* tie"):
         choose(wheelhouse, use="fair")
 
 
-def test_a_policy_that_is_missing_or_broken_is_an_error(wheelhouse: Wheelhouse) -> None:
+def test_a_policy_that_is_missing_or_broken_is_an_error_where_it_is_pinned(wheelhouse: Wheelhouse) -> None:
+    wheelhouse.install("acme", CODE.format(name="acme", spoken="near"))
     with pytest.raises(SelectionError, match=r"\[select\.policy\] names 'far'"):
         choose(wheelhouse, use="far")
-    broken = {"policies.priority": Reason("import_failed", found="no module")}
-    with pytest.raises(SelectionError, match=r"policies\.priority of llmk-core .* can't be used"):
-        choose(wheelhouse, broken)
-    with pytest.raises(SelectionError, match="no scheduling policy is left"):
-        choose(wheelhouse, use="", avoid="policies.fcfs,policies.priority,policies.fair")
+    broken = {"acme.policy": Reason("import_failed", found="no module")}
+    with pytest.raises(SelectionError, match=r"near is pinned by \[select\.policy\] use, but can't serve"):
+        choose(wheelhouse, broken, use="near")
+    assert choose(wheelhouse, broken, prefer="acme.policy").id == "core.built_in"

@@ -167,4 +167,4 @@ def test_every_hook_that_returns_specs_is_collected() -> None:
 
 def test_rules_are_those_of_the_configuration() -> None:
     registry = Registry.discover(PluginsSection(only=("nothing",)))
-    assert [p.name for p in registry.plugins if p.is_usable] == ["policies", "reference"]
+    assert [p.name for p in registry.plugins if p.is_usable] == ["reference"]

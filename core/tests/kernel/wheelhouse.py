@@ -114,7 +114,7 @@ class Wheelhouse:
         """Flags that leave out what else happens to be installed, and set ``plugins`` rules."""
         named = {name for name, value in (rules or {}).items() if value}
         others = [p.name for p in metadata.entry_points(group="llmk.v1") if p.dist and not self._has(p.dist)]
-        disabled = [name for name in others if name not in ("reference", "policies")]
+        disabled = [name for name in others if name != "reference"]
         chosen = {f"plugins.{name}": (rules or {})[name] for name in named}
         disabled += list(chosen.pop("plugins.disable", []))  # type: ignore[call-overload]
         return {"plugins.disable": disabled, **chosen}

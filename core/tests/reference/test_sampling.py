@@ -16,7 +16,15 @@ from transformers.generation.logits_process import (
 
 from llmk.reference import sampling
 from llmk.reference.counter_rng import uniform_bits
-from llmk.reference.sampling import apply_bias, apply_penalties, logprobs, mask_top_k_top_p_min_p, sample
+from llmk.reference.sampling import (
+    allow_tokens,
+    apply_bias,
+    apply_penalties,
+    logprobs,
+    mask_top_k_top_p_min_p,
+    match_suffixes,
+    sample,
+)
 
 
 def spread(rows: int, vocab: int, seed: int = 0) -> Tensor:
@@ -231,6 +239,33 @@ def test_bias_adds_in_place_and_forbids() -> None:
     )
     assert out is logits
     assert out.tolist() == [[0, 0, 1.5, 0, 0], [float("-inf"), 0, 0, 0, 3]]
+
+
+def test_suffixes_are_found_between_start_and_end() -> None:
+    tokens = torch.tensor([[1, 2, 3, 2, 3, 9], [3, 3, 3, 0, 0, 0]], dtype=torch.int32)
+    cases = [
+        (0, 0, 5, (-1, 2, 3), True),
+        (0, 0, 5, (3, 2, 3), True),
+        (0, 0, 5, (1, 2, 3), False),
+        (0, 0, 6, (-1, 3, 9), True),
+        (0, 3, 5, (-1, 2, 3), True),
+        (0, 3, 5, (3, 2, 3), False),
+        (1, 0, 2, (3, 3, 3), False),
+        (1, 0, 3, (3, 3, 3), True),
+        (1, 0, 0, (-1, -1, 0), False),
+        (1, 2, 2, (-1, -1, -1), True),
+    ]
+    slots, starts, ends, suffixes, expected = zip(*cases, strict=True)
+    found = match_suffixes(tokens, *map(torch.tensor, (slots, starts, ends, suffixes)))
+    assert found.tolist() == list(expected)
+
+
+def test_only_some_tokens_are_allowed() -> None:
+    logits = torch.arange(15.0).reshape(3, 5)
+    out = allow_tokens(logits, torch.tensor([0, 2]), torch.tensor([0, 2, 2]), torch.tensor([4, 0, 1]))
+    no = float("-inf")
+    assert out is logits
+    assert out.tolist() == [[no, no, no, no, 4], [5, 6, 7, 8, 9], [10, 11, no, no, no]]
 
 
 def test_logprobs_and_ranks() -> None:

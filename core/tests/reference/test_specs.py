@@ -68,6 +68,8 @@ def test_ops_are_all_there() -> None:
         "embedding",
         "apply_penalties",
         "apply_bias",
+        "match_suffixes",
+        "allow_tokens",
         "mask_top_k_top_p_min_p",
         "sample",
         "logprobs",

@@ -85,6 +85,7 @@ class ScriptedEngine:
             vocab_size=256,
             block_size=16,
             num_blocks=64,
+            logits_processors=("test.ladder",),
             plan={"model": "scripted", "fingerprint": "0123456789abcdef"},
         )
     )
@@ -124,15 +125,17 @@ class ScriptedEngine:
                     await self.gate.wait()
                 await asyncio.sleep(0)
                 for index in range(params.n):
-                    yield self._delta(index, piece, params, self.finish_reason if last else None, len(prompt))
+                    delta = self._delta(index, piece, params, self.finish_reason if last else None, len(prompt))
+                    if not at and params.prompt_logprobs is not None:
+                        delta.prompt_logprobs = [None, *(TokenLogprobs(id, -0.125, 2) for id in prompt[1:])]
+                    yield delta
         finally:
             self.running -= 1
 
     def _intake(self) -> Intake:
         """The real checks of prompts and parameters."""
-        info = self.info
         tokenizer: Any = self.tokenizer
-        return Intake(tokenizer, max_model_len=info.max_model_len, vocab_size=info.vocab_size, seed=0)
+        return Intake(tokenizer, self.info, seed=0)
 
     def _delta(self, index: int, piece: str, params: SamplingParams, finish: str | None, num_prompt: int) -> Any:
         ids = [ord(character) for character in piece]
@@ -146,6 +149,7 @@ class ScriptedEngine:
             stop_reason=self.stop_reason if finish == "stop" else None,
             num_prompt_tokens=num_prompt,
             num_cached_tokens=4,
+            prompt_logprobs=[],
         )
 
 

@@ -52,6 +52,27 @@ def test_logprobs(client: TestClient, engine: ScriptedEngine) -> None:
     assert [chunk["choices"][0]["logprobs"]["text_offset"] for chunk in chunks] == [[0, 1], [2]]
 
 
+@pytest.mark.parametrize("n", [1, 2])
+def test_echo_with_logprobs_tells_the_prompts(client: TestClient, engine: ScriptedEngine, n: int) -> None:
+    engine.script, engine.chunk = "cd", 1
+    body = {"prompt": ["xab", "y"], "logprobs": 0, "echo": True, "n": n, "add_special_tokens": False}
+    choices = client.post(PATH, json=body).json()["choices"]
+    assert engine.calls[0].params.prompt_logprobs == 0
+    assert [choice["text"] for choice in choices] == ["xabcd"] * n + ["ycd"] * n
+    assert choices[0]["logprobs"] == {
+        "tokens": ["x", "a", "b", "c", "d"],
+        "token_logprobs": [None, -0.125, -0.125, -0.25, -0.25],
+        "top_logprobs": [None, {}, {}, {}, {}],
+        "text_offset": [0, 1, 2, 3, 4],
+    }
+    assert choices[-1]["logprobs"]["token_logprobs"] == [None, -0.25, -0.25]
+    chunks = events(client.post(PATH, json={**body, "stream": True}).text)
+    told = [c["logprobs"] for chunk in chunks for c in chunk["choices"] if c["index"] == 0 and c["logprobs"]]
+    assert [offset for part in told for offset in part["text_offset"]] == [0, 1, 2, 3, 4]
+    client.post(PATH, json={**body, "echo": False})
+    assert engine.calls[-1].params.prompt_logprobs is None
+
+
 def test_whole_is_the_fold_of_the_stream(client: TestClient) -> None:
     body = {"prompt": ["a", "b"], "n": 2, "echo": True}
     whole = client.post(PATH, json=body).json()

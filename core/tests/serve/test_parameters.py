@@ -31,6 +31,12 @@ SAMPLING: dict[str, tuple[Any, Any]] = {
     "include_stop_str_in_output": (True, lambda call: call.params.include_stop),
     "stop_token_ids": ([9], lambda call: call.params.stop_token_ids == (9,)),
     "ignore_eos": (True, lambda call: call.params.ignore_eos),
+    "allowed_token_ids": ([65, 66], lambda call: call.params.allowed_token_ids == (65, 66)),
+    "bad_words": (["damn"], lambda call: call.params.bad_words == ("damn",)),
+    "logits_processors": (
+        {"test.ladder": {"step": 2}},
+        lambda call: call.params.logits_processors == {"test.ladder": {"step": 2}},
+    ),
     "logit_bias": ({"65": -3}, lambda call: call.params.logit_bias == {65: -3.0}),
     "skip_special_tokens": (False, lambda call: not call.params.skip_special_tokens),
     "priority": (4, lambda call: call.options["priority"] == 4),
@@ -142,6 +148,9 @@ BAD = {
     "stop": "",
     "stop_token_ids": [256],
     "logit_bias": {"256": 1},
+    "allowed_token_ids": [256],
+    "bad_words": [""],
+    "logits_processors": {"test.unheard": {}},
     "min_tokens": -1,
 }
 
@@ -210,7 +219,6 @@ def test_chat_refusals_name_the_place(client: TestClient, change: dict[str, Any]
         ({"prompt": [300]}, "prompt"),
         ({"prompt": ["a", 1]}, "prompt"),
         ({"max_tokens": 512}, "max_tokens"),
-        ({"echo": True, "logprobs": 1}, "echo"),
         ({"suffix": "x"}, "suffix"),
         ({"best_of": 3}, "best_of"),
     ],

@@ -38,6 +38,7 @@ from llmk.api.events import (
 )
 from llmk.api.facts import AttentionFacts, LinearFacts, ModelFacts, MoEFacts, OpFacts
 from llmk.api.host import Host, Probe
+from llmk.api.logits import LogitsBatch, LogitsProcessor, LogitsRequest, LogitsRows
 from llmk.api.matching import match
 from llmk.api.parsers import ParserContext, ReasoningParser, ToolParser
 from llmk.api.plan import Choice, Piece, Plan, Rejection
@@ -61,6 +62,7 @@ from llmk.api.query import (
 from llmk.api.specs import (
     IOProcessorSpec,
     KernelSpec,
+    LogitsProcessorSpec,
     ModelSpec,
     Needs,
     ParserSpec,
@@ -106,6 +108,11 @@ __all__ = [
     "LinearFacts",
     "LinearQuery",
     "LlmkError",
+    "LogitsBatch",
+    "LogitsProcessor",
+    "LogitsProcessorSpec",
+    "LogitsRequest",
+    "LogitsRows",
     "Memory",
     "MoEFacts",
     "MoEQuery",

@@ -17,6 +17,7 @@ from llmk.api.platform import PlatformFacts
 from llmk.api.specs import (
     IOProcessorSpec,
     KernelSpec,
+    LogitsProcessorSpec,
     ModelSpec,
     ParserSpec,
     PlatformSpec,
@@ -97,6 +98,12 @@ def llmk_io_processors() -> Iterable[IOProcessorSpec]:
 @hookspec
 def llmk_scheduling_policies() -> Iterable[PolicySpec]:
     """Scheduling policies."""
+    return ()
+
+
+@hookspec
+def llmk_logits_processors() -> Iterable[LogitsProcessorSpec]:
+    """Logits processors, which requests name with parameters of their own."""
     return ()
 
 

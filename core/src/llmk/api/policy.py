@@ -2,7 +2,7 @@
 
 A policy sees requests as :class:`Ticket` and nothing of blocks or slots, so it can't harm them: the scheduler takes its
 answers as advice and checks each. One that raises, or names a request that it was not asked about, is reported and
-replaced by order of arrival.
+replaced by the built-in order: by priority, then by arrival.
 """
 
 from __future__ import annotations
@@ -72,3 +72,4 @@ class SchedulingPolicy(Protocol):
 
     def computed(self, request: Ticket, num_tokens: int) -> None:
         """Told of every ``num_tokens`` that are issued for a request; tokens found in the prefix cache are not."""
+        return

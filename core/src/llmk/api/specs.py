@@ -217,6 +217,17 @@ class PolicySpec(_Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogitsProcessorSpec(_Checked):
+    """Changes the logits of requests that name it by ``id``. ``implementation`` names a class that follows
+    :class:`~llmk.api.LogitsProcessor`; it is imported when a request first does."""
+
+    id: str
+    implementation: str
+    overrides: str = ""
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TunedConfigs:
     """A folder of tuned kernel configs inside a package, for the kernel ``kernel``."""
 
@@ -228,6 +239,14 @@ class TunedConfigs:
 
 
 Spec = (
-    KernelSpec | PlatformSpec | QuantizationSpec | ModelSpec | ParserSpec | IOProcessorSpec | PolicySpec | TunedConfigs
+    KernelSpec
+    | PlatformSpec
+    | QuantizationSpec
+    | ModelSpec
+    | ParserSpec
+    | IOProcessorSpec
+    | LogitsProcessorSpec
+    | PolicySpec
+    | TunedConfigs
 )
 Supports = Callable[[Query], Verdict]

@@ -53,15 +53,6 @@ class SelectSection(Section):
     avoid: tuple[str, ...] = Field(default=(), description="Ids never to choose.")
 
 
-class SelectPolicy(SelectSection):
-    """Which scheduling policy orders requests."""
-
-    use: str | dict[str, str] = Field(
-        default="policies.priority",
-        description="Id or name of the policy: fcfs, priority (then arrival), fair (by tenant), or a plugin's.",
-    )
-
-
 class SelectSections(Section):
     """Choosing backends and kernels."""
 
@@ -75,7 +66,7 @@ class SelectSections(Section):
         default_factory=SelectSection, description="Reasoning parsers ('none': off)."
     )
     tool_parser: SelectSection = Field(default_factory=SelectSection, description="Tool parsers ('none': off).")
-    policy: SelectPolicy = Field(default_factory=SelectPolicy, description="Scheduling policy.")
+    policy: SelectSection = Field(default_factory=SelectSection, description="Scheduling policy (none: by priority).")
 
 
 class PluginsSection(Section):
@@ -106,18 +97,12 @@ class SchedulerSection(Section):
         default=1024, description="Requests that may wait; more are refused with 429."
     )
     max_per_tenant: Size = Field(
-        default=0, description="Requests of one tenant that may run or wait; more are refused with 429. 0: no limit."
+        default=0, description="Requests of one tenant that run or wait; more get 429. 0: any."
     )
-    queue_timeout: Seconds = Field(
-        default=0.0, description="Seconds in which a request must begin to run; else it fails with 504. 0: no limit."
-    )
-    request_timeout: Seconds = Field(
-        default=0.0, description="Seconds in which a request must be done; else it fails with 504. 0: no limit."
-    )
+    queue_timeout: Seconds = Field(default=0.0, description="Seconds in which a request must begin, or 504. 0: any.")
+    request_timeout: Seconds = Field(default=0.0, description="Seconds in which a request must end, or 504. 0: any.")
     weights: dict[str, Annotated[float, Field(gt=0)]] = Field(
-        default_factory=dict,
-        description="Shares for the policy fair, by tenant: the first 16 hex digits of the SHA-256 of the API key"
-        " (printf %s KEY | sha256sum). Others have 1.",
+        default_factory=dict, description="Shares by tenant: 16 hex digits of the API key's SHA-256. Others have 1."
     )
 
 

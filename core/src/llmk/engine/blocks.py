@@ -132,14 +132,14 @@ class BlockCache:
         tables.awaited = tables.keys[num_hits] if num_hits < len(tables.keys) else b""
         return tables.awaited in self._computing
 
-    def admit(self, tables: BlockTables, token_ids: Sequence[int], *, spare: int = 0) -> int | None:
-        """Takes blocks for all of ``token_ids``, shared ones where their content is cached.
+    def admit(self, tables: BlockTables, token_ids: Sequence[int], *, spare: int = 0, reuse: bool = True) -> int | None:
+        """Takes blocks for all of ``token_ids``, with ``reuse`` shared ones where their content is cached.
 
         Returns:
             How many tokens need not be computed, or ``None`` where there are too few free blocks, ``spare`` of which
             must remain.
         """
-        hits = self._find(tables, token_ids) if self.prefix_caching else [[] for _ in self.pools]
+        hits = self._find(tables, token_ids) if reuse and self.prefix_caching else [[] for _ in self.pools]
         if not self._suffices(hits, token_ids, spare):
             return None
         num_hits = len(hits[0])
@@ -153,9 +153,9 @@ class BlockCache:
         tables.named = num_hits
         return num_hits * self.block_size
 
-    def fits(self, tables: BlockTables, token_ids: Sequence[int], *, spare: int = 0) -> bool:
+    def fits(self, tables: BlockTables, token_ids: Sequence[int], *, spare: int = 0, reuse: bool = True) -> bool:
         """Whether :meth:`admit` would take blocks."""
-        hits = self._find(tables, token_ids) if self.prefix_caching else [[] for _ in self.pools]
+        hits = self._find(tables, token_ids) if reuse and self.prefix_caching else [[] for _ in self.pools]
         return self._suffices(hits, token_ids, spare)
 
     def _suffices(self, hits: list[list[int]], token_ids: Sequence[int], spare: int) -> bool:

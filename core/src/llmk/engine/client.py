@@ -12,7 +12,7 @@ from llmk.engine.request import EngineOutputs, EngineRequest
 
 class EngineInfo(msgspec.Struct, kw_only=True):
     """What a front end must know of its engine. ``plan`` is :meth:`llmk.api.Plan.to_dict`'s; ``pickled_plan`` is the
-    plan itself, where it comes from another process.
+    plan itself, where it comes from another process. ``logits_processors`` are ids that requests may name.
     """
 
     max_model_len: int
@@ -21,6 +21,7 @@ class EngineInfo(msgspec.Struct, kw_only=True):
     num_blocks: int
     plan: dict[str, Any]
     pickled_plan: bytes = b""
+    logits_processors: tuple[str, ...] = ()
 
 
 class EngineClient(Protocol):

@@ -39,12 +39,7 @@ class AsyncLLM:
         self.default_params = default_params(boot.checkpoint.generation_config)
         self.stats = EngineStats(total_blocks=self.info.num_blocks)
         self._client = client
-        self._intake = Intake(
-            tokenizer,
-            max_model_len=self.info.max_model_len,
-            vocab_size=self.info.vocab_size,
-            seed=config.engine.seed,
-        )
+        self._intake = Intake(tokenizer, self.info, seed=config.engine.seed)
         self._max_per_tenant = config.scheduler.max_per_tenant
         self._max_sequences = config.scheduler.max_num_seqs + config.scheduler.max_waiting
         self._requests: dict[str, _Stream] = {}
@@ -132,11 +127,11 @@ class AsyncLLM:
         """Raises :class:`~llmk.api.Overloaded` where ``num_new`` more sequences are too many."""
         if len(self._streams) + num_new > self._max_sequences:
             raise Overloaded(f"{len(self._streams)} sequences run and wait; no more than {self._max_sequences} may")
-        if self._max_per_tenant:
+        if limit := self._max_per_tenant:
             mine = sum(len(stream.sequences) for stream in self._requests.values() if stream.tenant == tenant)
-            if mine + num_new > self._max_per_tenant:
-                limit = f"{self._max_per_tenant} (scheduler.max_per_tenant)"
-                raise Overloaded(f"{mine} sequences of this client run and wait; no more than {limit} may")
+            if mine + num_new > limit:
+                what = f"{mine} sequences of this client run and wait"
+                raise Overloaded(f"{what}; no more than {limit} (scheduler.max_per_tenant) may")
 
     def _open(self, request_id: str, sequences: list[EngineRequest], params: SamplingParams) -> _Stream:
         stream = self._requests[request_id] = _Stream(sequences[0].tenant)

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from random import Random
 from typing import Any
 
+from msgspec.structs import replace
+
 from llmk.api import CheckpointError, ContextLengthExceeded, RequestError
+from llmk.engine.client import EngineInfo
 from llmk.engine.request import EngineRequest, SamplingParams
 from llmk.engine.tokenizer import Tokenizer
 
 _DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _SEED_BITS = 63
+_MAX_WORDS = 1000
+_MAX_WORD_TOKENS = 100
 
 
 class Intake:
     """Turns prompts into sequences. ``seed`` is where requests without a seed of their own draw one from."""
 
-    def __init__(self, tokenizer: Tokenizer, *, max_model_len: int, vocab_size: int, seed: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, info: EngineInfo, *, seed: int) -> None:
         self._tokenizer = tokenizer
-        self._max_model_len = max_model_len
-        self._vocab_size = vocab_size
+        self._max_model_len = info.max_model_len
+        self._vocab_size = info.vocab_size
+        self._processors = info.logits_processors
         self._random = Random(seed)
 
     def sequences(
@@ -42,8 +48,7 @@ class Intake:
         """
         tokens = self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         self._check_prompt(tokens)
-        self._check_ids("stop_token_ids", params.stop_token_ids)
-        self._check_ids("logit_bias", params.logit_bias)
+        params = self._checked(params)
         seed = self._random.getrandbits(_SEED_BITS) if params.seed is None else params.seed
         return [
             EngineRequest(
@@ -58,6 +63,42 @@ class Intake:
             )
             for index in range(params.n)
         ]
+
+    def _checked(self, params: SamplingParams) -> SamplingParams:
+        """Parameters as the engine takes them, with ``bad_words`` as token sequences."""
+        self._check_ids("stop_token_ids", params.stop_token_ids)
+        self._check_ids("logit_bias", params.logit_bias)
+        self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
+        for id in params.logits_processors:
+            if id not in self._processors:
+                known = ", ".join(self._processors) or "none"
+                raise RequestError(
+                    f"there is no logits processor {id!r} (installed: {known})", param="logits_processors"
+                )
+        if not (params.bad_words or params.bad_word_ids):
+            return params
+        words = dict.fromkeys(params.bad_word_ids)
+        for text in params.bad_words:
+            words |= {word: None for word in self._spellings(text) if word}
+        if len(words) > _MAX_WORDS or max(map(len, words), default=0) > _MAX_WORD_TOKENS:
+            what = f"no more than {_MAX_WORDS} token sequences of {_MAX_WORD_TOKENS} tokens can be banned"
+            raise RequestError(what, param="bad_words")
+        self._check_ids("bad_words", tuple(token for word in words for token in word))
+        return replace(params, bad_words=(), bad_word_ids=tuple(words))
+
+    def _spellings(self, text: str) -> Iterator[tuple[int, ...]]:
+        """How the tokenizer writes a word at the start of a text, after a space, and after something that is none."""
+        word, line = text.strip(" "), self._encode("\n")
+        yield self._encode(text)
+        if word:
+            yield self._encode(word)
+            yield self._encode(f" {word}")
+            after = self._encode(f"\n{word}")
+            if after[: len(line)] == line and len(after) > len(line):
+                yield after[len(line) :]
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
     def _check_prompt(self, tokens: list[int]) -> None:
         if not tokens:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from importlib import metadata
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from llmk.api import Plan, Platform, PluginError, PolicyContext
+from llmk.api import LogitsProcessorSpec, Plan, Platform, PluginError, PolicyContext
 from llmk.engine.batch import Batch
 from llmk.engine.client import EngineInfo
 from llmk.engine.core import EngineCore
 from llmk.engine.deadlines import Deadlines
 from llmk.engine.memory import CachePlan, check_weights, gib, plan_cache
 from llmk.engine.policy import GuardedPolicy
+from llmk.engine.processors import Processors
 from llmk.engine.runner import Runner
 from llmk.engine.scheduler import Scheduler
 from llmk.engine.weights import load_weights
@@ -53,19 +55,22 @@ def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
     cache = plan_cache(config, max_model_len, block_bytes(model, build), platform.memory.available())
     logger.info("cache: %d blocks of %d tokens, %s, by %s", cache.num_blocks, config.cache.block_size,
                 gib(cache.total_bytes), cache.why)  # fmt: skip
-    runner = build_runner(model, build, config, cache, max_model_len, device)
+    processors = {
+        found.spec.id: partial(load_object, found.spec.implementation, plugin=found.plugin)
+        for found in boot.registry.of(LogitsProcessorSpec)
+    }
+    runner = build_runner(model, build, config, cache, max_model_len, device, Processors(processors, facts.vocab_size))
+    limits = config.scheduler
     scheduler = Scheduler(
-        max_num_seqs=config.scheduler.max_num_seqs,
-        max_num_batched_tokens=config.scheduler.max_num_batched_tokens,
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
         max_model_len=max_model_len,
         num_blocks=cache.num_blocks,
         block_size=config.cache.block_size,
         prefix_caching=config.cache.prefix_caching,
-        chunked_prefill=config.scheduler.chunked_prefill,
-        policy=GuardedPolicy.load(
-            plan, PolicyContext(config.scheduler.weights, config.scheduler.max_num_batched_tokens)
-        ),
-        deadlines=Deadlines(config.scheduler.queue_timeout, config.scheduler.request_timeout),
+        chunked_prefill=limits.chunked_prefill,
+        policy=GuardedPolicy.load(plan, PolicyContext(limits.weights, limits.max_num_batched_tokens)),
+        deadlines=Deadlines(limits.queue_timeout, limits.request_timeout),
     )
     info = EngineInfo(
         max_model_len=max_model_len,
@@ -73,12 +78,19 @@ def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
         block_size=config.cache.block_size,
         num_blocks=cache.num_blocks,
         plan=plan.to_dict(),
+        logits_processors=tuple(processors),
     )
     return EngineCore(scheduler, runner), info
 
 
 def build_runner(
-    model: Model, build: Build, config: Any, cache: CachePlan, max_model_len: int, device: torch.device
+    model: Model,
+    build: Build,
+    config: Any,
+    cache: CachePlan,
+    max_model_len: int,
+    device: torch.device,
+    processors: Processors | None = None,
 ) -> Runner:
     """Allocates the cache and the batch for a loaded model."""
     specs = model.cache_specs()
@@ -91,7 +103,7 @@ def build_runner(
         num_groups=1,
         device=device,
     )
-    return Runner(model, build, batch, caches, {site: 0 for _, site, _ in specs})
+    return Runner(model, build, batch, caches, {site: 0 for _, site, _ in specs}, processors)
 
 
 def block_bytes(model: Model, build: Build) -> int:

@@ -51,12 +51,7 @@ class LLM:
         self.default_params = default_params(self.boot.checkpoint.generation_config)
         self._core: EngineCore | None = core
         self._ids = itertools.count()
-        self._intake = Intake(
-            self.tokenizer,
-            max_model_len=self.info.max_model_len,
-            vocab_size=self.info.vocab_size,
-            seed=config.engine.seed,
-        )
+        self._intake = Intake(self.tokenizer, self.info, seed=config.engine.seed)
 
     def generate(
         self,
@@ -136,6 +131,8 @@ class LLM:
                         progress.update()
         finally:
             self._core.abort(open_sequences)
+            while self._core.has_work:
+                self._core.step()
         return [job.output for job in jobs]
 
 
@@ -155,6 +152,7 @@ class _Job:
         """Adds what came next to one of the choices."""
         self.output.outputs[delta.index].add(delta)
         self.output.num_cached_tokens = max(self.output.num_cached_tokens, delta.num_cached_tokens)
+        self.output.prompt_logprobs = self.output.prompt_logprobs or delta.prompt_logprobs or None
 
 
 def _stepped(

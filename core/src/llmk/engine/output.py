@@ -22,6 +22,8 @@ class GenerationDelta:
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+    """One for each token of the prompt, ``None`` for the first, where they are wanted; in a choice's first delta."""
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
 
@@ -47,12 +49,14 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """A prompt and what came of it. ``prompt`` is ``None`` where tokens were given."""
+    """A prompt and what came of it. ``prompt`` is ``None`` where tokens were given. ``prompt_logprobs`` has one entry
+    for each token of the prompt where they were asked for, ``None`` for the first."""
 
     prompt: str | None
     prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     num_cached_tokens: int = 0
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
 
 
 class SequenceOutput:
@@ -82,6 +86,8 @@ class SequenceOutput:
             num_prompt_tokens=self._num_prompt_tokens,
             num_cached_tokens=output.num_cached_tokens,
         )
+        if output.token_ids and not self._num_tokens and self._params.prompt_logprobs is not None:
+            delta.prompt_logprobs = [None, *output.prompt_logprobs]
         silent_end = output.finish_reason == "stop" and not self._params.include_stop
         spoken = output.token_ids[:-1] if silent_end else output.token_ids
         for count, token in enumerate(spoken, start=1):

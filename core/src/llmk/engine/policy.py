@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 
 from llmk.api import Plan, PluginError, PolicyContext, SchedulingPolicy, Ticket
 from llmk.api.errors import describe
@@ -15,18 +16,36 @@ logger = logging.getLogger(__name__)
 Tickets = tuple[Ticket, ...]
 
 
-class GuardedPolicy:
-    """Asks ``policy``, and goes by arrival where there is none.
+class BuiltIn(SchedulingPolicy):
+    """By priority, lower first, then by arrival. Who comes last in that gives way when blocks run out."""
 
-    A policy that raises, or answers with what it was not asked about, is reported with its traceback and not asked
-    again. ``failures`` counts it, so that metrics show that the engine runs without what was configured.
+    def __init__(self, context: PolicyContext | None = None) -> None:
+        self._asked: Sequence[Ticket] = ()
+        self._answer: Sequence[Ticket] = ()
+
+    def order(self, requests: Sequence[Ticket]) -> Iterable[Ticket]:
+        """By priority, then as given; sorted once for as long as the queue is the same."""
+        if requests is not self._asked:
+            self._asked, self._answer = requests, sorted(requests, key=attrgetter("priority"))
+        return self._answer
+
+    def victim(self, running: Sequence[Ticket]) -> Ticket:
+        """The least urgent, of these the last."""
+        return max(running, key=attrgetter("priority", "arrival"))
+
+
+class GuardedPolicy:
+    """Asks ``policy``, which is the built-in one where none is named.
+
+    A policy that raises, or answers with what it was not asked about, is reported with its traceback, and the built-in
+    one is asked from then on. ``failures`` counts it, so that metrics show that the engine runs without what was
+    configured.
     """
 
     def __init__(self, policy: SchedulingPolicy | None = None, name: str = "") -> None:
         self.name = name
         self.failures = 0
-        self._policy = policy
-        self._computed = None if policy is None or _inherits(policy, "computed") else policy.computed
+        self._policy = policy or BuiltIn()
 
     @classmethod
     def load(cls, plan: Plan, context: PolicyContext) -> GuardedPolicy:
@@ -43,35 +62,29 @@ class GuardedPolicy:
 
     def order(self, requests: Tickets) -> Iterator[Ticket]:
         """Each of ``requests`` once, lazily."""
-        policy = self._policy
-        if policy is None or not requests:
-            yield from requests
-            return
         left = set(requests)
         try:
-            for ticket in policy.order(requests):
+            for ticket in self._policy.order(requests) if requests else ():
                 if ticket not in left:
                     raise ValueError(f"order() named {ticket!r} twice, or unasked")
                 left.remove(ticket)
                 yield ticket
         except Exception as error:
             self._give_up(error)
-        if left:
-            yield from [ticket for ticket in requests if ticket in left]
+        yield from [ticket for ticket in requests if ticket in left] if left else ()
 
     def victim(self, running: Tickets) -> Ticket:
         """One of ``running``."""
         try:
-            if self._policy is not None:
-                return _one_of(running, self._policy.victim(running), "victim")
+            return _one_of(running, self._policy.victim(running), "victim")
         except Exception as error:
             self._give_up(error)
-        return running[-1]
+        return self._policy.victim(running)
 
     def displaced(self, running: Tickets, newcomer: Ticket) -> Ticket | None:
         """One of ``running``, or ``None``."""
         try:
-            if self._policy is not None and running:
+            if running:
                 victim = self._policy.displaced(running, newcomer)
                 return None if victim is None else _one_of(running, victim, "displaced")
         except Exception as error:
@@ -81,32 +94,25 @@ class GuardedPolicy:
     @property
     def displaces(self) -> bool:
         """Whether asking :meth:`displaced` can have an effect."""
-        return self._policy is not None and not _inherits(self._policy, "displaced")
+        return type(self._policy).displaced is not SchedulingPolicy.displaced
 
     def computed(self, request: Ticket, num_tokens: int) -> None:
-        """Tells the policy, if it listens."""
-        if self._computed is not None:
-            try:
-                self._computed(request, num_tokens)
-            except Exception as error:
-                self._give_up(error)
+        """Tells the policy."""
+        try:
+            self._policy.computed(request, num_tokens)
+        except Exception as error:
+            self._give_up(error)
 
     def _give_up(self, error: Exception) -> None:
-        self._policy = self._computed = None
+        self._policy = BuiltIn()
         self.failures += 1
         logger.error(
-            "the scheduling policy %s failed (%s); requests go by arrival until the engine is restarted",
+            "the scheduling policy %s failed (%s); requests go by priority and arrival until the engine is restarted",
             self.name, describe(error), exc_info=error,
         )  # fmt: skip
 
 
 def _one_of(running: Tickets, answer: Ticket, what: str) -> Ticket:
-    for ticket in running:
-        if ticket is answer:
-            return ticket
+    if answer in running:
+        return answer
     raise ValueError(f"{what}() named {answer!r}, which was not among those it was asked about")
-
-
-def _inherits(policy: SchedulingPolicy, method: str) -> bool:
-    """Whether a policy leaves a method as the contract has it."""
-    return getattr(type(policy), method, None) is getattr(SchedulingPolicy, method)

@@ -37,10 +37,9 @@ class Queue:
 
     def remove(self, sequence: Sequence) -> None:
         """Takes out a sequence that is in the queue."""
-        del self._sequences[bisect_left(self._sequences, sequence.arrival, key=arrival_of)]
+        del self._sequences[bisect_left(self._sequences, sequence.ticket.arrival, key=arrival_of)]
         self._tickets = None
 
     def overdue(self, since: float) -> list[Sequence]:
         """Sequences that arrived at ``since`` or before and never ran."""
-        late = takewhile(lambda sequence: sequence.arrived <= since, self._sequences)
-        return [sequence for sequence in late if not sequence.admissions]
+        return [late for late in takewhile(lambda each: each.arrived <= since, self._sequences) if not late.admissions]

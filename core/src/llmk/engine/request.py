@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -22,7 +22,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     max_tokens: int | None = None
     """Most tokens to generate; ``None``: up to the model's context."""
     min_tokens: int = 0
-    """Tokens before which neither eos nor a stop token is sampled."""
+    """Tokens before which neither eos nor one of ``stop_token_ids`` is sampled."""
     temperature: float = 1.0
     """0: greedy."""
     top_k: int = 0
@@ -43,7 +43,17 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Number of likeliest tokens whose log-probabilities are returned beside the sampled one's; ``None``: none at
     all.
     """
+    prompt_logprobs: int | None = None
+    """The same for the prompt's tokens. The prompt is then computed in full, whatever the prefix cache has."""
     logit_bias: dict[int, float] = {}
+    allowed_token_ids: tuple[int, ...] | None = None
+    """The only tokens that may be sampled; with one that ends the text, where the text is to end by itself."""
+    bad_words: tuple[str, ...] = ()
+    """Texts that the output must not contain as the tokenizer writes them, at the start of a word or inside one."""
+    bad_word_ids: tuple[tuple[int, ...], ...] = ()
+    """Token sequences that the output must not contain."""
+    logits_processors: dict[str, dict[str, Any]] = {}
+    """Ids of logits processors, with the parameters of each."""
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
@@ -55,6 +65,13 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             raise RequestError(
                 f"min_tokens ({self.min_tokens}) is more than max_tokens ({self.max_tokens})", param="min_tokens"
             )
+        for token, value in self.logit_bias.items():
+            if not value < math.inf:
+                raise RequestError(f"logit_bias of token {token} is {value}", param="logit_bias")
+        if self.allowed_token_ids is not None and not self.allowed_token_ids:
+            raise RequestError("allowed_token_ids allows no token", param="allowed_token_ids")
+        if not all(self.bad_words) or not all(self.bad_word_ids):
+            raise RequestError("bad_words has an empty one", param="bad_words")
 
     @property
     def greedy(self) -> bool:
@@ -74,6 +91,7 @@ _BOUNDS: tuple[tuple[str, float, float], ...] = (
     ("frequency_penalty", -2.0, 2.0),
     ("repetition_penalty", 1e-6, 100.0),
     ("logprobs", 0, 20),
+    ("prompt_logprobs", 0, 20),
 )
 
 
@@ -108,6 +126,8 @@ class TokenOutput(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     id: str
     token_ids: list[int] = []
     logprobs: list[TokenLogprobs] = []
+    prompt_logprobs: list[TokenLogprobs] = []
+    """Those of the prompt's second token and on, with the first output of a sequence that wants them."""
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     num_cached_tokens: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,10 +10,12 @@ import torch
 
 from llmk.engine.batch import Batch
 from llmk.engine.sampler import Sampled, Sampler
+from llmk.engine.scorer import Scored, Scorer
 from llmk.engine.step import StepPlan, StepResult
 from llmk.nn.context import StepContext
 
 if TYPE_CHECKING:
+    from llmk.engine.processors import Processors
     from llmk.nn.build import Build
     from llmk.nn.model import Model
 
@@ -24,17 +27,21 @@ class Pending:
 
     step: int
     sampled: Sampled | None
+    scored: Sequence[Scored] = ()
 
     def result(self) -> StepResult:
         """Waits for the device and returns what was sampled."""
+        scored = {part.work: part.result() for part in self.scored}
         if self.sampled is None:
-            return StepResult(step=self.step)
+            return StepResult(step=self.step, scored=scored)
         token_ids = self.sampled.token_ids.tolist()
         return StepResult(
             step=self.step,
             slots=self.sampled.slots,
             token_ids=token_ids,
             logprobs=self.sampled.logprobs_by_slot(token_ids),
+            scored=scored,
+            errors=self.sampled.errors,
         )
 
 
@@ -45,29 +52,42 @@ class Runner:
     to its cache group.
     """
 
-    def __init__(self, model: Model, build: Build, batch: Batch, caches: list[torch.Tensor], sites: dict[str, int]):
+    def __init__(
+        self,
+        model: Model,
+        build: Build,
+        batch: Batch,
+        caches: list[torch.Tensor],
+        sites: dict[str, int],
+        processors: Processors | None = None,
+    ) -> None:
         self.model = model
         self.build = build
         self.batch = batch
         self.caches = caches
         self.sites = sites
         self.backends = {site: build.attention(site) for site in sites}
-        self.sampler = Sampler(build, batch.tokens.shape[0], batch.device)
+        self.sampler = Sampler(build, batch.tokens.shape[0], batch.device, processors)
+        self.scorer = Scorer(model.logits, self.sampler.logprobs)
 
     @torch.inference_mode()
     def submit(self, plan: StepPlan) -> Pending:
         """Issues a step: apply what changed, lay it out, run the model, sample. Does not wait for the device."""
-        self.sampler.enter(plan.new)
+        self.sampler.update(plan.freed, plan.new, self.batch.tokens)
+        self.scorer.update(plan.freed, plan.new)
+        if not plan.work:
+            return Pending(plan.step, None)
         self.batch.apply(plan)
         step = self.batch.lay_out(plan)
         self.build.select(step.tensors.token_ids.shape[0])
         meta = {site: self.backends[site].prepare(step.attention[group]) for site, group in self.sites.items()}
         context = StepContext(positions=step.tensors.positions, attention=meta, caches=self.caches)
         hidden = self.model.forward(step.tensors.token_ids, context)
+        scored = self.scorer(hidden, plan.work)
         if not step.sample_slots:
-            return Pending(plan.step, None)
+            return Pending(plan.step, None, scored)
         logits = self.model.logits(hidden[step.sample_rows])
         slots = step.slots[step.sample_indices]
         sampled = self.sampler(logits, step.sample_slots, slots, self.batch)
         self.batch.append(slots, sampled.token_ids)
-        return Pending(plan.step, sampled)
+        return Pending(plan.step, sampled, scored)

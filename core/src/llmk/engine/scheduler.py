@@ -74,7 +74,7 @@ class Scheduler:
             num_blocks=num_blocks, block_size=block_size, num_groups=num_groups, prefix_caching=prefix_caching
         )
         self.policy = policy or GuardedPolicy()
-        self.deadlines = deadlines
+        self.deadlines = deadlines or Deadlines()
         self.waiting = Queue()
         self.running: list[Sequence] = []
         self.stats = EngineStats(total_blocks=num_blocks)
@@ -94,8 +94,8 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether anything is queued, running, or waiting to be told."""
-        return bool(self._sequences or self._issued or self._failures)
+        """Whether anything is queued, running, or waiting to be told, be it to the runner, which must forget."""
+        return bool(self._sequences or self._issued or self._failures or self._freed)
 
     def add(self, request: EngineRequest) -> None:
         """Queues a sequence. One that can never fit fails with its first output."""
@@ -118,7 +118,7 @@ class Scheduler:
 
     def schedule(self) -> StepPlan | None:
         """Plans the next step, or returns ``None`` where nothing can be computed before the result of an issued one is
-        there.
+        there. A plan without work only frees slots, so that nothing is kept of requests while there are none.
         """
         self._end_overdue()
         if self._given_way > self._patience and self._kept is None and self.running:
@@ -127,8 +127,8 @@ class Scheduler:
         plan = StepPlan(step=self.stats.steps, freed=[], new=[], work=[])
         issued = _Issued(plan.step, [])
         prefills = self._schedule_decodes(plan, issued)
-        self._schedule_prompts(plan, issued, prefills, first)
-        if not plan.work:
+        self._run_prompts(plan, issued, prefills, first)
+        if not plan.work and (self._issued or not self._freed):
             return None
         plan.freed, self._freed = self._freed, []
         self._issued.append(issued)
@@ -140,15 +140,19 @@ class Scheduler:
         issued = self._take(result.step)
         outputs: list[TokenOutput] = []
         sampled = iter(zip(result.slots, result.token_ids, strict=True))
-        for sequence, admission, num_computed, sample in issued.entries:
+        for work, (sequence, admission, num_computed, sample) in enumerate(issued.entries):
             slot, token = next(sampled) if sample else (NO_SLOT, NO_SLOT)
             if sequence.finished:
                 continue
+            if work in result.scored:
+                sequence.take_scores(result.scored[work])
             if sequence.admissions == admission and sequence.slot != NO_SLOT:
                 self.cache.commit(sequence.tables, sequence.tokens, num_computed)
-            if sample:
+            if sample and slot in result.errors:
+                outputs.append(_failure(sequence, *result.errors[slot]))
+                self._finish(sequence)
+            elif sample:
                 outputs.append(self._append(sequence, token, result.logprobs.get(slot)))
-        self.stats.generated_tokens += len(outputs)
         return outputs
 
     def fail(self, step: int, error: str) -> list[TokenOutput]:
@@ -178,12 +182,10 @@ class Scheduler:
         )
 
     def _end_overdue(self) -> None:
-        if self.deadlines is not None:
-            for sequence, error, code in list(
-                self.deadlines.overdue(self._sequences.values(), self.waiting, self._clock())
-            ):
-                self.stats.timeouts += 1
-                self._end_early(sequence, error, code)
+        overdue = list(self.deadlines.overdue(self._sequences.values(), self.waiting, self._clock()))
+        self.stats.timeouts += len(overdue)
+        for sequence, error, code in overdue:
+            self._end_early(sequence, error, code)
 
     def _displace(self) -> Sequence | None:
         """Makes room for the first of those who wait, where there is none and the policy lets it displace others;
@@ -192,23 +194,26 @@ class Scheduler:
         if self._slots and self._refused[0] is None:
             return None
         newcomer = self._of(next(self.policy.order(self.waiting.tickets)))
-        if newcomer.num_pending or self.cache.awaits_another(newcomer.tables, newcomer.tokens):
+        if newcomer.num_pending or self._awaits_another(newcomer):
             return None
-        displaced = False
+        first = None
         while not self._slots or self._is_short_of_blocks(newcomer):
             victim = self.policy.displaced(self._may_give_way(), newcomer.ticket)
             if victim is None:
                 break
             self._preempt(self._of(victim))
-            displaced = True
-        return newcomer if displaced else None
+            first = newcomer
+        return first
 
     def _is_short_of_blocks(self, sequence: Sequence) -> bool:
         spare = len(self.running)
         refused, had = self._refused
         if sequence is refused and self.cache.num_free - spare <= had:
             return True
-        return not self.cache.fits(sequence.tables, sequence.tokens, spare=spare)
+        return not self.cache.fits(sequence.tables, sequence.tokens, spare=spare, reuse=not sequence.unscored)
+
+    def _awaits_another(self, sequence: Sequence) -> bool:
+        return not sequence.unscored and self.cache.awaits_another(sequence.tables, sequence.tokens)
 
     def _schedule_decodes(self, plan: StepPlan, issued: _Issued) -> list[Sequence]:
         """Issues one token for each running sequence that needs just that; returns those that still have a prompt to
@@ -256,25 +261,18 @@ class Scheduler:
         return self._sequences[ticket.id]
 
     def _issue(
-        self,
-        plan: StepPlan,
-        issued: _Issued,
-        sequence: Sequence,
-        count: int,
-        new_blocks: list[list[int]] | None = None,
+        self, plan: StepPlan, issued: _Issued, sequence: Sequence, count: int, new: list[list[int]] | None = None
     ) -> int:
         sequence.num_computed += count
         sample = sequence.num_computed == len(sequence.tokens) + sequence.num_pending
         if sample:
             sequence.num_pending += 1
-        plan.work.append(Work(slot=sequence.slot, num_tokens=count, new_blocks=new_blocks or [], sample=sample))
+        plan.work.append(Work(slot=sequence.slot, num_tokens=count, new_blocks=new or [], sample=sample))
         issued.entries.append((sequence, sequence.admissions, sequence.num_computed, sample))
         self.policy.computed(sequence.ticket, count)
         return count
 
-    def _schedule_prompts(
-        self, plan: StepPlan, issued: _Issued, prefills: list[Sequence], first: Sequence | None
-    ) -> None:
+    def _run_prompts(self, plan: StepPlan, issued: _Issued, prefills: list[Sequence], first: Sequence | None) -> None:
         """Gives what is left of the step's tokens to prompts in the policy's order, and so lets waiting sequences in,
         as far as tokens, slots and blocks go. None is let in before one for which there are too few blocks.
         """
@@ -312,7 +310,7 @@ class Scheduler:
 
         One whose next prefix block is just being computed by another is passed over (0) until that is a hit.
         """
-        if self.cache.awaits_another(sequence.tables, sequence.tokens):
+        if self._awaits_another(sequence):
             return 0
         length = len(sequence.tokens)
         whole = not self.chunked_prefill and length > max(budget, self.max_run_tokens - plan.num_tokens)
@@ -333,7 +331,8 @@ class Scheduler:
         refused, had = self._refused
         if sequence is refused and available <= had:
             return None
-        cached = self.cache.admit(sequence.tables, sequence.tokens, spare=spare)
+        reuse = not sequence.unscored
+        cached = self.cache.admit(sequence.tables, sequence.tokens, spare=spare, reuse=reuse)
         self._refused = (sequence, available) if cached is None else (None, 0)
         return cached
 
@@ -359,13 +358,16 @@ class Scheduler:
                 params=request.params,
                 eos_token_ids=request.eos_token_ids,
                 seed=request.seed,
+                num_scored=sequence.num_prompt - sequence.unscored,
             )
         )
 
     def _append(self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None) -> TokenOutput:
         sequence.tokens.append(token)
         sequence.num_pending -= 1
+        self.stats.generated_tokens += 1
         reason, stop_token = sequence.end(token)
+        scored, sequence.scored = sequence.scored, []
         if reason is not None:
             self._finish(sequence)
             self._given_way = 0
@@ -373,6 +375,7 @@ class Scheduler:
             id=sequence.request.id,
             token_ids=[token],
             logprobs=[] if logprobs is None else [logprobs],
+            prompt_logprobs=scored,
             finish_reason=reason,
             stop_token_id=stop_token,
             num_cached_tokens=sequence.num_cached,

@@ -9,7 +9,8 @@ from llmk.api import Ticket
 
 if TYPE_CHECKING:
     from llmk.engine.blocks import BlockTables
-    from llmk.engine.request import EngineRequest, FinishReason
+    from llmk.engine.request import EngineRequest, FinishReason, TokenLogprobs
+    from llmk.engine.step import ScoredTokens
 
 NO_SLOT = -1
 
@@ -18,18 +19,19 @@ class Sequence:
     """A sequence: its tokens, how far they are computed, and what it holds.
 
     Attributes:
-        arrival: its number in order of arrival; ``arrived`` is the time, in the scheduler's seconds.
-        ticket: what the scheduling policy knows it by.
+        ticket: what the scheduling policy knows it by, its number in order of arrival included.
+        arrived: when it came, in the scheduler's seconds.
         tokens: prompt and output as far as the host knows them.
         limit: length at which it ends, in tokens.
         num_computed: tokens in the cache once all issued steps have run.
         num_pending: tokens that issued steps will sample, not yet known to the host.
+        scored: log-probabilities of the prompt's second token and on, until they are told.
+        unscored: how many more of them are wanted.
         admissions: how often it entered the batch; tells the steps of one stay from those of another.
     """
 
     __slots__ = (
         "admissions",
-        "arrival",
         "arrived",
         "finished",
         "limit",
@@ -38,19 +40,18 @@ class Sequence:
         "num_pending",
         "num_prompt",
         "request",
+        "scored",
         "slot",
         "stops",
         "tables",
         "ticket",
         "tokens",
+        "unscored",
     )
 
-    def __init__(
-        self, request: EngineRequest, arrival: int, limit: int, tables: BlockTables, arrived: float = 0.0
-    ) -> None:
+    def __init__(self, request: EngineRequest, arrival: int, limit: int, tables: BlockTables, arrived: float) -> None:
         params = request.params
         self.request = request
-        self.arrival = arrival
         self.arrived = arrived
         self.tokens = list(request.prompt_token_ids)
         self.num_prompt = len(self.tokens)
@@ -64,6 +65,8 @@ class Sequence:
         self.num_computed = 0
         self.num_pending = 0
         self.num_cached = 0
+        self.scored: list[TokenLogprobs] = []
+        self.unscored = self.num_prompt - 1 if params.prompt_logprobs is not None else 0
         self.admissions = 0
         self.finished = False
 
@@ -71,6 +74,12 @@ class Sequence:
     def id(self) -> str:
         """The request's id."""
         return self.request.id
+
+    def take_scores(self, part: ScoredTokens) -> None:
+        """Adds log-probabilities of the prompt, but those that are there already because it was computed again."""
+        new = part.tokens[self.num_prompt - self.unscored - part.start :]
+        self.scored += new
+        self.unscored -= len(new)
 
     def end(self, token: int) -> tuple[FinishReason | None, int | None]:
         """Whether the sequence ends with ``token``, its last one: the reason, and the stop token that the request
@@ -82,5 +91,5 @@ class Sequence:
         return ("length" if length >= self.limit else None), None
 
 
-arrival_of = attrgetter("arrival")
+arrival_of = attrgetter("ticket.arrival")
 """Sort key of queues."""

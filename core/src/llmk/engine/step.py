@@ -13,7 +13,8 @@ class NewRequest(msgspec.Struct, kw_only=True):
     """A request that enters the batch at ``slot``.
 
     ``token_ids`` are all tokens known so far (prompt, and output where the request was preempted before). The first
-    ``num_computed`` of them are in the cache already. ``block_ids`` has one list per cache group.
+    ``num_computed`` of them are in the cache already. ``block_ids`` has one list per cache group. The log-probabilities
+    of the first ``num_scored`` tokens are not wanted (again).
     """
 
     id: str
@@ -25,6 +26,7 @@ class NewRequest(msgspec.Struct, kw_only=True):
     params: SamplingParams
     eos_token_ids: tuple[int, ...]
     seed: int
+    num_scored: int = 0
 
 
 class Work(msgspec.Struct, kw_only=True, gc=False):
@@ -54,12 +56,22 @@ class StepPlan(msgspec.Struct, kw_only=True):
         return sum(work.num_tokens for work in self.work)
 
 
+class ScoredTokens(msgspec.Struct, array_like=True, gc=False):
+    """Log-probabilities of the prompt's tokens from number ``start`` on, given those before each."""
+
+    start: int
+    tokens: list[TokenLogprobs]
+
+
 class StepResult(msgspec.Struct, kw_only=True):
     """Sampled tokens, one per work item with ``sample``, in the plan's order. ``logprobs`` has an entry for slots that
-    want them.
+    want them. ``scored`` has parts of prompts, by the number of the work item that computed them; ``errors`` has
+    message and code, by slot, of requests that the sampler had to fail.
     """
 
     step: int
     slots: list[int] = []
     token_ids: list[int] = []
     logprobs: dict[int, TokenLogprobs] = {}
+    scored: dict[int, ScoredTokens] = {}
+    errors: dict[int, tuple[str, str]] = {}

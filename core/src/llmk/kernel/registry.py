@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from llmk.api import (
     IOProcessorSpec,
     KernelSpec,
+    LogitsProcessorSpec,
     ModelSpec,
     ParserSpec,
     PlatformSpec,
@@ -38,6 +39,7 @@ HOOKS: dict[str, tuple[str, type]] = {
     "llmk_tool_parsers": ("tool_parser", ParserSpec),
     "llmk_io_processors": ("io_processor", IOProcessorSpec),
     "llmk_scheduling_policies": ("policy", PolicySpec),
+    "llmk_logits_processors": ("logits_processor", LogitsProcessorSpec),
     "llmk_tuned_configs": ("tuned", TunedConfigs),
 }
 """Hooks that return specs: the kind and type of what they return."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ENGINE_OPS = (
     *("update_rows", "build_step", "map_slots", "append_tokens", "embedding"),
-    *("apply_penalties", "apply_bias", "sample", "logprobs"),
+    *("apply_penalties", "apply_bias", "match_suffixes", "allow_tokens", "sample", "logprobs"),
 )
 """Ops that the engine uses whatever the model is; each is a site of its own name unless the model's facts have one."""
 

@@ -50,6 +50,29 @@ def apply_bias(logits: Tensor, rows: Tensor, ids: Tensor, values: Tensor) -> Ten
     return logits.index_put_((rows, ids), values, accumulate=True)
 
 
+def match_suffixes(tokens: Tensor, slots: Tensor, starts: Tensor, ends: Tensor, suffixes: Tensor) -> Tensor:
+    """Whether ``tokens[slots, starts:ends]`` end with given sequences.
+
+    Args:
+        tokens: int32 ``[S, L]``.
+        slots, starts, ends: int64 ``[W]``.
+        suffixes: int64 ``[W, P]``; shorter ones have -1 on the left.
+
+    Returns:
+        bool ``[W]``.
+    """
+    place = ends[:, None] - torch.arange(suffixes.shape[1], 0, -1, device=suffixes.device)
+    found = tokens[slots[:, None], place.clamp(min=0)]
+    return ((suffixes < 0) | ((found == suffixes) & (place >= starts[:, None]))).all(dim=1)
+
+
+def allow_tokens(logits: Tensor, rows: Tensor, at: Tensor, ids: Tensor) -> Tensor:
+    """Sets all of ``logits[rows]`` (float32 ``[R, V]``, int64 ``[M]``) to ``-inf`` but ``logits[at, ids]`` (both int64
+    ``[N]``), in place, and returns ``logits``."""
+    kept = logits[at, ids]
+    return logits.index_fill_(0, rows, float("-inf")).index_put_((at, ids), kept)
+
+
 def mask_top_k_top_p_min_p(logits: Tensor, top_k: Tensor | None, top_p: Tensor | None, min_p: Tensor | None) -> Tensor:
     """Sets to ``-inf`` what sampling must not choose. Each row keeps at least its likeliest token.
 

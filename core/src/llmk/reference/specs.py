@@ -26,6 +26,8 @@ _OPS = (
 _SAMPLING_OPS = (
     ("apply_penalties", "sampling:apply_penalties", "Repetition, frequency and presence penalties."),
     ("apply_bias", "sampling:apply_bias", "Logit biases, in place."),
+    ("match_suffixes", "sampling:match_suffixes", "Which token sequences end the requests' tokens."),
+    ("allow_tokens", "sampling:allow_tokens", "Rules out all tokens but some, in place."),
     ("mask_top_k_top_p_min_p", "sampling:mask_top_k_top_p_min_p", "Truncates distributions."),
     ("sample", "sampling:sample", "One token per row, by a hash of seed and position."),
     ("logprobs", "sampling:logprobs", "Log-probabilities, ranks and the likeliest tokens."),

@@ -55,7 +55,8 @@ class Jobs:
     def text(self, request: CompletionRequest, id: str) -> Job:
         """The job of a text completion, which no parser reads. Raises :class:`~llmk.api.RequestError`."""
         limit = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
-        params = request.sampling_params(self._engine.default_params, limit, request.logprobs)
+        scored = request.logprobs if request.echo else None
+        params = request.sampling_params(self._engine.default_params, limit, request.logprobs, prompt_logprobs=scored)
         prompts = [self._tokens(prompt, request.add_special_tokens) for prompt in request.prompts]
         for prompt in prompts:
             self._check_room(prompt, request.max_tokens, "max_tokens")

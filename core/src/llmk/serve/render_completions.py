@@ -60,22 +60,23 @@ class CompletionRenderer:
         return {
             "index": delta.index,
             "text": text,
-            "logprobs": self._entries(delta) if self._logprobs and delta.logprobs else None,
+            "logprobs": self._entries(delta) if self._logprobs and (delta.logprobs or delta.prompt) else None,
             "finish_reason": delta.finish_reason,
             "stop_reason": delta.stop_reason,
         }
 
     def _entries(self, delta: ChoiceDelta) -> Wire:
-        """Parallel lists. ``text_offset`` counts characters of the tokens' own texts."""
-        tokens = [self._token_text(logprobs.token_id) for logprobs in delta.logprobs]
+        """Parallel lists, the prompt's tokens first. ``text_offset`` counts characters of the tokens' own texts."""
+        entries = [*delta.prompt, *((logprobs.token_id, logprobs) for logprobs in delta.logprobs)]
+        tokens = [self._token_text(token_id) for token_id, _ in entries]
         offsets = []
         for token in tokens:
             offsets.append(self._offsets.setdefault(delta.index, 0))
             self._offsets[delta.index] += len(token)
         return {
             "tokens": tokens,
-            "token_logprobs": [logprobs.logprob for logprobs in delta.logprobs],
-            "top_logprobs": [self._top(logprobs) for logprobs in delta.logprobs],
+            "token_logprobs": [logprobs.logprob if logprobs else None for _, logprobs in entries],
+            "top_logprobs": [self._top(logprobs) if logprobs else None for _, logprobs in entries],
             "text_offset": offsets,
         }
 

@@ -63,8 +63,7 @@ def service(request: Request) -> Service:
 
 def tenant(request: Request) -> str:
     """Whose request it is, by its API key; ``""`` where none is asked for."""
-    found: str = getattr(request.state, "tenant", "")
-    return found
+    return str(getattr(request.state, "tenant", ""))
 
 
 def new_id(prefix: str) -> str:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from llmk.api import EngineDead, Event, ReasoningDelta, ToolCallStart
@@ -65,6 +66,8 @@ class ChoiceDelta:
     index: int
     events: Sequence[Event]
     logprobs: Sequence[TokenLogprobs] = ()
+    prompt: Sequence[tuple[int, TokenLogprobs | None]] = ()
+    """With the first delta, tokens and log-probabilities of the prompt, where they were asked for."""
     finish_reason: str | None = None
     stop_reason: str | int | None = None
 
@@ -106,17 +109,8 @@ async def answer(engine: Engine, job: Job, usage: Usage) -> AsyncGenerator[Choic
     Raises what the engine raises, and :class:`~llmk.serve.errors.ParserFailed`.
     """
     choices: dict[int, _Choice] = {}
-    streams = [
-        engine.generate(
-            prompt,
-            job.params,
-            request_id=_part_id(job, at),
-            priority=job.priority,
-            cache_salt=job.cache_salt,
-            tenant=job.tenant,
-        )
-        for at, prompt in enumerate(job.prompts)
-    ]
+    generate = partial(engine.generate, priority=job.priority, cache_salt=job.cache_salt, tenant=job.tenant)
+    streams = [generate(prompt, job.params, request_id=_part_id(job, at)) for at, prompt in enumerate(job.prompts)]
     seen: set[int] = set()
     async with aclosing(merged(streams)) as deltas:
         async for at, delta in deltas:
@@ -131,7 +125,8 @@ async def answer(engine: Engine, job: Job, usage: Usage) -> AsyncGenerator[Choic
             if choice is None:
                 choice = choices[index] = _Choice(job.chain())
             events, finish_reason = choice.take(delta, usage)
-            yield ChoiceDelta(index, events, _spoken(delta, job.params), finish_reason, delta.stop_reason)
+            told = list(zip(job.prompts[at], delta.prompt_logprobs, strict=True)) if delta.prompt_logprobs else ()
+            yield ChoiceDelta(index, events, _spoken(delta, job.params), told, finish_reason, delta.stop_reason)
 
 
 def _spoken(delta: GenerationDelta, params: SamplingParams) -> Sequence[TokenLogprobs]:

@@ -26,9 +26,6 @@ class CompletionRequest(SamplingFields):
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        if self.echo and self.logprobs is not None:
-            message = "'echo' with 'logprobs' would need the prompt's log-probabilities, which are not computed"
-            raise PydanticCustomError("unsupported_parameter", message, {"field": "echo"})
         if not self.prompt or (isinstance(self.prompt, list) and not all(prompt != [] for prompt in self.prompt)):
             raise PydanticCustomError("invalid_value", "'prompt' is empty", {"field": "prompt"})
         return self

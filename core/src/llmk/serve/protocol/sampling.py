@@ -55,6 +55,9 @@ class SamplingFields(Body):
     include_stop_str_in_output: bool = False
     stop_token_ids: list[TokenId] = Field(default_factory=list)
     ignore_eos: bool = False
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[Text] = Field(default_factory=list)
+    logits_processors: dict[str, dict[str, Any]] = Field(default_factory=dict)
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] = Field(default_factory=dict)
     skip_special_tokens: bool = True
     stream: bool = False
@@ -85,7 +88,13 @@ class SamplingFields(Body):
         return self.stream_options is not None and self.stream_options.include_usage
 
     def sampling_params(
-        self, defaults: SamplingParams, max_tokens: int | None, logprobs: int | None, *, special: bool = False
+        self,
+        defaults: SamplingParams,
+        max_tokens: int | None,
+        logprobs: int | None,
+        *,
+        prompt_logprobs: int | None = None,
+        special: bool = False,
     ) -> SamplingParams:
         """The engine's parameters. ``special``: a parser needs special tokens in the text, whatever the request says.
 
@@ -105,6 +114,10 @@ class SamplingFields(Body):
             stop_token_ids=tuple(self.stop_token_ids),
             ignore_eos=self.ignore_eos,
             logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+            allowed_token_ids=None if self.allowed_token_ids is None else tuple(self.allowed_token_ids),
+            bad_words=tuple(self.bad_words),
+            logits_processors=self.logits_processors,
             logit_bias=_bias(self.logit_bias),
             skip_special_tokens=self.skip_special_tokens and not special,
         )

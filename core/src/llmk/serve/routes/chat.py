@@ -18,9 +18,7 @@ router = APIRouter()
 
 @router.post("/v1/chat/completions")
 async def chat_completions(
-    request: ChatRequest,
-    service: Annotated[Service, Depends(service)],
-    tenant: Annotated[str, Depends(tenant)],
+    request: ChatRequest, service: Annotated[Service, Depends(service)], tenant: Annotated[str, Depends(tenant)]
 ) -> Response:
     """Answers a conversation."""
     service.check_model(request.model)

@@ -18,9 +18,7 @@ router = APIRouter()
 
 @router.post("/v1/completions")
 async def completions(
-    request: CompletionRequest,
-    service: Annotated[Service, Depends(service)],
-    tenant: Annotated[str, Depends(tenant)],
+    request: CompletionRequest, service: Annotated[Service, Depends(service)], tenant: Annotated[str, Depends(tenant)]
 ) -> Response:
     """Continues a text, or several."""
     service.check_model(request.model)

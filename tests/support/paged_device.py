@@ -16,7 +16,7 @@ from llmk.engine.deadlines import Deadlines
 from llmk.engine.policy import GuardedPolicy
 from llmk.engine.request import TokenLogprobs
 from llmk.engine.scheduler import Scheduler
-from llmk.engine.step import NewRequest, StepPlan, StepResult
+from llmk.engine.step import NewRequest, ScoredTokens, StepPlan, StepResult
 
 VOCAB = 50
 
@@ -85,9 +85,11 @@ class PagedDevice:
         assert len({work.slot for work in plan.work}) == len(plan.work)
         assert plan.num_tokens <= self.max_tokens_per_step
         self.steps.append(plan.num_tokens)
-        for work in plan.work:
+        result = StepResult(step=plan.step, slots=[], token_ids=[], logprobs={}, scored={})
+        for number, work in enumerate(plan.work):
+            first = self.rows[work.slot].computed
             self._write(work.slot, work.num_tokens, work.new_blocks)
-        result = StepResult(step=plan.step, slots=[], token_ids=[], logprobs={})
+            self._score(number, self.rows[work.slot], first, result)
         for work in plan.work:
             row = self.rows[work.slot]
             assert work.sample == (row.computed == len(row.tokens)), "a token is sampled exactly when all are computed"
@@ -105,6 +107,14 @@ class PagedDevice:
             for store, table in zip(self.stores, row.tables, strict=True):
                 store[self._address(table, position)] = row.tokens[position]
         row.computed += count
+
+    def _score(self, number: int, row: Row, first: int, result: StepResult) -> None:
+        """A prompt token's log-probability is minus its place."""
+        request = row.request
+        start, stop = max(first + 1, request.num_scored), min(row.computed + 1, request.num_prompt_tokens)
+        if request.params.prompt_logprobs is not None and start < stop:
+            tokens = [TokenLogprobs(row.tokens[at], -float(at), 1) for at in range(start, stop)]
+            result.scored[number] = ScoredTokens(start, tokens)
 
     def _sample(self, slot: int, row: Row, result: StepResult) -> None:
         histories = [

@@ -1,4 +1,4 @@
-"""The plugin ``policies``. Torch-free; what is chosen is imported then."""
+"""The plugin module of ``llmk-policies``: which policies there are."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterable
 
 from llmk.api import PolicySpec, hookimpl
 
-_PACKAGE = "llmk.engine.policies"
 _POLICIES = (
-    ("fcfs", "fcfs:Fcfs", "First come, first served."),
+    ("fcfs", "fcfs:Fcfs", "First come, first served, whatever the priority."),
     ("priority", "priority:Priority", "Lower priority values first, then by arrival; the urgent displace the others."),
     ("fair", "fair:Fair", "Computed tokens are shared between tenants by weight; within one, by arrival."),
 )
@@ -16,8 +15,8 @@ _POLICIES = (
 
 @hookimpl
 def llmk_scheduling_policies() -> Iterable[PolicySpec]:
-    """All policies of the core."""
+    """Scheduling policies."""
     return [
-        PolicySpec(id=f"policies.{name}", name=name, implementation=f"{_PACKAGE}.{where}", summary=summary)
+        PolicySpec(id=f"policies.{name}", name=name, implementation=f"llmk_policies.{where}", summary=summary)
         for name, where, summary in _POLICIES
     ]

@@ -1,1 +1,0 @@
-"""The scheduling policies that come with the core, a plugin like any other."""

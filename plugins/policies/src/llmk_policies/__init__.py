@@ -1,0 +1,4 @@
+"""Scheduling policies for llmk.
+
+``llmk_policies.specs`` is the plugin module.
+"""

@@ -1,0 +1,217 @@
+"""Logits processors of an installed wheel, through the whole engine: alone, in company, failing, over HTTP."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from serving import Server
+
+from llmk import LLM, SamplingParams
+from llmk.api import LlmkError, RequestError
+from llmk.testing.checkpoints import write_checkpoint
+
+SPECS = """
+from llmk.api import LogitsProcessorSpec, hookimpl
+
+@hookimpl
+def llmk_logits_processors():
+    names = {"ladder": "Ladder", "fragile": "Fragile", "misshapen": "Misshapen", "missing": "Missing"}
+    return [
+        LogitsProcessorSpec(id=f"rungs.{name}", implementation=f"rungs_processors:{kind}")
+        for name, kind in names.items()
+    ]
+"""
+PROCESSORS = """
+import torch
+from llmk.api import RequestError
+
+class Ladder:
+    '''After token t comes t + step, whatever the model thinks.'''
+    instances = []
+    calls = []
+
+    def __init__(self, batch):
+        self.batch, self.steps = batch, {}
+        self.instances.append(self)
+
+    def enter(self, slot, request):
+        if not isinstance(request.parameters.get("step"), int):
+            raise RequestError("step must be a whole number", param="logits_processors")
+        self.steps[slot] = request.parameters["step"]
+
+    def leave(self, slot):
+        del self.steps[slot]
+
+    def apply(self, logits, rows):
+        self.calls.append(tuple(rows.slots))
+        last = self.batch.tokens[rows.index, rows.lengths - 1].long()
+        step = torch.tensor([self.steps[slot] for slot in rows.slots])
+        out = torch.full_like(logits, -50.0)
+        return out.scatter_(1, ((last + step) % self.batch.vocab_size)[:, None], 50.0)
+
+class Fragile(Ladder):
+    def apply(self, logits, rows):
+        logits.fill_(0.0)
+        raise ValueError("rung broken")
+
+class Misshapen(Ladder):
+    def apply(self, logits, rows):
+        return logits[:, :3]
+"""
+PROMPTS = [[5, 9], [17], [40, 41, 42]]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder of the path where the wheel is installed."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "rungs_specs.py").write_text(dedent(SPECS))
+    (folder / "rungs_processors.py").write_text(dedent(PROCESSORS))
+    info = folder / "rungs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rungs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[llmk.v1]\nrungs = rungs_specs\n")
+    sys.path.insert(0, str(folder))
+    yield folder
+    sys.path.remove(str(folder))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp("tiny"), "qwen3")
+
+
+@pytest.fixture(scope="module")
+def llm(folder: Path, site: Path) -> Iterator[LLM]:
+    with LLM(str(folder), dtype="float32", **{"cache.num_blocks": 64, "cache.block_size": 4}) as llm:
+        yield llm
+
+
+def climbing(step: int, name: str = "ladder", **options: Any) -> SamplingParams:
+    processors = {f"rungs.{name}": {"step": step}}
+    return SamplingParams(**{"seed": 1, "max_tokens": 12, "ignore_eos": True, **options}, logits_processors=processors)
+
+
+def ladder(prompt: list[int], step: int, vocab: int, count: int = 12) -> list[int]:
+    return [(prompt[-1] + step * i) % vocab for i in range(1, count + 1)]
+
+
+@pytest.mark.hook("llmk_logits_processors")
+def test_requests_of_one_batch_share_the_processor(llm: LLM) -> None:
+    params = [climbing(3), SamplingParams(temperature=0, max_tokens=12, ignore_eos=True), climbing(7, temperature=0)]
+    plain = llm.generate(PROMPTS[1], params[1], use_tqdm=False)[0].outputs[0].token_ids
+    assert "rungs_processors" not in sys.modules, "what no request names is not imported"
+    outputs = [output.outputs[0].token_ids for output in llm.generate(PROMPTS, params, use_tqdm=False)]
+    vocab = llm.info.vocab_size
+    assert outputs == [ladder(PROMPTS[0], 3, vocab), plain, ladder(PROMPTS[2], 7, vocab)]
+    kind = sys.modules["rungs_processors"].Ladder
+    assert len(kind.instances) == 1
+    assert {len(slots) for slots in kind.calls} == {2}, "one call for all its requests"
+    assert not kind.instances[0].steps, "state is dropped when the request ends"
+    calls = len(kind.calls)
+    llm.generate(PROMPTS[1], params[1], use_tqdm=False)
+    assert len(kind.calls) == calls, "nothing is called for a request that names none"
+
+
+def test_bans_hold_over_a_processor(llm: LLM) -> None:
+    (output,) = llm.generate([10], climbing(1, bad_word_ids=((11,),), max_tokens=1), use_tqdm=False)
+    assert output.outputs[0].token_ids != [11]
+
+
+def test_state_comes_back_after_preemption(folder: Path, site: Path) -> None:
+    settings = {"cache.num_blocks": 16, "cache.block_size": 4, "max_num_seqs": 8, "max_model_len": 64}
+    with LLM(str(folder), dtype="float32", **settings) as llm:
+        params = [climbing(i + 1, max_tokens=20) for i in range(8)]
+        outputs = llm.generate([[20 + i] for i in range(8)], params, use_tqdm=False)
+        assert llm._core is not None
+        assert llm._core.stats.preemptions
+        for i, output in enumerate(outputs):
+            assert output.outputs[0].token_ids == ladder([20 + i], i + 1, llm.info.vocab_size, 20)
+
+
+def run(llm: LLM, params: dict[str, SamplingParams]) -> dict[str, tuple[list[int], str, str]]:
+    """Tokens, error and code of requests that run together."""
+    core = llm._core
+    assert core is not None
+    for name, one in params.items():
+        for request in llm._intake.sequences(PROMPTS[0], one, id=name):
+            core.add(request)
+    found: dict[str, tuple[list[int], str, str]] = {name: ([], "", "") for name in params}
+    while core.has_work:
+        for output in core.step().outputs:
+            name = output.id.partition("/")[0]
+            found[name] = (found[name][0] + output.token_ids, output.error, output.error_code)
+    assert core.stats.used_blocks == 0
+    return found
+
+
+def test_a_processor_that_raises_fails_its_own_requests_only(llm: LLM) -> None:
+    params = {
+        "plain": SamplingParams(seed=1, max_tokens=12, ignore_eos=True),
+        "good": climbing(2),
+        "one": climbing(1, "fragile"),
+        "two": climbing(1, "fragile"),
+        "narrow": climbing(1, "misshapen"),
+        "absent": climbing(1, "missing"),
+        "wrong": SamplingParams(logits_processors={"rungs.ladder": {"step": "two"}}),
+    }
+    alone = run(llm, {"plain": params["plain"]})["plain"]
+    found = run(llm, params)
+    assert found["plain"] == alone
+    assert found["good"][0] == ladder(PROMPTS[0], 2, llm.info.vocab_size)
+    for name, words in {
+        "one": "rungs.fragile failed: ValueError: rung broken",
+        "two": "rungs.fragile failed: ValueError: rung broken",
+        "narrow": "rungs.misshapen failed: TypeError: apply returned torch.float32 (1, 3)",
+        "absent": "rungs_processors:Missing of rungs 1.0 can't be loaded",
+        "wrong": "step must be a whole number",
+    }.items():
+        tokens, error, code = found[name]
+        assert not tokens
+        assert words in error
+        assert code == {"wrong": RequestError.code, "absent": "plugin_error"}.get(name, LlmkError.code)
+    assert not any(instance.steps for instance in sys.modules["rungs_processors"].Ladder.instances)
+
+
+def test_unknown_names_are_refused(llm: LLM) -> None:
+    with pytest.raises(RequestError, match=r"'rungs.lader' \(installed: .*rungs.ladder") as caught:
+        llm.generate("x", SamplingParams(logits_processors={"rungs.lader": {}}), use_tqdm=False)
+    assert caught.value.param == "logits_processors"
+
+
+def test_over_http(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]))
+    with Server.start(tmp_path) as server:
+
+        def post(**body: Any) -> tuple[int, Any]:
+            data = json.dumps({"prompt": [5], "max_tokens": 4, **body}).encode()
+            request = urllib.request.Request(f"{server.url}/v1/completions", data, {"content-type": "application/json"})
+            try:
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    return answer.status, json.load(answer)
+            except urllib.error.HTTPError as error:
+                return error.code, json.load(error)
+
+        status, answer = post(logits_processors={"rungs.ladder": {"step": 2}}, logprobs=0, echo=True)
+        assert status == 200
+        logprobs = answer["choices"][0]["logprobs"]
+        assert len(logprobs["tokens"]) == 5
+        assert logprobs["token_logprobs"][0] is None
+        assert answer["choices"][0]["text"].startswith(logprobs["tokens"][0])
+        for processors, wanted in (
+            ({"rungs.lad": {}}, 400),
+            ({"rungs.ladder": {}}, 400),
+            ({"rungs.fragile": {"step": 1}}, 500),
+        ):
+            status, answer = post(logits_processors=processors)
+            assert status == wanted, answer
+            assert answer["error"]["message"]
