@@ -32,7 +32,7 @@ from llmk_policies.fair import Fair
 from llmk_policies.fcfs import Fcfs
 from llmk_policies.priority import Priority
 
-POLICIES = {"built in": BuiltIn, "fcfs": Fcfs, "priority": Priority, "fair": Fair}
+POLICIES = {"built_in": BuiltIn, "fcfs": Fcfs, "priority": Priority, "fair": Fair}
 BLOCK = 16
 QUIET, FLOOD = "quiet", "flood"
 

@@ -97,10 +97,10 @@ class SchedulerSection(Section):
         default=1024, description="Requests that may wait; more are refused with 429."
     )
     max_per_tenant: Size = Field(
-        default=0, description="Requests of one tenant that run or wait; more get 429. 0: any."
+        default=0, description="Requests of one tenant that run or wait; more get 429. 0: no limit."
     )
-    queue_timeout: Seconds = Field(default=0.0, description="Seconds in which a request must begin, or 504. 0: any.")
-    request_timeout: Seconds = Field(default=0.0, description="Seconds in which a request must end, or 504. 0: any.")
+    queue_timeout: Seconds = Field(default=0.0, description="Seconds until a request must begin, or 504. 0: no limit.")
+    request_timeout: Seconds = Field(default=0.0, description="Seconds until a request must end, or 504. 0: no limit.")
     weights: dict[str, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict, description="Shares by tenant: 16 hex digits of the API key's SHA-256. Others have 1."
     )
