@@ -39,8 +39,10 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Served]]:
 
 
 def test_aborts_leave_nothing_behind(start: Callable[..., Served]) -> None:
+    """64 streams and 16 whole answers at once, most of which the client leaves at a random point."""
     served = start("--server.max-concurrent", "200")
     rng = random.Random(5)
+    tasks = served.metric("llmk:frontend_tasks")
 
     async def whole(client: AsyncOpenAI, messages: Any) -> str:
         options: Any = {"max_tokens": 200, "n": 2, "extra_body": {"ignore_eos": True}}
@@ -54,7 +56,7 @@ def test_aborts_leave_nothing_behind(start: Callable[..., Served]) -> None:
     async def one(client: AsyncOpenAI, number: int) -> str:
         messages: Any = [{"role": "user", "content": f"Tell me about number {number}, please. " * rng.randint(1, 12)}]
         leave_after = rng.choice([0, 1, 3, 8, 20, None])
-        if number % 4 == 0:
+        if number >= 64:
             return await whole(client, messages)
         stream = await client.chat.completions.create(
             model=served.model, messages=messages, stream=True, max_tokens=24, extra_body={"ignore_eos": True}
@@ -69,13 +71,14 @@ def test_aborts_leave_nothing_behind(start: Callable[..., Served]) -> None:
 
     async def all_of_them() -> list[str]:
         async with AsyncOpenAI(base_url=f"{served.url}/v1", api_key="none", timeout=120, max_retries=0) as client:
-            return await asyncio.gather(*(one(client, number) for number in range(64)))
+            return await asyncio.gather(*(one(client, number) for number in range(80)))
 
     outcomes = asyncio.run(all_of_them())
     assert {"left", "done"} == set(outcomes)
     for gauge in ("llmk:num_requests_running", "llmk:num_requests_waiting", "llmk:kv_cache_blocks_used"):
         until(lambda gauge=gauge: served.metric(gauge) == 0, what=f"{gauge} stays above 0")
     until(lambda: served.metric("llmk:http_requests_in_flight") == 1)
+    until(lambda: served.metric("llmk:frontend_tasks") == tasks, what=f"there are more than {tasks:.0f} tasks")
     status, answer = served.post("/v1/completions", {"prompt": "One", "max_tokens": 2})
     assert status == 200
     assert answer["usage"]["completion_tokens"] == 2

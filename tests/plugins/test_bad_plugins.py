@@ -106,6 +106,12 @@ def test_models_are_planned_all_the_same_with_one_warning_each(environment: Envi
         assert len(warnings) == 1, f"{distribution}: {warnings}"
 
 
+def test_models_answer_all_the_same(environment: Environment, tmp_path: Path) -> None:
+    done = environment.llmk("run", "demo", "What is the capital of France?", "--temperature", "0", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "Paris" in done.stdout
+
+
 def test_strict_makes_a_bad_plugin_fatal(environment: Environment, tmp_path: Path) -> None:
     done = environment.llmk("explain", "--strict", cwd=tmp_path)
     assert done.returncode == 3

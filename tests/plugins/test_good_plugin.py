@@ -204,8 +204,8 @@ def test_default_is_taken_and_remembered(environment: Environment, checkpoint: P
         return entry
 
     advised = shown()
-    assert (advised["value"], advised["source"]) == (40, "plugin")
-    assert advised["detail"] == "good: the fixture likes 40 on good/g1"
+    assert (advised["value"], advised["source"]) == (1000, "plugin")
+    assert advised["detail"] == "good: the fixture likes 1000 on good/g1"
     assert (shown("--cache.num-blocks", "7")["value"], shown("--cache.num-blocks", "7")["source"]) == (7, "flag")
 
 

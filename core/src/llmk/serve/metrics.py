@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
@@ -72,6 +73,7 @@ class Metrics:
             "llmk:http_requests", "Requests answered.", ["method", "path", "status"], registry=self._registry
         )
         self.http_in_flight = Gauge("llmk:http_requests_in_flight", "Requests being answered.", registry=self._registry)
+        self._tasks = Gauge("llmk:frontend_tasks", "Tasks of the server's event loop.", registry=self._registry)
         self._first = self._histogram("time_to_first_token_seconds", "From arrival to the first token.", SECONDS)
         self._between = self._histogram("inter_token_latency_seconds", "Between tokens of one choice.", SECONDS)
         self._whole = self._histogram("e2e_request_latency_seconds", "From arrival to the last token.", SECONDS)
@@ -82,7 +84,8 @@ class Metrics:
         )
 
     def render(self) -> bytes:
-        """The text exposition format."""
+        """The text exposition format. To be called in the server's event loop."""
+        self._tasks.set(len(asyncio.all_tasks()))
         return generate_latest(self._registry)
 
     async def observe(
