@@ -120,7 +120,10 @@ class Scheduler:
         """Plans the next step, or returns ``None`` where nothing can be computed before the result of an issued one is
         there. A plan without work only frees slots, so that nothing is kept of requests while there are none.
         """
-        self._end_overdue()
+        overdue = list(self.deadlines.overdue(self._sequences.values(), self.waiting, self._clock()))
+        self.stats.timeouts += len(overdue)
+        for sequence, error, code in overdue:
+            self._end_early(sequence, error, code)
         if self._given_way > self._patience and self._kept is None and self.running:
             self._kept = self.running[0]
         first = self._displace() if self.waiting and self.policy.displaces else None
@@ -181,12 +184,6 @@ class Scheduler:
             policy_failures=self.policy.failures,
         )
 
-    def _end_overdue(self) -> None:
-        overdue = list(self.deadlines.overdue(self._sequences.values(), self.waiting, self._clock()))
-        self.stats.timeouts += len(overdue)
-        for sequence, error, code in overdue:
-            self._end_early(sequence, error, code)
-
     def _displace(self) -> Sequence | None:
         """Makes room for the first of those who wait, where there is none and the policy lets it displace others;
         returns it if it did.
@@ -208,9 +205,8 @@ class Scheduler:
     def _is_short_of_blocks(self, sequence: Sequence) -> bool:
         spare = len(self.running)
         refused, had = self._refused
-        if sequence is refused and self.cache.num_free - spare <= had:
-            return True
-        return not self.cache.fits(sequence.tables, sequence.tokens, spare=spare, reuse=not sequence.unscored)
+        known = sequence is refused and self.cache.num_free - spare <= had
+        return known or not self.cache.fits(sequence.tables, sequence.tokens, spare=spare, reuse=not sequence.unscored)
 
     def _awaits_another(self, sequence: Sequence) -> bool:
         return not sequence.unscored and self.cache.awaits_another(sequence.tables, sequence.tokens)
