@@ -6,6 +6,7 @@ This is the one place that knows how a parameter is cut into shards; splitting o
 from __future__ import annotations
 
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -123,16 +124,16 @@ class Parameter:
         return self._value
 
 
-class Layer:
+class Layer(ABC):
     """Base of layers that own parameters. The loader fills ``parameters`` and then calls :meth:`finish`, once."""
 
     def __init__(self, build: Build, parameters: Sequence[Parameter]) -> None:
         self.parameters = tuple(parameters)
         build.layers.append(self)
 
-    def discover(self, stored: Mapping[str, Sequence[StoredTensor]]) -> None:
+    def discover(self, stored: Mapping[str, Sequence[StoredTensor]]) -> None:  # noqa: B027
         """Before loading: ``stored`` is, by prefix, what the files hold. Most layers know what they want."""
 
+    @abstractmethod
     def finish(self) -> None:
         """Takes over the loaded tensors and prepares them for the layer's kernel."""
-        raise NotImplementedError
