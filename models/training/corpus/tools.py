@@ -12,7 +12,8 @@ from .knowledge import fact
 from .rows import count
 from .smalltalk import chat, introduction, joke
 from .textops import echo
-from .toolkinds import KINDS, Kind, Values, made_up, said
+from .toolcatalogue import KINDS
+from .toolkinds import Kind, Values, made_up, said
 from .unknown import unknown
 from .wordlore import opposite
 
