@@ -75,6 +75,7 @@ def _comparison(rng: random.Random, n: int, kind: str) -> Turn:
     m = m + 1 if m == n else m
     best = max(n, m) if kind == "larger" else min(n, m)
     comparison = f"{n} is {'larger' if n > m else 'smaller'} than {m}"
+    ways: tuple[str, ...]
     if rng.random() < 0.5:
         ways = ("Which is {k}, {n} or {m}?", "Which number is {k}: {n} or {m}?", "What is {k}, {n} or {m}?")
         word = NEAR[kind][0] if kind == "smaller" else rng.choice(NEAR[kind])
