@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
 
 import pytest
-from serving import Server
+from served import Served
 
 from llmk import LLM, SamplingParams
 from llmk.api import LlmkError, RequestError
@@ -190,16 +188,10 @@ def test_unknown_names_are_refused(llm: LLM) -> None:
 
 def test_over_http(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]))
-    with Server.start(tmp_path) as server:
+    with closing(Served(tmp_path / "log", "--port", "0")) as served:
 
         def post(**body: Any) -> tuple[int, Any]:
-            data = json.dumps({"prompt": [5], "max_tokens": 4, **body}).encode()
-            request = urllib.request.Request(f"{server.url}/v1/completions", data, {"content-type": "application/json"})
-            try:
-                with urllib.request.urlopen(request, timeout=60) as answer:
-                    return answer.status, json.load(answer)
-            except urllib.error.HTTPError as error:
-                return error.code, json.load(error)
+            return served.post("/v1/completions", {"prompt": [5], "max_tokens": 4, **body})
 
         status, answer = post(logits_processors={"rungs.ladder": {"step": 2}}, logprobs=0, echo=True)
         assert status == 200

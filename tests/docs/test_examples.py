@@ -7,11 +7,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from serving import Server
+from served import Served
 
 from llmk.config import load
 
@@ -49,8 +50,8 @@ EXAMPLES = list(examples())
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with Server.start(tmp_path_factory.mktemp("server")) as running:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with closing(Served(tmp_path_factory.mktemp("server") / "log", "--port", "0")) as running:
         yield running
 
 

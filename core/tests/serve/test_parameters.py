@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from openai.types import completion_create_params as text_params
+from openai.types.chat import completion_create_params as chat_params
 from scripted import ScriptedEngine
 from starlette.testclient import TestClient
 
@@ -118,10 +120,8 @@ def test_fields_without_effect_are_accepted(client: TestClient, name: str, field
 
 
 def test_the_fields_of_the_official_client_are_all_known() -> None:
-    completion_create_params = pytest.importorskip("openai.types.chat.completion_create_params")
-    text_params = pytest.importorskip("openai.types.completion_create_params")
     pairs = (
-        (ChatRequest, completion_create_params.CompletionCreateParamsBase),
+        (ChatRequest, chat_params.CompletionCreateParamsBase),
         (CompletionRequest, text_params.CompletionCreateParamsBase),
     )
     for model, params in pairs:
