@@ -7,33 +7,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paged_device import make_core, run_alone
+from loads import check_preemption_ends, drain, ends, request, tight_loads
+from paged_device import make_core
 
 from llmk.api import PolicyContext
-from llmk.engine.core import EngineCore
-from llmk.engine.request import EngineRequest, SamplingParams, TokenOutput
 from llmk_policies.fair import Fair
 from llmk_policies.fcfs import Fcfs
 from llmk_policies.priority import Priority
-
-
-def request(id_: str, prompt: list[int], tenant: str = "", *, priority: int = 0, new: int = 4) -> EngineRequest:
-    params = SamplingParams(max_tokens=new)
-    return EngineRequest(id=id_, prompt_token_ids=prompt, params=params, priority=priority, tenant=tenant)
-
-
-def drain(core: EngineCore, limit: int = 5000) -> list[TokenOutput]:
-    outputs = []
-    for _ in range(limit):
-        if not core.has_work:
-            assert core.scheduler.cache.num_free == core.scheduler.cache.num_blocks
-            return outputs
-        outputs += core.step().outputs
-    raise AssertionError("the engine makes no progress")
-
-
-def ends(outputs: list[TokenOutput]) -> list[str]:
-    return [output.id for output in outputs if output.finish_reason]
 
 
 def first_token_steps(*, flood: int, quiet_every: int = 20, steps: int = 600, **options: Any) -> list[int]:
@@ -145,25 +125,6 @@ def test_first_come_first_served_whatever_the_priority():
 
 
 @settings(deadline=None, max_examples=60)
-@given(
-    policy=st.sampled_from([Fcfs, Priority, Fair]),
-    lengths=st.lists(st.tuples(st.integers(1, 20), st.integers(1, 12)), min_size=2, max_size=10),
-    max_num_seqs=st.integers(1, 4),
-    budget=st.integers(1, 12),
-    num_blocks=st.integers(8, 12),
-    depth=st.integers(1, 2),
-)
-def test_preemption_comes_to_an_end(policy, lengths, max_num_seqs, budget, num_blocks, depth):
-    """Steps are bounded by what there is to compute: by each end, only so many others may give way in between."""
-    core = make_core(
-        num_blocks=num_blocks, max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, max_model_len=32,
-        depth=depth, policy=policy(PolicyContext()),
-    )  # fmt: skip
-    for number, (length, new) in enumerate(lengths):
-        core.add(request(str(number), [number] * length, str(number % 3), priority=number % 2, new=new))
-    outputs = drain(core, limit=len(lengths) * (2 * max_num_seqs + 2) * 40)
-    assert sorted(ends(outputs)) == sorted(str(number) for number in range(len(lengths)))
-    assert core.stats.policy_failures == 0
-    for number, (length, new) in enumerate(lengths):
-        made = [token for output in outputs if output.id == str(number) for token in output.token_ids]
-        assert made == run_alone([number] * length, new, limit=32)
+@given(policy=st.sampled_from([Fcfs, Priority, Fair]), load=tight_loads())
+def test_preemption_comes_to_an_end(policy, load):
+    check_preemption_ends(policy(PolicyContext()), load)
