@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from llmk.api import AttentionQuery, AttentionStep, PlatformFacts
+from llmk.api import AttentionQuery, CacheStep, PlatformFacts
 from llmk.reference.attend import attend_fused, attend_plain
 from llmk.reference.attention import AttentionMeta, ReferenceAttention
 from llmk.reference.specs import supports_attention
@@ -70,11 +70,11 @@ class Step:
         size = self.spec.block_size
         return self.table[row, positions // size].long() * size + positions % size
 
-    def index(self) -> AttentionStep:
+    def index(self) -> CacheStep:
         lengths = torch.tensor([r.length for r in self.requests], dtype=torch.int32)
         counts = torch.tensor([0] + [r.queries for r in self.requests], dtype=torch.int32)
         slots = [self.slots(i, r.length - r.queries, r.length) for i, r in enumerate(self.requests)]
-        return AttentionStep(
+        return CacheStep(
             query_start=counts.cumsum(0, dtype=torch.int32),
             seq_lens=lengths,
             block_table=self.table,
@@ -83,6 +83,7 @@ class Step:
             num_tokens=int(counts.sum()),
             max_query_len=int(counts.max()),
             max_seq_len=int(lengths.max()),
+            block_size=self.spec.block_size,
         )
 
     def new_kv(self) -> Tensor:

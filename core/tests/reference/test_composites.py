@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from llmk.api import AttentionQuery, AttentionStep, PlatformFacts
+from llmk.api import AttentionQuery, CacheStep, PlatformFacts
 from llmk.reference.attention import ReferenceAttention
 from llmk.reference.composites import make_qk_norm_rope_write_kv
 from llmk.reference.norms import rms_norm
@@ -28,7 +28,7 @@ def test_qk_norm_rope_write_kv(normed: bool) -> None:
     )
     backend = ReferenceAttention(spec, torch.device("cpu"))
     meta = backend.prepare(
-        AttentionStep(
+        CacheStep(
             query_start=torch.tensor([0, 3], dtype=torch.int32),
             seq_lens=torch.tensor([5], dtype=torch.int32),
             block_table=torch.tensor([[2, 0]], dtype=torch.int32),
@@ -37,6 +37,7 @@ def test_qk_norm_rope_write_kv(normed: bool) -> None:
             num_tokens=3,
             max_query_len=3,
             max_seq_len=5,
+            block_size=4,
         )
     )
     cache = torch.zeros(backend.cache_layout(3).shape)

@@ -29,13 +29,12 @@ class PagedAttention:
     def __init__(self, owner: TransformersModel, build: Build, site: str, index: int) -> None:
         self._owner = owner
         self._backend = build.attention(site)
-        self._site = site
         self._index = index
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, sinks: Tensor | None) -> Tensor:
         """``query`` is ``[tokens, heads, head_dim]``, ``key`` and ``value`` ``[tokens, kv_heads, head_dim]``."""
         step = self._owner.step
-        cache, meta = step.caches[self._index], step.attention[self._site]
+        cache, meta = step.caches[self._index], step.meta[self._index]
         self._backend.write(key, value, cache, meta)
         return self._backend.run(query, cache, meta, sinks)
 

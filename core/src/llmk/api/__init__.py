@@ -7,8 +7,16 @@ from __future__ import annotations
 
 import pluggy
 
-from llmk.api.attention import AttentionBackend, AttentionStep, CacheLayout
-from llmk.api.cache import CacheSpec, FullAttentionCache, SlidingWindowCache
+from llmk.api.attention import AttentionBackend, CacheLayout
+from llmk.api.cache import (
+    CacheSpec,
+    CacheStep,
+    FullAttentionCache,
+    LatentCache,
+    RecurrentCache,
+    SlidingWindowCache,
+    StateTensor,
+)
 from llmk.api.checkpoint import Checkpoint
 from llmk.api.config import Default, Problem
 from llmk.api.errors import (
@@ -36,7 +44,7 @@ from llmk.api.events import (
     ToolCallEnd,
     ToolCallStart,
 )
-from llmk.api.facts import AttentionFacts, LinearFacts, ModelFacts, MoEFacts, OpFacts
+from llmk.api.facts import AttentionFacts, LinearFacts, ModelFacts, MoEFacts, OpFacts, RecurrentFacts
 from llmk.api.host import Host, Probe
 from llmk.api.logits import LogitsBatch, LogitsProcessor, LogitsRequest, LogitsRows
 from llmk.api.matching import match
@@ -87,9 +95,9 @@ __all__ = [
     "AttentionBackend",
     "AttentionFacts",
     "AttentionQuery",
-    "AttentionStep",
     "CacheLayout",
     "CacheSpec",
+    "CacheStep",
     "Checkpoint",
     "CheckpointError",
     "Choice",
@@ -105,6 +113,7 @@ __all__ = [
     "Host",
     "IOProcessorSpec",
     "KernelSpec",
+    "LatentCache",
     "LinearFacts",
     "LinearQuery",
     "LlmkError",
@@ -144,12 +153,15 @@ __all__ = [
     "Reason",
     "ReasoningDelta",
     "ReasoningParser",
+    "RecurrentCache",
+    "RecurrentFacts",
     "Rejection",
     "RequestError",
     "RequestTimeout",
     "SchedulingPolicy",
     "SelectionError",
     "SlidingWindowCache",
+    "StateTensor",
     "TextDelta",
     "Ticket",
     "Tier",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 if TYPE_CHECKING:
     import torch
 
+    from llmk.api.cache import CacheStep
     from llmk.api.query import AttentionQuery
 
 Capture = Literal["none", "decode", "full"]
@@ -27,38 +28,16 @@ class CacheLayout:
     block_dim: int = 0
 
 
-@dataclass(slots=True)
-class AttentionStep:
-    """One step's index tensors for one cache group, on the device.
-
-    Requests lie one after the other along the token axis. Counts may be padded for graph capture; the true ones are
-    given apart.
-
-    Attributes:
-        query_start: int32 ``[requests + 1]``, first token row of each request; the last entry is the number of tokens.
-        seq_lens: int32 ``[requests]``, tokens in the cache after this step's are written.
-        block_table: int32 ``[requests, max_blocks]``, block ids of each request in order.
-        slot_mapping: int64 ``[tokens]``, ``block id * block_size + offset`` of each token's own slot; -1 writes
-            nothing.
-        num_requests, num_tokens: the true counts.
-        max_query_len, max_seq_len: upper bounds known on the host, passed in and never derived from tensors.
-    """
-
-    query_start: torch.Tensor
-    seq_lens: torch.Tensor
-    block_table: torch.Tensor
-    slot_mapping: torch.Tensor
-    num_requests: int
-    num_tokens: int
-    max_query_len: int
-    max_seq_len: int
-
-
 class AttentionBackend(Protocol):
     """Attention of all layers that share one :class:`~llmk.api.query.AttentionQuery`. One instance per query and
     device.
 
     The cache is written by :meth:`write` alone, apart from :meth:`run`, so that a fused op may do the writing instead.
+
+    Where the query has a ``latent_dim``, a token's value is the first ``latent_dim`` entries of its key, and isn't
+    stored apart: :meth:`write` gets ``None`` for it, and :meth:`run` returns ``[tokens, heads, latent_dim]``.
+
+    A layer's cache may be strided along ``block_dim``, where blocks of several layouts share one pool.
     """
 
     capture: Capture
@@ -69,11 +48,11 @@ class AttentionBackend(Protocol):
         """How one layer's cache of ``num_blocks`` blocks lies in memory."""
         ...
 
-    def prepare(self, step: AttentionStep) -> Any:
+    def prepare(self, step: CacheStep) -> Any:
         """Once a step and cache group: turns index tensors into what :meth:`write` and :meth:`run` take as ``meta``."""
         ...
 
-    def write(self, key: torch.Tensor, value: torch.Tensor, cache: torch.Tensor, meta: Any) -> None:
+    def write(self, key: torch.Tensor, value: torch.Tensor | None, cache: torch.Tensor, meta: Any) -> None:
         """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``) in ``cache`` at the step's slots, in
         place."""
         ...
@@ -81,7 +60,8 @@ class AttentionBackend(Protocol):
     def run(
         self, query: torch.Tensor, cache: torch.Tensor, meta: Any, sinks: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Attends ``query`` (``[tokens, heads, head_dim]``) to the cache; returns the same shape and dtype.
+        """Attends ``query`` (``[tokens, heads, head_dim]``) to the cache; returns the same shape and dtype,
+        but for latent values.
 
         ``sinks`` (``[heads]``, float32) are logits of a value-less position, present where the query says so.
         """

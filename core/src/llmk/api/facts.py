@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from llmk.api.cache import StateTensor
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionFacts:
@@ -27,6 +29,19 @@ class AttentionFacts:
     causal: bool = True
     scale: float | None = None
     """Multiplies the logits; ``head_dim ** -0.5`` where ``None``."""
+    latent_dim: int | None = None
+    """Latent attention: values are the first so many entries of the keys and are not stored apart; ``None``: they are,
+    and as wide as the keys."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecurrentFacts:
+    """Layers that keep a state of fixed size instead of something for each token. ``tensors`` are one layer's; what is
+    computed with them are op sites of their own."""
+
+    site: str
+    num_layers: int
+    tensors: tuple[StateTensor, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +76,11 @@ class MoEFacts:
     """Multiplies the weights at the end."""
     bias: bool = False
     """Whether the experts' products have biases."""
+    num_groups: int = 1
+    """Groups of experts that follow one another; only the best ``top_groups`` of them take part for each token."""
+    top_groups: int = 1
+    group_scoring: str = "max"
+    """How a group is scored: by its best expert (``"max"``), or by its two best, added (``"top2_sum"``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +111,7 @@ class ModelFacts:
     """The checkpoint's own dtype: ``"bfloat16"``, ``"float16"`` or ``"float32"``."""
     num_parameters: int
     attention: tuple[AttentionFacts, ...] = ()
+    recurrent: tuple[RecurrentFacts, ...] = ()
     linear: tuple[LinearFacts, ...] = ()
     moe: tuple[MoEFacts, ...] = ()
     ops: tuple[OpFacts, ...] = ()

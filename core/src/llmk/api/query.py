@@ -44,6 +44,7 @@ class AttentionQuery(Query):
     softcap: float | None = None
     sinks: bool = False
     causal: bool = True
+    latent_dim: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,9 @@ class MoEQuery(Query):
     scoring: str = "softmax"
     scaling: float = 1.0
     bias: bool = False
+    num_groups: int = 1
+    top_groups: int = 1
+    group_scoring: str = "max"
     weight_format: str = "plain"
 
 

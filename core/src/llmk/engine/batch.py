@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from llmk.api import AttentionStep
+from llmk.api import CacheStep
 from llmk.engine.step import NewRequest, StepPlan
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class LaidOutStep:
-    """A step on the device, ready for the model. ``attention`` has one entry per cache group."""
+    """A step on the device, ready for the model. ``groups`` has one entry per cache group."""
 
     tensors: StepTensors
-    attention: list[AttentionStep]
+    groups: list[CacheStep]
     slots: Tensor
     """int64 ``[requests]``."""
     sample_rows: Tensor
@@ -81,11 +81,11 @@ class Batch:
         for slot, count in zip(slots, counts, strict=True):
             self._host_computed[slot] += count
             longest = max(longest, self._host_computed[slot])
-        attention = [
-            self._attention_step(table, tensors, device_slots, len(slots), total, max(counts), longest)
+        groups = [
+            self._cache_step(table, tensors, device_slots, len(slots), total, max(counts), longest)
             for table in self.block_tables
         ]
-        return LaidOutStep(tensors, attention, device_slots, sample_rows, indices, [slots[i] for i in sampled])
+        return LaidOutStep(tensors, groups, device_slots, sample_rows, indices, [slots[i] for i in sampled])
 
     def append(self, slots: Tensor, sampled: Tensor) -> None:
         """Puts each sampled token (int64 ``[samples]``) behind what its slot has computed, where the next step reads
@@ -96,7 +96,7 @@ class Batch:
         """Tokens of ``slot`` in the cache once the step laid out last has run."""
         return self._host_computed[slot]
 
-    def _attention_step(
+    def _cache_step(
         self,
         table: Tensor,
         tensors: StepTensors,
@@ -105,9 +105,9 @@ class Batch:
         num_tokens: int,
         max_query: int,
         max_seq: int,
-    ) -> AttentionStep:
+    ) -> CacheStep:
         rows = table[slots, : -(-max_seq // self.block_size)]
-        return AttentionStep(
+        return CacheStep(
             query_start=tensors.query_start,
             seq_lens=tensors.seq_lens,
             block_table=rows,
@@ -116,6 +116,7 @@ class Batch:
             num_tokens=num_tokens,
             max_query_len=max_query,
             max_seq_len=max_seq,
+            block_size=self.block_size,
         )
 
     def _enter(self, new: Sequence[NewRequest]) -> None:

@@ -18,7 +18,7 @@ from llmk.engine.deadlines import Deadlines
 from llmk.engine.memory import CachePlan, check_weights, gib, plan_cache
 from llmk.engine.policy import GuardedPolicy
 from llmk.engine.processors import Processors
-from llmk.engine.runner import Runner
+from llmk.engine.runner import CachedLayer, Runner
 from llmk.engine.scheduler import Scheduler
 from llmk.engine.weights import load_weights
 from llmk.kernel.loader import load_object
@@ -103,7 +103,8 @@ def build_runner(
         num_groups=1,
         device=device,
     )
-    return Runner(model, build, batch, caches, {site: 0 for _, site, _ in specs}, processors)
+    layers = [CachedLayer(0, build.attention(site)) for _, site, _ in specs]
+    return Runner(model, build, batch, caches, layers, processors)
 
 
 def block_bytes(model: Model, build: Build) -> int:

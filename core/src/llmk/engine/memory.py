@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from llmk.api import ModelFacts, NotEnoughMemory
+from llmk.api.cache import DTYPE_BYTES
 
 if TYPE_CHECKING:
     from llmk.config.schema import Config
 
-DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "int8": 1}
 _GIB = 1 << 30
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from llmk.api import AttentionBackend, CacheStep
 from llmk.engine.batch import Batch
 from llmk.engine.sampler import Sampled, Sampler
 from llmk.engine.scorer import Scored, Scorer
@@ -45,11 +46,24 @@ class Pending:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class CachedLayer:
+    """How a layer with a cache is told its part of a step: by its attention backend, or as it is for recurrent state.
+    Equal ones are told once."""
+
+    group: int
+    backend: AttentionBackend | None
+
+    def prepare(self, step: CacheStep) -> Any:
+        """What the layer finds in :attr:`~llmk.nn.StepContext.meta`."""
+        return step if self.backend is None else self.backend.prepare(step)
+
+
 class Runner:
     """Model, cache, batch and sampler of one device.
 
-    ``caches`` holds each layer's cache tensor, laid out as its attention backend says; ``sites`` maps an attention site
-    to its cache group.
+    ``layers`` says, for each layer that keeps something, how it is told its part of a step; ``caches`` holds what it
+    keeps it in (:class:`~llmk.nn.StepContext`).
     """
 
     def __init__(
@@ -57,16 +71,16 @@ class Runner:
         model: Model,
         build: Build,
         batch: Batch,
-        caches: list[torch.Tensor],
-        sites: dict[str, int],
+        caches: list[Any],
+        layers: Sequence[CachedLayer],
         processors: Processors | None = None,
     ) -> None:
         self.model = model
         self.build = build
         self.batch = batch
         self.caches = caches
-        self.sites = sites
-        self.backends = {site: build.attention(site) for site in sites}
+        self._prepares = list(dict.fromkeys(layers))
+        self._layers = [self._prepares.index(layer) for layer in layers]
         self.sampler = Sampler(build, batch.tokens.shape[0], batch.device, processors)
         self.scorer = Scorer(model.logits, self.sampler.logprobs)
 
@@ -80,8 +94,8 @@ class Runner:
         self.batch.apply(plan)
         step = self.batch.lay_out(plan)
         self.build.select(step.tensors.token_ids.shape[0])
-        meta = {site: self.backends[site].prepare(step.attention[group]) for site, group in self.sites.items()}
-        context = StepContext(positions=step.tensors.positions, attention=meta, caches=self.caches)
+        meta = [layer.prepare(step.groups[layer.group]) for layer in self._prepares]
+        context = StepContext(step.tensors.positions, self.caches, [meta[i] for i in self._layers])
         hidden = self.model.forward(step.tensors.token_ids, context)
         scored = self.scorer(hidden, plan.work)
         if not step.sample_slots:

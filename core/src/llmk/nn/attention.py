@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from llmk.api import AttentionQuery, CacheSpec, FullAttentionCache, SlidingWindowCache
+from llmk.api import AttentionQuery, CacheSpec, FullAttentionCache, LatentCache, SlidingWindowCache
 from llmk.nn.context import StepContext
 from llmk.nn.facts import write_site
 from llmk.nn.layer import Layer, Parameter
@@ -60,7 +60,7 @@ class Attention(Layer):
         """``[tokens, (heads + 2 * kv_heads) * head_dim]`` to ``[tokens, heads * head_dim]``."""
         heads = qkv.view(qkv.shape[0], -1, self._head_dim)
         q, k, v = heads.split_with_sizes(self._heads, 1)
-        cache, meta = step.caches[self._index], step.attention[self.site]
+        cache, meta = step.caches[self._index], step.meta[self._index]
         q = self._op(q, k, v, self._q_weight, self._k_weight, self._eps, step.positions, self._cos_sin, cache, meta)
         return self._run(q, cache, meta).flatten(1)
 
@@ -71,6 +71,8 @@ def cache_spec(build: Build, site: str) -> CacheSpec:
     assert isinstance(query, AttentionQuery)
     layout = build.attention(site).cache_layout(1)
     page_bytes = torch.Size(layout.shape).numel() * getattr(torch, layout.dtype).itemsize
+    if query.latent_dim:
+        return LatentCache(query.block_size, page_bytes)
     if query.sliding_window:
         return SlidingWindowCache(query.block_size, page_bytes, query.sliding_window)
     return FullAttentionCache(query.block_size, page_bytes)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from llmk.api import AttentionBackend, AttentionStep, CacheLayout, Choice, Piece, Plan, PluginError
+from llmk.api import AttentionBackend, CacheLayout, CacheStep, Choice, Piece, Plan, PluginError
 from llmk.api.attention import Capture
+from llmk.nn.parallel import Parallel
 
 if TYPE_CHECKING:
     from llmk.nn.layer import Layer
@@ -56,11 +57,11 @@ class AttentionSwitch(Switch):
         """The backends' common layout."""
         return self.current.cache_layout(num_blocks)
 
-    def prepare(self, step: AttentionStep) -> Any:
+    def prepare(self, step: CacheStep) -> Any:
         """The current backend's."""
         return self.current.prepare(step)
 
-    def write(self, key: Tensor, value: Tensor, cache: Tensor, meta: Any) -> None:
+    def write(self, key: Tensor, value: Tensor | None, cache: Tensor, meta: Any) -> None:
         """The current backend's."""
         self.current.write(key, value, cache, meta)
 
@@ -83,6 +84,7 @@ class Build:
 
     Args:
         dtype: the engine's dtype, the only one: no layer reads the checkpoint's.
+        parallel: the process's place among those that run the model together.
         load_object: returns what ``"module:attribute"`` names; called as ``load_object(path, plugin="name version")``.
 
     Attributes:
@@ -90,11 +92,18 @@ class Build:
     """
 
     def __init__(
-        self, plan: Plan, *, dtype: torch.dtype, device: torch.device, load_object: Callable[..., Any]
+        self,
+        plan: Plan,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        load_object: Callable[..., Any],
+        parallel: Parallel | None = None,
     ) -> None:
         self.plan = plan
         self.dtype = dtype
         self.device = device
+        self.parallel = parallel or Parallel()
         self.layers: list[Layer] = []
         self._load_object = load_object
         self._kernels: dict[tuple[str, ...], Callable[..., Any]] = {}

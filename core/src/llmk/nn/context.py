@@ -10,14 +10,17 @@ from torch import Tensor
 
 @dataclass(slots=True)
 class StepContext:
-    """One step's device tensors.
+    """One step's device tensors. Lists have one entry per layer that keeps something, in the order of the model's
+    ``cache_specs``.
 
     Attributes:
         positions: int64 ``[tokens]``, each token's index in its own request.
-        attention: by attention site, what its backend's ``prepare`` made of this step.
-        caches: each layer's cache tensor, in the layers' order.
+        caches: each layer's cache: a tensor as its attention backend lays it out, or for recurrent state a tuple with a
+            tensor ``[num_blocks, *shape]`` for each of the spec's.
+        meta: what tells each layer its part of the cache: what its attention backend's ``prepare`` made of this step,
+            or for recurrent state the :class:`~llmk.api.CacheStep` itself.
     """
 
     positions: Tensor
-    attention: dict[str, Any]
-    caches: list[Tensor]
+    caches: list[Any]
+    meta: list[Any]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from llmk.api.attention import AttentionStep, CacheLayout, Capture
+from llmk.api.attention import CacheLayout, Capture
+from llmk.api.cache import CacheStep
 from llmk.api.query import AttentionQuery
 from llmk.reference.attend import attend_fused, attend_plain
 
@@ -75,7 +76,7 @@ class ReferenceAttention:
         shape = (num_blocks, 2, query.block_size, query.num_kv_heads, query.head_dim)
         return CacheLayout("reference", shape, query.cache_dtype)
 
-    def prepare(self, step: AttentionStep) -> AttentionMeta:
+    def prepare(self, step: CacheStep) -> AttentionMeta:
         """Groups the requests and works out where their tokens lie."""
         starts = step.query_start[: step.num_requests + 1].tolist()
         lengths = step.seq_lens[: step.num_requests].tolist()
@@ -157,7 +158,7 @@ class ReferenceAttention:
         window = self.query.sliding_window
         return length if window is None else min(length, window + queries - 1)
 
-    def _group(self, step: AttentionStep, members: list[int], starts: list[int], lengths: list[int]) -> Group:
+    def _group(self, step: CacheStep, members: list[int], starts: list[int], lengths: list[int]) -> Group:
         queries = starts[members[0] + 1] - starts[members[0]]
         spans = [self._span(lengths[request], queries) for request in members]
         keys = max(spans)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llmk.api import AttentionStep, Platform
+from llmk.api import CacheSpec, CacheStep, Platform, RecurrentCache
 from llmk.config import load
 from llmk.engine.weights import load_weights
 from llmk.kernel.boot import Boot, boot
@@ -28,7 +28,7 @@ class ModelHarness:
         boot, build, model: what the engine would build.
     """
 
-    def __init__(self, boot: Boot, *, num_blocks: int = 64, seed: int = 0) -> None:
+    def __init__(self, boot: Boot, *, num_blocks: int = 64, seed: int = 0, state_block_size: int = 8) -> None:
         plan, config = boot.plan, boot.settings.config
         platform: Platform = load_object(plan.platform_implementation)(plan.platform)
         self.boot = boot
@@ -43,13 +43,12 @@ class ModelHarness:
             load_format=config.model.load_format,
             seed=config.engine.seed,
         )
-        self._block_size = config.cache.block_size
+        self._state_block_size = state_block_size
         self._free = random.Random(seed).sample(range(num_blocks), num_blocks)
-        self._blocks: dict[Any, list[int]] = {}
+        self._blocks: dict[tuple[Any, int], list[int]] = {}
         self._lengths: dict[Any, int] = {}
-        specs = self.model.cache_specs()
-        self._sites = sorted({site for _, site, _ in specs})
-        self._caches = [self._cache(site, num_blocks) for _, site, _ in specs]
+        self._specs = [(site, spec) for _, site, spec in self.model.cache_specs()]
+        self._caches = [self._cache(site, spec, num_blocks) for site, spec in self._specs]
 
     @classmethod
     def of(cls, checkpoint: Path, settings: Mapping[str, Any] | None = None, **options: Any) -> ModelHarness:
@@ -61,16 +60,33 @@ class ModelHarness:
         """Runs the next tokens of several requests as one step; returns float32 logits ``[tokens, vocab]`` of each."""
         counts = [len(tokens) for _, tokens in work]
         positions = [self._extend(name, len(tokens)) for name, tokens in work]
-        tables = [self._blocks[name] for name, _ in work]
+        steps = {size: self._lay_out(work, positions, size) for size in {self._size(spec) for _, spec in self._specs}}
+        prepared = {
+            site: self._prepare(site, spec, steps[self._size(spec)]) for site, spec in dict(self._specs).items()
+        }
+        self.build.select(sum(counts))
+        context = StepContext(
+            positions=self._tensor([p for own in positions for p in own], torch.int64),
+            caches=self._caches,
+            meta=[prepared[site] for site, _ in self._specs],
+        )
+        token_ids = self._tensor([token for _, tokens in work for token in tokens], torch.int64)
+        return list(self.model.logits(self.model.forward(token_ids, context)).split(counts))
+
+    def _lay_out(
+        self, work: Sequence[tuple[Any, Sequence[int]]], positions: list[list[int]], block_size: int
+    ) -> CacheStep:
+        counts = [len(own) for own in positions]
+        lengths = [self._lengths[name] for name, _ in work]
+        tables = [self._table(name, length, block_size) for (name, _), length in zip(work, lengths, strict=True)]
         width = max(len(table) for table in tables)
         slots = [
-            table[p // self._block_size] * self._block_size + p % self._block_size
+            table[p // block_size] * block_size + p % block_size
             for table, own in zip(tables, positions, strict=True)
             for p in own
         ]
         starts = [sum(counts[:i]) for i in range(len(counts) + 1)]
-        lengths = [self._lengths[name] for name, _ in work]
-        attention = AttentionStep(
+        return CacheStep(
             query_start=self._tensor(starts, torch.int32),
             seq_lens=self._tensor(lengths, torch.int32),
             block_table=self._tensor([table + [0] * (width - len(table)) for table in tables], torch.int32),
@@ -79,27 +95,35 @@ class ModelHarness:
             num_tokens=sum(counts),
             max_query_len=max(counts),
             max_seq_len=max(lengths),
+            block_size=block_size,
         )
-        self.build.select(sum(counts))
-        context = StepContext(
-            positions=self._tensor([p for own in positions for p in own], torch.int64),
-            attention={site: self.build.attention(site).prepare(attention) for site in self._sites},
-            caches=self._caches,
-        )
-        token_ids = self._tensor([token for _, tokens in work for token in tokens], torch.int64)
-        return list(self.model.logits(self.model.forward(token_ids, context)).split(counts))
+
+    def _prepare(self, site: str, spec: CacheSpec, step: CacheStep) -> Any:
+        return step if isinstance(spec, RecurrentCache) else self.build.attention(site).prepare(step)
+
+    def _size(self, spec: CacheSpec) -> int:
+        return spec.block_size or self._state_block_size
 
     def _extend(self, name: Any, count: int) -> list[int]:
         start = self._lengths.get(name, 0)
         self._lengths[name] = start + count
-        blocks = self._blocks.setdefault(name, [])
-        while len(blocks) * self._block_size < start + count:
-            blocks.append(self._free.pop())
         return list(range(start, start + count))
 
-    def _cache(self, site: str, num_blocks: int) -> Tensor:
+    def _table(self, name: Any, length: int, block_size: int) -> list[int]:
+        """The request's blocks of one size; blocks of different sizes share ids, but no layer sees two sizes."""
+        blocks = self._blocks.setdefault((name, block_size), [])
+        while len(blocks) * block_size < length:
+            blocks.append(self._free.pop())
+        return blocks
+
+    def _cache(self, site: str, spec: CacheSpec, num_blocks: int) -> Any:
+        if isinstance(spec, RecurrentCache):
+            return tuple(self._poisoned((num_blocks, *tensor.shape), tensor.dtype) for tensor in spec.tensors)
         layout = self.build.attention(site).cache_layout(num_blocks)
-        return torch.full(layout.shape, float("nan"), dtype=getattr(torch, layout.dtype), device=self.device)
+        return self._poisoned(layout.shape, layout.dtype)
+
+    def _poisoned(self, shape: Sequence[int], dtype: str) -> Tensor:
+        return torch.full(tuple(shape), float("nan"), dtype=getattr(torch, dtype), device=self.device)
 
     def _tensor(self, values: Sequence[Any], dtype: torch.dtype) -> Tensor:
         return torch.tensor(values, dtype=dtype, device=self.device)
