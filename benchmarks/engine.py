@@ -24,6 +24,7 @@ from random import Random
 
 from llmk.api import PolicyContext
 from llmk.engine.core import EngineCore
+from llmk.engine.groups import CacheGroup
 from llmk.engine.policy import BuiltIn, GuardedPolicy
 from llmk.engine.request import EngineRequest, SamplingParams
 from llmk.engine.scheduler import Scheduler
@@ -65,7 +66,7 @@ def make_core(policy: str, *, num_seqs: int, num_blocks: int, budget: int, max_l
         max_num_batched_tokens=budget,
         max_model_len=max_len,
         num_blocks=num_blocks,
-        block_size=BLOCK,
+        groups=[CacheGroup(BLOCK)],
         policy=GuardedPolicy(POLICIES[policy](PolicyContext(step_tokens=budget)), policy),
     )
     return EngineCore(scheduler, NullRunner(), depth=depth)

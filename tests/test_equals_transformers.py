@@ -44,6 +44,7 @@ ENGINES = {
     "prefix-cache": {"cache": {"prefix_caching": True, "block_size": 4}},
     "chunked": {"cache": {"prefix_caching": False}, "scheduler": {"max_num_batched_tokens": 16, "max_num_seqs": 8}},
     "chunked-prefix-cache-preempting": {
+        "max_model_len": 128,
         "cache": {"prefix_caching": True, "block_size": 4, "num_blocks": 70},
         "scheduler": {"max_num_batched_tokens": 24, "max_num_seqs": 8},
     },

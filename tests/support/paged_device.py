@@ -6,13 +6,14 @@ A wrong block table, a block that two requests write, a stale hit or a token out
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from llmk.api import SchedulingPolicy
 from llmk.engine.core import EngineCore
 from llmk.engine.deadlines import Deadlines
+from llmk.engine.groups import CacheGroup
 from llmk.engine.policy import GuardedPolicy
 from llmk.engine.request import TokenLogprobs
 from llmk.engine.scheduler import Scheduler
@@ -60,19 +61,23 @@ class DonePending:
 
 @dataclass
 class PagedDevice:
-    """Runs steps on a paged store of token ids, one per cache group. ``before_step`` may raise or wait."""
+    """Runs steps on one pool of blocks, which all cache groups write to in turn. ``before_step`` may raise or wait.
+
+    A group that keeps everything stores token ids; so does one with a window, which reads its own window alone. A
+    recurrent one (``states``) stores a digest of all tokens up to the last of the block. What each entry was written
+    for is kept with it, so that reading another group's block, or another prefix's, shows.
+    """
 
     num_blocks: int
-    block_size: int
-    num_groups: int = 1
+    groups: Sequence[CacheGroup] = (CacheGroup(4),)
+    states: frozenset[int] = frozenset()
     max_tokens_per_step: int = 1 << 30
     before_step: Callable[[StepPlan], None] = lambda plan: None
     rows: dict[int, Row] = field(default_factory=dict)
     steps: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        size = self.num_blocks * self.block_size
-        self.stores = [[-1] * size for _ in range(self.num_groups)]
+        self.pool: list[dict[tuple[int, int], int | bytes]] = [{} for _ in range(self.num_blocks)]
 
     def submit(self, plan: StepPlan) -> DonePending:
         self.before_step(plan)
@@ -99,14 +104,42 @@ class PagedDevice:
 
     def _write(self, slot: int, count: int, new_blocks: list[list[int]]) -> None:
         row = self.rows[slot]
-        for table, blocks in zip(row.tables, new_blocks, strict=False):
+        for table, blocks in zip(row.tables, new_blocks, strict=bool(new_blocks)):
             table.extend(blocks)
         assert count > 0
         assert row.computed + count <= len(row.tokens)
-        for position in range(row.computed, row.computed + count):
-            for store, table in zip(self.stores, row.tables, strict=True):
-                store[self._address(table, position)] = row.tokens[position]
+        for number, (group, table) in enumerate(zip(self.groups, row.tables, strict=True)):
+            for position in range(row.computed, row.computed + count):
+                self._store(number, group, table, position, row.tokens[position])
         row.computed += count
+
+    def _store(self, number: int, group: CacheGroup, table: list[int], position: int, token: int) -> None:
+        block = self.pool[table[position // group.block_size]]
+        if number not in self.states:
+            if position % group.block_size == 0:
+                block.clear()
+            block[number, position] = token
+            return
+        before = self.pool[table[(position - 1) // group.block_size]][number, position - 1] if position else b""
+        state = digest(before, token)
+        block.clear()
+        block[number, position] = state
+
+    def _read(self, number: int, group: CacheGroup, row: Row) -> list[int | bytes]:
+        """What a group gives for the last token that has been computed."""
+        last = row.computed - 1
+        first = 0 if group.retained is None else max(0, last - group.retained)
+        table = row.tables[number]
+        places = [last] if number in self.states else range(first, last + 1)
+        return [self.pool[table[place // group.block_size]][number, place] for place in places]
+
+    def _expected(self, number: int, group: CacheGroup, tokens: list[int]) -> list[int | bytes]:
+        if number in self.states:
+            state: int | bytes = b""
+            for token in tokens:
+                state = digest(state, token)
+            return [state]
+        return list(tokens if group.retained is None else tokens[-group.retained - 1 :])
 
     def _score(self, number: int, row: Row, first: int, result: StepResult) -> None:
         """A prompt token's log-probability is minus its place."""
@@ -117,12 +150,9 @@ class PagedDevice:
             result.scored[number] = ScoredTokens(start, tokens)
 
     def _sample(self, slot: int, row: Row, result: StepResult) -> None:
-        histories = [
-            [store[self._address(table, position)] for position in range(row.computed)]
-            for store, table in zip(self.stores, row.tables, strict=True)
-        ]
-        assert all(history == histories[0] for history in histories)
-        token = next_token(histories[0], row.request.seed)
+        for number, group in enumerate(self.groups):
+            assert self._read(number, group, row) == self._expected(number, group, row.tokens)
+        token = next_token(row.tokens, row.request.seed)
         row.tokens.append(token)
         result.slots.append(slot)
         result.token_ids.append(token)
@@ -130,20 +160,22 @@ class PagedDevice:
             top = tuple((t, -float(t + 1)) for t in range(row.request.params.logprobs))
             result.logprobs[slot] = TokenLogprobs(token, -0.5, 1, top)
 
-    def _address(self, table: list[int], position: int) -> int:
-        return table[position // self.block_size] * self.block_size + position % self.block_size
+
+def digest(state: int | bytes, token: int) -> bytes:
+    """The state after ``token``."""
+    return blake2b(bytes(state) + token.to_bytes(4, "little"), digest_size=16).digest()
 
 
 def make_core(
     *,
     num_blocks: int = 32,
-    block_size: int = 4,
+    groups: Sequence[CacheGroup] = (CacheGroup(4),),
+    states: Iterable[int] = (),
     max_num_seqs: int = 8,
     max_num_batched_tokens: int = 16,
     max_model_len: int = 64,
     prefix_caching: bool = True,
     chunked_prefill: bool = True,
-    num_groups: int = 1,
     depth: int = 1,
     policy: SchedulingPolicy | None = None,
     queue_timeout: float = 0.0,
@@ -155,13 +187,12 @@ def make_core(
         max_num_batched_tokens=max_num_batched_tokens,
         max_model_len=max_model_len,
         num_blocks=num_blocks,
-        block_size=block_size,
+        groups=groups,
         prefix_caching=prefix_caching,
         chunked_prefill=chunked_prefill,
-        num_groups=num_groups,
         policy=GuardedPolicy(policy, "test"),
         deadlines=Deadlines(queue_timeout, request_timeout),
         clock=lambda: float(len(device.steps)),
     )
-    device = PagedDevice(num_blocks, block_size, num_groups, max_tokens_per_step=scheduler.max_run_tokens)
+    device = PagedDevice(num_blocks, groups, frozenset(states), max_tokens_per_step=scheduler.max_run_tokens)
     return EngineCore(scheduler, device, depth=depth)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from llmk.engine.blocks import BlockCache, BlockPool
+from llmk.engine.blocks import BlockCache
+from llmk.engine.groups import CacheGroup
+from llmk.engine.pool import BlockPool
 
 
 def test_blocks_without_content_are_taken_first_then_the_least_recently_used():
@@ -42,21 +44,67 @@ def test_a_name_stays_with_its_first_block():
 
 
 def test_keys_do_not_depend_on_process_or_machine():
-    cache = BlockCache(num_blocks=4, block_size=4)
+    cache = BlockCache(num_blocks=4, groups=[CacheGroup(4)])
     tables = cache.new_tables("salt")
-    assert cache.admit(tables, range(9)) == 0
+    assert cache.admit(tables, range(9), ahead=9) == 0
     assert [key.hex()[:16] for key in tables.keys] == ["35c513303b270335", "a770d7cf47f17252"]
 
 
 def test_a_refused_admission_changes_nothing():
-    cache = BlockCache(num_blocks=4, block_size=4, num_groups=2)
+    cache = BlockCache(num_blocks=8, groups=[CacheGroup(4), CacheGroup(4)])
     held, late = cache.new_tables(), cache.new_tables()
-    assert cache.admit(held, range(8)) == 0
+    assert cache.admit(held, range(8), ahead=8) == 0
     cache.commit(held, range(8), 8)
-    assert cache.admit(late, range(8), spare=2) is None
+    assert cache.admit(late, range(8), ahead=8, spare=3) is None
     assert late.tables == [[], []]
-    assert cache.num_free == 2
-    assert cache.admit(late, range(12)) == 8
+    assert cache.num_free == 4
+    assert cache.admit(late, range(12), ahead=12) == 8
     assert late.tables[0][:2] == held.tables[0]
-    assert cache.extend(late) == [[late.tables[0][3]], [late.tables[1][3]]]
-    assert cache.extend(held) is None
+    assert cache.extend(late, 13)
+    late.told = [3, 3]
+    assert late.take_news() == [[late.tables[0][3]], [late.tables[1][3]]]
+    assert late.take_news() == []
+    assert not cache.extend(held, 9)
+    assert held.take_news() == []
+
+
+def test_a_window_gives_back_what_it_has_left_and_is_a_hit_by_what_it_would_read():
+    cache = BlockCache(num_blocks=12, groups=[CacheGroup(4), CacheGroup(4, retained=5)])
+    tokens = list(range(21))
+    first = cache.new_tables()
+    assert cache.admit(first, tokens, ahead=8) == 0
+    assert [len(table) for table in first.tables] == [6, 2]
+    cache.commit(first, tokens, 8)
+    assert first.first == [0, 0], "token 8 reads from token 3 on"
+    assert cache.extend(first, 16)
+    cache.commit(first, tokens, 16)
+    assert first.first == [0, 2], "token 16 reads from token 11 on"
+    assert cache.num_free == 12 - 6 - 2
+    cache.release(first)
+    again = cache.new_tables()
+    assert cache.admit(again, tokens, ahead=8) == 16
+    assert again.first == [0, 2]
+    assert [len(table) for table in again.tables] == [6, 6]
+
+
+def test_a_state_is_a_hit_at_its_snapshots_alone():
+    cache = BlockCache(num_blocks=80, groups=[CacheGroup(4), CacheGroup(8, retained=1)])
+    tokens = list(range(30))
+    first = cache.new_tables()
+    assert cache.admit(first, tokens, ahead=30) == 0
+    cache.commit(first, tokens, 22)
+    assert first.first == [0, 2]
+    for length, hit in ((8, 0), (9, 8), (16, 8), (17, 16), (23, 16), (30, 16)):
+        assert cache.admit(cache.new_tables(), tokens[:length], ahead=1) == hit
+
+
+def test_what_is_taken_by_one_group_is_no_hit_for_another():
+    cache = BlockCache(num_blocks=4, groups=[CacheGroup(4), CacheGroup(4)])
+    first = cache.new_tables()
+    assert cache.admit(first, range(4), ahead=4) == 0
+    cache.commit(first, range(4), 4)
+    cache.release(first)
+    assert cache.hold(cache.new_tables(), range(5)) == (4, [0, 1])
+    cache.pool.release([0, 1])
+    cache.pool.release(cache.pool.take(3))
+    assert cache.admit(cache.new_tables(), range(5), ahead=1) == 0

@@ -185,7 +185,7 @@ def test_what_can_not_be_served_is_refused(folder, prompt, params, error, messag
 def test_a_prompt_that_fills_more_than_the_cache_is_a_bad_request(folder):
     async def main():
         async with engine(folder, num_blocks=4, max_model_len=64) as llm:
-            with pytest.raises(RequestError, match="need 5 blocks of 4, the cache has 4"):
+            with pytest.raises(RequestError, match="need 5 blocks, the cache has 4"):
                 await collect(llm, [1] * 20, n=2)
 
     run(main())

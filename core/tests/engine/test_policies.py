@@ -35,7 +35,7 @@ def test_by_default_the_urgent_go_first_and_displace_nobody():
 
 
 def test_by_default_the_least_urgent_gives_way_when_blocks_run_out():
-    core = make_core(num_blocks=6, block_size=4, max_num_seqs=2, max_model_len=24)
+    core = make_core(num_blocks=6, max_num_seqs=2, max_model_len=24)
     core.add(request("low", [1] * 8, new=12, priority=1))
     core.add(request("high", [2] * 8, new=12))
     assert ends(drain(core)) == ["high", "low"]

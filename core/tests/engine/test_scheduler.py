@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from random import Random
 
 import pytest
@@ -13,6 +13,7 @@ from paged_device import make_core, run_alone
 
 from llmk.api import PolicyContext, SchedulingPolicy, Ticket
 from llmk.engine.core import EngineCore
+from llmk.engine.groups import CacheGroup
 from llmk.engine.policy import BuiltIn
 from llmk.engine.request import EngineRequest, SamplingParams, TokenOutput
 
@@ -40,14 +41,23 @@ def tokens_of(outputs: list[TokenOutput]) -> list[int]:
 
 
 def assert_consistent(core: EngineCore) -> None:
-    """Every block is held as often as running sequences hold it, and free exactly if none does."""
+    """Every block is held as often as running sequences hold it, by those of one salt and one group, and free exactly
+    if none does."""
     scheduler = core.scheduler
-    for group, pool in enumerate(scheduler.cache.pools):
-        held = Counter(block for seq in scheduler.running for block in seq.tables.tables[group])
-        assert [held[block] for block in range(pool.num_blocks)] == pool._holders
-        assert set(pool._free) == {block for block in range(pool.num_blocks) if not held[block]}
-        for key, block in pool._cached.items():
-            assert pool._keys[block] == key
+    pool = scheduler.cache.pool
+    held: Counter[int] = Counter()
+    users: dict[int, set[tuple[int, str]]] = {}
+    for sequence in scheduler.running:
+        for group, (table, first) in enumerate(zip(sequence.tables.tables, sequence.tables.first, strict=True)):
+            held.update(table[first:])
+            for block in table[first:]:
+                users.setdefault(block, set()).add((group, sequence.request.cache_salt))
+    assert all(len(who) == 1 for who in users.values())
+    assert [held[block] for block in range(pool.num_blocks)] == pool._holders
+    assert set(pool._free) == {block for block in range(pool.num_blocks) if not held[block]}
+    for group, cached in enumerate(pool._cached):
+        for key, block in cached.items():
+            assert pool._names[block] == (group, key)
     slots = [seq.slot for seq in scheduler.running]
     assert sorted(slots + scheduler._slots) == list(range(len(slots) + len(scheduler._slots)))
     assert all(not any(seq.tables.tables) for seq in scheduler.waiting)
@@ -93,6 +103,24 @@ class Failing(Erratic):
         return self.random.choice([*running, "nobody"])
 
 
+def longest(num_blocks: int, groups: Sequence[CacheGroup], chunked: bool) -> int:
+    """The longest sequence that the cache can hold."""
+    lengths = range(1, 1 + 64 * num_blocks)
+    needed = [sum(group.most_held(n, 1 if chunked else n) for group in groups) for n in lengths]
+    return min(max([n for n, blocks in zip(lengths, needed, strict=True) if blocks <= num_blocks], default=1), 128)
+
+
+KINDS: dict[str, Callable[[int], tuple[list[CacheGroup], set[int]]]] = {
+    "full": lambda size: ([CacheGroup(size)], set()),
+    "two full": lambda size: ([CacheGroup(size), CacheGroup(size)], set()),
+    "window": lambda size: ([CacheGroup(size, 5)], set()),
+    "full and window": lambda size: ([CacheGroup(size), CacheGroup(size, 2 * size)], set()),
+    "state": lambda size: ([CacheGroup(size, 1)], {0}),
+    "full and states": lambda size: ([CacheGroup(size), CacheGroup(2 * size, 1), CacheGroup(2 * size, 1)], {1, 2}),
+    "all": lambda size: ([CacheGroup(2 * size), CacheGroup(size, 7), CacheGroup(4 * size, 1)], {2}),
+}
+"""Cache groups by their tokens per block, and which of them keep recurrent state."""
+
 POLICIES = [BuiltIn, Erratic, Failing]
 prompts = st.lists(st.integers(0, 2), min_size=1, max_size=30)
 shared = st.tuples(st.integers(0, 3), st.lists(st.integers(0, 40), max_size=8)).map(
@@ -114,16 +142,16 @@ arrival = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=250)
 @given(
     arrivals=st.lists(arrival, min_size=1, max_size=12),
     num_blocks=st.integers(4, 24),
+    kinds=st.sampled_from(sorted(KINDS)),
     block_size=st.sampled_from([1, 3, 4]),
     max_num_seqs=st.integers(1, 6),
     budget=st.integers(1, 20),
     prefix_caching=st.booleans(),
     chunked=st.booleans(),
-    groups=st.integers(1, 2),
     depth=st.integers(1, 3),
     policy=st.sampled_from(POLICIES),
     queue_timeout=st.sampled_from([0, 0, 10]),
@@ -132,27 +160,28 @@ arrival = st.fixed_dictionaries(
 def test_any_load_comes_out_as_if_alone(
     arrivals,
     num_blocks,
+    kinds,
     block_size,
     max_num_seqs,
     budget,
     prefix_caching,
     chunked,
-    groups,
     depth,
     policy,
     queue_timeout,
     request_timeout,
 ):
-    room = num_blocks * block_size
+    groups, states = KINDS[kinds](block_size)
+    room = longest(num_blocks, groups, chunked)
     core = make_core(
         num_blocks=num_blocks,
-        block_size=block_size,
+        groups=groups,
+        states=states,
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=budget,
         max_model_len=room,
         prefix_caching=prefix_caching,
         chunked_prefill=chunked,
-        num_groups=groups,
         depth=depth,
         policy=policy(PolicyContext({"x": 3.0})),
         queue_timeout=queue_timeout,
@@ -316,7 +345,7 @@ def test_the_latest_gives_way_when_blocks_run_out():
     [
         ([], "no tokens"),
         ([1] * 64, "64 tokens, the model's context is 64"),
-        ([1] * 40, "need 10 blocks of 4, the cache has 8"),
+        ([1] * 40, "need 10 blocks, the cache has 8"),
     ],
 )
 def test_what_can_never_fit_fails_at_once(prompt, message):

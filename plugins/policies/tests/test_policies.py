@@ -109,7 +109,7 @@ def test_the_urgent_displace_the_others_and_nobody_is_displaced_by_equals():
 
 
 def test_who_needs_blocks_displaces_too():
-    core = make_core(num_blocks=8, block_size=4, max_num_seqs=4, max_model_len=32, policy=Priority(PolicyContext()))
+    core = make_core(num_blocks=8, max_num_seqs=4, max_model_len=32, policy=Priority(PolicyContext()))
     core.add(request("low", [1] * 13, new=8, priority=5))
     core.step()
     core.add(request("high", [2] * 20, new=1))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, TypeVar
 
+from llmk.api.cache import DTYPE_BYTES
 from llmk.api.checkpoint import Checkpoint
 from llmk.api.facts import ModelFacts
 from llmk.api.platform import PlatformFacts
@@ -119,15 +120,28 @@ def ask_of(query_type: type[Q], facts: object, **values: Any) -> Q:
     return query_type(**({name: getattr(facts, name) for name in names} | values))
 
 
+def shared_block_size(facts: ModelFacts, block_size: int, cache_dtype: str) -> int:
+    """Tokens per block of a model's attention caches: ``block_size``, or so many times that that a block holds as much
+    as a recurrent layer's state, where there are both: their blocks come from one pool, and are of one size.
+    """
+    states = [sum(tensor.num_bytes for tensor in site.tensors) for site in facts.recurrent]
+    if not (states and facts.attention):
+        return block_size
+    rows = [site.head_dim if site.latent_dim else 2 * site.num_kv_heads * site.head_dim for site in facts.attention]
+    return -(-max(states) // (block_size * max(rows) * DTYPE_BYTES[cache_dtype])) * block_size
+
+
 def site_queries(
     facts: ModelFacts, *, block_size: int, cache_dtype: str, weight_format: str = "plain", **common: Any
 ) -> list[Query]:
     """What the attention, linear and MoE sites of a model ask. ``common`` are the fields of :class:`Query` but
     ``site``.
 
-    ``weight_format`` is that of the sites that the facts call quantizable.
+    ``block_size`` is what attention sites have at least (:func:`shared_block_size`), ``weight_format`` that of the
+    sites that the facts call quantizable.
     """
     queries: list[Query] = []
+    block_size = shared_block_size(facts, block_size, cache_dtype)
     for site in facts.attention:
         scale = site.head_dim**-0.5 if site.scale is None else site.scale
         cache = {"block_size": block_size, "cache_dtype": cache_dtype, "scale": scale}

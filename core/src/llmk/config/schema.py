@@ -120,6 +120,9 @@ class CacheSection(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         default="auto", description="Cache dtype. auto: the engine's."
     )
+    state_block_size: Annotated[int, Field(ge=1)] = Field(
+        default=512, description="Tokens between kept recurrent states, at which a prefix can be reused."
+    )
     prefix_caching: bool = Field(default=True, description="Reuse the blocks of equal prefixes.")
 
 

@@ -43,20 +43,20 @@ class Batch:
     """
 
     def __init__(
-        self, build: Build, *, num_slots: int, max_len: int, block_size: int, num_groups: int, device: torch.device
+        self, build: Build, *, num_slots: int, max_len: int, block_sizes: Sequence[int], device: torch.device
     ) -> None:
         self.device = device
-        self.block_size = block_size
+        self.block_sizes = tuple(block_sizes)
         self.tokens = torch.zeros(num_slots, max_len + 1, dtype=torch.int32, device=device)
         self.computed = torch.zeros(num_slots, dtype=torch.int64, device=device)
-        width = -(-(max_len + 1) // block_size)
-        self.block_tables = [torch.zeros(num_slots, width, dtype=torch.int32, device=device) for _ in range(num_groups)]
+        widths = [-(-(max_len + 1) // size) for size in block_sizes]
+        self.block_tables = [torch.zeros(num_slots, width, dtype=torch.int32, device=device) for width in widths]
         self._update_rows = build.kernel("op", "update_rows")
         self._build_step = build.kernel("op", "build_step")
         self._map_slots = build.kernel("op", "map_slots")
         self._append_tokens = build.kernel("op", "append_tokens")
         self._host_computed = [0] * num_slots
-        self._host_blocks = [[0] * num_slots for _ in range(num_groups)]
+        self._host_blocks = [[0] * num_slots for _ in block_sizes]
 
     def apply(self, plan: StepPlan) -> None:
         """Brings the tensors up to date with what the plan says has changed."""
@@ -82,8 +82,8 @@ class Batch:
             self._host_computed[slot] += count
             longest = max(longest, self._host_computed[slot])
         groups = [
-            self._cache_step(table, tensors, device_slots, len(slots), total, max(counts), longest)
-            for table in self.block_tables
+            self._cache_step(table, size, tensors, device_slots, len(slots), total, max(counts), longest)
+            for table, size in zip(self.block_tables, self.block_sizes, strict=True)
         ]
         return LaidOutStep(tensors, groups, device_slots, sample_rows, indices, [slots[i] for i in sampled])
 
@@ -99,6 +99,7 @@ class Batch:
     def _cache_step(
         self,
         table: Tensor,
+        block_size: int,
         tensors: StepTensors,
         slots: Tensor,
         num_requests: int,
@@ -106,17 +107,17 @@ class Batch:
         max_query: int,
         max_seq: int,
     ) -> CacheStep:
-        rows = table[slots, : -(-max_seq // self.block_size)]
+        rows = table[slots, : -(-max_seq // block_size)]
         return CacheStep(
             query_start=tensors.query_start,
             seq_lens=tensors.seq_lens,
             block_table=rows,
-            slot_mapping=self._map_slots(rows, tensors.rows, tensors.positions, self.block_size),
+            slot_mapping=self._map_slots(rows, tensors.rows, tensors.positions, block_size),
             num_requests=num_requests,
             num_tokens=num_tokens,
             max_query_len=max_query,
             max_seq_len=max_seq,
-            block_size=self.block_size,
+            block_size=block_size,
         )
 
     def _enter(self, new: Sequence[NewRequest]) -> None:

@@ -5,20 +5,21 @@ from __future__ import annotations
 import logging
 from functools import partial
 from importlib import metadata
-from math import prod
+from math import lcm
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from llmk.api import LogitsProcessorSpec, Plan, Platform, PluginError, PolicyContext
+from llmk.api import AttentionQuery, LogitsProcessorSpec, Plan, Platform, PluginError, PolicyContext
 from llmk.engine.batch import Batch
+from llmk.engine.caches import Caches
 from llmk.engine.client import EngineInfo
 from llmk.engine.core import EngineCore
 from llmk.engine.deadlines import Deadlines
-from llmk.engine.memory import CachePlan, check_weights, gib, plan_cache
+from llmk.engine.memory import check_weights, gib, plan_cache
 from llmk.engine.policy import GuardedPolicy
 from llmk.engine.processors import Processors
-from llmk.engine.runner import CachedLayer, Runner
+from llmk.engine.runner import Runner
 from llmk.engine.scheduler import Scheduler
 from llmk.engine.weights import load_weights
 from llmk.kernel.loader import load_object
@@ -52,21 +53,30 @@ def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
     platform.device.synchronize()
 
     max_model_len = facts.max_model_len
-    cache = plan_cache(config, max_model_len, block_bytes(model, build), platform.memory.available())
-    logger.info("cache: %d blocks of %d tokens, %s, by %s", cache.num_blocks, config.cache.block_size,
-                gib(cache.total_bytes), cache.why)  # fmt: skip
+    caches = Caches.of(model, build, state_block_size=state_block_size(build, config, max_model_len))
+    cache = plan_cache(config, max_model_len, caches.groups, caches.block_bytes, platform.memory.available())
+    sizes = " + ".join(str(group.block_size) for group in caches.groups)
+    logger.info("cache: %d blocks of %s tokens, %s, by %s", cache.num_blocks, sizes, gib(cache.total_bytes), cache.why)
     processors = {
         found.spec.id: partial(load_object, found.spec.implementation, plugin=found.plugin)
         for found in boot.registry.of(LogitsProcessorSpec)
     }
-    runner = build_runner(model, build, config, cache, max_model_len, device, Processors(processors, facts.vocab_size))
+    batch = Batch(
+        build,
+        num_slots=config.scheduler.max_num_seqs,
+        max_len=max_model_len,
+        block_sizes=[group.block_size for group in caches.groups],
+        device=device,
+    )
+    rows = Processors(processors, facts.vocab_size)
+    runner = Runner(model, build, batch, caches.allocate(cache.num_blocks), caches.layers(), rows)
     limits = config.scheduler
     scheduler = Scheduler(
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         max_model_len=max_model_len,
         num_blocks=cache.num_blocks,
-        block_size=config.cache.block_size,
+        groups=caches.groups,
         prefix_caching=config.cache.prefix_caching,
         chunked_prefill=limits.chunked_prefill,
         policy=GuardedPolicy.load(plan, PolicyContext(limits.weights, limits.max_num_batched_tokens)),
@@ -75,7 +85,7 @@ def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
     info = EngineInfo(
         max_model_len=max_model_len,
         vocab_size=facts.vocab_size,
-        block_size=config.cache.block_size,
+        block_size=scheduler.cache.block_size,
         num_blocks=cache.num_blocks,
         plan=plan.to_dict(),
         logits_processors=tuple(processors),
@@ -83,37 +93,15 @@ def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
     return EngineCore(scheduler, runner), info
 
 
-def build_runner(
-    model: Model,
-    build: Build,
-    config: Any,
-    cache: CachePlan,
-    max_model_len: int,
-    device: torch.device,
-    processors: Processors | None = None,
-) -> Runner:
-    """Allocates the cache and the batch for a loaded model."""
-    specs = model.cache_specs()
-    caches = [_allocate(build, site, cache.num_blocks, device) for _, site, _ in specs]
-    batch = Batch(
-        build,
-        num_slots=config.scheduler.max_num_seqs,
-        max_len=max_model_len,
-        block_size=config.cache.block_size,
-        num_groups=1,
-        device=device,
-    )
-    layers = [CachedLayer(0, build.attention(site)) for _, site, _ in specs]
-    return Runner(model, build, batch, caches, layers, processors)
-
-
-def block_bytes(model: Model, build: Build) -> int:
-    """Bytes that one block takes over all layers, by the layouts that the attention backends state."""
-    total = 0
-    for _, site, _ in model.cache_specs():
-        layout = build.attention(site).cache_layout(1)
-        total += prod(layout.shape) * getattr(torch, layout.dtype).itemsize
-    return total
+def state_block_size(build: Build, config: Any, max_model_len: int) -> int:
+    """Tokens between two snapshots of recurrent state: a multiple of every attention site's block size, so that
+    prefixes can end where all groups have something; without prefix caching, more than any sequence has.
+    """
+    if not config.cache.prefix_caching:
+        return max_model_len + 1
+    queries = (choice.query for choice in build.plan.choices)
+    unit = lcm(*(query.block_size for query in queries if isinstance(query, AttentionQuery)))
+    return -(-int(config.cache.state_block_size) // unit) * unit
 
 
 def check_wheels(plan: Plan) -> None:
@@ -125,8 +113,3 @@ def check_wheels(plan: Plan) -> None:
                 f"the plan was made with {name} {version}, this process has {found}",
                 hint="start the server again, so that launcher and workers run the same wheels",
             )
-
-
-def _allocate(build: Build, site: str, num_blocks: int, device: torch.device) -> torch.Tensor:
-    layout = build.attention(site).cache_layout(num_blocks)
-    return torch.zeros(layout.shape, dtype=getattr(torch, layout.dtype), device=device)

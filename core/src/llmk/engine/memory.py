@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,7 @@ from llmk.api.cache import DTYPE_BYTES
 
 if TYPE_CHECKING:
     from llmk.config.schema import Config
+    from llmk.engine.groups import CacheGroup
 
 _GIB = 1 << 30
 
@@ -39,20 +42,23 @@ def check_weights(facts: ModelFacts, dtype: str, available: int) -> None:
         )
 
 
-def plan_cache(config: Config, max_model_len: int, block_bytes: int, available: int) -> CachePlan:
+def plan_cache(
+    config: Config, max_model_len: int, groups: Sequence[CacheGroup], block_bytes: int, available: int
+) -> CachePlan:
     """Sizes the block pool.
 
     Args:
         max_model_len: longest sequence, in tokens.
-        block_bytes: bytes of one block over all layers.
+        groups: the model's cache groups, which share the pool.
+        block_bytes: bytes of one block.
         available: bytes that are free now that the weights are loaded.
 
     Raises:
         NotEnoughMemory: where not even one request of ``max_model_len`` tokens would fit.
     """
     cache = config.cache
-    per_request = -(-max_model_len // cache.block_size)
-    useful = per_request * config.scheduler.max_num_seqs
+    per_request = _blocks_alone(groups, max_model_len)
+    useful = sum(group.blocks_for(max_model_len) for group in groups) * config.scheduler.max_num_seqs
     if cache.num_blocks:
         blocks, why = cache.num_blocks, "cache.num_blocks"
     elif cache.memory_gib:
@@ -69,12 +75,23 @@ def plan_cache(config: Config, max_model_len: int, block_bytes: int, available: 
             hint="lower cache.num_blocks or cache.memory_gib, or leave both at 0",
         )
     if blocks < per_request:
+        longest = _longest(groups, blocks, max_model_len)
         raise NotEnoughMemory(
             f"the cache needs {per_request} blocks ({gib(per_request * block_bytes)}) for one request of "
             f"{max_model_len} tokens, and {blocks} fit ({gib(blocks * block_bytes)}, by {why})",
-            hint=f"lower --max-model-len to {blocks * cache.block_size} or less, or raise the cache's memory",
+            hint=f"lower --max-model-len to {longest} or less, or raise the cache's memory",
         )
     return CachePlan(blocks, block_bytes, why)
+
+
+def _blocks_alone(groups: Sequence[CacheGroup], num_tokens: int) -> int:
+    """Blocks that a request of ``num_tokens`` tokens needs if it has the pool to itself."""
+    return sum(group.most_held(num_tokens, 1) for group in groups)
+
+
+def _longest(groups: Sequence[CacheGroup], num_blocks: int, limit: int) -> int:
+    """The longest request below ``limit`` tokens that ``num_blocks`` blocks hold."""
+    return bisect_right(range(limit), num_blocks, key=lambda length: _blocks_alone(groups, length)) - 1
 
 
 def gib(num_bytes: int) -> str:

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from llmk.api import NotEnoughMemory, RequestError, Ticket
 from llmk.engine.blocks import BlockCache
 from llmk.engine.deadlines import Deadlines
+from llmk.engine.groups import CacheGroup
 from llmk.engine.policy import GuardedPolicy
 from llmk.engine.queue import Queue
 from llmk.engine.request import EngineRequest, EngineStats, TokenLogprobs, TokenOutput
@@ -56,11 +57,10 @@ class Scheduler:
         max_num_batched_tokens: int,
         max_model_len: int,
         num_blocks: int,
-        block_size: int,
+        groups: Iterable[CacheGroup],
         prefix_caching: bool = True,
         chunked_prefill: bool = True,
         max_run_tokens: int = 0,
-        num_groups: int = 1,
         policy: GuardedPolicy | None = None,
         deadlines: Deadlines | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -70,9 +70,7 @@ class Scheduler:
         self.max_run_tokens = max_run_tokens or longest
         self.max_model_len = max_model_len
         self.chunked_prefill = chunked_prefill
-        self.cache = BlockCache(
-            num_blocks=num_blocks, block_size=block_size, num_groups=num_groups, prefix_caching=prefix_caching
-        )
+        self.cache = BlockCache(num_blocks=num_blocks, groups=tuple(groups), prefix_caching=prefix_caching)
         self.policy = policy or GuardedPolicy()
         self.deadlines = deadlines or Deadlines()
         self.waiting = Queue()
@@ -203,10 +201,22 @@ class Scheduler:
         return first
 
     def _is_short_of_blocks(self, sequence: Sequence) -> bool:
-        spare = len(self.running)
+        spare = self._spare
         refused, had = self._refused
         known = sequence is refused and self.cache.num_free - spare <= had
-        return known or not self.cache.fits(sequence.tables, sequence.tokens, spare=spare, reuse=not sequence.unscored)
+        return known or not self.cache.fits(
+            sequence.tables, sequence.tokens, ahead=self._ahead, spare=spare, reuse=not sequence.unscored
+        )
+
+    @property
+    def _spare(self) -> int:
+        """Blocks that must stay free, so that each running sequence can go on for a while."""
+        return len(self.running) * len(self.cache.groups)
+
+    @property
+    def _ahead(self) -> int:
+        """Tokens for which a sequence that is let in has all its blocks at once; alone it gets along with fewer."""
+        return self.max_run_tokens if self.running or not self.chunked_prefill else 1
 
     def _awaits_another(self, sequence: Sequence) -> bool:
         return not sequence.unscored and self.cache.awaits_another(sequence.tables, sequence.tokens)
@@ -220,35 +230,51 @@ class Scheduler:
         kept, budget = self._kept, self.max_issued_tokens
         running = self.running if kept is None else [kept, *(other for other in self.running if other is not kept)]
         prefills: list[Sequence] = []
-        ready: list[tuple[Sequence, list[list[int]] | None]] = []
+        ready: list[Sequence] = []
         for sequence in list(running):
             known = len(sequence.tokens) + sequence.num_pending
-            if sequence.slot == NO_SLOT:
+            rest = known - sequence.num_computed
+            if sequence.slot == NO_SLOT or rest < 1:
                 continue
-            if known - sequence.num_computed > 1 and sequence is kept:
-                budget -= self._issue(plan, issued, sequence, min(budget, known - sequence.num_computed))
-            elif known - sequence.num_computed > 1:
+            if rest == 1 and (known >= sequence.limit or len(ready) >= budget):
+                continue
+            if sequence.num_computed >= sequence.tables.capacity and not self._make_room(sequence):
+                continue
+            if rest == 1:
+                ready.append(sequence)
+            elif sequence is kept:
+                budget -= self._issue(plan, issued, sequence, self._extend(sequence, min(budget, rest)))
+            else:
                 prefills.append(sequence)
-            elif sequence.num_computed < known < sequence.limit and len(ready) < budget:
-                ready.append((sequence, None if known <= sequence.tables.capacity else self._make_room(sequence)))
-        for sequence, new_blocks in ready:
+        for sequence in ready:
             if sequence.slot != NO_SLOT:
-                self._issue(plan, issued, sequence, 1, new_blocks)
+                self._issue(plan, issued, sequence, 1)
         return [sequence for sequence in prefills if sequence.slot != NO_SLOT]
 
-    def _make_room(self, sequence: Sequence) -> list[list[int]] | None:
-        """One more block for a sequence, for which others or it itself may have to give way; ``None`` if it did."""
-        while (new := self.cache.extend(sequence.tables)) is None:
+    def _make_room(self, sequence: Sequence) -> bool:
+        """Gets blocks for one more token of a sequence, for which others or it itself may have to give way; returns
+        whether it can go on.
+        """
+        while not self.cache.extend(sequence.tables, sequence.num_computed + 1):
+            if len(self.running) == 1 and self._issued:
+                return False  # what is issued may yet give blocks back
             if len(self.running) == 1:
                 blocks = self.cache.num_blocks
                 error = f"its {len(sequence.tokens)} tokens fill the cache of {blocks} blocks"
                 self._end_early(sequence, error, NotEnoughMemory.code)
-                return None
+                return False
             victim = self._of(self.policy.victim(self._may_give_way()))
             self._preempt(victim)
             if victim is sequence:
-                return None
-        return new
+                return False
+        return True
+
+    def _extend(self, sequence: Sequence, count: int) -> int:
+        """Gets blocks for the next ``count`` tokens of a sequence, as far as there are free ones; returns for how many
+        tokens it has them.
+        """
+        self.cache.extend(sequence.tables, sequence.num_computed + count)
+        return min(count, sequence.tables.capacity - sequence.num_computed)
 
     def _may_give_way(self) -> tuple[Ticket, ...]:
         return tuple([sequence.ticket for sequence in self.running if sequence is not self._kept])
@@ -256,14 +282,13 @@ class Scheduler:
     def _of(self, ticket: Ticket) -> Sequence:
         return self._sequences[ticket.id]
 
-    def _issue(
-        self, plan: StepPlan, issued: _Issued, sequence: Sequence, count: int, new: list[list[int]] | None = None
-    ) -> int:
+    def _issue(self, plan: StepPlan, issued: _Issued, sequence: Sequence, count: int) -> int:
         sequence.num_computed += count
         sample = sequence.num_computed == len(sequence.tokens) + sequence.num_pending
         if sample:
             sequence.num_pending += 1
-        plan.work.append(Work(slot=sequence.slot, num_tokens=count, new_blocks=new or [], sample=sample))
+        news = sequence.tables.take_news()
+        plan.work.append(Work(slot=sequence.slot, num_tokens=count, new_blocks=news, sample=sample))
         issued.entries.append((sequence, sequence.admissions, sequence.num_computed, sample))
         self.policy.computed(sequence.ticket, count)
         return count
@@ -282,7 +307,8 @@ class Scheduler:
             if sequence.slot != NO_SLOT:
                 prompts -= 1
                 rest = len(sequence.tokens) - sequence.num_computed
-                budget -= self._issue(plan, issued, sequence, min(budget, rest))
+                if room := self._extend(sequence, min(budget, rest)):
+                    budget -= self._issue(plan, issued, sequence, room)
             elif waiting:
                 count = self._admit(plan, issued, sequence, budget)
                 budget -= count or 0
@@ -313,29 +339,31 @@ class Scheduler:
         if sequence.num_pending or whole or (cached := self._take_blocks(sequence)) is None:
             return None
         self.waiting.remove(sequence)
-        self._enter(plan, sequence, cached)
+        sequence.num_computed = cached
         rest = length - cached
-        return self._issue(plan, issued, sequence, min(rest, budget) if self.chunked_prefill else rest)
+        count = self._extend(sequence, min(rest, budget)) if self.chunked_prefill else rest
+        self._enter(plan, sequence, cached)
+        return self._issue(plan, issued, sequence, count)
 
     def _take_blocks(self, sequence: Sequence) -> int | None:
         """Blocks for all known tokens, with one to spare for each running sequence; returns how many are cached.
 
         ``None`` where there are too few. The same sequence is not tried again before there are more.
         """
-        spare = len(self.running)
+        spare = self._spare
         available = self.cache.num_free - spare
         refused, had = self._refused
-        if sequence is refused and available <= had:
+        if sequence is refused and available <= had and self.running:
             return None
-        reuse = not sequence.unscored
-        cached = self.cache.admit(sequence.tables, sequence.tokens, spare=spare, reuse=reuse)
+        cached = self.cache.admit(
+            sequence.tables, sequence.tokens, ahead=self._ahead, spare=spare, reuse=not sequence.unscored
+        )
         self._refused = (sequence, available) if cached is None else (None, 0)
         return cached
 
     def _enter(self, plan: StepPlan, sequence: Sequence, cached: int) -> None:
         insort(self.running, sequence, key=arrival_of)
         sequence.slot = self._slots.pop()
-        sequence.num_computed = cached
         sequence.admissions += 1
         if sequence.admissions == 1:
             sequence.num_cached = cached
@@ -350,7 +378,7 @@ class Scheduler:
                 token_ids=sequence.tokens,
                 num_prompt_tokens=sequence.num_prompt,
                 num_computed=cached,
-                block_ids=[list(table) for table in sequence.tables.tables],
+                block_ids=sequence.tables.tell(),
                 params=request.params,
                 eos_token_ids=request.eos_token_ids,
                 seed=request.seed,
@@ -415,10 +443,10 @@ class Scheduler:
             return "the prompt has no tokens"
         if length >= self.max_model_len:
             return f"the prompt has {length} tokens, the model's context is {self.max_model_len}"
-        blocks = self.cache.blocks_for(length)
+        blocks = self.cache.least_blocks(length, 1 if self.chunked_prefill else length)
         if blocks > self.cache.num_blocks:
             return (
-                f"the prompt's {length} tokens need {blocks} blocks of {self.cache.block_size},"
+                f"the prompt's {length} tokens need {blocks} blocks,"
                 f" the cache has {self.cache.num_blocks}; shorten it or raise cache.num_blocks"
             )
         if not self.chunked_prefill and sequence.limit > self.max_run_tokens:
