@@ -53,6 +53,7 @@ def assert_consistent(core: EngineCore) -> None:
             for block in table[first:]:
                 users.setdefault(block, set()).add((group, sequence.request.cache_salt))
     assert all(len(who) == 1 for who in users.values())
+    held.update(block for pin in scheduler.pins._pins.values() for block in pin.blocks)
     assert [held[block] for block in range(pool.num_blocks)] == pool._holders
     assert set(pool._free) == {block for block in range(pool.num_blocks) if not held[block]}
     for group, cached in enumerate(pool._cached):
@@ -136,6 +137,7 @@ arrival = st.fixed_dictionaries(
         "salt": st.sampled_from(["", "", "a"]),
         "tenant": st.sampled_from(["", "x", "y"]),
         "scored": st.sampled_from([None, None, 0]),
+        "pin": st.sampled_from(["", "", "", "p", "q"]),
         "at": st.integers(0, 20),
         "abort_at": st.none() | st.none() | st.integers(0, 40),
     }
@@ -202,6 +204,8 @@ def test_any_load_comes_out_as_if_alone(
                         seed=a["seed"],
                         priority=a["priority"],
                         cache_salt=a["salt"],
+                        pin=a["pin"],
+                        pin_seconds=float(a["at"] % 7),
                         tenant=a["tenant"],
                     )
                 )
@@ -215,6 +219,7 @@ def test_any_load_comes_out_as_if_alone(
         assert_consistent(core)
     else:
         raise AssertionError("the engine makes no progress")
+    core.unpin(["p", "q"])
     assert_empty(core)
     for i, a in enumerate(arrivals):
         mine = outputs.get(str(i), [])
@@ -228,6 +233,9 @@ def test_any_load_comes_out_as_if_alone(
             assert len(ends) == 1
             assert tokens_of(mine) == expected[: len(mine) - 1]
             assert len(mine) == 1 or ends[0].error_code == "request_timeout"
+        elif ends and "can't be pinned" in ends[0].error:
+            assert a["pin"]
+            assert tokens_of(mine) == expected[: len(mine) - 1]
         elif str(i) in aborted and not ends:
             assert len(mine) == aborted[str(i)]
             assert tokens_of(mine) == expected[: len(mine)]
@@ -491,3 +499,52 @@ def test_an_interrupted_step_leaves_an_engine_that_works(depth):
     core.add(request("b", [1], max_tokens=5))
     assert tokens_of(drain(core)["b"]) == run_alone([1], 5, limit=64)
     assert_empty(core)
+
+
+@pytest.mark.parametrize("kinds", sorted(KINDS))
+def test_a_pinned_prefix_is_a_hit_whatever_came_between(kinds):
+    groups, states = KINDS[kinds](4)
+    core = make_core(num_blocks=40, groups=groups, states=states, max_model_len=64)
+    prefix = [7, 8, 9, 1] * 8
+    core.add(EngineRequest(id="pin", prompt_token_ids=prefix, params=SamplingParams(max_tokens=1), pin="p"))
+    ((pinned,),) = drain(core).values()
+    assert pinned.num_pinned_tokens == 32
+    for i in range(12):
+        core.add(request(f"flood{i}", [i] * 40, max_tokens=8))
+    drain(core)
+    core.add(request("late", [*prefix, 3], max_tokens=2))
+    assert drain(core)["late"][0].num_cached_tokens == 32
+    core.unpin(["p"])
+    assert_empty(core)
+
+
+def test_a_pin_ends_with_its_time_or_by_another_of_its_id():
+    core = make_core(num_blocks=40)
+    for id_, pin, seconds in (("a", "p", 9.0), ("b", "q", 0.0), ("c", "q", 0.0)):
+        prompt = [ord(id_)] * 9
+        core.add(
+            EngineRequest(
+                id=id_, prompt_token_ids=prompt, params=SamplingParams(max_tokens=1), pin=pin, pin_seconds=seconds
+            )
+        )
+        drain(core)
+    assert core.stats.pinned_blocks == 4, "b's blocks gave way to c's"
+    core.add(request("d", [1], max_tokens=9))
+    drain(core)
+    assert core.stats.pinned_blocks == 2
+    core.unpin(["q"])
+    assert_empty(core)
+
+
+def test_what_is_too_large_to_pin_is_refused_and_a_pin_gives_way_before_a_request_fails():
+    core = make_core(num_blocks=8, max_model_len=33)
+    core.add(EngineRequest(id="a", prompt_token_ids=[1] * 20, params=SamplingParams(max_tokens=1), pin="p"))
+    ((refused,),) = drain(core).values()
+    assert refused.error_code == "invalid_request_error"
+    assert "more than is left of the 4 blocks" in refused.error
+    core.add(EngineRequest(id="b", prompt_token_ids=[1] * 16, params=SamplingParams(max_tokens=1), pin="p"))
+    drain(core)
+    assert core.stats.pinned_blocks == 4
+    core.add(request("c", [2] * 10, max_tokens=22))
+    assert len(tokens_of(drain(core)["c"])) == 22
+    assert core.stats.pinned_blocks == 0

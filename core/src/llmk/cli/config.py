@@ -17,7 +17,7 @@ from llmk.kernel.platforms import choose_platform
 from llmk.kernel.registry import Registry
 from llmk.kernel.report import render_rows
 
-SECRETS = frozenset({"server.api_keys"})
+SECRETS = frozenset({"server.api_keys", "server.admin_keys"})
 """Values that are never printed."""
 
 

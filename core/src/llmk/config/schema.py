@@ -106,6 +106,17 @@ class SchedulerSection(Section):
     )
 
 
+class PinnedPrompt(Section):
+    """A prefix that stays in the cache."""
+
+    id: Annotated[str, Field(min_length=1)] = Field(description="Name of the pin.")
+    text: str = Field(default="", description="The prefix.")
+    file: str = Field(default="", description="File that holds the prefix, in place of text.")
+    cache_salt: str = Field(default="", description="Salt of the requests that are to find it.")
+    tenant: str = Field(default="", description="Tenant whose requests are to find it, where tenants are isolated.")
+    seconds: Seconds = Field(default=0.0, description="How long it stays. 0: without end.")
+
+
 class CacheSection(Section):
     """The K/V cache."""
 
@@ -124,6 +135,11 @@ class CacheSection(Section):
         default=512, description="Tokens between kept recurrent states, at which a prefix can be reused."
     )
     prefix_caching: bool = Field(default=True, description="Reuse the blocks of equal prefixes.")
+    isolate_tenants: bool = Field(default=False, description="Reuse no block that another tenant's request computed.")
+    pin_share: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.5, description="Share of the blocks that pinned prefixes may hold."
+    )
+    pins: tuple[PinnedPrompt, ...] = Field(default=(), description="Prefixes to pin at the start.")
 
 
 class ServerSection(Section):
@@ -133,6 +149,9 @@ class ServerSection(Section):
     port: Annotated[int, Field(ge=0, le=65535)] = Field(default=8000, description="Port to listen on. 0: any free one.")
     api_keys: tuple[str, ...] = Field(
         default=(), description="Keys, any of which a client must send. Empty: open to all."
+    )
+    admin_keys: tuple[str, ...] = Field(
+        default=(), description="Keys, any of which opens operators' routes. Empty: those are closed."
     )
     max_request_bytes: Annotated[int, Field(ge=1)] = Field(
         default=16 << 20, description="Largest request body, in bytes."

@@ -39,6 +39,10 @@ class EngineClient(Protocol):
         """Ends sequences; unknown ids are ignored. No further output of theirs is delivered."""
         ...
 
+    async def unpin(self, ids: Iterable[str]) -> None:
+        """Ends pins; unknown ids are ignored."""
+        ...
+
     async def next_outputs(self) -> EngineOutputs:
         """Waits for what the next step brings."""
         ...

@@ -63,6 +63,11 @@ class EngineCore:
         """Ends sequences without further output."""
         self.scheduler.abort(ids)
 
+    def unpin(self, ids: Iterable[str]) -> None:
+        """Ends pins."""
+        for id in ids:
+            self.scheduler.pins.drop(id)
+
     def step(self) -> EngineOutputs:
         """Issues one step if there is one to issue, and takes in the oldest result if no more may be in flight."""
         outputs: list[TokenOutput] = []

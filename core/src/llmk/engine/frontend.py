@@ -6,15 +6,20 @@ import asyncio
 import contextlib
 import logging
 import pickle
+import time
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec import structs
 
 from llmk.api import EngineDead, LlmkError, Overloaded, RequestError
 from llmk.engine.client import EngineClient, EngineInfo
 from llmk.engine.failure import Failure
 from llmk.engine.intake import Intake, default_params
 from llmk.engine.output import GenerationDelta, SequenceOutput
+from llmk.engine.pinned import PinBoard, Pinned, read_text
 from llmk.engine.request import EngineRequest, EngineStats, SamplingParams, TokenOutput
 from llmk.engine.tokenizer import Tokenizer
 
@@ -39,7 +44,10 @@ class AsyncLLM:
         self.default_params = default_params(boot.checkpoint.generation_config)
         self.stats = EngineStats(total_blocks=self.info.num_blocks)
         self._client = client
-        self._intake = Intake(tokenizer, self.info, seed=config.engine.seed)
+        self._intake = Intake(
+            tokenizer, self.info, seed=config.engine.seed, isolate_tenants=config.cache.isolate_tenants
+        )
+        self.pins = PinBoard()
         self._max_per_tenant = config.scheduler.max_per_tenant
         self._max_sequences = config.scheduler.max_num_seqs + config.scheduler.max_waiting
         self._requests: dict[str, _Stream] = {}
@@ -59,10 +67,19 @@ class AsyncLLM:
         tokenizer = await asyncio.to_thread(
             Tokenizer.load, boot.checkpoint, folder=model.tokenizer, chat_template=model.chat_template
         )
+        configured = {pin: read_text(pin) for pin in boot.settings.config.cache.pins}
         if in_process:
-            return cls(boot, await _start_thread(boot), tokenizer)
-        client, boot = await _start_process(boot)
-        return cls(boot, client, tokenizer)
+            llm = cls(boot, await _start_thread(boot), tokenizer)
+        else:
+            client, boot = await _start_process(boot)
+            llm = cls(boot, client, tokenizer)
+        try:
+            for pin, text in configured.items():
+                await llm.pin(pin.id, text, seconds=pin.seconds, cache_salt=pin.cache_salt, tenant=pin.tenant)
+        except BaseException:
+            await llm.close()
+            raise
+        return llm
 
     async def generate(
         self,
@@ -86,12 +103,46 @@ class AsyncLLM:
             RequestTimeout: where it was not begun or done within the configured times.
             EngineDead: where the engine is gone.
         """
-        if request_id in self._requests:
-            raise RequestError(f"a request with the id {request_id!r} is being answered")
         sequences = self._intake.sequences(
             prompt, params, id=request_id, priority=priority, cache_salt=cache_salt, tenant=tenant
         )
         self._check_room(len(sequences), tenant)
+        async with aclosing(self._answer(request_id, sequences, params)) as deltas:
+            async for delta in deltas:
+                yield delta
+
+    async def pin(
+        self, id: str, prompt: str | list[int], *, seconds: float = 0.0, cache_salt: str = "", tenant: str = ""
+    ) -> Pinned:
+        """Keeps what ``prompt`` fills of the cache for ``seconds`` (0: without end), in place of what ``id`` kept
+        before; computes it first where it isn't there.
+
+        Raises:
+            RequestError: where it fills no block, or more than may be pinned.
+        """
+        params = SamplingParams(max_tokens=1, temperature=0.0)
+        request_id = f"pin-{id}"
+        sequences = self._intake.sequences(prompt, params, id=request_id, cache_salt=cache_salt, tenant=tenant)
+        pinning = [structs.replace(sequence, pin=id, pin_seconds=seconds) for sequence in sequences]
+        num_tokens = 0
+        async with aclosing(self._answer(request_id, pinning, params)) as deltas:
+            async for delta in deltas:
+                num_tokens = delta.num_pinned_tokens
+        pinned = Pinned(id, num_tokens, time.time() + seconds if seconds else None, cache_salt, tenant)
+        self.pins.add(pinned)
+        return pinned
+
+    async def unpin(self, id: str) -> bool:
+        """Ends a pin; returns whether there was one."""
+        known = self.pins.drop(id)
+        await self._client.unpin([id])
+        return known
+
+    async def _answer(
+        self, request_id: str, sequences: list[EngineRequest], params: SamplingParams
+    ) -> AsyncGenerator[GenerationDelta, None]:
+        if request_id in self._requests:
+            raise RequestError(f"a request with the id {request_id!r} is being answered")
         stream = self._open(request_id, sequences, params)
         try:
             await self._client.add(sequences)

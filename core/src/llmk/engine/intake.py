@@ -21,9 +21,12 @@ _MAX_WORD_TOKENS = 100
 
 
 class Intake:
-    """Turns prompts into sequences. ``seed`` is where requests without a seed of their own draw one from."""
+    """Turns prompts into sequences. ``seed`` is where requests without a seed of their own draw one from. With
+    ``isolate_tenants``, no tenant's prefix is a hit for another's.
+    """
 
-    def __init__(self, tokenizer: Tokenizer, info: EngineInfo, *, seed: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, info: EngineInfo, *, seed: int, isolate_tenants: bool = False) -> None:
+        self._isolate_tenants = isolate_tenants
         self._tokenizer = tokenizer
         self._max_model_len = info.max_model_len
         self._vocab_size = info.vocab_size
@@ -58,7 +61,7 @@ class Intake:
                 eos_token_ids=self._tokenizer.eos_token_ids,
                 seed=derived_seed(seed, index),
                 priority=priority,
-                cache_salt=cache_salt,
+                cache_salt=f"{tenant}/{cache_salt}" if self._isolate_tenants else cache_salt,
                 tenant=tenant,
             )
             for index in range(params.n)

@@ -78,6 +78,7 @@ def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
         num_blocks=cache.num_blocks,
         groups=caches.groups,
         prefix_caching=config.cache.prefix_caching,
+        pin_share=config.cache.pin_share,
         chunked_prefill=limits.chunked_prefill,
         policy=GuardedPolicy.load(plan, PolicyContext(limits.weights, limits.max_num_batched_tokens)),
         deadlines=Deadlines(limits.queue_timeout, limits.request_timeout),

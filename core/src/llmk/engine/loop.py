@@ -27,6 +27,12 @@ class Abort(msgspec.Struct, tag=True):
     ids: list[str]
 
 
+class Unpin(msgspec.Struct, tag=True):
+    """End pins."""
+
+    ids: list[str]
+
+
 class Ping(msgspec.Struct, tag=True):
     """Say that the loop is alive."""
 
@@ -61,7 +67,7 @@ class Pong(msgspec.Struct, tag=True):
     number: int
 
 
-Command = Add | Abort | Ping | Close
+Command = Add | Abort | Unpin | Ping | Close
 Reply = Ready | Failed | Stepped | Pong
 
 
@@ -98,6 +104,9 @@ def _loop(core: EngineCore, receive: Receive, send: Callable[[Reply], None]) -> 
                         core.add(request)
                 case Abort():
                     core.abort(command.ids)
+                    send(Stepped(EngineOutputs(stats=core.stats)))
+                case Unpin():
+                    core.unpin(command.ids)
                     send(Stepped(EngineOutputs(stats=core.stats)))
                 case Ping():
                     send(Pong(command.number))

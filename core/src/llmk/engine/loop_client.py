@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from llmk.api import EngineDead, LlmkError
 from llmk.engine.client import EngineInfo
-from llmk.engine.loop import Abort, Add, Command, Failed, Ping, Pong, Ready, Reply, Stepped
+from llmk.engine.loop import Abort, Add, Command, Failed, Ping, Pong, Ready, Reply, Stepped, Unpin
 from llmk.engine.request import EngineOutputs, EngineRequest
 
 
@@ -34,6 +34,10 @@ class LoopClient(ABC):
     async def abort(self, ids: Iterable[str]) -> None:
         """Ends sequences; unknown ids are ignored. Never waits."""
         self._send_or_raise(Abort(list(ids)))
+
+    async def unpin(self, ids: Iterable[str]) -> None:
+        """Ends pins; unknown ids are ignored. Never waits."""
+        self._send_or_raise(Unpin(list(ids)))
 
     async def next_outputs(self) -> EngineOutputs:
         """Waits for what the next step brings. What came before the engine died is delivered first."""

@@ -26,6 +26,8 @@ class GenerationDelta:
     """One for each token of the prompt, ``None`` for the first, where they are wanted; in a choice's first delta."""
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
+    num_pinned_tokens: int = 0
+    """How much of a prompt that was to be pinned is."""
 
 
 @dataclass(slots=True)
@@ -85,6 +87,7 @@ class SequenceOutput:
             stop_reason=output.stop_token_id,
             num_prompt_tokens=self._num_prompt_tokens,
             num_cached_tokens=output.num_cached_tokens,
+            num_pinned_tokens=output.num_pinned_tokens,
         )
         if output.token_ids and not self._num_tokens and self._params.prompt_logprobs is not None:
             delta.prompt_logprobs = [None, *output.prompt_logprobs]

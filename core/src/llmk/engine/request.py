@@ -108,6 +108,10 @@ class EngineRequest(msgspec.Struct, kw_only=True):
     cache_salt: str = ""
     tenant: str = ""
     """Whose it is, for shares and limits; ``""`` where the server asks for no key."""
+    pin: str = ""
+    """Id under which its prompt is to stay in the cache once it is computed, in place of what that id pinned before."""
+    pin_seconds: float = 0.0
+    """How long; 0: without end."""
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -131,6 +135,7 @@ class TokenOutput(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     num_cached_tokens: int = 0
+    num_pinned_tokens: int = 0
     error: str = ""
     error_code: str = ""
     """:attr:`llmk.api.LlmkError.code` of the error."""
@@ -143,6 +148,7 @@ class EngineStats(msgspec.Struct, kw_only=True):
     waiting: int = 0
     total_blocks: int = 0
     used_blocks: int = 0
+    pinned_blocks: int = 0
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
     preemptions: int = 0

@@ -6,6 +6,7 @@ planned while this one runs; :meth:`Scheduler.update` learns afterwards which to
 
 from __future__ import annotations
 
+import math
 import time
 from bisect import insort
 from collections import deque
@@ -18,6 +19,7 @@ from llmk.api import NotEnoughMemory, RequestError, Ticket
 from llmk.engine.blocks import BlockCache
 from llmk.engine.deadlines import Deadlines
 from llmk.engine.groups import CacheGroup
+from llmk.engine.pins import Pins
 from llmk.engine.policy import GuardedPolicy
 from llmk.engine.queue import Queue
 from llmk.engine.request import EngineRequest, EngineStats, TokenLogprobs, TokenOutput
@@ -59,6 +61,7 @@ class Scheduler:
         num_blocks: int,
         groups: Iterable[CacheGroup],
         prefix_caching: bool = True,
+        pin_share: float = 0.5,
         chunked_prefill: bool = True,
         max_run_tokens: int = 0,
         policy: GuardedPolicy | None = None,
@@ -71,6 +74,7 @@ class Scheduler:
         self.max_model_len = max_model_len
         self.chunked_prefill = chunked_prefill
         self.cache = BlockCache(num_blocks=num_blocks, groups=tuple(groups), prefix_caching=prefix_caching)
+        self.pins = Pins(self.cache, pin_share)
         self.policy = policy or GuardedPolicy()
         self.deadlines = deadlines or Deadlines()
         self.waiting = Queue()
@@ -118,7 +122,9 @@ class Scheduler:
         """Plans the next step, or returns ``None`` where nothing can be computed before the result of an issued one is
         there. A plan without work only frees slots, so that nothing is kept of requests while there are none.
         """
-        overdue = list(self.deadlines.overdue(self._sequences.values(), self.waiting, self._clock()))
+        now = self._clock()
+        self.pins.expire(now)
+        overdue = list(self.deadlines.overdue(self._sequences.values(), self.waiting, now))
         self.stats.timeouts += len(overdue)
         for sequence, error, code in overdue:
             self._end_early(sequence, error, code)
@@ -179,6 +185,7 @@ class Scheduler:
             running=len(self.running),
             waiting=len(self.waiting),
             used_blocks=self.cache.num_blocks - self.cache.num_free,
+            pinned_blocks=self.pins.num_blocks,
             policy_failures=self.policy.failures,
         )
 
@@ -258,6 +265,8 @@ class Scheduler:
         while not self.cache.extend(sequence.tables, sequence.num_computed + 1):
             if len(self.running) == 1 and self._issued:
                 return False  # what is issued may yet give blocks back
+            if len(self.running) == 1 and self.pins.give_way():
+                continue
             if len(self.running) == 1:
                 blocks = self.cache.num_blocks
                 error = f"its {len(sequence.tokens)} tokens fill the cache of {blocks} blocks"
@@ -355,11 +364,15 @@ class Scheduler:
         refused, had = self._refused
         if sequence is refused and available <= had and self.running:
             return None
-        cached = self.cache.admit(
-            sequence.tables, sequence.tokens, ahead=self._ahead, spare=spare, reuse=not sequence.unscored
-        )
+        cached = self._try_to_admit(sequence, spare)
+        while cached is None and not self.running and self.pins.give_way():
+            cached = self._try_to_admit(sequence, spare)
         self._refused = (sequence, available) if cached is None else (None, 0)
         return cached
+
+    def _try_to_admit(self, sequence: Sequence, spare: int) -> int | None:
+        reuse = not sequence.unscored
+        return self.cache.admit(sequence.tables, sequence.tokens, ahead=self._ahead, spare=spare, reuse=reuse)
 
     def _enter(self, plan: StepPlan, sequence: Sequence, cached: int) -> None:
         insort(self.running, sequence, key=arrival_of)
@@ -392,6 +405,10 @@ class Scheduler:
         self.stats.generated_tokens += 1
         reason, stop_token = sequence.end(token)
         scored, sequence.scored = sequence.scored, []
+        pinned = self._pin(sequence) if sequence.request.pin else 0
+        if sequence.request.pin and not pinned:
+            self._finish(sequence)
+            return _failure(sequence, self._why_not_pinned(sequence), RequestError.code)
         if reason is not None:
             self._finish(sequence)
             self._given_way = 0
@@ -403,6 +420,20 @@ class Scheduler:
             finish_reason=reason,
             stop_token_id=stop_token,
             num_cached_tokens=sequence.num_cached,
+            num_pinned_tokens=pinned,
+        )
+
+    def _pin(self, sequence: Sequence) -> int:
+        request = sequence.request
+        until = self._clock() + request.pin_seconds if request.pin_seconds else math.inf
+        return self.pins.hold(request.pin, sequence.tables, sequence.tokens[: sequence.num_prompt], until)
+
+    def _why_not_pinned(self, sequence: Sequence) -> str:
+        if not self.cache.prefix_caching:
+            return "prefixes can't be pinned: cache.prefix_caching is off"
+        return (
+            f"the prompt's {sequence.num_prompt} tokens can't be pinned: they fill no block, or more than is left"
+            f" of the {self.pins.limit} blocks that pins may hold (cache.pin_share)"
         )
 
     def _preempt(self, sequence: Sequence) -> None:

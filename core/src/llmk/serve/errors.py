@@ -36,6 +36,12 @@ class UnknownModel(RequestError):
     code, http_status = "model_not_found", 404
 
 
+class Forbidden(LlmkError):
+    """The client may not do this."""
+
+    code, http_status = "forbidden", 403
+
+
 class ParserFailed(LlmkError):
     """A reasoning or tool parser raised; only the request that it served fails."""
 

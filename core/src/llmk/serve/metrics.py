@@ -24,6 +24,7 @@ _GAUGES = (
     ("num_requests_running", "running", "Requests that the engine is working on."),
     ("num_requests_waiting", "waiting", "Requests that wait for the engine."),
     ("kv_cache_blocks_total", "total_blocks", "Blocks of the K/V cache."),
+    ("kv_cache_blocks_pinned", "pinned_blocks", "Blocks of the K/V cache that pinned prefixes hold."),
     ("kv_cache_blocks_used", "used_blocks", "Blocks of the K/V cache that running requests hold."),
 )
 _COUNTERS = (

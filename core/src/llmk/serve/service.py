@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import time
 import uuid
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 from starlette.requests import Request
 
 from llmk.config.schema import ServerSection
-from llmk.serve.errors import UnknownModel
+from llmk.serve.errors import Forbidden, UnknownModel
 from llmk.serve.jobs import Jobs
 from llmk.serve.metrics import Metrics
 from llmk.serve.parsing import Dialect
@@ -64,6 +65,15 @@ def service(request: Request) -> Service:
 def tenant(request: Request) -> str:
     """Whose request it is, by its API key; ``""`` where none is asked for."""
     return str(getattr(request.state, "tenant", ""))
+
+
+def admin(request: Request) -> None:
+    """Lets operators pass, for ``Depends``. Raises :class:`~llmk.serve.errors.Forbidden` for everybody else."""
+    keys = service(request).config.admin_keys
+    given = request.headers.get("x-admin-key", "").encode()
+    if not any(hmac.compare_digest(given, key.encode()) for key in keys):
+        hint = "send one of server.admin_keys in the header 'x-admin-key'" if keys else "set server.admin_keys"
+        raise Forbidden("this route is for operators alone", hint=hint)
 
 
 def new_id(prefix: str) -> str:

@@ -19,7 +19,7 @@ router = APIRouter()
 async def tokenize(request: TokenizeRequest, service: Annotated[Service, Depends(service)]) -> Response:
     """The tokens of a prompt, or of a conversation as the model would be given it."""
     service.check_model(request.model)
-    tokens = await service.prepare(_tokens, service, request)
+    tokens = await service.prepare(prompt_tokens, service, request)
     answer: dict[str, Any] = {
         "count": len(tokens),
         "max_model_len": service.engine.info.max_model_len,
@@ -39,7 +39,8 @@ async def detokenize(request: DetokenizeRequest, service: Annotated[Service, Dep
     return Reply({"prompt": service.engine.tokenizer.decode(request.tokens, skip_special_tokens=False)})
 
 
-def _tokens(service: Service, request: TokenizeRequest) -> list[int]:
+def prompt_tokens(service: Service, request: TokenizeRequest) -> list[int]:
+    """The tokens of a request's prompt or conversation."""
     encode = service.engine.tokenizer.encode
     if request.prompt is not None:
         return encode(request.prompt, add_special_tokens=request.add_special_tokens is not False)

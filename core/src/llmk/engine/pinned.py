@@ -1,0 +1,60 @@
+"""Pinned prefixes as the front end knows them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llmk.api import ConfigError
+
+if TYPE_CHECKING:
+    from llmk.config.schema import PinnedPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """A prefix of ``num_tokens`` tokens that is kept in the cache until ``until`` (seconds since the epoch; ``None``:
+    without end)."""
+
+    id: str
+    num_tokens: int
+    until: float | None
+    cache_salt: str = ""
+    tenant: str = ""
+
+
+class PinBoard:
+    """The pins that have been made and not ended."""
+
+    def __init__(self) -> None:
+        self._pins: dict[str, Pinned] = {}
+
+    def add(self, pin: Pinned) -> None:
+        """Takes note of a pin, in place of one with its id."""
+        self._pins[pin.id] = pin
+
+    def drop(self, id: str) -> bool:
+        """Forgets a pin; returns whether it was there, and not over."""
+        known = any(pin.id == id for pin in self.current())
+        self._pins.pop(id, None)
+        return known
+
+    def current(self) -> list[Pinned]:
+        """The pins whose time is not up."""
+        now = time.time()
+        self._pins = {id: pin for id, pin in self._pins.items() if pin.until is None or pin.until > now}
+        return list(self._pins.values())
+
+
+def read_text(pin: PinnedPrompt) -> str:
+    """The text that a configured pin names. Raises :class:`~llmk.api.ConfigError` where there is none."""
+    if bool(pin.text) == bool(pin.file):
+        raise ConfigError(f"cache.pins: {pin.id!r} needs either text or file", hint="give one of them")
+    if pin.text:
+        return pin.text
+    try:
+        return Path(pin.file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cache.pins: {pin.id!r}: {pin.file} can't be read: {error}") from error

@@ -1,0 +1,60 @@
+"""``/v1/cache/pins``: prefixes that stay in the cache. For operators alone."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+from starlette.responses import Response
+
+from llmk.api import RequestError
+from llmk.engine.pinned import Pinned
+from llmk.serve.protocol.pins import PinRequest
+from llmk.serve.reply import Reply
+from llmk.serve.routes.tokens import prompt_tokens
+from llmk.serve.service import Service, admin, service
+
+router = APIRouter(prefix="/v1/cache/pins", dependencies=[Depends(admin)])
+
+
+class UnknownPin(RequestError):
+    """The request names a pin that is not there."""
+
+    code, http_status = "pin_not_found", 404
+
+
+@router.post("")
+async def pin(request: PinRequest, service: Annotated[Service, Depends(service)]) -> Response:
+    """Computes a prefix where it isn't cached, and keeps it, in place of what its id kept before."""
+    service.check_model(request.model)
+    tokens = await service.prepare(prompt_tokens, service, request)
+    pinned = await service.engine.pin(
+        request.id, tokens, seconds=request.seconds, cache_salt=request.cache_salt, tenant=request.tenant
+    )
+    return Reply(_plain(pinned))
+
+
+@router.get("")
+async def pins(service: Annotated[Service, Depends(service)]) -> Response:
+    """What is pinned."""
+    return Reply({"data": [_plain(pinned) for pinned in service.engine.pins.current()]})
+
+
+@router.delete("/{id}")
+async def unpin(id: str, service: Annotated[Service, Depends(service)]) -> Response:
+    """Ends a pin. Raises :class:`UnknownPin`."""
+    if not await service.engine.unpin(id):
+        known = ", ".join(pinned.id for pinned in service.engine.pins.current()) or "none"
+        raise UnknownPin(f"there is no pin {id!r} (pinned: {known})", param="id")
+    return Reply({"id": id, "deleted": True})
+
+
+def _plain(pinned: Pinned) -> dict[str, Any]:
+    return {
+        "id": pinned.id,
+        "object": "cache.pin",
+        "tokens": pinned.num_tokens,
+        "expires_at": pinned.until,
+        "cache_salt": pinned.cache_salt,
+        "tenant": pinned.tenant,
+    }
