@@ -14,7 +14,7 @@ from llmk.engine.chat_template import Message
 from llmk.engine.failure import Failure
 from llmk.engine.intake import Intake, default_params
 from llmk.engine.output import CompletionOutput, GenerationDelta, RequestOutput, SequenceOutput
-from llmk.engine.request import EngineRequest, SamplingParams
+from llmk.engine.request import EngineRequest, EngineStats, SamplingParams
 from llmk.engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -90,6 +90,11 @@ class LLM:
             output.prompt = prompt
         return outputs
 
+    @property
+    def stats(self) -> EngineStats:
+        """Gauges and counters of the engine as they are now."""
+        return self._running.stats
+
     def close(self) -> None:
         """Frees the model and its cache. Idempotent."""
         self._core = None
@@ -102,6 +107,12 @@ class LLM:
     ) -> None:
         self.close()
 
+    @property
+    def _running(self) -> EngineCore:
+        if self._core is None:
+            raise LlmkError("this LLM was closed")
+        return self._core
+
     def _params_for(
         self, count: int, params: SamplingParams | Sequence[SamplingParams] | None
     ) -> Sequence[SamplingParams]:
@@ -112,8 +123,7 @@ class LLM:
         return params
 
     def _run(self, jobs: list[_Job], use_tqdm: bool) -> list[RequestOutput]:
-        if self._core is None:
-            raise LlmkError("this LLM was closed")
+        core = self._running
         open_sequences: dict[str, tuple[_Job, SequenceOutput]] = {}
         for job in jobs:
             for index, sequence in enumerate(job.sequences):
@@ -123,16 +133,16 @@ class LLM:
         try:
             for job in jobs:
                 for sequence in job.sequences:
-                    self._core.add(sequence)
+                    core.add(sequence)
             with progress:
-                for job, delta in _stepped(self._core, open_sequences):
+                for job, delta in _stepped(core, open_sequences):
                     job.add(delta)
                     if delta.finish_reason is not None:
                         progress.update()
         finally:
-            self._core.abort(open_sequences)
-            while self._core.has_work:
-                self._core.step()
+            core.abort(open_sequences)
+            while core.has_work:
+                core.step()
         return [job.output for job in jobs]
 
 
