@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from llmk.api import NotEnoughMemory, RequestError, Ticket
+from llmk.engine.admission import Admission
 from llmk.engine.blocks import BlockCache
 from llmk.engine.deadlines import Deadlines
 from llmk.engine.groups import CacheGroup
@@ -75,6 +76,13 @@ class Scheduler:
         self.chunked_prefill = chunked_prefill
         self.cache = BlockCache(num_blocks=num_blocks, groups=tuple(groups), prefix_caching=prefix_caching)
         self.pins = Pins(self.cache, pin_share)
+        self.admission = Admission(
+            self.cache,
+            self.pins,
+            max_model_len=max_model_len,
+            chunk=self.max_run_tokens,
+            chunked_prefill=chunked_prefill,
+        )
         self.policy = policy or GuardedPolicy()
         self.deadlines = deadlines or Deadlines()
         self.waiting = Queue()
@@ -87,8 +95,6 @@ class Scheduler:
         self._issued: deque[_Issued] = deque()
         self._failures: list[TokenOutput] = []
         self._arrivals = 0
-        self._refused: tuple[Sequence | None, int] = (None, 0)
-        """The sequence for which there were too few blocks when last asked, and how many there were."""
         self._patience = 2 * max_num_seqs
         self._given_way = 0
         """How often sequences gave way since one ended."""
@@ -104,7 +110,7 @@ class Scheduler:
         tables = self.cache.new_tables(request.cache_salt)
         sequence = Sequence(request, self._arrivals, self.max_model_len, tables, self._clock())
         self._arrivals += 1
-        problem = self._why_never(sequence)
+        problem = self.admission.why_never(sequence)
         if problem:
             self._failures.append(_failure(sequence, problem, RequestError.code))
             return
@@ -193,40 +199,19 @@ class Scheduler:
         """Makes room for the first of those who wait, where there is none and the policy lets it displace others;
         returns it if it did.
         """
-        if self._slots and self._refused[0] is None:
+        if self._slots and not self.admission.refused:
             return None
         newcomer = self._of(next(self.policy.order(self.waiting.tickets)))
-        if newcomer.num_pending or self._awaits_another(newcomer):
+        if newcomer.num_pending or self.admission.awaits_another(newcomer):
             return None
         first = None
-        while not self._slots or self._is_short_of_blocks(newcomer):
+        while not self._slots or self.admission.is_short(newcomer, len(self.running)):
             victim = self.policy.displaced(self._may_give_way(), newcomer.ticket)
             if victim is None:
                 break
             self._preempt(self._of(victim))
             first = newcomer
         return first
-
-    def _is_short_of_blocks(self, sequence: Sequence) -> bool:
-        spare = self._spare
-        refused, had = self._refused
-        known = sequence is refused and self.cache.num_free - spare <= had
-        return known or not self.cache.fits(
-            sequence.tables, sequence.tokens, ahead=self._ahead, spare=spare, reuse=not sequence.unscored
-        )
-
-    @property
-    def _spare(self) -> int:
-        """Blocks that must stay free, so that each running sequence can go on for a while."""
-        return len(self.running) * len(self.cache.groups)
-
-    @property
-    def _ahead(self) -> int:
-        """Tokens for which a sequence that is let in has all its blocks at once; alone it gets along with fewer."""
-        return self.max_run_tokens if self.running or not self.chunked_prefill else 1
-
-    def _awaits_another(self, sequence: Sequence) -> bool:
-        return not sequence.unscored and self.cache.awaits_another(sequence.tables, sequence.tokens)
 
     def _schedule_decodes(self, plan: StepPlan, issued: _Issued) -> list[Sequence]:
         """Issues one token for each running sequence that needs just that; returns those that still have a prompt to
@@ -341,11 +326,11 @@ class Scheduler:
 
         One whose next prefix block is just being computed by another is passed over (0) until that is a hit.
         """
-        if self._awaits_another(sequence):
+        if self.admission.awaits_another(sequence):
             return 0
         length = len(sequence.tokens)
         whole = not self.chunked_prefill and length > max(budget, self.max_run_tokens - plan.num_tokens)
-        if sequence.num_pending or whole or (cached := self._take_blocks(sequence)) is None:
+        if sequence.num_pending or whole or (cached := self.admission.take(sequence, len(self.running))) is None:
             return None
         self.waiting.remove(sequence)
         sequence.num_computed = cached
@@ -353,26 +338,6 @@ class Scheduler:
         count = self._extend(sequence, min(rest, budget)) if self.chunked_prefill else rest
         self._enter(plan, sequence, cached)
         return self._issue(plan, issued, sequence, count)
-
-    def _take_blocks(self, sequence: Sequence) -> int | None:
-        """Blocks for all known tokens, with one to spare for each running sequence; returns how many are cached.
-
-        ``None`` where there are too few. The same sequence is not tried again before there are more.
-        """
-        spare = self._spare
-        available = self.cache.num_free - spare
-        refused, had = self._refused
-        if sequence is refused and available <= had and self.running:
-            return None
-        cached = self._try_to_admit(sequence, spare)
-        while cached is None and not self.running and self.pins.give_way():
-            cached = self._try_to_admit(sequence, spare)
-        self._refused = (sequence, available) if cached is None else (None, 0)
-        return cached
-
-    def _try_to_admit(self, sequence: Sequence, spare: int) -> int | None:
-        reuse = not sequence.unscored
-        return self.cache.admit(sequence.tables, sequence.tokens, ahead=self._ahead, spare=spare, reuse=reuse)
 
     def _enter(self, plan: StepPlan, sequence: Sequence, cached: int) -> None:
         insort(self.running, sequence, key=arrival_of)
@@ -449,8 +414,7 @@ class Scheduler:
         del self._sequences[sequence.id]
         if sequence is self._kept:
             self._kept = None
-        if sequence is self._refused[0]:
-            self._refused = (None, 0)
+        self.admission.forget(sequence)
         if sequence.slot == NO_SLOT:
             self.waiting.remove(sequence)
         else:
@@ -466,26 +430,6 @@ class Scheduler:
     def _end_early(self, sequence: Sequence, error: str, code: str) -> None:
         self._failures.append(_failure(sequence, error, code))
         self._finish(sequence)
-
-    def _why_never(self, sequence: Sequence) -> str:
-        """Why a sequence could not run even if it had the engine to itself, or ``""``."""
-        length = sequence.num_prompt
-        if not length:
-            return "the prompt has no tokens"
-        if length >= self.max_model_len:
-            return f"the prompt has {length} tokens, the model's context is {self.max_model_len}"
-        blocks = self.cache.least_blocks(length, 1 if self.chunked_prefill else length)
-        if blocks > self.cache.num_blocks:
-            return (
-                f"the prompt's {length} tokens need {blocks} blocks,"
-                f" the cache has {self.cache.num_blocks}; shorten it or raise cache.num_blocks"
-            )
-        if not self.chunked_prefill and sequence.limit > self.max_run_tokens:
-            return (
-                f"prompt and output may reach {sequence.limit} tokens, one step runs {self.max_run_tokens};"
-                " turn on scheduler.chunked_prefill or raise scheduler.max_num_batched_tokens"
-            )
-        return ""
 
     def _take(self, step: int) -> _Issued:
         issued = self._issued.popleft()
