@@ -82,7 +82,7 @@ MODELS = {"mixtral": "models.mixtral", "qwen3_moe": "models.qwen3_moe", "gemma2"
 FP32_TOLERANCE = 2e-5
 """Relative: sums in another order, over three layers."""
 
-PROMPT = [random.Random(5).randrange(3, 380) for _ in range(90)]
+PROMPT = random.Random(5).choices(range(3, 380), k=90)
 
 
 @pytest.fixture(params=VARIANTS)
@@ -94,7 +94,7 @@ def checkpoint(request: pytest.FixtureRequest, make_checkpoint: Callable[..., Pa
 def run_in_chunks(harness: ModelHarness, sizes: list[int]) -> torch.Tensor:
     """Logits of the prompt, computed ``sizes`` tokens at a time beside another request's."""
     chunks = torch.tensor(PROMPT).split(sizes)
-    other = [random.Random(9).randrange(3, 380) for _ in sizes]
+    other = random.Random(9).choices(range(3, 380), k=len(sizes))
     return torch.cat(
         [
             harness.step([("other", [token]), ("prompt", chunk.tolist())])[1]
