@@ -23,6 +23,11 @@ LLAMA3 = {
     "original_max_position_embeddings": 64, "rope_theta": 10000.0,
 }  # fmt: skip
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "head_dim": 32}
+LATENT = {
+    "num_key_value_heads": 4, "q_lora_rank": 28, "kv_lora_rank": 24, "qk_nope_head_dim": 20, "qk_rope_head_dim": 8,
+    "v_head_dim": 12, "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 40,
+    "topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1,
+}  # fmt: skip
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama-tied-bias-llama3": (
@@ -37,6 +42,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2": ("gemma2", {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 24}),
     "mixtral": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "qwen3-moe-one-dense-layer": ("qwen3_moe", {**EXPERTS, "mlp_only_layers": [1], "norm_topk_prob": True}),
+    "deepseek-v2": ("deepseek_v2", {**LATENT, "rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 1.1}}),
 }
 NEW_TOKENS = 24
 ENGINES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from llmk.api import Checkpoint, CheckpointError
-from llmk_models import gemma2_facts, mixtral_facts, qwen3_moe_facts, specs
+from llmk_models import deepseek_v2_facts, gemma2_facts, mixtral_facts, qwen3_moe_facts, specs
 from llmk_models.decoder_facts import DecoderShape
 from llmk_models.dense_facts import describe, shape_of
 
@@ -23,6 +24,9 @@ LLAMA: dict[str, Any] = {
     "vocab_size": 100,
     "max_position_embeddings": 4096,
 }
+
+
+DEEPSEEK = {**LLAMA, "architectures": ["DeepseekV2ForCausalLM"], "num_experts_per_tok": 6}
 
 
 def shape(**overrides: Any) -> DecoderShape:
@@ -88,6 +92,27 @@ def test_silent_keys_of_gemma2_have_the_defaults_of_transformers() -> None:
     assert ours.logit_softcap == config.final_logit_softcapping
 
 
+def test_silent_keys_of_deepseek_v2_have_the_defaults_of_transformers() -> None:
+    from transformers import DeepseekV2Config
+
+    silent = {key: value for key, value in DEEPSEEK.items() if key != "architectures"}
+    config: Any = DeepseekV2Config(**silent)
+    ours = deepseek_v2_facts.shape_of(Checkpoint(Path("/c"), silent))
+    decoder, latent, experts = ours.decoder, ours.decoder.latent, ours.experts
+    for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "qk_head_dim", "v_head_dim"):
+        assert getattr(latent, name) == getattr(config, name)
+    assert decoder.head_dim == config.head_dim
+    assert decoder.norm_eps == config.rms_norm_eps
+    assert decoder.rope == config.rope_parameters
+    assert decoder.tied == config.tie_word_embeddings
+    assert (latent.bias, decoder.mlp_bias) == (config.attention_bias, config.mlp_bias)
+    assert experts.num_experts == config.n_routed_experts
+    assert experts.intermediate_size == config.moe_intermediate_size
+    assert experts.scaling == config.routed_scaling_factor
+    assert ours.shared_size == config.n_shared_experts * config.moe_intermediate_size
+    assert ours.sparse == (True,) * 4
+
+
 def test_gemma2_has_two_attention_sites_with_cap_and_scale() -> None:
     facts = gemma2_facts.describe(Checkpoint(Path("/c"), {**LLAMA, "query_pre_attn_scalar": 64, "sliding_window": 32}))
     assert [(f.site, f.num_layers, f.sliding_window, f.softcap, f.scale) for f in facts.attention] == [
@@ -109,10 +134,21 @@ def test_published_models_have_their_published_sizes() -> None:
         "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "vocab_size": 256000,
         "num_attention_heads": 8,
     }  # fmt: skip
+    deepseek_v2_lite = {
+        "hidden_size": 2048, "intermediate_size": 10944, "num_hidden_layers": 27, "vocab_size": 102400,
+        "num_attention_heads": 16, "q_lora_rank": None, "moe_intermediate_size": 1408, "first_k_dense_replace": 1,
+        "num_experts_per_tok": 6,
+    }  # fmt: skip
+    deepseek_v2 = deepseek_v2_lite | {
+        "hidden_size": 5120, "intermediate_size": 12288, "num_hidden_layers": 60, "num_attention_heads": 128,
+        "q_lora_rank": 1536, "n_routed_experts": 160, "moe_intermediate_size": 1536,
+    }  # fmt: skip
     for module, config, size in (
         (mixtral_facts, mixtral_8x7b, 46_702_792_704),
         (qwen3_moe_facts, qwen3_30b_a3b, 30_532_122_624),
         (gemma2_facts, gemma_2_2b, 2_614_341_888),
+        (deepseek_v2_facts, deepseek_v2_lite, 15_706_484_224),
+        (deepseek_v2_facts, deepseek_v2, 235_741_434_880),
     ):
         assert module.describe(Checkpoint(Path("/c"), common | config)).num_parameters == size
 
@@ -141,6 +177,66 @@ def test_which_layers_are_sparse(config: dict[str, Any], sparse: tuple[bool, ...
     assert [moe.count for moe in facts.moe] == ([sum(sparse)] if any(sparse) else [])
     assert {linear.count for linear in facts.linear if linear.site in ("gate_up", "down")} <= {sparse.count(False)}
     assert {linear.site for linear in facts.linear if not linear.quantizable} <= {"lm_head", "moe.router"}
+
+
+@pytest.mark.parametrize(
+    ("config", "sparse", "sites"),
+    [
+        ({}, (True, True, True, True), {"moe.router", "shared_gate_up", "shared_down"}),
+        ({"n_shared_experts": None}, (True, True, True, True), {"moe.router"}),
+        (
+            {"first_k_dense_replace": 1, "moe_layer_freq": 2},
+            (False, False, True, False),
+            {"moe.router", "shared_gate_up", "shared_down", "gate_up", "down"},
+        ),
+        ({"n_routed_experts": None}, (False, False, False, False), {"gate_up", "down"}),
+    ],
+)
+def test_which_layers_of_deepseek_v2_are_sparse(
+    config: dict[str, Any], sparse: tuple[bool, ...], sites: set[str]
+) -> None:
+    checkpoint = Checkpoint(Path("/c"), {**DEEPSEEK, **config})
+    assert deepseek_v2_facts.shape_of(checkpoint).sparse == sparse
+    facts = deepseek_v2_facts.describe(checkpoint)
+    latent = {"latent_down", "latent_q", "latent_up", "out", "lm_head"}
+    assert {linear.site for linear in facts.linear} == latent | sites
+    assert {op.linear for op in facts.ops if op.linear} == {site for site in sites if site.endswith("gate_up")}
+    assert [moe.count for moe in facts.moe] == ([sum(sparse)] if any(sparse) else [])
+
+
+def test_groups_limit_experts_only_where_the_method_says_so() -> None:
+    groups = {"n_group": 8, "topk_group": 3}
+    for method, expected in (("greedy", (1, 1)), ("group_limited_greedy", (8, 3))):
+        checkpoint = Checkpoint(Path("/c"), {**DEEPSEEK, **groups, "topk_method": method})
+        (experts,) = deepseek_v2_facts.describe(checkpoint).moe
+        assert (experts.num_groups, experts.top_groups, experts.group_scoring) == (*expected, "max")
+
+
+def test_latent_attention_is_as_sharp_as_yarn_makes_it() -> None:
+    yarn = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}
+    scales = []
+    for scaling in (None, yarn, yarn | {"mscale_all_dim": 0.707}, {"type": "linear", "factor": 40}):
+        checkpoint = Checkpoint(Path("/c"), {**DEEPSEEK, "rope_scaling": scaling})
+        (attention,) = deepseek_v2_facts.describe(checkpoint).attention
+        assert (attention.num_kv_heads, attention.head_dim, attention.latent_dim) == (1, 576, 512)
+        scales.append(attention.scale)
+    plain = 192**-0.5
+    assert scales == pytest.approx([plain, plain, plain * (0.0707 * math.log(40) + 1) ** 2, plain])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hidden_act", "gelu"),
+        ("scoring_func", "sigmoid"),
+        ("topk_method", "noaux_tc"),
+        ("norm_topk_prob", True),
+    ],
+)
+def test_deepseek_v2_that_works_otherwise_is_refused(key: str, value: Any) -> None:
+    with pytest.raises(CheckpointError, match=f"DeepseekV2ForCausalLM with {key} = {value!r}") as caught:
+        deepseek_v2_facts.describe(Checkpoint(Path("/c"), {**DEEPSEEK, key: value}))
+    assert "llmk plugins" in caught.value.hint
 
 
 def test_old_and_new_rope_spelling_agree() -> None:
@@ -215,6 +311,7 @@ def test_registers_all_families() -> None:
     architectures = {spec.id: set(spec.architectures) for spec in specs.llmk_models()}
     assert architectures == {
         "models.dense": {f"{name}ForCausalLM" for name in ("Llama", "Mistral", "Qwen2", "Qwen3")},
+        "models.deepseek_v2": {"DeepseekV2ForCausalLM"},
         "models.gemma2": {"Gemma2ForCausalLM"},
         "models.mixtral": {"MixtralForCausalLM"},
         "models.qwen3_moe": {"Qwen3MoeForCausalLM"},
@@ -248,5 +345,5 @@ assert "torch" not in sys.modules and "transformers" not in sys.modules
 """
     import json
 
-    done = subprocess.run([sys.executable, "-c", code, json.dumps(LLAMA)], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", code, json.dumps(DEEPSEEK)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -29,6 +29,20 @@ LLAMA3 = {
 }
 GEMMA = {"head_dim": 32, "sliding_window": 24, "num_key_value_heads": 1}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "head_dim": 32}
+LATENT: dict[str, Any] = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 28,
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 20,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 40,
+    "rms_norm_eps": 1e-3,
+}
+GROUPS = {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2, "routed_scaling_factor": 3.0}
+SHARP = {"mscale": 0.7, "mscale_all_dim": 1.1}
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama-tied-biases": ("llama", {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
@@ -75,14 +89,30 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
         },
     ),
+    "deepseek-v2": ("deepseek_v2", {**LATENT, **GROUPS, "first_k_dense_replace": 1}),
+    "deepseek-v2-lite": ("deepseek_v2", {**LATENT, "q_lora_rank": None, "n_shared_experts": 1, "v_head_dim": 32}),
+    "deepseek-v2-yarn": ("deepseek_v2", {**LATENT, **GROUPS, "topk_group": 3, "rope_parameters": YARN | SHARP}),
+    "deepseek-v2-biases-tied": (
+        "deepseek_v2",
+        {**LATENT, "first_k_dense_replace": 2, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True},
+    ),
+    "deepseek-v2-lite-biases-dense": (
+        "deepseek_v2",
+        {**LATENT, "q_lora_rank": None, "first_k_dense_replace": 3, "attention_bias": True, "rope_parameters": YARN},
+    ),
 }
-MODELS = {"mixtral": "models.mixtral", "qwen3_moe": "models.qwen3_moe", "gemma2": "models.gemma2"}
+MODELS = {
+    "mixtral": "models.mixtral",
+    "qwen3_moe": "models.qwen3_moe",
+    "gemma2": "models.gemma2",
+    "deepseek_v2": "models.deepseek_v2",
+}
 """By model type; the others are dense."""
 
 FP32_TOLERANCE = 2e-5
 """Relative: sums in another order, over three layers."""
 
-PROMPT = [random.Random(5).randrange(3, 380) for _ in range(90)]
+PROMPT = random.Random(5).choices(range(3, 380), k=90)
 
 
 @pytest.fixture(params=VARIANTS)
@@ -94,7 +124,7 @@ def checkpoint(request: pytest.FixtureRequest, make_checkpoint: Callable[..., Pa
 def run_in_chunks(harness: ModelHarness, sizes: list[int]) -> torch.Tensor:
     """Logits of the prompt, computed ``sizes`` tokens at a time beside another request's."""
     chunks = torch.tensor(PROMPT).split(sizes)
-    other = [random.Random(9).randrange(3, 380) for _ in sizes]
+    other = random.Random(9).choices(range(3, 380), k=len(sizes))
     return torch.cat(
         [
             harness.step([("other", [token]), ("prompt", chunk.tolist())])[1]

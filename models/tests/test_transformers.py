@@ -30,7 +30,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 """Fused projections, scaled logits, norms after blocks, parallel blocks, soft caps, windows, experts, sinks."""
 
 SERVE_SO = {"select.model.use": "models.transformers", "cache.block_size": 8}
-PROMPT = [random.Random(5).randrange(3, 380) for _ in range(60)]
+PROMPT = random.Random(5).choices(range(3, 380), k=60)
 
 
 @pytest.mark.parametrize("model_type", ARCHITECTURES)

@@ -176,3 +176,8 @@ class ManyAttention(FewAttention):
 def make_write(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
     """A composite op that is its attention backend's write."""
     return parts["attention.write"]
+
+
+def make_run(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    """A composite op that is its attention backend's run."""
+    return parts["attention.run"]

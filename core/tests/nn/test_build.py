@@ -99,13 +99,15 @@ def test_attention_backends_change_together_with_the_ops_that_write_for_them() -
     """Prepare, write and run of one step are always one backend's."""
     pieces = (piece("FewAttention", band=(0, 9)), piece("ManyAttention", band=(9, 1 << 31)))
     write = choice("op", "store", piece("make_write", parts=("attention.write",)))
-    made = build(choice("attention", "attention", *pieces), write)
+    attend = choice("op", "attend", piece("make_run", parts=("attention.run",)))
+    made = build(choice("attention", "attention", *pieces), write, attend)
     backend, store = made.attention("attention"), made.kernel("op", "store", attention="attention")
+    run = made.kernel("op", "attend", attention="attention")
     for num_tokens, name, capture in ((1, "few", "decode"), (64, "many", "none"), (2, "few", "decode")):
         made.select(num_tokens)
         meta = backend.prepare(num_tokens)
         cache: list[object] = []
         store(None, None, cache, meta)
         assert cache == [(name, (name, num_tokens))]
-        assert backend.run(None, cache, meta) == (name, (name, num_tokens))
+        assert backend.run(None, cache, meta) == run(None, cache, meta) == (name, (name, num_tokens))
         assert backend.capture == capture

@@ -46,16 +46,21 @@ class Request:
 
 
 class Step:
-    """Random requests whose blocks lie in random order in a cache that holds NaN wherever nobody has written."""
+    """Random requests whose blocks lie in random order in a cache that holds NaN wherever nobody has written.
 
-    def __init__(self, spec: AttentionQuery, requests: list[Request], seed: int = 0) -> None:
-        self.spec, self.requests = spec, requests
+    ``gap`` elements that are not the cache's follow each of its blocks; latent vectors are stored as keys alone.
+    """
+
+    def __init__(self, spec: AttentionQuery, requests: list[Request], seed: int = 0, gap: int = 0) -> None:
+        self.spec, self.requests, self.gap = spec, requests, gap
         dtype = getattr(torch, spec.dtype)
         random = torch.Generator().manual_seed(seed)
         total = sum(r.queries for r in requests)
         self.q = torch.randn(total, spec.num_heads, spec.head_dim, generator=random).to(dtype)
+        planes = 2 if spec.latent_dim is None else 1
         self.kv = [
-            torch.randn(2, r.length, spec.num_kv_heads, spec.head_dim, generator=random).to(dtype) for r in requests
+            torch.randn(planes, r.length, spec.num_kv_heads, spec.head_dim, generator=random).to(dtype)
+            for r in requests
         ]
         self.sinks = torch.randn(spec.num_heads, generator=random) if spec.sinks else None
         blocks = [-(-r.length // spec.block_size) for r in requests]
@@ -96,23 +101,30 @@ class Step:
 
     def written(self, backend: ReferenceAttention) -> tuple[Tensor, AttentionMeta]:
         """The cache once the step's keys and values are written, earlier ones placed by this test's own indexing."""
-        layout = backend.cache_layout(self.num_blocks)
-        cache = torch.full(layout.shape, float("nan"), dtype=getattr(torch, layout.dtype))
+        cache = self.empty(backend)
         size = self.spec.block_size
         for row, (request, kv) in enumerate(zip(self.requests, self.kv, strict=True)):
             for position, slot in enumerate(self.slots(row, 0, request.length - request.queries).tolist()):
                 cache[slot // size, :, slot % size] = kv[:, position].to(cache.dtype)
         meta = backend.prepare(self.index())
-        key, value = self.new_kv()
-        backend.write(key, value, cache, meta)
+        key, *value = self.new_kv()
+        backend.write(key, value[0] if value else None, cache, meta)
         return cache, meta
+
+    def empty(self, backend: ReferenceAttention) -> Tensor:
+        """The cache before anything is written, at some distance from the start of its pool."""
+        layout = backend.cache_layout(self.num_blocks)
+        page = torch.Size(layout.shape[1:]).numel()
+        pool = torch.full((1 + self.num_blocks, page + self.gap), float("nan"), dtype=getattr(torch, layout.dtype))
+        return pool[1:, :page].view(layout.shape)
 
     def expected(self) -> Tensor:
         spec, out, row = self.spec, [], 0
         for request, kv in zip(self.requests, self.kv, strict=True):
             for position in range(request.length - request.queries, request.length):
                 first = 0 if spec.sliding_window is None else max(0, position - spec.sliding_window + 1)
-                k, v = kv[:, first : position + 1].double()
+                k = kv[0, first : position + 1].double()
+                v = k[..., : spec.latent_dim] if len(kv) == 1 else kv[1, first : position + 1].double()
                 out.append(torch.stack([self.one(self.q[row, h].double(), k, v, h) for h in range(spec.num_heads)]))
                 row += 1
         return torch.stack(out)
@@ -141,7 +153,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "softcap": {"softcap": 1.5},
     "sinks": {"sinks": True},
     "all": {"sliding_window": 5, "softcap": 1.5, "sinks": True},
+    "latent": {"latent_dim": 17, "num_kv_heads": 1},
+    "latent all": {"latent_dim": 8, "num_kv_heads": 1, "sliding_window": 5, "softcap": 1.5, "sinks": True},
 }
+GAPS = {"together": 0, "a token apart": 2 * 24, "in odd places": 20, "in very odd places": 7}
+"""Elements between blocks; a token of the key and value heads below has 48, one of latent vectors 24."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -152,27 +168,62 @@ def test_agrees_with_the_formula(step: str, kind: str, dtype: torch.dtype) -> No
     case = Step(query(dtype=name, cache_dtype=name, **KINDS[kind]), STEPS[step])
     out = case.run()
     assert out.dtype == dtype
-    assert out.shape == case.q.shape
+    assert out.shape == (*case.q.shape[:2], case.spec.latent_dim or case.spec.head_dim)
     assert error(out, case.expected()) < BOUND[dtype]
 
 
+@pytest.mark.parametrize("kind", ["plain", "all", "latent", "latent all"])
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("gap", GAPS)
+def test_wherever_in_a_pool_the_blocks_lie(gap: str, step: str, kind: str) -> None:
+    """The same bit for bit, and what lies between the blocks stays as it is."""
+    together = Step(query(**KINDS[kind]), STEPS[step])
+    apart = Step(query(**KINDS[kind]), STEPS[step], gap=GAPS[gap])
+    backend = ReferenceAttention(apart.spec, DEVICE)
+    cache, meta = apart.written(backend)
+    assert cache.is_contiguous() == (gap == "together")
+    assert torch.equal(backend.run(apart.q, cache, meta, apart.sinks), together.run())
+    written = cache.isfinite().sum()
+    assert written == sum(r.length for r in apart.requests) * cache.shape[1] * cache.shape[3:].numel()
+    pool = torch.as_strided(cache, (cache.untyped_storage().nbytes() // cache.element_size(),), (1,), 0)
+    assert pool.isfinite().sum() == written
+
+
+def test_one_backend_serves_layers_that_lie_differently_in_memory() -> None:
+    backend = ReferenceAttention(query(), DEVICE)
+    for gap in (7, 0, 48, 20):
+        case = Step(query(), MIXED, gap=gap)
+        assert error(backend.run(case.q, *case.written(backend)), case.expected()) < BOUND[torch.float32]
+
+
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "head_dim", "block_size"), [(1, 1, 8, 1), (8, 8, 16, 16), (7, 1, 40, 5), (4, 2, 128, 32)]
+    ("heads", "kv_heads", "head_dim", "latent_dim", "block_size"),
+    [
+        (1, 1, 8, None, 1),
+        (8, 8, 16, None, 16),
+        (7, 1, 40, None, 5),
+        (4, 2, 128, None, 32),
+        (1, 1, 9, 1, 3),
+        (16, 1, 576, 512, 16),
+        (5, 1, 40, 40, 1),
+    ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_any_number_of_heads_and_size_of_block(
-    heads: int, kv_heads: int, head_dim: int, block_size: int, dtype: torch.dtype
+    heads: int, kv_heads: int, head_dim: int, latent_dim: int | None, block_size: int, dtype: torch.dtype
 ) -> None:
     name = str(dtype).removeprefix("torch.")
     spec = query(
         num_heads=heads,
         num_kv_heads=kv_heads,
         head_dim=head_dim,
+        latent_dim=latent_dim,
         block_size=block_size,
         dtype=name,
         cache_dtype=name,
+        scale=head_dim**-0.5,
     )
-    case = Step(spec, MIXED)
+    case = Step(spec, MIXED, gap=head_dim * kv_heads)
     assert error(case.run(), case.expected()) < BOUND[dtype]
 
 
@@ -236,8 +287,9 @@ def test_a_step_that_writes_nothing() -> None:
     assert bool((cache == 7.0).all())
 
 
-def test_padding_rows_come_back_as_zeros() -> None:
-    case = Step(query(), MIXED)
+@pytest.mark.parametrize("kind", ["plain", "latent"])
+def test_padding_rows_come_back_as_zeros(kind: str) -> None:
+    case = Step(query(**KINDS[kind]), MIXED)
     backend = ReferenceAttention(case.spec, DEVICE)
     cache, _ = case.written(backend)
     step = case.index()

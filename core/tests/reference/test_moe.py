@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from transformers import Qwen3MoeConfig
+from transformers import DeepseekV2Config, DeepseekV3Config, Qwen3MoeConfig
+from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2TopkRouter
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 
 from llmk.reference.moe import fused_moe, route
@@ -74,6 +76,70 @@ def test_agrees_with_transformers(renormalize: bool) -> None:
             renormalize=renormalize,
         )
     assert error(out, expected) < 1e-6
+
+
+def routed(router: torch.nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits, weights and experts by a router of transformers, experts in their order."""
+    with torch.no_grad():
+        logits, weights, experts = router(x)
+    order = experts.argsort(dim=-1)
+    return logits, weights.gather(1, order), experts.gather(1, order)
+
+
+@pytest.mark.parametrize(
+    ("num_experts", "num_groups", "top_groups", "top_k"), [(12, 4, 2, 3), (12, 4, 1, 3), (8, 8, 3, 3), (6, 2, 2, 5)]
+)
+def test_best_groups_agree_with_transformers(num_experts: int, num_groups: int, top_groups: int, top_k: int) -> None:
+    """DeepSeek-V2 scores a group by its best expert; a limit that leaves out no group is none."""
+    torch.manual_seed(0)
+    router = DeepseekV2TopkRouter(
+        DeepseekV2Config(
+            hidden_size=32,
+            n_routed_experts=num_experts,
+            num_experts_per_tok=top_k,
+            n_group=num_groups,
+            topk_group=top_groups,
+            topk_method="group_limited_greedy",
+            routed_scaling_factor=2.5,
+        )
+    )
+    torch.nn.init.normal_(router.weight, std=0.5)
+    logits, weights, experts = routed(router, torch.randn(50, 32))
+    groups = {"num_groups": num_groups, "top_groups": top_groups}
+    found, chosen = route(logits, top_k, renormalize=False, scaling=2.5, **groups)
+    order = chosen.argsort(dim=-1)
+    assert torch.equal(chosen.gather(1, order), experts)
+    torch.testing.assert_close(found.gather(1, order), weights)
+    unlimited = route(logits, top_k, renormalize=False)[1]
+    assert torch.equal(chosen, unlimited) == (top_groups >= min(top_k, num_groups))
+
+
+def test_groups_by_their_two_best_agree_with_transformers() -> None:
+    torch.manual_seed(0)
+    router = DeepseekV3TopkRouter(
+        DeepseekV3Config(
+            hidden_size=32, n_routed_experts=12, num_experts_per_tok=3, n_group=3, topk_group=2, norm_topk_prob=True
+        )
+    )
+    torch.nn.init.normal_(router.weight, std=0.5)
+    torch.nn.init.normal_(router.e_score_correction_bias, std=0.5)
+    logits, weights, experts = routed(router, torch.randn(50, 32))
+    groups = {"num_groups": 3, "top_groups": 2}
+    found, chosen = route(
+        logits,
+        3,
+        renormalize=True,
+        scoring="sigmoid",
+        selection_bias=router.e_score_correction_bias,
+        scaling=router.routed_scaling_factor,
+        group_scoring="top2_sum",
+        **groups,
+    )
+    order = chosen.argsort(dim=-1)
+    assert torch.equal(chosen.gather(1, order), experts)
+    torch.testing.assert_close(found.gather(1, order), weights)
+    by_best = route(logits, 3, renormalize=True, scoring="sigmoid", group_scoring="max", **groups)[1]
+    assert not torch.equal(chosen, by_best)
 
 
 def test_sigmoid_scores_with_a_bias_that_only_chooses() -> None:

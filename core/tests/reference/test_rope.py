@@ -9,10 +9,11 @@ import pytest
 import torch
 from transformers import LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.deepseek_v2.modeling_deepseek_v2 import apply_rotary_emb
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from llmk.api import CheckpointError
-from llmk.reference.rope import cos_sin_cache, rope
+from llmk.reference.rope import cos_sin_cache, rope, rope_interleaved
 from llmk.reference.rope_scaling import inverse_frequencies
 
 
@@ -129,6 +130,35 @@ def test_rotation_agrees_with_transformers(kind: str, dtype: torch.dtype) -> Non
     for ours, theirs in zip(out, expected, strict=True):
         assert ours.dtype == dtype
         assert float((ours.float() - theirs).norm() / theirs.norm()) < bound
+
+
+@pytest.mark.parametrize("kind", ["default", "yarn"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_interleaved_rotation_agrees_with_transformers(kind: str, dtype: torch.dtype) -> None:
+    given = parameters(kind, random.Random(2), 64)
+    given.pop("partial_rotary_factor", None)
+    torch.manual_seed(0)
+    q, k = torch.randn(19, 6, 64).to(dtype), torch.randn(19, 1, 64).to(dtype)
+    positions = torch.randint(0, 2048, (19,))
+    frequencies, scaling = inverse_frequencies(given, 64, 2048, 1e4)
+    turns = torch.polar(torch.ones(19, 32), positions[:, None] * frequencies) * scaling
+    heads_first = [x.float().transpose(0, 1)[None] for x in (q, k)]
+    expected = [x[0].transpose(0, 1) for x in apply_rotary_emb(*heads_first, turns[None])]
+    out = rope_interleaved(q, k, positions, cos_sin_cache(given, 64, 2048, 1e4))
+    bound = {torch.float32: 1e-6, torch.float16: 4e-4, torch.bfloat16: 3e-3}[dtype]
+    for ours, theirs in zip(out, expected, strict=True):
+        assert ours.dtype == dtype
+        assert float((ours.float() - theirs).norm() / theirs.norm()) < bound
+
+
+def test_interleaving_only_orders_elements_differently() -> None:
+    torch.manual_seed(0)
+    q, k = torch.randn(5, 3, 40), torch.randn(5, 2, 40)
+    positions, table = torch.tensor([0, 7, 7, 99, 3]), cos_sin_cache({"partial_rotary_factor": 0.4}, 40, 100, 1e4)
+    order = [*range(0, 16, 2), *range(1, 16, 2), *range(16, 40)]
+    by_halves = rope(q[..., order], k[..., order], positions, table)
+    for ours, other in zip(rope_interleaved(q, k, positions, table), by_halves, strict=True):
+        assert torch.equal(ours[..., order], other)
 
 
 def test_partial_rotation_leaves_the_rest_of_each_head() -> None:

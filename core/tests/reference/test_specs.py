@@ -11,6 +11,7 @@ import pluggy
 import pytest
 
 from llmk.api import KernelSpec, LinearQuery, MoEQuery, PlatformFacts, Tier, hooks
+from llmk.kernel.resolver import GIVEN_PARTS
 from llmk.reference import specs
 
 HOOKS = ("llmk_attention_backends", "llmk_linear_kernels", "llmk_moe_kernels", "llmk_ops")
@@ -55,6 +56,10 @@ def test_ops_are_all_there() -> None:
         "rms_norm_plus_one",
         "add_rms_norm",
         "rope",
+        "rope_interleaved",
+        "per_head_product",
+        "norm_rope_write_latent",
+        "latent_attention",
         "qk_norm_rope_write_kv",
         "silu_and_mul",
         "gelu_and_mul",
@@ -83,9 +88,9 @@ def test_ops_are_all_there() -> None:
 def test_parts_are_ops_or_the_sites_own_kernels() -> None:
     ops = {spec.op for spec in SPECS if spec.kind == "op"}
     composites = [spec for spec in SPECS if spec.parts]
-    assert len(composites) == 7
+    assert len(composites) == 9
     for spec in composites:
-        assert set(spec.parts) <= ops | {"attention.write", "linear"}
+        assert set(spec.parts) <= ops | GIVEN_PARTS
 
 
 @pytest.mark.parametrize(
@@ -102,16 +107,39 @@ def test_one_linear_kernel_serves_each_format(weight_format: str) -> None:
     assert (reason.code, reason.wanted) == ("weight_format", weight_format)
 
 
-def test_moe_says_which_activations_scorings_and_formats_it_lacks() -> None:
-    facts: dict[str, Any] = {"num_experts": 4, "top_k": 2, "hidden_size": 8, "intermediate_size": 8}
+def moe_reasons(**changes: Any) -> list[str]:
+    """Codes of the reasons why experts of which each token takes 2 of 8 are not served."""
+    facts: dict[str, Any] = {"num_experts": 8, "top_k": 2, "hidden_size": 8, "intermediate_size": 8}
     spec = next(spec for spec in SPECS if spec.kind == "moe")
-    assert spec.supports(MoEQuery(platform=FACTS, site="moe", dtype="float32", **facts))
-    lacking = {"activation": "relu", "scoring": "tanh", "weight_format": "mxfp4"}
-    query = MoEQuery(platform=FACTS, site="moe", dtype="float32", **lacking, **facts)
-    assert [reason.code for reason in spec.supports(query).reasons] == ["weight_format", "activation", "scoring"]
+    query = MoEQuery(platform=FACTS, site="moe", dtype="float32", **(facts | changes))
+    return [reason.code for reason in spec.supports(query).reasons]
+
+
+def test_moe_says_which_activations_scorings_and_formats_it_lacks() -> None:
+    assert moe_reasons() == []
+    lacking = {"activation": "relu", "scoring": "tanh", "weight_format": "mxfp4", "group_scoring": "mean"}
+    assert moe_reasons(**lacking) == ["weight_format", "activation", "scoring", "group_scoring"]
+
+
+@pytest.mark.parametrize(
+    ("groups", "served"),
+    [
+        ({"num_groups": 4, "top_groups": 1}, True),
+        ({"num_groups": 4, "top_groups": 1, "group_scoring": "top2_sum"}, True),
+        ({"num_groups": 8, "top_groups": 2}, True),
+        ({"num_groups": 8, "top_groups": 2, "group_scoring": "top2_sum"}, False),
+        ({"num_groups": 8, "top_groups": 1}, False),
+        ({"num_groups": 3, "top_groups": 2}, False),
+        ({"num_groups": 2, "top_groups": 3, "top_k": 9}, False),
+    ],
+)
+def test_moe_needs_equal_groups_that_hold_enough_experts(groups: dict[str, Any], served: bool) -> None:
+    assert moe_reasons(**groups) == ([] if served else ["num_groups"])
 
 
 def test_declared_activations_and_scorings_are_those_that_exist() -> None:
-    assert set(specs._SCORINGS) == set(import_module("llmk.reference.moe")._SCORING)
+    moe = import_module("llmk.reference.moe")
+    assert set(specs._SCORINGS) == set(moe._SCORING)
+    assert set(specs._GROUP_SCORINGS) == set(moe._GROUP_SCORING)
     activations = import_module("llmk.reference.activations").ACTIVATIONS
     assert set(specs._ACTIVATIONS) == set(activations)

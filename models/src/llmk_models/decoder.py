@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from torch import Tensor
@@ -27,6 +28,12 @@ class Block(Protocol):
     """One layer. Takes what the block before made and the residual; returns the same. All ``[tokens, hidden]``."""
 
     def __call__(self, x: Tensor, residual: Tensor | None, step: StepContext) -> tuple[Tensor, Tensor]: ...
+
+
+class AttentionBlock(Protocol):
+    """Attention with its products: ``[tokens, hidden]`` to the same."""
+
+    def __call__(self, x: Tensor, step: StepContext) -> Tensor: ...
 
 
 class SelfAttention:
@@ -67,7 +74,7 @@ class DecoderLayer:
     """Norm, attention, norm, feed-forward. The residual runs beside; a norm first adds what the block before made.
 
     Args:
-        make_mlp: makes the feed-forward block of a layer's index.
+        make_attention, make_mlp: make the blocks of a layer's index.
     """
 
     def __init__(
@@ -75,13 +82,13 @@ class DecoderLayer:
         build: Build,
         shape: DecoderShape,
         index: int,
-        cos_sin: Tensor,
+        make_attention: Callable[[int], AttentionBlock],
         make_mlp: Callable[[int], FeedForward],
     ) -> None:
         prefix = f"model.layers.{index}"
         hidden, eps = shape.hidden_size, shape.norm_eps
         self.input_norm = AddRMSNorm(build, f"{prefix}.input_layernorm", hidden, eps)
-        self.attention = SelfAttention(build, shape, index, cos_sin)
+        self.attention = make_attention(index)
         self.mlp_norm = AddRMSNorm(build, f"{prefix}.post_attention_layernorm", hidden, eps)
         self.mlp = make_mlp(index)
 
@@ -126,7 +133,11 @@ class Decoder:
 
     def make_layer(self, index: int, cos_sin: Tensor) -> Block:
         """A layer; ``cos_sin`` is the table of rotary angles."""
-        return DecoderLayer(self.build, self.shape, index, cos_sin, self.make_mlp)
+        return DecoderLayer(self.build, self.shape, index, partial(self.make_attention, cos_sin=cos_sin), self.make_mlp)
+
+    def make_attention(self, index: int, cos_sin: Tensor) -> AttentionBlock:
+        """A layer's attention."""
+        return SelfAttention(self.build, self.shape, index, cos_sin)
 
     def make_mlp(self, index: int) -> FeedForward:
         """A layer's feed-forward block."""

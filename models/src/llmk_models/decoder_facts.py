@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from llmk.api import AttentionFacts, Checkpoint, CheckpointError, LinearFacts, ModelFacts, MoEFacts, OpFacts
 from llmk.nn.facts import attention_op, embedding_op, head_linear, norm_ops
@@ -64,8 +64,9 @@ class DecoderShape:
     scale: float | None = None
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, family: Family) -> DecoderShape:
-        """Reads a checkpoint's config. Raises :class:`~llmk.api.CheckpointError` for what the family can't express."""
+    def of(cls, checkpoint: Checkpoint, family: Family, **own: Any) -> Self:
+        """Reads a checkpoint's config; ``own`` are fields that a kind of shape has besides. Raises
+        :class:`~llmk.api.CheckpointError` for what the family can't express."""
         config = checkpoint.config
         activation = config.get(family.activation_key, family.activations[0])
         if activation not in family.activations:
@@ -94,6 +95,7 @@ class DecoderShape:
             windows=_windows(config, family, num_layers),
             rope=rope_parameters(config, family.rope_theta),
             max_position=required(checkpoint, "max_position_embeddings"),
+            **own,
         )
 
     @property
@@ -126,8 +128,11 @@ class DecoderShape:
     @property
     def mlp_parameters(self) -> int:
         """Elements of one layer's dense feed-forward block, and of the norm before it."""
-        hidden, inner = self.hidden_size, self.intermediate_size
-        return 3 * hidden * inner + (2 * inner + hidden) * self.mlp_bias + hidden
+        return self.gated_parameters(self.intermediate_size) + self.hidden_size
+
+    def gated_parameters(self, inner: int) -> int:
+        """Elements of a dense feed-forward block that is ``inner`` wide."""
+        return 3 * self.hidden_size * inner + (2 * inner + self.hidden_size) * self.mlp_bias
 
     def site(self, layer: int) -> str:
         """The attention site of a layer."""
@@ -150,6 +155,20 @@ class DecoderShape:
             for site in dict.fromkeys(sites)
         )
 
+    def attention_linears(self) -> tuple[LinearFacts, ...]:
+        """The products around attention."""
+        hidden, count = self.hidden_size, self.num_layers
+        q_size, qkv_size = self.qkv_sizes[0], sum(self.qkv_sizes)
+        return (
+            LinearFacts(site="qkv", in_features=hidden, out_features=qkv_size, bias=self.qkv_bias, count=count),
+            LinearFacts(site="out", in_features=q_size, out_features=hidden, bias=self.out_bias, count=count),
+        )
+
+    def attention_ops(self) -> tuple[OpFacts, ...]:
+        """The ops of attention."""
+        sites = self.attention_facts()
+        return tuple(attention_op(facts, qk_norm=self.qk_norm, rotary_dim=self.rotary_dim) for facts in sites)
+
 
 def decoder_facts(
     checkpoint: Checkpoint,
@@ -167,33 +186,22 @@ def decoder_facts(
         linear, moe, ops: the sites of its feed-forward blocks.
         common_ops: embedding and norms, where they are not Llama's.
     """
-    hidden, count = shape.hidden_size, shape.num_layers
-    q_size, qkv_size = shape.qkv_sizes[0], sum(shape.qkv_sizes)
-    attention = shape.attention_facts()
+    hidden = shape.hidden_size
     if common_ops is None:
         common_ops = (embedding_op(shape.vocab_size, hidden), *norm_ops(hidden))
     return ModelFacts(
         architecture=checkpoint.architecture,
         model="",  # the kernel fills in the id of the spec that it asked
-        num_layers=count,
+        num_layers=shape.num_layers,
         hidden_size=hidden,
         vocab_size=shape.vocab_size,
         max_model_len=shape.max_model_len,
         dtype=checkpoint_dtype(checkpoint.config),
         num_parameters=num_parameters,
-        attention=attention,
-        linear=(
-            LinearFacts(site="qkv", in_features=hidden, out_features=qkv_size, bias=shape.qkv_bias, count=count),
-            LinearFacts(site="out", in_features=q_size, out_features=hidden, bias=shape.out_bias, count=count),
-            *linear,
-            head_linear(hidden, shape.vocab_size),
-        ),
+        attention=shape.attention_facts(),
+        linear=(*shape.attention_linears(), *linear, head_linear(hidden, shape.vocab_size)),
         moe=tuple(moe),
-        ops=(
-            *common_ops,
-            *(attention_op(facts, qk_norm=shape.qk_norm, rotary_dim=shape.rotary_dim) for facts in attention),
-            *ops,
-        ),
+        ops=(*common_ops, *shape.attention_ops(), *ops),
     )
 
 

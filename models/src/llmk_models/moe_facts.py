@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from llmk.api import Checkpoint, ModelFacts, MoEFacts
+from llmk.api import Checkpoint, LinearFacts, ModelFacts, MoEFacts, OpFacts
 from llmk.nn.facts import mlp_linears, mlp_op, router_linear
 from llmk_models.decoder_facts import DecoderShape, decoder_facts
 
@@ -14,12 +14,14 @@ class MoEShape:
     """Sizes and switches of one checkpoint.
 
     ``decoder`` describes what is not sparse, ``experts`` a sparse layer's block (its ``count`` is the number of such
-    layers); ``sparse`` says of every layer whether it is one.
+    layers); ``sparse`` says of every layer whether it is one. ``shared_size`` is the width of what its tokens all pass
+    through besides, 0 where there is no such thing.
     """
 
     decoder: DecoderShape
     experts: MoEFacts
     sparse: tuple[bool, ...]
+    shared_size: int = 0
 
     @property
     def num_parameters(self) -> int:
@@ -27,21 +29,31 @@ class MoEShape:
         decoder, experts = self.decoder, self.experts
         hidden = decoder.hidden_size
         block = hidden + experts.num_experts * hidden * (1 + 3 * experts.intermediate_size)
+        if self.shared_size:
+            block += decoder.gated_parameters(self.shared_size)
         blocks = sum(block if sparse else decoder.mlp_parameters for sparse in self.sparse)
         return decoder.table_parameters + decoder.num_layers * decoder.attention_parameters + blocks
 
 
 def moe_facts(checkpoint: Checkpoint, shape: MoEShape) -> ModelFacts:
-    """The facts of a checkpoint whose sparse layers have routed experts alone. Kinds of layer that it lacks have no
-    site."""
+    """The facts of a checkpoint with sparse layers. Kinds of layer that it lacks have no site."""
     decoder, experts = shape.decoder, shape.experts
-    inner, dense = decoder.intermediate_size, shape.sparse.count(False)
-    mlp = mlp_linears(decoder.hidden_size, inner, bias=decoder.mlp_bias, count=dense)
+    linear: list[LinearFacts] = []
+    ops: list[OpFacts] = []
+    for prefix, size, count in (
+        ("", decoder.intermediate_size, shape.sparse.count(False)),
+        ("shared_", shape.shared_size, experts.count),
+    ):
+        if size and count:
+            linear += mlp_linears(decoder.hidden_size, size, bias=decoder.mlp_bias, count=count, prefix=prefix)
+            ops.append(mlp_op(size, prefix=prefix))
+    if experts.count:
+        linear.append(router_linear(experts))
     return decoder_facts(
         checkpoint,
         decoder,
         num_parameters=shape.num_parameters,
-        linear=(*(mlp if dense else ()), *((router_linear(experts),) if experts.count else ())),
+        linear=linear,
         moe=(experts,) if experts.count else (),
-        ops=(mlp_op(inner),) if dense else (),
+        ops=ops,
     )

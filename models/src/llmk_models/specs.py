@@ -24,6 +24,12 @@ def llmk_models() -> list[ModelSpec]:
         _native("mixtral", "MixtralModel", ("MixtralForCausalLM",), "Mixtral: experts in every layer"),
         _native("gemma2", "Gemma2Model", ("Gemma2ForCausalLM",), "Gemma 2: soft caps, alternating windows"),
         _native("qwen3_moe", "Qwen3MoEModel", ("Qwen3MoeForCausalLM",), "Qwen3-MoE: experts in most layers"),
+        _native(
+            "deepseek_v2",
+            "DeepseekV2Model",
+            ("DeepseekV2ForCausalLM",),
+            "DeepSeek-V2: latent attention, grouped experts",
+        ),
         ModelSpec(
             id="models.transformers",
             architectures=("*",),

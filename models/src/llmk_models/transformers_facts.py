@@ -89,7 +89,7 @@ def refuse_unservable(checkpoint: Checkpoint) -> None:
     elif odd_layers or any(key in config for key in _RECURRENT_KEYS):
         reason = f"it has layers that are no softmax attention ({', '.join(odd_layers) or 'recurrent state'})"
     elif any(config.get(key) for key in _LATENT_KEYS):
-        reason = "its attention caches latent vectors, which llmk has no cache for yet"
+        reason = "its attention caches latent vectors, which they never hand to an attention backend"
     elif config.get("alibi") or config.get("position_embedding_type") == "alibi":
         reason = "its attention adds ALiBi biases, which no attention backend takes"
     if reason:

@@ -81,9 +81,9 @@ class KernelSpec(_Checked):
     - op: the function that ``llmk.reference`` documents under the op's name.
 
     An op with ``parts`` is composite: its implementation is a factory that takes a mapping of part name to bound
-    callable and returns the op. Each part is an op of its own, selected in turn, but for two names that stand for what
-    was already chosen at the op's own sites: ``"attention.write"`` is the write method of its attention backend,
-    ``"linear"`` its linear kernel.
+    callable and returns the op. Each part is an op of its own, selected in turn, but for the names that stand for what
+    was already chosen at the op's own sites: ``"attention.write"`` and ``"attention.run"`` are methods of its attention
+    backend, ``"linear"`` is its linear kernel.
     """
 
     id: str

@@ -34,7 +34,7 @@ ENGINE_OPS = (
 )
 """Ops that the engine uses whatever the model is; each is a site of its own name unless the model's facts have one."""
 
-GIVEN_PARTS = frozenset({"attention.write", "linear"})
+GIVEN_PARTS = frozenset({"attention.write", "attention.run", "linear"})
 """Parts of composite ops that stand for what was chosen at the op's own sites."""
 
 Refusals = dict[str, tuple[Reason, ...]]

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from llmk.nn.build import AttentionSwitch, Build, Switch, WeightKernel
     from llmk.nn.context import StepContext
     from llmk.nn.embedding import Embedding, LMHead
+    from llmk.nn.latent import LatentAttention
     from llmk.nn.layer import Layer, Parameter
     from llmk.nn.linear import Linear
     from llmk.nn.mlp import GatedMLP
@@ -27,6 +28,7 @@ _LAZY = {
     "Embedding": "embedding",
     "GatedMLP": "mlp",
     "LMHead": "embedding",
+    "LatentAttention": "latent",
     "Layer": "layer",
     "Linear": "linear",
     "MoE": "moe",
@@ -48,6 +50,7 @@ __all__ = [
     "Embedding",
     "GatedMLP",
     "LMHead",
+    "LatentAttention",
     "Layer",
     "Linear",
     "MoE",

@@ -116,8 +116,8 @@ class Build:
         """The callable for a site.
 
         Args:
-            attention, linear: the sites whose backend and kernel a composite op has as parts ``"attention.write"`` and
-                ``"linear"``.
+            attention, linear: the sites whose backend and kernel a composite op has as parts ``"attention.write"``,
+                ``"attention.run"`` and ``"linear"``.
 
         Raises:
             KeyError: where the plan has no such site.
@@ -126,7 +126,8 @@ class Build:
         if key not in self._kernels:
             given: dict[str, Any] = {}
             if attention:
-                given["attention.write"] = self.attention(attention).write
+                backend = self.attention(attention)
+                given |= {"attention.write": backend.write, "attention.run": backend.run}
             if linear:
                 given["linear"] = self.linear(linear).run
             self._kernels[key] = self._bind(self.plan.choice(kind, site), given)

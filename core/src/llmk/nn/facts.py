@@ -5,7 +5,40 @@ Needs no torch. Sizes are in elements.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from llmk.api import AttentionFacts, LinearFacts, MoEFacts, OpFacts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentShape:
+    """Sizes of latent attention, by the names that checkpoints give them (DeepSeek-V2, arXiv:2405.04434)."""
+
+    hidden_size: int
+    num_heads: int
+    q_lora_rank: int | None
+    """Width of the latent vector that queries are made of; ``None``: of the hidden state itself."""
+    kv_lora_rank: int
+    """Width of the latent vector that keys and values are made of."""
+    qk_nope_head_dim: int
+    """Elements of a head's query and key that are not rotated."""
+    qk_rope_head_dim: int
+    """Those that are; of the key, all heads share them."""
+    v_head_dim: int
+    scale: float
+    """Multiplies the logits."""
+    bias: bool = False
+    """Of the products from and to hidden states."""
+
+    @property
+    def qk_head_dim(self) -> int:
+        """Elements of a head's query."""
+        return self.qk_nope_head_dim + self.qk_rope_head_dim
+
+    @property
+    def row_size(self) -> int:
+        """Elements that the cache holds of a token."""
+        return self.kv_lora_rank + self.qk_rope_head_dim
 
 
 def write_site(attention_site: str) -> str:
@@ -28,6 +61,44 @@ def attention_op(facts: AttentionFacts, *, qk_norm: bool, rotary_dim: int) -> Op
         "qk_norm": qk_norm,
     }
     return OpFacts(site=write_site(facts.site), op="qk_norm_rope_write_kv", facts=sizes, attention=facts.site)
+
+
+def latent_attention_facts(shape: LatentShape, *, count: int) -> AttentionFacts:
+    """The attention site of :class:`~llmk.nn.LatentAttention`: all heads read one key head."""
+    return AttentionFacts(
+        site="latent_attention",
+        num_layers=count,
+        num_heads=shape.num_heads,
+        num_kv_heads=1,
+        head_dim=shape.row_size,
+        latent_dim=shape.kv_lora_rank,
+        scale=shape.scale,
+    )
+
+
+def latent_ops(shape: LatentShape) -> tuple[OpFacts, ...]:
+    """The ops of :class:`~llmk.nn.LatentAttention`."""
+    names = ("num_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    sizes = {name: getattr(shape, name) for name in names}
+    attention = OpFacts(site="latent_attention.whole", op="latent_attention", facts=sizes, attention="latent_attention")
+    if shape.q_lora_rank is None:
+        return (attention,)
+    return (OpFacts(site="latent_q_norm", op="rms_norm", facts={"size": shape.q_lora_rank}), attention)
+
+
+def latent_linears(shape: LatentShape, *, count: int) -> tuple[LinearFacts, ...]:
+    """The linear sites of :class:`~llmk.nn.LatentAttention`."""
+    hidden, heads, rank = shape.hidden_size, shape.num_heads, shape.q_lora_rank
+    sizes = (
+        ("latent_down", hidden, (rank or 0) + shape.row_size, shape.bias),
+        ("latent_q", rank or hidden, heads * shape.qk_head_dim, False),
+        ("latent_up", shape.kv_lora_rank, heads * (shape.qk_nope_head_dim + shape.v_head_dim), False),
+        ("out", heads * shape.v_head_dim, hidden, shape.bias),
+    )
+    return tuple(
+        LinearFacts(site=site, in_features=columns, out_features=rows, bias=bias, count=count)
+        for site, columns, rows, bias in sizes
+    )
 
 
 def sandwich_norm_ops(size: int) -> tuple[OpFacts, OpFacts]:
@@ -62,19 +133,20 @@ def softcap_op(vocab_size: int) -> OpFacts:
     return OpFacts(site="softcap", op="softcap", facts={"size": vocab_size})
 
 
-def mlp_op(intermediate_size: int, activation: str = "silu") -> OpFacts:
-    """The op of :class:`~llmk.nn.GatedMLP`."""
+def mlp_op(intermediate_size: int, activation: str = "silu", *, prefix: str = "") -> OpFacts:
+    """The op of :class:`~llmk.nn.GatedMLP`; ``prefix`` begins the names of its sites."""
     facts, name = {"intermediate_size": intermediate_size}, f"gate_up_{activation}"
-    return OpFacts(site=name, op=name, facts=facts, linear="gate_up")
+    return OpFacts(site=f"{prefix}{name}", op=name, facts=facts, linear=f"{prefix}gate_up")
 
 
-def mlp_linears(hidden_size: int, intermediate_size: int, *, bias: bool, count: int) -> tuple[LinearFacts, LinearFacts]:
-    """The linear sites of :class:`~llmk.nn.GatedMLP`."""
+def mlp_linears(
+    hidden_size: int, intermediate_size: int, *, bias: bool, count: int, prefix: str = ""
+) -> tuple[LinearFacts, LinearFacts]:
+    """The linear sites of :class:`~llmk.nn.GatedMLP`; ``prefix`` begins their names."""
+    gate_up, down = f"{prefix}gate_up", f"{prefix}down"
     return (
-        LinearFacts(
-            site="gate_up", in_features=hidden_size, out_features=2 * intermediate_size, bias=bias, count=count
-        ),
-        LinearFacts(site="down", in_features=intermediate_size, out_features=hidden_size, bias=bias, count=count),
+        LinearFacts(site=gate_up, in_features=hidden_size, out_features=2 * intermediate_size, bias=bias, count=count),
+        LinearFacts(site=down, in_features=intermediate_size, out_features=hidden_size, bias=bias, count=count),
     )
 
 

@@ -44,6 +44,9 @@ class Experts(Layer):
             "activation": facts.activation,
             "scoring": facts.scoring,
             "scaling": facts.scaling,
+            "num_groups": facts.num_groups,
+            "top_groups": facts.top_groups,
+            "group_scoring": facts.group_scoring,
         }
         self._named: dict[str, Parameter] = {}
         prefixes, hidden, inner = (prefix, *also_named), facts.hidden_size, facts.intermediate_size

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import gcd
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ class Group:
     """The query rows, request by request."""
     requests: int
     gather: Tensor
-    """int64 ``[2 * requests * keys]``, where keys, and after them values, lie in the cache seen as rows of one
+    """int64 ``[planes * requests * keys]``, where keys, and after them values, lie in the cache seen as rows of one
     token."""
     allowed: Tensor | None
     """bool ``[requests, queries, keys]``; ``None``: every key, or ``causal``."""
@@ -49,15 +50,15 @@ class AttentionMeta:
 
 
 class ReferenceAttention:
-    """Causal attention with grouped heads, sliding window, soft cap and sinks, for prefill, chunked prefill and
-    decode in one step.
+    """Causal attention with grouped heads, sliding window, soft cap and sinks, over keys and values or over latent
+    vectors, for prefill, chunked prefill and decode in one step.
 
-    The cache is ``[num_blocks, 2, block_size, kv_heads, head_dim]``, keys before values. Slots that no sequence has
-    written are never read, whatever they hold. Decoding requests of similar length attend as one batch, padded with
-    copies of their own last token that the mask hides; every other request attends alone. Where the query asks for
-    deterministic results, every request attends alone, and its rows are then the same bit for bit whatever else is
-    in the batch. Otherwise the padding, hence the order in which torch's kernels add up, depends on the other
-    requests, and rows agree to rounding.
+    The cache is ``[num_blocks, planes, block_size, kv_heads, head_dim]``. Of two planes, keys come before values;
+    latent vectors are keys alone. Slots that no sequence has written are never read, whatever they hold. Decoding
+    requests of similar length attend as one batch, padded with copies of their own last token that the mask hides;
+    every other request attends alone. Where the query asks for deterministic results, every request attends alone, and
+    its rows are then the same bit for bit whatever else is in the batch. Otherwise the padding, hence the order in
+    which torch's kernels add up, depends on the other requests, and rows agree to rounding.
 
     :meth:`prepare` reads lengths back to the host: one wait per step and cache group. An instance keeps one buffer for
     gathered keys and values, as large as the most that a group has needed; it serves one thread.
@@ -68,12 +69,13 @@ class ReferenceAttention:
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:
         self.query = query
         self.device = device
-        self._gathered = torch.empty(0)
+        self._planes = 2 if query.latent_dim is None else 1
+        self._gathered = torch.empty(0, 0)
 
     def cache_layout(self, num_blocks: int) -> CacheLayout:
-        """``[num_blocks, 2, block_size, kv_heads, head_dim]`` in the query's ``cache_dtype``."""
+        """``[num_blocks, planes, block_size, kv_heads, head_dim]`` in the query's ``cache_dtype``."""
         query = self.query
-        shape = (num_blocks, 2, query.block_size, query.num_kv_heads, query.head_dim)
+        shape = (num_blocks, self._planes, query.block_size, query.num_kv_heads, query.head_dim)
         return CacheLayout("reference", shape, query.cache_dtype)
 
     def prepare(self, step: CacheStep) -> AttentionMeta:
@@ -89,26 +91,29 @@ class ReferenceAttention:
         groups = [self._group(step, members, starts, lengths) for members in self._partition(starts, lengths)]
         return AttentionMeta(step.num_tokens, written, key_rows, key_rows + self.query.block_size, groups)
 
-    def write(self, key: Tensor, value: Tensor, cache: Tensor, meta: AttentionMeta) -> None:
+    def write(self, key: Tensor, value: Tensor | None, cache: Tensor, meta: AttentionMeta) -> None:
         """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``, cast to the cache's dtype); slots of -1
         and padding are left out."""
-        rows = cache.view(-1, *cache.shape[3:])
         for tensor, places in ((key, meta.key_rows), (value, meta.value_rows)):
-            kept = tensor[: meta.num_tokens] if meta.written is None else tensor[meta.written]
-            rows.index_copy_(0, places, kept.to(cache.dtype))
+            if tensor is not None:
+                kept = tensor[: meta.num_tokens] if meta.written is None else tensor[meta.written]
+                _write_rows(cache, places, kept.to(cache.dtype))
 
     def run(self, query: Tensor, cache: Tensor, meta: AttentionMeta, sinks: Tensor | None = None) -> Tensor:
         """Attends ``query`` (``[tokens, heads, head_dim]``) to the cache. Rows beyond the step's true tokens come
         back as zeros."""
         if len(meta.groups) == 1 and meta.num_tokens == query.shape[0]:
             return self._attend(query, cache, meta.groups[0], sinks)
-        out = torch.zeros_like(query)
+        out = torch.zeros_like(query[..., : self.query.latent_dim])
         for group in meta.groups:
             out[group.tokens] = self._attend(query[group.tokens], cache, group, sinks)
         return out
 
     def _attend(self, query: Tensor, cache: Tensor, group: Group, sinks: Tensor | None) -> Tensor:
-        k, v = self._gather(cache, group).to(query.dtype)
+        planes = self._gather(cache, group).to(query.dtype)
+        # Latent vectors serve as values whole, and the result is cut: torch's quick kernels want values as wide as
+        # keys.
+        k, v = planes if self._planes == 2 else planes.expand(2, *planes.shape[1:])
         q = query.reshape(group.requests, -1, *query.shape[1:])
         spec = self.query
         if spec.softcap is None and sinks is None:
@@ -118,18 +123,18 @@ class ReferenceAttention:
             if group.causal:
                 allowed = torch.ones(1, q.shape[1], k.shape[1], dtype=torch.bool, device=q.device).tril()
             out = attend_plain(q, k, v, allowed, spec.scale, spec.softcap, sinks)
-        return out.reshape(query.shape)
+        out = out.reshape(query.shape)
+        return out if spec.latent_dim is None else out[..., : spec.latent_dim]
 
     def _gather(self, cache: Tensor, group: Group) -> Tensor:
-        """The group's keys and values, ``[2, requests, keys, kv_heads, head_dim]``, in the buffer: a new one each time
-        would cost more in page faults than the copying."""
-        rows = cache.view(-1, *cache.shape[3:])
+        """The group's keys and values, ``[planes, requests, keys, kv_heads, head_dim]``, in the buffer: a new one each
+        time would cost more in page faults than the copying."""
         needed = group.gather.shape[0]
-        if self._gathered.dtype != rows.dtype or self._gathered.shape[0] < needed:
+        if self._gathered.dtype != cache.dtype or self._gathered.shape[0] < needed:
             with torch.inference_mode(False):
-                self._gathered = torch.empty(needed, *rows.shape[1:], dtype=rows.dtype, device=rows.device)
-        buffer = torch.index_select(rows, 0, group.gather, out=self._gathered[:needed])
-        return buffer.view(2, group.requests, -1, *rows.shape[1:])
+                self._gathered = torch.empty(needed, *cache.shape[3:], dtype=cache.dtype, device=cache.device)
+        buffer = _read_rows(cache, group.gather, self._gathered[:needed])
+        return buffer.view(self._planes, group.requests, -1, *cache.shape[3:])
 
     def _partition(self, starts: list[int], lengths: list[int]) -> Iterator[list[int]]:
         """Splits the requests into groups: decoding ones by similar span, all others one by one."""
@@ -141,7 +146,7 @@ class ReferenceAttention:
             elif queries:
                 yield [request]
         decoding.sort(reverse=True)
-        tokens_at_once = _GATHER_ELEMENTS // (2 * self.query.num_kv_heads * self.query.head_dim)
+        tokens_at_once = _GATHER_ELEMENTS // (self._planes * self.query.num_kv_heads * self.query.head_dim)
         members: list[int] = []
         longest = 0
         for span, request in decoding:
@@ -180,7 +185,7 @@ class ReferenceAttention:
         return Group(
             tokens=slice(starts[members[0]], starts[members[0]] + queries) if one else start.flatten(),
             requests=len(members),
-            gather=torch.cat((key_rows, key_rows + self.query.block_size)),
+            gather=torch.cat([key_rows + plane * self.query.block_size for plane in range(self._planes)]),
             allowed=allowed,
             causal=causal and queries > 1,
         )
@@ -188,7 +193,40 @@ class ReferenceAttention:
     def _rows(self, blocks: Tensor, positions: Tensor) -> Tensor:
         """Rows of keys, with the cache seen as one row per token; those of values lie ``block_size`` further on."""
         block_size = self.query.block_size
-        return blocks.to(torch.int64) * (2 * block_size) + positions % block_size
+        return blocks.to(torch.int64) * (self._planes * block_size) + positions % block_size
+
+
+def _read_rows(cache: Tensor, places: Tensor, out: Tensor) -> Tensor:
+    """Fills ``out`` (``[rows, kv_heads, head_dim]``) with the tokens at ``places``."""
+    if cache.is_contiguous():
+        return torch.index_select(cache.view(-1, *cache.shape[3:]), 0, places, out=out)
+    pieces, places = _in_pieces(cache, places)
+    torch.index_select(pieces, 0, places, out=out.view(-1, pieces.shape[1]))
+    return out
+
+
+def _write_rows(cache: Tensor, places: Tensor, values: Tensor) -> None:
+    """Stores ``values`` (``[rows, kv_heads, head_dim]``) as the tokens at ``places``."""
+    if cache.is_contiguous():
+        cache.view(-1, *cache.shape[3:]).index_copy_(0, places, values)
+    else:
+        pieces, places = _in_pieces(cache, places)
+        pieces.index_copy_(0, places, values.reshape(-1, pieces.shape[1]))
+
+
+def _in_pieces(cache: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """A cache whose blocks lie further apart than they are long, as a matrix that torch gathers from as quickly as from
+    a contiguous one, and where in it the tokens at ``places`` lie.
+
+    A row is the longest piece of a token of which the distance is a multiple, too: all of it, if the pool is laid out
+    with care.
+    """
+    page, token, distance = cache.shape[1] * cache.shape[2], cache.shape[3] * cache.shape[4], cache.stride(0)
+    size = gcd(token, distance)
+    count = ((cache.shape[0] - 1) * distance + page * token) // size
+    first = places // page * (distance // size) + places % page * (token // size)
+    each = torch.arange(token // size, device=places.device)
+    return cache.as_strided((count, size), (size, 1)), (first[:, None] + each).flatten()
 
 
 def _worth_padding(span: int, longest: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -45,3 +46,80 @@ def make_qk_norm_rope_write_kv(parts: Mapping[str, Callable[..., Any]]) -> Calla
         return q
 
     return qk_norm_rope_write_kv
+
+
+def make_norm_rope_write_latent(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
+    """Builds ``norm_rope_write_latent`` from ``rms_norm``, ``rope_interleaved`` and the attention backend's
+    ``attention.write``."""
+    norm, rotate, write = parts["rms_norm"], parts["rope_interleaved"], parts["attention.write"]
+
+    def norm_rope_write_latent(
+        q_rope: Tensor,
+        latent: Tensor,
+        weight: Tensor,
+        eps: float,
+        positions: Tensor,
+        cos_sin: Tensor,
+        cache: Tensor,
+        meta: Any,
+    ) -> Tensor:
+        """Norms a token's latent vector, rotates the key that follows it and all heads share, and stores both as one
+        row; rotates the queries' share.
+
+        Args:
+            q_rope: ``[tokens, heads, rotary_dim]``.
+            latent: ``[tokens, latent_dim + rotary_dim]``.
+            weight: ``[latent_dim]``.
+            positions, cos_sin: as in :func:`llmk.reference.rope.rope_interleaved`.
+            cache, meta: as in :meth:`llmk.api.AttentionBackend.write`.
+
+        Returns:
+            The new ``q_rope``.
+        """
+        compressed, shared_key = latent.split_with_sizes([weight.shape[0], q_rope.shape[2]], dim=1)
+        q_rope, k_rope = rotate(q_rope, shared_key[:, None], positions, cos_sin)
+        write(torch.cat((norm(compressed, weight, eps)[:, None], k_rope), dim=-1), None, cache, meta)
+        return q_rope
+
+    return norm_rope_write_latent
+
+
+def make_latent_attention(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
+    """Builds ``latent_attention`` from ``norm_rope_write_latent``, ``per_head_product`` and the attention backend's
+    ``attention.run``."""
+    write, product, attend = parts["norm_rope_write_latent"], parts["per_head_product"], parts["attention.run"]
+
+    def latent_attention(
+        q: Tensor,
+        latent: Tensor,
+        norm_weight: Tensor,
+        eps: float,
+        k_up: Tensor,
+        v_up: Tensor,
+        positions: Tensor,
+        cos_sin: Tensor,
+        cache: Tensor,
+        meta: Any,
+    ) -> Tensor:
+        """Attention whose keys and values are products of a latent vector that is all that is kept of a token
+        (DeepSeek-V2, arXiv:2405.04434); stores the step's own first.
+
+        Keys are not computed: what would make them is absorbed into the queries, and what would make values is applied
+        to the result. Another implementation may do otherwise.
+
+        Args:
+            q: ``[tokens, heads, key_dim + rotary_dim]``, not yet rotated.
+            latent, norm_weight, eps, positions, cos_sin, cache, meta: as in ``norm_rope_write_latent``.
+            k_up: ``[heads, key_dim, latent_dim]``; a head's keys are ``k_up[h] @ normed``, and the shared key after.
+            v_up: ``[heads, latent_dim, value_dim]``; a head's values are ``normed @ v_up[h]``.
+
+        Returns:
+            ``[tokens, heads, value_dim]``.
+        """
+        q_plain, q_rope = q.split_with_sizes([k_up.shape[1], cos_sin.shape[1]], dim=-1)
+        q_rope = write(q_rope, latent, norm_weight, eps, positions, cos_sin, cache, meta)
+        query = torch.cat((product(q_plain, k_up), q_rope), dim=-1)
+        out: Tensor = product(attend(query, cache, meta), v_up)
+        return out
+
+    return latent_attention

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -17,6 +18,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     torch picks its kernel by the number of rows, so a row agrees with the same row in another batch to rounding.
     """
     return F.linear(x, weight, bias)
+
+
+def per_head_product(x: Tensor, weight: Tensor) -> Tensor:
+    """``x[:, h] @ weight[h]`` for every head: ``[tokens, heads, in]`` to ``[tokens, heads, out]`` in ``x``'s dtype;
+    ``weight`` is ``[heads, in, out]``."""
+    return torch.bmm(x.transpose(0, 1), weight).transpose(0, 1)
 
 
 def prepare_plain(parameters: Mapping[str, Tensor]) -> Tensor:

@@ -14,6 +14,10 @@ _SCORING: Mapping[str, Callable[[Tensor], Tensor]] = {
     "softmax": lambda logits: torch.softmax(logits, dim=-1),
     "sigmoid": torch.sigmoid,
 }
+_GROUP_SCORING: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "max": lambda scores: scores.amax(dim=-1),
+    "top2_sum": lambda scores: scores.topk(2, dim=-1).values.sum(dim=-1),
+}
 
 
 def fused_moe(
@@ -27,6 +31,9 @@ def fused_moe(
     scoring: str = "softmax",
     selection_bias: Tensor | None = None,
     scaling: float = 1.0,
+    num_groups: int = 1,
+    top_groups: int = 1,
+    group_scoring: str = "max",
 ) -> Tensor:
     """Sends every token through its ``top_k`` experts and adds up what they give, weighted. ``x`` stays as it is.
 
@@ -37,7 +44,7 @@ def fused_moe(
         router_logits: ``[T, E]``.
         weights: ``gate_up`` ``[E, 2 * I, H]``, gate rows before up rows, and ``down`` ``[E, H, I]``; where the experts
             have biases, ``gate_up_bias`` ``[E, 2 * I]`` and ``down_bias`` ``[E, H]``.
-        renormalize, scoring, selection_bias, scaling: as in :func:`route`.
+        renormalize, scoring, selection_bias, scaling, num_groups, top_groups, group_scoring: as in :func:`route`.
         activation: a name in :data:`llmk.reference.activations.ACTIVATIONS`.
 
     Returns:
@@ -50,6 +57,9 @@ def fused_moe(
         scoring=scoring,
         selection_bias=selection_bias,
         scaling=scaling,
+        num_groups=num_groups,
+        top_groups=top_groups,
+        group_scoring=group_scoring,
     )
     activate = ACTIVATIONS[activation]
     order = experts.flatten().argsort(stable=True)
@@ -78,6 +88,9 @@ def route(
     scoring: str = "softmax",
     selection_bias: Tensor | None = None,
     scaling: float = 1.0,
+    num_groups: int = 1,
+    top_groups: int = 1,
+    group_scoring: str = "max",
 ) -> tuple[Tensor, Tensor]:
     """Which experts each token goes to, and with what weight.
 
@@ -87,17 +100,30 @@ def route(
         scoring: ``"softmax"`` over all experts, or ``"sigmoid"`` of each (DeepSeek-V3, arXiv:2412.19437).
         selection_bias: ``[E]``, added to the scores for choosing only.
         scaling: multiplies the weights at the end.
+        num_groups, top_groups: the experts fall into ``num_groups`` of equal size that follow one another; a token
+            chooses among those in its ``top_groups`` best (DeepSeek-V2, arXiv:2405.04434).
+        group_scoring: by its best expert (``"max"``), or by its two best, added (``"top2_sum"``, DeepSeek-V3).
 
     Returns:
         float32 ``[T, top_k]`` and int64 ``[T, top_k]``, best first.
     """
     scores = _SCORING[scoring](router_logits.float())
     ranked = scores if selection_bias is None else scores + selection_bias.float()
+    if top_groups < num_groups:
+        ranked = _within_best(ranked, num_groups, top_groups, group_scoring)
     experts = ranked.topk(top_k, dim=-1).indices
     weights = scores.gather(1, experts)
     if renormalize:
         weights = weights / weights.sum(dim=-1, keepdim=True)
     return weights * scaling, experts
+
+
+def _within_best(ranked: Tensor, num_groups: int, top_groups: int, group_scoring: str) -> Tensor:
+    """``ranked`` (``[T, E]``) with minus infinity in all groups but the best."""
+    groups = ranked.unflatten(1, (num_groups, -1))
+    best = _GROUP_SCORING[group_scoring](groups).topk(top_groups, dim=-1).indices
+    best = best[..., None].expand(-1, -1, groups.shape[-1])
+    return torch.full_like(groups, float("-inf")).scatter(1, best, groups.gather(1, best)).flatten(1)
 
 
 def _row(bias: Tensor | None, expert: int) -> Tensor | None:

@@ -3,7 +3,7 @@ reads."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -25,15 +25,12 @@ def rope(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> tuple[Tens
     Returns:
         New tensors like ``q`` and ``k``; the arithmetic is float32, rounded once.
     """
-    rot = cos_sin.shape[1]
-    cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
-    both = torch.cat((q, k), dim=1)
-    first, second = both[..., :rot].float().chunk(2, dim=-1)
-    rotated = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(both.dtype)
-    if rot < both.shape[-1]:
-        rotated = torch.cat((rotated, both[..., rot:]), dim=-1)
-    new_q, new_k = torch.split(rotated, [q.shape[1], k.shape[1]], dim=1)
-    return new_q, new_k
+    return _rotate(q, k, positions, cos_sin, _halves)
+
+
+def rope_interleaved(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> tuple[Tensor, Tensor]:
+    """:func:`rope` that pairs element ``2 * i`` with ``2 * i + 1``, as its paper does, and DeepSeek."""
+    return _rotate(q, k, positions, cos_sin, _neighbours)
 
 
 def cos_sin_cache(
@@ -57,3 +54,26 @@ def cos_sin_cache(
     )
     angles = torch.outer(torch.arange(max_position, dtype=torch.float32), frequencies)
     return torch.cat((angles.cos(), angles.sin()), dim=-1) * scaling
+
+
+def _rotate(
+    q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor, turn: Callable[[Tensor, Tensor, Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    rot = cos_sin.shape[1]
+    cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
+    both = torch.cat((q, k), dim=1)
+    rotated = turn(both[..., :rot].float(), cos, sin).to(both.dtype)
+    if rot < both.shape[-1]:
+        rotated = torch.cat((rotated, both[..., rot:]), dim=-1)
+    new_q, new_k = torch.split(rotated, [q.shape[1], k.shape[1]], dim=1)
+    return new_q, new_k
+
+
+def _halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+def _neighbours(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    even, odd = x.unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2)

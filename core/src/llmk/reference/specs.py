@@ -11,16 +11,19 @@ _PACKAGE = "llmk.reference"
 _CACHE_DTYPES = ("float32", "bfloat16", "float16")
 _ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 _SCORINGS = ("softmax", "sigmoid")
+_GROUP_SCORINGS = ("max", "top2_sum")
 
 _OPS = (
     ("rms_norm", "norms:rms_norm", "Root-mean-square norm in float32."),
     ("rms_norm_plus_one", "norms:rms_norm_plus_one", "Root-mean-square norm whose weight is stored less one."),
     ("rope", "rope:rope", "Rotates halves of each head, in float32."),
+    ("rope_interleaved", "rope:rope_interleaved", "Rotates neighbours in each head, in float32."),
     ("silu_and_mul", "activations:silu_and_mul", "SwiGLU."),
     ("gelu_and_mul", "activations:gelu_and_mul", "GEGLU with the exact GELU."),
     ("gelu_tanh_and_mul", "activations:gelu_tanh_and_mul", "GEGLU with GELU's tanh approximation."),
     ("softcap", "activations:softcap", "Bounds values by a hyperbolic tangent."),
     ("embedding", "embedding:embedding", "Token embedding."),
+    ("per_head_product", "linear:per_head_product", "A product with a matrix of its own for every head."),
 )
 
 _SAMPLING_OPS = (
@@ -61,6 +64,18 @@ _COMPOSITES = (
         ("rms_norm", "rope", "attention.write"),
         "Norms queries and keys, rotates them, stores keys and values.",
     ),
+    (
+        "norm_rope_write_latent",
+        "composites:make_norm_rope_write_latent",
+        ("rms_norm", "rope_interleaved", "attention.write"),
+        "Norms latent vectors, rotates queries and the shared key, stores both.",
+    ),
+    (
+        "latent_attention",
+        "composites:make_latent_attention",
+        ("norm_rope_write_latent", "per_head_product", "attention.run"),
+        "Attention over latent vectors, with the products that make keys and values absorbed.",
+    ),
     ("gate_up_silu", "activations:make_gate_up_silu", ("linear", "silu_and_mul"), "Gate and up product, then SwiGLU."),
     (
         "gate_up_gelu_tanh",
@@ -92,12 +107,19 @@ def supports_attention(query: AttentionQuery) -> Verdict:
 
 
 def supports_moe(query: MoEQuery) -> Verdict:
-    """Unquantized experts with a gated activation that :mod:`llmk.reference.activations` has."""
+    """Unquantized experts with a gated activation that :mod:`llmk.reference.activations` has, in equal groups."""
     verdict = _stored_as("plain")(query)
     if query.activation not in _ACTIVATIONS:
         verdict &= no("activation", wanted=query.activation, found=", ".join(_ACTIVATIONS))
     if query.scoring not in _SCORINGS:
         verdict &= no("scoring", wanted=query.scoring, found=", ".join(_SCORINGS))
+    if query.group_scoring not in _GROUP_SCORINGS:
+        verdict &= no("group_scoring", wanted=query.group_scoring, found=", ".join(_GROUP_SCORINGS))
+    size, left_over = divmod(query.num_experts, query.num_groups)
+    smallest = 2 if query.group_scoring == "top2_sum" and query.num_groups > 1 else 1
+    if left_over or size < smallest or query.top_k > min(query.top_groups, query.num_groups) * size:
+        groups = f"{query.top_groups} of {query.num_groups} groups of {query.num_experts} experts"
+        verdict &= no("num_groups", wanted=f"{query.top_k} experts from {groups}", found="equal groups that have them")
     return verdict
 
 

@@ -1,0 +1,126 @@
+"""Latent attention (DeepSeek-V2, arXiv:2405.04434): what is kept of a token is one compressed vector."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from llmk.nn.build import Switch
+from llmk.nn.context import StepContext
+from llmk.nn.layer import Layer, Parameter
+from llmk.nn.linear import Linear
+from llmk.nn.norm import RMSNorm
+
+if TYPE_CHECKING:
+    from llmk.nn.build import Build
+    from llmk.nn.facts import LatentShape
+
+
+class LatentUp(Linear):
+    """The weight that turns latent vectors into every head's key and value. It is not multiplied by, but taken apart.
+
+    Attributes:
+        key: ``[heads, qk_nope_head_dim, kv_lora_rank]``.
+        value: ``[heads, kv_lora_rank, v_head_dim]``.
+    """
+
+    key: Tensor
+    value: Tensor
+
+    def __init__(self, build: Build, prefix: str, shape: LatentShape) -> None:
+        self._shape = shape
+        self._kernel = build.linear("latent_up", rows=True)
+        rows = shape.num_heads * (shape.qk_nope_head_dim + shape.v_head_dim)
+        super().__init__(build, prefix, shape.kv_lora_rank, (rows,), site="latent_up")
+
+    def finish(self) -> None:
+        """Multiplies by the identity, which gives the matrix whatever the kernel keeps it in."""
+        super().finish()
+        shape, run = self._shape, self._kernel.run
+        if isinstance(run, Switch):
+            run.select(shape.kv_lora_rank)
+        identity = torch.eye(shape.kv_lora_rank, dtype=self._build.dtype, device=self._build.device)
+        heads = run(identity, self.weight, None).unflatten(1, (-1, shape.qk_nope_head_dim + shape.v_head_dim))
+        key, value = heads.split_with_sizes([shape.qk_nope_head_dim, shape.v_head_dim], dim=2)
+        self.key = key.permute(1, 2, 0).contiguous()
+        self.value = value.transpose(0, 1).contiguous()
+        self.weight = None
+
+
+class LatentAttention(Layer):
+    """Attention from hidden states to hidden states: its products, and between them one op.
+
+    Args:
+        prefix: the attention module's name in the checkpoint.
+        index: position of this layer's cache in the step's.
+        cos_sin: float32 ``[positions, qk_rope_head_dim]``, see ``llmk.reference.rope``; layers share it.
+        norm_eps: epsilon of the latent vectors' norms.
+    """
+
+    def __init__(
+        self,
+        build: Build,
+        prefix: str,
+        shape: LatentShape,
+        *,
+        index: int,
+        cos_sin: Tensor,
+        norm_eps: float,
+    ) -> None:
+        self._op = build.kernel("op", "latent_attention.whole", attention="latent_attention")
+        self._index = index
+        self._cos_sin = cos_sin
+        self._eps = norm_eps
+        self._sizes = (shape.q_lora_rank or 0, shape.row_size)
+        self._qk_head_dim = shape.qk_head_dim
+        hidden, rank, q_size = shape.hidden_size, shape.q_lora_rank, shape.num_heads * shape.qk_head_dim
+        self.q_norm: RMSNorm | None = None
+        if rank is None:
+            self.down = Linear(
+                build, f"{prefix}.kv_a_proj_with_mqa", hidden, (shape.row_size,), site="latent_down", bias=shape.bias
+            )
+            self.q = Linear(build, f"{prefix}.q_proj", hidden, (q_size,), site="latent_q")
+        else:
+            self.down = Linear(
+                build,
+                f"{prefix}.qkv_a_proj",
+                hidden,
+                (rank, shape.row_size),
+                site="latent_down",
+                parts=("q_a_proj", "kv_a_proj_with_mqa"),
+                bias=shape.bias,
+            )
+            self.q_norm = RMSNorm(build, f"{prefix}.q_a_layernorm", rank, norm_eps, site="latent_q_norm")
+            self.q = Linear(build, f"{prefix}.q_b_proj", rank, (q_size,), site="latent_q")
+        self._norm = Parameter(build, [f"{prefix}.kv_a_layernorm.weight"], [shape.kv_lora_rank], dummy_std=None)
+        super().__init__(build, [self._norm])
+        self.up = LatentUp(build, f"{prefix}.kv_b_proj", shape)
+        out_size = shape.num_heads * shape.v_head_dim
+        self.out = Linear(build, f"{prefix}.o_proj", out_size, (hidden,), site="out", bias=shape.bias)
+
+    def finish(self) -> None:
+        self._norm_weight = self._norm.take()
+
+    def __call__(self, x: Tensor, step: StepContext) -> Tensor:
+        """``[tokens, hidden]`` to the same."""
+        down = self.down(x)
+        if self.q_norm is None:
+            q, latent = self.q(x), down
+        else:
+            compressed, latent = down.split_with_sizes(self._sizes, 1)
+            q = self.q(self.q_norm(compressed))
+        out = self._op(
+            q.unflatten(1, (-1, self._qk_head_dim)),
+            latent,
+            self._norm_weight,
+            self._eps,
+            self.up.key,
+            self.up.value,
+            step.positions,
+            self._cos_sin,
+            step.caches[self._index],
+            step.meta[self._index],
+        )
+        return self.out(out.flatten(1))

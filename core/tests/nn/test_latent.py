@@ -1,0 +1,57 @@
+"""The weight that latent attention takes apart, in whatever form a kernel keeps it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from plans import build, choice, piece
+
+from llmk.api import Piece
+from llmk.nn.facts import LatentShape, latent_attention_facts, latent_linears, latent_ops
+from llmk.nn.latent import LatentUp
+
+SHAPE = LatentShape(
+    hidden_size=16,
+    num_heads=3,
+    q_lora_rank=None,
+    kv_lora_rank=5,
+    qk_nope_head_dim=4,
+    qk_rope_head_dim=2,
+    v_head_dim=7,
+    scale=0.5,
+)
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        (piece("linear"),),
+        (piece("linear_transposed", prepare="transpose"),),
+        (piece("linear_says_few", band=(0, 2)), piece("linear", band=(2, 1 << 31))),
+    ],
+    ids=["plain", "transposed", "piecewise"],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_is_taken_apart_exactly(pieces: tuple[Piece, ...], dtype: torch.dtype) -> None:
+    layer = LatentUp(
+        build(choice("linear", "latent_up", *pieces, in_features=5, out_features=33), dtype=dtype), "kv_b_proj", SHAPE
+    )
+    stored = torch.randn(33, 5).to(dtype)
+    layer.parameters[0].load(layer.parameters[0].targets["kv_b_proj.weight"], stored)
+    layer.finish()
+    by_head = stored.view(3, 11, 5)
+    assert torch.equal(layer.key, by_head[:, :4])
+    assert torch.equal(layer.value, by_head[:, 4:].transpose(1, 2))
+    assert layer.weight is None
+
+
+def test_facts_name_the_sites_and_sizes() -> None:
+    attention = latent_attention_facts(SHAPE, count=2)
+    assert (attention.num_kv_heads, attention.head_dim, attention.latent_dim, attention.scale) == (1, 7, 5, 0.5)
+    assert {(f.site, f.in_features, f.out_features) for f in latent_linears(SHAPE, count=2)} == {
+        ("latent_down", 16, 7),
+        ("latent_q", 16, 18),
+        ("latent_up", 5, 33),
+        ("out", 21, 16),
+    }
+    assert [(op.op, op.attention) for op in latent_ops(SHAPE)] == [("latent_attention", "latent_attention")]

@@ -1,0 +1,48 @@
+"""DeepSeek-V2: latent attention, and experts of which a token takes a few from its best groups (arXiv:2405.04434)."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from llmk.api import Checkpoint
+from llmk.nn import Build, GatedMLP, LatentAttention, MoE
+from llmk_models.decoder import Decoder, FeedForward
+from llmk_models.deepseek_v2_facts import shape_of
+
+_NORM_EPS = 1e-6
+"""Of the norms of latent vectors, whatever the config says of the others."""
+
+
+class DeepseekV2Model(Decoder):
+    """Follows ``llmk.nn.Model``."""
+
+    def __init__(self, build: Build, checkpoint: Checkpoint) -> None:
+        self._shape = shape_of(checkpoint)
+        super().__init__(build, self._shape.decoder)
+
+    def make_attention(self, index: int, cos_sin: Tensor) -> LatentAttention:
+        """A layer's attention."""
+        latent, prefix = self._shape.decoder.latent, f"model.layers.{index}.self_attn"
+        return LatentAttention(self.build, prefix, latent, index=index, cos_sin=cos_sin, norm_eps=_NORM_EPS)
+
+    def make_mlp(self, index: int) -> FeedForward:
+        """Experts, those that are chosen and those that all tokens share; or the dense block."""
+        prefix = f"model.layers.{index}.mlp"
+        if not self._shape.sparse[index]:
+            return super().make_mlp(index)
+        return MoE(self.build, prefix, self._shape.experts, shared=self._make_shared(f"{prefix}.shared_experts"))
+
+    def _make_shared(self, prefix: str) -> GatedMLP | None:
+        size, decoder = self._shape.shared_size, self._shape.decoder
+        if not size:
+            return None
+        return GatedMLP(
+            self.build,
+            prefix,
+            decoder.hidden_size,
+            size,
+            bias=decoder.mlp_bias,
+            site="shared_gate_up_silu",
+            gate_up_site="shared_gate_up",
+            down_site="shared_down",
+        )
