@@ -30,6 +30,25 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "dense": ("qwen3", {"head_dim": 32}),
     "experts": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "fine experts": ("qwen3_moe", {**EXPERTS, "head_dim": 32}),
+    "latent": (
+        "deepseek_v2",
+        {
+            "num_key_value_heads": 4,
+            "q_lora_rank": 24,
+            "kv_lora_rank": 32,
+            "qk_nope_head_dim": 16,
+            "qk_rope_head_dim": 8,
+            "v_head_dim": 24,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 2,
+            "n_group": 4,
+            "topk_group": 2,
+            "topk_method": "group_limited_greedy",
+            "moe_intermediate_size": 48,
+            "n_shared_experts": 1,
+            "first_k_dense_replace": 1,
+        },
+    ),
     "windows": ("gemma2", {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 24}),
 }
 """By kind of model: a transformers type, and its config."""
