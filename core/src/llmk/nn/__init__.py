@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llmk.nn.attention import Attention
+    from llmk.nn.attention import Attention, GatedAttention
     from llmk.nn.build import AttentionSwitch, Build, Switch, WeightKernel
     from llmk.nn.context import StepContext
     from llmk.nn.embedding import Embedding, LMHead
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from llmk.nn.model import Model, SelfLoading
     from llmk.nn.moe import MoE
     from llmk.nn.norm import AddRMSNorm, RMSNorm, SandwichNorm
+    from llmk.nn.recurrent import GatedDeltaNet, Mamba2Mixer
 
 _LAZY = {
     "AddRMSNorm": "norm",
@@ -25,10 +26,13 @@ _LAZY = {
     "AttentionSwitch": "build",
     "Build": "build",
     "Embedding": "embedding",
+    "GatedAttention": "attention",
+    "GatedDeltaNet": "recurrent",
     "GatedMLP": "mlp",
     "LMHead": "embedding",
     "Layer": "layer",
     "Linear": "linear",
+    "Mamba2Mixer": "recurrent",
     "MoE": "moe",
     "Model": "model",
     "Parameter": "layer",
@@ -46,10 +50,13 @@ __all__ = [
     "AttentionSwitch",
     "Build",
     "Embedding",
+    "GatedAttention",
+    "GatedDeltaNet",
     "GatedMLP",
     "LMHead",
     "Layer",
     "Linear",
+    "Mamba2Mixer",
     "MoE",
     "Model",
     "Parameter",
