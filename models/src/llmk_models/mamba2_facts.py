@@ -92,9 +92,7 @@ def describe(checkpoint: Checkpoint) -> ModelFacts:
         num_parameters=shape.num_parameters,
         recurrent=(state,),
         linear=(
-            LinearFacts(
-                site="in", in_features=hidden, out_features=mixer.projected_size, bias=shape.bias, count=count
-            ),
+            LinearFacts(site="in", in_features=hidden, out_features=mixer.projected_size, bias=shape.bias, count=count),
             LinearFacts(site="out", in_features=mixer.inner_size, out_features=hidden, bias=shape.bias, count=count),
             head_linear(hidden, shape.vocab_size),
         ),

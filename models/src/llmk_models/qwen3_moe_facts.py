@@ -13,9 +13,7 @@ FAMILY = Family(bias_flags=("attention_bias",), qk_norm=True, windows="all switc
 def shape_of(checkpoint: Checkpoint) -> MoEShape:
     """Sizes and switches of a Qwen3-MoE checkpoint. Raises CheckpointError."""
     decoder = DecoderShape.of(checkpoint, FAMILY)
-    return qwen_moe_shape(
-        checkpoint, decoder, num_experts=128, top_k=8, intermediate_size=768, renormalize=False
-    )
+    return qwen_moe_shape(checkpoint, decoder, num_experts=128, top_k=8, intermediate_size=768, renormalize=False)
 
 
 def describe(checkpoint: Checkpoint) -> ModelFacts:

@@ -95,9 +95,7 @@ def shape_of(checkpoint: Checkpoint) -> Qwen3NextShape:
             hint="compare the checkpoint's config.json with the one that the model's authors publish",
         )
     return Qwen3NextShape(
-        moe=qwen_moe_shape(
-            checkpoint, decoder, num_experts=512, top_k=10, intermediate_size=512, renormalize=True
-        ),
+        moe=qwen_moe_shape(checkpoint, decoder, num_experts=512, top_k=10, intermediate_size=512, renormalize=True),
         delta_net=sizes,
         attends=_attends(checkpoint, decoder.num_layers),
         shared_size=config.get("shared_expert_intermediate_size", 512),

@@ -141,7 +141,7 @@ def softcap_op(vocab_size: int) -> OpFacts:
 
 
 def sigmoid_gate_op(site: str, size: int, gate_size: int) -> OpFacts:
-    """The gate of :class:`~llmk.nn.GatedAttention`, and others: ``gate_size`` is ``size``, or 1 for a gate per token."""
+    """A gate, such as that of :class:`~llmk.nn.GatedAttention`: ``gate_size`` is ``size``, or 1 for one per token."""
     return OpFacts(site=site, op="sigmoid_gate", facts={"size": size, "gate_size": gate_size})
 
 

@@ -52,9 +52,7 @@ def make_add_rms_norm_fp32_residual(
     """Builds ``add_rms_norm_fp32_residual`` from the part ``rms_norm``."""
     norm = parts["rms_norm"]
 
-    def add_rms_norm_fp32_residual(
-        x: Tensor, residual: Tensor, weight: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor]:
+    def add_rms_norm_fp32_residual(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
         """``x + residual`` in float32, rounded to ``x``'s dtype and normed, and as it is: ``(normed, sum)``, both
         ``[..., H]``. ``residual`` is float32, or still in ``x``'s dtype. Nothing is changed in place."""
         total = x.float() + residual

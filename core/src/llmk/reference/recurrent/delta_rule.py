@@ -60,9 +60,7 @@ def _unit(x: Tensor) -> Tensor:
     return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _EPS)
 
 
-def _advance_by_token(
-    state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor
-) -> tuple[Tensor, Tensor]:
+def _advance_by_token(state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
     """The recurrence as it is written."""
     decay, beta, v = torch.exp(g)[..., None, None], beta.unsqueeze(3), v.float()
     q, k = q.unsqueeze(3), k.unsqueeze(3)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from llmk.api.cache import CacheStep
-from llmk.reference.recurrent.decay import decay_between
 from llmk.reference.pointwise import softplus
+from llmk.reference.recurrent.decay import decay_between
 from llmk.reference.recurrent.walk import walk
 
 _CHUNK = 64

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import torch
 from torch import Tensor
 
 from llmk.api.cache import CacheStep
