@@ -131,20 +131,18 @@ def test_silent_keys_of_mamba2_have_the_defaults_of_transformers() -> None:
     assert ours.mixer.conv_kernel == config.conv_kernel
     assert ours.norm_eps == config.layer_norm_epsilon
     assert ours.bias == config.use_bias
-    assert ours.conv_bias == config.use_conv_bias
+    assert ours.mixer.conv_bias == config.use_conv_bias
     assert ours.tied == config.tie_word_embeddings
     assert ours.fp32_residual == config.residual_in_fp32
-    assert ours.time_step_limits == tuple(config.time_step_limit)
+    assert (ours.mixer.dt_limits, config.time_step_limit) == ((0.0, None), (0.0, float("inf")))
 
 
 @pytest.mark.parametrize(
     "limits", [[0.5, float("inf")], [0.5, {"__float__": "Infinity"}], (0.5, {"__float__": float("inf")})]
 )
 def test_infinity_in_the_spellings_that_checkpoints_have(limits: Any) -> None:
-    assert mamba2_facts.shape_of(Checkpoint(Path("/c"), {**MAMBA2, "time_step_limit": limits})).time_step_limits == (
-        0.5,
-        float("inf"),
-    )
+    shape = mamba2_facts.shape_of(Checkpoint(Path("/c"), {**MAMBA2, "time_step_limit": limits}))
+    assert shape.mixer.dt_limits == (0.5, None)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -35,7 +36,8 @@ def context() -> StepContext:
 @pytest.mark.parametrize("bias", [True, False])
 def test_mamba2_mixer(bias: bool) -> None:
     made = build(choice("op", MAMBA2.site, piece("arguments")), dtype=torch.bfloat16)
-    layer = Mamba2Mixer(made, "layer", MAMBA2, index=1, eps=0.5, dt_limits=(0.1, 0.2), conv_bias=bias)
+    sizes = replace(MAMBA2, dt_limits=(0.1, 0.2), conv_bias=bias)
+    layer = Mamba2Mixer(made, "layer", sizes, index=1, eps=0.5)
     values = filled(layer)
     given: Any = layer(torch.tensor([7.0]), context())
     projected, conv_weight, conv_bias, a, d, dt_bias, limits, norm, *rest = given

@@ -24,8 +24,6 @@ class Mamba2Layer:
             sizes,
             index=index,
             eps=shape.norm_eps,
-            dt_limits=shape.time_step_limits,
-            conv_bias=shape.conv_bias,
         )
         self.out = Linear(build, f"{prefix}.mixer.out_proj", sizes.inner_size, (hidden,), site="out", bias=shape.bias)
 
@@ -38,7 +36,7 @@ class Mamba2Layer:
 class Mamba2Model:
     """Follows ``llmk.nn.Model``."""
 
-    ignored_weights = ()
+    ignored_weights: tuple[str, ...] = ()
 
     def __init__(self, build: Build, checkpoint: Checkpoint) -> None:
         shape = shape_of(checkpoint)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 from llmk.api import Checkpoint, CheckpointError, LinearFacts, ModelFacts
 from llmk.nn.facts import Mamba2Sizes, embedding_op, head_linear, norm_ops, recurrent_site
@@ -17,7 +18,7 @@ _ACTIVATIONS = ("silu", "swish")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mamba2Shape:
-    """Sizes and switches of one checkpoint. ``time_step_limits`` are those of the scan's step sizes."""
+    """Sizes and switches of one checkpoint."""
 
     hidden_size: int
     num_layers: int
@@ -25,10 +26,8 @@ class Mamba2Shape:
     mixer: Mamba2Sizes
     norm_eps: float
     bias: bool
-    conv_bias: bool
     tied: bool
     fp32_residual: bool
-    time_step_limits: tuple[float, float]
 
     @property
     def add_norm(self) -> str:
@@ -40,7 +39,7 @@ class Mamba2Shape:
         """Elements of all parameters; a tied table counts once."""
         hidden, mixer = self.hidden_size, self.mixer
         products = mixer.projected_size * (hidden + self.bias) + hidden * (mixer.inner_size + self.bias)
-        conv = mixer.conv_channels * (mixer.conv_kernel + self.conv_bias)
+        conv = mixer.conv_channels * (mixer.conv_kernel + mixer.conv_bias)
         layer = products + conv + 3 * mixer.num_heads + mixer.inner_size + hidden
         return self.num_layers * layer + self.vocab_size * hidden * (1 if self.tied else 2) + hidden
 
@@ -53,15 +52,17 @@ def shape_of(checkpoint: Checkpoint) -> Mamba2Shape:
     """
     config = checkpoint.config
     hidden = required(checkpoint, "hidden_size")
+    low, high = (number(limit) for limit in config.get("time_step_limit") or (0.0, inf))
     mixer = Mamba2Sizes(
         num_heads=config.get("num_heads", 128),
         head_dim=config.get("head_dim", 64),
         num_groups=config.get("n_groups", 8),
         state_size=config.get("state_size", 128),
         conv_kernel=config.get("conv_kernel", 4),
+        conv_bias=bool(config.get("use_conv_bias", True)),
+        dt_limits=(low, None if high == inf else high),
     )
     _check(checkpoint, hidden, mixer)
-    low, high = config.get("time_step_limit") or (0.0, float("inf"))
     return Mamba2Shape(
         hidden_size=hidden,
         num_layers=required(checkpoint, "num_hidden_layers"),
@@ -69,10 +70,8 @@ def shape_of(checkpoint: Checkpoint) -> Mamba2Shape:
         mixer=mixer,
         norm_eps=config.get("layer_norm_epsilon", 1e-5),
         bias=bool(config.get("use_bias", False)),
-        conv_bias=bool(config.get("use_conv_bias", True)),
         tied=bool(config.get("tie_word_embeddings", False)),
         fp32_residual=bool(config.get("residual_in_fp32", True)),
-        time_step_limits=(number(low), number(high)),
     )
 
 

@@ -59,7 +59,8 @@ class Attention(Layer):
     def __call__(self, qkv: Tensor, step: StepContext) -> Tensor:
         """``[tokens, (heads + 2 * kv_heads) * head_dim]`` to ``[tokens, heads * head_dim]``."""
         heads = qkv.view(qkv.shape[0], -1, self._head_dim)
-        return self._attend(*heads.split_with_sizes(self._heads, 1), step)
+        q, k, v = heads.split_with_sizes(self._heads, 1)
+        return self._attend(q, k, v, step)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, step: StepContext) -> Tensor:
         cache, meta = step.caches[self._index], step.meta[self._index]
@@ -83,7 +84,8 @@ class GatedAttention(Attention):
         both, k, v = heads.split_with_sizes((2 * num_heads, *others), 1)
         # Kernels take heads that lie side by side.
         q, gate = both.unflatten(1, (num_heads, 2)).transpose(1, 2).contiguous().unbind(1)
-        return self._gate(self._attend(q, k, v, step), gate.flatten(1))
+        out: Tensor = self._gate(self._attend(q, k, v, step), gate.flatten(1))
+        return out
 
 
 def cache_spec(build: Build, site: str) -> CacheSpec:

@@ -13,7 +13,7 @@ from llmk.api import AttentionFacts, LinearFacts, MoEFacts, OpFacts, RecurrentFa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mamba2Sizes:
-    """Sizes of :class:`~llmk.nn.Mamba2Mixer`. ``site`` is that of its state and of its op."""
+    """Sizes and switches of :class:`~llmk.nn.Mamba2Mixer`. ``site`` is that of its state and of its op."""
 
     site: ClassVar[str] = "mamba2_mixer"
 
@@ -23,6 +23,9 @@ class Mamba2Sizes:
     """Of heads, which share what is written to a state and what it is read by."""
     state_size: int
     conv_kernel: int
+    conv_bias: bool = True
+    dt_limits: tuple[float, float | None] = (0.0, None)
+    """Least and greatest step size; ``None``: unbounded."""
 
     @property
     def inner_size(self) -> int:

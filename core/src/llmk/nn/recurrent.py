@@ -23,7 +23,6 @@ class Mamba2Mixer(Layer):
         prefix: the mixer's name in the checkpoint.
         index: position of this layer's cache in the step's.
         eps: epsilon of the norm.
-        dt_limits: least and largest step size.
 
     Attributes:
         cache_spec: what the layer keeps.
@@ -37,16 +36,15 @@ class Mamba2Mixer(Layer):
         *,
         index: int,
         eps: float,
-        dt_limits: tuple[float, float] = (0.0, float("inf")),
-        conv_bias: bool = True,
     ) -> None:
         self.cache_spec = RecurrentCache.of(sizes.state(build.plan.dtype))
         self._op = build.kernel("op", sizes.site)
         self._index = index
         self._eps = eps
-        self._limits = dt_limits
-        self._conv_weight = _conv_weight(build, prefix, sizes.conv_channels, sizes.conv_kernel)
-        self._conv_bias = Parameter(build, [f"{prefix}.conv1d.bias"], [sizes.conv_channels]) if conv_bias else None
+        self._limits = sizes.dt_limits
+        channels = sizes.conv_channels
+        self._conv_weight = _conv_weight(build, prefix, channels, sizes.conv_kernel)
+        self._conv_bias = Parameter(build, [f"{prefix}.conv1d.bias"], [channels]) if sizes.conv_bias else None
         self._a_log, self._d, self._dt_bias = (
             _per_head(build, f"{prefix}.{name}", sizes.num_heads) for name in ("A_log", "D", "dt_bias")
         )

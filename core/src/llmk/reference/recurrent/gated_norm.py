@@ -26,5 +26,5 @@ def gated_rms_norm(
     wide = x.float() if norm_before_gate else x.float() * opening
     parts = wide.unflatten(-1, (groups, -1))
     normed = parts * torch.rsqrt(parts.square().mean(-1, keepdim=True) + eps)
-    out = weight * normed.flatten(-2).to(x.dtype)
+    out: Tensor = weight * normed.flatten(-2).to(x.dtype)
     return (out * opening).to(x.dtype) if norm_before_gate else out

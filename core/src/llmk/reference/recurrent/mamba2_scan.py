@@ -26,7 +26,7 @@ def mamba2_scan(
     c: Tensor,
     d: Tensor,
     dt_bias: Tensor,
-    dt_limits: tuple[float, float],
+    dt_limits: tuple[float, float | None],
     cache: Tensor,
     step: CacheStep,
     *,
@@ -36,7 +36,8 @@ def mamba2_scan(
 
     Args:
         x: ``[tokens, heads, head_dim]``.
-        dt: ``[tokens, heads]``; the step size is ``softplus(dt + dt_bias)``, clamped to ``dt_limits``.
+        dt: ``[tokens, heads]``; the step size is ``softplus(dt + dt_bias)``, clamped to ``dt_limits`` (``None``:
+            unbounded).
         a, d, dt_bias: ``[heads]``; ``a`` is negative.
         b, c: ``[tokens, groups, state_size]``; head ``i`` reads group ``i // (heads // groups)``.
         cache: float32 ``[num_blocks, heads, head_dim, state_size]``, read and written in place.

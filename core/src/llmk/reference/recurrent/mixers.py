@@ -21,7 +21,7 @@ def make_mamba2_mixer(parts: Mapping[str, Callable[..., Tensor]]) -> Callable[..
         a: Tensor,
         d: Tensor,
         dt_bias: Tensor,
-        dt_limits: tuple[float, float],
+        dt_limits: tuple[float, float | None],
         norm_weight: Tensor,
         eps: float,
         caches: tuple[Tensor, Tensor],

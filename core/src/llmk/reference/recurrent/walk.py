@@ -23,7 +23,7 @@ class _Run(NamedTuple):
     request: int
     first: int
     """Row of the first one."""
-    count: int
+    num_tokens: int
     before: int
     """Tokens of the request that came before."""
 
@@ -97,12 +97,12 @@ def _advance_alone(
     else:
         state = cache.new_zeros(1, *cache.shape[1:])
     done = 0
-    while done < run.count:
+    while done < run.num_tokens:
         start, left_in_block = done, size - (run.before + done) % size
-        done = min(run.count, start + longest, start + left_in_block)
+        done = min(run.num_tokens, start + longest, start + left_in_block)
         rows = slice(run.first + start, run.first + done)
         outputs, state = rule(state, *(x[rows].unsqueeze(0) for x in inputs))
         out[rows] = outputs.squeeze(0)
         after = run.before + done
-        if done == run.count or after % size == 0:
+        if done == run.num_tokens or after % size == 0:
             cache[blocks[(after - 1) // size]] = state[0]
