@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from llmk.api import RecurrentCache
@@ -103,12 +104,18 @@ def test_a_model_without_attention_can_be_explained(make_checkpoint: Callable[..
     assert not [choice for choice in booted.plan.choices if choice.kind == "attention"]
 
 
-def test_heads_that_predict_several_tokens_are_left_out(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
-    model_type, overrides = VARIANTS["qwen3-next"]
+@pytest.mark.parametrize(
+    ("variant", "old", "new"),
+    [("mamba2", "backbone.embeddings.weight", "backbone.embedding.weight"), ("qwen3-next", "", "mtp.norm.weight")],
+)
+def test_names_that_checkpoints_may_have(
+    variant: str, old: str, new: str, make_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    """An older name of the table, and heads that predict several tokens at once, which are left out."""
+    model_type, overrides = VARIANTS[variant]
     source = make_checkpoint(model_type, **overrides)
     (tmp_path / "config.json").write_text((source / "config.json").read_text())
-    tensors = load_file(source / "model.safetensors") | {"mtp.layers.0.input_layernorm.weight": torch.zeros(64)}
+    tensors = load_file(source / "model.safetensors")
+    tensors[new] = tensors.pop(old, torch.zeros(64))
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     assert torch.equal(*(run(harness_of(folder), [20]) for folder in (source, tmp_path)))

@@ -18,13 +18,7 @@ class Mamba2Layer:
         self.into = Linear(
             build, f"{prefix}.mixer.in_proj", hidden, (sizes.projected_size,), site="in", bias=shape.bias
         )
-        self.mixer = Mamba2Mixer(
-            build,
-            f"{prefix}.mixer",
-            sizes,
-            index=index,
-            eps=shape.norm_eps,
-        )
+        self.mixer = Mamba2Mixer(build, f"{prefix}.mixer", sizes, index=index, eps=shape.norm_eps)
         self.out = Linear(build, f"{prefix}.mixer.out_proj", sizes.inner_size, (hidden,), site="out", bias=shape.bias)
 
     def __call__(self, x: Tensor, residual: Tensor | None, step: StepContext) -> tuple[Tensor, Tensor]:

@@ -141,6 +141,7 @@ class Qwen3NextModel(Decoder):
         super().__init__(build, self._whole.moe.decoder)
 
     def make_layer(self, index: int, cos_sin: Tensor) -> Qwen3NextLayer:
+        """Layers differ in what they keep."""
         layer = Qwen3NextLayer(self.build, self._whole, index, cos_sin, self.make_mlp)
         self._specs.append((index, *layer.mixer.keeps))
         return layer
@@ -154,6 +155,7 @@ class Qwen3NextModel(Decoder):
         return MoE(self.build, prefix, self._whole.moe.experts, shared=shared)
 
     def make_norm(self) -> AddRMSNorm:
+        """Its weight is stored less one, too."""
         return make_norm(self.build, "model.norm", self._whole)
 
     def cache_specs(self) -> list[tuple[int, str, CacheSpec]]:

@@ -28,15 +28,7 @@ class Mamba2Mixer(Layer):
         cache_spec: what the layer keeps.
     """
 
-    def __init__(
-        self,
-        build: Build,
-        prefix: str,
-        sizes: Mamba2Sizes,
-        *,
-        index: int,
-        eps: float,
-    ) -> None:
+    def __init__(self, build: Build, prefix: str, sizes: Mamba2Sizes, *, index: int, eps: float) -> None:
         self.cache_spec = RecurrentCache.of(sizes.state(build.plan.dtype))
         self._op = build.kernel("op", sizes.site)
         self._index = index

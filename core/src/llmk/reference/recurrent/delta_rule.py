@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from llmk.api.cache import CacheStep
-from llmk.reference.recurrent.decay import decay_between
+from llmk.reference.recurrent.chunk import CHUNK, decay_between
 from llmk.reference.recurrent.walk import walk
 
-_CHUNK = 64
 _EPS = 1e-6
+"""Under the root by which queries and keys are divided."""
 
 
 def gated_delta_rule(
@@ -46,7 +46,7 @@ def gated_delta_rule(
     q, k = (_unit(x.float()).repeat_interleave(heads_per_key, 1) for x in (q, k))
     rule = _advance_by_token if by_token else _advance_chunk
     out = torch.zeros_like(v)
-    walk(rule, (q * k.shape[-1] ** -0.5, k, v, g.float(), beta.float()), out, cache, step, longest=_CHUNK)
+    walk(rule, (q * k.shape[-1] ** -0.5, k, v, g.float(), beta.float()), out, cache, step, longest=CHUNK)
     return out
 
 

@@ -10,12 +10,8 @@ from torch import Tensor
 
 from llmk.api.cache import CacheStep
 from llmk.reference.pointwise import softplus
-from llmk.reference.recurrent.decay import decay_between
+from llmk.reference.recurrent.chunk import CHUNK, decay_between
 from llmk.reference.recurrent.walk import walk
-
-_CHUNK = 64
-"""Tokens that advance at once: work within a chunk grows with the square of its length, the number of operators
-falls."""
 
 
 def mamba2_scan(
@@ -49,7 +45,7 @@ def mamba2_scan(
     dt = softplus(dt.float() + dt_bias.float()).clamp(*dt_limits)
     rule = partial(_advance_by_token if by_token else _advance_chunk, a.float(), d.float())
     out = torch.zeros_like(x)
-    walk(rule, (x, dt, b, c), out, cache, step, longest=_CHUNK)
+    walk(rule, (x, dt, b, c), out, cache, step, longest=CHUNK)
     return out
 
 
