@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,8 @@ from random import Random
 from typing import Any
 
 from llmk import LLM, SamplingParams
-from llmk.api import NotEnoughMemory
+from llmk.api import NotEnoughMemory, SchedulingPolicy, Ticket
+from llmk.engine.policy import GuardedPolicy
 from llmk.engine.request import EngineStats
 from llmk.testing.checkpoints import write_checkpoint
 
@@ -49,6 +50,20 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
             "first_k_dense_replace": 1,
         },
     ),
+    "recurrent": ("mamba2", {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 16}),
+    "hybrid": (
+        "qwen3_next",
+        {
+            **EXPERTS,
+            "head_dim": 32,
+            "num_hidden_layers": 4,
+            "linear_num_value_heads": 4,
+            "linear_num_key_heads": 2,
+            "linear_key_head_dim": 16,
+            "linear_value_head_dim": 16,
+            "shared_expert_intermediate_size": 40,
+        },
+    ),
     "windows": ("gemma2", {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 24}),
 }
 """By kind of model: a transformers type, and its config."""
@@ -59,6 +74,7 @@ class Feature:
     """Settings that turn a feature on, and how to tell from the engine's counts that it was at work."""
 
     settings: Mapping[str, Any]
+    policy: Callable[[], SchedulingPolicy] | None = None
     worked: Callable[[EngineStats, EngineStats], bool] = lambda stats, off: True
 
 
@@ -73,11 +89,33 @@ OFF = {
 }
 _CACHED = {"cache.prefix_caching": True}
 _CHUNKED = {"scheduler.chunked_prefill": True, "scheduler.max_num_batched_tokens": 19}
-_TIGHT = {"scheduler.chunked_prefill": True, "cache.memory_share": 1.0}
+_TIGHT = {**_CACHED, **_CHUNKED, "scheduler.max_num_seqs": 3}
+
+
+class Displacing(SchedulingPolicy):
+    """Puts back a running request for one that waits, now and then: what keeps little of a text is never short of
+    blocks, and so would never be preempted."""
+
+    def __init__(self) -> None:
+        self._random = Random(7)
+
+    def order(self, requests: Sequence[Ticket]) -> Iterable[Ticket]:
+        """As they arrived."""
+        return requests
+
+    def victim(self, running: Sequence[Ticket]) -> Ticket:
+        """The last."""
+        return running[-1]
+
+    def displaced(self, running: Sequence[Ticket], newcomer: Ticket) -> Ticket | None:
+        """Any, or none."""
+        return self._random.choice([*running, *[None] * 4])
+
+
 FEATURES = {
-    "prefix cache": Feature(_CACHED, lambda stats, off: stats.prefix_hit_tokens > 0),
-    "chunked prefill": Feature(_CHUNKED, lambda stats, off: stats.steps > off.steps),
-    "preemption": Feature(_TIGHT, lambda stats, off: stats.preemptions > 0),
+    "prefix cache": Feature(_CACHED, None, lambda stats, off: stats.prefix_hit_tokens > 0),
+    "chunked prefill": Feature(_CHUNKED, None, lambda stats, off: stats.steps > off.steps),
+    "preemption": Feature(_TIGHT, Displacing, lambda stats, off: stats.preemptions > 0),
 }
 
 Answers = list[tuple[list[int], list[float]]]
@@ -94,10 +132,14 @@ def requests() -> list[tuple[list[int], SamplingParams]]:
     ]
 
 
-def answers(folder: Path, settings: Mapping[str, Any]) -> tuple[Answers, EngineStats]:
+def answers(
+    folder: Path, settings: Mapping[str, Any], policy: SchedulingPolicy | None = None
+) -> tuple[Answers, EngineStats]:
     """What the requests come to, all at once and then one by one, and the engine's counts."""
     prompts, params = zip(*requests(), strict=True)
     with LLM(str(folder), **{**OFF, **settings}) as llm:
+        if policy is not None:
+            llm.core.scheduler.policy = GuardedPolicy(policy)
         outputs = llm.generate(list(prompts), list(params), use_tqdm=False)
         for prompt, one in zip(prompts, params, strict=True):
             outputs += llm.generate([prompt], one, use_tqdm=False)
@@ -114,12 +156,12 @@ def plain(folder: Path) -> tuple[Answers, EngineStats]:
 
 def tight(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     """``settings`` with a cache that holds little more than one request."""
-    for num_blocks in range(8, 4096, 4):
+    for num_blocks in range(1, 4096):
         try:
             LLM(str(folder), **{**OFF, **settings, "cache.num_blocks": num_blocks}).close()
         except NotEnoughMemory:
             continue
-        return {**settings, "cache.num_blocks": num_blocks + num_blocks // 4}
+        return {**settings, "cache.num_blocks": num_blocks + max(2, num_blocks // 4)}
     raise RuntimeError("no cache is large enough")
 
 
@@ -143,7 +185,8 @@ def compare(folder: Path, name: str) -> Comparison:
         settings |= feature.settings
     if "preemption" in chosen:
         settings = tight(folder, settings)
-    found, stats = answers(folder, settings)
+    policy = next((feature.policy() for feature in chosen.values() if feature.policy), None)
+    found, stats = answers(folder, settings, policy)
     equal = total = 0
     distance = 0.0
     for (tokens, logprobs), (right, right_logprobs) in zip(found, expected, strict=True):

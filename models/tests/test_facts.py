@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 from llmk.api import Checkpoint, CheckpointError
-from llmk_models import deepseek_v2_facts, gemma2_facts, mixtral_facts, qwen3_moe_facts, specs
+from llmk_models import (
+    deepseek_v2_facts,
+    gemma2_facts,
+    mamba2_facts,
+    mixtral_facts,
+    qwen3_moe_facts,
+    qwen3_next_facts,
+    specs,
+)
 from llmk_models.decoder_facts import DecoderShape
 from llmk_models.dense_facts import describe, shape_of
 
@@ -26,6 +34,9 @@ LLAMA: dict[str, Any] = {
 }
 
 
+MAMBA2: dict[str, Any] = {
+    **LLAMA, "architectures": ["Mamba2ForCausalLM"], "num_heads": 4, "head_dim": 32, "n_groups": 2, "state_size": 16,
+}  # fmt: skip
 DEEPSEEK = {**LLAMA, "architectures": ["DeepseekV2ForCausalLM"], "num_experts_per_tok": 6}
 
 
@@ -113,6 +124,130 @@ def test_silent_keys_of_deepseek_v2_have_the_defaults_of_transformers() -> None:
     assert ours.sparse == (True,) * 4
 
 
+def test_silent_keys_of_qwen3_next_have_the_defaults_of_transformers() -> None:
+    from transformers import Qwen3NextConfig
+
+    silent = {key: value for key, value in LLAMA.items() if key != "architectures"} | {"num_hidden_layers": 9}
+    config: Any = Qwen3NextConfig(**silent)
+    ours = qwen3_next_facts.shape_of(Checkpoint(Path("/c"), silent))
+    decoder, experts, sizes = ours.moe.decoder, ours.moe.experts, ours.delta_net
+    assert decoder.num_kv_heads == config.num_key_value_heads
+    assert decoder.head_dim == config.head_dim
+    assert decoder.norm_eps == config.rms_norm_eps
+    assert decoder.rope == config.rope_parameters
+    assert decoder.tied == config.tie_word_embeddings
+    assert experts.num_experts == config.num_experts
+    assert experts.top_k == config.num_experts_per_tok
+    assert experts.intermediate_size == config.moe_intermediate_size
+    assert experts.renormalize == config.norm_topk_prob
+    assert ours.shared_size == config.shared_expert_intermediate_size
+    assert ours.moe.sparse == (True,) * 9
+    assert ours.attends == tuple(kind == "full_attention" for kind in config.layer_types)
+    assert sizes.num_heads == config.linear_num_value_heads
+    assert sizes.num_key_heads == config.linear_num_key_heads
+    assert sizes.key_dim == config.linear_key_head_dim
+    assert sizes.value_dim == config.linear_value_head_dim
+    assert sizes.conv_kernel == config.linear_conv_kernel_dim
+
+
+def test_silent_keys_of_mamba2_have_the_defaults_of_transformers() -> None:
+    from transformers import Mamba2Config
+
+    config: Any = Mamba2Config(hidden_size=4096)
+    ours = mamba2_facts.shape_of(
+        Checkpoint(Path("/c"), {"hidden_size": 4096, "num_hidden_layers": 2, "vocab_size": 100})
+    )
+    assert ours.mixer.num_heads == config.num_heads
+    assert ours.mixer.head_dim == config.head_dim
+    assert ours.mixer.num_groups == config.n_groups
+    assert ours.mixer.state_size == config.state_size
+    assert ours.mixer.conv_kernel == config.conv_kernel
+    assert ours.norm_eps == config.layer_norm_epsilon
+    assert ours.bias == config.use_bias
+    assert ours.mixer.conv_bias == config.use_conv_bias
+    assert ours.tied == config.tie_word_embeddings
+    assert ours.fp32_residual == config.residual_in_fp32
+    assert (ours.mixer.dt_limits, config.time_step_limit) == ((0.0, None), (0.0, float("inf")))
+
+
+@pytest.mark.parametrize(
+    "limits", [[0.5, float("inf")], [0.5, {"__float__": "Infinity"}], (0.5, {"__float__": float("inf")})]
+)
+def test_infinity_in_the_spellings_that_checkpoints_have(limits: Any) -> None:
+    shape = mamba2_facts.shape_of(Checkpoint(Path("/c"), {**MAMBA2, "time_step_limit": limits}))
+    assert shape.mixer.dt_limits == (0.5, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+        ({"num_heads": 3}, r"expand \* hidden_size = 128, but num_heads \* head_dim = 96"),
+        ({"n_groups": 3}, "num_heads = 4, which n_groups = 3 does not divide"),
+    ],
+)
+def test_mamba2_that_contradicts_itself_is_refused(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(CheckpointError, match=problem):
+        mamba2_facts.describe(Checkpoint(Path("/c"), {**MAMBA2, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"hidden_act": "gelu"}, "hidden_act = 'gelu'"),
+        ({"linear_num_value_heads": 6, "linear_num_key_heads": 4}, "linear_num_value_heads = 6"),
+        ({"layer_types": ["full_attention"] * 3}, "layer_types of 3 layers"),
+        ({"layer_types": ["full_attention"] * 3 + ["sliding_attention"]}, "sliding_attention"),
+    ],
+)
+def test_qwen3_next_of_another_kind_is_refused(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(CheckpointError, match=problem):
+        qwen3_next_facts.describe(Checkpoint(Path("/c"), {**LLAMA, **changes}))
+
+
+def test_mamba2_has_states_and_no_attention() -> None:
+    facts = mamba2_facts.describe(Checkpoint(Path("/c"), {**MAMBA2, "torch_dtype": "bfloat16"}))
+    (state,) = facts.recurrent
+    assert facts.attention == ()
+    assert (state.site, state.num_layers) == ("state_space_mixer", 4)
+    assert [(tensor.shape, tensor.dtype) for tensor in state.tensors] == [
+        ((3, 128 + 2 * 2 * 16), "bfloat16"),
+        ((4, 32, 16), "float32"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("config", "attention", "recurrent", "sites"),
+    [
+        ({}, 1, 3, {"qkv", "out", "delta_in", "delta_scalars", "delta_out"}),
+        ({"full_attention_interval": 1}, 4, 0, {"qkv", "out"}),
+        ({"full_attention_interval": 9}, 0, 4, {"delta_in", "delta_scalars", "delta_out"}),
+        (
+            {"layer_types": ["linear_attention", "full_attention"] * 2},
+            2,
+            2,
+            {"qkv", "out", "delta_in", "delta_out", "delta_scalars"},
+        ),
+    ],
+)
+def test_which_layers_of_qwen3_next_attend(
+    config: dict[str, Any], attention: int, recurrent: int, sites: set[str]
+) -> None:
+    """Sites that no layer has are not asked for."""
+    facts = qwen3_next_facts.describe(Checkpoint(Path("/c"), {**LLAMA, **config}))
+    assert sum(found.num_layers for found in facts.attention) == attention
+    assert sum(found.num_layers for found in facts.recurrent) == recurrent
+    shared = {"shared_expert.gate_up", "shared_expert.down", "shared_expert.gate"}
+    assert {linear.site for linear in facts.linear} == sites | shared | {"moe.router", "lm_head"}
+    counts = {linear.site: linear.count for linear in facts.linear}
+    assert counts.get("qkv", 0) == attention
+    assert counts.get("delta_in", 0) == recurrent
+    assert counts["shared_expert.down"] == 4
+    names = {op.site for op in facts.ops}
+    assert ("gated_delta_net" in names) == bool(recurrent)
+    assert ("attention_gate" in names) == bool(attention)
+
+
 def test_gemma2_has_two_attention_sites_with_cap_and_scale() -> None:
     facts = gemma2_facts.describe(Checkpoint(Path("/c"), {**LLAMA, "query_pre_attn_scalar": 64, "sliding_window": 32}))
     assert [(f.site, f.num_layers, f.sliding_window, f.softcap, f.scale) for f in facts.attention] == [
@@ -143,12 +278,19 @@ def test_published_models_have_their_published_sizes() -> None:
         "hidden_size": 5120, "intermediate_size": 12288, "num_hidden_layers": 60, "num_attention_heads": 128,
         "q_lora_rank": 1536, "n_routed_experts": 160, "moe_intermediate_size": 1536,
     }  # fmt: skip
+    qwen3_next_80b_a3b = {
+        "hidden_size": 2048, "intermediate_size": 5120, "num_hidden_layers": 48, "vocab_size": 151936,
+        "num_attention_heads": 16,
+    }  # fmt: skip
+    mamba_codestral_7b = {"hidden_size": 4096, "num_hidden_layers": 64, "vocab_size": 32768}
     for module, config, size in (
         (mixtral_facts, mixtral_8x7b, 46_702_792_704),
         (qwen3_moe_facts, qwen3_30b_a3b, 30_532_122_624),
         (gemma2_facts, gemma_2_2b, 2_614_341_888),
         (deepseek_v2_facts, deepseek_v2_lite, 15_706_484_224),
         (deepseek_v2_facts, deepseek_v2, 235_741_434_880),
+        (qwen3_next_facts, qwen3_next_80b_a3b, 79_674_391_296),
+        (mamba2_facts, mamba_codestral_7b, 7_285_403_648),
     ):
         assert module.describe(Checkpoint(Path("/c"), common | config)).num_parameters == size
 
@@ -313,8 +455,10 @@ def test_registers_all_families() -> None:
         "models.dense": {f"{name}ForCausalLM" for name in ("Llama", "Mistral", "Qwen2", "Qwen3")},
         "models.deepseek_v2": {"DeepseekV2ForCausalLM"},
         "models.gemma2": {"Gemma2ForCausalLM"},
+        "models.mamba2": {"Mamba2ForCausalLM"},
         "models.mixtral": {"MixtralForCausalLM"},
         "models.qwen3_moe": {"Qwen3MoeForCausalLM"},
+        "models.qwen3_next": {"Qwen3NextForCausalLM"},
         "models.transformers": {"*"},
     }
 
@@ -340,10 +484,12 @@ for spec in llmk_models.specs.llmk_models():
     if architecture != "*":
         describe = import_module(spec.describe.partition(":")[0]).describe
         describe(Checkpoint(Path("/c"), {**config, "architectures": [architecture]}))
+config = json.loads(sys.argv[2])
 other.describe(Checkpoint(Path("/c"), {**config, "architectures": ["OtherForCausalLM"]}))
 assert "torch" not in sys.modules and "transformers" not in sys.modules
 """
     import json
 
-    done = subprocess.run([sys.executable, "-c", code, json.dumps(DEEPSEEK)], capture_output=True, text=True)
+    configs = json.dumps(DEEPSEEK | MAMBA2), json.dumps(LLAMA)
+    done = subprocess.run([sys.executable, "-c", code, *configs], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

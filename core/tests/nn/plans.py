@@ -173,6 +173,30 @@ class ManyAttention(FewAttention):
     capture = "none"
 
 
+class EchoAttention(FewAttention):
+    """Gives back the queries."""
+
+    def run(self, query: Tensor, cache: Any, meta: Any, sinks: Any = None) -> Tensor:
+        """The queries."""
+        return query
+
+
+def echo_queries(q: Tensor, *_: Any) -> Tensor:
+    """The queries as they are, which must have heads side by side, as kernels take them."""
+    assert q.stride()[1:] == (q.shape[2], 1)
+    return q
+
+
+def times(x: Tensor, gate: Tensor) -> Tensor:
+    """The product."""
+    return x * gate
+
+
+def arguments(*given: Any) -> tuple[Any, ...]:
+    """What it was called with."""
+    return given
+
+
 def make_write(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
     """A composite op that is its attention backend's write."""
     return parts["attention.write"]

@@ -14,6 +14,7 @@ from llmk.reference.activations import (
     gelu_tanh_and_mul,
     make_gate_up_gelu_tanh,
     make_gate_up_silu,
+    sigmoid_gate,
     silu_and_mul,
     softcap,
 )
@@ -88,3 +89,13 @@ def test_scaled_embedding_is_that_of_transformers(dtype: torch.dtype) -> None:
 def test_softcap_bounds_and_leaves_small_values_alone() -> None:
     out = softcap(torch.tensor([-1e6, -0.01, 0.0, 30.0, 1e6]), 30.0)
     torch.testing.assert_close(out, torch.tensor([-30.0, -0.01, 0.0, 30 * math.tanh(1), 30.0]))
+
+
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+@pytest.mark.parametrize("gate_size", [1, 24])
+def test_sigmoid_gate(gate_size: int, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x, gate = torch.randn(5, 24).to(dtype), torch.randn(5, gate_size).to(dtype)
+    out = sigmoid_gate(x, gate)
+    assert out.dtype == dtype
+    torch.testing.assert_close(out.double(), x.double() * torch.sigmoid(gate.double()), rtol=BOUND[dtype], atol=0)

@@ -14,10 +14,11 @@ from llmk.reference.attention import AttentionMeta, ReferenceAttention
 from llmk.reference.composites import (
     make_latent_attention,
     make_norm_rope_write_latent,
+    make_qk_norm_plus_one_rope_write_kv,
     make_qk_norm_rope_write_kv,
 )
 from llmk.reference.linear import per_head_product
-from llmk.reference.norms import rms_norm
+from llmk.reference.norms import rms_norm, rms_norm_plus_one
 from llmk.reference.rope import cos_sin_cache, rope, rope_interleaved
 
 PLACES = [(2, 2), (2, 3), (0, 0)]
@@ -54,18 +55,22 @@ def prepared(**sizes: Any) -> tuple[ReferenceAttention, AttentionMeta, Tensor]:
 
 
 @pytest.mark.parametrize("normed", [True, False])
-def test_qk_norm_rope_write_kv(normed: bool) -> None:
+@pytest.mark.parametrize("plus_one", [True, False])
+def test_qk_norm_rope_write_kv(normed: bool, plus_one: bool) -> None:
     torch.manual_seed(0)
     backend, meta, cache = prepared(num_heads=4, num_kv_heads=2, head_dim=16)
     q, k, v = torch.randn(3, 4, 16), torch.randn(3, 2, 16), torch.randn(3, 2, 16)
     q_weight, k_weight = (torch.randn(16), torch.randn(16)) if normed else (None, None)
     table = cos_sin_cache({}, 16, 8, 1e4)
 
-    op = make_qk_norm_rope_write_kv({"rms_norm": rms_norm, "rope": rope, "attention.write": backend.write})
+    make, norm = (
+        (make_qk_norm_plus_one_rope_write_kv, rms_norm_plus_one) if plus_one else (make_qk_norm_rope_write_kv, rms_norm)
+    )
+    op = make({norm.__name__: norm, "rope": rope, "attention.write": backend.write})
     out = op(q, k, v, q_weight, k_weight, 1e-6, POSITIONS, table, cache, meta)
 
     if q_weight is not None and k_weight is not None:
-        q, k = rms_norm(q, q_weight, 1e-6), rms_norm(k, k_weight, 1e-6)
+        q, k = norm(q, q_weight, 1e-6), norm(k, k_weight, 1e-6)
     expected_q, expected_k = rope(q, k, POSITIONS, table)
     assert torch.equal(out, expected_q)
     for token, (block, offset) in enumerate(PLACES):

@@ -9,6 +9,7 @@ from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from llmk.reference.norms import (
     make_add_rms_norm,
+    make_add_rms_norm_fp32_residual,
     make_add_rms_norm_plus_one,
     make_sandwich_norm_plus_one,
     rms_norm,
@@ -77,6 +78,19 @@ def test_sandwich_norm_plus_one(dtype: torch.dtype) -> None:
     assert torch.equal(normed, rms_norm_plus_one(total, pre, 1e-6))
     assert torch.equal(x, kept[0])
     assert torch.equal(residual, kept[1])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_add_rms_norm_fp32_residual(dtype: torch.dtype) -> None:
+    """What 16-bit sums lose is kept: a thousand small terms, each below half a unit in the last place."""
+    x, weight = torch.full((2, 40), 1 / 512).to(dtype), torch.randn(40).to(dtype)
+    op = make_add_rms_norm_fp32_residual({"rms_norm": rms_norm})
+    total = torch.ones(2, 40).to(dtype)
+    for _ in range(1000):
+        normed, total = op(x, total, weight, 1e-6)
+    assert (normed.dtype, total.dtype) == (dtype, torch.float32)
+    torch.testing.assert_close(total, torch.full((2, 40), 1 + 1000 / 512))
+    assert torch.equal(normed, rms_norm(total.to(dtype), weight, 1e-6))
 
 
 def test_add_rms_norm_uses_the_norm_that_it_was_given() -> None:

@@ -29,6 +29,11 @@ def checkpoint_dtype(config: Mapping[str, Any]) -> str:
     return dtype if dtype in _DTYPES else "float32"
 
 
+def number(value: Any) -> float:
+    """A number of the config. What JSON has none for, transformers 5 writes as ``{"__float__": "Infinity"}``."""
+    return float(value["__float__"] if isinstance(value, Mapping) else value)
+
+
 def rope_parameters(config: Mapping[str, Any], default_theta: float = 10000.0) -> dict[str, Any]:
     """Rotary settings in the form of ``transformers`` 5: ``rope_type``, ``rope_theta`` and what the type needs.
 

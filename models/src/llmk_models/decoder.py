@@ -107,7 +107,7 @@ class Decoder:
     parameters, and is called when its turn comes.
     """
 
-    ignored_weights = (r".*\.rotary_emb\.inv_freq",)
+    ignored_weights: tuple[str, ...] = (r".*\.rotary_emb\.inv_freq",)
 
     def __init__(self, build: Build, shape: DecoderShape) -> None:
         self.build = build

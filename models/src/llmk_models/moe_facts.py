@@ -35,6 +35,38 @@ class MoEShape:
         return decoder.table_parameters + decoder.num_layers * decoder.attention_parameters + blocks
 
 
+def qwen_moe_shape(
+    checkpoint: Checkpoint,
+    decoder: DecoderShape,
+    *,
+    num_experts: int,
+    top_k: int,
+    intermediate_size: int,
+    renormalize: bool,
+) -> MoEShape:
+    """The experts of a Qwen decoder. Sizes are those that the config has, else the ones given.
+
+    Every ``decoder_sparse_step``-th layer has experts, but for those in ``mlp_only_layers``. The number of experts
+    stands under its old name, or under the one that transformers 5 writes.
+    """
+    config = checkpoint.config
+    num_experts = config.get("num_experts", config.get("num_local_experts", num_experts))
+    step, dense = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers") or ()
+    sparse = tuple(
+        num_experts > 0 and layer not in dense and (layer + 1) % step == 0 for layer in range(decoder.num_layers)
+    )
+    experts = MoEFacts(
+        site="moe",
+        num_experts=num_experts,
+        top_k=config.get("num_experts_per_tok", top_k),
+        hidden_size=decoder.hidden_size,
+        intermediate_size=config.get("moe_intermediate_size", intermediate_size),
+        renormalize=bool(config.get("norm_topk_prob", renormalize)),
+        count=sum(sparse),
+    )
+    return MoEShape(decoder, experts, sparse)
+
+
 def moe_facts(checkpoint: Checkpoint, shape: MoEShape) -> ModelFacts:
     """The facts of a checkpoint with sparse layers. Kinds of layer that it lacks have no site."""
     decoder, experts = shape.decoder, shape.experts

@@ -23,6 +23,7 @@ def llmk_models() -> list[ModelSpec]:
         _native("dense", "DenseModel", tuple(FAMILIES), "Llama, Mistral, Qwen2 and Qwen3 decoders"),
         _native("mixtral", "MixtralModel", ("MixtralForCausalLM",), "Mixtral: experts in every layer"),
         _native("gemma2", "Gemma2Model", ("Gemma2ForCausalLM",), "Gemma 2: soft caps, alternating windows"),
+        _native("mamba2", "Mamba2Model", ("Mamba2ForCausalLM",), "Mamba-2: a selective scan in every layer"),
         _native("qwen3_moe", "Qwen3MoEModel", ("Qwen3MoeForCausalLM",), "Qwen3-MoE: experts in most layers"),
         _native(
             "deepseek_v2",
@@ -30,6 +31,7 @@ def llmk_models() -> list[ModelSpec]:
             ("DeepseekV2ForCausalLM",),
             "DeepSeek-V2: latent attention, grouped experts",
         ),
+        _native("qwen3_next", "Qwen3NextModel", ("Qwen3NextForCausalLM",), "Qwen3-Next: delta rule, gated attention"),
         ModelSpec(
             id="models.transformers",
             architectures=("*",),

@@ -93,7 +93,7 @@ class LLM:
     @property
     def stats(self) -> EngineStats:
         """Gauges and counters of the engine as they are now."""
-        return self._running.stats
+        return self.core.stats
 
     def close(self) -> None:
         """Frees the model and its cache. Idempotent."""
@@ -108,7 +108,8 @@ class LLM:
         self.close()
 
     @property
-    def _running(self) -> EngineCore:
+    def core(self) -> EngineCore:
+        """The engine itself. Raises :class:`~llmk.api.LlmkError` once this is closed."""
         if self._core is None:
             raise LlmkError("this LLM was closed")
         return self._core
@@ -123,7 +124,7 @@ class LLM:
         return params
 
     def _run(self, jobs: list[_Job], use_tqdm: bool) -> list[RequestOutput]:
-        core = self._running
+        core = self.core
         open_sequences: dict[str, tuple[_Job, SequenceOutput]] = {}
         for job in jobs:
             for index, sequence in enumerate(job.sequences):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llmk.nn.attention import Attention
+    from llmk.nn.attention import Attention, GatedAttention
     from llmk.nn.build import AttentionSwitch, Build, Switch, WeightKernel
     from llmk.nn.context import StepContext
     from llmk.nn.embedding import Embedding, LMHead
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from llmk.nn.model import Model, SelfLoading
     from llmk.nn.moe import MoE
     from llmk.nn.norm import AddRMSNorm, RMSNorm, SandwichNorm
+    from llmk.nn.recurrent import GatedDeltaNet, StateSpaceMixer
 
 _LAZY = {
     "AddRMSNorm": "norm",
@@ -26,11 +27,14 @@ _LAZY = {
     "AttentionSwitch": "build",
     "Build": "build",
     "Embedding": "embedding",
+    "GatedAttention": "attention",
+    "GatedDeltaNet": "recurrent",
     "GatedMLP": "mlp",
     "LMHead": "embedding",
     "LatentAttention": "latent",
     "Layer": "layer",
     "Linear": "linear",
+    "StateSpaceMixer": "recurrent",
     "MoE": "moe",
     "Model": "model",
     "Parameter": "layer",
@@ -48,6 +52,8 @@ __all__ = [
     "AttentionSwitch",
     "Build",
     "Embedding",
+    "GatedAttention",
+    "GatedDeltaNet",
     "GatedMLP",
     "LMHead",
     "LatentAttention",
@@ -59,6 +65,7 @@ __all__ = [
     "RMSNorm",
     "SandwichNorm",
     "SelfLoading",
+    "StateSpaceMixer",
     "StepContext",
     "Switch",
     "WeightKernel",

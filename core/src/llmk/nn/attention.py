@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -60,9 +60,32 @@ class Attention(Layer):
         """``[tokens, (heads + 2 * kv_heads) * head_dim]`` to ``[tokens, heads * head_dim]``."""
         heads = qkv.view(qkv.shape[0], -1, self._head_dim)
         q, k, v = heads.split_with_sizes(self._heads, 1)
+        return self._attend(q, k, v, step)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor, step: StepContext) -> Tensor:
         cache, meta = step.caches[self._index], step.meta[self._index]
         q = self._op(q, k, v, self._q_weight, self._k_weight, self._eps, step.positions, self._cos_sin, cache, meta)
         return self._run(q, cache, meta).flatten(1)
+
+
+class GatedAttention(Attention):
+    """Attention whose every output is scaled by a gate of its own, which the query projection gives head by head: a
+    head's query, then its gate (arXiv:2505.06708). The gate is the op at ``gate_site``; other arguments are those of
+    :class:`Attention`."""
+
+    def __init__(self, build: Build, prefix: str, *, gate_site: str = "attention_gate", **options: Any) -> None:
+        super().__init__(build, prefix, **options)
+        self._gate = build.kernel("op", gate_site)
+
+    def __call__(self, qkv: Tensor, step: StepContext) -> Tensor:
+        """``[tokens, (2 * heads + 2 * kv_heads) * head_dim]`` to ``[tokens, heads * head_dim]``."""
+        num_heads, *others = self._heads
+        heads = qkv.view(qkv.shape[0], -1, self._head_dim)
+        both, k, v = heads.split_with_sizes((2 * num_heads, *others), 1)
+        # Kernels take heads that lie side by side.
+        q, gate = both.unflatten(1, (num_heads, 2)).transpose(1, 2).contiguous().unbind(1)
+        out: Tensor = self._gate(self._attend(q, k, v, step), gate.flatten(1))
+        return out
 
 
 def cache_spec(build: Build, site: str) -> CacheSpec:

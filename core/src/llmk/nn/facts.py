@@ -5,9 +5,88 @@ Needs no torch. Sizes are in elements.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import ClassVar
 
-from llmk.api import AttentionFacts, LinearFacts, MoEFacts, OpFacts
+from llmk.api import AttentionFacts, LinearFacts, MoEFacts, OpFacts, RecurrentFacts, StateTensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSpaceSizes:
+    """Sizes and switches of :class:`~llmk.nn.StateSpaceMixer`. ``site`` is that of its state and of its op."""
+
+    site: ClassVar[str] = "state_space_mixer"
+
+    num_heads: int
+    head_dim: int
+    num_groups: int
+    """Of heads, which share what is written to a state and what it is read by."""
+    state_size: int
+    conv_kernel: int
+    conv_bias: bool = True
+    dt_limits: tuple[float, float | None] = (0.0, None)
+    """Least and greatest step size; ``None``: unbounded."""
+
+    @property
+    def inner_size(self) -> int:
+        """Of all heads together."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def conv_channels(self) -> int:
+        """What is convolved: the heads' inputs, and two vectors of ``state_size`` per group."""
+        return self.inner_size + 2 * self.num_groups * self.state_size
+
+    @property
+    def projected_size(self) -> int:
+        """What the layer takes: the gate, what is convolved, and a step size per head."""
+        return self.inner_size + self.conv_channels + self.num_heads
+
+    def state(self, dtype: str) -> tuple[StateTensor, StateTensor]:
+        """What one layer keeps; ``dtype`` is the engine's."""
+        return _conv_and_heads(
+            self.conv_kernel, self.conv_channels, dtype, (self.num_heads, self.head_dim, self.state_size)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaNetSizes:
+    """Sizes of :class:`~llmk.nn.GatedDeltaNet`. ``site`` is that of its state and of its op."""
+
+    site: ClassVar[str] = "gated_delta_net"
+
+    num_heads: int
+    num_key_heads: int
+    """Each is shared by ``num_heads / num_key_heads`` heads that follow one another."""
+    key_dim: int
+    value_dim: int
+    conv_kernel: int
+
+    @property
+    def conv_channels(self) -> int:
+        """What is convolved: queries, keys and values."""
+        return 2 * self.num_key_heads * self.key_dim + self.num_heads * self.value_dim
+
+    def state(self, dtype: str) -> tuple[StateTensor, StateTensor]:
+        """What one layer keeps; ``dtype`` is the engine's."""
+        return _conv_and_heads(
+            self.conv_kernel, self.conv_channels, dtype, (self.num_heads, self.value_dim, self.key_dim)
+        )
+
+
+def _conv_and_heads(kernel: int, channels: int, dtype: str, heads: tuple[int, ...]) -> tuple[StateTensor, StateTensor]:
+    """The last inputs of a convolution, and a state per head, in which small changes add up over many tokens."""
+    return StateTensor("conv", (kernel - 1, channels), dtype), StateTensor("heads", heads, "float32")
+
+
+def recurrent_site(
+    sizes: StateSpaceSizes | DeltaNetSizes, num_layers: int, dtype: str
+) -> tuple[RecurrentFacts, OpFacts]:
+    """The state, with an engine of ``dtype``, and the op of a recurrent layer."""
+    return (
+        RecurrentFacts(site=sizes.site, num_layers=num_layers, tensors=sizes.state(dtype)),
+        OpFacts(site=sizes.site, op=sizes.site, facts=asdict(sizes)),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +130,9 @@ def router_site(moe_site: str) -> str:
     return f"{moe_site}.router"
 
 
-def attention_op(facts: AttentionFacts, *, qk_norm: bool, rotary_dim: int) -> OpFacts:
-    """The op that :class:`~llmk.nn.Attention` binds beside the backend of ``facts``."""
+def attention_op(facts: AttentionFacts, *, qk_norm: bool, rotary_dim: int, plus_one: bool = False) -> OpFacts:
+    """The op that :class:`~llmk.nn.Attention` binds beside the backend of ``facts``; with ``plus_one`` the norms'
+    weights are stored less one."""
     sizes = {
         "num_heads": facts.num_heads,
         "num_kv_heads": facts.num_kv_heads,
@@ -60,7 +140,8 @@ def attention_op(facts: AttentionFacts, *, qk_norm: bool, rotary_dim: int) -> Op
         "rotary_dim": rotary_dim,
         "qk_norm": qk_norm,
     }
-    return OpFacts(site=write_site(facts.site), op="qk_norm_rope_write_kv", facts=sizes, attention=facts.site)
+    op = f"qk_norm_{'plus_one_' if plus_one else ''}rope_write_kv"
+    return OpFacts(site=write_site(facts.site), op=op, facts=sizes, attention=facts.site)
 
 
 def latent_attention_facts(shape: LatentShape, *, count: int) -> AttentionFacts:
@@ -109,11 +190,11 @@ def sandwich_norm_ops(size: int) -> tuple[OpFacts, OpFacts]:
     )
 
 
-def norm_ops(size: int) -> tuple[OpFacts, OpFacts]:
-    """The ops of :class:`~llmk.nn.RMSNorm` and :class:`~llmk.nn.AddRMSNorm`."""
+def norm_ops(size: int, norm: str = "rms_norm", add_norm: str = "add_rms_norm") -> tuple[OpFacts, OpFacts]:
+    """The ops of :class:`~llmk.nn.RMSNorm` and :class:`~llmk.nn.AddRMSNorm`, each at a site of its name."""
     return (
-        OpFacts(site="rms_norm", op="rms_norm", facts={"size": size}),
-        OpFacts(site="add_rms_norm", op="add_rms_norm", facts={"size": size}),
+        OpFacts(site=norm, op=norm, facts={"size": size}),
+        OpFacts(site=add_norm, op=add_norm, facts={"size": size}),
     )
 
 
@@ -131,6 +212,11 @@ def scaled_embedding_op(vocab_size: int, hidden_size: int) -> OpFacts:
 def softcap_op(vocab_size: int) -> OpFacts:
     """The op of an :class:`~llmk.nn.LMHead` with a soft cap."""
     return OpFacts(site="softcap", op="softcap", facts={"size": vocab_size})
+
+
+def sigmoid_gate_op(site: str, size: int, gate_size: int) -> OpFacts:
+    """A gate, such as that of :class:`~llmk.nn.GatedAttention`: ``gate_size`` is ``size``, or 1 for one per token."""
+    return OpFacts(site=site, op="sigmoid_gate", facts={"size": size, "gate_size": gate_size})
 
 
 def mlp_op(intermediate_size: int, activation: str = "silu", *, prefix: str = "") -> OpFacts:

@@ -1,4 +1,4 @@
-"""Gated activations, the product that feeds them, and the soft cap."""
+"""Gated activations, the product that feeds them, the soft cap, and the plain gate."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from llmk.reference.pointwise import sigmoid
 
 
 def silu_and_mul(x: Tensor) -> Tensor:
@@ -54,6 +56,12 @@ def softcap(x: Tensor, cap: float) -> Tensor:
     """``cap * tanh(x / cap)``, which lies between ``-cap`` and ``cap``; any shape, in ``x``'s dtype (Gemma 2,
     arXiv:2408.00118)."""
     return cap * torch.tanh(x / cap)
+
+
+def sigmoid_gate(x: Tensor, gate: Tensor) -> Tensor:
+    """``x * sigmoid(gate)`` in float32, rounded once: ``[..., H]`` in ``x``'s dtype, with a gate of the same shape or
+    ``[..., 1]``."""
+    return (x.float() * sigmoid(gate.float())).to(x.dtype)
 
 
 def _gate_up(

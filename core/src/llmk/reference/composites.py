@@ -11,8 +11,18 @@ from torch import Tensor
 
 def make_qk_norm_rope_write_kv(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
     """Builds ``qk_norm_rope_write_kv`` from ``rms_norm``, ``rope`` and the attention backend's ``attention.write``."""
-    norm, rotate, write = parts["rms_norm"], parts["rope"], parts["attention.write"]
+    return _make_qk_norm_rope_write_kv(parts["rms_norm"], parts["rope"], parts["attention.write"])
 
+
+def make_qk_norm_plus_one_rope_write_kv(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
+    """Builds ``qk_norm_plus_one_rope_write_kv``, which is ``qk_norm_rope_write_kv`` with the norm of the part
+    ``rms_norm_plus_one``."""
+    return _make_qk_norm_rope_write_kv(parts["rms_norm_plus_one"], parts["rope"], parts["attention.write"])
+
+
+def _make_qk_norm_rope_write_kv(
+    norm: Callable[..., Any], rotate: Callable[..., Any], write: Callable[..., Any]
+) -> Callable[..., Tensor]:
     def qk_norm_rope_write_kv(
         q: Tensor,
         k: Tensor,

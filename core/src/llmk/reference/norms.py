@@ -46,6 +46,21 @@ def make_add_rms_norm_plus_one(
     return _make_add_norm(parts["rms_norm_plus_one"])
 
 
+def make_add_rms_norm_fp32_residual(
+    parts: Mapping[str, Callable[..., Tensor]],
+) -> Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]:
+    """Builds ``add_rms_norm_fp32_residual`` from the part ``rms_norm``."""
+    norm = parts["rms_norm"]
+
+    def add_rms_norm_fp32_residual(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+        """``x + residual`` in float32, rounded to ``x``'s dtype and normed, and as it is: ``(normed, sum)``, both
+        ``[..., H]``. ``residual`` is float32, or still in ``x``'s dtype. Nothing is changed in place."""
+        total = x.float() + residual
+        return norm(total.to(x.dtype), weight, eps), total
+
+    return add_rms_norm_fp32_residual
+
+
 def make_sandwich_norm_plus_one(
     parts: Mapping[str, Callable[..., Any]],
 ) -> Callable[[Tensor, Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]:

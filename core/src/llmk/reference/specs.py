@@ -4,6 +4,7 @@ imported then."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from llmk.api import OK, AttentionQuery, KernelSpec, LinearQuery, MoEQuery, Tier, Verdict, hookimpl, no
 
@@ -22,9 +23,18 @@ _OPS = (
     ("gelu_and_mul", "activations:gelu_and_mul", "GEGLU with the exact GELU."),
     ("gelu_tanh_and_mul", "activations:gelu_tanh_and_mul", "GEGLU with GELU's tanh approximation."),
     ("softcap", "activations:softcap", "Bounds values by a hyperbolic tangent."),
+    ("sigmoid_gate", "activations:sigmoid_gate", "Scales by a sigmoid."),
     ("embedding", "embedding:embedding", "Token embedding."),
     ("per_head_product", "linear:per_head_product", "A product with a matrix of its own for every head."),
+    ("causal_conv", "recurrent.causal_conv:causal_conv", "Convolves each channel over its last tokens."),
+    ("gated_rms_norm", "recurrent.gated_norm:gated_rms_norm", "Root-mean-square norm with a SiLU gate."),
 )
+
+_SCANS = (
+    ("state_space_scan", "recurrent.state_space_scan", "Selective scan of Mamba-2"),
+    ("gated_delta_rule", "recurrent.delta_rule", "Gated delta rule"),
+)
+"""Ops with two kernels: one that is fast, and one whose results don't depend on the step."""
 
 _SAMPLING_OPS = (
     ("apply_penalties", "sampling:apply_penalties", "Repetition, frequency and presence penalties."),
@@ -57,6 +67,12 @@ _COMPOSITES = (
         ("rms_norm_plus_one", "add_rms_norm_plus_one"),
         "Norm after a block, residual sum, norm before the next; weights are stored less one.",
     ),
+    (
+        "add_rms_norm_fp32_residual",
+        "norms:make_add_rms_norm_fp32_residual",
+        ("rms_norm",),
+        "Residual sum in float32, then norm.",
+    ),
     ("scaled_embedding", "embedding:make_scaled_embedding", ("embedding",), "Token embedding, scaled."),
     (
         "qk_norm_rope_write_kv",
@@ -75,6 +91,24 @@ _COMPOSITES = (
         "composites:make_latent_attention",
         ("norm_rope_write_latent", "per_head_product", "attention.run"),
         "Attention over latent vectors, with the products that make keys and values absorbed.",
+    ),
+    (
+        "qk_norm_plus_one_rope_write_kv",
+        "composites:make_qk_norm_plus_one_rope_write_kv",
+        ("rms_norm_plus_one", "rope", "attention.write"),
+        "The same with norms whose weights are stored less one.",
+    ),
+    (
+        "state_space_mixer",
+        "recurrent.mixers:make_state_space_mixer",
+        ("causal_conv", "state_space_scan", "gated_rms_norm"),
+        "Mamba-2 between its two products.",
+    ),
+    (
+        "gated_delta_net",
+        "recurrent.mixers:make_gated_delta_net",
+        ("causal_conv", "gated_delta_rule", "gated_rms_norm"),
+        "Gated DeltaNet between its products.",
     ),
     ("gate_up_silu", "activations:make_gate_up_silu", ("linear", "silu_and_mul"), "Gate and up product, then SwiGLU."),
     (
@@ -177,7 +211,21 @@ def llmk_moe_kernels() -> Iterable[KernelSpec]:
 def llmk_ops() -> Iterable[KernelSpec]:
     """All ops, plain and composite."""
     plain = [_op(name, where, summary) for name, where, summary in (*_OPS, *_SAMPLING_OPS, *_BATCH_OPS)]
-    return plain + [_op(name, where, summary, parts) for name, where, parts, summary in _COMPOSITES]
+    scans = [spec for scan in _SCANS for spec in _scan(*scan)]
+    return [*plain, *scans, *(_op(name, where, summary, parts) for name, where, parts, summary in _COMPOSITES)]
+
+
+def _scan(name: str, module: str, summary: str) -> tuple[KernelSpec, KernelSpec]:
+    """In chunks, and token by token."""
+    by_token = _op(name, f"{module}:{name}_by_token", f"{summary}, token by token.")
+    chunked = replace(
+        by_token,
+        implementation=f"{_PACKAGE}.{module}:{name}",
+        score=1,
+        deterministic=False,
+        summary=f"{summary}, prompts in chunks.",
+    )
+    return chunked, replace(by_token, id=f"{by_token.id}_by_token")
 
 
 def _op(name: str, where: str, summary: str, parts: tuple[str, ...] = ()) -> KernelSpec:

@@ -53,7 +53,10 @@ def write_checkpoint(
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
     with torch.no_grad():
-        for parameter in model.parameters():
+        for name, parameter in model.named_parameters():
+            if name.endswith(".A_log"):
+                # The default decays of recurrent states let most of them fade within a token.
+                parameter.fill_(-1.5)
             # The default spread makes every logit alike; a wider one makes greedy tokens differ and tell errors apart.
             spread = 0.3 if parameter.ndim == 1 else 2.0 * parameter.shape[-1] ** -0.5
             parameter.add_(torch.randn_like(parameter) * spread)

@@ -1,0 +1,104 @@
+"""Layers that keep a state of fixed size instead of something for each token. They lie between a model's products."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from llmk.api import RecurrentCache
+from llmk.nn.context import StepContext
+from llmk.nn.facts import DeltaNetSizes, StateSpaceSizes
+from llmk.nn.layer import Layer, Parameter
+
+if TYPE_CHECKING:
+    from llmk.nn.build import Build
+
+
+class StateSpaceMixer(Layer):
+    """Convolution, selective scan, gate and norm: one op.
+
+    Args:
+        prefix: the mixer's name in the checkpoint.
+        index: position of this layer's cache in the step's.
+        eps: epsilon of the norm.
+
+    Attributes:
+        cache_spec: what the layer keeps.
+    """
+
+    def __init__(self, build: Build, prefix: str, sizes: StateSpaceSizes, *, index: int, eps: float) -> None:
+        self.cache_spec = RecurrentCache.of(sizes.state(build.plan.dtype))
+        self._op = build.kernel("op", sizes.site)
+        self._index = index
+        self._eps = eps
+        self._limits = sizes.dt_limits
+        channels = sizes.conv_channels
+        self._conv_weight = _conv_weight(build, prefix, channels, sizes.conv_kernel)
+        self._conv_bias = Parameter(build, [f"{prefix}.conv1d.bias"], [channels]) if sizes.conv_bias else None
+        self._a_log, self._d, self._dt_bias = (
+            _per_head(build, f"{prefix}.{name}", sizes.num_heads) for name in ("A_log", "D", "dt_bias")
+        )
+        self._norm = Parameter(build, [f"{prefix}.norm.weight"], [sizes.inner_size], dummy_std=None)
+        parameters = (self._conv_weight, self._conv_bias, self._a_log, self._d, self._dt_bias, self._norm)
+        super().__init__(build, [parameter for parameter in parameters if parameter])
+
+    def finish(self) -> None:
+        self._weights = (
+            self._conv_weight.take().squeeze(1),
+            self._conv_bias.take() if self._conv_bias else None,
+            -self._a_log.take().exp(),
+            self._d.take(),
+            self._dt_bias.take(),
+            self._limits,
+            self._norm.take(),
+        )
+
+    def __call__(self, projected: Tensor, step: StepContext) -> Tensor:
+        """``[tokens, sizes.projected_size]`` (gate, convolved channels, step sizes) to ``[tokens, inner]``."""
+        out: Tensor = self._op(projected, *self._weights, self._eps, step.caches[self._index], step.meta[self._index])
+        return out
+
+
+class GatedDeltaNet(Layer):
+    """Convolution, gated delta rule, norm and gate: one op.
+
+    Args and attributes are those of :class:`StateSpaceMixer`.
+    """
+
+    def __init__(self, build: Build, prefix: str, sizes: DeltaNetSizes, *, index: int, eps: float) -> None:
+        self.cache_spec = RecurrentCache.of(sizes.state(build.plan.dtype))
+        self._op = build.kernel("op", sizes.site)
+        self._index = index
+        self._eps = eps
+        self._conv_weight = _conv_weight(build, prefix, sizes.conv_channels, sizes.conv_kernel)
+        self._a_log, self._dt_bias = (
+            _per_head(build, f"{prefix}.{name}", sizes.num_heads) for name in ("A_log", "dt_bias")
+        )
+        self._norm = Parameter(build, [f"{prefix}.norm.weight"], [sizes.value_dim], dummy_std=None)
+        super().__init__(build, [self._conv_weight, self._a_log, self._dt_bias, self._norm])
+
+    def finish(self) -> None:
+        self._weights = (
+            self._conv_weight.take().squeeze(1),
+            -self._a_log.take().exp(),
+            self._dt_bias.take(),
+            self._norm.take(),
+        )
+
+    def __call__(self, mixed: Tensor, gate: Tensor, a: Tensor, b: Tensor, step: StepContext) -> Tensor:
+        """``mixed`` ``[tokens, sizes.conv_channels]`` (queries, keys, values), ``gate`` ``[tokens, heads, value_dim]``,
+        ``a`` and ``b`` ``[tokens, heads]``, to ``[tokens, heads * value_dim]``."""
+        caches, meta = step.caches[self._index], step.meta[self._index]
+        out: Tensor = self._op(mixed, gate, a, b, *self._weights, self._eps, caches, meta)
+        return out
+
+
+def _conv_weight(build: Build, prefix: str, channels: int, kernel: int) -> Parameter:
+    return Parameter(build, [f"{prefix}.conv1d.weight"], [channels], (1, kernel))
+
+
+def _per_head(build: Build, name: str, heads: int) -> Parameter:
+    """What rules a head's decay: float32 whatever the engine's dtype, as small changes add up over many tokens."""
+    return Parameter(build, [name], [heads], dtype=torch.float32, dummy_std=None)

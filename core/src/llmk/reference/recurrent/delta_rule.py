@@ -1,0 +1,92 @@
+"""The gated delta rule (arXiv:2412.06464), in chunks and token by token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llmk.api.cache import CacheStep
+from llmk.reference.recurrent.chunk import CHUNK, decay_between
+from llmk.reference.recurrent.walk import walk
+
+_EPS = 1e-6
+"""Under the root by which queries and keys are divided."""
+
+
+def gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    cache: Tensor,
+    step: CacheStep,
+    *,
+    by_token: bool = False,
+) -> Tensor:
+    """Each head's memory fades, then takes ``beta`` of the way to recalling ``v`` at ``k``, and is asked at ``q``:
+    ``S = exp(g) * S``, ``S = S + beta * (v - S k) k^T``, ``y = S q``, in float32.
+
+    Queries and keys are first divided by their lengths, and queries by the square root of ``key_dim``.
+
+    Args:
+        q, k: ``[tokens, key_heads, key_dim]``; head ``i`` reads key head ``i // (heads // key_heads)``.
+        v: ``[tokens, heads, value_dim]``.
+        g: ``[tokens, heads]``, logarithms of decays, none positive.
+        beta: ``[tokens, heads]``, between 0 and 1.
+        cache: float32 ``[num_blocks, heads, value_dim, key_dim]``, read and written in place.
+        by_token: advance by one token at a time, see :func:`gated_delta_rule_by_token`.
+
+    Returns:
+        ``[tokens, heads, value_dim]`` in ``v``'s dtype; rows beyond the step's true tokens are zeros.
+    """
+    heads_per_key = v.shape[1] // k.shape[1]
+    q, k = (_unit(x.float()).repeat_interleave(heads_per_key, 1) for x in (q, k))
+    rule = _advance_by_token if by_token else _advance_chunk
+    out = torch.zeros_like(v)
+    walk(rule, (q * k.shape[-1] ** -0.5, k, v, g.float(), beta.float()), out, cache, step, longest=CHUNK)
+    return out
+
+
+def gated_delta_rule_by_token(*arguments: Any) -> Tensor:
+    """:func:`gated_delta_rule` whose results are the same bit for bit however a prompt is cut into steps, and whatever
+    else is in them. A chunk's agree to rounding."""
+    return gated_delta_rule(*arguments, by_token=True)
+
+
+def _unit(x: Tensor) -> Tensor:
+    return x * torch.rsqrt(x.square().sum(-1, keepdim=True) + _EPS)
+
+
+def _advance_by_token(state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """The recurrence as it is written."""
+    decay, beta, v = torch.exp(g)[..., None, None], beta.unsqueeze(3), v.float()
+    q, k = q.unsqueeze(3), k.unsqueeze(3)
+    outputs = []
+    for t in range(v.shape[1]):
+        state = decay[:, t] * state
+        missing = v[:, t] - (state * k[:, t]).sum(-1)
+        state = state + (beta[:, t] * missing).unsqueeze(3) * k[:, t]
+        outputs.append((state * q[:, t]).sum(-1))
+    return torch.stack(outputs, 1), state
+
+
+def _advance_chunk(state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """All tokens at once. What each one writes depends on what those before it wrote, linearly (arXiv:2406.06484): the
+    writes ``w`` solve ``w[t] + beta[t] * sum_{s<t} decay(s, t) (k[t] k[s]) w[s] = beta[t] * (v[t] - decay(t) S k[t])``.
+    """
+    if v.shape[1] == 1:
+        return _advance_by_token(state, q, k, v, g, beta)
+    q, k, v, g, beta = (values.transpose(1, 2) for values in (q, k, v.float(), g, beta.unsqueeze(3)))
+    decay = g.cumsum(2)
+    between, faded = decay_between(decay), torch.exp(decay).unsqueeze(3)
+    wanted = beta * (v - faded * (k @ state.mT))
+    # Its diagonal and what is above are not looked at.
+    system = beta * between * (k @ k.mT)
+    written = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
+    outputs = (between * (q @ k.mT)) @ written + faded * (q @ state.mT)
+    last = decay[:, :, -1:]
+    state = torch.exp(last).unsqueeze(3) * state + written.mT @ (torch.exp(last - decay).unsqueeze(3) * k)
+    return outputs.transpose(1, 2), state

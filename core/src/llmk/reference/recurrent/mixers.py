@@ -1,0 +1,101 @@
+"""Composite ops: what a recurrent layer does between its two products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+
+from llmk.api.cache import CacheStep
+from llmk.reference.pointwise import sigmoid, softplus
+
+
+def make_state_space_mixer(parts: Mapping[str, Callable[..., Tensor]]) -> Callable[..., Tensor]:
+    """Builds ``state_space_mixer`` from ``causal_conv``, ``state_space_scan`` and ``gated_rms_norm``."""
+    conv, scan, norm = parts["causal_conv"], parts["state_space_scan"], parts["gated_rms_norm"]
+
+    def state_space_mixer(
+        projected: Tensor,
+        conv_weight: Tensor,
+        conv_bias: Tensor | None,
+        a: Tensor,
+        d: Tensor,
+        dt_bias: Tensor,
+        dt_limits: tuple[float, float | None],
+        norm_weight: Tensor,
+        eps: float,
+        caches: tuple[Tensor, Tensor],
+        step: CacheStep,
+    ) -> Tensor:
+        """Convolves, scans, gates and norms (Mamba-2, arXiv:2405.21060).
+
+        Args:
+            projected: ``[tokens, inner + channels + heads]`` with ``inner = heads * head_dim`` and ``channels = inner +
+                2 * groups * state_size``: the gate, what is convolved (input, then B, then C), and the step sizes.
+            conv_weight: ``[channels, k]``; ``conv_bias``: ``[channels]`` or ``None``.
+            a, d, dt_bias, dt_limits: as in :func:`~llmk.reference.recurrent.state_space_scan.state_space_scan`.
+            norm_weight: ``[inner]``; each group is normed apart, after it is gated.
+            caches: those of the convolution, ``[num_blocks, k - 1, channels]``, and of the scan, float32 ``[num_blocks,
+                heads, head_dim, state_size]``; read and written in place.
+
+        Returns:
+            ``[tokens, inner]``.
+        """
+        _, heads, head_dim, state_size = caches[1].shape
+        inner, channels = heads * head_dim, conv_weight.shape[0]
+        gate, mixed, dt = projected.split_with_sizes((inner, channels, heads), 1)
+        mixed = conv(mixed, conv_weight, conv_bias, caches[0], step, activation="silu")
+        wide = (channels - inner) // 2
+        x, b, c = mixed.split_with_sizes((inner, wide, wide), 1)
+        x, b, c = x.unflatten(1, (heads, -1)), b.unflatten(1, (-1, state_size)), c.unflatten(1, (-1, state_size))
+        y = scan(x, dt, a, b, c, d, dt_bias, dt_limits, caches[1], step).flatten(1)
+        return norm(y, gate, norm_weight, eps, groups=b.shape[1], norm_before_gate=False)
+
+    return state_space_mixer
+
+
+def make_gated_delta_net(parts: Mapping[str, Callable[..., Tensor]]) -> Callable[..., Tensor]:
+    """Builds ``gated_delta_net`` from ``causal_conv``, ``gated_delta_rule`` and ``gated_rms_norm``."""
+    conv, rule, norm = parts["causal_conv"], parts["gated_delta_rule"], parts["gated_rms_norm"]
+
+    def gated_delta_net(
+        mixed: Tensor,
+        gate: Tensor,
+        a: Tensor,
+        b: Tensor,
+        conv_weight: Tensor,
+        decay: Tensor,
+        dt_bias: Tensor,
+        norm_weight: Tensor,
+        eps: float,
+        caches: tuple[Tensor, Tensor],
+        step: CacheStep,
+    ) -> Tensor:
+        """Convolves, remembers by the gated delta rule, norms and gates (Gated DeltaNet, arXiv:2412.06464).
+
+        Args:
+            mixed: ``[tokens, channels]`` with ``channels = 2 * key_heads * key_dim + heads * value_dim``: the heads of
+                queries, then of keys, then of values.
+            gate: ``[tokens, heads, value_dim]``.
+            a: ``[tokens, heads]``; logarithms of decays are ``decay * softplus(a + dt_bias)``.
+            b: ``[tokens, heads]``; how far a memory is corrected is ``sigmoid(b)``.
+            conv_weight: ``[channels, k]``.
+            decay, dt_bias: ``[heads]``; ``decay`` is negative.
+            norm_weight: ``[value_dim]``; each head is normed before it is gated.
+            caches: those of the convolution, ``[num_blocks, k - 1, channels]``, and of the rule, float32 ``[num_blocks,
+                heads, value_dim, key_dim]``; read and written in place.
+
+        Returns:
+            ``[tokens, heads * value_dim]``.
+        """
+        _, heads, value_dim, key_dim = caches[1].shape
+        mixed = conv(mixed, conv_weight, None, caches[0], step, activation="silu")
+        values = heads * value_dim
+        keys = (mixed.shape[1] - values) // 2
+        q, k, v = mixed.split_with_sizes((keys, keys, values), 1)
+        q, k, v = q.unflatten(1, (-1, key_dim)), k.unflatten(1, (-1, key_dim)), v.unflatten(1, (heads, -1))
+        g = decay * softplus(a.float() + dt_bias)
+        y = rule(q, k, v, g, sigmoid(b.float()), caches[1], step)
+        return norm(y, gate, norm_weight, eps, groups=1, norm_before_gate=True).flatten(1)
+
+    return gated_delta_net

@@ -1,0 +1,88 @@
+"""The selective scan of Mamba-2 (state space duality, arXiv:2405.21060), in chunks and token by token."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llmk.api.cache import CacheStep
+from llmk.reference.pointwise import softplus
+from llmk.reference.recurrent.chunk import CHUNK, decay_between
+from llmk.reference.recurrent.walk import walk
+
+
+def state_space_scan(
+    x: Tensor,
+    dt: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    d: Tensor,
+    dt_bias: Tensor,
+    dt_limits: tuple[float, float | None],
+    cache: Tensor,
+    step: CacheStep,
+    *,
+    by_token: bool = False,
+) -> Tensor:
+    """Scans each head's inputs, ``S = exp(dt * a) * S + dt * x b^T`` and ``y = S c + d * x``, in float32.
+
+    Args:
+        x: ``[tokens, heads, head_dim]``.
+        dt: ``[tokens, heads]``; the step size is ``softplus(dt + dt_bias)``, clamped to ``dt_limits`` (``None``:
+            unbounded).
+        a, d, dt_bias: ``[heads]``; ``a`` is negative.
+        b, c: ``[tokens, groups, state_size]``; head ``i`` reads group ``i // (heads // groups)``.
+        cache: float32 ``[num_blocks, heads, head_dim, state_size]``, read and written in place.
+        by_token: advance by one token at a time, see :func:`state_space_scan_by_token`.
+
+    Returns:
+        ``[tokens, heads, head_dim]`` in ``x``'s dtype; rows beyond the step's true tokens are zeros.
+    """
+    dt = softplus(dt.float() + dt_bias.float()).clamp(*dt_limits)
+    rule = partial(_advance_by_token if by_token else _advance_chunk, a.float(), d.float())
+    out = torch.zeros_like(x)
+    walk(rule, (x, dt, b, c), out, cache, step, longest=CHUNK)
+    return out
+
+
+def state_space_scan_by_token(*arguments: Any) -> Tensor:
+    """:func:`state_space_scan` whose results are the same bit for bit however a prompt is cut into steps, and whatever
+    else is in them. A chunk's agree to rounding."""
+    return state_space_scan(*arguments, by_token=True)
+
+
+def _advance_by_token(
+    a: Tensor, d: Tensor, state: Tensor, x: Tensor, dt: Tensor, b: Tensor, c: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The recurrence as it is written."""
+    x, heads_per_group = x.float(), x.shape[2] // b.shape[2]
+    b, c = (values.float().repeat_interleave(heads_per_group, 2).unsqueeze(3) for values in (b, c))
+    decay = torch.exp(dt * a)[..., None, None]
+    fed = (dt.unsqueeze(3) * x).unsqueeze(4)
+    outputs = []
+    for t in range(x.shape[1]):
+        state = decay[:, t] * state + fed[:, t] * b[:, t]
+        outputs.append((state * c[:, t]).sum(-1))
+    return torch.stack(outputs, 1) + d.unsqueeze(1) * x, state
+
+
+def _advance_chunk(
+    a: Tensor, d: Tensor, state: Tensor, x: Tensor, dt: Tensor, b: Tensor, c: Tensor
+) -> tuple[Tensor, Tensor]:
+    """All tokens at once: what each hears of the state before the chunk, and of the tokens up to its own."""
+    if x.shape[1] == 1:
+        return _advance_by_token(a, d, state, x, dt, b, c)
+    x, dt, b, c = (values.float().transpose(1, 2) for values in (x, dt, b, c))
+    heads_per_group = x.shape[1] // b.shape[1]
+    heard = (c @ b.mT).repeat_interleave(heads_per_group, 1)
+    b, c = (values.repeat_interleave(heads_per_group, 1) for values in (b, c))
+    decay = (dt * a.unsqueeze(1)).cumsum(2)
+    fed = dt.unsqueeze(3) * x
+    outputs = (heard * decay_between(decay)) @ fed + torch.exp(decay).unsqueeze(3) * (c @ state.mT)
+    last = decay[:, :, -1:]
+    state = torch.exp(last).unsqueeze(3) * state + (torch.exp(last - decay).unsqueeze(3) * fed).mT @ b
+    return (outputs + d[:, None, None] * x).transpose(1, 2), state

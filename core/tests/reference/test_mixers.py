@@ -1,0 +1,112 @@
+"""What recurrent layers do between their products, and the norm at its end, against ``transformers``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from states import CUTS, Cached, error, run_steps
+from torch import Tensor
+from transformers import Mamba2Config, Qwen3NextConfig
+from transformers.models.mamba2.modeling_mamba2 import Mamba2Mixer, MambaRMSNormGated
+from transformers.models.qwen3_next.modeling_qwen3_next import Qwen3NextGatedDeltaNet, Qwen3NextRMSNormGated
+
+from llmk.reference.recurrent.causal_conv import causal_conv
+from llmk.reference.recurrent.delta_rule import gated_delta_rule, gated_delta_rule_by_token
+from llmk.reference.recurrent.gated_norm import gated_rms_norm
+from llmk.reference.recurrent.mixers import make_gated_delta_net, make_state_space_mixer
+from llmk.reference.recurrent.state_space_scan import state_space_scan, state_space_scan_by_token
+
+COMMON = {"causal_conv": causal_conv, "gated_rms_norm": gated_rms_norm}
+EPS = 1e-5
+
+
+def randomised(module: torch.nn.Module) -> torch.nn.Module:
+    """Every parameter random, with decays over which states last."""
+    for name, parameter in module.named_parameters():
+        parameter.data.normal_(-1.0 if name == "A_log" else 0.0, 1.0)
+    return module.requires_grad_(False)
+
+
+def test_state_space_mixer_equals_transformers() -> None:
+    torch.manual_seed(0)
+    config = Mamba2Config(
+        hidden_size=24, num_heads=6, head_dim=8, n_groups=2, state_size=10, num_hidden_layers=1, layer_norm_epsilon=EPS
+    )
+    theirs = randomised(Mamba2Mixer(config, 0))
+    mixer = make_state_space_mixer({**COMMON, "state_space_scan": state_space_scan})
+    cached = Cached(64, (3, 88), (6, 8, 10))
+    x = torch.randn(150, 24)
+    out = mixer(theirs.in_proj(x), *mamba2_weights(theirs), EPS, cached.caches, cached.step([("a", 150)]))
+    assert error(theirs.out_proj(out), theirs(x[None])[0].double()) < 2e-6
+
+
+def test_gated_delta_net_equals_transformers() -> None:
+    torch.manual_seed(0)
+    sizes = {"linear_num_key_heads": 2, "linear_key_head_dim": 12, "linear_value_head_dim": 8}
+    config = Qwen3NextConfig(hidden_size=24, linear_num_value_heads=6, rms_norm_eps=EPS, **sizes)
+    theirs = randomised(Qwen3NextGatedDeltaNet(config, 0))
+    net = make_gated_delta_net({**COMMON, "gated_delta_rule": gated_delta_rule})
+    cached = Cached(64, (3, 96), (6, 8, 12))
+    x = torch.randn(1, 150, 24)
+    q, k, v, gate, b, a = theirs.fix_query_key_value_ordering(theirs.in_proj_qkvz(x), theirs.in_proj_ba(x))
+    mixed = torch.cat([part.flatten(2) for part in (q, k, v)], 2)
+    inputs = [part[0] for part in (mixed, gate, a, b)]
+    out = net(*inputs, *delta_weights(theirs), EPS, cached.caches, cached.step([("a", 150)]))
+    assert error(theirs.out_proj(out), theirs(x)[0].double()) < 2e-6
+
+
+@pytest.mark.parametrize("kind", ["mamba2", "delta"])
+def test_bits_depend_on_neither_cuts_nor_neighbours(kind: str) -> None:
+    """With the scan that goes token by token, the whole layer between its products is so."""
+    torch.manual_seed(0)
+    weights: tuple[Any, ...]
+    if kind == "mamba2":
+        op = make_state_space_mixer({**COMMON, "state_space_scan": state_space_scan_by_token})
+        weights = (torch.randn(88, 4), None, -torch.rand(6), *torch.randn(2, 6), (0.0, 1.0), torch.randn(48))
+        shapes, states = [(142,)], [(3, 88), (6, 8, 10)]
+    else:
+        op = make_gated_delta_net({**COMMON, "gated_delta_rule": gated_delta_rule_by_token})
+        weights = (torch.randn(96, 4), -torch.rand(6), torch.randn(6), torch.randn(8))
+        shapes, states = [(96,), (6, 8), (6,), (6,)], [(3, 96), (6, 8, 12)]
+    inputs = {name: [torch.randn(150, *shape) for shape in shapes] for name in "abc"}
+
+    def run(*arguments: Any) -> Tensor:
+        *rows, conv, heads, step = arguments
+        return op(*rows, *weights, EPS, (conv, heads), step)
+
+    whole = run_steps(run, [[(name, 150)] for name in inputs], Cached(64, *states), inputs)
+    for block_size, steps in zip((1, 7, 64, 1000), CUTS, strict=True):
+        found = run_steps(run, steps, Cached(block_size, *states), inputs)
+        assert all(torch.equal(out, whole[request][: out.shape[0]]) for request, out in found.items())
+
+
+def mamba2_weights(module: Mamba2Mixer) -> tuple[Any, ...]:
+    conv = module.conv1d
+    heads = (-module.A_log.exp(), module.D, module.dt_bias)
+    return conv.weight.squeeze(1), conv.bias, *heads, module.time_step_limit, module.norm.weight
+
+
+def delta_weights(module: Qwen3NextGatedDeltaNet) -> tuple[Tensor, ...]:
+    return module.conv1d.weight.squeeze(1), -module.A_log.exp(), module.dt_bias, module.norm.weight
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (lambda: MambaRMSNormGated(48, 16, EPS), {"groups": 3}),
+        (lambda: MambaRMSNormGated(48, 48, EPS), {}),
+        (lambda: Qwen3NextRMSNormGated(48, EPS), {"norm_before_gate": True}),
+    ],
+)
+def test_gated_rms_norm(make: Callable[[], torch.nn.Module], options: dict[str, Any], dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    theirs = randomised(make()).to(dtype)
+    x, gate = torch.randn(2, 5, 3, 48).to(dtype)
+    out = gated_rms_norm(x, gate, theirs.weight, EPS, **options)
+    assert out.dtype == dtype
+    assert error(out, theirs(x, gate).double()) < (1e-6 if dtype == torch.float32 else 4e-3)
+    assert all(torch.equal(gated_rms_norm(x[i], gate[i], theirs.weight, EPS, **options), out[i]) for i in range(5))

@@ -1,0 +1,162 @@
+"""Qwen3-Next: gated delta rule in most layers, gated attention in the others, experts of which one serves every token
+(arXiv:2412.06464, arXiv:2505.06708)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from llmk.api import CacheSpec, Checkpoint
+from llmk.nn import AddRMSNorm, Build, GatedAttention, GatedDeltaNet, GatedMLP, Linear, MoE, StepContext
+from llmk.nn.attention import cache_spec
+from llmk_models.decoder import Decoder, FeedForward
+from llmk_models.qwen3_next_facts import SHARED, Qwen3NextShape, shape_of
+
+
+def make_norm(build: Build, name: str, shape: Qwen3NextShape) -> AddRMSNorm:
+    """A norm whose weight is stored less one."""
+    decoder, sites = shape.moe.decoder, {"site": "add_rms_norm_plus_one", "first_site": "rms_norm_plus_one"}
+    return AddRMSNorm(build, name, decoder.hidden_size, decoder.norm_eps, **sites)
+
+
+class GatedSelfAttention:
+    """Gated attention between its two products. ``keeps`` is its cache's site and spec."""
+
+    def __init__(self, build: Build, shape: Qwen3NextShape, index: int, cos_sin: Tensor) -> None:
+        prefix, decoder = f"model.layers.{index}.self_attn", shape.moe.decoder
+        self.qkv = Linear(
+            build,
+            f"{prefix}.qkv_proj",
+            decoder.hidden_size,
+            shape.qkv_sizes,
+            site="qkv",
+            parts=("q_proj", "k_proj", "v_proj"),
+            bias=decoder.qkv_bias,
+        )
+        self.attention = GatedAttention(
+            build,
+            prefix,
+            index=index,
+            num_heads=decoder.num_heads,
+            num_kv_heads=decoder.num_kv_heads,
+            head_dim=decoder.head_dim,
+            cos_sin=cos_sin,
+            qk_norm_eps=decoder.norm_eps,
+        )
+        self.out = Linear(
+            build, f"{prefix}.o_proj", decoder.qkv_sizes[0], (decoder.hidden_size,), site="out", bias=decoder.out_bias
+        )
+        site = self.attention.site
+        self.keeps: tuple[str, CacheSpec] = (site, cache_spec(build, site))
+
+    def __call__(self, x: Tensor, step: StepContext) -> Tensor:
+        """``[tokens, hidden]`` to the same."""
+        return self.out(self.attention(self.qkv(x), step))
+
+
+class DeltaAttention:
+    """The gated delta rule between its products, which give key head by key head what the rule takes kind by kind.
+    ``keeps`` is its cache's site and spec."""
+
+    def __init__(self, build: Build, shape: Qwen3NextShape, index: int) -> None:
+        prefix, decoder, sizes = f"model.layers.{index}.linear_attn", shape.moe.decoder, shape.delta_net
+        hidden, values = decoder.hidden_size, sizes.num_heads * sizes.value_dim
+        mixed, scalars = shape.in_sizes
+        self.into = Linear(build, f"{prefix}.in_proj_qkvz", hidden, (mixed,), site="delta_in")
+        self.scalars = Linear(build, f"{prefix}.in_proj_ba", hidden, (scalars,), site="delta_scalars")
+        self.net = GatedDeltaNet(build, prefix, sizes, index=index, eps=decoder.norm_eps)
+        self.out = Linear(build, f"{prefix}.out_proj", values, (hidden,), site="delta_out")
+        self.keeps: tuple[str, CacheSpec] = (sizes.site, self.net.cache_spec)
+        self._heads = (sizes.num_heads, sizes.value_dim)
+        self._key_heads = sizes.num_key_heads
+        shared_by = sizes.num_heads // sizes.num_key_heads
+        self._kinds = (*[sizes.key_dim] * 2, *[shared_by * sizes.value_dim] * 2)
+
+    def __call__(self, x: Tensor, step: StepContext) -> Tensor:
+        """``[tokens, hidden]`` to the same."""
+        q, k, v, gate = self.into(x).unflatten(1, (self._key_heads, -1)).split_with_sizes(self._kinds, 2)
+        b, a = self.scalars(x).unflatten(1, (self._key_heads, 2, -1)).unbind(2)
+        mixed = torch.cat((q.flatten(1), k.flatten(1), v.flatten(1)), 1)
+        gate = gate.reshape(-1, *self._heads)
+        return self.out(self.net(mixed, gate, a.flatten(1), b.flatten(1), step))
+
+
+class SharedExpert:
+    """The expert that serves every token, scaled by a gate of one number per token."""
+
+    def __init__(self, build: Build, shape: Qwen3NextShape, prefix: str) -> None:
+        hidden = shape.moe.decoder.hidden_size
+        self.mlp = GatedMLP(
+            build,
+            f"{prefix}.shared_expert",
+            hidden,
+            shape.shared_size,
+            site=f"{SHARED}gate_up_silu",
+            gate_up_site=f"{SHARED}gate_up",
+            down_site=f"{SHARED}down",
+        )
+        self.gate = Linear(build, f"{prefix}.shared_expert_gate", hidden, (1,), site=f"{SHARED}gate")
+        self._scale = build.kernel("op", f"{SHARED}sigmoid_gate")
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """``[tokens, hidden]`` to the same."""
+        out: Tensor = self._scale(self.mlp(x), self.gate(x))
+        return out
+
+
+class Qwen3NextLayer:
+    """Norm, attention or delta rule, norm, feed-forward."""
+
+    def __init__(
+        self, build: Build, shape: Qwen3NextShape, index: int, cos_sin: Tensor, make_mlp: Callable[[int], FeedForward]
+    ) -> None:
+        prefix = f"model.layers.{index}"
+        self.input_norm = make_norm(build, f"{prefix}.input_layernorm", shape)
+        self.mixer: GatedSelfAttention | DeltaAttention = (
+            GatedSelfAttention(build, shape, index, cos_sin)
+            if shape.attends[index]
+            else DeltaAttention(build, shape, index)
+        )
+        self.mlp_norm = make_norm(build, f"{prefix}.post_attention_layernorm", shape)
+        self.mlp = make_mlp(index)
+
+    def __call__(self, x: Tensor, residual: Tensor | None, step: StepContext) -> tuple[Tensor, Tensor]:
+        """As :class:`~llmk_models.decoder.Block`."""
+        x, residual = self.input_norm(x, residual)
+        x = self.mixer(x, step)
+        x, residual = self.mlp_norm(x, residual)
+        return self.mlp(x), residual
+
+
+class Qwen3NextModel(Decoder):
+    """Follows ``llmk.nn.Model``. The heads that predict several tokens at once (``mtp``) are not used."""
+
+    ignored_weights = (*Decoder.ignored_weights, r"mtp\..*")
+
+    def __init__(self, build: Build, checkpoint: Checkpoint) -> None:
+        self._whole = shape_of(checkpoint)
+        self._specs: list[tuple[int, str, CacheSpec]] = []
+        super().__init__(build, self._whole.moe.decoder)
+
+    def make_layer(self, index: int, cos_sin: Tensor) -> Qwen3NextLayer:
+        """Layers differ in what they keep."""
+        layer = Qwen3NextLayer(self.build, self._whole, index, cos_sin, self.make_mlp)
+        self._specs.append((index, *layer.mixer.keeps))
+        return layer
+
+    def make_mlp(self, index: int) -> FeedForward:
+        """Experts with a shared one, or the dense block in layers that are to have it."""
+        if not self._whole.moe.sparse[index]:
+            return super().make_mlp(index)
+        prefix = f"model.layers.{index}.mlp"
+        shared = SharedExpert(self.build, self._whole, prefix)
+        return MoE(self.build, prefix, self._whole.moe.experts, shared=shared)
+
+    def make_norm(self) -> AddRMSNorm:
+        """Its weight is stored less one, too."""
+        return make_norm(self.build, "model.norm", self._whole)
+
+    def cache_specs(self) -> list[tuple[int, str, CacheSpec]]:
+        return self._specs

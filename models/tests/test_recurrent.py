@@ -1,0 +1,121 @@
+"""Families with recurrent state against transformers, however a text is cut into steps and wherever snapshots lie."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from llmk.api import RecurrentCache
+from llmk.config import load
+from llmk.kernel.boot import boot
+from llmk.kernel.report import render_table
+from llmk.testing.model import ModelHarness
+
+from .conftest import relative_error, transformers_logits
+from .test_native import FP32_TOLERANCE, VARIANTS
+
+PROMPT = [random.Random(7).randrange(3, 380) for _ in range(150)]
+
+
+@pytest.fixture(params=["mamba2", "qwen3-next"])
+def checkpoint(request: pytest.FixtureRequest, make_checkpoint: Callable[..., Path]) -> Path:
+    model_type, overrides = VARIANTS[request.param]
+    return make_checkpoint(model_type, **overrides)
+
+
+def harness_of(checkpoint: Path, state_block_size: int = 64, **settings: Any) -> ModelHarness:
+    return ModelHarness.of(checkpoint, settings, state_block_size=state_block_size, num_blocks=1000)
+
+
+def run(harness: ModelHarness, sizes: list[int], name: str = "it", beside: bool = False) -> Tensor:
+    """Logits of the prompt, ``sizes`` tokens at a time, ``beside`` others' that decode, begin and end."""
+    found = []
+    for i, chunk in enumerate(torch.tensor(PROMPT[: sum(sizes)]).split(sizes)):
+        others: list[tuple[Any, list[int]]] = [(f"{name} 1", [7 + i]), (f"{name} new {i}", [3, 4, 5])] if beside else []
+        found.append(harness.step([*others[:1], (name, chunk.tolist()), *others[1:]])[len(others[:1])])
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("block_size", [1, 5, 64, 1000])
+def test_equals_transformers_however_it_is_cut(checkpoint: Path, block_size: int) -> None:
+    expected = transformers_logits(checkpoint, PROMPT, torch.float32)
+    harness = harness_of(checkpoint, block_size)
+    assert relative_error(run(harness, [150]), expected) < FP32_TOLERANCE
+    assert relative_error(run(harness, [1, 63, 1, 1, 84], "cut", beside=True), expected) < FP32_TOLERANCE
+    assert relative_error(run(harness, [1] * 150, "decoded"), expected) < FP32_TOLERANCE
+
+
+def test_requests_that_decode_together_don_t_mix(checkpoint: Path) -> None:
+    harness = harness_of(checkpoint, 16)
+    prompts = {name: [random.Random(name).randrange(3, 380) for _ in range(40)] for name in range(5)}
+    begun = harness.step([(name, prompts[name][: 8 * name + 1]) for name in prompts])
+    found = {name: [logits] for name, logits in zip(prompts, begun, strict=True)}
+    for i in range(7):
+        work = [(name, [prompts[name][8 * name + 1 + i]]) for name in prompts]
+        for name, logits in zip(prompts, harness.step(work), strict=True):
+            found[name].append(logits)
+    for name, token_ids in prompts.items():
+        expected = transformers_logits(checkpoint, token_ids[: 8 * name + 8], torch.float32)
+        assert relative_error(torch.cat(found[name]), expected) < FP32_TOLERANCE
+
+
+def test_determinism_takes_the_kernels_that_go_token_by_token(checkpoint: Path) -> None:
+    ids = {
+        settings: {choice.id for choice in harness_of(checkpoint, **dict(settings)).boot.plan.all_choices()}
+        for settings in ((), (("engine.deterministic", True),))
+    }
+    chosen, asked = ids.values()
+    scan = {"mamba2": "state_space_scan", "qwen3_next": "gated_delta_rule"}[checkpoint.name]
+    assert f"reference.{scan}" in chosen - asked
+    assert f"reference.{scan}_by_token" in asked - chosen
+    expected = transformers_logits(checkpoint, PROMPT, torch.float32)
+    harness = harness_of(checkpoint, **{"engine.deterministic": True})
+    assert relative_error(run(harness, [70, 1, 79], beside=True), expected) < FP32_TOLERANCE
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_layers_keep_what_the_facts_say(checkpoint: Path, dtype: str) -> None:
+    """But for the dtype of what the engine's dtype decides: facts are told before that is chosen."""
+    harness = harness_of(checkpoint, **{"model.dtype": dtype})
+    (facts,) = harness.boot.facts.recurrent
+    specs = [spec for _, site, spec in harness.model.cache_specs() if site == facts.site]
+    assert len(specs) == facts.num_layers
+    spec = specs[0]
+    assert isinstance(spec, RecurrentCache)
+    assert [tensor.shape for tensor in spec.tensors] == [tensor.shape for tensor in facts.tensors]
+    assert [tensor.dtype for tensor in spec.tensors] == [dtype, "float32"]
+    assert [tensor.dtype for tensor in facts.tensors] == ["float32", "float32"]
+
+
+def test_a_model_without_attention_can_be_explained(make_checkpoint: Callable[..., Path]) -> None:
+    model_type, overrides = VARIANTS["mamba2"]
+    path = str(make_checkpoint(model_type, **overrides))
+    booted = boot(load({"model.path": path}, environ={}), verify=False)
+    table = render_table(booted.plan)
+    assert "Mamba2ForCausalLM by models.mamba2" in table
+    assert "reference.state_space_scan " in table
+    assert not [choice for choice in booted.plan.choices if choice.kind == "attention"]
+
+
+@pytest.mark.parametrize(
+    ("variant", "old", "new"),
+    [("mamba2", "backbone.embeddings.weight", "backbone.embedding.weight"), ("qwen3-next", "", "mtp.norm.weight")],
+)
+def test_names_that_checkpoints_may_have(
+    variant: str, old: str, new: str, make_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    """An older name of the table, and heads that predict several tokens at once, which are left out."""
+    model_type, overrides = VARIANTS[variant]
+    source = make_checkpoint(model_type, **overrides)
+    (tmp_path / "config.json").write_text((source / "config.json").read_text())
+    tensors = load_file(source / "model.safetensors")
+    tensors[new] = tensors.pop(old, torch.zeros(64))
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert torch.equal(*(run(harness_of(folder), [20]) for folder in (source, tmp_path)))
