@@ -161,7 +161,7 @@ def tight(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
             LLM(str(folder), **{**OFF, **settings, "cache.num_blocks": num_blocks}).close()
         except NotEnoughMemory:
             continue
-        return {**settings, "cache.num_blocks": num_blocks + max(2, num_blocks // 4)}
+        return {**settings, "cache.num_blocks": num_blocks + max(8, num_blocks // 4)}
     raise RuntimeError("no cache is large enough")
 
 
