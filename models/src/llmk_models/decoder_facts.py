@@ -107,9 +107,14 @@ class DecoderShape:
         return context_length(self.max_position, self.rope)
 
     @property
-    def qkv_sizes(self) -> tuple[int, int, int]:
+    def qkv_heads(self) -> tuple[int, int, int]:
+        """Heads of the query, key and value projections."""
+        return self.num_heads, self.num_kv_heads, self.num_kv_heads
+
+    @property
+    def qkv_sizes(self) -> tuple[int, ...]:
         """Rows of the query, key and value projections."""
-        return self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        return tuple(heads * self.head_dim for heads in self.qkv_heads)
 
     @property
     def table_parameters(self) -> int:
@@ -183,8 +188,23 @@ def decoder_facts(
         num_parameters=num_parameters,
         attention=attention,
         linear=(
-            LinearFacts(site="qkv", in_features=hidden, out_features=qkv_size, bias=shape.qkv_bias, count=count),
-            LinearFacts(site="out", in_features=q_size, out_features=hidden, bias=shape.out_bias, count=count),
+            LinearFacts(
+                site="qkv",
+                in_features=hidden,
+                out_features=qkv_size,
+                bias=shape.qkv_bias,
+                count=count,
+                parallel="column",
+                units=tuple((heads, shape.head_dim) for heads in shape.qkv_heads),
+            ),
+            LinearFacts(
+                site="out",
+                in_features=q_size,
+                out_features=hidden,
+                bias=shape.out_bias,
+                count=count,
+                parallel="row",
+            ),
             *linear,
             head_linear(hidden, shape.vocab_size),
         ),
@@ -194,6 +214,7 @@ def decoder_facts(
             *(attention_op(facts, qk_norm=shape.qk_norm, rotary_dim=shape.rotary_dim) for facts in attention),
             *ops,
         ),
+        parallel=("tensor", "pipeline"),
     )
 
 

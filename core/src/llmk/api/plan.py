@@ -74,6 +74,7 @@ class Plan:
 
     ``choices`` are keyed by kind and site. ``wheels`` maps every distribution that takes part to its version; a worker
     checks that it runs the same. ``warnings`` are what a user must be told: candidates skipped, defaults overridden.
+    ``tensor`` times ``pipeline`` processes hold the model between them; the choices are for the share of one.
     """
 
     platform: PlatformFacts
@@ -89,6 +90,8 @@ class Plan:
     quantization: str = ""
     """Id of the quantization method that claims the checkpoint, if it is quantized."""
     quantization_implementation: str = ""
+    tensor: int = 1
+    pipeline: int = 1
 
     def choice(self, kind: str, site: str) -> Choice:
         """The choice for a site. Raises ``KeyError`` where the model's facts named no such site."""

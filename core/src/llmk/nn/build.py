@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -89,6 +90,7 @@ class Build:
 
     Attributes:
         layers: every layer built so far that owns parameters.
+        here: whether what is built now is for this process's stage.
     """
 
     def __init__(
@@ -105,6 +107,7 @@ class Build:
         self.device = device
         self.parallel = parallel or Parallel()
         self.layers: list[Layer] = []
+        self.here = True
         self._load_object = load_object
         self._kernels: dict[tuple[str, ...], Callable[..., Any]] = {}
         self._weighted: dict[tuple[str, str, bool], WeightKernel] = {}
@@ -157,6 +160,14 @@ class Build:
             pieces = [(p.start, p.stop, self._load(p)(choice.query, self.device)) for p in choice.pieces]
             self._attention[site] = self._one_of(pieces, AttentionSwitch)
         return self._attention[site]
+
+    @contextmanager
+    def stage(self, here: bool) -> Iterator[None]:
+        """What is built within belongs to this process's stage, or else to another one: then it never runs, and stands
+        for the names of its parameters alone, which the loader must know to tell what is missing or unknown."""
+        self.here = here
+        yield
+        self.here = True
 
     def select(self, num_tokens: int) -> None:
         """Before a step is prepared: makes the kernels for ``num_tokens`` current. Free while the band stays."""

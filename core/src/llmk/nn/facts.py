@@ -27,7 +27,13 @@ def attention_op(facts: AttentionFacts, *, qk_norm: bool, rotary_dim: int) -> Op
         "rotary_dim": rotary_dim,
         "qk_norm": qk_norm,
     }
-    return OpFacts(site=write_site(facts.site), op="qk_norm_rope_write_kv", facts=sizes, attention=facts.site)
+    return OpFacts(
+        site=write_site(facts.site),
+        op="qk_norm_rope_write_kv",
+        facts=sizes,
+        attention=facts.site,
+        divided=("num_heads", "num_kv_heads"),
+    )
 
 
 def sandwich_norm_ops(size: int) -> tuple[OpFacts, OpFacts]:
@@ -48,33 +54,47 @@ def norm_ops(size: int) -> tuple[OpFacts, OpFacts]:
 
 def embedding_op(vocab_size: int, hidden_size: int) -> OpFacts:
     """The op of :class:`~llmk.nn.Embedding`."""
-    return OpFacts(site="embedding", op="embedding", facts={"vocab_size": vocab_size, "hidden_size": hidden_size})
+    facts = {"vocab_size": vocab_size, "hidden_size": hidden_size}
+    return OpFacts(site="embedding", op="embedding", facts=facts, divided=("vocab_size",))
 
 
 def scaled_embedding_op(vocab_size: int, hidden_size: int) -> OpFacts:
     """The op of an :class:`~llmk.nn.Embedding` with a scale."""
     facts = {"vocab_size": vocab_size, "hidden_size": hidden_size}
-    return OpFacts(site="scaled_embedding", op="scaled_embedding", facts=facts)
+    return OpFacts(site="scaled_embedding", op="scaled_embedding", facts=facts, divided=("vocab_size",))
 
 
 def softcap_op(vocab_size: int) -> OpFacts:
     """The op of an :class:`~llmk.nn.LMHead` with a soft cap."""
-    return OpFacts(site="softcap", op="softcap", facts={"size": vocab_size})
+    return OpFacts(site="softcap", op="softcap", facts={"size": vocab_size}, divided=("size",))
 
 
 def mlp_op(intermediate_size: int, activation: str = "silu") -> OpFacts:
     """The op of :class:`~llmk.nn.GatedMLP`."""
     facts, name = {"intermediate_size": intermediate_size}, f"gate_up_{activation}"
-    return OpFacts(site=name, op=name, facts=facts, linear="gate_up")
+    return OpFacts(site=name, op=name, facts=facts, linear="gate_up", divided=("intermediate_size",))
 
 
 def mlp_linears(hidden_size: int, intermediate_size: int, *, bias: bool, count: int) -> tuple[LinearFacts, LinearFacts]:
     """The linear sites of :class:`~llmk.nn.GatedMLP`."""
     return (
         LinearFacts(
-            site="gate_up", in_features=hidden_size, out_features=2 * intermediate_size, bias=bias, count=count
+            site="gate_up",
+            in_features=hidden_size,
+            out_features=2 * intermediate_size,
+            bias=bias,
+            count=count,
+            parallel="column",
+            units=((intermediate_size, 1), (intermediate_size, 1)),
         ),
-        LinearFacts(site="down", in_features=intermediate_size, out_features=hidden_size, bias=bias, count=count),
+        LinearFacts(
+            site="down",
+            in_features=intermediate_size,
+            out_features=hidden_size,
+            bias=bias,
+            count=count,
+            parallel="row",
+        ),
     )
 
 
@@ -91,4 +111,11 @@ def router_linear(facts: MoEFacts) -> LinearFacts:
 
 def head_linear(hidden_size: int, vocab_size: int, *, bias: bool = False) -> LinearFacts:
     """The linear site of :class:`~llmk.nn.LMHead`."""
-    return LinearFacts(site="lm_head", in_features=hidden_size, out_features=vocab_size, bias=bias, quantizable=False)
+    return LinearFacts(
+        site="lm_head",
+        in_features=hidden_size,
+        out_features=vocab_size,
+        bias=bias,
+        quantizable=False,
+        parallel="vocab",
+    )
