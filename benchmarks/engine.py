@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from llmk.api import PolicyContext
-from llmk.engine.core import EngineCore
+from llmk.engine.core import EngineCore, Executor
 from llmk.engine.policy import BuiltIn, GuardedPolicy
 from llmk.engine.request import EngineRequest, SamplingParams
 from llmk.engine.scheduler import Scheduler
@@ -49,7 +49,7 @@ class Done:
         return self.outcome
 
 
-class NullRunner:
+class NullRunner(Executor):
     """Samples the token 7 wherever one is asked for."""
 
     def submit(self, plan: StepPlan) -> Done:

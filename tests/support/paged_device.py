@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from llmk.api import SchedulingPolicy
-from llmk.engine.core import EngineCore
+from llmk.engine.core import EngineCore, Executor
 from llmk.engine.deadlines import Deadlines
 from llmk.engine.policy import GuardedPolicy
 from llmk.engine.request import TokenLogprobs
@@ -59,7 +59,7 @@ class DonePending:
 
 
 @dataclass
-class PagedDevice:
+class PagedDevice(Executor):
     """Runs steps on a paged store of token ids, one per cache group. ``before_step`` may raise or wait."""
 
     num_blocks: int

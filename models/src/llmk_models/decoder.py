@@ -113,7 +113,6 @@ class Decoder:
     def __init__(self, build: Build, shape: DecoderShape) -> None:
         self.build = build
         self.shape = shape
-        self._mine = build.parallel.layers(shape.num_layers)
         cos_sin = cos_sin_cache(
             shape.rope,
             shape.head_dim,
@@ -123,12 +122,7 @@ class Decoder:
         ).to(build.device)
         with build.stage(build.parallel.is_first):
             self.embed = self.make_embedding(("lm_head.weight",) if shape.tied else ())
-        self.layers: list[Block] = []
-        for index in range(shape.num_layers):
-            with build.stage(index in self._mine):
-                layer = self.make_layer(index, cos_sin)
-            if index in self._mine:
-                self.layers.append(layer)
+        self.layers = build.stage_of(shape.num_layers, lambda index: self.make_layer(index, cos_sin))
         with build.stage(build.parallel.is_last):
             self.norm = self.make_norm()
             self.head = self.make_head(self.embed if shape.tied else None)
@@ -163,11 +157,11 @@ class Decoder:
             x = self.embed(token_ids)
         else:
             hidden = (token_ids.shape[0], self.shape.hidden_size)
-            x, residual = parallel.receive(2, hidden, self.build.dtype, self.build.device)
+            x, residual = parallel.take_over(2, hidden, self.build.dtype, self.build.device)
         for layer in self.layers:
             x, residual = layer(x, residual, step)
         if not parallel.is_last and residual is not None:
-            parallel.send(x, residual)
+            parallel.hand_on(x, residual)
             return x
         return self.norm(x, residual)[0]
 
@@ -175,5 +169,5 @@ class Decoder:
         return self.head(hidden)
 
     def cache_specs(self) -> list[tuple[int, str, CacheSpec]]:
-        sites = [(layer, self.shape.site(layer)) for layer in self._mine]
+        sites = [(layer, self.shape.site(layer)) for layer in self.build.parallel.layers(self.shape.num_layers)]
         return [(layer, site, cache_spec(self.build, site)) for layer, site in sites]

@@ -93,6 +93,16 @@ class Plan:
     tensor: int = 1
     pipeline: int = 1
 
+    @property
+    def num_ranks(self) -> int:
+        """How many processes hold the model between them."""
+        return self.tensor * self.pipeline
+
+    def ranks_beside(self, rank: int) -> range:
+        """The ranks on the same device as ``rank``, which is one of them: they are dealt out to the devices in turn."""
+        devices = min(self.platform.num_devices or self.num_ranks, self.num_ranks)
+        return range(rank % devices, self.num_ranks, devices)
+
     def choice(self, kind: str, site: str) -> Choice:
         """The choice for a site. Raises ``KeyError`` where the model's facts named no such site."""
         for choice in self.choices:

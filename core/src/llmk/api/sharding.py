@@ -55,7 +55,8 @@ def parallel_problems(facts: ModelFacts, platform: PlatformFacts, tensor: int, p
     devices = platform.num_devices
     if devices and tensor * pipeline > devices and not platform.shared_device:
         message = f"{tensor} x {pipeline} processes need a device each, and {platform.label} has {devices}"
-        problems.append(Problem("parallel.tensor", message, "lower parallel.tensor or parallel.pipeline"))
+        path = "parallel.tensor" if tensor > 1 else "parallel.pipeline"
+        problems.append(Problem(path, message, "lower parallel.tensor or parallel.pipeline"))
     return problems
 
 

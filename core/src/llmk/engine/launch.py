@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from llmk.api import LogitsProcessorSpec, Plan, Platform, PluginError, PolicyContext
 from llmk.engine.batch import Batch
 from llmk.engine.client import EngineInfo
-from llmk.engine.core import EngineCore
+from llmk.engine.core import EngineCore, Executor
 from llmk.engine.deadlines import Deadlines
 from llmk.engine.memory import CachePlan, check_weights, gib, plan_cache
 from llmk.engine.policy import GuardedPolicy
 from llmk.engine.processors import Processors
 from llmk.engine.runner import CachedLayer, Runner
 from llmk.engine.scheduler import Scheduler
+from llmk.engine.stage import StageRunner
 from llmk.engine.weights import load_weights
+from llmk.engine.workers import Workers
 from llmk.kernel.loader import load_object
 from llmk.nn.build import Build
+from llmk.nn.parallel import Parallel
 
 if TYPE_CHECKING:
     from llmk.kernel.boot import Boot
@@ -31,35 +36,35 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model in this process, or this process's share of it."""
+
+    model: Model
+    build: Build
+    platform: Platform
+
+    def available(self) -> int:
+        """Bytes that are free on the device now that all processes have loaded theirs."""
+        self.build.parallel.barrier()
+        return self.platform.memory.available()
+
+
 def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
     """Turns a boot into an engine that is ready to step.
 
     Raises:
+        ConfigError: where the platform can't join the processes that the model is to be spread over.
         PluginError: where a wheel's version is not the plan's, or the scheduling policy can't be made.
         CheckpointError: where the weights don't fit the model.
         NotEnoughMemory: where weights or cache don't fit the device.
     """
     config, plan, facts = boot.settings.config, boot.plan, boot.facts
-    check_wheels(plan)
-    platform: Platform = load_object(plan.platform_implementation)(plan.platform)
-    platform.device.setup(0, config.platform.threads)
-    device = platform.device.torch_device(0)
-    check_weights(facts, plan.dtype, platform.memory.available())
-    dtype = getattr(torch, plan.dtype)
-    build = Build(plan, dtype=dtype, device=device, load_object=load_object)
-    model: Model = load_object(plan.model_implementation)(build, boot.checkpoint)
-    load_weights(model, boot.checkpoint, dtype, load_format=config.model.load_format, seed=config.engine.seed)
-    platform.device.synchronize()
-
     max_model_len = facts.max_model_len
-    cache = plan_cache(config, max_model_len, block_bytes(model, build), platform.memory.available())
+    policy = GuardedPolicy.load(plan, PolicyContext(config.scheduler.weights, config.scheduler.max_num_batched_tokens))
+    executor, cache = start_executor(boot)
     logger.info("cache: %d blocks of %d tokens, %s, by %s", cache.num_blocks, config.cache.block_size,
                 gib(cache.total_bytes), cache.why)  # fmt: skip
-    processors = {
-        found.spec.id: partial(load_object, found.spec.implementation, plugin=found.plugin)
-        for found in boot.registry.of(LogitsProcessorSpec)
-    }
-    runner = build_runner(model, build, config, cache, max_model_len, device, Processors(processors, facts.vocab_size))
     limits = config.scheduler
     scheduler = Scheduler(
         max_num_seqs=limits.max_num_seqs,
@@ -69,7 +74,7 @@ def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
         block_size=config.cache.block_size,
         prefix_caching=config.cache.prefix_caching,
         chunked_prefill=limits.chunked_prefill,
-        policy=GuardedPolicy.load(plan, PolicyContext(limits.weights, limits.max_num_batched_tokens)),
+        policy=policy,
         deadlines=Deadlines(limits.queue_timeout, limits.request_timeout),
     )
     info = EngineInfo(
@@ -78,33 +83,67 @@ def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
         block_size=config.cache.block_size,
         num_blocks=cache.num_blocks,
         plan=plan.to_dict(),
-        logits_processors=tuple(processors),
+        logits_processors=tuple(found.spec.id for found in boot.registry.of(LogitsProcessorSpec)),
     )
-    return EngineCore(scheduler, runner), info
+    return EngineCore(scheduler, executor), info
 
 
-def build_runner(
-    model: Model,
-    build: Build,
-    config: Any,
-    cache: CachePlan,
-    max_model_len: int,
-    device: torch.device,
-    processors: Processors | None = None,
-) -> Runner:
+def start_executor(boot: Boot) -> tuple[Executor, CachePlan]:
+    """What runs the steps, in this process or in several, and the size of its cache."""
+    if boot.plan.num_ranks > 1:
+        return Workers.start(boot)
+    loaded = load_model(boot)
+    free = loaded.available()
+    cache = plan_cache(boot.settings.config, boot.facts.max_model_len, block_bytes(loaded.model, loaded.build), free)
+    return build_runner(boot, loaded, cache.num_blocks), cache
+
+
+def alone(platform: Platform) -> Parallel:
+    """The place of a process that holds the whole model."""
+    return Parallel()
+
+
+def load_model(boot: Boot, rank: int = 0, join: Callable[[Platform], Parallel] = alone) -> LoadedModel:
+    """Builds the model and loads its weights: those of the share that ``rank`` has among the processes that it meets by
+    ``join``."""
+    config, plan = boot.settings.config, boot.plan
+    check_wheels(plan)
+    platform: Platform = load_object(plan.platform_implementation)(plan.platform)
+    neighbours = len(plan.ranks_beside(rank))
+    threads = config.platform.threads
+    platform.device.setup(rank, max(1, threads // neighbours) if threads else 0)
+    device = platform.device.torch_device(rank)
+    share = replace(boot.facts, num_parameters=boot.facts.num_parameters * neighbours // plan.num_ranks)
+    check_weights(share, plan.dtype, platform.memory.available())
+    dtype = getattr(torch, plan.dtype)
+    build = Build(plan, dtype=dtype, device=device, load_object=load_object, parallel=join(platform))
+    model: Model = load_object(plan.model_implementation)(build, boot.checkpoint)
+    how, seed = config.model.load_format, config.engine.seed
+    load_weights(model, boot.checkpoint, dtype, progress=rank == 0, load_format=how, seed=seed)
+    platform.device.synchronize()
+    return LoadedModel(model, build, platform)
+
+
+def build_runner(boot: Boot, loaded: LoadedModel, num_blocks: int) -> Runner:
     """Allocates the cache and the batch for a loaded model."""
+    config, build, model = boot.settings.config, loaded.build, loaded.model
     specs = model.cache_specs()
-    caches = [_allocate(build, site, cache.num_blocks, device) for _, site, _ in specs]
+    caches = [_allocate(build, site, num_blocks) for _, site, _ in specs]
     batch = Batch(
         build,
         num_slots=config.scheduler.max_num_seqs,
-        max_len=max_model_len,
+        max_len=boot.facts.max_model_len,
         block_size=config.cache.block_size,
         num_groups=1,
-        device=device,
+        device=build.device,
     )
     layers = [CachedLayer(0, build.attention(site)) for _, site, _ in specs]
-    return Runner(model, build, batch, caches, layers, processors)
+    processors = {
+        found.spec.id: partial(load_object, found.spec.implementation, plugin=found.plugin)
+        for found in boot.registry.of(LogitsProcessorSpec)
+    }
+    kind = Runner if build.parallel.num_stages == 1 else StageRunner
+    return kind(model, build, batch, caches, layers, Processors(processors, boot.facts.vocab_size))
 
 
 def block_bytes(model: Model, build: Build) -> int:
@@ -127,6 +166,6 @@ def check_wheels(plan: Plan) -> None:
             )
 
 
-def _allocate(build: Build, site: str, num_blocks: int, device: torch.device) -> torch.Tensor:
+def _allocate(build: Build, site: str, num_blocks: int) -> torch.Tensor:
     layout = build.attention(site).cache_layout(num_blocks)
-    return torch.zeros(layout.shape, dtype=getattr(torch, layout.dtype), device=device)
+    return torch.zeros(layout.shape, dtype=getattr(torch, layout.dtype), device=build.device)

@@ -5,6 +5,7 @@ process.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from typing import Protocol
 
 import msgspec
@@ -81,8 +82,9 @@ def run_engine(
     """
     try:
         core, info = build()
-        send(Ready(info))
-        _loop(core, receive, send)
+        with closing(core):
+            send(Ready(info))
+            _loop(core, receive, send)
     except BaseException as error:
         send(Failed(Failure.of(error)))
         return False
@@ -100,6 +102,7 @@ def _loop(core: EngineCore, receive: Receive, send: Callable[[Reply], None]) -> 
                     core.abort(command.ids)
                     send(Stepped(EngineOutputs(stats=core.stats)))
                 case Ping():
+                    core.check()
                     send(Pong(command.number))
                 case Close():
                     return

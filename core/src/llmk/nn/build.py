@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from llmk.nn.parallel import Parallel
 if TYPE_CHECKING:
     from llmk.nn.layer import Layer
 
+T = TypeVar("T")
 _EVERY = (0, 1 << 31)
 
 
@@ -168,6 +169,14 @@ class Build:
         self.here = here
         yield
         self.here = True
+
+    def stage_of(self, count: int, make: Callable[[int], T]) -> list[T]:
+        """Makes ``count`` layers by their numbers; returns those of this process's stage."""
+        mine, layers = self.parallel.layers(count), []
+        for index in range(count):
+            with self.stage(index in mine):
+                layers.append(make(index))
+        return layers[mine.start : mine.stop]
 
     def select(self, num_tokens: int) -> None:
         """Before a step is prepared: makes the kernels for ``num_tokens`` current. Free while the band stays."""

@@ -9,18 +9,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from llmk.nn.parallel import Parallel
+from llmk.nn.parallel import Arrival, Parallel
 
 
 @dataclass(slots=True)
 class Distributed(Parallel):
-    """One of ``tensor_size * num_stages`` processes. Ranks count through the first stage, then through the next.
+    """One of ``tensor_size * num_stages`` processes. Ranks count through the first stage, then through the next."""
 
-    Attributes:
-        num_calls: collectives begun within the stage. Its processes are in step as long as their numbers agree.
-    """
-
-    num_calls: int = 0
     _group: Any = field(init=False)
 
     def join(self, backend: str, store: str) -> None:
@@ -37,7 +32,6 @@ class Distributed(Parallel):
         self._group = [dist.new_group(list(ranks)) for ranks in stages][self.stage]
 
     def barrier(self) -> None:
-        """Waits for all processes, of all stages."""
         dist.barrier()
 
     def all_reduce(self, x: Tensor) -> Tensor:
@@ -52,25 +46,13 @@ class Distributed(Parallel):
         dist.all_gather(parts, x.contiguous(), group=self._group)
         return torch.cat(parts, dim=-1)
 
-    def send(self, *tensors: Tensor) -> None:
-        for tensor in tensors:
-            dist.send(tensor.contiguous(), self._rank(self.stage + 1))
+    def send(self, tensor: Tensor, stage: int) -> None:
+        dist.send(tensor, self._rank(stage))
 
-    def receive(self, count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> list[Tensor]:
-        tensors = [torch.empty(shape, dtype=dtype, device=device) for _ in range(count)]
-        for tensor in tensors:
-            dist.recv(tensor, self._rank(self.stage - 1))
-        return tensors
-
-    def send_back(self, tensor: Tensor) -> None:
-        """Hands ``tensor`` from the last stage to the same tensor rank of the first."""
-        dist.send(tensor, self._rank(0))
-
-    def await_back(self, tensor: Tensor) -> dist.Work:
-        """Begins to receive into ``tensor`` what the last stage hands back; the result waits for it."""
-        work = dist.irecv(tensor, self._rank(self.num_stages - 1))
-        assert work is not None
-        return work
+    def receive(self, tensor: Tensor, stage: int) -> Arrival:
+        arrival = dist.irecv(tensor, self._rank(stage))
+        assert arrival is not None
+        return arrival
 
     def _rank(self, stage: int) -> int:
         return stage * self.tensor_size + self.tensor_rank

@@ -104,9 +104,7 @@ class LMHead(Layer):
             return
         stored = tied_to.parameters[0] if tied_to else None
         names, others = (stored.names, stored.targets) if stored else ([f"{prefix}.weight"], {})
-        parameters = [
-            Parameter(build, names, [vocab_size], (hidden_size,), others=others, kept_rows=[kept], room=room)
-        ]
+        parameters = [Parameter(build, names, [vocab_size], (hidden_size,), others=others, kept_rows=[kept], room=room)]
         if bias:
             parameters.append(Parameter(build, [f"{prefix}.bias"], [vocab_size], kept_rows=[kept], room=room))
         super().__init__(build, parameters)

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
+
+
+class Arrival(Protocol):
+    """What was sent and has perhaps not arrived yet."""
+
+    def wait(self) -> object:
+        """Waits for it."""
+        ...
 
 
 @dataclass(slots=True)
@@ -22,6 +31,8 @@ class Parallel:
     tensor_size: int = 1
     stage: int = 0
     num_stages: int = 1
+    num_calls: int = 0
+    """Collectives begun within the stage, whose processes are in step as long as their numbers agree."""
 
     @property
     def is_first(self) -> bool:
@@ -69,10 +80,25 @@ class Parallel:
             return run
         return lambda *args, **options: self.all_reduce(run(*args, **options))
 
-    def send(self, *tensors: Tensor) -> None:
-        """Hands what a stage made to the same tensor rank of the next."""
-        raise ValueError("a process alone has no next stage")
+    def barrier(self) -> None:
+        """Waits for all processes, of all stages."""
 
-    def receive(self, count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> list[Tensor]:
-        """Waits for the ``count`` tensors of one shape that the stage before hands on."""
-        raise ValueError("a process alone has no stage before")
+    def send(self, tensor: Tensor, stage: int) -> None:
+        """Hands ``tensor``, which is contiguous, to the same tensor rank of ``stage``."""
+        raise ValueError(f"a process alone has no stage {stage}")
+
+    def receive(self, tensor: Tensor, stage: int) -> Arrival:
+        """Begins to receive into ``tensor`` what the same tensor rank of ``stage`` sends."""
+        raise ValueError(f"a process alone has no stage {stage}")
+
+    def hand_on(self, *tensors: Tensor) -> None:
+        """At the end of a stage but the last: sends what it made to the next."""
+        for tensor in tensors:
+            self.send(tensor.contiguous(), self.stage + 1)
+
+    def take_over(self, count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> list[Tensor]:
+        """At the beginning of a stage but the first: waits for the ``count`` tensors that the one before hands on."""
+        tensors = [torch.empty(shape, dtype=dtype, device=device) for _ in range(count)]
+        for arrival in [self.receive(tensor, self.stage - 1) for tensor in tensors]:
+            arrival.wait()
+        return tensors
