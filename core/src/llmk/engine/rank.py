@@ -45,6 +45,7 @@ class Rank:
         self._early: deque[Command] = deque()
         """Commands that came before one that was waited for."""
         self._parallel = Parallel()
+        self._overlaps = False
 
     def run(self, boot: dict[str, Any], store: str) -> None:
         """Builds the rank's share of ``boot`` and runs steps until the process is ended.
@@ -59,9 +60,6 @@ class Rank:
         self._send(Ready(self.rank))
         in_flight: deque[Pending] = deque()
         while True:
-            if in_flight and not self._early and not self._commands.poll(0):
-                self._deliver(in_flight.popleft())
-                continue
             plan = self._receive(Run).plan
             try:
                 in_flight.append(runner.submit(plan))
@@ -69,11 +67,15 @@ class Rank:
                 while in_flight:
                     self._deliver(in_flight.popleft())
                 self._fail(plan.step, error)
+            # Where the device runs behind the host, what is there already is issued before anything is waited for.
+            while in_flight and not (self._overlaps and (self._early or self._commands.poll(0))):
+                self._deliver(in_flight.popleft())
 
     def _build(self, packed: dict[str, Any], store: str) -> Runner:
         boot = unpack(packed)
         loaded = load_model(boot, self.rank, lambda platform: join(boot.plan, platform, self.rank, store))
         self._parallel = loaded.build.parallel
+        self._overlaps = "asynchronous" in boot.plan.platform.features
         self._send(Loaded(self.rank, block_bytes(loaded.model, loaded.build), loaded.available()))
         runner = build_runner(boot, loaded, self._receive(Allocate).num_blocks)
         gc.collect()
