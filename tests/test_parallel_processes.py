@@ -86,6 +86,8 @@ def test_ranks_that_cut_layers(folder: Path, start: Any) -> None:
     engine = start(checkpoint, 2, 1)
     engine.core.depth = 2
     check(answers(engine.llm), alone(checkpoint))
+    connections = [each for process in engine.processes for each in process.net_connections("inet")]
+    assert {each.laddr.ip for each in connections} == {"127.0.0.1"}
     refused_alike(engine)
     killed_beside_one_that_waits(engine)
 

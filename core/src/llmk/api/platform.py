@@ -52,7 +52,8 @@ class Device(Protocol):
     def setup(self, index: int, threads: int = 0) -> None:
         """Once per worker process, before the first allocation: select the device, set threads and library flags.
 
-        ``threads`` is ``platform.threads``: compute threads on the host, 0 for what the platform advises.
+        ``threads`` are compute threads on the host, the process's share of ``platform.threads``; 0 for what the
+        platform advises.
         """
         ...
 

@@ -138,12 +138,12 @@ def build_runner(boot: Boot, loaded: LoadedModel, num_blocks: int) -> Runner:
         device=build.device,
     )
     layers = [CachedLayer(0, build.attention(site)) for _, site, _ in specs]
-    processors = {
-        found.spec.id: partial(load_object, found.spec.implementation, plugin=found.plugin)
-        for found in boot.registry.of(LogitsProcessorSpec)
-    }
-    kind = Runner if build.parallel.num_stages == 1 else StageRunner
-    return kind(model, build, batch, caches, layers, Processors(processors, boot.facts.vocab_size))
+    if not build.parallel.is_last:
+        return StageRunner(model, build, batch, caches, layers)
+    found = boot.registry.of(LogitsProcessorSpec)
+    load = {each.spec.id: partial(load_object, each.spec.implementation, plugin=each.plugin) for each in found}
+    kind = Runner if build.parallel.is_first else StageRunner
+    return kind(model, build, batch, caches, layers, Processors(load, boot.facts.vocab_size))
 
 
 def block_bytes(model: Model, build: Build) -> int:

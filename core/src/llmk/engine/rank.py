@@ -129,8 +129,8 @@ def join(plan: Plan, platform: Platform, rank: int, store: str) -> Distributed:
 def main() -> None:
     """The process, until its parent ends it or is gone."""
     rank, commands, replies, store, boot = child.enter()
-    form = f"%(levelname)s rank {rank} %(name)s: %(message)s"
-    logging.basicConfig(level=logging.INFO if rank == 0 else logging.WARNING, stream=sys.stderr, format=form)
+    level = boot["settings"].config.server.log_level.upper() if rank == 0 else logging.WARNING
+    logging.basicConfig(level=level, stream=sys.stderr, format=f"%(levelname)s rank {rank} %(name)s: %(message)s")
     Rank(rank, commands, replies).run(boot, store)
 
 
