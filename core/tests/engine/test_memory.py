@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from llmk.api import ModelFacts, NotEnoughMemory
+from llmk.api import ModelFacts, NotEnoughMemory, Plan, PlatformFacts
 from llmk.config.schema import CacheSection, Config, SchedulerSection
+from llmk.engine.exchange import Loaded
 from llmk.engine.memory import check_weights, gib, plan_cache
+from llmk.engine.workers import smallest_cache
 
 FACTS = ModelFacts(
     architecture="A", model="m.a", num_layers=2, hidden_size=8, vocab_size=16, max_model_len=64, dtype="bfloat16",
@@ -46,6 +48,17 @@ def test_a_pool_too_small_for_one_request_says_which_length_would_fit() -> None:
     with pytest.raises(NotEnoughMemory, match=expected) as e:
         plan_cache(config(memory_gib=0.16), 1024, 16 << 20, 1 << 30)
     assert "--max-model-len to 160 or less" in str(e.value)
+
+
+@pytest.mark.parametrize(("num_devices", "num_blocks"), [(1, 8), (4, 20)])
+def test_ranks_share_the_size_of_the_pool_and_perhaps_a_device(num_devices: int, num_blocks: int) -> None:
+    """One device has 41 MiB for blocks that take 5 MiB in all ranks; the second of four has them for its own 2 MiB."""
+    platform = PlatformFacts(name="box", arch="b", device_type="cpu", num_devices=num_devices, shared_device=True)
+    plan = Plan(platform, "p", "", "m", "", "A", "float32", (), tensor=2, pipeline=2)
+    sizes = ((1, 60), (2, 41), (1, 90), (1, 99))
+    loaded = [Loaded(rank, size << 20, free << 20) for rank, (size, free) in enumerate(sizes)]
+    found = smallest_cache(config(seqs=64, memory_share=1.0), plan, 64, loaded)
+    assert found.num_blocks == num_blocks
 
 
 def test_sizes_read_well() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import zmq
 
-from llmk.api import ConfigError, Plan, Platform
+from llmk.api import ConfigError, Platform
 from llmk.engine import child
 from llmk.engine.exchange import START, Allocate, Command, Failed, Loaded, Ready, Reply, Resume, Run, Stepped
 from llmk.engine.failure import Failure
@@ -22,6 +22,7 @@ from llmk.nn.parallel import Parallel
 
 if TYPE_CHECKING:
     from llmk.engine.runner import Pending, Runner
+    from llmk.kernel.boot import Boot
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class Rank:
 
     def _build(self, packed: dict[str, Any], store: str) -> Runner:
         boot = unpack(packed)
-        loaded = load_model(boot, self.rank, lambda platform: join(boot.plan, platform, self.rank, store))
+        loaded = load_model(boot, self.rank, lambda platform: join(boot, platform, self.rank, store))
         self._parallel = loaded.build.parallel
         self._overlaps = "asynchronous" in boot.plan.platform.features
         self._send(Loaded(self.rank, block_bytes(loaded.model, loaded.build), loaded.available()))
@@ -113,15 +114,17 @@ class Rank:
         self._replies.send(self._encoder.encode(reply))
 
 
-def join(plan: Plan, platform: Platform, rank: int, store: str) -> Distributed:
+def join(boot: Boot, platform: Platform, rank: int, store: str) -> Distributed:
     """Meets the other ranks, over the file ``store``. Raises ConfigError where the platform lets none meet."""
+    plan = boot.plan
     if platform.collectives is None:
         raise ConfigError(
             f"{plan.platform.label} has nothing by which {plan.num_ranks} processes could exchange tensors",
             hint="set parallel.tensor and parallel.pipeline to 1",
         )
     stage, tensor_rank = divmod(rank, plan.tensor)
-    parallel = Distributed(tensor_rank, plan.tensor, stage, plan.pipeline)
+    in_order = boot.settings.config.engine.deterministic
+    parallel = Distributed(tensor_rank, plan.tensor, stage, plan.pipeline, in_order=in_order)
     parallel.join(platform.collectives.backend, store)
     return parallel
 

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 import zmq
 
-from llmk.api import EngineDead, LlmkError
+from llmk.api import EngineDead, LlmkError, Plan
 from llmk.engine import child
 from llmk.engine.core import Executor
 from llmk.engine.exchange import START, Allocate, Command, Ended, Failed, Loaded, Ready, Reply, Resume, Run, Stepped
@@ -23,6 +24,7 @@ from llmk.engine.step import StepPlan, StepResult
 from llmk.engine.worker import pack
 
 if TYPE_CHECKING:
+    from llmk.config import Config
     from llmk.kernel.boot import Boot
 
 AGREE_SECONDS = 0.5
@@ -75,7 +77,7 @@ class Workers(Executor):
         workers = cls(boot)
         try:
             workers._spawn(pack(boot))
-            cache = workers._plan_cache(boot, workers._from_all(Loaded))
+            cache = smallest_cache(boot.settings.config, boot.plan, boot.facts.max_model_len, workers._from_all(Loaded))
             workers._send(Allocate(cache.num_blocks))
             workers._from_all(Ready)
         except BaseException:
@@ -166,16 +168,6 @@ class Workers(Executor):
                 raise self._cause(START)
         return [found[rank] for rank in sorted(found)]
 
-    def _plan_cache(self, boot: Boot, loaded: list[Loaded]) -> CachePlan:
-        """All ranks number their blocks alike, so the device with the least room for them decides."""
-        plans = []
-        for ranks in {self._plan.ranks_beside(rank) for rank in range(len(loaded))}:
-            beside = [loaded[rank] for rank in ranks]
-            block_bytes = sum(rank.block_bytes for rank in beside)
-            free = min(rank.available for rank in beside)
-            plans.append(plan_cache(boot.settings.config, boot.facts.max_model_len, block_bytes, free))
-        return min(plans, key=lambda plan: plan.num_blocks)
-
     def _cause(self, step: int) -> LlmkError:
         """What a failure comes to: where all failed alike and are in step, they go on, and it is the step's alone. Else
         nobody can tell who waits for whom, so it is the engine's end.
@@ -216,3 +208,15 @@ class Workers(Executor):
         data = self._encoder.encode(command)
         for socket in self._commands:
             socket.send(data, zmq.NOBLOCK)
+
+
+def smallest_cache(config: Config, plan: Plan, max_model_len: int, loaded: Sequence[Loaded]) -> CachePlan:
+    """The size of the cache, by what the ranks of ``plan`` tell. All number their blocks alike, so the device with the
+    least room for them decides. Raises NotEnoughMemory.
+    """
+    plans = []
+    for ranks in {plan.ranks_beside(each.rank) for each in loaded}:
+        beside = [loaded[rank] for rank in ranks]
+        block_bytes, free = sum(each.block_bytes for each in beside), min(each.available for each in beside)
+        plans.append(plan_cache(config, max_model_len, block_bytes, free))
+    return min(plans, key=lambda found: found.num_blocks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import torch
@@ -14,8 +15,12 @@ from llmk.nn.parallel import Arrival, Parallel
 
 @dataclass(slots=True)
 class Distributed(Parallel):
-    """One of ``tensor_size * num_stages`` processes. Ranks count through the first stage, then through the next."""
+    """One of ``tensor_size * num_stages`` processes. Ranks count through the first stage, then through the next.
 
+    ``in_order`` adds up by rank whatever the size of a tensor is, of which a backend's own order may depend.
+    """
+
+    in_order: bool = False
     _group: Any = field(init=False)
 
     def join(self, backend: str, store: str) -> None:
@@ -35,16 +40,15 @@ class Distributed(Parallel):
         dist.barrier()
 
     def all_reduce(self, x: Tensor) -> Tensor:
+        if self.in_order and self.tensor_size > 2:  # of two, the order does not matter
+            return reduce(torch.add, self._gathered(x))
         self.num_calls += 1
         total = x.contiguous()
         dist.all_reduce(total, group=self._group)
         return total
 
     def all_gather(self, x: Tensor) -> Tensor:
-        self.num_calls += 1
-        parts = [x.new_empty(x.shape) for _ in range(self.tensor_size)]
-        dist.all_gather(parts, x.contiguous(), group=self._group)
-        return torch.cat(parts, dim=-1)
+        return torch.cat(self._gathered(x), dim=-1)
 
     def send(self, tensor: Tensor, stage: int) -> None:
         dist.send(tensor, self._rank(stage))
@@ -53,6 +57,12 @@ class Distributed(Parallel):
         arrival = dist.irecv(tensor, self._rank(stage))
         assert arrival is not None
         return arrival
+
+    def _gathered(self, x: Tensor) -> list[Tensor]:
+        self.num_calls += 1
+        parts = [x.new_empty(x.shape) for _ in range(self.tensor_size)]
+        dist.all_gather(parts, x.contiguous(), group=self._group)
+        return parts
 
     def _rank(self, stage: int) -> int:
         return stage * self.tensor_size + self.tensor_rank
