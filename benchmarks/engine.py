@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from llmk.api import PolicyContext
-from llmk.engine.core import EngineCore
+from llmk.engine.core import EngineCore, Executor
 from llmk.engine.groups import CacheGroup
 from llmk.engine.policy import BuiltIn, GuardedPolicy
 from llmk.engine.request import EngineRequest, SamplingParams
@@ -50,7 +50,7 @@ class Done:
         return self.outcome
 
 
-class NullRunner:
+class NullRunner(Executor):
     """Samples the token 7 wherever one is asked for."""
 
     def submit(self, plan: StepPlan) -> Done:

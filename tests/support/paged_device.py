@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from llmk.api import SchedulingPolicy
-from llmk.engine.core import EngineCore
+from llmk.engine.core import EngineCore, Executor
 from llmk.engine.deadlines import Deadlines
 from llmk.engine.groups import CacheGroup
 from llmk.engine.policy import GuardedPolicy
@@ -60,7 +60,7 @@ class DonePending:
 
 
 @dataclass
-class PagedDevice:
+class PagedDevice(Executor):
     """Runs steps on one pool of blocks, which all cache groups write to in turn. ``before_step`` may raise or wait.
 
     A group that keeps everything stores token ids; so does one with a window, which reads its own window alone. A

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import psutil
 import torch
 
@@ -17,8 +19,12 @@ class CPUDevice:
         return torch.device("cpu")
 
     def setup(self, index: int, threads: int = 0) -> None:
-        """Sets torch's compute threads; 0: one per physical core. The system places them."""
+        """Sets torch's compute threads; 0: one per physical core. The system places them. Processes that join one
+        another do so within the machine."""
         torch.set_num_threads(threads or cores(Host()).advised_threads)
+        addresses = psutil.net_if_addrs().items()
+        if local := [name for name, found in addresses if any(each.address == "127.0.0.1" for each in found)]:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", local[0])
 
     def synchronize(self) -> None:
         """Nothing to wait for: torch's CPU operators return when they are done."""

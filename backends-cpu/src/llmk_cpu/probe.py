@@ -57,6 +57,7 @@ def facts_of(machine: str, found: frozenset[str], memory_bytes: int = 0, device_
         dtypes=_dtypes(features),
         memory_bytes=memory_bytes,
         device_name=device_name,
+        shared_device=True,
     )
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from llmk.api import ModelFacts, NotEnoughMemory
+from llmk.api import CacheSpec, FullAttentionCache, ModelFacts, NotEnoughMemory, Plan, PlatformFacts, RecurrentCache
 from llmk.config.schema import CacheSection, Config, SchedulerSection
-from llmk.engine.groups import CacheGroup
+from llmk.engine.groups import CacheGroup, form_groups
 from llmk.engine.memory import check_weights, gib, plan_cache
+from llmk.engine.workers import smallest_cache
 
 FACTS = ModelFacts(
     architecture="A", model="m.a", num_layers=2, hidden_size=8, vocab_size=16, max_model_len=64, dtype="bfloat16",
@@ -49,6 +54,20 @@ def test_a_pool_too_small_for_one_request_says_which_length_would_fit() -> None:
     assert "--max-model-len to 160 or less" in str(e.value)
 
 
+@pytest.mark.parametrize(("num_devices", "num_blocks"), [(1, 8), (4, 20)])
+def test_ranks_share_the_size_of_the_pool_and_perhaps_a_device(num_devices: int, num_blocks: int) -> None:
+    """One device has 41 MiB for blocks that take 5 MiB in all ranks; the second of four has them for its own 2 MiB."""
+    platform = PlatformFacts(name="box", arch="b", device_type="cpu", num_devices=num_devices, shared_device=True)
+    plan = Plan(platform, "p", "", "m", "", "A", "float32", (), tensor=2, pipeline=2)
+    settings: Any = SimpleNamespace(config=config(seqs=64, memory_share=1.0))
+    boot: Any = SimpleNamespace(plan=plan, settings=settings, facts=replace(FACTS, max_model_len=64))
+    ranks = ((1, 60), (2, 41), (1, 90), (1, 99))
+    specs = [[FullAttentionCache(16, size << 20)] for size, _ in ranks]
+    groups = form_groups(specs[::2], state_block_size=16)
+    found = smallest_cache(boot, groups, specs, [free << 20 for _, free in ranks])
+    assert found.num_blocks == num_blocks
+
+
 def test_sizes_read_well() -> None:
     assert gib(3 << 30) == "3.0 GiB"
     assert gib(1 << 20) == "1.0 MiB"
@@ -60,3 +79,24 @@ def test_groups_that_give_blocks_back_make_room_for_longer_requests() -> None:
     with pytest.raises(NotEnoughMemory, match=r"needs 69 blocks .* for one request of 1024 tokens, and 10 fit") as e:
         plan_cache(config(num_blocks=10), 1024, groups, 1 << 10, 1 << 20)
     assert "--max-model-len to 80 or less" in str(e.value)
+
+
+FULL, STATE = FullAttentionCache(16, 1 << 10), RecurrentCache(0, 1 << 10)
+
+
+@pytest.mark.parametrize(
+    ("stages", "layers"),
+    [
+        ([[FULL] * 4], [[(0, 1, 2, 3)]]),
+        ([[STATE, STATE, FULL, STATE] * 2], [[(0, 1), (3, 4), (5, 7), (2, 6)]]),
+        ([[FULL] * 5 + [STATE] * 4], [[(0, 1, 2, 3, 4), (5, 6, 7, 8)]]),
+        ([[STATE, FULL, STATE], [STATE, STATE, FULL]], [[(0,), (2,), (1,)], [(0,), (1,), (2,)]]),
+        ([[FULL] * 2, [FULL]], [[(0, 1)], [(0,)]]),
+    ],
+)
+def test_layers_of_a_kind_are_grouped_evenly_and_alike_on_all_stages(
+    stages: list[list[CacheSpec]], layers: list[list[tuple[int, ...]]]
+) -> None:
+    formed = form_groups(stages, state_block_size=64)
+    assert [[group.layers for group in groups] for groups in formed] == layers
+    assert len({tuple(replace(group, layers=()) for group in groups) for groups in formed}) == 1

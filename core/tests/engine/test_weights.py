@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from llmk.api import Checkpoint, CheckpointError
+from llmk.engine import weights
 from llmk.engine.weights import load_weights
 from llmk.kernel.checkpoint import read_checkpoint
 from llmk.nn import Build, Layer, Parameter
@@ -279,3 +280,46 @@ def test_the_bar_shows_on_terminals_only(
     assert "Loading weights" in capsys.readouterr().err
     load_weights(PackedModel(), checkpoint, torch.float32, progress=False)  # type: ignore[arg-type]
     assert capsys.readouterr().err == ""
+
+
+def test_a_share_is_read_and_no_more(write: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of one tensor, columns of another, some experts' rows of a stacked one, and nothing of other stages."""
+    tensors = {
+        "up.weight": torch.randn(8, 4),
+        "down.weight": torch.randn(4, 8),
+        "experts.gate_up_proj": torch.randn(3, 4, 5),
+        "elsewhere.weight": torch.randn(9, 9),
+    }
+    model = PackedModel()
+    del model.build.layers[:]
+    model.add(
+        Parameter(model.build, ["up.weight"], [8], [4], kept_rows=[slice(4, 8)]),
+        Parameter(model.build, ["down.weight"], [4], [8], kept_columns=slice(2, 4)),
+        Parameter(
+            model.build,
+            [f"experts.{expert}.{part}.weight" for expert in range(3) for part in ("gate", "up")],
+            [2] * 6,
+            [5],
+            others={"experts.gate_up_proj": tuple(range(6))},
+            stacks=3,
+            kept_rows=[slice(1, 2)] * 6,
+        ),
+    )
+    with model.build.stage(False):
+        model.add(Parameter(model.build, ["elsewhere.weight"], [9], [9]))
+    read: list[int] = []
+    indexed = weights._Slices.__getitem__
+
+    def counted(self: weights._Slices, index: object) -> Tensor:
+        values = indexed(self, index)
+        read.append(values.numel())
+        return values
+
+    monkeypatch.setattr(weights._Slices, "__getitem__", counted)
+    load_weights(model, write(tensors), torch.float32, progress=False)
+    (layer,) = model.finished
+    up, down, experts = layer.tensors
+    assert torch.equal(up, tensors["up.weight"][4:])
+    assert torch.equal(down, tensors["down.weight"][:, 2:4])
+    assert torch.equal(experts, tensors["experts.gate_up_proj"][:, 1::2])
+    assert sum(read) == up.numel() + down.numel() + experts.numel()

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from llmk.api import Choice, LinearQuery, Piece, Plan, PlatformFacts
 from llmk.nn import Build
+from llmk.nn.parallel import Parallel
 from llmk.reference.moe import fused_moe
 
 PLATFORM = PlatformFacts(name="here", arch="any", device_type="cpu")
@@ -29,10 +30,10 @@ def choice(kind: str, site: str, *pieces: Piece, op: str = "", parts: tuple[Choi
     return Choice(kind, site, op or site, asked, pieces, (), parts)
 
 
-def build(*choices: Choice, dtype: torch.dtype = torch.float32) -> Build:
-    """A build that loads from this module."""
+def build(*choices: Choice, dtype: torch.dtype = torch.float32, parallel: Parallel | None = None) -> Build:
+    """A build that loads from this module, for a process at the place ``parallel``."""
     plan = Plan(PLATFORM, "here", "", "model", "", "AnyForCausalLM", "float32", choices)
-    return Build(plan, dtype=dtype, device=torch.device("cpu"), load_object=load)
+    return Build(plan, dtype=dtype, device=torch.device("cpu"), load_object=load, parallel=parallel)
 
 
 def load(path: str, *, plugin: str = "") -> Any:

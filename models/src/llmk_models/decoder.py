@@ -49,11 +49,13 @@ class SelfAttention:
             site="qkv",
             parts=("q_proj", "k_proj", "v_proj"),
             bias=shape.qkv_bias,
+            parallel="column",
+            units=shape.qkv_heads,
         )
         self.attention = Attention(
             build,
             prefix,
-            index=index,
+            index=index - build.parallel.layers(shape.num_layers).start,
             num_heads=shape.num_heads,
             num_kv_heads=shape.num_kv_heads,
             head_dim=shape.head_dim,
@@ -62,7 +64,13 @@ class SelfAttention:
             site=shape.site(index),
         )
         self.out = Linear(
-            build, f"{prefix}.o_proj", shape.qkv_sizes[0], (shape.hidden_size,), site="out", bias=shape.out_bias
+            build,
+            f"{prefix}.o_proj",
+            shape.qkv_sizes[0],
+            (shape.hidden_size,),
+            site="out",
+            bias=shape.out_bias,
+            parallel="row",
         )
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
@@ -112,7 +120,6 @@ class Decoder:
     def __init__(self, build: Build, shape: DecoderShape) -> None:
         self.build = build
         self.shape = shape
-        self._sites = [shape.site(index) for index in range(shape.num_layers)]
         cos_sin = cos_sin_cache(
             shape.rope,
             shape.head_dim,
@@ -120,10 +127,12 @@ class Decoder:
             shape.rope["rope_theta"],
             trained_positions=shape.max_position,
         ).to(build.device)
-        self.embed = self.make_embedding(("lm_head.weight",) if shape.tied else ())
-        self.layers = [self.make_layer(index, cos_sin) for index in range(shape.num_layers)]
-        self.norm = self.make_norm()
-        self.head = self.make_head(self.embed if shape.tied else None)
+        with build.stage(build.parallel.is_first):
+            self.embed = self.make_embedding(("lm_head.weight",) if shape.tied else ())
+        self.layers = build.stage_of(shape.num_layers, lambda index: self.make_layer(index, cos_sin))
+        with build.stage(build.parallel.is_last):
+            self.norm = self.make_norm()
+            self.head = self.make_head(self.embed if shape.tied else None)
         self.weights = build.layers
 
     def make_embedding(self, also_named: tuple[str, ...]) -> Embedding:
@@ -153,14 +162,23 @@ class Decoder:
         return LMHead(self.build, "lm_head", self.shape.hidden_size, self.shape.vocab_size, tied_to=tied_to)
 
     def forward(self, token_ids: Tensor, step: StepContext) -> Tensor:
-        x = self.embed(token_ids)
+        parallel = self.build.parallel
         residual: Tensor | None = None
+        if parallel.is_first:
+            x = self.embed(token_ids)
+        else:
+            hidden = (token_ids.shape[0], self.shape.hidden_size)
+            x, residual = parallel.take_over(2, hidden, self.build.dtype, self.build.device)
         for layer in self.layers:
             x, residual = layer(x, residual, step)
+        if not parallel.is_last and residual is not None:
+            parallel.hand_on(x, residual)
+            return x
         return self.norm(x, residual)[0]
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self.head(hidden)
 
     def cache_specs(self) -> list[tuple[int, str, CacheSpec]]:
-        return [(layer, site, cache_spec(self.build, site)) for layer, site in enumerate(self._sites)]
+        sites = [(layer, self.shape.site(layer)) for layer in self.build.parallel.layers(self.shape.num_layers)]
+        return [(layer, site, cache_spec(self.build, site)) for layer, site in sites]

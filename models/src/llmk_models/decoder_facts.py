@@ -109,9 +109,14 @@ class DecoderShape:
         return context_length(self.max_position, self.rope)
 
     @property
-    def qkv_sizes(self) -> tuple[int, int, int]:
+    def qkv_heads(self) -> tuple[int, int, int]:
+        """Heads of the query, key and value projections."""
+        return self.num_heads, self.num_kv_heads, self.num_kv_heads
+
+    @property
+    def qkv_sizes(self) -> tuple[int, ...]:
         """Rows of the query, key and value projections."""
-        return self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        return tuple(heads * self.head_dim for heads in self.qkv_heads)
 
     @property
     def table_parameters(self) -> int:
@@ -160,8 +165,23 @@ class DecoderShape:
         hidden, count = self.hidden_size, self.num_layers
         q_size, qkv_size = self.qkv_sizes[0], sum(self.qkv_sizes)
         return (
-            LinearFacts(site="qkv", in_features=hidden, out_features=qkv_size, bias=self.qkv_bias, count=count),
-            LinearFacts(site="out", in_features=q_size, out_features=hidden, bias=self.out_bias, count=count),
+            LinearFacts(
+                site="qkv",
+                in_features=hidden,
+                out_features=qkv_size,
+                bias=self.qkv_bias,
+                count=count,
+                parallel="column",
+                units=tuple((heads, self.head_dim) for heads in self.qkv_heads),
+            ),
+            LinearFacts(
+                site="out",
+                in_features=q_size,
+                out_features=hidden,
+                bias=self.out_bias,
+                count=count,
+                parallel="row",
+            ),
         )
 
     def attention_ops(self) -> tuple[OpFacts, ...]:
@@ -202,6 +222,7 @@ def decoder_facts(
         linear=(*shape.attention_linears(), *linear, head_linear(hidden, shape.vocab_size)),
         moe=tuple(moe),
         ops=(*common_ops, *shape.attention_ops(), *ops),
+        parallel=("tensor", "pipeline"),
     )
 
 

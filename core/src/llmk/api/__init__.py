@@ -67,6 +67,7 @@ from llmk.api.query import (
     ParserQuery,
     Query,
 )
+from llmk.api.sharding import sharded
 from llmk.api.specs import (
     IOProcessorSpec,
     KernelSpec,
@@ -176,4 +177,5 @@ __all__ = [
     "hookimpl",
     "match",
     "no",
+    "sharded",
 ]

@@ -3,15 +3,24 @@
 A model plugin's ``describe(checkpoint)`` returns :class:`ModelFacts`; the resolver turns each site into a query. A
 *site* is a place in the model that binds one kernel (``"qkv"``, ``"attention"``, ``"add_rms_norm"``); all layers with
 equal facts share it.
+
+Facts are those of the whole model, and say how several processes may cut it; :func:`llmk.api.sharded` makes of them the
+facts of one process's share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from llmk.api.cache import StateTensor
+
+Cut = Literal["", "column", "row", "vocab"]
+"""How tensor parallelism cuts a product: not at all; by output features; by input features, so that the results must be
+added up; or by output features that are tokens, whose shares are padded to one size."""
+Way = Literal["tensor", "pipeline"]
+"""Ways in which several processes hold a model between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +63,10 @@ class LinearFacts:
     bias: bool = False
     count: int = 1
     quantizable: bool = True
+    parallel: Cut = ""
+    units: tuple[tuple[int, int], ...] = ()
+    """Of a product cut by ``"column"``: number and output features of the units (heads) in each packed part, which stay
+    whole. A part of fewer units than there are processes is repeated. Empty: one part, of units of one feature."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +107,8 @@ class OpFacts:
     """The attention site whose backend and cache the op works with, if any."""
     linear: str | None = None
     """The linear site whose product the op contains, if any."""
+    divided: tuple[str, ...] = ()
+    """Keys of those ``facts`` that are sizes of something that tensor parallelism cuts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,3 +130,5 @@ class ModelFacts:
     linear: tuple[LinearFacts, ...] = ()
     moe: tuple[MoEFacts, ...] = ()
     ops: tuple[OpFacts, ...] = ()
+    parallel: tuple[Way, ...] = ()
+    """The ways in which the model's implementation knows to be cut."""

@@ -74,6 +74,7 @@ class Plan:
 
     ``choices`` are keyed by kind and site. ``wheels`` maps every distribution that takes part to its version; a worker
     checks that it runs the same. ``warnings`` are what a user must be told: candidates skipped, defaults overridden.
+    ``tensor`` times ``pipeline`` processes hold the model between them; the choices are for the share of one.
     """
 
     platform: PlatformFacts
@@ -89,6 +90,18 @@ class Plan:
     quantization: str = ""
     """Id of the quantization method that claims the checkpoint, if it is quantized."""
     quantization_implementation: str = ""
+    tensor: int = 1
+    pipeline: int = 1
+
+    @property
+    def num_ranks(self) -> int:
+        """How many processes hold the model between them."""
+        return self.tensor * self.pipeline
+
+    def ranks_beside(self, rank: int) -> range:
+        """The ranks on the same device as ``rank``, which is one of them: they are dealt out to the devices in turn."""
+        devices = min(self.platform.num_devices or self.num_ranks, self.num_ranks)
+        return range(rank % devices, self.num_ranks, devices)
 
     def choice(self, kind: str, site: str) -> Choice:
         """The choice for a site. Raises ``KeyError`` where the model's facts named no such site."""

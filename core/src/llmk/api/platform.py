@@ -19,7 +19,8 @@ class PlatformFacts:
 
     ``name`` and ``arch`` are what ``--on name/arch`` takes; ``arch_version`` orders the architectures of one
     ``arch_family``. ``features`` are open strings that kernels match on. ``dtypes`` are the ones that run natively,
-    best first. ``memory_bytes`` is the memory of one device (0: unknown), ``num_devices`` how many there are.
+    best first. ``memory_bytes`` is the memory of one device (0: unknown), ``num_devices`` how many there are (0:
+    unknown), ``shared_device`` whether several processes of one engine may work on the same.
     """
 
     name: str
@@ -32,6 +33,7 @@ class PlatformFacts:
     dtypes: tuple[str, ...] = ("float32",)
     memory_bytes: int = 0
     num_devices: int = 1
+    shared_device: bool = False
     device_name: str = ""
 
     @property
@@ -50,7 +52,8 @@ class Device(Protocol):
     def setup(self, index: int, threads: int = 0) -> None:
         """Once per worker process, before the first allocation: select the device, set threads and library flags.
 
-        ``threads`` is ``platform.threads``: compute threads on the host, 0 for what the platform advises.
+        ``threads`` are compute threads on the host, the process's share of ``platform.threads``; 0 for what the
+        platform advises.
         """
         ...
 

@@ -15,7 +15,7 @@ from llmk.config import flags
 if TYPE_CHECKING:
     from llmk.cli.talk import Talk
 
-SECTIONS = ("model", "platform", "select", "plugins", "engine", "scheduler", "cache")
+SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "scheduler", "cache")
 
 HELP = """/help            this text
 /reset           forget the conversation

@@ -10,7 +10,7 @@ from llmk.config import flags
 from llmk.kernel.boot import boot
 from llmk.kernel.report import render_table
 
-SECTIONS = ("model", "platform", "select", "plugins", "engine", "scheduler", "cache")
+SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "scheduler", "cache")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -9,7 +9,7 @@ from contextlib import closing
 from llmk.cli import sampling
 from llmk.config import flags
 
-SECTIONS = ("model", "platform", "select", "plugins", "engine", "scheduler", "cache")
+SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "scheduler", "cache")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

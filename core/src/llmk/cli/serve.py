@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from llmk.config import Settings
     from llmk.serve.service import Service
 
-SECTIONS = ("model", "platform", "select", "plugins", "engine", "scheduler", "cache", "server")
+SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "scheduler", "cache", "server")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -39,7 +39,18 @@ class PlatformSection(Section):
     """Where it runs."""
 
     use: str = Field(default="", description="Platform to use, by name. Empty: the best one that is usable here.")
-    threads: Size = Field(default=0, description="Compute threads per worker. 0: what the platform advises.")
+    threads: Size = Field(
+        default=0, description="Compute threads, which the engine's workers share. 0: what the platform advises."
+    )
+
+
+class ParallelSection(Section):
+    """How many processes hold the model between them: tensor times pipeline."""
+
+    tensor: Annotated[int, Field(ge=1)] = Field(default=1, description="Processes that cut every layer between them.")
+    pipeline: Annotated[int, Field(ge=1)] = Field(
+        default=1, description="Groups of such processes, each of which holds some of the layers."
+    )
 
 
 class SelectSection(Section):
@@ -181,6 +192,7 @@ class Config(Section):
 
     model: ModelSection = Field(default_factory=ModelSection)
     platform: PlatformSection = Field(default_factory=PlatformSection)
+    parallel: ParallelSection = Field(default_factory=ParallelSection)
     select: SelectSections = Field(default_factory=SelectSections)
     plugins: PluginsSection = Field(default_factory=PluginsSection)
     engine: EngineSection = Field(default_factory=EngineSection)

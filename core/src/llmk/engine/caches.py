@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from llmk.api import CacheLayout, CacheSpec, PluginError, RecurrentCache
-from llmk.engine.groups import CacheGroup, form_groups, page_bytes, state_offsets
+from llmk.engine.groups import CacheGroup, page_bytes, state_offsets, width_of
 from llmk.engine.runner import CachedLayer
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Caches:
-    """The cache groups of a model. A block is one page in each of ``width`` buffers; the layers of a group have one
-    buffer each, and layers of different groups the same ones.
+    """The cache groups of a model. A block is one page in each of as many buffers as the largest group has layers; the
+    layers of a group have one buffer each, and layers of different groups the same ones.
     """
 
     build: Build
@@ -31,23 +31,10 @@ class Caches:
     groups: tuple[CacheGroup, ...]
 
     @classmethod
-    def of(cls, model: Model, build: Build, *, state_block_size: int) -> Caches:
-        """Groups a model's layers. Recurrent state is kept every ``state_block_size`` tokens."""
-        sites, specs = [], []
-        for _, site, spec in model.cache_specs():
-            sites.append(site)
-            specs.append(spec)
-        return cls(build, tuple(sites), tuple(specs), tuple(form_groups(specs, state_block_size=state_block_size)))
-
-    @property
-    def width(self) -> int:
-        """Layers of the largest group."""
-        return max(len(group.layers) for group in self.groups)
-
-    @property
-    def block_bytes(self) -> int:
-        """Bytes that one block takes."""
-        return self.width * page_bytes(self.specs)
+    def of(cls, model: Model, build: Build, groups: Sequence[CacheGroup]) -> Caches:
+        """The caches of a model whose layers are grouped as ``groups``."""
+        specs = model.cache_specs()
+        return cls(build, tuple(site for _, site, _ in specs), tuple(spec for _, _, spec in specs), tuple(groups))
 
     def layers(self) -> list[CachedLayer]:
         """How each layer is told its part of a step, in the order of the specs."""
@@ -65,7 +52,7 @@ class Caches:
         """
         columns = [
             self._column([group.layers[i] for group in self.groups if i < len(group.layers)], num_blocks)
-            for i in range(self.width)
+            for i in range(width_of(self.groups))
         ]
         return self._in_order([columns[i][layer] for group in self.groups for i, layer in enumerate(group.layers)])
 

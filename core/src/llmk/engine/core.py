@@ -24,12 +24,21 @@ class PendingStep(Protocol):
         ...
 
 
-class StepRunner(Protocol):
-    """What carries out steps, in the order in which they are submitted."""
+class Executor(Protocol):
+    """What carries out steps, in the order in which they are submitted: this process, or several."""
 
     def submit(self, plan: StepPlan) -> PendingStep:
-        """Issues a step without waiting for it."""
+        """Issues a step without waiting for it. Raises :class:`~llmk.api.EngineDead` where no more can be run, and so
+        does what is pending."""
         ...
+
+    def check(self) -> None:
+        """Raises :class:`~llmk.api.EngineDead` where no more steps can be run."""
+        return
+
+    def close(self) -> None:
+        """Ends what it started, if anything. Idempotent."""
+        return
 
 
 class EngineCore:
@@ -39,7 +48,7 @@ class EngineCore:
     step is planned and issued while the device runs this one.
     """
 
-    def __init__(self, scheduler: Scheduler, runner: StepRunner, *, depth: int = 1) -> None:
+    def __init__(self, scheduler: Scheduler, runner: Executor, *, depth: int = 1) -> None:
         self.scheduler = scheduler
         self.runner = runner
         self.depth = depth
@@ -54,6 +63,14 @@ class EngineCore:
     def stats(self) -> EngineStats:
         """Gauges and counters as they are now."""
         return self.scheduler.snapshot()
+
+    def check(self) -> None:
+        """Raises :class:`~llmk.api.EngineDead` where no more steps can be run."""
+        self.runner.check()
+
+    def close(self) -> None:
+        """Ends what runs the steps. Idempotent."""
+        self.runner.close()
 
     def add(self, request: EngineRequest) -> None:
         """Queues a sequence."""

@@ -7,10 +7,16 @@ left unused.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import lcm
+from typing import TYPE_CHECKING
 
-from llmk.api import CacheSpec, RecurrentCache, SlidingWindowCache, StateTensor
+from llmk.api import AttentionQuery, CacheSpec, RecurrentCache, SlidingWindowCache, StateTensor
+
+if TYPE_CHECKING:
+    from llmk.kernel.boot import Boot
 
 _ALIGNMENT = 16
 """Bytes; tensors of every dtype may begin at a multiple of it."""
@@ -46,18 +52,39 @@ class CacheGroup:
         return whole if self.retained is None else min(whole, self.blocks_for(self.retained + chunk) + 1)
 
 
-def form_groups(specs: Sequence[CacheSpec], *, state_block_size: int) -> list[CacheGroup]:
-    """Groups layers with equal specs; recurrent state is kept every ``state_block_size`` tokens."""
-    kinds: dict[CacheSpec, list[int]] = {}
-    for layer, spec in enumerate(specs):
-        sized = spec if spec.block_size else replace(spec, block_size=state_block_size)
-        kinds.setdefault(sized, []).append(layer)
-    width = group_width([len(layers) for layers in kinds.values()])
+def form_groups(stages: Sequence[Sequence[CacheSpec]], *, state_block_size: int) -> list[tuple[CacheGroup, ...]]:
+    """Groups layers with equal specs; recurrent state is kept every ``state_block_size`` tokens.
+
+    Args:
+        stages: the specs of each pipeline stage's layers.
+
+    Returns:
+        The groups of each stage. All stages have the same ones, each with its own layers, if any.
+    """
+    sized = [[_sized(spec, state_block_size) for spec in specs] for specs in stages]
+    counts = Counter(spec for specs in sized for spec in specs)
+    width = group_width(list(counts.values()))
     return [
-        CacheGroup(spec.block_size, _retained(spec), tuple(layers[start : start + width]))
-        for spec, layers in kinds.items()
-        for start in range(0, len(layers), width)
+        tuple(
+            CacheGroup(kind.block_size, _retained(kind), layers)
+            for kind, count in counts.items()
+            for layers in _parts([layer for layer, spec in enumerate(specs) if spec == kind], -(-count // width))
+        )
+        for specs in sized
     ]
+
+
+def cache_groups(boot: Boot, stages: Sequence[Sequence[CacheSpec]]) -> list[tuple[CacheGroup, ...]]:
+    """The cache groups of each stage, by its layers' specs.
+
+    Recurrent state is kept every so many tokens: a multiple of every attention site's block size, so that prefixes can
+    end where all groups have something; without prefix caching, more than any sequence has.
+    """
+    config = boot.settings.config.cache
+    queries = (choice.query for choice in boot.plan.choices)
+    unit = lcm(*(query.block_size for query in queries if isinstance(query, AttentionQuery)))
+    apart = -(-config.state_block_size // unit) * unit if config.prefix_caching else boot.facts.max_model_len + 1
+    return form_groups(stages, state_block_size=apart)
 
 
 def group_width(counts: Sequence[int]) -> int:
@@ -66,6 +93,16 @@ def group_width(counts: Sequence[int]) -> int:
     """
     rarest, commonest = min(counts), max(counts)
     return commonest if 2 * commonest < 3 * rarest else rarest
+
+
+def block_bytes(specs: Sequence[CacheSpec], groups: Sequence[CacheGroup]) -> int:
+    """Bytes that a block takes over all layers."""
+    return width_of(groups) * page_bytes(specs) if specs else 0
+
+
+def width_of(groups: Sequence[CacheGroup]) -> int:
+    """Layers of the largest group."""
+    return max(len(group.layers) for group in groups)
 
 
 def page_bytes(specs: Sequence[CacheSpec]) -> int:
@@ -91,3 +128,13 @@ def _retained(spec: CacheSpec) -> int | None:
     if isinstance(spec, RecurrentCache):
         return 1
     return spec.window - 1 if isinstance(spec, SlidingWindowCache) else None
+
+
+def _sized(spec: CacheSpec, state_block_size: int) -> CacheSpec:
+    return spec if spec.block_size else replace(spec, block_size=state_block_size)
+
+
+def _parts(layers: Sequence[int], count: int) -> Iterator[tuple[int, ...]]:
+    """``layers`` in ``count`` parts of about equal size."""
+    for part in range(count):
+        yield tuple(layers[part * len(layers) // count : (part + 1) * len(layers) // count])

@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
-from math import lcm
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from llmk.api import AttentionQuery, LogitsProcessorSpec, Plan, Platform, PluginError, PolicyContext
+from llmk.api import CacheSpec, LogitsProcessorSpec, Plan, Platform, PluginError, PolicyContext
 from llmk.engine.batch import Batch
 from llmk.engine.caches import Caches
 from llmk.engine.client import EngineInfo
-from llmk.engine.core import EngineCore
+from llmk.engine.core import EngineCore, Executor
 from llmk.engine.deadlines import Deadlines
-from llmk.engine.memory import check_weights, gib, plan_cache
+from llmk.engine.groups import CacheGroup, block_bytes, cache_groups
+from llmk.engine.memory import CachePlan, check_weights, gib, plan_cache
 from llmk.engine.policy import GuardedPolicy
 from llmk.engine.processors import Processors
 from llmk.engine.runner import Runner
 from llmk.engine.scheduler import Scheduler
+from llmk.engine.stage import StageRunner
 from llmk.engine.weights import load_weights
+from llmk.engine.workers import Workers
 from llmk.kernel.loader import load_object
 from llmk.nn.build import Build
+from llmk.nn.parallel import Parallel
 
 if TYPE_CHECKING:
     from llmk.kernel.boot import Boot
@@ -32,55 +37,51 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model in this process, or this process's share of it."""
+
+    model: Model
+    build: Build
+    platform: Platform
+
+    @property
+    def cache_specs(self) -> list[CacheSpec]:
+        """Those of the model's layers."""
+        return [spec for _, _, spec in self.model.cache_specs()]
+
+    def available(self) -> int:
+        """Bytes that are free on the device now that all processes have loaded theirs."""
+        self.build.parallel.barrier()
+        return self.platform.memory.available()
+
+
 def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
     """Turns a boot into an engine that is ready to step.
 
     Raises:
+        ConfigError: where the platform can't join the processes that the model is to be spread over.
         PluginError: where a wheel's version is not the plan's, or the scheduling policy can't be made.
         CheckpointError: where the weights don't fit the model.
         NotEnoughMemory: where weights or cache don't fit the device.
     """
     config, plan, facts = boot.settings.config, boot.plan, boot.facts
-    check_wheels(plan)
-    platform: Platform = load_object(plan.platform_implementation)(plan.platform)
-    platform.device.setup(0, config.platform.threads)
-    device = platform.device.torch_device(0)
-    check_weights(facts, plan.dtype, platform.memory.available())
-    dtype = getattr(torch, plan.dtype)
-    build = Build(plan, dtype=dtype, device=device, load_object=load_object)
-    model: Model = load_object(plan.model_implementation)(build, boot.checkpoint)
-    load_weights(model, boot.checkpoint, dtype, load_format=config.model.load_format, seed=config.engine.seed)
-    platform.device.synchronize()
-
     max_model_len = facts.max_model_len
-    caches = Caches.of(model, build, state_block_size=state_block_size(build, config, max_model_len))
-    cache = plan_cache(config, max_model_len, caches.groups, caches.block_bytes, platform.memory.available())
-    sizes = " + ".join(str(group.block_size) for group in caches.groups)
+    policy = GuardedPolicy.load(plan, PolicyContext(config.scheduler.weights, config.scheduler.max_num_batched_tokens))
+    executor, cache = start_executor(boot)
+    sizes = " + ".join(str(group.block_size) for group in cache.groups)
     logger.info("cache: %d blocks of %s tokens, %s, by %s", cache.num_blocks, sizes, gib(cache.total_bytes), cache.why)
-    processors = {
-        found.spec.id: partial(load_object, found.spec.implementation, plugin=found.plugin)
-        for found in boot.registry.of(LogitsProcessorSpec)
-    }
-    batch = Batch(
-        build,
-        num_slots=config.scheduler.max_num_seqs,
-        max_len=max_model_len,
-        block_sizes=[group.block_size for group in caches.groups],
-        device=device,
-    )
-    rows = Processors(processors, facts.vocab_size)
-    runner = Runner(model, build, batch, caches.allocate(cache.num_blocks), caches.layers(), rows)
     limits = config.scheduler
     scheduler = Scheduler(
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         max_model_len=max_model_len,
         num_blocks=cache.num_blocks,
-        groups=caches.groups,
+        groups=cache.groups,
         prefix_caching=config.cache.prefix_caching,
         pin_share=config.cache.pin_share,
         chunked_prefill=limits.chunked_prefill,
-        policy=GuardedPolicy.load(plan, PolicyContext(limits.weights, limits.max_num_batched_tokens)),
+        policy=policy,
         deadlines=Deadlines(limits.queue_timeout, limits.request_timeout),
     )
     info = EngineInfo(
@@ -89,20 +90,66 @@ def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
         block_size=scheduler.cache.block_size,
         num_blocks=cache.num_blocks,
         plan=plan.to_dict(),
-        logits_processors=tuple(processors),
+        logits_processors=tuple(found.spec.id for found in boot.registry.of(LogitsProcessorSpec)),
     )
-    return EngineCore(scheduler, runner), info
+    return EngineCore(scheduler, executor), info
 
 
-def state_block_size(build: Build, config: Any, max_model_len: int) -> int:
-    """Tokens between two snapshots of recurrent state: a multiple of every attention site's block size, so that
-    prefixes can end where all groups have something; without prefix caching, more than any sequence has.
-    """
-    if not config.cache.prefix_caching:
-        return max_model_len + 1
-    queries = (choice.query for choice in build.plan.choices)
-    unit = lcm(*(query.block_size for query in queries if isinstance(query, AttentionQuery)))
-    return -(-int(config.cache.state_block_size) // unit) * unit
+def start_executor(boot: Boot) -> tuple[Executor, CachePlan]:
+    """What runs the steps, in this process or in several, and the size of its cache."""
+    if boot.plan.num_ranks > 1:
+        return Workers.start(boot)
+    loaded = load_model(boot)
+    (groups,) = cache_groups(boot, [loaded.cache_specs])
+    size = block_bytes(loaded.cache_specs, groups)
+    cache = plan_cache(boot.settings.config, boot.facts.max_model_len, groups, size, loaded.available())
+    return build_runner(boot, loaded, cache.num_blocks, groups), cache
+
+
+def alone(platform: Platform) -> Parallel:
+    """The place of a process that holds the whole model."""
+    return Parallel()
+
+
+def load_model(boot: Boot, rank: int = 0, join: Callable[[Platform], Parallel] = alone) -> LoadedModel:
+    """Builds the model and loads its weights: those of the share that ``rank`` has among the processes that it meets by
+    ``join``."""
+    config, plan = boot.settings.config, boot.plan
+    check_wheels(plan)
+    platform: Platform = load_object(plan.platform_implementation)(plan.platform)
+    neighbours = len(plan.ranks_beside(rank))
+    threads = config.platform.threads
+    platform.device.setup(rank, max(1, threads // neighbours) if threads else 0)
+    device = platform.device.torch_device(rank)
+    share = replace(boot.facts, num_parameters=boot.facts.num_parameters * neighbours // plan.num_ranks)
+    check_weights(share, plan.dtype, platform.memory.available())
+    dtype = getattr(torch, plan.dtype)
+    build = Build(plan, dtype=dtype, device=device, load_object=load_object, parallel=join(platform))
+    model: Model = load_object(plan.model_implementation)(build, boot.checkpoint)
+    how, seed = config.model.load_format, config.engine.seed
+    load_weights(model, boot.checkpoint, dtype, progress=rank == 0, load_format=how, seed=seed)
+    platform.device.synchronize()
+    return LoadedModel(model, build, platform)
+
+
+def build_runner(boot: Boot, loaded: LoadedModel, num_blocks: int, groups: Sequence[CacheGroup]) -> Runner:
+    """Allocates the cache and the batch for a loaded model."""
+    build, model = loaded.build, loaded.model
+    caches = Caches.of(model, build, groups)
+    batch = Batch(
+        build,
+        num_slots=boot.settings.config.scheduler.max_num_seqs,
+        max_len=boot.facts.max_model_len,
+        block_sizes=[group.block_size for group in groups],
+        device=build.device,
+    )
+    laid_out = caches.allocate(num_blocks), caches.layers()
+    if not build.parallel.is_last:
+        return StageRunner(model, build, batch, *laid_out)
+    found = boot.registry.of(LogitsProcessorSpec)
+    load = {each.spec.id: partial(load_object, each.spec.implementation, plugin=each.plugin) for each in found}
+    kind = Runner if build.parallel.is_first else StageRunner
+    return kind(model, build, batch, *laid_out, Processors(load, boot.facts.vocab_size))
 
 
 def check_wheels(plan: Plan) -> None:

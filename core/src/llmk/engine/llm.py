@@ -96,7 +96,9 @@ class LLM:
         return self.core.stats
 
     def close(self) -> None:
-        """Frees the model and its cache. Idempotent."""
+        """Frees the model and its cache, and ends the processes that it is spread over. Idempotent."""
+        if self._core is not None:
+            self._core.close()
         self._core = None
 
     def __enter__(self) -> LLM:

@@ -5,6 +5,7 @@ process.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import closing
 from typing import Protocol
 
 import msgspec
@@ -87,8 +88,9 @@ def run_engine(
     """
     try:
         core, info = build()
-        send(Ready(info))
-        _loop(core, receive, send)
+        with closing(core):
+            send(Ready(info))
+            _loop(core, receive, send)
     except BaseException as error:
         send(Failed(Failure.of(error)))
         return False
@@ -109,6 +111,7 @@ def _loop(core: EngineCore, receive: Receive, send: Callable[[Reply], None]) -> 
                     core.unpin(command.ids)
                     send(Stepped(EngineOutputs(stats=core.stats)))
                 case Ping():
+                    core.check()
                     send(Pong(command.number))
                 case Close():
                     return

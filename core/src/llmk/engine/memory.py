@@ -24,6 +24,7 @@ class CachePlan:
     num_blocks: int
     block_bytes: int
     why: str
+    groups: tuple[CacheGroup, ...] = ()
 
     @property
     def total_bytes(self) -> int:
@@ -81,7 +82,7 @@ def plan_cache(
             f"{max_model_len} tokens, and {blocks} fit ({gib(blocks * block_bytes)}, by {why})",
             hint=f"lower --max-model-len to {longest} or less, or raise the cache's memory",
         )
-    return CachePlan(blocks, block_bytes, why)
+    return CachePlan(blocks, block_bytes, why, tuple(groups))
 
 
 def _blocks_alone(groups: Sequence[CacheGroup], num_tokens: int) -> int:

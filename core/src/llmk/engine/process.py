@@ -1,8 +1,7 @@
 """An engine in a process of its own: the front end's client, and the process's entry (``python -m
 llmk.engine.process``).
 
-What the process builds comes pickled over its standard input, which stays open: its end tells the process that the
-front end is gone. Commands and replies are msgpack over two ZeroMQ sockets in a private folder.
+Commands and replies are msgpack over two ZeroMQ sockets in a private folder.
 """
 
 from __future__ import annotations
@@ -10,15 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
-import pickle
-import signal
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,12 +20,12 @@ import zmq
 import zmq.asyncio
 
 from llmk.api import EngineDead
+from llmk.engine import child
 from llmk.engine.loop import Close, Command, Reply, run_engine
 from llmk.engine.loop_client import LoopClient
 
 CLOSE_SECONDS = 5.0
 """What a process gets to end by itself before it is killed."""
-_LENGTH_BYTES = 8
 
 
 class ProcessClient(LoopClient):
@@ -41,8 +35,8 @@ class ProcessClient(LoopClient):
         super().__init__()
         self._folder = tempfile.TemporaryDirectory(prefix="llmk-")
         self._context = zmq.asyncio.Context()
-        self._sender = self._bind(zmq.PUSH)
-        self._receiver = self._bind(zmq.PULL)
+        self._sender: zmq.asyncio.Socket = child.bind(self._context, zmq.PUSH, self._folder.name, "in")
+        self._receiver: zmq.asyncio.Socket = child.bind(self._context, zmq.PULL, self._folder.name, "out")
         self._encoder = msgspec.msgpack.Encoder()
         self._process: asyncio.subprocess.Process | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -57,7 +51,8 @@ class ProcessClient(LoopClient):
         """
         client = cls()
         try:
-            await client._launch(pickle.dumps((builder, *client._addresses(), boot)))
+            addresses = child.address(client._sender), child.address(client._receiver)
+            await client._launch(child.packed(client._folder.name, builder, *addresses, boot))
             await client._ready
         except BaseException:
             await client.close()
@@ -92,7 +87,7 @@ class ProcessClient(LoopClient):
         )
         self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._watch(self._process))]
         if self._process.stdin is not None:
-            self._process.stdin.write(len(payload).to_bytes(_LENGTH_BYTES, "little") + payload)
+            self._process.stdin.write(payload)
 
     async def _end_process(self) -> None:
         process = self._process
@@ -116,7 +111,7 @@ class ProcessClient(LoopClient):
         code = await process.wait()
         while await self._receiver.poll(timeout=50):
             await asyncio.sleep(0)
-        self._die(EngineDead(f"the engine's process {_ending(code)}", hint="its own messages are on stderr"))
+        self._die(EngineDead(f"the engine's process {child.ending(code)}", hint="its own messages are on stderr"))
 
     def _send(self, command: Command) -> None:
         # What a process on its way out does not take in is no loss: _watch ends every request with the cause.
@@ -130,39 +125,14 @@ class ProcessClient(LoopClient):
             return False
         return True
 
-    def _bind(self, kind: int) -> zmq.asyncio.Socket:
-        socket = self._context.socket(kind)
-        socket.set_hwm(0)
-        if zmq.has("ipc"):
-            socket.bind(f"ipc://{self._folder.name}/{'in' if kind == zmq.PUSH else 'out'}")
-        else:
-            socket.bind("tcp://127.0.0.1:*")
-        return socket
-
-    def _addresses(self) -> tuple[str, str]:
-        return _endpoint(self._sender), _endpoint(self._receiver)
-
-
-def _endpoint(socket: zmq.Socket[Any]) -> str:
-    return bytes(socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
-
-
-def _ending(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
-
 
 class _Channel:
     """The process's ends of the two sockets."""
 
     def __init__(self, commands: str, replies: str) -> None:
         self._context = zmq.Context()
-        self._commands = self._connect(zmq.PULL, commands)
-        self._replies = self._connect(zmq.PUSH, replies)
+        self._commands: zmq.Socket[bytes] = child.connect(self._context, zmq.PULL, commands)
+        self._replies: zmq.Socket[bytes] = child.connect(self._context, zmq.PUSH, replies)
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(Command)
 
@@ -182,43 +152,16 @@ class _Channel:
         """Lets what was sent go out, a second at most."""
         self._context.destroy(linger=1000)
 
-    def _connect(self, kind: int, address: str) -> zmq.Socket[bytes]:
-        socket: zmq.Socket[bytes] = self._context.socket(kind)
-        socket.set_hwm(0)
-        socket.connect(address)
-        return socket
-
 
 def main() -> int:
-    """The process: reads what to build, builds it, and runs it until it is told to close or the front end is gone.
-
-    Signals that a terminal or a supervisor sends to the whole group are the front end's to handle.
-    """
-    for ignored in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ignored, signal.SIG_IGN)
+    """The process: reads what to build, builds it, and runs it until it is told to close or the front end is gone."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
-    source = sys.stdin.buffer
-    payload = source.read(int.from_bytes(source.read(_LENGTH_BYTES), "little"))
-    builder, commands, replies, boot = pickle.loads(payload)
-    threading.Thread(target=_end_with_parent, args=(commands,), name="llmk-parent", daemon=True).start()
+    builder, commands, replies, boot = child.enter()
     module, _, attribute = builder.partition(":")
     channel = _Channel(commands, replies)
     done = run_engine(lambda: getattr(import_module(module), attribute)(boot), channel.receive, channel.send)
     channel.close()
     return 0 if done else 1
-
-
-def _end_with_parent(address: str) -> None:
-    """Waits for the end of standard input, which comes when the front end is gone, however it went."""
-    while os.read(sys.stdin.fileno(), 1024):
-        pass
-    folder = Path(address.removeprefix("ipc://")).parent
-    if address.startswith("ipc://"):
-        for file in folder.glob("*"):
-            file.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            folder.rmdir()
-    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from llmk.api import AttentionBackend, CacheStep
-from llmk.engine.batch import Batch
+from llmk.engine.batch import Batch, LaidOutStep
+from llmk.engine.core import Executor
 from llmk.engine.sampler import Sampled, Sampler
 from llmk.engine.scorer import Scored, Scorer
 from llmk.engine.step import StepPlan, StepResult
@@ -59,7 +61,7 @@ class CachedLayer:
         return step if self.backend is None else self.backend.prepare(step)
 
 
-class Runner:
+class Runner(Executor):
     """Model, cache, batch and sampler of one device.
 
     ``layers`` says, for each layer that keeps something, how it is told its part of a step; ``caches`` holds what it
@@ -96,7 +98,10 @@ class Runner:
         self.build.select(step.tensors.token_ids.shape[0])
         meta = [layer.prepare(step.groups[layer.group]) for layer in self._prepares]
         context = StepContext(step.tensors.positions, self.caches, [meta[i] for i in self._layers])
-        hidden = self.model.forward(step.tensors.token_ids, context)
+        return self._finish(plan, step, self.model.forward(step.tensors.token_ids, context))
+
+    def _finish(self, plan: StepPlan, step: LaidOutStep, hidden: Tensor) -> Pending:
+        """Scores prompts and samples, from the final hidden states."""
         scored = self.scorer(hidden, plan.work)
         if not step.sample_slots:
             return Pending(plan.step, None, scored)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -27,6 +27,18 @@ if TYPE_CHECKING:
 
 _WIDE = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 _LISTED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Slices:
+    """A file's tensor, read as it is indexed."""
+
+    shape: tuple[int, ...]
+    _slice: Any
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        values: torch.Tensor = self._slice[index]
+        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +79,8 @@ def load_weights(
 
 
 def _fill(layers: Sequence[Layer], seed: int, progress: bool) -> None:
-    for layer in tqdm([x for x in layers if x.parameters], "Random weights", disable=_hidden(progress), unit="layer"):
+    here = [layer for layer in layers if layer.here and layer.parameters]
+    for layer in tqdm(here, "Random weights", disable=_hidden(progress), unit="layer"):
         for parameter in layer.parameters:
             parameter.fill(seed)
         layer.finish()
@@ -80,13 +93,14 @@ def _load(model: Model, checkpoint: Checkpoint, progress: bool) -> None:
         by_prefix.setdefault(tensor.name.rpartition(".")[0], []).append(tensor)
     for layer in model.weights:
         layer.discover(by_prefix)
+    # What two layers know by the same name, as tied ones do, goes to the one that is here.
     targets = {
         name: _Target(layer, parameter, shards)
-        for layer in model.weights
+        for layer in sorted(model.weights, key=lambda layer: layer.here)
         for parameter in layer.parameters
         for name, shards in parameter.targets.items()
     }
-    wanted = [tensor for tensor in stored if tensor.name in targets]
+    wanted = [tensor for tensor in stored if tensor.name in targets and targets[tensor.name].layer.here]
     _check(checkpoint, stored, targets, model.ignored_weights)
     total = sum(tensor.stop - tensor.start for tensor in wanted)
     with tqdm(total=total, desc="Loading weights", unit="B", unit_scale=True, disable=_hidden(progress)) as bar:
@@ -100,7 +114,7 @@ def _load_file(file: Path, tensors: Iterable[StoredTensor], targets: dict[str, _
             for tensor in tensors:
                 target = targets[tensor.name]
                 if not target.parameter.complete:
-                    target.parameter.load(target.shards, reader.get_tensor(tensor.name))
+                    target.parameter.load(target.shards, _Slices(tensor.shape, reader.get_slice(tensor.name)))
                     if all(parameter.complete for parameter in target.layer.parameters):
                         target.layer.finish()
                 bar.update(tensor.stop - tensor.start)

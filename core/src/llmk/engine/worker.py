@@ -22,17 +22,23 @@ def pack(boot: Boot) -> dict[str, Any]:
     return {field.name: getattr(boot, field.name) for field in fields(boot) if field.name != "registry"}
 
 
+def unpack(packed: dict[str, Any]) -> Boot:
+    """The boot again, with the registry of this process."""
+    from llmk.kernel.boot import Boot
+    from llmk.kernel.registry import Registry
+
+    return Boot(registry=Registry.discover(packed["settings"].config.plugins), **packed)
+
+
 def build(packed: dict[str, Any]) -> tuple[EngineCore, EngineInfo]:
     """Builds the engine of a packed boot, by its plan. Only a winner that can't be imported here makes it resolve
     again.
     """
     from llmk.engine.launch import build_core
-    from llmk.kernel.boot import Boot, verified
-    from llmk.kernel.registry import Registry
+    from llmk.kernel.boot import verified
 
     logging.getLogger().setLevel(packed["settings"].config.server.log_level.upper())
-    registry = Registry.discover(packed["settings"].config.plugins)
-    boot = verified(Boot(registry=registry, **packed))
+    boot = verified(unpack(packed))
     core, info = build_core(boot)
     gc.collect()
     gc.freeze()  # what was built stays for good: collecting garbage needn't look at it again

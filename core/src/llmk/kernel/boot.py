@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from llmk.api import Checkpoint, Default, Host, ModelFacts, Plan, PlatformFacts, PlatformSpec, Problem
 from llmk.api.errors import ConfigError, PluginError, describe
+from llmk.api.sharding import parallel_problems
 from llmk.api.verdict import Reason
 from llmk.kernel.checkpoint import read_checkpoint
 from llmk.kernel.discovery import Plugin
@@ -97,6 +98,8 @@ def _check(settings: Settings, registry: Registry, platform_facts: PlatformFacts
     if settings.config.model.max_model_len > facts.max_model_len:
         message = f"the checkpoint allows {facts.max_model_len} tokens, not {settings.config.model.max_model_len}"
         problems.append(Problem("model.max_model_len", message, f"set it to {facts.max_model_len} or less"))
+    parallel = settings.config.parallel
+    problems += parallel_problems(facts, platform_facts, parallel.tensor, parallel.pipeline)
     if problems:
         lines = [f"{p.path} (set by {settings.origin(p.path)}): {p.message}" for p in problems]
         raise ConfigError("\n".join(lines), hint="; ".join(p.fix for p in problems if p.fix))

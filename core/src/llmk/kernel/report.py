@@ -23,6 +23,7 @@ def render_table(plan: Plan) -> str:
         f"platform  {platform.label} ({plan.platform_id}){f': {platform.device_name}' if platform.device_name else ''}",
         f"model     {plan.architecture} by {plan.model}, {plan.dtype}"
         + (f", weights by {plan.quantization}" if plan.quantization else ""),
+        f"parallel  {plan.tensor} x {plan.pipeline} processes (tensor x pipeline)",
         "",
         render_rows(("site", "tokens", "kernel", "wheel", "tier", "why"), list(_rows(plan.choices))),
     ]

@@ -17,6 +17,7 @@ from llmk.api.matching import match
 from llmk.api.plan import Choice, Piece, Plan, Rejection
 from llmk.api.platform import PlatformFacts
 from llmk.api.query import OpQuery, Query, ask_of, site_queries
+from llmk.api.sharding import sharded
 from llmk.api.verdict import Reason
 from llmk.kernel.discovery import CORE
 from llmk.kernel.election import unknown_id
@@ -67,7 +68,8 @@ def resolve(
     vouched = (CORE, platform.plugin.distribution, *platform.spec.vouches, *config.plugins.trust)
     vouched_names = frozenset(canonicalize_name(name) for name in vouched)
     resolver = Resolver(registry, config, platform_facts, dtype, vouched_names, measured or {}, excluded or {})
-    choices = resolver.choose_all(facts, quantization.spec.weight_format if quantization else "plain")
+    share = sharded(facts, config.parallel.tensor)
+    choices = resolver.choose_all(share, quantization.spec.weight_format if quantization else "plain")
     choices.append(choose_policy(registry, config, excluded or {}))
     resolver.wheels |= {piece.distribution: piece.version for piece in choices[-1].pieces}
     others = {r.plugin.distribution: r.plugin.version for r in (platform, model, quantization) if r is not None}
@@ -84,6 +86,8 @@ def resolve(
         warnings=(*registry.warnings, *warnings, *resolver.check_rules()),
         quantization=quantization.spec.id if quantization else "",
         quantization_implementation=quantization.spec.implementation if quantization else "",
+        tensor=config.parallel.tensor,
+        pipeline=config.parallel.pipeline,
     )
 
 

@@ -22,6 +22,7 @@ class Attention(Layer):
     Args:
         prefix: the attention module's name in the checkpoint.
         index: position of this layer's cache in the step's.
+        num_heads, num_kv_heads: the model's; the processes of a stage share them.
         cos_sin: float32 ``[positions, rotary_dim]``, see ``llmk.reference.rope``; layers share it.
         qk_norm_eps: epsilon of the per-head norms; ``None``: the model has none.
     """
@@ -43,7 +44,8 @@ class Attention(Layer):
         self._op = build.kernel("op", write_site(site), attention=site)
         self._run = build.attention(site).run
         self._index = index
-        self._heads = (num_heads, num_kv_heads, num_kv_heads)
+        count = build.parallel.count
+        self._heads = (count(num_heads), count(num_kv_heads), count(num_kv_heads))
         self._head_dim = head_dim
         self._cos_sin = cos_sin
         self._eps = qk_norm_eps or 0.0
@@ -57,7 +59,8 @@ class Attention(Layer):
         self._q_weight, self._k_weight = (parameter.take() for parameter in self.parameters)
 
     def __call__(self, qkv: Tensor, step: StepContext) -> Tensor:
-        """``[tokens, (heads + 2 * kv_heads) * head_dim]`` to ``[tokens, heads * head_dim]``."""
+        """``[tokens, (heads + 2 * kv_heads) * head_dim]`` to ``[tokens, heads * head_dim]``, of this process's
+        heads."""
         heads = qkv.view(qkv.shape[0], -1, self._head_dim)
         q, k, v = heads.split_with_sizes(self._heads, 1)
         return self._attend(q, k, v, step)

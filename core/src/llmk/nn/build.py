@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from llmk.nn.parallel import Parallel
 if TYPE_CHECKING:
     from llmk.nn.layer import Layer
 
+T = TypeVar("T")
 _EVERY = (0, 1 << 31)
 
 
@@ -89,6 +91,7 @@ class Build:
 
     Attributes:
         layers: every layer built so far that owns parameters.
+        here: whether what is built now is for this process's stage.
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class Build:
         self.device = device
         self.parallel = parallel or Parallel()
         self.layers: list[Layer] = []
+        self.here = True
         self._load_object = load_object
         self._kernels: dict[tuple[str, ...], Callable[..., Any]] = {}
         self._weighted: dict[tuple[str, str, bool], WeightKernel] = {}
@@ -158,6 +162,22 @@ class Build:
             pieces = [(p.start, p.stop, self._load(p)(choice.query, self.device)) for p in choice.pieces]
             self._attention[site] = self._one_of(pieces, AttentionSwitch)
         return self._attention[site]
+
+    @contextmanager
+    def stage(self, here: bool) -> Iterator[None]:
+        """What is built within belongs to this process's stage, or else to another one: then it never runs, and stands
+        for the names of its parameters alone, which the loader must know to tell what is missing or unknown."""
+        self.here = here
+        yield
+        self.here = True
+
+    def stage_of(self, count: int, make: Callable[[int], T]) -> list[T]:
+        """Makes ``count`` layers by their numbers; returns those of this process's stage."""
+        mine, layers = self.parallel.layers(count), []
+        for index in range(count):
+            with self.stage(index in mine):
+                layers.append(make(index))
+        return layers[mine.start : mine.stop]
 
     def select(self, num_tokens: int) -> None:
         """Before a step is prepared: makes the kernels for ``num_tokens`` current. Free while the band stays."""

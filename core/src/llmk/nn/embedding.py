@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class Embedding(Layer):
-    """A table of rows by token id.
+    """A table of rows by token id, which the processes of a stage cut between them: each looks up what it has, and the
+    results are added up. So a tied head, which is cut likewise, finds its rows here.
 
     Args:
         also_named: the checkpoint's other names for it, such as a tied head's.
@@ -38,8 +39,16 @@ class Embedding(Layer):
     ) -> None:
         self._op: Callable[..., Tensor] = build.kernel("op", site)
         self._scale = () if scale is None else (scale,)
+        self._parallel = build.parallel
+        self._kept, room = build.parallel.padded_share(vocab_size)
         self._weight = Parameter(
-            build, [f"{prefix}.weight"], [vocab_size], (hidden_size,), others=dict.fromkeys(also_named, (0,))
+            build,
+            [f"{prefix}.weight"],
+            [vocab_size],
+            (hidden_size,),
+            others=dict.fromkeys(also_named, (0,)),
+            kept_rows=[self._kept],
+            room=room,
         )
         self.tied_head: LMHead | None = None
         super().__init__(build, [self._weight])
@@ -51,14 +60,20 @@ class Embedding(Layer):
 
     def __call__(self, token_ids: Tensor) -> Tensor:
         """int64 ``[tokens]`` to ``[tokens, hidden]``."""
-        return self._op(token_ids, self.weight, *self._scale)
+        if self._parallel.tensor_size == 1:
+            return self._op(token_ids, self.weight, *self._scale)
+        elsewhere = (token_ids < self._kept.start) | (token_ids >= self._kept.stop)
+        rows = self._op((token_ids - self._kept.start).masked_fill(elsewhere, 0), self.weight, *self._scale)
+        return self._parallel.all_reduce(rows.masked_fill(elsewhere[:, None], 0))
 
 
 class LMHead(Layer):
     """Logits of hidden states. Its row count is not the step's token count, so it flips its own switch, once a call.
+    The processes of a stage cut the vocabulary between them, and gather the logits.
 
     Args:
-        tied_to: the embedding whose table this head multiplies by; it then owns no parameter.
+        tied_to: the embedding whose table this head multiplies by; it then owns no parameter, unless the table is with
+            another stage.
         softcap: bounds the logits, by the op ``softcap``; ``None``: they stay as they are.
     """
 
@@ -80,13 +95,18 @@ class LMHead(Layer):
         self._cap = None if softcap is None else partial(build.kernel("op", "softcap"), cap=softcap)
         self._kernel = build.linear(site, rows=True)
         self._switch = self._kernel.run if isinstance(self._kernel.run, Switch) else None
-        if tied_to:
+        self._parallel = build.parallel
+        self._vocab_size = vocab_size
+        kept, room = build.parallel.padded_share(vocab_size)
+        if tied_to and tied_to.here and build.here:
             tied_to.tied_head = self
             super().__init__(build, [])
             return
-        parameters = [Parameter(build, [f"{prefix}.weight"], [vocab_size], (hidden_size,))]
+        stored = tied_to.parameters[0] if tied_to else None
+        names, others = (stored.names, stored.targets) if stored else ([f"{prefix}.weight"], {})
+        parameters = [Parameter(build, names, [vocab_size], (hidden_size,), others=others, kept_rows=[kept], room=room)]
         if bias:
-            parameters.append(Parameter(build, [f"{prefix}.bias"], [vocab_size]))
+            parameters.append(Parameter(build, [f"{prefix}.bias"], [vocab_size], kept_rows=[kept], room=room))
         super().__init__(build, parameters)
 
     def finish(self) -> None:
@@ -103,4 +123,8 @@ class LMHead(Layer):
         if self._switch:
             self._switch.select(hidden.shape[0])
         logits = self._kernel.run(hidden, self.weight, self.bias).float()
-        return logits if self._cap is None else self._cap(logits)
+        if self._cap is not None:
+            logits = self._cap(logits)
+        if self._parallel.tensor_size == 1:
+            return logits
+        return self._parallel.all_gather(logits)[:, : self._vocab_size]

@@ -141,7 +141,8 @@ def attention_op(facts: AttentionFacts, *, qk_norm: bool, rotary_dim: int, plus_
         "qk_norm": qk_norm,
     }
     op = f"qk_norm_{'plus_one_' if plus_one else ''}rope_write_kv"
-    return OpFacts(site=write_site(facts.site), op=op, facts=sizes, attention=facts.site)
+    divided = ("num_heads", "num_kv_heads")
+    return OpFacts(site=write_site(facts.site), op=op, facts=sizes, attention=facts.site, divided=divided)
 
 
 def latent_attention_facts(shape: LatentShape, *, count: int) -> AttentionFacts:
@@ -200,18 +201,19 @@ def norm_ops(size: int, norm: str = "rms_norm", add_norm: str = "add_rms_norm") 
 
 def embedding_op(vocab_size: int, hidden_size: int) -> OpFacts:
     """The op of :class:`~llmk.nn.Embedding`."""
-    return OpFacts(site="embedding", op="embedding", facts={"vocab_size": vocab_size, "hidden_size": hidden_size})
+    facts = {"vocab_size": vocab_size, "hidden_size": hidden_size}
+    return OpFacts(site="embedding", op="embedding", facts=facts, divided=("vocab_size",))
 
 
 def scaled_embedding_op(vocab_size: int, hidden_size: int) -> OpFacts:
     """The op of an :class:`~llmk.nn.Embedding` with a scale."""
     facts = {"vocab_size": vocab_size, "hidden_size": hidden_size}
-    return OpFacts(site="scaled_embedding", op="scaled_embedding", facts=facts)
+    return OpFacts(site="scaled_embedding", op="scaled_embedding", facts=facts, divided=("vocab_size",))
 
 
 def softcap_op(vocab_size: int) -> OpFacts:
     """The op of an :class:`~llmk.nn.LMHead` with a soft cap."""
-    return OpFacts(site="softcap", op="softcap", facts={"size": vocab_size})
+    return OpFacts(site="softcap", op="softcap", facts={"size": vocab_size}, divided=("size",))
 
 
 def sigmoid_gate_op(site: str, size: int, gate_size: int) -> OpFacts:
@@ -222,7 +224,8 @@ def sigmoid_gate_op(site: str, size: int, gate_size: int) -> OpFacts:
 def mlp_op(intermediate_size: int, activation: str = "silu", *, prefix: str = "") -> OpFacts:
     """The op of :class:`~llmk.nn.GatedMLP`; ``prefix`` begins the names of its sites."""
     facts, name = {"intermediate_size": intermediate_size}, f"gate_up_{activation}"
-    return OpFacts(site=f"{prefix}{name}", op=name, facts=facts, linear=f"{prefix}gate_up")
+    site, gate_up, divided = f"{prefix}{name}", f"{prefix}gate_up", ("intermediate_size",)
+    return OpFacts(site=site, op=name, facts=facts, linear=gate_up, divided=divided)
 
 
 def mlp_linears(
@@ -231,8 +234,23 @@ def mlp_linears(
     """The linear sites of :class:`~llmk.nn.GatedMLP`; ``prefix`` begins their names."""
     gate_up, down = f"{prefix}gate_up", f"{prefix}down"
     return (
-        LinearFacts(site=gate_up, in_features=hidden_size, out_features=2 * intermediate_size, bias=bias, count=count),
-        LinearFacts(site=down, in_features=intermediate_size, out_features=hidden_size, bias=bias, count=count),
+        LinearFacts(
+            site=gate_up,
+            in_features=hidden_size,
+            out_features=2 * intermediate_size,
+            bias=bias,
+            count=count,
+            parallel="column",
+            units=((intermediate_size, 1), (intermediate_size, 1)),
+        ),
+        LinearFacts(
+            site=down,
+            in_features=intermediate_size,
+            out_features=hidden_size,
+            bias=bias,
+            count=count,
+            parallel="row",
+        ),
     )
 
 
@@ -249,4 +267,11 @@ def router_linear(facts: MoEFacts) -> LinearFacts:
 
 def head_linear(hidden_size: int, vocab_size: int, *, bias: bool = False) -> LinearFacts:
     """The linear site of :class:`~llmk.nn.LMHead`."""
-    return LinearFacts(site="lm_head", in_features=hidden_size, out_features=vocab_size, bias=bias, quantizable=False)
+    return LinearFacts(
+        site="lm_head",
+        in_features=hidden_size,
+        out_features=vocab_size,
+        bias=bias,
+        quantizable=False,
+        parallel="vocab",
+    )

@@ -30,7 +30,7 @@ class LatentUp(Linear):
     value: Tensor
 
     def __init__(self, build: Build, prefix: str, shape: LatentShape) -> None:
-        self._shape = shape
+        self._latent = shape
         self._kernel = build.linear("latent_up", rows=True)
         rows = shape.num_heads * (shape.qk_nope_head_dim + shape.v_head_dim)
         super().__init__(build, prefix, shape.kv_lora_rank, (rows,), site="latent_up")
@@ -38,7 +38,7 @@ class LatentUp(Linear):
     def finish(self) -> None:
         """Multiplies by the identity, which gives the matrix whatever the kernel keeps it in."""
         super().finish()
-        shape, run = self._shape, self._kernel.run
+        shape, run = self._latent, self._kernel.run
         if isinstance(run, Switch):
             run.select(shape.kv_lora_rank)
         identity = torch.eye(shape.kv_lora_rank, dtype=self._build.dtype, device=self._build.device)

@@ -1,6 +1,6 @@
 """Layers that own parameters, and how the checkpoint's tensors find their way into them.
 
-This is the one place that knows how a parameter is cut into shards; splitting over ranks belongs here too.
+This is the one place that knows how a parameter lies in a checkpoint's tensors, and which part of them a process reads.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -36,8 +36,18 @@ STORED_DTYPES: Mapping[str, torch.dtype] = {
 """torch's dtypes by the names that safetensors files use."""
 
 
+class Source(Protocol):
+    """A tensor, in memory or still in a file, of which only what is indexed is read."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+    def __getitem__(self, index: Any, /) -> Tensor: ...
+
+
 class Parameter:
-    """A tensor of shape ``[sum(rows), *columns]`` that checkpoints store in shards along its rows, or whole.
+    """A tensor of shape ``[sum(rows), *columns]`` that checkpoints store in shards along its rows, or whole; or that
+    part of it which this process keeps.
 
     Args:
         names: the checkpoint's name of each shard.
@@ -47,6 +57,9 @@ class Parameter:
         dummy_std: standard deviation of dummy values; ``None``: ones.
         stacks: where given, the parameter is ``[stacks, sum(rows) / stacks, *columns]``, and so may be a tensor that
             holds several of these.
+        kept_rows: what the process keeps of each shard's rows; ``None``: all.
+        kept_columns: what it keeps of the first of ``columns``; ``None``: all.
+        room: rows that it sets aside where it keeps fewer; the last ones are zeros.
     """
 
     def __init__(
@@ -60,15 +73,21 @@ class Parameter:
         dtype: torch.dtype | None = None,
         dummy_std: float | None = 0.02,
         stacks: int = 0,
+        kept_rows: Sequence[slice] | None = None,
+        kept_columns: slice | None = None,
+        room: int = 0,
     ) -> None:
         self.names = tuple(names)
         self.targets: dict[str, tuple[int, ...]] = {name: (i,) for i, name in enumerate(names)} | dict(others or {})
         self.dtype = dtype or build.dtype
         self._device = build.device
         self._rows = tuple(rows)
-        self._starts = (0, *accumulate(rows))
-        self._stacks = stacks
         self._columns = tuple(columns)
+        self._stacks = stacks
+        self._kept_rows = kept_rows or [slice(0, count) for count in rows]
+        self._kept_columns = () if kept_columns is None else (kept_columns,)
+        self._starts = (0, *accumulate(kept.stop - kept.start for kept in self._kept_rows))
+        self._room = max(room, self._starts[-1])
         self._dummy_std = dummy_std
         self._loaded: set[int] = set()
         self._value: Tensor | None = None
@@ -91,18 +110,27 @@ class Parameter:
         """Whether a tensor of ``shape`` can hold ``shards``."""
         expected = self.shape(shards)
         if self._stacks and len(shape) > len(expected):
-            rows = self._starts[-1] // self._stacks
+            rows = sum(self._rows) // self._stacks
             return shape == (expected[0] // rows, rows, *self._columns)
         return shape == expected or (shape == () and expected == (1,))
 
-    def load(self, shards: tuple[int, ...], tensor: Tensor) -> None:
-        """Copies ``tensor`` to where ``shards`` lie, in the parameter's own dtype and on its device."""
-        shape = self.shape(shards)
-        self._storage().narrow(0, self._starts[shards[0]], shape[0]).copy_(tensor.reshape(shape))
+    def load(self, shards: tuple[int, ...], source: Source) -> None:
+        """Copies what this process keeps of ``shards``, all of which ``source`` holds, to where they lie, in the
+        parameter's own dtype and on its device."""
+        storage = self._storage()
+        stacked = len(source.shape) > 1 + len(self._columns)
+        above = 0
+        for shard in shards:
+            stack, row = divmod(above, source.shape[1]) if stacked else (0, above)
+            kept = self._kept_rows[shard]
+            index = (*((stack,) if stacked else ()), slice(row + kept.start, row + kept.stop), *self._kept_columns)
+            values = source[index if source.shape else ...]
+            storage[self._starts[shard] : self._starts[shard + 1]].copy_(values)
+            above += self._rows[shard]
         self._loaded.update(shards)
 
     def fill(self, seed: int) -> None:
-        """Fills every shard with random values that depend on its name and ``seed`` only."""
+        """Fills every shard with random values that depend on its name and ``seed`` only, however it is cut."""
         for i, name in enumerate(self.names):
             shape = self.shape((i,))
             if self._dummy_std is None:
@@ -115,20 +143,28 @@ class Parameter:
     def take(self) -> Tensor:
         """The complete tensor, which the parameter lets go of."""
         value, self._value = self._storage(), None
-        return value.view(self._stacks, -1, *self._columns) if self._stacks else value
+        return value.view(self._stacks, -1, *value.shape[1:]) if self._stacks else value
 
     def _storage(self) -> Tensor:
         if self._value is None:
-            shape = (self._starts[-1], *self._columns)
-            self._value = torch.empty(shape, dtype=self.dtype, device=self._device)
+            columns = [*self._columns]
+            for kept in self._kept_columns:
+                columns[0] = kept.stop - kept.start
+            self._value = torch.empty((self._room, *columns), dtype=self.dtype, device=self._device)
+            self._value[self._starts[-1] :] = 0
         return self._value
 
 
 class Layer(ABC):
-    """Base of layers that own parameters. The loader fills ``parameters`` and then calls :meth:`finish`, once."""
+    """Base of layers that own parameters. The loader fills ``parameters`` and then calls :meth:`finish`, once.
+
+    Attributes:
+        here: whether the layer is of this process's stage; else nothing is loaded into it, and it never runs.
+    """
 
     def __init__(self, build: Build, parameters: Sequence[Parameter]) -> None:
         self.parameters = tuple(parameters)
+        self.here = build.here
         build.layers.append(self)
 
     def discover(self, stored: Mapping[str, Sequence[StoredTensor]]) -> None:  # noqa: B027

@@ -7,11 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from llmk.api import CheckpointError
 from llmk.nn.layer import STORED_DTYPES, Layer, Parameter
 from llmk.nn.tensor_file import StoredTensor
 
 if TYPE_CHECKING:
+    from llmk.api.facts import Cut
     from llmk.nn.build import Build
+
+_SCALED = ("weight", "weight_packed", "weight_scale", "weight_zero_point")
+"""Tensors of quantized formats with a row for each of so many output features, and a column for so many input features
+or for all."""
 
 
 class Linear(Layer):
@@ -23,10 +29,13 @@ class Linear(Layer):
         parts: names of the projections that are packed into this one (``("q_proj", "k_proj", "v_proj")``), empty where
             nothing is packed. The checkpoint may store the packed one itself instead.
         also_named: the checkpoint's other names for the whole layer.
+        parallel: how the processes of a stage cut it between them. ``"column"``: each has some of every part's output
+            features. ``"row"``: each has some of the input features, and gets those alone; the results are added up.
+        units: how many units (heads), which stay whole, each part consists of; empty: as many as output features.
 
     Attributes:
         weight: what the kernel's ``prepare`` made of the parameters; any type.
-        bias: ``[sum(sizes)]`` or ``None``.
+        bias: ``[sum(sizes)]``, of the process's share, or ``None``.
     """
 
     weight: Any
@@ -43,16 +52,24 @@ class Linear(Layer):
         parts: Sequence[str] = (),
         bias: bool = False,
         also_named: Sequence[str] = (),
+        parallel: Cut = "",
+        units: Sequence[int] = (),
     ) -> None:
         kernel = build.linear(site)
         self._build = build
-        self._run = kernel.run
+        self._run = build.parallel.added_up(kernel.run) if parallel == "row" else kernel.run
         self._prepare = kernel.prepare
         self._plain = kernel.weight_format == "plain"
         self._prefix = prefix
         parent = prefix.rpartition(".")[0]
         self._prefixes = [f"{parent}.{part}" if parent else part for part in parts] or [prefix]
         self._whole = (*([prefix] if parts else []), *also_named)
+        self._shape = (tuple(sizes), in_features)
+        share, self._kept_rows, self._kept_columns = build.parallel.share, None, None
+        if parallel == "column":
+            self._kept_rows = [share(size, number) for size, number in zip(sizes, units or sizes, strict=True)]
+        elif parallel == "row":
+            self._kept_columns = share(in_features)
         self._named = {"weight": self._parameter("weight", sizes, (in_features,))}
         if bias:
             self._named["bias"] = self._parameter("bias", sizes, ())
@@ -72,26 +89,71 @@ class Linear(Layer):
         for name, tensors in by_name.items():
             shapes = {prefix: tensor.shape or (1,) for prefix, tensor in tensors.items()}
             some = next(iter(shapes.values()))
-            self._named[name] = Parameter(
-                self._build,
-                [f"{prefix}.{name}" for prefix in prefixes],
-                [shapes.get(prefix, some)[0] for prefix in prefixes],
-                some[1:],
-                dtype=STORED_DTYPES[next(iter(tensors.values())).dtype],
-            )
+            rows = [shapes.get(prefix, some)[0] for prefix in prefixes]
+            names = [f"{prefix}.{name}" for prefix in prefixes]
+            stored_dtype = STORED_DTYPES[next(iter(tensors.values())).dtype]
+            kept = self._kept(names, rows, some[1:])
+            self._named[name] = Parameter(self._build, names, rows, some[1:], dtype=stored_dtype, **kept)
         if by_name and "weight" not in by_name:
             del self._named["weight"]
         self.parameters = tuple(self._named.values())
 
     def _parameter(self, name: str, rows: Sequence[int], columns: Sequence[int]) -> Parameter:
-        others = {f"{whole}.{name}": tuple(range(len(self._prefixes))) for whole in self._whole}
-        return Parameter(self._build, [f"{prefix}.{name}" for prefix in self._prefixes], rows, columns, others=others)
+        return Parameter(
+            self._build,
+            [f"{prefix}.{name}" for prefix in self._prefixes],
+            rows,
+            columns,
+            others={f"{whole}.{name}": tuple(range(len(self._prefixes))) for whole in self._whole},
+            kept_rows=self._kept_rows,
+            kept_columns=self._kept_columns if columns else None,
+        )
+
+    def _kept(self, names: Sequence[str], rows: Sequence[int], columns: Sequence[int]) -> dict[str, Any]:
+        """What the process keeps of stored tensors that have a row, or a column, for one or several of the weight's.
+
+        Raises:
+            CheckpointError: where that can't be told, or the cut goes through what several share.
+        """
+        if self._build.parallel.tensor_size == 1 or not (self._kept_rows or self._kept_columns):
+            return {}
+        sizes, in_features = self._shape
+        if names[0].rpartition(".")[2] not in _SCALED or len(rows) != len(sizes):
+            raise _uncuttable(names[0], self._build.parallel.tensor_size)
+        try:
+            if self._kept_rows:
+                return {"kept_rows": [_stored(*of) for of in zip(self._kept_rows, sizes, rows, strict=True)]}
+            if self._kept_columns and columns:
+                return {"kept_columns": _stored(self._kept_columns, in_features, columns[0])}
+        except ValueError:
+            raise _uncuttable(names[0], self._build.parallel.tensor_size) from None
+        return {}
 
     def finish(self) -> None:
         tensors = {name: parameter.take() for name, parameter in self._named.items()}
         self.bias = tensors.pop("bias", None)
+        if self.bias is not None and self._kept_columns and self._build.parallel.tensor_rank:
+            self.bias.zero_()  # added up over the processes, of which the first has it
         self.weight = self._prepare(tensors)
 
     def __call__(self, x: Tensor) -> Tensor:
         """``[tokens, in_features]`` to ``[tokens, sum(sizes)]``."""
         return self._run(x, self.weight, self.bias)
+
+
+def _stored(kept: slice, size: int, stored: int) -> slice:
+    """Where ``kept`` of ``size`` lies in ``stored`` rows or columns, each of which is for a power of two of them, or
+    for all. Raises ValueError where it begins or ends within one."""
+    if stored == 1:
+        return slice(0, 1)
+    shared, rest = divmod(size, stored)
+    if rest or shared & (shared - 1) or kept.start % shared or kept.stop % shared:
+        raise ValueError
+    return slice(kept.start // shared, kept.stop // shared)
+
+
+def _uncuttable(name: str, tensor_size: int) -> CheckpointError:
+    return CheckpointError(
+        f"{name} is stored in a way that can't be cut for {tensor_size} processes",
+        hint="lower parallel.tensor, or use an unquantized checkpoint",
+    )

@@ -36,8 +36,17 @@ class GatedMLP:
             site=gate_up_site,
             parts=("gate_proj", "up_proj"),
             bias=bias,
+            parallel="column",
         )
-        self.down = Linear(build, f"{prefix}.down_proj", intermediate_size, (hidden_size,), site=down_site, bias=bias)
+        self.down = Linear(
+            build,
+            f"{prefix}.down_proj",
+            intermediate_size,
+            (hidden_size,),
+            site=down_site,
+            bias=bias,
+            parallel="row",
+        )
 
     def __call__(self, x: Tensor) -> Tensor:
         """``[tokens, hidden]`` to the same."""

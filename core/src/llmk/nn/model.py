@@ -15,10 +15,12 @@ from llmk.nn.layer import Layer
 
 
 class Model(Protocol):
-    """A decoder. Its parameters carry the checkpoint's names; where several are packed, the layer knows the parts.
+    """A decoder, or a stage of one. Its parameters carry the checkpoint's names; where several are packed, the layer
+    knows the parts.
 
     Attributes:
-        weights: the layers that own parameters, in the order in which they compute.
+        weights: the layers that own parameters, in the order in which they compute; those of other stages among them
+            (:meth:`~llmk.nn.Build.stage`).
         ignored_weights: regular expressions, matched in full, of checkpoint tensors that the model has no use for.
     """
 
@@ -28,7 +30,11 @@ class Model(Protocol):
     def __init__(self, build: Build, checkpoint: Checkpoint) -> None: ...
 
     def forward(self, token_ids: Tensor, step: StepContext) -> Tensor:
-        """Final, normed hidden states ``[tokens, hidden]`` of ``token_ids`` (int64 ``[tokens]``); fills the caches."""
+        """Final, normed hidden states ``[tokens, hidden]`` of ``token_ids`` (int64 ``[tokens]``); fills the caches.
+
+        A stage but the first begins with what it receives from the one before, and one but the last hands on what it
+        made (:class:`~llmk.nn.parallel.Parallel`); what the latter returns is not looked at.
+        """
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -36,7 +42,7 @@ class Model(Protocol):
         ...
 
     def cache_specs(self) -> list[tuple[int, str, CacheSpec]]:
-        """Layer index, attention site and cache spec of every layer that keeps something between steps."""
+        """Layer index, attention site and cache spec of every layer of the stage that keeps something between steps."""
         ...
 
 

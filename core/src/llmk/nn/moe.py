@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 class Experts(Layer):
     """All experts of a block, which one kernel computes: ``gate_up`` ``[E, 2 * I, H]`` and ``down`` ``[E, H, I]``.
+    The processes of a stage cut every expert's ``I`` features between them.
 
     Checkpoints store the experts one by one (``{prefix}.{expert}.{name}.weight``), or all of them in these two tensors
     (``{prefix}.gate_up_proj``, ``{prefix}.down_proj``; transformers 5 in its own format).
@@ -36,8 +37,9 @@ class Experts(Layer):
         self, build: Build, prefix: str, facts: MoEFacts, names: tuple[str, str, str], also_named: Sequence[str] = ()
     ) -> None:
         kernel = build.moe(facts.site)
-        self._run = kernel.run
+        self._run = build.parallel.added_up(kernel.run)
         self._prepare = kernel.prepare
+        self._tensor_rank = build.parallel.tensor_rank
         self._options = {
             "top_k": facts.top_k,
             "renormalize": facts.renormalize,
@@ -50,6 +52,7 @@ class Experts(Layer):
         }
         self._named: dict[str, Parameter] = {}
         prefixes, hidden, inner = (prefix, *also_named), facts.hidden_size, facts.intermediate_size
+        kept = build.parallel.share(inner)
         for key, parts, rows, columns in (("gate_up", names[:2], inner, hidden), ("down", names[2:], hidden, inner)):
             stems = [f"{prefix}.{expert}.{part}" for expert in range(facts.num_experts) for part in parts]
             kinds = [(key, "weight", f"{key}_proj", [columns])]
@@ -63,11 +66,16 @@ class Experts(Layer):
                     rest,
                     others={f"{p}.{whole}": tuple(range(len(stems))) for p in prefixes},
                     stacks=facts.num_experts,
+                    kept_rows=[kept] * len(stems) if key == "gate_up" else None,
+                    kept_columns=kept if name == "down" else None,
                 )
         super().__init__(build, list(self._named.values()))
 
     def finish(self) -> None:
-        self.weights = self._prepare({name: parameter.take() for name, parameter in self._named.items()})
+        weights = {name: parameter.take() for name, parameter in self._named.items()}
+        if self._tensor_rank and "down_bias" in weights:
+            weights["down_bias"].zero_()  # added up over the processes, of which the first has it
+        self.weights = self._prepare(weights)
 
     def __call__(self, x: Tensor, router_logits: Tensor) -> Tensor:
         """``[tokens, hidden]`` and ``[tokens, experts]`` to ``[tokens, hidden]``."""

@@ -1,0 +1,92 @@
+"""What one of several processes has of a model that they hold between them, in facts. Needs no torch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from llmk.api.config import Problem
+from llmk.api.facts import LinearFacts, ModelFacts
+from llmk.api.platform import PlatformFacts
+
+_MOST_NAMED = 64
+"""Largest number of processes that a hint considers."""
+
+
+def sharded(facts: ModelFacts, tensor: int) -> ModelFacts:
+    """The sites as each of ``tensor`` processes has them, to which :func:`parallel_problems` has no objection.
+
+    What is said of the model as a whole (layers, vocabulary, parameters) stays.
+    """
+    if tensor == 1:
+        return facts
+    return replace(
+        facts,
+        attention=tuple(
+            replace(site, num_heads=_share(site.num_heads, tensor), num_kv_heads=_share(site.num_kv_heads, tensor))
+            for site in facts.attention
+        ),
+        linear=tuple(_sharded_linear(site, tensor) for site in facts.linear),
+        moe=tuple(replace(site, intermediate_size=_share(site.intermediate_size, tensor)) for site in facts.moe),
+        ops=tuple(
+            replace(op, facts={**op.facts, **{key: _share(op.facts[key], tensor) for key in op.divided}})
+            for op in facts.ops
+        ),
+    )
+
+
+def parallel_problems(facts: ModelFacts, platform: PlatformFacts, tensor: int, pipeline: int) -> list[Problem]:
+    """Why ``tensor`` times ``pipeline`` processes can't serve the model on the platform; empty: they can."""
+    problems = [
+        Problem(
+            f"parallel.{way}",
+            f"{facts.model} has no way to spread {facts.architecture} over {size} processes",
+            f"set parallel.{way} to 1, or install a wheel that implements the architecture natively",
+        )
+        for way, size in (("tensor", tensor), ("pipeline", pipeline))
+        if size > 1 and way not in facts.parallel
+    ]
+    if not problems and (uneven := _uneven(facts, tensor)):
+        able = ", ".join(str(number) for number in range(1, _MOST_NAMED) if not _uneven(facts, number))
+        message = f"{tensor} processes can't share {', '.join(uneven)} evenly"
+        problems.append(Problem("parallel.tensor", message, f"set parallel.tensor to one of {able}"))
+    if pipeline > facts.num_layers:
+        message = f"{pipeline} stages can't share {facts.num_layers} layers"
+        problems.append(Problem("parallel.pipeline", message, f"set parallel.pipeline to {facts.num_layers} or less"))
+    devices = platform.num_devices
+    if devices and tensor * pipeline > devices and not platform.shared_device:
+        message = f"{tensor} x {pipeline} processes need a device each, and {platform.label} has {devices}"
+        path = "parallel.tensor" if tensor > 1 else "parallel.pipeline"
+        problems.append(Problem(path, message, "lower parallel.tensor or parallel.pipeline"))
+    return problems
+
+
+def _share(number: int, tensor: int) -> int:
+    """Of what is cut evenly, padded, or repeated where there is less of it than processes."""
+    return -(-number // tensor)
+
+
+def _units(site: LinearFacts) -> tuple[tuple[int, int], ...]:
+    return site.units or ((site.out_features, 1),)
+
+
+def _sharded_linear(site: LinearFacts, tensor: int) -> LinearFacts:
+    if site.parallel == "row":
+        return replace(site, in_features=_share(site.in_features, tensor))
+    if not site.parallel:
+        return site
+    units = tuple((_share(number, tensor), size) for number, size in _units(site))
+    return replace(site, units=units, out_features=sum(number * size for number, size in units))
+
+
+def _uneven(facts: ModelFacts, tensor: int) -> list[str]:
+    """What ``tensor`` processes can neither divide evenly nor, where there is less of it than of them, repeat."""
+    sizes = [(site.num_heads, False, f"heads of {site.site}") for site in facts.attention]
+    sizes += [(site.num_kv_heads, True, f"key and value heads of {site.site}") for site in facts.attention]
+    sizes += [(site.intermediate_size, False, f"features of the experts of {site.site}") for site in facts.moe]
+    for site in facts.linear:
+        if site.parallel == "row":
+            sizes.append((site.in_features, False, f"features into {site.site}"))
+        elif site.parallel == "column":
+            sizes += [(number, True, f"units of {site.site}") for number, _ in _units(site)]
+    named = [f"{size} {what}" for size, few, what in sizes if size % tensor and not (few and tensor % size == 0)]
+    return list(dict.fromkeys(named))

@@ -1,0 +1,70 @@
+"""What the processes that run a model together and the executor that started them tell one another."""
+
+from __future__ import annotations
+
+import msgspec
+
+from llmk.engine.failure import Failure
+from llmk.engine.groups import CacheGroup
+from llmk.engine.step import StepPlan, StepResult
+
+START = -1
+"""Stands in a step's number's place for what comes before the first."""
+
+
+class Allocate(msgspec.Struct, tag=True):
+    """Make a cache of so many blocks, for each stage's groups."""
+
+    num_blocks: int
+    groups: list[tuple[CacheGroup, ...]]
+
+
+class Run(msgspec.Struct, tag=True):
+    """Carry out a step."""
+
+    plan: StepPlan
+
+
+class Resume(msgspec.Struct, tag=True):
+    """All failed alike: go on with the next step."""
+
+
+class Loaded(msgspec.Struct, tag=True):
+    """The weights are there. The cache specs of the rank's layers, pickled, and bytes that are free on the device."""
+
+    rank: int
+    specs: bytes
+    available: int
+
+
+class Ready(msgspec.Struct, tag=True):
+    """Steps can be run."""
+
+    rank: int
+
+
+class Stepped(msgspec.Struct, tag=True):
+    """What a step brought, told by the first rank of the last stage."""
+
+    result: StepResult
+
+
+class Failed(msgspec.Struct, tag=True):
+    """A step failed, or the start, after ``num_calls`` collectives since then. The rank does nothing until it is told
+    to resume."""
+
+    rank: int
+    step: int
+    num_calls: int
+    failure: Failure
+
+
+class Ended(msgspec.Struct, tag=True):
+    """A process ended that was not told to; its watcher says how."""
+
+    rank: int
+    how: str
+
+
+Command = Allocate | Run | Resume
+Reply = Loaded | Ready | Stepped | Failed | Ended

@@ -1,0 +1,143 @@
+"""One process of those that run a model together (``python -m llmk.engine.rank``)."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import pickle
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import zmq
+
+from llmk.api import ConfigError, Platform
+from llmk.engine import child
+from llmk.engine.exchange import START, Allocate, Command, Failed, Loaded, Ready, Reply, Resume, Run, Stepped
+from llmk.engine.failure import Failure
+from llmk.engine.launch import build_runner, load_model
+from llmk.engine.worker import unpack
+from llmk.nn.distributed import Distributed
+from llmk.nn.parallel import Parallel
+
+if TYPE_CHECKING:
+    from llmk.engine.runner import Pending, Runner
+    from llmk.kernel.boot import Boot
+
+logger = logging.getLogger(__name__)
+
+C = TypeVar("C", bound=Command)
+
+
+class Rank:
+    """The process's side of the conversation, and what it runs.
+
+    After a failure it waits for word that the others failed alike: else they wait for it in a collective, and one that
+    belongs to the next step would be taken for that.
+    """
+
+    def __init__(self, rank: int, commands: str, replies: str) -> None:
+        context: zmq.Context[Any] = zmq.Context()
+        self.rank = rank
+        self._commands = child.connect(context, zmq.PULL, commands)
+        self._replies = child.connect(context, zmq.PUSH, replies)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(Command)
+        self._early: deque[Command] = deque()
+        """Commands that came before one that was waited for."""
+        self._parallel = Parallel()
+        self._overlaps = False
+
+    def run(self, boot: dict[str, Any], store: str) -> None:
+        """Builds the rank's share of ``boot`` and runs steps until the process is ended.
+
+        ``store`` is the file by which the processes find one another.
+        """
+        try:
+            runner = self._build(boot, store)
+        except Exception as error:
+            self._fail(START, error)
+            return
+        self._send(Ready(self.rank))
+        in_flight: deque[Pending] = deque()
+        while True:
+            plan = self._receive(Run).plan
+            try:
+                in_flight.append(runner.submit(plan))
+            except Exception as error:
+                while in_flight:
+                    self._deliver(in_flight.popleft())
+                self._fail(plan.step, error)
+            # Where the device runs behind the host, what is there already is issued before anything is waited for.
+            while in_flight and not (self._overlaps and (self._early or self._commands.poll(0))):
+                self._deliver(in_flight.popleft())
+
+    def _build(self, packed: dict[str, Any], store: str) -> Runner:
+        boot = unpack(packed)
+        loaded = load_model(boot, self.rank, lambda platform: join(boot, platform, self.rank, store))
+        self._parallel = loaded.build.parallel
+        self._overlaps = "asynchronous" in boot.plan.platform.features
+        self._send(Loaded(self.rank, pickle.dumps(loaded.cache_specs), loaded.available()))
+        allocate = self._receive(Allocate)
+        runner = build_runner(boot, loaded, allocate.num_blocks, allocate.groups[self._parallel.stage])
+        gc.collect()
+        gc.freeze()
+        return runner
+
+    def _deliver(self, pending: Pending) -> None:
+        """Waits for a step; one rank tells what it brought."""
+        try:
+            result = pending.result()
+        except Exception as error:
+            self._fail(pending.step, error)
+            return
+        if self._parallel.is_last and self._parallel.tensor_rank == 0:
+            self._send(Stepped(result))
+
+    def _fail(self, step: int, error: Exception) -> None:
+        logger.error("its start failed" if step == START else f"step {step} failed", exc_info=error)
+        self._send(Failed(self.rank, step, self._parallel.num_calls, Failure.of(error)))
+        self._receive(Resume)
+
+    def _receive(self, kind: type[C]) -> C:
+        """Waits for the first command of a kind."""
+        for command in self._early:
+            if isinstance(command, kind):
+                self._early.remove(command)
+                return command
+        while True:
+            command = self._decoder.decode(self._commands.recv())
+            if isinstance(command, kind):
+                return command
+            self._early.append(command)
+
+    def _send(self, reply: Reply) -> None:
+        self._replies.send(self._encoder.encode(reply))
+
+
+def join(boot: Boot, platform: Platform, rank: int, store: str) -> Distributed:
+    """Meets the other ranks, over the file ``store``. Raises ConfigError where the platform lets none meet."""
+    plan = boot.plan
+    if platform.collectives is None:
+        raise ConfigError(
+            f"{plan.platform.label} has nothing by which {plan.num_ranks} processes could exchange tensors",
+            hint="set parallel.tensor and parallel.pipeline to 1",
+        )
+    stage, tensor_rank = divmod(rank, plan.tensor)
+    in_order = boot.settings.config.engine.deterministic
+    parallel = Distributed(tensor_rank, plan.tensor, stage, plan.pipeline, in_order=in_order)
+    parallel.join(platform.collectives.backend, store)
+    return parallel
+
+
+def main() -> None:
+    """The process, until its parent ends it or is gone."""
+    rank, commands, replies, store, boot = child.enter()
+    level = boot["settings"].config.server.log_level.upper() if rank == 0 else logging.WARNING
+    logging.basicConfig(level=level, stream=sys.stderr, format=f"%(levelname)s rank {rank} %(name)s: %(message)s")
+    Rank(rank, commands, replies).run(boot, store)
+
+
+if __name__ == "__main__":
+    main()

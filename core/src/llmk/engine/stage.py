@@ -1,0 +1,47 @@
+"""The runner of one stage of several: the last one samples, and the first must know what, for its next step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from llmk.engine.runner import Pending, Runner
+
+if TYPE_CHECKING:
+    from llmk.engine.batch import LaidOutStep
+    from llmk.engine.step import StepPlan
+    from llmk.nn.parallel import Arrival
+
+
+class StageRunner(Runner):
+    """A runner whose model is a stage."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._parallel = self.build.parallel
+        self._awaited: tuple[Arrival, Tensor, Tensor] | None = None
+        """The arrival of what was sampled, for which slots, and where it arrives."""
+
+    @torch.inference_mode()
+    def submit(self, plan: StepPlan) -> Pending:
+        """As :meth:`Runner.submit`, but on all stages; first puts what the step before sampled where this one reads
+        it."""
+        if self._awaited is not None:
+            (arrival, slots, token_ids), self._awaited = self._awaited, None
+            arrival.wait()
+            self.batch.append(slots, token_ids)
+        return super().submit(plan)
+
+    def _finish(self, plan: StepPlan, step: LaidOutStep, hidden: Tensor) -> Pending:
+        if self._parallel.is_last:
+            pending = super()._finish(plan, step, hidden)
+            if pending.sampled is not None:
+                self._parallel.send(pending.sampled.token_ids, 0)
+            return pending
+        if self._parallel.is_first and step.sample_slots:
+            slots = step.slots[step.sample_indices]
+            token_ids = torch.empty_like(slots)
+            self._awaited = self._parallel.receive(token_ids, self._parallel.num_stages - 1), slots, token_ids
+        return Pending(plan.step, None)

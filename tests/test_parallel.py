@@ -1,0 +1,106 @@
+"""Models that several ranks hold between them answer as one process does. The ranks are threads here; those that are
+processes are tested in ``test_parallel_processes.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import pytest
+from safetensors import safe_open
+from spread import FAMILIES, answers, check, make, tight
+from threaded_ranks import ThreadedRanks
+
+from llmk import LLM
+from llmk.api import Plan
+from llmk.config import load
+from llmk.engine import launch, weights
+from llmk.kernel.boot import boot
+from llmk.nn.parallel import Parallel
+from llmk_cpu.platform import CPUDevice
+
+SHAPES = [(2, 1), (1, 2), (2, 2), (1, 3), (4, 1)]
+"""Ranks that cut layers, and stages."""
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A checkpoint, and what one process answers."""
+    folder = make(tmp_path_factory.mktemp("checkpoint"), request.param)
+    with LLM(str(folder), **tight(folder.name)) as llm:
+        return folder, answers(llm)
+
+
+@pytest.mark.parametrize(("tensor", "pipeline"), SHAPES)
+def test_same_answers(family: tuple[Path, Any], tensor: int, pipeline: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, expected = family
+    monkeypatch.setattr(launch, "start_executor", ThreadedRanks.start)
+    with LLM(str(folder), **tight(folder.name), parallel={"tensor": tensor, "pipeline": pipeline}) as llm:
+        check(answers(llm), expected)
+
+
+@pytest.fixture
+def mixtral(tmp_path: Path) -> Any:
+    """A boot for two stages of two ranks."""
+    flags = {"model.path": str(make(tmp_path, "mixtral")), "parallel.tensor": 2, "parallel.pipeline": 2}
+    return boot(load({**flags, "platform.threads": 2}, environ={}))
+
+
+def place(plan: Plan, rank: int) -> Parallel:
+    """A rank's, without the others."""
+    return Parallel(rank % plan.tensor, plan.tensor, rank // plan.tensor, plan.pipeline)
+
+
+class Counted:
+    """A file's tensor, which takes down how much of it is read."""
+
+    read: ClassVar[list[int]] = []
+
+    def __init__(self, found: Any) -> None:
+        self.found = found
+
+    def __getitem__(self, index: Any) -> Any:
+        values = self.found[index]
+        self.read[-1] += values.nbytes
+        return values
+
+
+@contextmanager
+def counting(*args: Any, **options: Any) -> Iterator[Any]:
+    """``safe_open``, whose slices are counted."""
+    with safe_open(*args, **options) as reader:
+        yield SimpleNamespace(get_slice=lambda name: Counted(reader.get_slice(name)))
+
+
+def test_each_rank_reads_its_share_of_the_file(mixtral: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "safe_open", counting)
+    monkeypatch.setattr(Counted, "read", read := [])
+    for rank in range(4):
+        read.append(0)
+        launch.load_model(mixtral, rank, lambda _, rank=rank: place(mixtral.plan, rank))
+    whole = mixtral.facts.num_parameters * 4
+    assert whole <= sum(read) <= 1.02 * whole  # norms and routers are read by two
+    assert max(read) < 0.4 * whole  # three layers make two stages
+
+
+def test_ranks_on_one_device_share_its_threads(mixtral: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int]] = []
+    monkeypatch.setattr(CPUDevice, "setup", lambda self, index, threads: seen.append((index, threads)))
+    for rank in range(4):
+        launch.load_model(mixtral, rank, lambda _, rank=rank: place(mixtral.plan, rank))
+    assert seen == [(rank, 1) for rank in range(4)]
+
+
+def test_products_have_the_shapes_that_were_planned_for(mixtral: Any) -> None:
+    loaded = launch.load_model(mixtral, 3, lambda _: place(mixtral.plan, 3))
+    model: Any = loaded.model
+    layers = {"qkv": model.layers[0].attention.qkv, "out": model.layers[0].attention.out, "lm_head": model.head}
+    for site, layer in layers.items():
+        query: Any = mixtral.plan.choice("linear", site).query
+        assert layer.weight.shape == (query.out_features, query.in_features), site
+    experts: Any = mixtral.plan.choice("moe", "moe").query
+    assert model.layers[0].mlp.experts.weights["down"].shape[-1] == experts.intermediate_size

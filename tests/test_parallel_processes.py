@@ -1,0 +1,180 @@
+"""The executor of several processes: the same answers over gloo, and what it makes of failures and ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from safetensors.torch import load_file, save_file
+from served import until
+from spread import answers, check, make, tight
+
+from llmk import LLM, SamplingParams
+from llmk.api import CheckpointError, EngineDead, LlmkError
+from llmk.engine.exchange import Run
+from llmk.engine.request import EngineRequest
+from llmk.engine.step import StepPlan, Work
+from llmk.engine.workers import Workers
+
+LONG = EngineRequest(
+    id="long", prompt_token_ids=[5, 6, 7], params=SamplingParams(max_tokens=60, temperature=0, ignore_eos=True)
+)
+
+
+class Engine:
+    """A model over several processes, and what there is to see of them."""
+
+    def __init__(self, folder: Path, tensor: int, pipeline: int) -> None:
+        self.llm = LLM(str(folder), **tight(folder.name), parallel={"tensor": tensor, "pipeline": pipeline})
+        core: Any = self.llm._core
+        self.core = core
+        self.workers: Workers = core.runner
+        self.processes = [psutil.Process(pid) for pid in self.workers.pids]
+
+    def running(self) -> int:
+        """Processes that have not ended."""
+        return sum(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in self.processes)
+
+    def next_plan(self) -> StepPlan:
+        """A step's plan, for a request that has far to go."""
+        if not self.core.has_work:
+            self.core.add(LONG)
+        plan = self.core.scheduler.schedule()
+        assert plan is not None
+        return plan
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("checkpoint")
+
+
+@pytest.fixture
+def start() -> Iterator[Any]:
+    engines: list[Engine] = []
+
+    def started(*args: Any) -> Engine:
+        engines.append(Engine(*args))
+        return engines[-1]
+
+    yield started
+    for engine in engines:
+        engine.llm.close()
+        assert not engine.running()
+
+
+def alone(folder: Path) -> Any:
+    with LLM(str(folder), **tight(folder.name)) as llm:
+        return answers(llm)
+
+
+def nonsense(step: int) -> StepPlan:
+    """A plan that a runner raises on, before it exchanges anything."""
+    return StepPlan(step=step, work=[Work(slot=1 << 20, num_tokens=1, new_blocks=[], sample=True)])
+
+
+def test_ranks_that_cut_layers(folder: Path, start: Any) -> None:
+    checkpoint = make(folder, "qwen3-tied-odd-vocabulary")
+    engine = start(checkpoint, 2, 1)
+    engine.core.depth = 2
+    check(answers(engine.llm), alone(checkpoint))
+    connections = [each for process in engine.processes for each in process.net_connections("inet")]
+    assert {each.laddr.ip for each in connections} == {"127.0.0.1"}
+    refused_alike(engine)
+    killed_beside_one_that_waits(engine)
+
+
+def refused_alike(engine: Engine) -> None:
+    """A step that fails in all ranks alike is that step's failure alone, whatever comes right behind it."""
+    pending = engine.workers.submit(nonsense(1000)), engine.workers.submit(StepPlan(step=1001))
+    with pytest.raises(LlmkError, match="IndexError: ") as caught:
+        pending[0].result()
+    assert not isinstance(caught.value, EngineDead)
+    assert pending[1].result().step == 1001
+    assert engine.running() == 2
+
+
+def killed_beside_one_that_waits(engine: Engine) -> None:
+    """The end of a rank is noticed while another waits for it in a collective."""
+    engine.processes[1].suspend()
+    pending = engine.workers.submit(engine.next_plan())
+    time.sleep(0.2)
+    begin = time.monotonic()
+    engine.processes[1].kill()
+    with pytest.raises(EngineDead, match=r"process 1 \(stage 0, tensor rank 1\) was killed by SIGKILL"):
+        pending.result()
+    assert time.monotonic() - begin < 1
+    until(lambda: engine.running() == 0, timeout=1)
+    for _ in range(2):
+        with pytest.raises(EngineDead, match="was killed by SIGKILL"):
+            engine.workers.submit(nonsense(1002))
+
+
+def test_stages(folder: Path, start: Any) -> None:
+    checkpoint = make(folder, "gemma2")
+    engine = start(checkpoint, 1, 2)
+    engine.core.depth = 2
+    check(answers(engine.llm), alone(checkpoint))
+    engine.core.check()
+    engine.processes[0].kill()
+    until(lambda: engine.running() == 0, timeout=1)  # nobody asked for anything
+    with pytest.raises(EngineDead, match=r"process 0 \(stage 0, tensor rank 0\) was killed by SIGKILL"):
+        engine.core.check()
+
+
+def test_stages_of_ranks_that_cut_layers(folder: Path, start: Any) -> None:
+    checkpoint = make(folder, "mixtral")
+    engine = start(checkpoint, 2, 2)
+    check(answers(engine.llm), alone(checkpoint))
+    failed_beside_one_that_waits(engine)
+
+
+def failed_beside_one_that_waits(engine: Engine) -> None:
+    """Where one rank failed and others wait for it, nothing can go on."""
+    plan = engine.next_plan()
+    encode = engine.workers._encoder.encode
+    for rank, commands in enumerate(engine.workers._commands):
+        commands.send(encode(Run(nonsense(plan.step) if rank == 2 else plan)))
+    begin = time.monotonic()
+    with pytest.raises(EngineDead, match=r"process 2 \(stage 1, tensor rank 0\) failed in step \d+.*IndexError: ") as e:
+        engine.workers.result(plan.step)
+    assert isinstance(e.value.__cause__, LlmkError)
+    assert time.monotonic() - begin < 1
+    until(lambda: engine.running() == 0, timeout=1)
+
+
+def test_what_fails_at_start_arrives_as_itself(folder: Path) -> None:
+    checkpoint = make(folder, "llama-biases")
+    file = checkpoint / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["model.layers.2.mlp.up_proj.weight"]
+    save_file(tensors, file, metadata={"format": "pt"})
+    children = len(psutil.Process().children())
+    with pytest.raises(CheckpointError, match=r"lacks 1 of the tensors .*layers\.2\.mlp\.up_proj\.weight"):
+        LLM(str(checkpoint), **tight(checkpoint.name), parallel={"tensor": 2})
+    assert len(psutil.Process().children()) == children
+
+
+def test_no_process_outlives_the_engine(folder: Path) -> None:
+    """Nor do its files, however it ends."""
+    checkpoint = make(folder, "mistral-one-kv-head")
+    script = (
+        "import sys, time; from llmk import LLM\n"
+        f"llm = LLM({str(checkpoint)!r}, parallel={{'tensor': 2}})\n"
+        "workers = llm._core.runner; print(*workers.pids, workers._folder.name, flush=True); time.sleep(600)"
+    )
+    engine = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert engine.stdout is not None
+    *pids, private = engine.stdout.readline().split()
+    os.kill(engine.pid, signal.SIGKILL)
+    engine.communicate()
+    until(lambda: not any(psutil.pid_exists(int(pid)) for pid in pids), timeout=5)
+    assert not Path(private).exists()
