@@ -136,7 +136,10 @@ def ask(url: str, prompts: list[Any]) -> list[Answer]:
 
 def _run(command: Sequence[str]) -> None:
     print(f"$ {' '.join(command)}"[:160], flush=True)
-    code = subprocess.run(command, cwd=ROOT).returncode
+    try:
+        code = subprocess.run(command, cwd=ROOT).returncode
+    except OSError as error:
+        raise Failed(str(error)) from error
     if code:
         raise Failed(f"exit code {code}")
 

@@ -19,6 +19,8 @@ from llmk_cuda.platform import CUDAPlatform
 
 pytestmark = needs_gpu
 GIB = 1 << 30
+CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+"""A captured product may be summed in another order."""
 
 
 @pytest.fixture
@@ -107,7 +109,7 @@ def test_a_graph_replays_on_new_inputs(platform: CUDAPlatform) -> None:
         torch.manual_seed(seed)
         x.normal_()
         found = replay()
-        torch.testing.assert_close(found, F.linear(x, weight).relu())
+        torch.testing.assert_close(found, F.linear(x, weight).relu(), **CLOSE)
 
 
 def test_graphs_share_a_pool_and_keep_their_results(platform: CUDAPlatform) -> None:
@@ -128,8 +130,8 @@ def test_graphs_share_a_pool_and_keep_their_results(platform: CUDAPlatform) -> N
     assert torch.cuda.memory_reserved() - reserved < 4096 * 1024 * 4, "a graph of its own would hold two such buffers"
     for _ in range(2):
         found = first(), second()
-        torch.testing.assert_close(found[0], chain(8192))
-        torch.testing.assert_close(found[1], chain(4096))
+        torch.testing.assert_close(found[0], chain(8192), **CLOSE)
+        torch.testing.assert_close(found[1], chain(4096), **CLOSE)
 
 
 def test_what_runs_twice_before_the_capture_is_told(platform: CUDAPlatform) -> None:
