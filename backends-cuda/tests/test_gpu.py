@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,12 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from gpus import FACTS, needs_gpu
 
-from llmk.api import PlatformFacts
+from llmk.api import Graphs, PlatformFacts
 from llmk_cuda.platform import CUDAPlatform
 
 pytestmark = needs_gpu
 GIB = 1 << 30
-CLOSE = {"rtol": 1e-4, "atol": 1e-4}
+assert_close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
 """A captured product may be summed in another order."""
 
 
@@ -36,6 +37,12 @@ def platform(facts: PlatformFacts) -> Iterator[CUDAPlatform]:
     platform.device.setup(0)
     yield platform
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def graphs(platform: CUDAPlatform) -> Graphs:
+    assert platform.graphs is not None
+    return platform.graphs
 
 
 def test_facts_are_what_cuda_says(facts: PlatformFacts) -> None:
@@ -101,18 +108,18 @@ def test_what_is_available_can_be_allocated(platform: CUDAPlatform) -> None:
     assert kept
 
 
-def test_a_graph_replays_on_new_inputs(platform: CUDAPlatform) -> None:
+def test_a_graph_replays_on_new_inputs(graphs: Graphs) -> None:
     x = torch.ones(64, 64, device="cuda")
     weight = torch.randn(64, 64, device="cuda")
-    replay = platform.graphs.capture(lambda: F.linear(x, weight).relu())
+    replay = graphs.capture(lambda: F.linear(x, weight).relu())
     for seed in range(3):
         torch.manual_seed(seed)
         x.normal_()
         found = replay()
-        torch.testing.assert_close(found, F.linear(x, weight).relu(), **CLOSE)
+        assert_close(found, F.linear(x, weight).relu())
 
 
-def test_graphs_share_a_pool_and_keep_their_results(platform: CUDAPlatform) -> None:
+def test_graphs_share_a_pool_and_keep_their_results(graphs: Graphs) -> None:
     """Of two graphs with large intermediates, the second takes no more memory, and neither disturbs the other."""
     inputs = {rows: torch.randn(rows, 1024, device="cuda") for rows in (8192, 4096)}
     weight = torch.randn(1024, 1024, device="cuda") / 32
@@ -123,21 +130,21 @@ def test_graphs_share_a_pool_and_keep_their_results(platform: CUDAPlatform) -> N
             y = (y @ weight).relu()
         return y[:, 0].clone()
 
-    first = platform.graphs.capture(lambda: chain(8192))
+    first = graphs.capture(lambda: chain(8192))
     torch.cuda.synchronize()
     reserved = torch.cuda.memory_reserved()
-    second = platform.graphs.capture(lambda: chain(4096))
+    second = graphs.capture(lambda: chain(4096))
     assert torch.cuda.memory_reserved() - reserved < 4096 * 1024 * 4, "a graph of its own would hold two such buffers"
     for _ in range(2):
         found = first(), second()
-        torch.testing.assert_close(found[0], chain(8192), **CLOSE)
-        torch.testing.assert_close(found[1], chain(4096), **CLOSE)
+        assert_close(found[0], chain(8192))
+        assert_close(found[1], chain(4096))
 
 
-def test_what_runs_twice_before_the_capture_is_told(platform: CUDAPlatform) -> None:
+def test_what_runs_twice_before_the_capture_is_told(graphs: Graphs) -> None:
     """``run`` is executed for warming up and then recorded: state that it advances has moved on by two."""
     count = torch.zeros((), device="cuda")
-    replay = platform.graphs.capture(lambda: count.add_(1))
+    replay = graphs.capture(lambda: count.add_(1))
     torch.cuda.synchronize()
     assert count.item() == 2
     replay()
@@ -145,6 +152,7 @@ def test_what_runs_twice_before_the_capture_is_told(platform: CUDAPlatform) -> N
 
 
 def test_collectives(platform: CUDAPlatform, tmp_path: Path) -> None:
+    assert platform.collectives is not None
     dist.init_process_group(
         platform.collectives.backend, init_method=f"file://{tmp_path / 'rendezvous'}", rank=0, world_size=1
     )

@@ -6,7 +6,7 @@ import os
 
 import torch
 
-from llmk.api import PlatformFacts
+from llmk.api import Collectives, Device, Graphs, Memory, PlatformFacts
 from llmk_cuda.graphs import CUDAGraphs
 
 
@@ -58,7 +58,7 @@ class CUDAPlatform:
 
     def __init__(self, facts: PlatformFacts) -> None:
         self.facts = facts
-        self.device = CUDADevice()
-        self.memory = CUDAMemory()
-        self.graphs = CUDAGraphs()
-        self.collectives = NCCLCollectives()
+        self.device: Device = CUDADevice()
+        self.memory: Memory = CUDAMemory()
+        self.graphs: Graphs | None = CUDAGraphs()
+        self.collectives: Collectives | None = NCCLCollectives()
