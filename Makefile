@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PACKAGES := core models backends-cpu plugins/parsers plugins/policies
+PACKAGES := core models backends-cpu backends-cuda plugins/parsers plugins/policies
 SOURCES := $(PACKAGES:%=%/src)
 METADATA := constraints.txt pyproject.toml $(PACKAGES:%=%/pyproject.toml)
 EDITABLE := $(PACKAGES:%=-e ./%)
@@ -12,7 +12,7 @@ PYTEST_ARGS ?=
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint contracts types format size docs snapshot wheels clean distclean
+.PHONY: help demo test unit lint contracts types format size docs snapshot wheels carry clean distclean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,8 +51,14 @@ snapshot: ## Write the snapshot of llmk.api's signatures anew.
 wheels: $(VENV)/.installed ## Build one wheel per distribution, into dist/.
 	$(BIN)/python -m pip wheel -qq --no-deps --no-build-isolation -w dist $(PACKAGES:%=./%) .
 
+carry: wheels ## Put llmk's wheels, and what it needs on a machine with a GPU and no network, into .carry/.
+	$(BIN)/python -m pip download -qq --no-deps --only-binary :all: --python-version 3.12 --implementation cp \
+		--platform manylinux_2_28_x86_64 --platform manylinux_2_26_x86_64 --platform manylinux2014_x86_64 \
+		-d .carry -r tools/gpu_requirements.txt
+	cp dist/*.whl .carry/
+
 clean: ## Remove caches and build outputs.
-	rm -rf dist build .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf dist build .carry .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find $(PACKAGES) tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf $(PACKAGES:%=%/build)
 

@@ -76,6 +76,7 @@ def test_a_small_model_gets_one_thread() -> None:
 
 def test_leaves_memory_to_others_wherever_it_runs() -> None:
     assert advised(replace(HERE, arch="elsewhere"))["cache.memory_share"].value == 0.5
+    assert advised(replace(HERE, name="other")) == {}, "what an accelerator's memory is used for is not its business"
 
 
 @pytest.mark.hook("llmk_check_config")

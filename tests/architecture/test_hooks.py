@@ -16,7 +16,7 @@ from llmk.api import Default, ModelFacts, Plan, PlatformFacts, Problem, hooks
 from llmk.config.schema import Config
 
 HOOKS = {name: hook for name, hook in vars(hooks).items() if name.startswith("llmk_")}
-TEST_FOLDERS = ("core/tests", "models/tests", "backends-cpu/tests", "plugins/*/tests", "tests")
+TEST_FOLDERS = ("core/tests", "models/tests", "backends-*/tests", "plugins/*/tests", "tests")
 LABELS = ("Purpose", "Called", "Arguments", "Returns", "Since")
 
 PLATFORM = PlatformFacts(name="acme", arch="a1", device_type="cpu")

@@ -19,6 +19,7 @@ STATEMENTS = [
     "import llmk.reference.specs",
     "import llmk_models.specs",
     "import llmk_cpu.specs",
+    "import llmk_cuda.specs",
     "import llmk_parsers.specs",
     "import llmk_policies.specs",
 ]

@@ -16,6 +16,7 @@ PACKAGES = {
     "core": "llmk",
     "models": "llmk_models",
     "backends-cpu": "llmk_cpu",
+    "backends-cuda": "llmk_cuda",
     "plugins-parsers": "llmk_parsers",
     "plugins-policies": "llmk_policies",
 }

@@ -93,6 +93,8 @@ def llmk_linear_kernels() -> list[KernelSpec]:
 @hookimpl
 def llmk_config_defaults(platform: PlatformFacts, model: ModelFacts | None) -> list[Default]:
     """Half of the free memory for the cache; threads for the cores there are, where the plan is for this machine."""
+    if platform.name != "cpu":
+        return []
     shared = "the machine's memory serves other programs too, and what is free now may not be later"
     defaults = [Default("cache.memory_share", 0.5, shared)]
     host = Host()

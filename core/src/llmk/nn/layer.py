@@ -136,8 +136,9 @@ class Parameter:
             if self._dummy_std is None:
                 values = torch.ones(shape)
             else:
-                generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) ^ seed)
-                values = torch.empty(shape).normal_(0.0, self._dummy_std, generator=generator)
+                # Drawn where they stay: a host takes minutes for a large model. Other kinds of device, other values.
+                generator = torch.Generator(self._device).manual_seed(zlib.crc32(name.encode()) ^ seed)
+                values = torch.empty(shape, device=self._device).normal_(0.0, self._dummy_std, generator=generator)
             self.load((i,), values)
 
     def take(self) -> Tensor:

@@ -1,0 +1,64 @@
+"""The platform's run-time half."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from llmk.api import Collectives, Device, Graphs, Memory, PlatformFacts
+from llmk_cuda.graphs import CUDAGraphs
+
+
+class CUDADevice:
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` shows, one per worker."""
+
+    def torch_device(self, index: int) -> torch.device:
+        """``cuda:index``."""
+        return torch.device("cuda", index)
+
+    def setup(self, index: int, threads: int = 0) -> None:
+        """Makes ``cuda:index`` the current device, and sets torch's compute threads on the host; 0: one, since the host
+        does little but launch."""
+        # CUDA's own order is by speed, that of the facts (and of nvidia-smi) by PCI bus. Read when CUDA starts.
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+        torch.cuda.set_device(index)
+        torch.set_num_threads(threads or 1)
+
+    def synchronize(self) -> None:
+        """Waits for all streams of the current device."""
+        torch.cuda.synchronize()
+
+
+class CUDAMemory:
+    """The current device's memory."""
+
+    def total(self) -> int:
+        """Bytes there are, less what the driver keeps."""
+        return torch.cuda.mem_get_info()[1]
+
+    def available(self) -> int:
+        """Bytes that one more large tensor could have now, whoever holds the others.
+
+        torch's allocator gives its unused memory back to the driver first, so that it counts as free. That waits for
+        the device: it is meant for the start, not for a step.
+        """
+        torch.cuda.empty_cache()
+        return torch.cuda.mem_get_info()[0]
+
+
+class NCCLCollectives:
+    """Collectives through NCCL."""
+
+    backend = "nccl"
+
+
+class CUDAPlatform:
+    """Follows ``llmk.api.Platform``. Making one leaves CUDA alone; :meth:`CUDADevice.setup` starts it."""
+
+    def __init__(self, facts: PlatformFacts) -> None:
+        self.facts = facts
+        self.device: Device = CUDADevice()
+        self.memory: Memory = CUDAMemory()
+        self.graphs: Graphs | None = CUDAGraphs()
+        self.collectives: Collectives | None = NCCLCollectives()

@@ -1,0 +1,121 @@
+"""Which NVIDIA GPUs are here and whether torch can use them, without touching any. Needs no torch."""
+
+from __future__ import annotations
+
+from itertools import takewhile
+
+from llmk.api import OK, Host, PlatformFacts, Probe, Verdict, no
+from llmk_cuda.nvml import Driver, NvmlFailed, read_driver
+from llmk_cuda.torch_build import TorchBuild, installed_torch
+from llmk_cuda.visible import VARIABLE, visible
+
+_GIB = 1 << 30
+
+_SINCE = {"fp8": (8, 9), "tma": (9, 0), "fp4": (10, 0)}
+"""Compute capability from which on the tensor cores multiply fp8 and fp4, and the bulk tensor copy engine is there."""
+
+_OLDEST = {12: (5, 0), 13: (7, 5)}
+"""The least compute capability that each CUDA, by its major version, makes code for."""
+
+
+def probe(host: Host, torch: TorchBuild | None = None) -> Probe:
+    """Usable where the driver is new enough for torch's CUDA and shows a device. ``torch`` is the build that is
+    installed, unless given. Every reason that speaks against it is told."""
+    build = torch or installed_torch()
+    verdict = _judge_torch(build)
+    try:
+        driver = read_driver(host)
+    except NvmlFailed as error:
+        return Probe(verdict & error.verdict)
+    setting = host.environ.get(VARIABLE)
+    devices = visible(driver.devices, setting)
+    if build is not None and build.cuda:
+        verdict &= _judge_driver(driver, build)
+    if not driver.devices:
+        found = f"none, by driver {driver.version}"
+        return Probe(verdict & no("no_device", wanted="an NVIDIA GPU", found=found, hint="`nvidia-smi -L` lists them"))
+    if not devices:
+        found = f"{VARIABLE}={setting!r}, of {len(driver.devices)} devices"
+        hint = f"unset {VARIABLE}, or list indices or UUIDs as `nvidia-smi -L` shows them"
+        return Probe(verdict & no("no_visible_device", wanted="a visible GPU", found=found, hint=hint))
+    first = devices[0]
+    alike = list(takewhile(lambda device: device.capability == first.capability, devices))
+    facts = facts_of(
+        first.capability,
+        memory_bytes=min(device.memory_bytes for device in alike),
+        device_name=first.name,
+        num_devices=len(alike),
+        triton=host.has_module("triton"),
+    )
+    if build is not None and build.cuda:
+        verdict &= _judge_device(facts, build)
+    return Probe(verdict, facts)
+
+
+def facts_of(
+    capability: tuple[int, int],
+    *,
+    memory_bytes: int = 0,
+    device_name: str = "",
+    num_devices: int = 1,
+    triton: bool = True,
+) -> PlatformFacts:
+    """The facts of GPUs of compute capability ``capability``. Devices of other kinds behind them don't count: a plan is
+    made for one kind."""
+    features = {name for name, since in _SINCE.items() if capability >= since} | {"asynchronous", "graphs"}
+    return PlatformFacts(
+        name="cuda",
+        arch=f"sm_{capability[0]}{capability[1]}",
+        device_type="cuda",
+        arch_family="cuda",
+        arch_version=capability,
+        features=frozenset(features | ({"triton"} if triton else set())),
+        dtypes=("bfloat16", "float16", "float32") if capability >= (8, 0) else ("float16", "float32"),
+        memory_bytes=memory_bytes,
+        num_devices=num_devices,
+        device_name=device_name,
+    )
+
+
+KNOWN = (
+    facts_of((9, 0), memory_bytes=80 * _GIB, device_name="H100 80 GB; H200 and H20 have more memory"),
+    facts_of((8, 0), memory_bytes=80 * _GIB, device_name="A100 80 GB"),
+    facts_of((7, 5), memory_bytes=16 * _GIB, device_name="T4"),
+    facts_of((8, 6), memory_bytes=24 * _GIB, device_name="A10; RTX 3090"),
+    facts_of((8, 9), memory_bytes=48 * _GIB, device_name="L40S; L4 and RTX 4090 have 24 GB"),
+    facts_of((10, 0), memory_bytes=180 * _GIB, device_name="B200"),
+    facts_of((12, 0), memory_bytes=96 * _GIB, device_name="RTX PRO 6000; RTX 5090 has 32 GB"),
+)
+"""GPUs to plan for that are not here. The first is what ``--on cuda`` means."""
+
+
+def _judge_torch(build: TorchBuild | None) -> Verdict:
+    hint = "install a CUDA build of torch, as torch's own instructions say"
+    if build is None:
+        return no("package_missing", wanted="torch built with CUDA", found="not installed", hint=hint)
+    if not build.cuda:
+        return no("torch_without_cuda", wanted="torch built with CUDA", found=f"torch {build.version}", hint=hint)
+    return OK
+
+
+def _judge_driver(driver: Driver, build: TorchBuild) -> Verdict:
+    if driver.cuda[0] >= build.cuda_major:
+        return OK
+    return no(
+        "driver_too_old",
+        wanted=f"a driver for CUDA {build.cuda}, which torch {build.version} is built with",
+        found=f"driver {driver.version}, for CUDA {driver.cuda[0]}.{driver.cuda[1]} at most",
+        hint=f"update NVIDIA's driver, or install a torch that is built with CUDA {driver.cuda[0]}",
+    )
+
+
+def _judge_device(facts: PlatformFacts, build: TorchBuild) -> Verdict:
+    oldest = _OLDEST.get(build.cuda_major, (0, 0))
+    if facts.arch_version >= oldest:
+        return OK
+    return no(
+        "arch",
+        wanted=f"compute capability {oldest[0]}.{oldest[1]} or more, the least that CUDA {build.cuda} makes code for",
+        found=f"{facts.device_name}, {facts.arch}",
+        hint=f"install a torch that is built with CUDA {build.cuda_major - 1}",
+    )

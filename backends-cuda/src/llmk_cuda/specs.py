@@ -1,0 +1,143 @@
+"""The plugin ``cuda``: platform, linear kernels, defaults and checks. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from llmk.api import (
+    OK,
+    Default,
+    KernelSpec,
+    LinearQuery,
+    ModelFacts,
+    Needs,
+    PlatformFacts,
+    PlatformSpec,
+    Problem,
+    Tier,
+    TokenBand,
+    Verdict,
+    hookimpl,
+    no,
+)
+from llmk_cuda.defaults import advise
+from llmk_cuda.probe import KNOWN, probe
+
+_FEW_ROWS = 17
+"""Rows from which on cuBLAS keeps the tensor cores busy. With fewer, a product is as fast as its weights are read, and
+kernels that are made for that read them faster."""
+
+_ALIGNMENT = 16
+_BLOCK_ALIGNMENT = 512
+"""cuBLAS wants each row of the weights' block scales to begin at a multiple of 16 bytes, hence four blocks of 128."""
+
+
+@hookimpl
+def llmk_platforms() -> list[PlatformSpec]:
+    """NVIDIA GPUs, ranked above the CPU."""
+    return [
+        PlatformSpec(
+            id="cuda.cuda",
+            name="cuda",
+            implementation="llmk_cuda.platform:CUDAPlatform",
+            probe=probe,
+            known=KNOWN,
+            vouches=("llmk-triton",),
+            rank=100,
+            summary="NVIDIA GPUs, through torch's CUDA build",
+        )
+    ]
+
+
+def stored_as(*formats: str) -> Callable[[LinearQuery], Verdict]:
+    """Matches sites whose weights are stored in one of ``formats``."""
+
+    def supports(query: LinearQuery) -> Verdict:
+        if query.weight_format in formats:
+            return OK
+        return no("weight_format", wanted=query.weight_format, found=" or ".join(formats))
+
+    return supports
+
+
+def supports_rowwise(weight_format: str) -> Callable[[LinearQuery], Verdict]:
+    """Matches sites of ``weight_format`` whose sizes ``torch._scaled_mm`` takes."""
+
+    def supports(query: LinearQuery) -> Verdict:
+        return stored_as(weight_format)(query) & _multiple(query, _ALIGNMENT, _ALIGNMENT)
+
+    return supports
+
+
+def supports_block(query: LinearQuery) -> Verdict:
+    """Blocks of 128x128, on Hopper alone: cuBLAS has them for no other chip."""
+    verdict = stored_as("fp8_block")(query) & _multiple(query, _BLOCK_ALIGNMENT, _ALIGNMENT)
+    if query.platform.arch_version[:1] != (9,):
+        verdict &= no("arch", wanted="sm_90, the one chip that cuBLAS multiplies blocks on", found=query.platform.arch)
+    return verdict
+
+
+def _multiple(query: LinearQuery, inputs: int, outputs: int) -> Verdict:
+    verdict = OK
+    for name, size, unit in (("in_features", query.in_features, inputs), ("out_features", query.out_features, outputs)):
+        if size % unit:
+            verdict &= no(name, wanted=f"a multiple of {unit}", found=size)
+    return verdict
+
+
+@hookimpl
+def llmk_linear_kernels() -> list[KernelSpec]:
+    """cuBLAS for plain weights, and for fp8 weights on chips that multiply fp8."""
+    return [
+        KernelSpec(
+            id="cuda.linear",
+            kind="linear",
+            implementation="torch.nn.functional:linear",
+            # Among the portable ones, so that kernels for few rows may rank above it there, and only there.
+            tier=Tier.PORTABLE,
+            bands=(TokenBand(1, _FEW_ROWS), TokenBand(_FEW_ROWS, score=100)),
+            needs=Needs(platforms=("cuda",)),
+            supports=stored_as("plain"),
+            summary="cuBLAS through torch",
+        ),
+        _fp8("tensor", "rowwise", supports_rowwise("fp8_tensor")),
+        _fp8("channel", "rowwise", supports_rowwise("fp8_channel")),
+        _fp8("block", "block", supports_block),
+    ]
+
+
+def _fp8(granularity: str, product: str, supports: Callable[[LinearQuery], Verdict]) -> KernelSpec:
+    return KernelSpec(
+        id=f"cuda.linear_fp8_{granularity}",
+        kind="linear",
+        implementation=f"llmk_cuda.fp8:linear_{product}",
+        prepare=f"llmk_cuda.fp8:prepare_{granularity}",
+        layout=f"fp8_{product}",
+        tier=Tier.VENDOR,
+        needs=Needs(platforms=("cuda",), min_arch={"cuda": (8, 9)}, dtypes=("bfloat16",)),
+        supports=supports,
+        summary=f"fp8 weights with scales by {granularity}, activations quantized to fp8",
+    )
+
+
+@hookimpl
+def llmk_config_defaults(platform: PlatformFacts, model: ModelFacts | None) -> list[Default]:
+    """Sizes that fit the GPU's memory."""
+    return list(advise(platform, model)) if platform.name == "cuda" else []
+
+
+@hookimpl
+def llmk_check_config(config: object, platform: PlatformFacts) -> list[Problem]:
+    """A cache that leaves no memory to activations would fail in the first large step."""
+    if platform.name != "cuda":
+        return []
+    cache = config.cache  # type: ignore[attr-defined]
+    gib = platform.memory_bytes / (1 << 30)
+    problems = []
+    if gib and cache.memory_gib >= gib:
+        message = f"{cache.memory_gib:g} GiB for the cache, and {platform.device_name} has {gib:.0f} GiB in all"
+        problems.append(Problem("cache.memory_gib", message, "leave it at 0, which takes a share of what is free"))
+    if cache.memory_share == 1 and not (cache.memory_gib or cache.num_blocks):
+        message = "the cache would take all memory beside the weights, and leave none to activations"
+        problems.append(Problem("cache.memory_share", message, "set it to 0.95 or less, or leave it out"))
+    return problems

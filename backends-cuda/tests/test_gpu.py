@@ -1,0 +1,178 @@
+"""The platform on a real GPU: what was detected, memory, graphs, collectives and products."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from gpus import FACTS, needs_gpu
+
+from llmk.api import Graphs, PlatformFacts
+from llmk_cuda.platform import CUDAPlatform
+
+pytestmark = needs_gpu
+GIB = 1 << 30
+assert_close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
+"""A captured product may be summed in another order."""
+
+
+@pytest.fixture
+def facts() -> PlatformFacts:
+    assert FACTS is not None
+    return FACTS
+
+
+@pytest.fixture
+def platform(facts: PlatformFacts) -> Iterator[CUDAPlatform]:
+    threads = torch.get_num_threads()
+    platform = CUDAPlatform(facts)
+    platform.device.setup(0)
+    yield platform
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def graphs(platform: CUDAPlatform) -> Graphs:
+    assert platform.graphs is not None
+    return platform.graphs
+
+
+def test_facts_are_what_cuda_says(facts: PlatformFacts) -> None:
+    properties = torch.cuda.get_device_properties(0)
+    assert facts.device_name == properties.name
+    assert facts.arch_version == (properties.major, properties.minor)
+    assert facts.num_devices <= torch.cuda.device_count()
+    assert 0.9 < properties.total_memory / facts.memory_bytes <= 1
+
+
+def test_detection_leaves_torch_and_cuda_alone() -> None:
+    """A process that was probed can fork, and its children can use CUDA."""
+    code = (
+        "import sys; from llmk.api import Host; from llmk_cuda.probe import probe;"
+        "assert probe(Host()).verdict; assert 'torch' not in sys.modules;"
+        "assert not any('libcudart' in line for line in open('/proc/self/maps'));"
+        "import os; child = os.fork();"
+        "import torch; torch.zeros(1, device='cuda') if child == 0 else None;"
+        "sys.exit(0 if child == 0 else os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("setting", ["0", "", "7"])
+def test_torch_and_the_probe_see_the_same_devices(setting: str) -> None:
+    code = (
+        "import torch; from llmk.api import Host; from llmk_cuda.probe import probe; facts = probe(Host()).facts;"
+        "assert (facts.num_devices if facts else 0) == torch.cuda.device_count(), (facts, torch.cuda.device_count())"
+    )
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": setting}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environ)
+    assert done.returncode == 0, done.stderr
+
+
+def test_device(platform: CUDAPlatform) -> None:
+    assert platform.device.torch_device(0) == torch.device("cuda:0")
+    assert torch.cuda.current_device() == 0
+    assert torch.get_num_threads() == 1
+    done = torch.cuda.Event()
+    torch.cuda._sleep(50_000_000)
+    done.record()
+    assert not done.query()
+    platform.device.synchronize()
+    assert done.query()
+
+
+def test_memory_that_the_allocator_keeps_counts_as_free(platform: CUDAPlatform) -> None:
+    before = platform.memory.available()
+    assert 0 < before <= platform.memory.total()
+    tensor = torch.empty(GIB, dtype=torch.uint8, device="cuda")
+    assert before - platform.memory.available() == pytest.approx(GIB, rel=0.05)
+    del tensor
+    assert torch.cuda.memory_reserved() >= GIB, "the allocator still has it"
+    assert platform.memory.available() == pytest.approx(before, abs=64 << 20)
+
+
+def test_what_is_available_can_be_allocated(platform: CUDAPlatform) -> None:
+    kept = [torch.empty(3 << 20, dtype=torch.uint8, device="cuda") for _ in range(50)][::2]
+    available = platform.memory.available()
+    tensor = torch.empty(available - (64 << 20), dtype=torch.uint8, device="cuda")
+    assert tensor.numel() > 0
+    assert kept
+
+
+def test_a_graph_replays_on_new_inputs(graphs: Graphs) -> None:
+    x = torch.ones(64, 64, device="cuda")
+    weight = torch.randn(64, 64, device="cuda")
+    replay = graphs.capture(lambda: F.linear(x, weight).relu())
+    for seed in range(3):
+        torch.manual_seed(seed)
+        x.normal_()
+        found = replay()
+        assert_close(found, F.linear(x, weight).relu())
+
+
+def test_graphs_share_a_pool_and_keep_their_results(graphs: Graphs) -> None:
+    """Of two graphs with large intermediates, the second takes no more memory, and neither disturbs the other."""
+    inputs = {rows: torch.randn(rows, 1024, device="cuda") for rows in (8192, 4096)}
+    weight = torch.randn(1024, 1024, device="cuda") / 32
+
+    def chain(rows: int) -> torch.Tensor:
+        y = inputs[rows]
+        for _ in range(8):
+            y = (y @ weight).relu()
+        return y[:, 0].clone()
+
+    first = graphs.capture(lambda: chain(8192))
+    torch.cuda.synchronize()
+    reserved = torch.cuda.memory_reserved()
+    second = graphs.capture(lambda: chain(4096))
+    assert torch.cuda.memory_reserved() - reserved < 4096 * 1024 * 4, "a graph of its own would hold two such buffers"
+    for _ in range(2):
+        found = first(), second()
+        assert_close(found[0], chain(8192))
+        assert_close(found[1], chain(4096))
+
+
+def test_what_runs_twice_before_the_capture_is_told(graphs: Graphs) -> None:
+    """``run`` is executed for warming up and then recorded: state that it advances has moved on by two."""
+    count = torch.zeros((), device="cuda")
+    replay = graphs.capture(lambda: count.add_(1))
+    torch.cuda.synchronize()
+    assert count.item() == 2
+    replay()
+    assert count.item() == 3
+
+
+def test_collectives(platform: CUDAPlatform, tmp_path: Path) -> None:
+    assert platform.collectives is not None
+    dist.init_process_group(
+        platform.collectives.backend, init_method=f"file://{tmp_path / 'rendezvous'}", rank=0, world_size=1
+    )
+    try:
+        x = torch.ones(4, device="cuda")
+        dist.all_reduce(x)
+        assert x.tolist() == [1.0] * 4
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize(("outputs", "inputs"), [(7, 33), (1, 512), (4096, 1024), (151, 4095)])
+def test_cublas_against_exact_products(dtype: torch.dtype, outputs: int, inputs: int) -> None:
+    torch.manual_seed(5)
+    weight = torch.randn(outputs, inputs, device="cuda").to(dtype)
+    bias = torch.randn(outputs, device="cuda").to(dtype)
+    tolerance = 1e-5 if dtype == torch.float32 else 6e-3
+    for rows in (1, 2, 17, 300):
+        x = torch.randn(rows, inputs, device="cuda").to(dtype)
+        exact = F.linear(x.double(), weight.double(), bias.double())
+        found = F.linear(x, weight, bias)
+        assert (found.double() - exact).norm() <= tolerance * exact.norm()

@@ -1,0 +1,119 @@
+"""What is offered on which GPU, advised sizes, and refused settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from llmk.api import Default, LinearFacts, LinearQuery, ModelFacts, PlatformFacts
+from llmk.api.matching import match
+from llmk.config import load
+from llmk_cuda.defaults import activation_bytes
+from llmk_cuda.probe import KNOWN
+from llmk_cuda.specs import llmk_check_config, llmk_config_defaults, llmk_linear_kernels
+
+GIB = 1 << 30
+BY_ARCH = {facts.arch: facts for facts in KNOWN}
+KERNELS = {spec.id: spec for spec in llmk_linear_kernels()}
+CPU = PlatformFacts(name="cpu", arch="x86_64", device_type="cpu", memory_bytes=16 * GIB)
+
+
+def refused(id: str, arch: str, **query: Any) -> list[str]:
+    """Codes of the reasons against a kernel."""
+    asked = {"in_features": 4096, "out_features": 4096, "dtype": "bfloat16", **query}
+    return [
+        reason.code for reason in match(KERNELS[id], LinearQuery(platform=BY_ARCH[arch], site="o", **asked)).reasons
+    ]
+
+
+@pytest.mark.hook("llmk_linear_kernels")
+def test_plain_weights_go_everywhere() -> None:
+    assert refused("cuda.linear", "sm_75", dtype="float16") == []
+    assert refused("cuda.linear", "sm_90", dtype="float32", in_features=7) == []
+    assert refused("cuda.linear", "sm_90", weight_format="fp8_block") == ["weight_format"]
+
+
+def test_few_rows_are_left_to_kernels_that_are_made_for_them() -> None:
+    few, many = KERNELS["cuda.linear"].bands
+    assert few.stop == many.start
+    assert few.score < many.score
+
+
+@pytest.mark.parametrize(
+    ("arch", "weight_format", "query", "codes"),
+    [
+        ("sm_89", "tensor", {}, []),
+        ("sm_90", "channel", {}, []),
+        ("sm_90", "channel", {"out_features": 24, "in_features": 100}, ["in_features", "out_features"]),
+        ("sm_90", "channel", {"dtype": "float16"}, ["dtype"]),
+        ("sm_86", "tensor", {}, ["arch"]),
+        ("sm_90", "block", {}, []),
+        ("sm_90", "block", {"in_features": 640}, ["in_features"]),
+        ("sm_89", "block", {}, ["arch"]),
+        ("sm_100", "block", {}, ["arch"]),
+        ("sm_80", "block", {}, ["arch", "arch"]),
+    ],
+)
+def test_fp8_goes_where_the_chip_multiplies_it(
+    arch: str, weight_format: str, query: dict[str, Any], codes: list[str]
+) -> None:
+    id = f"cuda.linear_fp8_{weight_format}"
+    assert refused(id, arch, weight_format=f"fp8_{weight_format}", **query) == codes
+    assert "weight_format" in refused(id, arch, weight_format="int8_channel")
+
+
+MODEL = ModelFacts(
+    architecture="A", model="m.a", num_layers=36, hidden_size=4096, vocab_size=151936, max_model_len=40960,
+    dtype="bfloat16", num_parameters=8_200_000_000,
+    linear=(
+        LinearFacts(site="gate_up", in_features=4096, out_features=24576),
+        LinearFacts(site="lm_head", in_features=4096, out_features=151936),
+    ),
+)  # fmt: skip
+
+
+def advised(arch: str, model: ModelFacts | None = None, **changes: Any) -> dict[str, Default]:
+    defaults = llmk_config_defaults(replace(BY_ARCH[arch], **changes), model)
+    return {default.path: default for default in defaults}
+
+
+@pytest.mark.hook("llmk_config_defaults")
+def test_a_larger_gpu_runs_larger_steps() -> None:
+    paths = ("scheduler.max_num_seqs", "scheduler.max_num_batched_tokens")
+    sizes = {arch: tuple(advised(arch)[path].value for path in paths) for arch in ("sm_75", "sm_89", "sm_90")}
+    assert sizes == {"sm_75": (128, 2048), "sm_89": (256, 4096), "sm_90": (256, 8192)}
+    assert "80 GiB of H100" in advised("sm_90")[paths[0]].why
+
+
+def test_the_cache_leaves_room_for_activations() -> None:
+    needed = activation_bytes(MODEL, 8192, 256)
+    assert 8192 * 2 * 24576 < needed < 8 * GIB, "gate and up alone are less, and the head's outputs are not per token"
+    default = advised("sm_90", MODEL)["cache.memory_share"]
+    assert default.value == pytest.approx(1 - (needed + GIB) / (80 * GIB - 16.4e9), abs=0.006)
+    assert f"about {(needed + GIB) / GIB:.1f} GiB" in default.why
+    assert advised("sm_90", MODEL, memory_bytes=18 * GIB)["cache.memory_share"].value == 0.5
+    assert advised("sm_90", replace(MODEL, num_parameters=1))["cache.memory_share"].value == 0.95
+
+
+def test_advises_nothing_where_nothing_is_known() -> None:
+    assert llmk_config_defaults(CPU, MODEL) == []
+    assert advised("sm_90", MODEL, memory_bytes=0) == {}
+
+
+@pytest.mark.hook("llmk_check_config")
+@pytest.mark.parametrize(
+    ("settings", "path"),
+    [
+        ({"cache.memory_gib": 80}, "cache.memory_gib"),
+        ({"cache.memory_gib": 40, "cache.memory_share": 1}, ""),
+        ({"cache.memory_share": 1}, "cache.memory_share"),
+        ({"cache.memory_share": 1, "cache.num_blocks": 100}, ""),
+        ({}, ""),
+    ],
+)
+def test_refuses_a_cache_that_takes_all(settings: dict[str, Any], path: str) -> None:
+    config = load(settings, environ={}).config
+    assert [problem.path for problem in llmk_check_config(config, BY_ARCH["sm_90"])] == ([path] if path else [])
+    assert llmk_check_config(config, CPU) == []
