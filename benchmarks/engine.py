@@ -52,6 +52,8 @@ class Done:
 class NullRunner:
     """Samples the token 7 wherever one is asked for."""
 
+    asynchronous = ""
+
     def submit(self, plan: StepPlan) -> Done:
         """Runs nothing."""
         slots = [work.slot for work in plan.work if work.sample]

@@ -6,9 +6,13 @@ A wrong block table, a block that two requests write, a stale hit or a token out
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import blake2b
+
+import msgspec
 
 from llmk.api import SchedulingPolicy
 from llmk.engine.core import EngineCore
@@ -65,6 +69,7 @@ class PagedDevice:
     num_blocks: int
     block_size: int
     num_groups: int = 1
+    asynchronous: str = ""
     max_tokens_per_step: int = 1 << 30
     before_step: Callable[[StepPlan], None] = lambda plan: None
     rows: dict[int, Row] = field(default_factory=dict)
@@ -132,6 +137,33 @@ class PagedDevice:
 
     def _address(self, table: list[int], position: int) -> int:
         return table[position // self.block_size] * self.block_size + position % self.block_size
+
+
+@dataclass
+class BehindPending:
+    step: int
+    future: Future[StepResult]
+
+    def result(self) -> StepResult:
+        return self.future.result()
+
+
+class BehindDevice:
+    """Runs a device's steps behind the host: one after the other in a thread, ``seconds`` each."""
+
+    asynchronous = "a thread runs the steps"
+
+    def __init__(self, device: PagedDevice, seconds: float = 0.0) -> None:
+        self.device = device
+        self.seconds = seconds
+        self._pool = ThreadPoolExecutor(1)
+
+    def submit(self, plan: StepPlan) -> BehindPending:
+        return BehindPending(plan.step, self._pool.submit(self._run, msgspec.msgpack.encode(plan)))
+
+    def _run(self, plan: bytes) -> StepResult:
+        time.sleep(self.seconds)
+        return self.device.submit(msgspec.msgpack.decode(plan, type=StepPlan)).result()
 
 
 def make_core(

@@ -14,12 +14,15 @@ from llmk.api import LogitsProcessorSpec, Plan, Platform, PluginError, PolicyCon
 from llmk.engine.batch import Batch
 from llmk.engine.client import EngineInfo
 from llmk.engine.core import EngineCore
+from llmk.engine.cost import CostModel
 from llmk.engine.deadlines import Deadlines
+from llmk.engine.depth import choose_depth, why_asynchronous
 from llmk.engine.memory import CachePlan, check_weights, gib, plan_cache
 from llmk.engine.policy import GuardedPolicy
 from llmk.engine.processors import Processors
 from llmk.engine.runner import CachedLayer, Runner
 from llmk.engine.scheduler import Scheduler
+from llmk.engine.trace import OFF, Off
 from llmk.engine.weights import load_weights
 from llmk.kernel.loader import load_object
 from llmk.nn.build import Build
@@ -31,8 +34,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
-    """Turns a boot into an engine that is ready to step.
+def build_core(boot: Boot, trace: Off = OFF) -> tuple[EngineCore, EngineInfo]:
+    """Turns a boot into an engine that is ready to step, and is recorded by ``trace``.
 
     Raises:
         PluginError: where a wheel's version is not the plan's, or the scheduling policy can't be made.
@@ -59,8 +62,13 @@ def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
         found.spec.id: partial(load_object, found.spec.implementation, plugin=found.plugin)
         for found in boot.registry.of(LogitsProcessorSpec)
     }
-    runner = build_runner(model, build, config, cache, max_model_len, device, Processors(processors, facts.vocab_size))
+    runner = build_runner(
+        model, build, config, cache, max_model_len, device, Processors(processors, facts.vocab_size), trace
+    )
+    depth, why = choose_depth(config.engine.steps_in_flight, runner.asynchronous)
+    logger.info("steps in flight: %d (%s)", depth, why)
     limits = config.scheduler
+    cache_dtype = plan.dtype if config.cache.dtype == "auto" else config.cache.dtype
     scheduler = Scheduler(
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
@@ -71,6 +79,7 @@ def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
         chunked_prefill=limits.chunked_prefill,
         policy=GuardedPolicy.load(plan, PolicyContext(limits.weights, limits.max_num_batched_tokens)),
         deadlines=Deadlines(limits.queue_timeout, limits.request_timeout),
+        cost=CostModel(facts, dtype=plan.dtype, cache_dtype=cache_dtype),
     )
     info = EngineInfo(
         max_model_len=max_model_len,
@@ -80,7 +89,7 @@ def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
         plan=plan.to_dict(),
         logits_processors=tuple(processors),
     )
-    return EngineCore(scheduler, runner), info
+    return EngineCore(scheduler, runner, depth=depth, trace=trace), info
 
 
 def build_runner(
@@ -91,6 +100,7 @@ def build_runner(
     max_model_len: int,
     device: torch.device,
     processors: Processors | None = None,
+    trace: Off = OFF,
 ) -> Runner:
     """Allocates the cache and the batch for a loaded model."""
     specs = model.cache_specs()
@@ -104,7 +114,8 @@ def build_runner(
         device=device,
     )
     layers = [CachedLayer(0, build.attention(site)) for _, site, _ in specs]
-    return Runner(model, build, batch, caches, layers, processors)
+    asynchronous = why_asynchronous(build.plan.platform)
+    return Runner(model, build, batch, caches, layers, processors, asynchronous=asynchronous, trace=trace)
 
 
 def block_bytes(model: Model, build: Build) -> int:

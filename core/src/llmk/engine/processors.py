@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from llmk.api import LlmkError, LogitsBatch, LogitsProcessor, LogitsRequest, LogitsRows
+from llmk.engine.transfer import to_device
 
 if TYPE_CHECKING:
     from llmk.engine.step import NewRequest
@@ -74,7 +75,7 @@ class Processors:
         for id, users in self._users.items():
             at = [row for row, slot in enumerate(slots) if slot in users]
             if at:
-                index = rows.new_tensor(at)
+                index = to_device(at, rows.device)
                 yield id, tuple(slots[row] for row in at), index, rows[index]
 
     def _leave(self, slot: int) -> None:

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from llmk.api import NotEnoughMemory, RequestError, Ticket
 from llmk.engine.blocks import BlockCache
+from llmk.engine.cost import CostModel
 from llmk.engine.deadlines import Deadlines
 from llmk.engine.policy import GuardedPolicy
 from llmk.engine.queue import Queue
@@ -42,7 +43,8 @@ class Scheduler:
     names, the eldest sequence is kept once many have given way and none has ended: it is served first, and never gives
     way, until it ends.
 
-    Sequences that miss their ``deadlines`` fail; ``clock`` tells the seconds.
+    Sequences that miss their ``deadlines`` fail; ``clock`` tells the seconds. ``cost`` estimates what steps cost, for
+    the statistics.
 
     ``max_num_batched_tokens`` limits what one step may be issued, ``max_run_tokens`` what the runner can run at once.
     Both are the same unless prompts must stay whole: then a prompt longer than the first limit may still be issued up
@@ -63,6 +65,7 @@ class Scheduler:
         num_groups: int = 1,
         policy: GuardedPolicy | None = None,
         deadlines: Deadlines | None = None,
+        cost: CostModel | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.max_issued_tokens = max_num_batched_tokens
@@ -78,7 +81,8 @@ class Scheduler:
         self.waiting = Queue()
         self.running: list[Sequence] = []
         self.stats = EngineStats(total_blocks=num_blocks)
-        self._clock = clock
+        self.clock = clock
+        self._cost = cost
         self._sequences: dict[str, Sequence] = {}
         self._slots = list(range(max_num_seqs - 1, -1, -1))
         self._freed: list[int] = []
@@ -100,7 +104,7 @@ class Scheduler:
     def add(self, request: EngineRequest) -> None:
         """Queues a sequence. One that can never fit fails with its first output."""
         tables = self.cache.new_tables(request.cache_salt)
-        sequence = Sequence(request, self._arrivals, self.max_model_len, tables, self._clock())
+        sequence = Sequence(request, self._arrivals, self.max_model_len, tables, self.clock())
         self._arrivals += 1
         problem = self._why_never(sequence)
         if problem:
@@ -120,7 +124,7 @@ class Scheduler:
         """Plans the next step, or returns ``None`` where nothing can be computed before the result of an issued one is
         there. A plan without work only frees slots, so that nothing is kept of requests while there are none.
         """
-        overdue = list(self.deadlines.overdue(self._sequences.values(), self.waiting, self._clock()))
+        overdue = list(self.deadlines.overdue(self._sequences.values(), self.waiting, self.clock()))
         self.stats.timeouts += len(overdue)
         for sequence, error, code in overdue:
             self._end_early(sequence, error, code)
@@ -136,6 +140,8 @@ class Scheduler:
         plan.freed, self._freed = self._freed, []
         self._issued.append(issued)
         self.stats.steps += 1
+        if self._cost is not None:
+            self.stats.count(self._cost.step(plan, [entry[2] for entry in issued.entries]))
         return plan
 
     def update(self, result: StepResult) -> list[TokenOutput]:
@@ -143,19 +149,20 @@ class Scheduler:
         issued = self._take(result.step)
         outputs: list[TokenOutput] = []
         sampled = iter(zip(result.slots, result.token_ids, strict=True))
+        scored, errors, logprobs = result.scored, result.errors, result.logprobs
         for work, (sequence, admission, num_computed, sample) in enumerate(issued.entries):
             slot, token = next(sampled) if sample else (NO_SLOT, NO_SLOT)
             if sequence.finished:
                 continue
-            if work in result.scored:
-                sequence.take_scores(result.scored[work])
+            if work in scored:
+                sequence.take_scores(scored[work])
             if sequence.admissions == admission and sequence.slot != NO_SLOT:
                 self.cache.commit(sequence.tables, sequence.tokens, num_computed)
-            if sample and slot in result.errors:
-                outputs.append(_failure(sequence, *result.errors[slot]))
+            if sample and slot in errors:
+                outputs.append(_failure(sequence, *errors[slot]))
                 self._finish(sequence)
             elif sample:
-                outputs.append(self._append(sequence, token, result.logprobs.get(slot)))
+                outputs.append(self._append(sequence, token, logprobs.get(slot)))
         return outputs
 
     def fail(self, step: int, error: str) -> list[TokenOutput]:
@@ -272,10 +279,9 @@ class Scheduler:
         """Gives what is left of the step's tokens to prompts in the policy's order, and so lets waiting sequences in,
         as far as tokens, slots and blocks go. None is let in before one for which there are too few blocks.
         """
-        budget = self.max_issued_tokens - plan.num_tokens
         prompts = len(prefills)
         waiting = self.waiting.tickets if self._slots else ()
-        if budget <= 0 or not (prompts or waiting):
+        if not (prompts or waiting) or (budget := self.max_issued_tokens - plan.num_tokens) <= 0:
             return
         tickets = (*(sequence.ticket for sequence in prefills), *waiting) if prompts else waiting
         for sequence in self._in_order(tickets, first):
@@ -338,6 +344,7 @@ class Scheduler:
         sequence.num_computed = cached
         sequence.admissions += 1
         if sequence.admissions == 1:
+            sequence.began = self.clock()
             sequence.num_cached = cached
             self.stats.prompt_tokens += sequence.num_prompt
             self.stats.prefix_queried_tokens += sequence.num_prompt
@@ -363,19 +370,22 @@ class Scheduler:
         sequence.num_pending -= 1
         self.stats.generated_tokens += 1
         reason, stop_token = sequence.end(token)
-        scored, sequence.scored = sequence.scored, []
         if reason is not None:
             self._finish(sequence)
             self._given_way = 0
-        return TokenOutput(
+        output = TokenOutput(
             id=sequence.request.id,
             token_ids=[token],
             logprobs=[] if logprobs is None else [logprobs],
-            prompt_logprobs=scored,
             finish_reason=reason,
             stop_token_id=stop_token,
             num_cached_tokens=sequence.num_cached,
         )
+        if sequence.silent:
+            sequence.silent = False
+            output.arrived, output.began = sequence.arrived, sequence.began
+            output.prompt_logprobs, sequence.scored = sequence.scored, []
+        return output
 
     def _preempt(self, sequence: Sequence) -> None:
         self.stats.preemptions += 1

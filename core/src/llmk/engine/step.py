@@ -53,7 +53,7 @@ class StepPlan(msgspec.Struct, kw_only=True):
     @property
     def num_tokens(self) -> int:
         """Tokens that the step computes."""
-        return sum(work.num_tokens for work in self.work)
+        return sum([work.num_tokens for work in self.work])
 
 
 class ScoredTokens(msgspec.Struct, array_like=True, gc=False):
