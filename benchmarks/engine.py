@@ -1,5 +1,5 @@
-"""What the scheduler costs where kernels cost nothing, how it overlaps with a device, and how fair its policies are. Host
-work alone, no device.
+"""What the scheduler costs where kernels cost nothing, how it overlaps with a device, and how fair its policies are.
+Host work alone, no device.
 
     python benchmarks/engine.py                    # the tables, as markdown
     python benchmarks/engine.py --profile 256      # where the time of a step goes, at 256 running

@@ -104,7 +104,7 @@ def test_numbers_add_up(written: dict[str, Any]) -> None:
             spent[event["args"]["step"]] += event["dur"]
     assert all(time > 0 for time in spent.values())
     assert told["host_p50"] == pytest.approx(median(spent.values()) / 1e6, abs=1e-8)
-    assert told["host_p50"] <= told["host_p95"] <= max(spent.values()) / 1e6
+    assert told["host_p50"] <= told["host_p95"] <= max(spent.values()) / 1e6 + 1e-8
     outer = [e for e in host if e["name"] in ("schedule", "submit", "wait", "update")]
     assert all(a["ts"] + a["dur"] <= b["ts"] + TOLERANCE for a, b in pairwise(outer))
     assert sum(event["dur"] for event in outer) <= whole

@@ -16,6 +16,7 @@ import msgspec
 
 from llmk.api import SchedulingPolicy
 from llmk.engine.core import EngineCore
+from llmk.engine.cost import CostModel
 from llmk.engine.deadlines import Deadlines
 from llmk.engine.policy import GuardedPolicy
 from llmk.engine.request import TokenLogprobs
@@ -180,6 +181,7 @@ def make_core(
     policy: SchedulingPolicy | None = None,
     queue_timeout: float = 0.0,
     request_timeout: float = 0.0,
+    cost: CostModel | None = None,
 ) -> EngineCore:
     """An engine over a paged device. Its seconds are the steps that the device has run."""
     scheduler = Scheduler(
@@ -193,6 +195,7 @@ def make_core(
         num_groups=num_groups,
         policy=GuardedPolicy(policy, "test"),
         deadlines=Deadlines(queue_timeout, request_timeout),
+        cost=cost,
         clock=lambda: float(len(device.steps)),
     )
     device = PagedDevice(num_blocks, block_size, num_groups, max_tokens_per_step=scheduler.max_run_tokens)

@@ -62,12 +62,10 @@ def _load(random: Random, vocab_size: int, requests: int, prompt: int, output: i
     """Requests with prompts of their own, that run to their last token."""
     from llmk.engine.request import EngineRequest, SamplingParams
 
-    for _ in range(requests):
+    params = SamplingParams(max_tokens=output, ignore_eos=True)
+    for number in range(requests):
         tokens = [random.randrange(vocab_size) for _ in range(prompt)]
-        params = SamplingParams(max_tokens=output, ignore_eos=True)
-        yield EngineRequest(
-            id=f"{random.random()}", prompt_token_ids=tokens, params=params, seed=random.getrandbits(63)
-        )
+        yield EngineRequest(id=str(number), prompt_token_ids=tokens, params=params, seed=number)
 
 
 def _drive(core: EngineCore, requests: list[EngineRequest]) -> None:

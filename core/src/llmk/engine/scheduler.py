@@ -140,7 +140,7 @@ class Scheduler:
         plan.freed, self._freed = self._freed, []
         self._issued.append(issued)
         self.stats.steps += 1
-        if self._cost is not None:
+        if self._cost is not None and plan.work:
             self.stats.count(self._cost.step(plan, [entry[2] for entry in issued.entries]))
         return plan
 
