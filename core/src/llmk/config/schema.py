@@ -142,6 +142,10 @@ class ServerSection(Section):
     )
     cors_origins: tuple[str, ...] = Field(default=(), description="Origins that browsers may call from.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Verbosity of the log.")
+    log_format: Literal["text", "json"] = Field(default="text", description="json: an object on each line of the log.")
+    otlp_endpoint: str = Field(
+        default="", description="OTLP/HTTP collector that takes a span of each request. Needs llmk-core[otel]."
+    )
 
 
 class EngineSection(Section):

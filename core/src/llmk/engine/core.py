@@ -128,10 +128,11 @@ class EngineCore:
 
         So it does after an interruption from outside, which is raised again.
         """
+        request_ids = self.scheduler.requests_in(step)
         outputs = self.scheduler.fail(step, f"{type(error).__name__}: {error}")
         if not isinstance(error, Exception):
             raise error
-        logger.error("step %d failed", step, exc_info=error)
+        logger.error("step %d failed", step, exc_info=error, extra={"request_ids": request_ids})
         return outputs
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import pickle
 import signal
@@ -26,6 +25,7 @@ import zmq
 import zmq.asyncio
 
 from llmk.api import EngineDead
+from llmk.engine import logs
 from llmk.engine.loop import Close, Command, Reply, run_engine
 from llmk.engine.loop_client import LoopClient
 
@@ -196,7 +196,7 @@ def main() -> int:
     """
     for ignored in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    logs.setup()
     source = sys.stdin.buffer
     payload = source.read(int.from_bytes(source.read(_LENGTH_BYTES), "little"))
     builder, commands, replies, boot = pickle.loads(payload)

@@ -111,6 +111,8 @@ class EngineRequest(msgspec.Struct, kw_only=True):
     cache_salt: str = ""
     tenant: str = ""
     """Whose it is, for shares and limits; ``""`` where the server asks for no key."""
+    request_id: str = ""
+    """Of the request that it is for: what the log calls it."""
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -165,6 +165,11 @@ class Scheduler:
                 outputs.append(self._append(sequence, token, logprobs.get(slot)))
         return outputs
 
+    def requests_in(self, step: int) -> list[str]:
+        """What the log calls the requests that an issued step works for."""
+        issued = next(issued for issued in self._issued if issued.step == step)
+        return [sequence.request.request_id for sequence, *_ in issued.entries]
+
     def fail(self, step: int, error: str) -> list[TokenOutput]:
         """Ends every sequence of an issued step that could not be run."""
         issued = next(issued for issued in self._issued if issued.step == step)
@@ -362,6 +367,7 @@ class Scheduler:
                 eos_token_ids=request.eos_token_ids,
                 seed=request.seed,
                 num_scored=sequence.num_prompt - sequence.unscored,
+                request_id=request.request_id,
             )
         )
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import logging
 import pickle
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from llmk.engine import logs
 from llmk.engine.client import EngineInfo
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ def build(packed: dict[str, Any]) -> tuple[EngineCore, EngineInfo]:
     from llmk.kernel.boot import Boot, verified
     from llmk.kernel.registry import Registry
 
-    logging.getLogger().setLevel(packed["settings"].config.server.log_level.upper())
+    server = packed["settings"].config.server
+    logs.setup(server.log_level, server.log_format)
     registry = Registry.discover(packed["settings"].config.plugins)
     boot = verified(Boot(registry=registry, **packed))
     core, info = build_core(boot)
