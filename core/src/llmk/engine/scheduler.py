@@ -124,10 +124,8 @@ class Scheduler:
         """Plans the next step, or returns ``None`` where nothing can be computed before the result of an issued one is
         there. A plan without work only frees slots, so that nothing is kept of requests while there are none.
         """
-        overdue = list(self.deadlines.overdue(self._sequences.values(), self.waiting, self.clock()))
-        self.stats.timeouts += len(overdue)
-        for sequence, error, code in overdue:
-            self._end_early(sequence, error, code)
+        if self.deadlines:
+            self._end_overdue()
         if self._given_way > self._patience and self._kept is None and self.running:
             self._kept = self.running[0]
         first = self._displace() if self.waiting and self.policy.displaces else None
@@ -195,6 +193,12 @@ class Scheduler:
             used_blocks=self.cache.num_blocks - self.cache.num_free,
             policy_failures=self.policy.failures,
         )
+
+    def _end_overdue(self) -> None:
+        overdue = list(self.deadlines.overdue(self._sequences.values(), self.waiting, self.clock()))
+        self.stats.timeouts += len(overdue)
+        for sequence, error, code in overdue:
+            self._end_early(sequence, error, code)
 
     def _displace(self) -> Sequence | None:
         """Makes room for the first of those who wait, where there is none and the policy lets it displace others;
