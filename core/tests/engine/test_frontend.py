@@ -134,9 +134,16 @@ def test_who_waits_for_a_place_is_in_the_queue(folder):
             answers = asyncio.gather(*(collect(llm, id_=id, max_tokens=5, ignore_eos=True) for id in "abc"))
             queued = [deltas[-1].times.queue for choices in await answers for deltas in choices.values()]
             assert queued[0] == 0 < queued[1] <= 5 < queued[2] <= 10
-            stream = llm.generate(PROMPT, SamplingParams(max_tokens=60, ignore_eos=True), request_id="d")
+
+    run(main())
+
+
+def test_who_is_aborted_has_no_times(folder):
+    async def main():
+        async with engine(folder, trouble="slow") as llm:
+            stream = llm.generate(PROMPT, SamplingParams(max_tokens=60, ignore_eos=True), request_id="a")
             await anext(stream)
-            await llm.abort("d")
+            await llm.abort("a")
             assert [delta.times async for delta in stream][-1] is None
 
     run(main())
