@@ -74,7 +74,7 @@ def _drive(core: EngineCore, requests: list[EngineRequest]) -> None:
 
     from llmk.engine.failure import Failure
 
-    with tqdm(total=len(requests), unit="request", leave=False) as progress:
+    with tqdm(total=len(requests), unit="request", leave=False, disable=None) as progress:
         for request in requests:
             core.add(request)
         while core.has_work:

@@ -11,13 +11,14 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
-
-import torch
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from llmk.engine.step import StepPlan
-from llmk.engine.transfer import has_pinned_memory
+
+if TYPE_CHECKING:
+    import torch
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -228,14 +229,14 @@ class _HostClock:
 class _DeviceClock:
     """Events of a device, on the host's time scale."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, new_event: Callable[[], torch.Event]) -> None:
+        self._new_event = new_event
         self._origin = self.mark()
         self._origin.synchronize()
         self._origin_time = time.perf_counter_ns()
 
     def mark(self) -> torch.Event:
-        event = torch.Event(self._device, enable_timing=True)
+        event = self._new_event()
         event.record()
         return event
 
@@ -246,9 +247,13 @@ class _DeviceClock:
 
 def _clock_of(device: torch.device) -> _HostClock | _DeviceClock | None:
     """``None`` for a device whose times nothing tells."""
+    import torch
+
+    from llmk.engine.transfer import has_pinned_memory
+
     if device.type == "cpu":
         return _HostClock()
-    return _DeviceClock(device) if has_pinned_memory(device) else None
+    return _DeviceClock(partial(torch.Event, device, enable_timing=True)) if has_pinned_memory(device) else None
 
 
 def _busy(spans: list[Span]) -> float:
