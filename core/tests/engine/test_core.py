@@ -12,7 +12,6 @@ from llmk.api import PlatformFacts
 from llmk.engine.core import EngineCore
 from llmk.engine.depth import choose_depth, why_asynchronous
 from llmk.engine.request import EngineRequest, SamplingParams, StepTimes
-from llmk.engine.trace import Trace
 
 HOST, DEVICE = 0.012, 0.02
 
@@ -21,13 +20,12 @@ def request(id: str, prompt: list[int], new: int) -> EngineRequest:
     return EngineRequest(id=id, prompt_token_ids=prompt, params=SamplingParams(max_tokens=new))
 
 
-def behind(core: EngineCore, seconds: float = 0.0, trace: Trace | None = None) -> EngineCore:
+def behind(core: EngineCore, seconds: float = 0.0) -> EngineCore:
     """The same engine over a device that runs its steps behind the host; seconds are those of a real clock."""
     device = core.runner
     assert isinstance(device, PagedDevice)
     core.scheduler.clock = time.monotonic
-    options = {} if trace is None else {"trace": trace}
-    return EngineCore(core.scheduler, BehindDevice(device, seconds), depth=core.depth, **options)
+    return EngineCore(core.scheduler, BehindDevice(device, seconds), depth=core.depth)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +56,7 @@ def test_with_two_the_slower_of_host_and_device_sets_the_pace(depth: int, expect
         time.sleep(HOST)  # what a host does beside: it prepares steps and sends what they bring
         core.step()
         took.append(time.monotonic() - start)
-    assert expected <= sorted(took)[10] < expected + 0.6 * min(HOST, DEVICE)
+    assert 0.95 * expected < sorted(took)[10] < expected + 0.6 * min(HOST, DEVICE)
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -107,3 +105,17 @@ def test_the_hosts_share_of_a_step_is_what_is_neither_run_nor_awaited() -> None:
         median = sorted(times, key=lambda step: step.seconds)[4]
         assert median.seconds > 0.9 * DEVICE
         assert median.host_seconds < 0.2 * DEVICE
+
+
+def test_the_log_of_a_failed_step_names_its_requests_once(caplog: pytest.LogCaptureFixture) -> None:
+    core = make_core()
+
+    def explode(plan: object) -> None:
+        raise ZeroDivisionError("no luck")
+
+    core.runner.before_step = explode  # type: ignore[attr-defined]
+    for id, of in (("a/0", "a"), ("a/1", "a"), ("b/0", "b")):
+        core.add(EngineRequest(id=id, prompt_token_ids=[1], params=SamplingParams(), request_id=of))
+    core.step()
+    (record,) = caplog.records
+    assert (record.getMessage(), vars(record)["request_ids"]) == ("step 0 failed", ["a", "b"])

@@ -18,6 +18,7 @@ class Deadlines:
     request: float = 0.0
 
     def __bool__(self) -> bool:
+        """Whether there is any limit."""
         return self.queue > 0 or self.request > 0
 
     def overdue(self, live: Iterable[Sequence], waiting: Queue, now: float) -> Iterator[tuple[Sequence, str, str]]:

@@ -97,7 +97,7 @@ class Processors:
 
     def _problem(self, id: str, error: Exception, slots: Sequence[int]) -> Problem:
         if not isinstance(error, LlmkError):
-            request_ids = [self._request_ids[slot] for slot in slots]
+            request_ids = list(dict.fromkeys(self._request_ids[slot] for slot in slots))
             logger.error("the logits processor %s failed", id, exc_info=error, extra={"request_ids": request_ids})
         code = error.code if isinstance(error, LlmkError) else LlmkError.code
         return f"the logits processor {id} failed: {type(error).__name__}: {error}", code

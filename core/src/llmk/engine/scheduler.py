@@ -166,7 +166,7 @@ class Scheduler:
     def requests_in(self, step: int) -> list[str]:
         """What the log calls the requests that an issued step works for."""
         issued = next(issued for issued in self._issued if issued.step == step)
-        return [sequence.request.request_id for sequence, *_ in issued.entries]
+        return list(dict.fromkeys(sequence.request.request_id for sequence, *_ in issued.entries))
 
     def fail(self, step: int, error: str) -> list[TokenOutput]:
         """Ends every sequence of an issued step that could not be run."""
