@@ -1,11 +1,15 @@
-"""What the scheduler costs where kernels cost nothing, and how fair its policies are. Host work alone, no device.
+"""What the scheduler costs where kernels cost nothing, how it overlaps with a device, and how fair its policies are.
+Host work alone, no device.
 
-    python benchmarks/engine.py                    # both tables, as markdown
+    python benchmarks/engine.py                    # the tables, as markdown
     python benchmarks/engine.py --profile 256      # where the time of a step goes, at 256 running
 
 A step is all that the engine does between two steps of a device: schedule, take in the sampled tokens, make outputs.
 Targets: at most 1.5 ms at 256 running requests and 0.25 ms at 8, whatever the length of their contexts. Some rows have
 waiting requests too, since a queue is what a busy server has.
+
+In the table of overlap, the device is a thread that sleeps. With two steps in flight, a step should take as long as the
+slower of host and device, with one as long as both.
 
 In the fairness table, time is counted in steps: a client with one request at a time is served alone, then beside one
 that sends 50 times as many requests.
@@ -19,6 +23,7 @@ import pstats
 import statistics
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
 
@@ -50,13 +55,45 @@ class Done:
         return self.outcome
 
 
+@dataclass(slots=True)
+class Sleeping:
+    """A step that takes its time."""
+
+    step: int
+    outcome: StepResult
+    slept: Future[None]
+
+    def result(self) -> StepResult:
+        """The step's tokens."""
+        self.slept.result()
+        return self.outcome
+
+
 class NullRunner(Executor):
     """Samples the token 7 wherever one is asked for."""
+
+    asynchronous = ""
 
     def submit(self, plan: StepPlan) -> Done:
         """Runs nothing."""
         slots = [work.slot for work in plan.work if work.sample]
         return Done(plan.step, StepResult(step=plan.step, slots=slots, token_ids=[7] * len(slots)))
+
+
+class SleepingRunner:
+    """The same, behind the host and in ``seconds``."""
+
+    asynchronous = "a thread sleeps"
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._null = NullRunner()
+        self._device = ThreadPoolExecutor(1)
+
+    def submit(self, plan: StepPlan) -> Sleeping:
+        """Runs nothing, after the steps before."""
+        outcome = self._null.submit(plan).result()
+        return Sleeping(plan.step, outcome, self._device.submit(time.sleep, self._seconds))
 
 
 def make_core(policy: str, *, num_seqs: int, num_blocks: int, budget: int, max_len: int, depth: int = 1) -> EngineCore:
@@ -136,6 +173,18 @@ def cost_rows(steps: int, depth: int) -> Iterator[list[str]]:
                 ]
 
 
+def overlap_rows(steps: int) -> Iterator[list[str]]:
+    """Median times of a step by the device's, with one step in flight and with two, at 256 running."""
+    for device in (0.0002, 0.001, 0.005):
+        for depth in (1, 2):
+            core = running_core("built_in", 256, 1000, 0, steps, 1)
+            core = EngineCore(core.scheduler, SleepingRunner(device), depth=depth)
+            times = [core.step().step for _ in range(steps)]
+            host = statistics.median(step.host_seconds for step in times if step)
+            whole = statistics.median(step.seconds for step in times if step)
+            yield [f"{1e3 * device:g}", f"{1e3 * host:.2f}", str(depth), f"{1e3 * whole:.2f}"]
+
+
 @dataclass(slots=True)
 class Load:
     """Requests that arrive at a client's rate, in steps. Lengths are drawn around ``prompt`` and ``new``."""
@@ -203,7 +252,7 @@ def profile(policy: str, running: int, steps: int, depth: int) -> None:
 
 def main() -> None:
     """Prints the tables."""
-    parser = argparse.ArgumentParser(description="Scheduler cost and fairness on a null runner.")
+    parser = argparse.ArgumentParser(description="Scheduler cost, overlap and fairness on a null runner.")
     parser.add_argument("--steps", type=int, default=300, help="steps to measure")
     parser.add_argument("--depth", type=int, default=1, help="steps in flight")
     parser.add_argument("--profile", type=int, metavar="RUNNING", help="profile a step at this many running requests")
@@ -214,6 +263,8 @@ def main() -> None:
         return
     header = ("policy", "running", "context", "waiting", "median ms", "p95 ms", "target ms")
     render(header, cost_rows(args.steps, args.depth))
+    print()
+    render(("device ms", "host ms", "steps in flight", "step ms"), overlap_rows(args.steps))
     print()
     header = ("policy", "requests", "alone p50", "alone p95", "flooded p50", "flooded p95", "p95 ratio")
     render(header, fairness_rows(4000))

@@ -180,9 +180,9 @@ def test_a_request_gives_the_same_alone_and_in_company(
     prompts = [PROMPTS[i % len(PROMPTS)] + LONG[: 40 * (i % 3)] for i in range(3 * len(MIXED))]
     params = [MIXED[i % len(MIXED)] for i in range(len(prompts))]
     alone = [llm.generate(p, sp, use_tqdm=False)[0] for p, sp in zip(prompts, params, strict=True)]
-    with make(folder, **settings) as other:
+    with make(folder, **settings, **{"engine.steps_in_flight": depth}) as other:
         assert other._core is not None
-        other._core.depth = depth
+        assert other._core.depth == depth
         together = other.generate(prompts, params, use_tqdm=False)
         assert bool(other._core.stats.preemptions) == ("cache.num_blocks" in settings)
     for one, many in zip(alone, together, strict=True):

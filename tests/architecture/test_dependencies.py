@@ -1,4 +1,4 @@
-"""Every distribution requires what it imports, so that it works wherever plain pip put it."""
+"""Every distribution requires what it imports, or offers it as an extra, so that it works wherever plain pip put it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def imported_packages(file: Path) -> set[str]:
 @pytest.mark.parametrize("folder", source_folders(ROOT), ids=lambda folder: folder.name)
 def test_imports_are_required(folder: Path) -> None:
     project = tomllib.loads((folder.parents[1] / "pyproject.toml").read_text())["project"]
-    required = {re.split(r"[^\w.-]", line)[0].lower() for line in project["dependencies"]}
+    extras = (line for extra in project.get("optional-dependencies", {}).values() for line in extra)
+    required = {re.split(r"[^\w.-]", line)[0].lower() for line in (*project["dependencies"], *extras)}
     providers = packages_distributions() | {"llmk": ["llmk-core"]}
     missing: dict[str, str] = {}
     for file in sorted(folder.rglob("*.py")):

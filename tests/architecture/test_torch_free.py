@@ -16,6 +16,8 @@ STATEMENTS = [
     "import llmk.config",
     "import llmk.kernel.boot",
     "import llmk.kernel.report",
+    "import llmk.engine.process, llmk.engine.frontend",
+    "import llmk.serve.lifecycle",
     "import llmk.reference.specs",
     "import llmk_models.specs",
     "import llmk_cpu.specs",

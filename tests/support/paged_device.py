@@ -6,12 +6,17 @@ A wrong block table, a block that two requests write, a stale hit or a token out
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+import msgspec
+
 from llmk.api import SchedulingPolicy
 from llmk.engine.core import EngineCore, Executor
+from llmk.engine.cost import CostModel
 from llmk.engine.deadlines import Deadlines
 from llmk.engine.groups import CacheGroup
 from llmk.engine.policy import GuardedPolicy
@@ -71,6 +76,7 @@ class PagedDevice(Executor):
     num_blocks: int
     groups: Sequence[CacheGroup] = (CacheGroup(4),)
     states: frozenset[int] = frozenset()
+    asynchronous: str = ""
     max_tokens_per_step: int = 1 << 30
     before_step: Callable[[StepPlan], None] = lambda plan: None
     rows: dict[int, Row] = field(default_factory=dict)
@@ -166,6 +172,33 @@ def digest(state: int | bytes, token: int) -> bytes:
     return blake2b(bytes(state) + token.to_bytes(4, "little"), digest_size=16).digest()
 
 
+@dataclass
+class BehindPending:
+    step: int
+    future: Future[StepResult]
+
+    def result(self) -> StepResult:
+        return self.future.result()
+
+
+class BehindDevice(Executor):
+    """Runs a device's steps behind the host: one after the other in a thread, ``seconds`` each."""
+
+    asynchronous = "a thread runs the steps"
+
+    def __init__(self, device: PagedDevice, seconds: float = 0.0) -> None:
+        self.device = device
+        self.seconds = seconds
+        self._pool = ThreadPoolExecutor(1)
+
+    def submit(self, plan: StepPlan) -> BehindPending:
+        return BehindPending(plan.step, self._pool.submit(self._run, msgspec.msgpack.encode(plan)))
+
+    def _run(self, plan: bytes) -> StepResult:
+        time.sleep(self.seconds)
+        return self.device.submit(msgspec.msgpack.decode(plan, type=StepPlan)).result()
+
+
 def make_core(
     *,
     num_blocks: int = 32,
@@ -180,6 +213,7 @@ def make_core(
     policy: SchedulingPolicy | None = None,
     queue_timeout: float = 0.0,
     request_timeout: float = 0.0,
+    cost: CostModel | None = None,
 ) -> EngineCore:
     """An engine over a paged device. Its seconds are the steps that the device has run."""
     scheduler = Scheduler(
@@ -192,6 +226,7 @@ def make_core(
         chunked_prefill=chunked_prefill,
         policy=GuardedPolicy(policy, "test"),
         deadlines=Deadlines(queue_timeout, request_timeout),
+        cost=cost,
         clock=lambda: float(len(device.steps)),
     )
     device = PagedDevice(num_blocks, groups, frozenset(states), max_tokens_per_step=scheduler.max_run_tokens)

@@ -113,6 +113,8 @@ class _Pending:
 class ThreadedRanks(Executor):
     """An executor whose ranks are threads. ``loaded`` holds what each has of the model."""
 
+    asynchronous = "threads run the steps"
+
     def __init__(self, boot: Any) -> None:
         self.boot = boot
         self.loaded: list[LoadedModel] = []
@@ -123,7 +125,7 @@ class ThreadedRanks(Executor):
         self._threads: list[threading.Thread] = []
 
     @classmethod
-    def start(cls, boot: Any) -> tuple[ThreadedRanks, CachePlan]:
+    def start(cls, boot: Any, trace: Any) -> tuple[ThreadedRanks, CachePlan]:
         """In the place of ``llmk.engine.launch.start_executor``."""
         ranks = cls(boot)
         ranks.loaded = ranks._on_all(ranks._load)

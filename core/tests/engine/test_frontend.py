@@ -26,6 +26,7 @@ from llmk.api import (
 from llmk.engine.frontend import AsyncLLM
 from llmk.engine.intake import derived_seed
 from llmk.engine.local import LocalClient
+from llmk.engine.output import SequenceTimes
 from llmk.engine.process import ProcessClient
 from llmk.engine.request import SamplingParams
 from llmk.engine.tokenizer import Tokenizer
@@ -102,6 +103,48 @@ def test_an_answer(folder, child_path, process):
             assert llm.model_name == folder.name
             await llm.check_health()
             await idle(llm)
+
+    run(main())
+
+
+@pytest.mark.parametrize("process", [False, True])
+def test_times_are_the_engines_own(folder, child_path, process):
+    """Its seconds are its steps here. A prompt of 40 tokens takes three of them, and a stop string ends at the third
+    token however late the engine learns of it."""
+
+    async def main():
+        async with engine(folder, process=process) as llm:
+            seen = []
+            llm.step_listeners.append(seen.append)
+            (deltas,) = (await collect(llm, list(range(40)), max_tokens=9, seed=0, ignore_eos=True)).values()
+            assert deltas[-1].times == SequenceTimes(queue=0, prefill=3, decode=8)
+            assert all(delta.times is None for delta in deltas[:-1])
+            assert [step.num_tokens for step in seen] == [16, 16, 8] + [1] * 8
+            text = "".join(delta.text for delta in deltas[:3])
+            (deltas,) = (await collect(llm, list(range(40)), max_tokens=9, seed=0, stop=(text[-3:],))).values()
+            assert deltas[-1].finish_reason == "stop"
+            assert deltas[-1].times.decode == len(tokens(deltas)) - 1
+
+    run(main())
+
+
+def test_who_waits_for_a_place_is_in_the_queue(folder):
+    async def main():
+        async with engine(folder, max_num_seqs=1) as llm:
+            answers = asyncio.gather(*(collect(llm, id_=id, max_tokens=5, ignore_eos=True) for id in "abc"))
+            queued = [deltas[-1].times.queue for choices in await answers for deltas in choices.values()]
+            assert queued[0] == 0 < queued[1] <= 5 < queued[2] <= 10
+
+    run(main())
+
+
+def test_who_is_aborted_has_no_times(folder):
+    async def main():
+        async with engine(folder, trouble="slow") as llm:
+            stream = llm.generate(PROMPT, SamplingParams(max_tokens=60, ignore_eos=True), request_id="a")
+            await anext(stream)
+            await llm.abort("a")
+            assert [delta.times async for delta in stream][-1] is None
 
     run(main())
 

@@ -34,7 +34,7 @@ def run(text: str, *, finish: str | None = "length", engine_stop: int | None = N
             finish_reason=finish if last else None,
             stop_token_id=engine_stop if last else None,
         )
-        deltas.append(sequence.take(output))
+        deltas.append(sequence.take(output, float(i)))
         if deltas[-1].finish_reason:
             break
     return deltas
@@ -97,7 +97,7 @@ def test_a_stop_string_ends_text_and_tokens():
 
 def test_several_tokens_at_once_end_at_the_stop_string():
     sequence = SequenceOutput(SamplingParams(stop=("b",)), Letters())
-    delta = sequence.take(TokenOutput(id="a", token_ids=[97, 98, 99, 100], finish_reason="length"))
+    delta = sequence.take(TokenOutput(id="a", token_ids=[97, 98, 99, 100], finish_reason="length"), 0.0)
     assert (delta.text, delta.token_ids, delta.finish_reason) == ("a", [97, 98], "stop")
 
 

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paged_device import make_core, run_alone
+from paged_device import PagedDevice, make_core, run_alone
 
 from llmk.api import PolicyContext, SchedulingPolicy, Ticket
 from llmk.engine.core import EngineCore
@@ -433,17 +433,17 @@ def test_prompts_that_are_scored_take_no_hits_and_leave_some():
     assert outputs["again"][0].num_cached_tokens == 20
 
 
-def test_a_request_that_the_sampler_fails_ends_alone():
-    core = make_core(depth=2)
-    submit = core.runner.submit
+def test_a_request_that_the_sampler_fails_ends_alone(monkeypatch):
+    submit = PagedDevice.submit
 
-    def failing(plan):
-        pending = submit(plan)
+    def failing(device, plan):
+        pending = submit(device, plan)
         slots = [new.slot for new in plan.new if new.id == "bad"]
         pending.outcome.errors = dict.fromkeys(slots, ("the processor failed", "internal_error"))
         return pending
 
-    core.runner.submit = failing
+    monkeypatch.setattr(PagedDevice, "submit", failing)
+    core = make_core(depth=2)
     core.add(request("bad", [1, 2], max_tokens=5))
     core.add(request("good", [1, 2, 3], max_tokens=5))
     outputs = drain(core)

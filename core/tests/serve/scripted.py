@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +14,8 @@ import jinja2
 from llmk.api import Checkpoint, EngineDead, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
 from llmk.engine.client import EngineInfo
 from llmk.engine.intake import Intake, default_params
-from llmk.engine.request import EngineStats, SamplingParams, TokenLogprobs
+from llmk.engine.output import SequenceTimes
+from llmk.engine.request import EngineStats, SamplingParams, StepTimes, TokenLogprobs
 
 TEMPLATE = (
     "{%- for tool in tools or [] %}[tool {{ tool.function.name }}]{% endfor %}"
@@ -77,6 +78,7 @@ class ScriptedEngine:
     healthy: bool = True
     generation_config: dict[str, Any] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
+    step_listeners: list[Callable[[StepTimes], object]] = field(default_factory=list)
     running: int = 0
     tokenizer: CharacterTokenizer = field(default_factory=CharacterTokenizer)
     info: EngineInfo = field(
@@ -150,6 +152,7 @@ class ScriptedEngine:
             num_prompt_tokens=num_prompt,
             num_cached_tokens=4,
             prompt_logprobs=[],
+            times=SequenceTimes(0.25, 0.5, 2.0) if finish else None,
         )
 
 

@@ -18,9 +18,10 @@ class PlatformFacts:
     """What is known of a machine before anything runs on it.
 
     ``name`` and ``arch`` are what ``--on name/arch`` takes; ``arch_version`` orders the architectures of one
-    ``arch_family``. ``features`` are open strings that kernels match on. ``dtypes`` are the ones that run natively,
-    best first. ``memory_bytes`` is the memory of one device (0: unknown), ``num_devices`` how many there are (0:
-    unknown), ``shared_device`` whether several processes of one engine may work on the same.
+    ``arch_family``. ``features`` are open strings that kernels match on; ``"asynchronous"`` tells the engine too that
+    the device is issued work and runs it behind the host. ``dtypes`` are the ones that run natively, best first.
+    ``memory_bytes`` is the memory of one device (0: unknown), ``num_devices`` how many there are (0: unknown),
+    ``shared_device`` whether several processes of one engine may work on the same.
     """
 
     name: str

@@ -18,6 +18,7 @@ COMMANDS = {
     "explain": "show what would be chosen for a model, and why",
     "doctor": "check this installation and say what is missing",
     "config": "show the configuration and who set each value",
+    "bench": "measure a model on this machine",
 }
 """Every subcommand, by the module of ``llmk.cli`` that has it, and its line of help."""
 
@@ -36,12 +37,12 @@ class Parser(argparse.ArgumentParser):
         return f"did you mean {close[0]}?" if close else f"{self.prog} --help lists what there is"
 
     def _options(self) -> list[str]:
-        """Options of this parser and of the command in use."""
-        actions = list(self._actions)
+        """Options of this parser and of the commands in use."""
+        options = [option for action in self._actions for option in action.option_strings]
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
-                actions += [inner for parser in action.choices.values() for inner in parser._actions]
-        return [option for action in actions for option in action.option_strings]
+                options += [option for parser in action.choices.values() for option in parser._options()]
+        return options
 
     @staticmethod
     def _unknown_option(message: str) -> str:

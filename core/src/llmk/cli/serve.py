@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,8 @@ from llmk.config import flags
 if TYPE_CHECKING:
     from llmk.config import Settings
     from llmk.serve.service import Service
+
+logger = logging.getLogger(__name__)
 
 SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "scheduler", "cache", "server")
 
@@ -48,5 +51,9 @@ def _announce(service: Service, url: str) -> None:
 
     engine = service.engine
     parsers = [f"{kind} parser  {p['id'] or 'none'}: {p['why']}" for kind, p in service.dialect.describe().items()]
-    print("\n".join((render_table(engine.boot.plan), *parsers)), file=sys.stderr)
+    table = "\n".join((render_table(engine.boot.plan), *parsers))
+    if service.config.log_format == "json":
+        logger.info("%s", table)
+    else:
+        print(table, file=sys.stderr)
     print(f"serving {engine.model_name} on {url}", flush=True)

@@ -175,6 +175,10 @@ class ServerSection(Section):
     )
     cors_origins: tuple[str, ...] = Field(default=(), description="Origins that browsers may call from.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Verbosity of the log.")
+    log_format: Literal["text", "json"] = Field(default="text", description="json: an object on each line of the log.")
+    otlp_endpoint: str = Field(
+        default="", description="OTLP/HTTP collector that takes a span of each request. Needs llmk-core[otel]."
+    )
 
 
 class EngineSection(Section):
@@ -185,6 +189,9 @@ class EngineSection(Section):
         default=False, description="Choose only kernels whose results don't depend on the batch."
     )
     seed: int = Field(default=0, description="Seeds dummy weights, and requests that name no seed of their own.")
+    steps_in_flight: Annotated[int, Field(ge=0, le=2)] = Field(
+        default=0, description="2: prepare a step while the device runs another. 0: 2 where steps run behind the host."
+    )
 
 
 class Config(Section):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from llmk.api import CacheStep
 from llmk.engine.step import NewRequest, StepPlan
+from llmk.engine.transfer import to_device
 
 if TYPE_CHECKING:
     from llmk.nn.build import Build
@@ -150,5 +151,5 @@ class Batch:
 
     def _upload(self, *lists: Sequence[int]) -> Sequence[Tensor]:
         """Sends several lists of integers to the device in one copy; returns int64 views of it."""
-        packed = torch.tensor([value for values in lists for value in values], dtype=torch.int64)
-        return torch.split(packed.to(self.device, non_blocking=True), [len(values) for values in lists])
+        packed = to_device([value for values in lists for value in values], self.device)
+        return torch.split(packed, [len(values) for values in lists])

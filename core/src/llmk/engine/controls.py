@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from llmk.engine.transfer import to_device
+
 if TYPE_CHECKING:
     from llmk.engine.request import SamplingParams
     from llmk.engine.step import NewRequest
@@ -211,4 +213,4 @@ class Slots:
         return self._tensor(rows), self._repeat(rows, parts), torch.cat(parts)
 
     def _tensor(self, values: Sequence[object], dtype: torch.dtype = torch.int64) -> Tensor:
-        return torch.tensor(values, dtype=dtype).to(self.device, non_blocking=True)
+        return to_device(values, self.device, dtype)

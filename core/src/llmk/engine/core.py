@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
 
-from llmk.engine.request import EngineOutputs, EngineRequest, EngineStats, TokenOutput
+from llmk.engine.request import EngineOutputs, EngineRequest, EngineStats, StepTimes, TokenOutput
 from llmk.engine.scheduler import Scheduler
 from llmk.engine.step import StepPlan, StepResult
+from llmk.engine.trace import OFF, Off
+
+S = TypeVar("S")
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -25,11 +29,18 @@ class PendingStep(Protocol):
 
 
 class Executor(Protocol):
-    """What carries out steps, in the order in which they are submitted: this process, or several."""
+    """What carries out steps, in the order in which they are submitted: this process, or several.
+
+    ``asynchronous`` says, in words, why steps run while the host does something else (they run on a device that is
+    issued work, or in other processes); it is empty where :meth:`submit` itself runs them.
+    """
+
+    asynchronous: str
 
     def submit(self, plan: StepPlan) -> PendingStep:
-        """Issues a step without waiting for it. Raises :class:`~llmk.api.EngineDead` where no more can be run, and so
-        does what is pending."""
+        """Issues a step without waiting for it. What of the plan is read after this returns must be copied: the
+        scheduler goes on with its lists. Raises :class:`~llmk.api.EngineDead` where no more can be run, and so does
+        what is pending."""
         ...
 
     def check(self) -> None:
@@ -48,11 +59,20 @@ class EngineCore:
     step is planned and issued while the device runs this one.
     """
 
-    def __init__(self, scheduler: Scheduler, runner: Executor, *, depth: int = 1) -> None:
+    def __init__(self, scheduler: Scheduler, runner: Executor, *, depth: int = 1, trace: Off = OFF) -> None:
         self.scheduler = scheduler
         self.runner = runner
         self.depth = depth
-        self._in_flight: deque[PendingStep] = deque()
+        self._in_flight: deque[tuple[PendingStep, int]] = deque()
+        """Steps, and how many tokens each computes."""
+        self._clock = scheduler.clock
+        self._away = 0.0
+        """Seconds of this step in which the host ran it or waited for it."""
+        self._schedule = trace.timed("schedule", scheduler.schedule)
+        self._update = trace.timed("update", scheduler.update)
+        submit, wait = trace.submitting(runner.submit), trace.timed("wait", _result)
+        self._submit = submit if runner.asynchronous else self._counted(submit)
+        self._wait = self._counted(wait) if runner.asynchronous else wait
 
     @property
     def has_work(self) -> bool:
@@ -88,35 +108,55 @@ class EngineCore:
     def step(self) -> EngineOutputs:
         """Issues one step if there is one to issue, and takes in the oldest result if no more may be in flight."""
         outputs: list[TokenOutput] = []
-        plan = self.scheduler.schedule()
+        begun, self._away, num_tokens = self._clock(), 0.0, 0
+        plan = self._schedule()
         if plan is not None:
-            outputs += self._submit(plan)
+            outputs += self._issue(plan)
         if self._in_flight and (plan is None or len(self._in_flight) >= self.depth):
-            outputs += self._receive(self._in_flight.popleft())
+            pending, num_tokens = self._in_flight.popleft()
+            outputs += self._receive(pending)
         outputs += self.scheduler.take_failures()
-        return EngineOutputs(outputs=outputs, stats=self.stats)
+        stats, now = self.stats, self._clock()
+        times = StepTimes(num_tokens, now - begun, now - begun - self._away) if num_tokens else None
+        return EngineOutputs(outputs=outputs, stats=stats, time=now, step=times)
 
-    def _submit(self, plan: StepPlan) -> list[TokenOutput]:
+    def _issue(self, plan: StepPlan) -> list[TokenOutput]:
         try:
-            self._in_flight.append(self.runner.submit(plan))
+            self._in_flight.append((self._submit(plan), plan.num_tokens))
         except BaseException as error:
             return self._fail(plan.step, error)
         return []
 
     def _receive(self, pending: PendingStep) -> list[TokenOutput]:
         try:
-            result = pending.result()
+            result = self._wait(pending)
         except BaseException as error:
             return self._fail(pending.step, error)
-        return self.scheduler.update(result)
+        return self._update(result)
+
+    def _counted(self, part: Callable[[S], T]) -> Callable[[S], T]:
+        """``part``, whose time is not the host's."""
+
+        def counted(subject: S) -> T:
+            start = self._clock()
+            result = part(subject)
+            self._away += self._clock() - start
+            return result
+
+        return counted
 
     def _fail(self, step: int, error: BaseException) -> list[TokenOutput]:
         """An exception in the forward pass ends the step's sequences with its true cause; the engine goes on.
 
         So it does after an interruption from outside, which is raised again.
         """
+        request_ids = self.scheduler.requests_in(step)
         outputs = self.scheduler.fail(step, f"{type(error).__name__}: {error}")
         if not isinstance(error, Exception):
             raise error
-        logger.error("step %d failed", step, exc_info=error)
+        logger.error("step %d failed", step, exc_info=error, extra={"request_ids": request_ids})
         return outputs
+
+
+def _result(pending: PendingStep) -> StepResult:
+    return pending.result()

@@ -17,6 +17,10 @@ class Deadlines:
     queue: float = 0.0
     request: float = 0.0
 
+    def __bool__(self) -> bool:
+        """Whether there is any limit."""
+        return self.queue > 0 or self.request > 0
+
     def overdue(self, live: Iterable[Sequence], waiting: Queue, now: float) -> Iterator[tuple[Sequence, str, str]]:
         """Sequences to be ended, with message and code. ``live`` are by arrival: only the eldest are looked at."""
         for sequence in live if self.request else ():

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import pickle
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from llmk.engine.failure import Failure
 from llmk.engine.intake import Intake, default_params
 from llmk.engine.output import GenerationDelta, SequenceOutput
 from llmk.engine.pinned import PinBoard, Pinned, read_text
-from llmk.engine.request import EngineRequest, EngineStats, SamplingParams, TokenOutput
+from llmk.engine.request import EngineRequest, EngineStats, SamplingParams, StepTimes, TokenOutput
 from llmk.engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -52,6 +52,8 @@ class AsyncLLM:
         self._max_sequences = config.scheduler.max_num_seqs + config.scheduler.max_waiting
         self._requests: dict[str, _Stream] = {}
         self._streams: dict[str, _Stream] = {}
+        self.step_listeners: list[Callable[[StepTimes], object]] = []
+        """Called with every step that ends."""
         self._pump = asyncio.create_task(self._deliver(), name="llmk-outputs")
 
     @classmethod
@@ -160,7 +162,7 @@ class AsyncLLM:
         if stream is not None:
             ids = list(stream.sequences)
             for id in ids:
-                self._take(TokenOutput(id=id, finish_reason="abort"))
+                self._take(TokenOutput(id=id, finish_reason="abort"), 0.0)
             await self._client.abort(ids)
 
     async def check_health(self, timeout: float = 5.0) -> None:
@@ -185,7 +187,7 @@ class AsyncLLM:
                 raise Overloaded(f"{what}; no more than {limit} (scheduler.max_per_tenant) may")
 
     def _open(self, request_id: str, sequences: list[EngineRequest], params: SamplingParams) -> _Stream:
-        stream = self._requests[request_id] = _Stream(sequences[0].tenant)
+        stream = self._requests[request_id] = _Stream(sequences[0])
         for index, sequence in enumerate(sequences):
             stream.sequences[sequence.id] = SequenceOutput(
                 params,
@@ -214,22 +216,26 @@ class AsyncLLM:
             while True:
                 outputs = await self._client.next_outputs()
                 self.stats = outputs.stats
-                stopped = [output.id for output in outputs.outputs if self._take(output)]
+                stopped = [output.id for output in outputs.outputs if self._take(output, outputs.time)]
+                if outputs.step is not None:
+                    for listener in self.step_listeners:
+                        listener(outputs.step)
                 if stopped:
                     await self._client.abort(stopped)
         except EngineDead as error:
             logger.error("%s", error)
             self._fail(error)
 
-    def _take(self, output: TokenOutput) -> bool:
-        """Hands an output to its request; returns whether the engine must be told that the sequence has ended."""
+    def _take(self, output: TokenOutput, time: float) -> bool:
+        """Hands an output of ``time`` to its request; returns whether the engine must be told that the sequence has
+        ended."""
         stream = self._streams.get(output.id)
         if stream is None:
             return False
         try:
-            ended = stream.take(output)
+            ended = stream.take(output, time)
         except Exception as error:
-            logger.exception("the output of %s could not be read", output.id)
+            logger.exception("the output of %s could not be read", output.id, extra={"request_id": stream.request_id})
             stream.fail(LlmkError(f"the output could not be read: {type(error).__name__}: {error}"))
             return False
         if ended:
@@ -244,18 +250,19 @@ class AsyncLLM:
 class _Stream:
     """A request that is being answered: its sequences that have not ended, and what was not yet taken from it."""
 
-    def __init__(self, tenant: str) -> None:
-        self.tenant = tenant
+    def __init__(self, first: EngineRequest) -> None:
+        self.tenant = first.tenant
+        self.request_id = first.request_id
         self.sequences: dict[str, SequenceOutput] = {}
         self._ready: asyncio.Queue[GenerationDelta | LlmkError] = asyncio.Queue()
 
-    def take(self, output: TokenOutput) -> bool:
-        """Adds an output; returns whether its sequence has ended."""
+    def take(self, output: TokenOutput, time: float) -> bool:
+        """Adds an output of ``time``; returns whether its sequence has ended."""
         if output.finish_reason == "error":
             del self.sequences[output.id]
             self.fail(Failure(code=output.error_code, message=output.error).error())
             return True
-        delta = self.sequences[output.id].take(output)
+        delta = self.sequences[output.id].take(output, time)
         self._ready.put_nowait(delta)
         if delta.finish_reason is None:
             return False

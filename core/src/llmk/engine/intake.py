@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from llmk.api import CheckpointError, ContextLengthExceeded, RequestError
 from llmk.engine.client import EngineInfo
+from llmk.engine.logs import request_id
 from llmk.engine.request import EngineRequest, SamplingParams
 from llmk.engine.tokenizer import Tokenizer
 
@@ -63,6 +64,7 @@ class Intake:
                 priority=priority,
                 cache_salt=f"{tenant}/{cache_salt}" if self._isolate_tenants else cache_salt,
                 tenant=tenant,
+                request_id=request_id.get() or id,
             )
             for index in range(params.n)
         ]

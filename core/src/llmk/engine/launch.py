@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,7 +16,9 @@ from llmk.engine.batch import Batch
 from llmk.engine.caches import Caches
 from llmk.engine.client import EngineInfo
 from llmk.engine.core import EngineCore, Executor
+from llmk.engine.cost import CostModel
 from llmk.engine.deadlines import Deadlines
+from llmk.engine.depth import choose_depth, why_asynchronous
 from llmk.engine.groups import CacheGroup, block_bytes, cache_groups
 from llmk.engine.memory import CachePlan, check_weights, gib, plan_cache
 from llmk.engine.policy import GuardedPolicy
@@ -24,6 +26,7 @@ from llmk.engine.processors import Processors
 from llmk.engine.runner import Runner
 from llmk.engine.scheduler import Scheduler
 from llmk.engine.stage import StageRunner
+from llmk.engine.trace import OFF, Off
 from llmk.engine.weights import load_weights
 from llmk.engine.workers import Workers
 from llmk.kernel.loader import load_object
@@ -56,8 +59,8 @@ class LoadedModel:
         return self.platform.memory.available()
 
 
-def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
-    """Turns a boot into an engine that is ready to step.
+def build_core(boot: Boot, trace: Off = OFF) -> tuple[EngineCore, EngineInfo]:
+    """Turns a boot into an engine that is ready to step, and is recorded by ``trace``.
 
     Raises:
         ConfigError: where the platform can't join the processes that the model is to be spread over.
@@ -68,10 +71,13 @@ def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
     config, plan, facts = boot.settings.config, boot.plan, boot.facts
     max_model_len = facts.max_model_len
     policy = GuardedPolicy.load(plan, PolicyContext(config.scheduler.weights, config.scheduler.max_num_batched_tokens))
-    executor, cache = start_executor(boot)
+    executor, cache = start_executor(boot, trace)
     sizes = " + ".join(str(group.block_size) for group in cache.groups)
     logger.info("cache: %d blocks of %s tokens, %s, by %s", cache.num_blocks, sizes, gib(cache.total_bytes), cache.why)
+    depth, why = choose_depth(config.engine.steps_in_flight, executor.asynchronous)
+    logger.info("steps in flight: %d (%s)", depth, why)
     limits = config.scheduler
+    cache_dtype = plan.dtype if config.cache.dtype == "auto" else config.cache.dtype
     scheduler = Scheduler(
         max_num_seqs=limits.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
@@ -83,6 +89,7 @@ def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
         chunked_prefill=limits.chunked_prefill,
         policy=policy,
         deadlines=Deadlines(limits.queue_timeout, limits.request_timeout),
+        cost=CostModel(facts, dtype=plan.dtype, cache_dtype=cache_dtype, devices=plan.num_ranks),
     )
     info = EngineInfo(
         max_model_len=max_model_len,
@@ -92,10 +99,10 @@ def build_core(boot: Boot) -> tuple[EngineCore, EngineInfo]:
         plan=plan.to_dict(),
         logits_processors=tuple(found.spec.id for found in boot.registry.of(LogitsProcessorSpec)),
     )
-    return EngineCore(scheduler, executor), info
+    return EngineCore(scheduler, executor, depth=depth, trace=trace), info
 
 
-def start_executor(boot: Boot) -> tuple[Executor, CachePlan]:
+def start_executor(boot: Boot, trace: Off = OFF) -> tuple[Executor, CachePlan]:
     """What runs the steps, in this process or in several, and the size of its cache."""
     if boot.plan.num_ranks > 1:
         return Workers.start(boot)
@@ -103,7 +110,7 @@ def start_executor(boot: Boot) -> tuple[Executor, CachePlan]:
     (groups,) = cache_groups(boot, [loaded.cache_specs])
     size = block_bytes(loaded.cache_specs, groups)
     cache = plan_cache(boot.settings.config, boot.facts.max_model_len, groups, size, loaded.available())
-    return build_runner(boot, loaded, cache.num_blocks, groups), cache
+    return build_runner(boot, loaded, cache.num_blocks, groups, trace), cache
 
 
 def alone(platform: Platform) -> Parallel:
@@ -132,7 +139,9 @@ def load_model(boot: Boot, rank: int = 0, join: Callable[[Platform], Parallel] =
     return LoadedModel(model, build, platform)
 
 
-def build_runner(boot: Boot, loaded: LoadedModel, num_blocks: int, groups: Sequence[CacheGroup]) -> Runner:
+def build_runner(
+    boot: Boot, loaded: LoadedModel, num_blocks: int, groups: Sequence[CacheGroup], trace: Off = OFF
+) -> Runner:
     """Allocates the cache and the batch for a loaded model."""
     build, model = loaded.build, loaded.model
     caches = Caches.of(model, build, groups)
@@ -144,12 +153,13 @@ def build_runner(boot: Boot, loaded: LoadedModel, num_blocks: int, groups: Seque
         device=build.device,
     )
     laid_out = caches.allocate(num_blocks), caches.layers()
+    how: dict[str, Any] = {"asynchronous": why_asynchronous(build.plan.platform), "trace": trace}
     if not build.parallel.is_last:
-        return StageRunner(model, build, batch, *laid_out)
+        return StageRunner(model, build, batch, *laid_out, **how)
     found = boot.registry.of(LogitsProcessorSpec)
     load = {each.spec.id: partial(load_object, each.spec.implementation, plugin=each.plugin) for each in found}
     kind = Runner if build.parallel.is_first else StageRunner
-    return kind(model, build, batch, *laid_out, Processors(load, boot.facts.vocab_size))
+    return kind(model, build, batch, *laid_out, Processors(load, boot.facts.vocab_size), **how)
 
 
 def check_wheels(plan: Plan) -> None:

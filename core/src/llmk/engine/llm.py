@@ -173,12 +173,13 @@ def _stepped(
 ) -> Iterator[tuple[_Job, GenerationDelta]]:
     """Steps until all sequences have ended, and takes each out when it has."""
     while open_sequences:
-        for output in core.step().outputs:
+        outputs = core.step()
+        for output in outputs.outputs:
             if output.finish_reason == "error":
                 del open_sequences[output.id]
                 raise Failure(code=output.error_code, message=output.error).error()
             job, sequence = open_sequences[output.id]
-            delta = sequence.take(output)
+            delta = sequence.take(output, outputs.time)
             if delta.finish_reason is not None:
                 del open_sequences[output.id]
                 core.abort([output.id])

@@ -8,6 +8,16 @@ from llmk.engine.detokenizer import Detokenizer
 from llmk.engine.request import FinishReason, SamplingParams, TokenLogprobs, TokenOutput
 
 
+@dataclass(frozen=True, slots=True)
+class SequenceTimes:
+    """Seconds in which a sequence waited to be let in, its prompt was computed up to its first token, and the others
+    were made, by the engine's clock."""
+
+    queue: float
+    prefill: float
+    decode: float
+
+
 @dataclass(slots=True)
 class GenerationDelta:
     """What came to choice ``index`` of a request.
@@ -28,6 +38,8 @@ class GenerationDelta:
     num_cached_tokens: int = 0
     num_pinned_tokens: int = 0
     """How much of a prompt that was to be pinned is."""
+    times: SequenceTimes | None = None
+    """In the last delta of a choice that ended by itself."""
 
 
 @dataclass(slots=True)
@@ -73,11 +85,21 @@ class SequenceOutput:
         self._index = index
         self._num_prompt_tokens = num_prompt_tokens
         self._num_tokens = 0
+        self._begun = (0.0, 0.0, 0.0)
 
-    def take(self, output: TokenOutput) -> GenerationDelta:
-        """What the engine's output adds. Where a stop string ends the text, the delta says so and the engine doesn't
-        know yet.
+    def take(self, output: TokenOutput, time: float) -> GenerationDelta:
+        """What the engine's output of ``time`` adds. Where a stop string ends the text, the delta says so and the
+        engine doesn't know yet.
         """
+        delta = self._take(output)
+        if output.arrived is not None and output.began is not None:
+            self._begun = output.arrived, output.began, time
+        if delta.finish_reason == "stop" or delta.finish_reason == "length":
+            arrived, began, first = self._begun
+            delta.times = SequenceTimes(began - arrived, first - began, time - first)
+        return delta
+
+    def _take(self, output: TokenOutput) -> GenerationDelta:
         delta = GenerationDelta(
             index=self._index,
             text="",

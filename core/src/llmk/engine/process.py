@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ import zmq
 import zmq.asyncio
 
 from llmk.api import EngineDead
-from llmk.engine import child
+from llmk.engine import child, logs
 from llmk.engine.loop import Close, Command, Reply, run_engine
 from llmk.engine.loop_client import LoopClient
 
@@ -155,7 +154,7 @@ class _Channel:
 
 def main() -> int:
     """The process: reads what to build, builds it, and runs it until it is told to close or the front end is gone."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    logs.setup()
     builder, commands, replies, boot = child.enter()
     module, _, attribute = builder.partition(":")
     channel = _Channel(commands, replies)

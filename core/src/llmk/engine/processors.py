@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from llmk.api import LlmkError, LogitsBatch, LogitsProcessor, LogitsRequest, LogitsRows
+from llmk.engine.transfer import to_device
 
 if TYPE_CHECKING:
     from llmk.engine.step import NewRequest
@@ -28,6 +29,8 @@ class Processors:
         self._bound: dict[str, LogitsProcessor] = {}
         self._users: dict[str, set[int]] = {}
         self._failed: dict[int, Problem] = {}
+        self._request_ids: dict[int, str] = {}
+        """For the log, of slots that name a processor."""
         self._shares: tuple[list[int], list[tuple[str, Sequence[int], Tensor, Tensor]]] | None = None
         """Slots of the last step, and which of them each processor has; good until the batch changes."""
 
@@ -42,6 +45,8 @@ class Processors:
         for slot in freed if self.active else ():
             self._leave(slot)
         for request in new:
+            if request.params.logits_processors:
+                self._request_ids[request.slot] = request.request_id
             for id, parameters in request.params.logits_processors.items():
                 entry = LogitsRequest(request.id, request.token_ids, request.num_prompt_tokens, parameters)
                 try:
@@ -50,7 +55,7 @@ class Processors:
                     self._bound[id].enter(request.slot, entry)
                     self._users.setdefault(id, set()).add(request.slot)
                 except Exception as error:
-                    self._failed[request.slot] = _problem(id, error)
+                    self._failed[request.slot] = self._problem(id, error, [request.slot])
 
     def apply(self, logits: Tensor, slots: Sequence[int], rows: Tensor, lengths: Tensor) -> dict[int, Problem]:
         """Changes ``logits`` (float32 ``[samples, vocab]``) in place, row by row of ``slots`` (int64 on the device:
@@ -66,7 +71,7 @@ class Processors:
                     raise TypeError(f"apply returned {out.dtype} {tuple(out.shape)} for {tuple(chosen.shape)}")
                 logits[at] = out
             except Exception as error:
-                failed |= dict.fromkeys(own_slots, _problem(id, error))
+                failed |= dict.fromkeys(own_slots, self._problem(id, error, own_slots))
         return failed
 
     def _share_out(self, slots: Sequence[int], rows: Tensor) -> Iterator[tuple[str, Sequence[int], Tensor, Tensor]]:
@@ -74,11 +79,12 @@ class Processors:
         for id, users in self._users.items():
             at = [row for row, slot in enumerate(slots) if slot in users]
             if at:
-                index = rows.new_tensor(at)
+                index = to_device(at, rows.device)
                 yield id, tuple(slots[row] for row in at), index, rows[index]
 
     def _leave(self, slot: int) -> None:
         self._failed.pop(slot, None)
+        request_id = self._request_ids.pop(slot, "")
         for id in [id for id, users in self._users.items() if slot in users]:
             self._users[id].discard(slot)
             if not self._users[id]:
@@ -86,11 +92,12 @@ class Processors:
             try:
                 self._bound[id].leave(slot)
             except Exception:
-                logger.exception("the logits processor %s failed to let a request go", id)
+                what = "the logits processor %s failed to let a request go"
+                logger.exception(what, id, extra={"request_id": request_id})
 
-
-def _problem(id: str, error: Exception) -> Problem:
-    if not isinstance(error, LlmkError):
-        logger.error("the logits processor %s failed", id, exc_info=error)
-    code = error.code if isinstance(error, LlmkError) else LlmkError.code
-    return f"the logits processor {id} failed: {type(error).__name__}: {error}", code
+    def _problem(self, id: str, error: Exception, slots: Sequence[int]) -> Problem:
+        if not isinstance(error, LlmkError):
+            request_ids = list(dict.fromkeys(self._request_ids[slot] for slot in slots))
+            logger.error("the logits processor %s failed", id, exc_info=error, extra={"request_ids": request_ids})
+        code = error.code if isinstance(error, LlmkError) else LlmkError.code
+        return f"the logits processor {id} failed: {type(error).__name__}: {error}", code

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import pickle
-import sys
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,7 +12,8 @@ import msgspec
 import zmq
 
 from llmk.api import ConfigError, Platform
-from llmk.engine import child
+from llmk.engine import child, logs
+from llmk.engine.depth import why_asynchronous
 from llmk.engine.exchange import START, Allocate, Command, Failed, Loaded, Ready, Reply, Resume, Run, Stepped
 from llmk.engine.failure import Failure
 from llmk.engine.launch import build_runner, load_model
@@ -77,7 +77,7 @@ class Rank:
         boot = unpack(packed)
         loaded = load_model(boot, self.rank, lambda platform: join(boot, platform, self.rank, store))
         self._parallel = loaded.build.parallel
-        self._overlaps = "asynchronous" in boot.plan.platform.features
+        self._overlaps = bool(why_asynchronous(boot.plan.platform))
         self._send(Loaded(self.rank, pickle.dumps(loaded.cache_specs), loaded.available()))
         allocate = self._receive(Allocate)
         runner = build_runner(boot, loaded, allocate.num_blocks, allocate.groups[self._parallel.stage])
@@ -134,8 +134,8 @@ def join(boot: Boot, platform: Platform, rank: int, store: str) -> Distributed:
 def main() -> None:
     """The process, until its parent ends it or is gone."""
     rank, commands, replies, store, boot = child.enter()
-    level = boot["settings"].config.server.log_level.upper() if rank == 0 else logging.WARNING
-    logging.basicConfig(level=level, stream=sys.stderr, format=f"%(levelname)s rank {rank} %(name)s: %(message)s")
+    server = boot["settings"].config.server
+    logs.setup(server.log_level if rank == 0 else "warning", server.log_format)
     Rank(rank, commands, replies).run(boot, store)
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from llmk.api.errors import RequestError
+
+if TYPE_CHECKING:
+    from llmk.engine.cost import Cost
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 
@@ -112,6 +115,8 @@ class EngineRequest(msgspec.Struct, kw_only=True):
     """Id under which its prompt is to stay in the cache once it is computed, in place of what that id pinned before."""
     pin_seconds: float = 0.0
     """How long; 0: without end."""
+    request_id: str = ""
+    """Of the request that it is for: what the log calls it."""
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -136,6 +141,9 @@ class TokenOutput(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     stop_token_id: int | None = None
     num_cached_tokens: int = 0
     num_pinned_tokens: int = 0
+    arrived: float | None = None
+    began: float | None = None
+    """When the sequence came and when it was first scheduled, in the engine's seconds, with its first token."""
     error: str = ""
     error_code: str = ""
     """:attr:`llmk.api.LlmkError.code` of the error."""
@@ -157,10 +165,31 @@ class EngineStats(msgspec.Struct, kw_only=True):
     steps: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    flops: float = 0.0
+    read_bytes: float = 0.0
+    written_bytes: float = 0.0
+    """Estimated work of one device (:mod:`llmk.engine.cost`)."""
+
+    def count(self, cost: Cost) -> None:
+        """Adds the cost of a step."""
+        self.flops += cost.flops
+        self.read_bytes += cost.read_bytes
+        self.written_bytes += cost.written_bytes
+
+
+class StepTimes(msgspec.Struct, array_like=True, gc=False):
+    """A step that ended: how many tokens it computed, the ``seconds`` until it gave way to the next, and those of them
+    in which the host neither ran it nor waited for it."""
+
+    num_tokens: int
+    seconds: float
+    host_seconds: float
 
 
 class EngineOutputs(msgspec.Struct, kw_only=True):
-    """What one step brought, for all sequences."""
+    """What one step brought, for all sequences, at ``time`` (the engine's seconds)."""
 
     outputs: list[TokenOutput] = []
     stats: EngineStats = msgspec.field(default_factory=EngineStats)
+    time: float = 0.0
+    step: StepTimes | None = None

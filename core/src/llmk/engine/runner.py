@@ -15,6 +15,8 @@ from llmk.engine.core import Executor
 from llmk.engine.sampler import Sampled, Sampler
 from llmk.engine.scorer import Scored, Scorer
 from llmk.engine.step import StepPlan, StepResult
+from llmk.engine.trace import OFF, Off
+from llmk.engine.transfer import event
 from llmk.nn.context import StepContext
 
 if TYPE_CHECKING:
@@ -25,15 +27,18 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Pending:
-    """A step that was issued. Its tokens already stand where the next step reads them; :meth:`result` waits for the
-    host's copy."""
+    """A step that was issued. Its tokens already stand where the next step reads them; :meth:`result` waits until the
+    host's copies are ``done``."""
 
     step: int
     sampled: Sampled | None
     scored: Sequence[Scored] = ()
+    done: torch.Event | None = None
 
     def result(self) -> StepResult:
         """Waits for the device and returns what was sampled."""
+        if self.done is not None:
+            self.done.synchronize()
         scored = {part.work: part.result() for part in self.scored}
         if self.sampled is None:
             return StepResult(step=self.step, scored=scored)
@@ -65,7 +70,7 @@ class Runner(Executor):
     """Model, cache, batch and sampler of one device.
 
     ``layers`` says, for each layer that keeps something, how it is told its part of a step; ``caches`` holds what it
-    keeps it in (:class:`~llmk.nn.StepContext`).
+    keeps it in (:class:`~llmk.nn.StepContext`). ``asynchronous`` is :attr:`llmk.engine.core.StepRunner.asynchronous`.
     """
 
     def __init__(
@@ -76,37 +81,54 @@ class Runner(Executor):
         caches: list[Any],
         layers: Sequence[CachedLayer],
         processors: Processors | None = None,
+        *,
+        asynchronous: str = "",
+        trace: Off = OFF,
     ) -> None:
         self.model = model
         self.build = build
         self.batch = batch
         self.caches = caches
+        self.asynchronous = asynchronous
         self._prepares = list(dict.fromkeys(layers))
         self._layers = [self._prepares.index(layer) for layer in layers]
         self.sampler = Sampler(build, batch.tokens.shape[0], batch.device, processors)
         self.scorer = Scorer(model.logits, self.sampler.logprobs)
+        self._run = trace.on_device(batch.device, self._issue)
+        self._apply = trace.timed("apply", batch.apply)
+        self._lay_out = trace.timed("lay out", batch.lay_out)
+        self._prepare = trace.timed("prepare", CachedLayer.prepare)
+        self._forward = trace.timed("forward", model.forward)
+        self._sample = trace.timed("sample", self.sampler)
 
     @torch.inference_mode()
     def submit(self, plan: StepPlan) -> Pending:
         """Issues a step: apply what changed, lay it out, run the model, sample. Does not wait for the device."""
+        return self._run(plan)
+
+    def _issue(self, plan: StepPlan) -> Pending:
         self.sampler.update(plan.freed, plan.new, self.batch.tokens)
         self.scorer.update(plan.freed, plan.new)
         if not plan.work:
             return Pending(plan.step, None)
-        self.batch.apply(plan)
-        step = self.batch.lay_out(plan)
+        self._apply(plan)
+        step = self._lay_out(plan)
         self.build.select(step.tensors.token_ids.shape[0])
-        meta = [layer.prepare(step.groups[layer.group]) for layer in self._prepares]
+        meta = [self._prepare(layer, step.groups[layer.group]) for layer in self._prepares]
         context = StepContext(step.tensors.positions, self.caches, [meta[i] for i in self._layers])
-        return self._finish(plan, step, self.model.forward(step.tensors.token_ids, context))
+        return self._finish(plan, step, self._forward(step.tensors.token_ids, context))
 
     def _finish(self, plan: StepPlan, step: LaidOutStep, hidden: Tensor) -> Pending:
         """Scores prompts and samples, from the final hidden states."""
         scored = self.scorer(hidden, plan.work)
         if not step.sample_slots:
-            return Pending(plan.step, None, scored)
+            return Pending(plan.step, None, scored, event(self.batch.device))
         logits = self.model.logits(hidden[step.sample_rows])
         slots = step.slots[step.sample_indices]
-        sampled = self.sampler(logits, step.sample_slots, slots, self.batch)
-        self.batch.append(slots, sampled.token_ids)
-        return Pending(plan.step, sampled, scored)
+        sampled = self._sample(logits, step.sample_slots, slots, self.batch)
+        self._keep(slots, sampled.token_ids)
+        return Pending(plan.step, sampled.to_host(), scored, event(self.batch.device))
+
+    def _keep(self, slots: Tensor, token_ids: Tensor) -> None:
+        """Puts sampled tokens where the next step reads them."""
+        self.batch.append(slots, token_ids)

@@ -6,7 +6,7 @@ used are built when the step's requests change, and serve until they do again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from llmk.engine.controls import BAN, Controls, Slots, Words
 from llmk.engine.request import TokenLogprobs
+from llmk.engine.transfer import to_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +30,7 @@ Scores = tuple[Tensor, Tensor, Tensor, Tensor]
 
 @dataclass(slots=True)
 class Sampled:
-    """What was sampled, still on the device: ``token_ids`` int64 ``[samples]``, one per slot in ``slots``.
+    """What was sampled: ``token_ids`` int64 ``[samples]``, one per slot in ``slots``.
 
     ``logprobs`` are those of the rows in ``logprob_rows``, of which ``num_top`` says how many likeliest tokens each
     wants. ``errors`` has message and code for slots whose logits processors failed.
@@ -42,6 +43,11 @@ class Sampled:
     logprobs: Scores | None = None
     errors: dict[int, tuple[str, str]] = field(default_factory=dict)
 
+    def to_host(self) -> Sampled:
+        """The same on its way to the host (:func:`~llmk.engine.transfer.to_host`)."""
+        scores = None if self.logprobs is None else scores_to_host(self.logprobs)
+        return replace(self, token_ids=to_host(self.token_ids), logprobs=scores)
+
     def logprobs_by_slot(self, token_ids: list[int]) -> dict[int, TokenLogprobs]:
         """Reads the log-probabilities back; ``token_ids`` is the host's copy of :attr:`token_ids`."""
         if self.logprobs is None:
@@ -51,8 +57,14 @@ class Sampled:
         return {self.slots[row]: entry for row, entry in zip(self.logprob_rows, entries, strict=True)}
 
 
+def scores_to_host(scores: Scores) -> Scores:
+    """Log-probabilities on their way to the host."""
+    logprob, rank, top_ids, top_logprobs = scores
+    return to_host(logprob), to_host(rank), to_host(top_ids), to_host(top_logprobs)
+
+
 def read_scores(scores: Scores, token_ids: Sequence[int], num_top: Sequence[int]) -> list[TokenLogprobs]:
-    """Waits for log-probabilities; ``num_top`` says how many likeliest tokens each row keeps."""
+    """Reads log-probabilities; ``num_top`` says how many likeliest tokens each row keeps."""
     logprob, rank, top_ids, top_logprobs = (tensor.tolist() for tensor in scores)
     return [
         TokenLogprobs(token, logprob[i], rank[i], tuple(zip(top_ids[i][:count], top_logprobs[i][:count], strict=True)))

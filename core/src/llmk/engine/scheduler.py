@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from llmk.api import NotEnoughMemory, RequestError, Ticket
 from llmk.engine.admission import Admission
 from llmk.engine.blocks import BlockCache
+from llmk.engine.cost import CostModel
 from llmk.engine.deadlines import Deadlines
 from llmk.engine.groups import CacheGroup
 from llmk.engine.pins import Pins
@@ -46,7 +47,8 @@ class Scheduler:
     names, the eldest sequence is kept once many have given way and none has ended: it is served first, and never gives
     way, until it ends.
 
-    Sequences that miss their ``deadlines`` fail; ``clock`` tells the seconds.
+    Sequences that miss their ``deadlines`` fail; ``clock`` tells the seconds. ``cost`` estimates what steps cost, for
+    the statistics.
 
     ``max_num_batched_tokens`` limits what one step may be issued, ``max_run_tokens`` what the runner can run at once.
     Both are the same unless prompts must stay whole: then a prompt longer than the first limit may still be issued up
@@ -67,6 +69,7 @@ class Scheduler:
         max_run_tokens: int = 0,
         policy: GuardedPolicy | None = None,
         deadlines: Deadlines | None = None,
+        cost: CostModel | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.max_issued_tokens = max_num_batched_tokens
@@ -88,7 +91,8 @@ class Scheduler:
         self.waiting = Queue()
         self.running: list[Sequence] = []
         self.stats = EngineStats(total_blocks=num_blocks)
-        self._clock = clock
+        self.clock = clock
+        self._cost = cost
         self._sequences: dict[str, Sequence] = {}
         self._slots = list(range(max_num_seqs - 1, -1, -1))
         self._freed: list[int] = []
@@ -108,7 +112,7 @@ class Scheduler:
     def add(self, request: EngineRequest) -> None:
         """Queues a sequence. One that can never fit fails with its first output."""
         tables = self.cache.new_tables(request.cache_salt)
-        sequence = Sequence(request, self._arrivals, self.max_model_len, tables, self._clock())
+        sequence = Sequence(request, self._arrivals, self.max_model_len, tables, self.clock())
         self._arrivals += 1
         problem = self.admission.why_never(sequence)
         if problem:
@@ -128,12 +132,9 @@ class Scheduler:
         """Plans the next step, or returns ``None`` where nothing can be computed before the result of an issued one is
         there. A plan without work only frees slots, so that nothing is kept of requests while there are none.
         """
-        now = self._clock()
-        self.pins.expire(now)
-        overdue = list(self.deadlines.overdue(self._sequences.values(), self.waiting, now))
-        self.stats.timeouts += len(overdue)
-        for sequence, error, code in overdue:
-            self._end_early(sequence, error, code)
+        self.pins.expire(self.clock())
+        if self.deadlines:
+            self._end_overdue()
         if self._given_way > self._patience and self._kept is None and self.running:
             self._kept = self.running[0]
         first = self._displace() if self.waiting and self.policy.displaces else None
@@ -146,6 +147,8 @@ class Scheduler:
         plan.freed, self._freed = self._freed, []
         self._issued.append(issued)
         self.stats.steps += 1
+        if self._cost is not None and plan.work:
+            self.stats.count(self._cost.step(plan, [entry[2] for entry in issued.entries]))
         return plan
 
     def update(self, result: StepResult) -> list[TokenOutput]:
@@ -153,20 +156,26 @@ class Scheduler:
         issued = self._take(result.step)
         outputs: list[TokenOutput] = []
         sampled = iter(zip(result.slots, result.token_ids, strict=True))
+        scored, errors, logprobs = result.scored, result.errors, result.logprobs
         for work, (sequence, admission, num_computed, sample) in enumerate(issued.entries):
             slot, token = next(sampled) if sample else (NO_SLOT, NO_SLOT)
             if sequence.finished:
                 continue
-            if work in result.scored:
-                sequence.take_scores(result.scored[work])
+            if work in scored:
+                sequence.take_scores(scored[work])
             if sequence.admissions == admission and sequence.slot != NO_SLOT:
                 self.cache.commit(sequence.tables, sequence.tokens, num_computed)
-            if sample and slot in result.errors:
-                outputs.append(_failure(sequence, *result.errors[slot]))
+            if sample and slot in errors:
+                outputs.append(_failure(sequence, *errors[slot]))
                 self._finish(sequence)
             elif sample:
-                outputs.append(self._append(sequence, token, result.logprobs.get(slot)))
+                outputs.append(self._append(sequence, token, logprobs.get(slot)))
         return outputs
+
+    def requests_in(self, step: int) -> list[str]:
+        """What the log calls the requests that an issued step works for."""
+        issued = next(issued for issued in self._issued if issued.step == step)
+        return list(dict.fromkeys(sequence.request.request_id for sequence, *_ in issued.entries))
 
     def fail(self, step: int, error: str) -> list[TokenOutput]:
         """Ends every sequence of an issued step that could not be run."""
@@ -194,6 +203,12 @@ class Scheduler:
             pinned_blocks=self.pins.num_blocks,
             policy_failures=self.policy.failures,
         )
+
+    def _end_overdue(self) -> None:
+        overdue = list(self.deadlines.overdue(self._sequences.values(), self.waiting, self.clock()))
+        self.stats.timeouts += len(overdue)
+        for sequence, error, code in overdue:
+            self._end_early(sequence, error, code)
 
     def _displace(self) -> Sequence | None:
         """Makes room for the first of those who wait, where there is none and the policy lets it displace others;
@@ -291,10 +306,9 @@ class Scheduler:
         """Gives what is left of the step's tokens to prompts in the policy's order, and so lets waiting sequences in,
         as far as tokens, slots and blocks go. None is let in before one for which there are too few blocks.
         """
-        budget = self.max_issued_tokens - plan.num_tokens
         prompts = len(prefills)
         waiting = self.waiting.tickets if self._slots else ()
-        if budget <= 0 or not (prompts or waiting):
+        if not (prompts or waiting) or (budget := self.max_issued_tokens - plan.num_tokens) <= 0:
             return
         tickets = (*(sequence.ticket for sequence in prefills), *waiting) if prompts else waiting
         for sequence in self._in_order(tickets, first):
@@ -344,6 +358,7 @@ class Scheduler:
         sequence.slot = self._slots.pop()
         sequence.admissions += 1
         if sequence.admissions == 1:
+            sequence.began = self.clock()
             sequence.num_cached = cached
             self.stats.prompt_tokens += sequence.num_prompt
             self.stats.prefix_queried_tokens += sequence.num_prompt
@@ -361,6 +376,7 @@ class Scheduler:
                 eos_token_ids=request.eos_token_ids,
                 seed=request.seed,
                 num_scored=sequence.num_prompt - sequence.unscored,
+                request_id=request.request_id,
             )
         )
 
@@ -369,7 +385,6 @@ class Scheduler:
         sequence.num_pending -= 1
         self.stats.generated_tokens += 1
         reason, stop_token = sequence.end(token)
-        scored, sequence.scored = sequence.scored, []
         pinned = self._pin(sequence) if sequence.request.pin else 0
         if sequence.request.pin and not pinned:
             self._finish(sequence)
@@ -377,20 +392,24 @@ class Scheduler:
         if reason is not None:
             self._finish(sequence)
             self._given_way = 0
-        return TokenOutput(
+        output = TokenOutput(
             id=sequence.request.id,
             token_ids=[token],
             logprobs=[] if logprobs is None else [logprobs],
-            prompt_logprobs=scored,
             finish_reason=reason,
             stop_token_id=stop_token,
             num_cached_tokens=sequence.num_cached,
             num_pinned_tokens=pinned,
         )
+        if sequence.silent:
+            sequence.silent = False
+            output.arrived, output.began = sequence.arrived, sequence.began
+            output.prompt_logprobs, sequence.scored = sequence.scored, []
+        return output
 
     def _pin(self, sequence: Sequence) -> int:
         request = sequence.request
-        until = self._clock() + request.pin_seconds if request.pin_seconds else math.inf
+        until = self.clock() + request.pin_seconds if request.pin_seconds else math.inf
         return self.pins.hold(request.pin, sequence.tables, sequence.tokens[: sequence.num_prompt], until)
 
     def _why_not_pinned(self, sequence: Sequence) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from llmk.engine.request import TokenLogprobs
-from llmk.engine.sampler import Scores, read_scores
+from llmk.engine.sampler import Scores, read_scores, scores_to_host
 from llmk.engine.step import NewRequest, ScoredTokens, Work
+from llmk.engine.transfer import to_device
 
 ROWS = 128
 """Rows of logits that are there at a time: with 256k tokens in float32, 128 MiB."""
@@ -18,7 +18,8 @@ ROWS = 128
 
 @dataclass(slots=True)
 class Scored:
-    """Log-probabilities of one work item's prompt tokens, still on the device: of ``token_ids``, from ``start`` on."""
+    """Log-probabilities of one work item's prompt tokens, on their way to the host: of ``token_ids``, from ``start``
+    on."""
 
     work: int
     start: int
@@ -27,7 +28,7 @@ class Scored:
     scores: list[Scores]
 
     def result(self) -> ScoredTokens:
-        """Waits for the device."""
+        """Reads them, once they have arrived."""
         tokens: list[TokenLogprobs] = []
         for scores in self.scores:
             ids = self.token_ids[len(tokens) : len(tokens) + ROWS]
@@ -80,9 +81,9 @@ class Scorer:
         return found
 
     def _score(self, work: int, start: int, token_ids: list[int], num_top: int, hidden: Tensor) -> Scored:
-        wanted = torch.tensor(token_ids).to(hidden.device, non_blocking=True)
+        wanted = to_device(token_ids, hidden.device)
         scores = [
-            self._logprobs(self._logits(rows), targets, num_top)
+            scores_to_host(self._logprobs(self._logits(rows), targets, num_top))
             for rows, targets in zip(hidden.split(ROWS), wanted.split(ROWS), strict=True)
         ]
         return Scored(work, start, token_ids, num_top, scores)

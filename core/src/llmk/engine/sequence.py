@@ -21,18 +21,21 @@ class Sequence:
     Attributes:
         ticket: what the scheduling policy knows it by, its number in order of arrival included.
         arrived: when it came, in the scheduler's seconds.
+        began: when it was first let in.
         tokens: prompt and output as far as the host knows them.
         limit: length at which it ends, in tokens.
         num_computed: tokens in the cache once all issued steps have run.
         num_pending: tokens that issued steps will sample, not yet known to the host.
         scored: log-probabilities of the prompt's second token and on, until they are told.
         unscored: how many more of them are wanted.
+        silent: whether nothing was told of it yet.
         admissions: how often it entered the batch; tells the steps of one stay from those of another.
     """
 
     __slots__ = (
         "admissions",
         "arrived",
+        "began",
         "finished",
         "limit",
         "num_cached",
@@ -41,6 +44,7 @@ class Sequence:
         "num_prompt",
         "request",
         "scored",
+        "silent",
         "slot",
         "stops",
         "tables",
@@ -52,7 +56,7 @@ class Sequence:
     def __init__(self, request: EngineRequest, arrival: int, limit: int, tables: BlockTables, arrived: float) -> None:
         params = request.params
         self.request = request
-        self.arrived = arrived
+        self.arrived = self.began = arrived
         self.tokens = list(request.prompt_token_ids)
         self.num_prompt = len(self.tokens)
         self.limit = limit if params.max_tokens is None else min(limit, self.num_prompt + params.max_tokens)
@@ -68,6 +72,7 @@ class Sequence:
         self.scored: list[TokenLogprobs] = []
         self.unscored = self.num_prompt - 1 if params.prompt_logprobs is not None else 0
         self.admissions = 0
+        self.silent = True
         self.finished = False
 
     @property

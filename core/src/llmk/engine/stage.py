@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class StageRunner(Runner):
     """A runner whose model is a stage."""
 
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self._parallel = self.build.parallel
         self._awaited: tuple[Arrival, Tensor, Tensor] | None = None
         """The arrival of what was sampled, for which slots, and where it arrives."""
@@ -36,12 +36,13 @@ class StageRunner(Runner):
 
     def _finish(self, plan: StepPlan, step: LaidOutStep, hidden: Tensor) -> Pending:
         if self._parallel.is_last:
-            pending = super()._finish(plan, step, hidden)
-            if pending.sampled is not None:
-                self._parallel.send(pending.sampled.token_ids, 0)
-            return pending
+            return super()._finish(plan, step, hidden)
         if self._parallel.is_first and step.sample_slots:
             slots = step.slots[step.sample_indices]
             token_ids = torch.empty_like(slots)
             self._awaited = self._parallel.receive(token_ids, self._parallel.num_stages - 1), slots, token_ids
         return Pending(plan.step, None)
+
+    def _keep(self, slots: Tensor, token_ids: Tensor) -> None:
+        super()._keep(slots, token_ids)
+        self._parallel.send(token_ids, 0)

@@ -14,7 +14,7 @@ class NewRequest(msgspec.Struct, kw_only=True):
 
     ``token_ids`` are all tokens known so far (prompt, and output where the request was preempted before). The first
     ``num_computed`` of them are in the cache already. ``block_ids`` has one list per cache group. The log-probabilities
-    of the first ``num_scored`` tokens are not wanted (again).
+    of the first ``num_scored`` tokens are not wanted (again). The log calls it by ``request_id``.
     """
 
     id: str
@@ -27,6 +27,7 @@ class NewRequest(msgspec.Struct, kw_only=True):
     eos_token_ids: tuple[int, ...]
     seed: int
     num_scored: int = 0
+    request_id: str = ""
 
 
 class Work(msgspec.Struct, kw_only=True, gc=False):
@@ -53,7 +54,7 @@ class StepPlan(msgspec.Struct, kw_only=True):
     @property
     def num_tokens(self) -> int:
         """Tokens that the step computes."""
-        return sum(work.num_tokens for work in self.work)
+        return sum([work.num_tokens for work in self.work])
 
 
 class ScoredTokens(msgspec.Struct, array_like=True, gc=False):

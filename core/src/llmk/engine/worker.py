@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import logging
 import pickle
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from llmk.engine import logs
 from llmk.engine.client import EngineInfo
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ def build(packed: dict[str, Any]) -> tuple[EngineCore, EngineInfo]:
     from llmk.engine.launch import build_core
     from llmk.kernel.boot import verified
 
-    logging.getLogger().setLevel(packed["settings"].config.server.log_level.upper())
+    server = packed["settings"].config.server
+    logs.setup(server.log_level, server.log_format)
     boot = verified(unpack(packed))
     core, info = build_core(boot)
     gc.collect()

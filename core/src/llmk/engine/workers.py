@@ -49,6 +49,8 @@ class _PendingStep:
 class Workers(Executor):
     """The processes that hold a model between them, one per rank. Make them with :meth:`start`."""
 
+    asynchronous = "other processes run the steps"
+
     def __init__(self, boot: Boot) -> None:
         self._plan = boot.plan
         self._folder = tempfile.TemporaryDirectory(prefix="llmk-")

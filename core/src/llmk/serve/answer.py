@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from llmk.serve import errors
+from llmk.serve.record import Record
 from llmk.serve.reply import END_OF_STREAM, Reply, server_sent_event
 from llmk.serve.service import Service
 from llmk.serve.stream import ChoiceDelta, Job, Usage, answer
@@ -62,7 +63,7 @@ class AnswerResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends the answer."""
-        work = self._send_stream(send) if self._stream else self._send_whole(scope, receive, send)
+        work = self._send_stream(scope, send) if self._stream else self._send_whole(scope, receive, send)
         try:
             await attended(work, receive, self._service.stopping)
         except ClientGone:
@@ -77,15 +78,15 @@ class AnswerResponse(Response):
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         usage = Usage()
-        async with aclosing(self._deltas(usage)) as deltas:
+        async with aclosing(self._deltas(scope, usage)) as deltas:
             async for delta in deltas:
                 self._renderer.add(delta)
         self._started = True
         await Reply(self._renderer.whole(usage))(scope, receive, send)
 
-    async def _send_stream(self, send: Send) -> None:
+    async def _send_stream(self, scope: Scope, send: Send) -> None:
         usage = Usage()
-        async with aclosing(self._deltas(usage)) as deltas:
+        async with aclosing(self._deltas(scope, usage)) as deltas:
             async for delta in deltas:
                 if events := b"".join(map(server_sent_event, self._renderer.chunks(delta))):
                     await self._start(send)
@@ -95,9 +96,9 @@ class AnswerResponse(Response):
             _body(b"".join(map(server_sent_event, self._renderer.last_chunks(usage))) + END_OF_STREAM, more=False)
         )
 
-    def _deltas(self, usage: Usage) -> AsyncGenerator[ChoiceDelta, None]:
+    def _deltas(self, scope: Scope, usage: Usage) -> AsyncGenerator[ChoiceDelta, None]:
         deltas = answer(self._service.engine, self._job, usage)
-        return self._service.metrics.observe(deltas, usage)
+        return self._service.metrics.observe(deltas, Record(self._job, usage, scope))
 
     async def _start(self, send: Send) -> None:
         if not self._started:

@@ -9,15 +9,20 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 import uvicorn
 
 from llmk.api import ConfigError, PortInUse
 from llmk.config import Settings
+from llmk.engine import logs
 from llmk.engine.frontend import AsyncLLM
 from llmk.serve.app import create_app
 from llmk.serve.parsing import Dialect
 from llmk.serve.service import Service
+
+if TYPE_CHECKING:
+    from llmk.serve.spans import Spans
 
 logger = logging.getLogger(__name__)
 
@@ -35,11 +40,34 @@ def serve(settings: Settings, ready: Ready) -> None:
     :class:`~llmk.api.PortInUse` before any model is loaded, and whatever the engine's start raises.
     """
     config = settings.config.server
-    level = config.log_level.upper()
-    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logs.setup(config.log_level, config.log_format)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    with bind(config.host, config.port) as listener:
-        asyncio.run(_run(settings, listener, ready))
+    with open_spans(config.otlp_endpoint) as spans, bind(config.host, config.port) as listener:
+        asyncio.run(_run(settings, listener, ready, spans))
+
+
+@contextlib.contextmanager
+def open_spans(endpoint: str) -> Iterator[Spans | None]:
+    """What sends spans to ``endpoint``, if there is one. What is left is sent at the end.
+
+    Raises :class:`~llmk.api.ConfigError` where the endpoint is no URL, or OpenTelemetry is not installed.
+    """
+    if not endpoint:
+        yield None
+        return
+    if not endpoint.startswith(("http://", "https://")):
+        hint = "name a collector: http://127.0.0.1:4318"
+        raise ConfigError(f"server.otlp_endpoint = {endpoint!r} is no URL of HTTP", hint=hint)
+    try:
+        from llmk.serve.spans import Spans
+    except ImportError as error:
+        what = f"server.otlp_endpoint is set, but OpenTelemetry can't be imported: {error}"
+        raise ConfigError(what, hint="pip install 'llmk-core[otel]'") from error
+    spans = Spans(endpoint)
+    try:
+        yield spans
+    finally:
+        spans.close()
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -68,7 +96,7 @@ def url_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-async def _run(settings: Settings, listener: socket.socket, ready: Ready) -> None:
+async def _run(settings: Settings, listener: socket.socket, ready: Ready, spans: Spans | None) -> None:
     starting = asyncio.create_task(AsyncLLM.start(settings))
     on_signal: list[Callable[[], object]] = [starting.cancel]
     with _signals(lambda: on_signal[-1]()):
@@ -78,7 +106,7 @@ async def _run(settings: Settings, listener: socket.socket, ready: Ready) -> Non
             logger.info("stopped before the model was loaded")
             return
         try:
-            service = Service(engine, Dialect.choose(engine.boot), settings.config.server)
+            service = Service(engine, Dialect.choose(engine.boot), settings.config.server, spans)
             server = Server(service)
             on_signal.append(server.stop)
             serving = asyncio.create_task(server.serve([listener]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -12,13 +12,19 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from llmk.serve.stream import ChoiceDelta, Usage
+from llmk.serve.record import Record
+from llmk.serve.stream import ChoiceDelta
 
 if TYPE_CHECKING:
     from llmk.engine.frontend import AsyncLLM
+    from llmk.engine.output import SequenceTimes
+    from llmk.engine.request import StepTimes
 
 SECONDS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160)
+STEP_SECONDS = tuple(base / 10**power for power in (5, 4, 3, 2, 1, 0) for base in (1, 2, 5))
 TOKENS = tuple(base * 10**power for power in range(5) for base in (1, 2, 5))
+STEP_TOKENS = (1, *(8 << power for power in range(12)))
+CHOICES = (1, 2, 5, 10, 20)
 
 _GAUGES = (
     ("num_requests_running", "running", "Requests that the engine is working on."),
@@ -36,6 +42,9 @@ _COUNTERS = (
     ("engine_steps", "steps", "Steps that the engine ran."),
     ("prompt_tokens", "prompt_tokens", "Prompt tokens computed."),
     ("generation_tokens", "generated_tokens", "Tokens generated."),
+    ("estimated_flops_per_device", "flops", "Estimated floating-point operations of a device."),
+    ("estimated_read_bytes_per_device", "read_bytes", "Estimated bytes that a device read from its memory."),
+    ("estimated_write_bytes_per_device", "written_bytes", "Estimated bytes that a device wrote to its memory."),
 )
 
 
@@ -64,9 +73,11 @@ class EngineCollector(Collector):
 
 
 class Metrics:
-    """All metrics of one server, in a registry of their own."""
+    """All metrics of one server, in a registry of their own. ``listeners`` are called with each request that has
+    ended."""
 
     def __init__(self, engine: AsyncLLM) -> None:
+        self.listeners: list[Callable[[Record], object]] = []
         self._registry = CollectorRegistry()
         self._registry.register(EngineCollector(engine))
         self._model = engine.model_name
@@ -80,9 +91,19 @@ class Metrics:
         self._whole = self._histogram("e2e_request_latency_seconds", "From arrival to the last token.", SECONDS)
         self._prompt = self._histogram("request_prompt_tokens", "Prompt tokens of a request.", TOKENS)
         self._generated = self._histogram("request_generation_tokens", "Tokens generated for a request.", TOKENS)
+        self._n = self._histogram("request_params_n", "Choices that a request asks for.", CHOICES)
+        self._limit = self._histogram("request_params_max_tokens", "Most tokens that a request asks for.", TOKENS)
+        self._queue = self._histogram("request_queue_time_seconds", "From arrival to the first step.", SECONDS)
+        self._prefill = self._histogram("request_prefill_time_seconds", "From there to the first token.", SECONDS)
+        self._decode = self._histogram("request_decode_time_seconds", "From there to the last token.", SECONDS)
+        self._inference = self._histogram("request_inference_time_seconds", "Prefill and decode.", SECONDS)
+        self._step_tokens = self._histogram("iteration_tokens_total", "Tokens that a step computes.", STEP_TOKENS)
+        self._step = self._histogram("engine_step_seconds", "From step to step.", STEP_SECONDS)
+        self._host = self._histogram("engine_step_host_seconds", "Of these, the host's own work.", STEP_SECONDS)
         self._success = Counter(
             "llmk:request_success", "Choices that ended.", ["model_name", "finished_reason"], registry=self._registry
         )
+        engine.step_listeners.append(self._take_step)
 
     def render(self) -> bytes:
         """The text exposition format. To be called in the server's event loop."""
@@ -90,35 +111,60 @@ class Metrics:
         return generate_latest(self._registry)
 
     async def observe(
-        self, deltas: AsyncGenerator[ChoiceDelta, None], usage: Usage
+        self, deltas: AsyncGenerator[ChoiceDelta, None], record: Record
     ) -> AsyncGenerator[ChoiceDelta, None]:
-        """Passes ``deltas`` on and takes their times. What does not reach its end is counted as aborted."""
-        arrived = time.monotonic()
-        last: dict[int, float] = {}
-        reason = "abort"
+        """Passes ``deltas`` on and takes their times, into ``record`` too. What does not reach its end is counted as
+        aborted."""
         try:
             async with aclosing(deltas) as items:
                 async for delta in items:
-                    self._tick(delta, last, arrived)
+                    self._tick(delta, record)
                     yield delta
-            reason = ""
+        except BaseException as error:
+            record.error = error
+            raise
         finally:
-            if reason:
-                self._success.labels(self._model, reason).inc()
-            else:
-                self._whole.observe(time.monotonic() - arrived)
-                self._prompt.observe(usage.prompt_tokens)
-                self._generated.observe(usage.completion_tokens)
+            record.ended = time.monotonic()
+            self._count(record)
+            for listener in self.listeners:
+                listener(record)
 
-    def _tick(self, delta: ChoiceDelta, last: dict[int, float], arrived: float) -> None:
+    def _tick(self, delta: ChoiceDelta, record: Record) -> None:
         now = time.monotonic()
-        if delta.index in last:
-            self._between.observe(now - last[delta.index])
-        elif not last:
-            self._first.observe(now - arrived)
-        last[delta.index] = now
+        if delta.index in record.last:
+            self._between.observe(now - record.last[delta.index])
+        elif not record.last:
+            record.first = now
+            self._first.observe(now - record.arrived)
+        record.last[delta.index] = now
         if delta.finish_reason is not None:
+            record.reasons[delta.index] = delta.finish_reason
             self._success.labels(self._model, delta.finish_reason).inc()
+        if delta.times is not None:
+            record.times.append(delta.times)
+            self._take_times(delta.times)
+
+    def _count(self, record: Record) -> None:
+        if record.error is not None:
+            self._success.labels(self._model, "abort").inc()
+            return
+        self._whole.observe(record.ended - record.arrived)
+        self._prompt.observe(record.usage.prompt_tokens)
+        self._generated.observe(record.usage.completion_tokens)
+        self._n.observe(record.job.params.n)
+        if record.job.params.max_tokens is not None:
+            self._limit.observe(record.job.params.max_tokens)
+
+    def _take_times(self, times: SequenceTimes) -> None:
+        self._queue.observe(times.queue)
+        self._prefill.observe(times.prefill)
+        self._decode.observe(times.decode)
+        self._inference.observe(times.prefill + times.decode)
+
+    def _take_step(self, step: StepTimes) -> None:
+        self._step_tokens.observe(step.num_tokens)
+        self._step.observe(step.seconds)
+        self._host.observe(step.host_seconds)
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         family = Histogram(f"llmk:{name}", text, ["model_name"], buckets=buckets, registry=self._registry)

@@ -8,6 +8,8 @@ import time
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from starlette.requests import Request
@@ -20,20 +22,23 @@ from llmk.serve.parsing import Dialect
 
 if TYPE_CHECKING:
     from llmk.engine.frontend import AsyncLLM
+    from llmk.serve.spans import Spans
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Service:
-    """One model, served. ``stopping`` is set when what still runs must end."""
+    """One model, served; ``spans`` sends a span of each request. ``stopping`` is set when what still runs must end."""
 
-    def __init__(self, engine: AsyncLLM, dialect: Dialect, config: ServerSection) -> None:
+    def __init__(self, engine: AsyncLLM, dialect: Dialect, config: ServerSection, spans: Spans | None = None) -> None:
         self.engine = engine
         self.config = config
         self.created = int(time.time())
         self.stopping = asyncio.Event()
         self.metrics = Metrics(engine)
+        if spans is not None:
+            self.metrics.listeners.append(partial(spans.end, engine.model_name))
         self.dialect = dialect
         self.jobs = Jobs(engine, dialect)
         self._preparer = ThreadPoolExecutor(1, thread_name_prefix="llmk-prepare")
@@ -46,8 +51,8 @@ class Service:
 
     async def prepare(self, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Runs ``make`` beside the event loop, one at a time: templates and tokenizers take time over long prompts."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._preparer, lambda: make(*args, **kwargs))
+        loop, context = asyncio.get_running_loop(), copy_context()
+        return await loop.run_in_executor(self._preparer, lambda: context.run(make, *args, **kwargs))
 
     def check_model(self, name: str | None) -> None:
         """Raises :class:`~llmk.serve.errors.UnknownModel` for a model that is not served here."""

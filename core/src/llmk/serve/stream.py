@@ -14,7 +14,7 @@ from llmk.engine.request import SamplingParams, TokenLogprobs
 from llmk.serve.parsing import Chain
 
 if TYPE_CHECKING:
-    from llmk.engine.frontend import GenerationDelta
+    from llmk.engine.output import GenerationDelta, SequenceTimes
 
 T = TypeVar("T")
 
@@ -70,6 +70,7 @@ class ChoiceDelta:
     """With the first delta, tokens and log-probabilities of the prompt, where they were asked for."""
     finish_reason: str | None = None
     stop_reason: str | int | None = None
+    times: SequenceTimes | None = None
 
 
 @dataclass(slots=True)
@@ -126,7 +127,8 @@ async def answer(engine: Engine, job: Job, usage: Usage) -> AsyncGenerator[Choic
                 choice = choices[index] = _Choice(job.chain())
             events, finish_reason = choice.take(delta, usage)
             told = list(zip(job.prompts[at], delta.prompt_logprobs, strict=True)) if delta.prompt_logprobs else ()
-            yield ChoiceDelta(index, events, _spoken(delta, job.params), told, finish_reason, delta.stop_reason)
+            spoken = _spoken(delta, job.params)
+            yield ChoiceDelta(index, events, spoken, told, finish_reason, delta.stop_reason, delta.times)
 
 
 def _spoken(delta: GenerationDelta, params: SamplingParams) -> Sequence[TokenLogprobs]:

@@ -11,6 +11,7 @@ from typing import Any
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from llmk.engine.logs import request_id
 from llmk.serve import errors
 from llmk.serve.metrics import Metrics
 
@@ -38,6 +39,7 @@ class Traffic:
         id = given if _PLAIN_ID.fullmatch(given) else uuid.uuid4().hex
         state: dict[str, Any] = scope.setdefault("state", {})
         state |= {"request_id": id, "status": 0}
+        request_id.set(id)
         started = time.monotonic()
 
         async def marked(message: Message) -> None:
@@ -51,16 +53,17 @@ class Traffic:
             await self._app(scope, receive, marked)
         except Exception as error:
             if state["status"]:
-                logger.exception("request %s failed after its response had begun", id)
+                logger.exception("the request failed after its response had begun")
                 raise
-            logger.exception("request %s failed", id)
+            logger.exception("the request failed")
             await errors.reply(error)(scope, receive, marked)
         finally:
             self._metrics.http_in_flight.dec()
-            self._count(scope, state["status"], time.monotonic() - started, id)
+            self._count(scope, state["status"], time.monotonic() - started)
 
-    def _count(self, scope: Scope, status: int, seconds: float, id: str) -> None:
+    def _count(self, scope: Scope, status: int, seconds: float) -> None:
         route = scope.get("route")
         path = getattr(route, "path", "other")
         self._metrics.http_requests.labels(scope["method"], path, str(status)).inc()
-        logger.info("%s %r %s %.3fs %s", scope["method"], scope["path"], status, seconds, id)
+        told = {"method": scope["method"], "path": scope["path"], "status": status, "seconds": round(seconds, 6)}
+        logger.info("%s %r %s %.3fs", scope["method"], scope["path"], status, seconds, extra=told)

@@ -1,0 +1,61 @@
+"""Log lines, for people or for programs, which tell what request they are about."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextvars import ContextVar
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+request_id: ContextVar[str] = ContextVar("request_id", default="")
+"""The request that is being served. Lines that are logged meanwhile carry it; others name theirs as ``extra``, by
+``request_id`` or, where there are several, ``request_ids``."""
+
+_OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
+
+
+def setup(level: str = "info", format: Literal["text", "json"] = "text") -> None:
+    """Makes this process log to standard error, warnings of Python included."""
+    handler = logging.StreamHandler()
+    handler.addFilter(_add_request)
+    handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.captureWarnings(True)
+
+
+class TextFormatter(logging.Formatter):
+    """One line for people: time, level, logger and message, then requests in brackets. Tracebacks follow."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """The line without a traceback."""
+        ids = getattr(record, "request_ids", None) or [getattr(record, "request_id", "")]
+        return super().formatMessage(record) + (f" [{', '.join(ids)}]" if ids[0] else "")
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object on a line: ``time`` (RFC 3339), ``level``, ``logger``, ``process``, ``message``, whatever was
+    given as ``extra``, and the traceback as ``exception``."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line."""
+        data: dict[str, Any] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "process": record.process,
+            "message": record.getMessage(),
+        }
+        data |= {name: value for name, value in vars(record).items() if name not in _OWN}
+        if record.exc_info:
+            data["exception"] = self.formatException(record.exc_info)
+        return json.dumps(data, default=str)
+
+
+def _add_request(record: logging.LogRecord) -> bool:
+    if (id := request_id.get()) and not hasattr(record, "request_id") and not hasattr(record, "request_ids"):
+        record.request_id = id
+    return True

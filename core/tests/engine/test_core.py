@@ -1,0 +1,121 @@
+"""Steps in flight: how many, that they overlap, what they cost the host, and that nothing of it shows in the tokens."""
+
+from __future__ import annotations
+
+import time
+from random import Random
+
+import pytest
+from paged_device import BehindDevice, PagedDevice, make_core, run_alone
+
+from llmk.api import PlatformFacts
+from llmk.engine.core import EngineCore
+from llmk.engine.depth import choose_depth, why_asynchronous
+from llmk.engine.request import EngineRequest, SamplingParams, StepTimes
+
+HOST, DEVICE = 0.012, 0.02
+
+
+def request(id: str, prompt: list[int], new: int) -> EngineRequest:
+    return EngineRequest(id=id, prompt_token_ids=prompt, params=SamplingParams(max_tokens=new))
+
+
+def behind(core: EngineCore, seconds: float = 0.0) -> EngineCore:
+    """The same engine over a device that runs its steps behind the host; seconds are those of a real clock."""
+    device = core.runner
+    assert isinstance(device, PagedDevice)
+    core.scheduler.clock = time.monotonic
+    return EngineCore(core.scheduler, BehindDevice(device, seconds), depth=core.depth)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "features", "depth", "why"),
+    [
+        (0, {"asynchronous"}, 2, "acme/a1 runs what it is issued behind the host"),
+        (0, set(), 1, "the host itself runs the steps"),
+        (1, {"asynchronous"}, 1, "engine.steps_in_flight"),
+        (2, set(), 2, "engine.steps_in_flight"),
+    ],
+)
+def test_two_where_it_pays_or_as_configured(wanted: int, features: set[str], depth: int, why: str) -> None:
+    facts = PlatformFacts(name="acme", arch="a1", device_type="acme", features=frozenset(features))
+    chosen, reason = choose_depth(wanted, why_asynchronous(facts))
+    assert chosen == depth
+    assert why in reason
+
+
+@pytest.mark.parametrize(("depth", "expected"), [(1, HOST + DEVICE), (2, max(HOST, DEVICE))])
+def test_with_two_the_slower_of_host_and_device_sets_the_pace(depth: int, expected: float) -> None:
+    core = behind(make_core(depth=depth), DEVICE)
+    core.add(request("a", [1], 30))
+    for _ in range(5):
+        core.step()
+    took = []
+    for _ in range(20):
+        start = time.monotonic()
+        time.sleep(HOST)  # what a host does beside: it prepares steps and sends what they bring
+        core.step()
+        took.append(time.monotonic() - start)
+    assert 0.95 * expected < sorted(took)[10] < expected + 0.6 * min(HOST, DEVICE)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("seed", range(5))
+def test_requests_on_an_asynchronous_device_give_what_they_give_alone(depth: int, seed: int) -> None:
+    rng = Random(seed)
+    core = behind(make_core(num_blocks=12, max_num_seqs=4, max_num_batched_tokens=9, depth=depth))
+    lengths = {str(number): (rng.randrange(1, 24), rng.randrange(1, 12)) for number in range(16)}
+    left = {id for id in lengths if rng.random() < 0.2}
+    prompts = {id: ([5] * 12 + [int(id)] * length)[:28] for id, (length, _) in lengths.items()}
+    for id, (_, new) in lengths.items():
+        core.add(request(id, prompts[id], new))
+    made: dict[str, list[int]] = {id: [] for id in lengths}
+    while core.has_work:
+        for output in core.step().outputs:
+            made[output.id] += output.token_ids
+            if output.id in left:
+                core.abort([output.id])
+    assert core.stats.preemptions
+    assert core.stats.prefix_hit_tokens
+    assert core.scheduler.cache.num_free == core.scheduler.cache.num_blocks
+    for id, (_, new) in lengths.items():
+        alone = run_alone(prompts[id], new, limit=64)
+        assert made[id] == (alone[:1] if id in left else alone)
+
+
+def test_the_hosts_share_of_a_step_is_what_is_neither_run_nor_awaited() -> None:
+    """On an asynchronous device waiting is not the host's, on a synchronous one submitting."""
+    waiting = behind(make_core(depth=2), DEVICE)
+    running = make_core()
+    running.scheduler.clock = time.monotonic
+    running = EngineCore(running.scheduler, running.runner)
+    assert isinstance(running.runner, PagedDevice)
+    running.runner.before_step = lambda plan: time.sleep(DEVICE)
+    for core in (waiting, running):
+        core.add(request("a", [1, 2, 3], 8))
+        steps = []
+        while core.has_work:
+            before = time.monotonic()
+            outputs = core.step()
+            assert before < outputs.time <= time.monotonic()
+            steps.append(outputs.step)
+        times = [step for step in steps if step is not None]
+        assert [step.num_tokens for step in times] == [3] + [1] * 7
+        assert all(isinstance(step, StepTimes) and 0 < step.host_seconds < step.seconds for step in times)
+        median = sorted(times, key=lambda step: step.seconds)[4]
+        assert median.seconds > 0.9 * DEVICE
+        assert median.host_seconds < 0.2 * DEVICE
+
+
+def test_the_log_of_a_failed_step_names_its_requests_once(caplog: pytest.LogCaptureFixture) -> None:
+    core = make_core()
+
+    def explode(plan: object) -> None:
+        raise ZeroDivisionError("no luck")
+
+    core.runner.before_step = explode  # type: ignore[attr-defined]
+    for id, of in (("a/0", "a"), ("a/1", "a"), ("b/0", "b")):
+        core.add(EngineRequest(id=id, prompt_token_ids=[1], params=SamplingParams(), request_id=of))
+    core.step()
+    (record,) = caplog.records
+    assert (record.getMessage(), vars(record)["request_ids"]) == ("step 0 failed", ["a", "b"])

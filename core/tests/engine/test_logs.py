@@ -1,0 +1,71 @@
+"""Log lines and the requests that they are about."""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+
+import pytest
+
+from llmk.engine import logs
+
+logger = logging.getLogger("a.logger")
+
+
+@pytest.fixture(autouse=True)
+def _restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    logging.captureWarnings(False)
+    root.handlers[:], root.level = handlers, level
+
+
+def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.setup("info", "text")
+    logger.debug("unseen")
+    logger.info("about %s", "nothing")
+    token = logs.request_id.set("r-1")
+    logger.warning("about one")
+    logger.warning("about two", extra={"request_ids": ["r-2", "r-3"]})
+    logger.warning("about none", extra={"request_ids": []})
+    logs.request_id.reset(token)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(",")[2][4:] for line in lines] == [
+        "INFO a.logger: about nothing",
+        "WARNING a.logger: about one [r-1]",
+        "WARNING a.logger: about two [r-2, r-3]",
+        "WARNING a.logger: about none",
+    ]
+
+
+def test_tracebacks_follow_the_line(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.setup()
+    try:
+        raise ValueError("x")
+    except ValueError:
+        logger.exception("failed", extra={"request_id": "r-1"})
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].endswith("ERROR a.logger: failed [r-1]")
+    assert lines[-1] == "ValueError: x"
+
+
+def test_lines_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.setup("debug", "json")
+    token = logs.request_id.set("r-1")
+    logger.debug("several\nlines of %d\ud800", 3, extra={"status": 200, "odd": {1, 2}, "request_id": "r-9"})
+    logs.request_id.reset(token)
+    warnings.warn("deprecated", UserWarning, stacklevel=1)
+    try:
+        raise ValueError("x")
+    except ValueError:
+        logger.exception("failed")
+    first, second, third = map(json.loads, capsys.readouterr().err.splitlines())
+    assert (first["message"], first["status"], first["request_id"]) == ("several\nlines of 3\ud800", 200, "r-9")
+    assert first["odd"] == "{1, 2}"
+    assert set(first) == {"time", "level", "logger", "process", "message", "status", "odd", "request_id"}
+    assert (second["logger"], "UserWarning: deprecated" in second["message"]) == ("py.warnings", True)
+    assert third["exception"].endswith("ValueError: x")
+    assert "request_id" not in third
