@@ -152,6 +152,12 @@ class EngineSection(Section):
         default=False, description="Choose only kernels whose results don't depend on the batch."
     )
     seed: int = Field(default=0, description="Seeds dummy weights, and requests that name no seed of their own.")
+    hang_seconds: Seconds = Field(
+        default=300.0, description="Seconds until an engine process that does not answer is killed. 0: no limit."
+    )
+    restart_seconds: Seconds = Field(
+        default=60.0, description="Seconds that requests wait for a dead engine to be started again, or 503."
+    )
 
 
 class Config(Section):

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from llmk.api import EngineDead
 from llmk.engine.request import EngineOutputs, EngineRequest, EngineStats, TokenOutput
 from llmk.engine.scheduler import Scheduler
 from llmk.engine.step import StepPlan, StepResult
 
 logger = logging.getLogger(__name__)
+
+MAX_FAILURES = 3
+"""So many steps that fail with none between that brings a token: the device is broken, and not the requests."""
 
 
 class PendingStep(Protocol):
@@ -44,6 +48,7 @@ class EngineCore:
         self.runner = runner
         self.depth = depth
         self._in_flight: deque[PendingStep] = deque()
+        self._failures = 0
 
     @property
     def has_work(self) -> bool:
@@ -63,11 +68,17 @@ class EngineCore:
         """Ends sequences without further output."""
         self.scheduler.abort(ids)
 
-    def step(self) -> EngineOutputs:
-        """Issues one step if there is one to issue, and takes in the oldest result if no more may be in flight."""
+    def step(self, announce: Callable[[EngineOutputs], None] | None = None) -> EngineOutputs:
+        """Issues one step if there is one to issue, and takes in the oldest result if no more may be in flight.
+
+        ``announce`` is told who enters the batch before the step is run: who is behind that may never be.
+        Raises :class:`~llmk.api.EngineDead` where the device is gone, or fails every step.
+        """
         outputs: list[TokenOutput] = []
         plan = self.scheduler.schedule()
         if plan is not None:
+            if announce is not None and plan.new:
+                announce(EngineOutputs(begun=[request.id for request in plan.new], stats=self.stats))
             outputs += self._submit(plan)
         if self._in_flight and (plan is None or len(self._in_flight) >= self.depth):
             outputs += self._receive(self._in_flight.popleft())
@@ -86,15 +97,21 @@ class EngineCore:
             result = pending.result()
         except BaseException as error:
             return self._fail(pending.step, error)
+        if result.slots:
+            self._failures = 0
         return self.scheduler.update(result)
 
     def _fail(self, step: int, error: BaseException) -> list[TokenOutput]:
         """An exception in the forward pass ends the step's sequences with its true cause; the engine goes on.
 
-        So it does after an interruption from outside, which is raised again.
+        So it does after an interruption from outside, which is raised again, as is the end of the device.
         """
-        outputs = self.scheduler.fail(step, f"{type(error).__name__}: {error}")
-        if not isinstance(error, Exception):
+        cause = f"{type(error).__name__}: {error}"
+        outputs = self.scheduler.fail(step, cause)
+        if isinstance(error, EngineDead) or not isinstance(error, Exception):
             raise error
         logger.error("step %d failed", step, exc_info=error)
+        self._failures += 1
+        if self._failures >= MAX_FAILURES:
+            raise EngineDead(f"{self._failures} steps in a row failed, the last one with {cause}") from error
         return outputs

@@ -108,6 +108,10 @@ class EngineRequest(msgspec.Struct, kw_only=True):
     cache_salt: str = ""
     tenant: str = ""
     """Whose it is, for shares and limits; ``""`` where the server asks for no key."""
+    generated_token_ids: list[int] = []
+    """Tokens that an engine before this one delivered: the sequence goes on after them as if nothing had happened."""
+    age: float = 0.0
+    """Seconds that it was with engines before this one."""
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -137,7 +141,7 @@ class TokenOutput(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class EngineStats(msgspec.Struct, kw_only=True):
-    """Gauges and counters of the engine, sent along with outputs."""
+    """Gauges and counters of the engine, sent along with outputs. The last three are its supervisor's to say."""
 
     running: int = 0
     waiting: int = 0
@@ -151,10 +155,15 @@ class EngineStats(msgspec.Struct, kw_only=True):
     steps: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0
+    up: int = 1
+    restarts: int = 0
+    retried: int = 0
 
 
 class EngineOutputs(msgspec.Struct, kw_only=True):
     """What one step brought, for all sequences."""
 
     outputs: list[TokenOutput] = []
+    begun: list[str] = []
+    """Sequences that enter the batch with the next step, which is told before that step is run."""
     stats: EngineStats = msgspec.field(default_factory=EngineStats)

@@ -100,7 +100,7 @@ class Scheduler:
     def add(self, request: EngineRequest) -> None:
         """Queues a sequence. One that can never fit fails with its first output."""
         tables = self.cache.new_tables(request.cache_salt)
-        sequence = Sequence(request, self._arrivals, self.max_model_len, tables, self._clock())
+        sequence = Sequence(request, self._arrivals, self.max_model_len, tables, self._clock() - request.age)
         self._arrivals += 1
         problem = self._why_never(sequence)
         if problem:
@@ -410,15 +410,16 @@ class Scheduler:
 
     def _why_never(self, sequence: Sequence) -> str:
         """Why a sequence could not run even if it had the engine to itself, or ``""``."""
-        length = sequence.num_prompt
+        length = len(sequence.tokens)
+        what = f"the {length} tokens of the prompt{' and its answer so far' if length > sequence.num_prompt else ''}"
         if not length:
             return "the prompt has no tokens"
         if length >= self.max_model_len:
-            return f"the prompt has {length} tokens, the model's context is {self.max_model_len}"
+            return f"{what} fill the model's context of {self.max_model_len}"
         blocks = self.cache.blocks_for(length)
         if blocks > self.cache.num_blocks:
             return (
-                f"the prompt's {length} tokens need {blocks} blocks of {self.cache.block_size},"
+                f"{what} need {blocks} blocks of {self.cache.block_size},"
                 f" the cache has {self.cache.num_blocks}; shorten it or raise cache.num_blocks"
             )
         if not self.chunked_prefill and sequence.limit > self.max_run_tokens:

@@ -25,6 +25,7 @@ _GAUGES = (
     ("num_requests_waiting", "waiting", "Requests that wait for the engine."),
     ("kv_cache_blocks_total", "total_blocks", "Blocks of the K/V cache."),
     ("kv_cache_blocks_used", "used_blocks", "Blocks of the K/V cache that running requests hold."),
+    ("engine_up", "up", "1 if there is an engine, 0 while it is being started again."),
 )
 _COUNTERS = (
     ("prefix_cache_queries", "prefix_queried_tokens", "Prompt tokens looked up in the prefix cache."),
@@ -35,6 +36,8 @@ _COUNTERS = (
     ("engine_steps", "steps", "Steps that the engine ran."),
     ("prompt_tokens", "prompt_tokens", "Prompt tokens computed."),
     ("generation_tokens", "generated_tokens", "Tokens generated."),
+    ("engine_restarts", "restarts", "Times that a dead engine was replaced."),
+    ("sequences_retried", "retried", "Sequences that ran when the engine died and were given to the next one."),
 )
 
 
