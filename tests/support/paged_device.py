@@ -60,7 +60,8 @@ class DonePending:
 
 @dataclass
 class PagedDevice:
-    """Runs steps on a paged store of token ids, one per cache group. ``before_step`` may raise or wait."""
+    """Runs steps on a paged store of token ids, one per cache group. ``before_step`` may raise or wait, once slots
+    were freed."""
 
     num_blocks: int
     block_size: int
@@ -75,9 +76,9 @@ class PagedDevice:
         self.stores = [[-1] * size for _ in range(self.num_groups)]
 
     def submit(self, plan: StepPlan) -> DonePending:
-        self.before_step(plan)
         for slot in plan.freed:
             self.rows.pop(slot, None)
+        self.before_step(plan)
         for request in plan.new:
             assert request.slot not in self.rows, "a slot was given away twice"
             tables = [list(table) for table in request.block_ids]

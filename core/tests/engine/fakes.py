@@ -68,5 +68,7 @@ def _disturb(trouble: str, plan: Any) -> None:
         raise ValueError("the step is broken")
     elif trouble == "break":
         raise KeyboardInterrupt
-    elif trouble == "poison" and any("poison" in new.id for new in plan.new):
-        os._exit(3)
+    elif trouble == "poison":
+        time.sleep(0.005)
+        if any("poison" in new.id for new in plan.new):
+            os._exit(3)

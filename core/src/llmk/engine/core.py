@@ -111,7 +111,7 @@ class EngineCore:
         if isinstance(error, EngineDead) or not isinstance(error, Exception):
             raise error
         logger.error("step %d failed", step, exc_info=error)
-        self._failures += 1
+        self._failures += bool(outputs)  # a step in flight behind one that failed may have nobody left
         if self._failures >= MAX_FAILURES:
             raise EngineDead(f"{self._failures} steps in a row failed, the last one with {cause}") from error
         return outputs
