@@ -11,6 +11,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from served import Served
 
 from llmk import LLM, SamplingParams
@@ -178,6 +179,44 @@ def test_a_processor_that_raises_fails_its_own_requests_only(llm: LLM) -> None:
         assert words in error
         assert code == {"wrong": RequestError.code, "absent": "plugin_error"}.get(name, LlmkError.code)
     assert not any(instance.steps for instance in sys.modules["rungs_processors"].Ladder.instances)
+
+
+STAGES = ("sampler.update", "scorer.update", "batch.apply", "batch.lay_out", "model.forward", "sampler._draw")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_wherever_a_step_fails_the_next_ones_find_clean_slots(
+    llm: LLM, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step that fails is the one that should have told the runner of two requests that left their slots."""
+    core = llm._core
+    assert core is not None
+    monkeypatch.setattr(core.scheduler, "max_issued_tokens", 8)
+    plain = SamplingParams(seed=3, max_tokens=8, ignore_eos=True)
+    alone = run(llm, {"plain": plain})["plain"]
+    for name, prompt, params in (
+        ("left", [7, 8], climbing(1)),
+        ("scored", [9] * 30, replace(plain, prompt_logprobs=1)),
+        ("doomed", [5, 6], plain),
+    ):
+        for request in llm._intake.sequences(prompt, params, id=name):
+            core.add(request)
+        if name == "scored":
+            core.step()
+            core.abort(["left/0", "scored/0"])
+    part, _, name = stage.partition(".")
+
+    def broken(*args: Any) -> Any:
+        raise ValueError("no luck")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(getattr(core.runner, part), name, broken)
+        outputs = core.step().outputs
+    assert [(output.id, output.error) for output in outputs] == [("doomed/0", "ValueError: no luck")]
+    found = run(llm, {"plain": plain, "again": plain, "third": plain})
+    assert found == {"plain": alone, "again": alone, "third": alone}
+    assert not core.runner.scorer._prompts
+    assert not core.runner.sampler._processors.active
 
 
 def test_unknown_names_are_refused(llm: LLM) -> None:

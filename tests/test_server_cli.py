@@ -101,10 +101,16 @@ def test_a_conversation_in_a_terminal(terminal: Terminal) -> None:
 
 
 def test_ctrl_c_stops_the_answer_and_not_the_conversation(terminal: Terminal) -> None:
+    """Whenever it comes: on a busy machine some of these come when the answer has just ended, and stop nothing."""
     terminal.expect(lambda new: new.endswith("> "))
-    terminal.type("What is 123456789 + 987654321?\n")
-    terminal.expect(lambda new: len(new.partition("\n")[2]) > 10)
-    terminal.process.send_signal(2)
-    terminal.expect(lambda new: "(stopped)" in new and new.endswith("> "))
+    ends = []
+    for wait in range(10):
+        terminal.type("What is 123456789 + 987654321?\n")
+        terminal.expect(lambda new: len(new.partition("\n")[2]) > 10)
+        time.sleep(0.02 * wait)
+        terminal.process.send_signal(2)
+        told = terminal.expect(lambda new: ("(stopped)" in new or "leaves)" in new) and new.endswith("> "))
+        ends.append("(stopped)" in told)
+    assert any(ends)
     terminal.type("\x04")
     assert terminal.process.wait(60) == 0

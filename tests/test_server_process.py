@@ -146,22 +146,6 @@ def test_requests_that_take_too_long_are_cut_short(
     assert time.monotonic() - began < 15
 
 
-def test_a_killed_engine_is_told_of(start: Callable[..., Served]) -> None:
-    served = start()
-    asking = Asking(served, max_tokens=400)
-    for child in served.children():
-        child.kill()
-    asking.join(20)
-    assert "engine_dead" in asking.text
-    until(lambda: served.get("/health")[0] == 503, timeout=10)
-    assert json.loads(served.get("/health")[1])["error"]["code"] == "engine_dead"
-    status, answer = served.post("/v1/completions", {"prompt": "One"}, timeout=10)
-    assert (status, answer["error"]["code"], answer["error"]["type"]) == (503, "engine_dead", "server_error")
-    assert served.get("/v1/models")[0] == 200
-    served.process.terminate()
-    assert served.wait() == 0
-
-
 def test_a_stopped_engine_is_not_healthy(start: Callable[..., Served]) -> None:
     served = start()
     children = served.children()

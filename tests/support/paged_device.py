@@ -66,7 +66,8 @@ class DonePending:
 
 @dataclass
 class PagedDevice(Executor):
-    """Runs steps on one pool of blocks, which all cache groups write to in turn. ``before_step`` may raise or wait.
+    """Runs steps on one pool of blocks, which all cache groups write to in turn. ``before_step`` may raise or wait,
+    once slots were freed.
 
     A group that keeps everything stores token ids; so does one with a window, which reads its own window alone. A
     recurrent one (``states``) stores a digest of all tokens up to the last of the block. What each entry was written
@@ -86,9 +87,9 @@ class PagedDevice(Executor):
         self.pool: list[dict[tuple[int, int], int | bytes]] = [{} for _ in range(self.num_blocks)]
 
     def submit(self, plan: StepPlan) -> DonePending:
-        self.before_step(plan)
         for slot in plan.freed:
             self.rows.pop(slot, None)
+        self.before_step(plan)
         for request in plan.new:
             assert request.slot not in self.rows, "a slot was given away twice"
             tables = [list(table) for table in request.block_ids]

@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -54,6 +54,13 @@ class Served:
                 return response.status, json.load(response)
         except urllib.error.HTTPError as error:
             return error.code, json.load(error)
+
+    def stream(self, path: str, body: Any, timeout: float = 120) -> Iterator[Any]:
+        """The events of an answer that comes piece by piece."""
+        headers = {"content-type": "application/json"}
+        request = urllib.request.Request(self.url + path, json.dumps({**body, "stream": True}).encode(), headers)
+        with urllib.request.urlopen(request, timeout=timeout) as response:
+            yield from (json.loads(line[6:]) for line in response if line.startswith(b"data: {"))
 
     def metric(self, name: str) -> float:
         """The value of a metric that has one for the model."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,6 +45,8 @@ def build(options: dict[str, Any]) -> tuple[EngineCore, EngineInfo]:
         raise NotEnoughMemory("the cache needs 2 GiB", hint="lower it", reasons=[Reason("memory", "2 GiB", "1 GiB")])
     if trouble == "bug":
         raise ZeroDivisionError("at start")
+    if trouble == "worker":
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     core = make_core(**options)
     core.runner.before_step = lambda plan: _disturb(trouble, plan)
     info = EngineInfo(
@@ -63,3 +68,7 @@ def _disturb(trouble: str, plan: Any) -> None:
         raise ValueError("the step is broken")
     elif trouble == "break":
         raise KeyboardInterrupt
+    elif trouble == "poison":
+        time.sleep(0.005)
+        if any("poison" in new.id for new in plan.new):
+            os._exit(3)

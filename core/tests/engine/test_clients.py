@@ -45,6 +45,12 @@ def request(id_: str, max_tokens: int = 5) -> EngineRequest:
     return EngineRequest(id=id_, prompt_token_ids=[1, 2, 3], params=SamplingParams(max_tokens=max_tokens, logprobs=1))
 
 
+async def ended(client):
+    """Takes what still comes."""
+    while True:
+        await client.next_outputs()
+
+
 async def collect(client, until):
     outputs = []
     while not until(outputs):
@@ -148,7 +154,7 @@ def test_a_process_that_is_killed_fails_everything_at_once(when):
         client = await start("process", trouble="hang")
         if when == "busy":
             await client.add([request("a")])
-        waiting = asyncio.create_task(client.next_outputs())
+        waiting = asyncio.create_task(ended(client))
         await asyncio.sleep(0.1)
         health = asyncio.create_task(client.check_health(30))
         await asyncio.sleep(0.1)
@@ -174,7 +180,7 @@ def test_a_broken_loop_says_why():
         client = await start("process", trouble="break")
         await client.add([request("a")])
         with pytest.raises(EngineDead, match="KeyboardInterrupt"):
-            await client.next_outputs()
+            await ended(client)
         await client.close()
 
     asyncio.run(main())
@@ -234,5 +240,54 @@ def test_a_command_that_nobody_takes_waits_for_nobody():
         client = ProcessClient()
         assert not client._sent(Ping(1))
         await client.close()
+
+    asyncio.run(main())
+
+
+def test_a_silent_process_is_killed():
+    async def main():
+        client = await ProcessClient.start({"trouble": "slow"}, builder="fakes:build", hang_seconds=1)
+        await client.add([request("a", 50)])
+        await collect(client, lambda o: o and o[-1].finish_reason)
+        await asyncio.sleep(1.2)
+        await client.check_health()
+        os.kill(client.pid, signal.SIGSTOP)
+        began = time.perf_counter()
+        with pytest.raises(EngineDead, match=r"did not answer for 1 s \(engine\.hang_seconds\) and was killed"):
+            await ended(client)
+        assert 0.7 < time.perf_counter() - began < 5
+        await client.close()
+        assert not psutil.pid_exists(client.pid)
+
+    asyncio.run(main())
+
+
+def test_what_a_dead_engine_leaves_behind_is_killed():
+    async def main():
+        client = await start("process", trouble="worker")
+        (worker,) = psutil.Process(client.pid).children()
+        os.kill(client.pid, signal.SIGKILL)
+        with pytest.raises(EngineDead, match="SIGKILL"):
+            await ended(client)
+        assert worker.is_running()
+        await client.close()
+        assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+
+    asyncio.run(main())
+
+
+def test_a_close_that_is_cancelled_goes_on():
+    async def main():
+        client = await start("process", trouble="hang")
+        await client.add([request("a")])
+        pid = client.pid
+        await asyncio.sleep(0.1)
+        os.kill(pid, signal.SIGSTOP)
+        closing = asyncio.create_task(client.close())
+        await asyncio.sleep(0.1)
+        closing.cancel()
+        os.kill(pid, signal.SIGKILL)
+        await client.close()
+        assert not psutil.pid_exists(pid)
 
     asyncio.run(main())

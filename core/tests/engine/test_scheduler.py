@@ -352,7 +352,7 @@ def test_the_latest_gives_way_when_blocks_run_out():
     ("prompt", "message"),
     [
         ([], "no tokens"),
-        ([1] * 64, "64 tokens, the model's context is 64"),
+        ([1] * 64, "the 64 tokens of the prompt fill the model's context of 64"),
         ([1] * 40, "need 10 blocks, the cache has 8"),
     ],
 )

@@ -12,7 +12,7 @@ from typing import Any
 import jinja2
 
 from llmk.api import Checkpoint, EngineDead, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
-from llmk.engine.client import EngineInfo
+from llmk.engine.client import EngineInfo, Outage
 from llmk.engine.intake import Intake, default_params
 from llmk.engine.output import SequenceTimes
 from llmk.engine.request import EngineStats, SamplingParams, StepTimes, TokenLogprobs
@@ -76,6 +76,7 @@ class ScriptedEngine:
     gate: asyncio.Event | None = None
     fail: Exception | None = None
     healthy: bool = True
+    outage: Outage | None = None
     generation_config: dict[str, Any] = field(default_factory=dict)
     calls: list[Call] = field(default_factory=list)
     step_listeners: list[Callable[[StepTimes], object]] = field(default_factory=list)
@@ -108,7 +109,7 @@ class ScriptedEngine:
 
     async def check_health(self, timeout: float) -> None:
         if not self.healthy:
-            raise EngineDead("the engine's loop does not answer")
+            raise EngineDead("the engine's loop does not answer", retry_after=1.5 if self.outage else 0)
 
     async def generate(
         self, prompt: list[int], params: SamplingParams, *, request_id: str, **options: Any

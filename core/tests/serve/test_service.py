@@ -14,7 +14,8 @@ from scripted import ScriptedEngine
 from sse import events
 from starlette.testclient import TestClient
 
-from llmk.api import ContextLengthExceeded, Overloaded, QueueTimeout, RequestTimeout
+from llmk.api import ContextLengthExceeded, EngineDead, Overloaded, QueueTimeout, RequestTimeout
+from llmk.engine.client import Outage
 from llmk.serve.app import create_app
 from llmk.serve.service import Service
 
@@ -68,6 +69,12 @@ def test_health_tells_the_truth(client: TestClient, engine: ScriptedEngine) -> N
     engine.healthy = False
     response = client.get("/health")
     assert (response.status_code, response.json()["error"]["code"]) == (503, "engine_dead")
+    assert "restarting" not in response.json()
+    assert "retry-after" not in response.headers
+    engine.outage = Outage(since=1_700_000_000.25, cause="it was killed", attempts=2)
+    response = client.get("/health")
+    told = {"since": "2023-11-14T22:13:20.250+00:00", "cause": "it was killed", "attempts": 2}
+    assert (response.status_code, response.json()["restarting"], response.headers["retry-after"]) == (503, told, "2")
 
 
 def test_version_and_plan(client: TestClient) -> None:
@@ -147,6 +154,7 @@ def test_refusals_of_the_engine(client: TestClient, engine: ScriptedEngine, stre
         (ContextLengthExceeded("too long", param="messages"), 400, "context_length_exceeded"),
         (RequestTimeout("late"), 504, "request_timeout"),
         (QueueTimeout("late"), 504, "queue_timeout"),
+        (EngineDead("gone", retry_after=7.1), 503, "engine_dead"),
         (Overloaded("full", retry_after=2.5), 429, "rate_limit_exceeded"),
     ):
         engine.generate = lambda *args, error=error, **kwargs: refuse(error)  # type: ignore[method-assign]

@@ -135,3 +135,40 @@ def test_thinking_stays_out_of_a_pipe() -> None:
         printer.show(delta)
     printer.end()
     assert (out.getvalue(), aside.getvalue()) == ("Yes\n", "Hm\n")
+
+
+class Interrupted:
+    """Somebody who is interrupted, in the midst of the first answer and before the second."""
+
+    name = "interrupted"
+
+    def __init__(self) -> None:
+        self.asked: list[list[str]] = []
+
+    def chat(self, messages: Any, options: Any) -> Iterator[dict[str, str]]:
+        self.asked.append([message["content"] for message in messages])
+        if len(self.asked) == 2:
+            raise KeyboardInterrupt
+        yield {"content": "well"}
+        if len(self.asked) == 1:
+            raise KeyboardInterrupt
+
+    def close(self) -> None:
+        pass
+
+
+def test_ctrl_c_never_ends_a_conversation(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    typed = iter(["one", KeyboardInterrupt(), "two", "three", "/quit"])
+
+    def read(prompt: str) -> str:
+        line = next(typed)
+        if isinstance(line, KeyboardInterrupt):
+            raise line
+        return line
+
+    monkeypatch.setattr("builtins.input", read)
+    talk = Interrupted()
+    chat.Conversation(talk, None, {}).run()
+    assert talk.asked == [["one"], ["one", "well", "two"], ["one", "well", "two", "", "three"]]
+    out = capsys.readouterr().out
+    assert out == "well\n(stopped)\n\n(ctrl-D or /quit leaves)\n(stopped)\nwell\n"

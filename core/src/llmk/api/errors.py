@@ -123,9 +123,13 @@ class QueueTimeout(RequestTimeout):
 
 
 class EngineDead(LlmkError):
-    """The engine's process is gone or no longer answers."""
+    """The engine is gone or no longer answers; ``retry_after`` is in seconds, 0 where nothing is known to follow."""
 
     code, http_status = "engine_dead", 503
+
+    def __init__(self, message: str, *, hint: str = "", retry_after: float = 0.0) -> None:
+        super().__init__(message, hint=hint)
+        self.retry_after = retry_after
 
 
 def describe(error: BaseException) -> str:

@@ -124,7 +124,10 @@ class Plan:
         It keys caches of what was compiled or measured.
         """
         facts: dict[str, Any] = _plain(asdict(self))
-        chosen = [(c.kind, c.site, repr(c.query), [(p.start, p.id) for p in c.pieces]) for c in self.all_choices()]
+        chosen = [
+            (c.kind, c.site, c.query and _plain(asdict(c.query)), [(p.start, p.id) for p in c.pieces])
+            for c in self.all_choices()
+        ]
         facts |= {"choices": chosen, "warnings": []}
         return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 

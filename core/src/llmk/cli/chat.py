@@ -63,21 +63,27 @@ class Conversation:
         """Returns when the input ends or ``/quit`` is typed."""
         with suppress(ImportError):
             import readline  # noqa: F401  (gives input() its line editing)
-        while True:
+        more = True
+        while more:
             try:
-                line = input("> ").strip()
-            except EOFError:
-                print()
-                return
+                more = self._turn()
             except KeyboardInterrupt:
                 print("\n(ctrl-D or /quit leaves)")
-                continue
-            if line == "/quit":
-                return
-            if line.startswith("/"):
-                self._command(*line[1:].partition(" ")[::2])
-            elif line:
-                self._ask(line)
+
+    def _turn(self) -> bool:
+        """Reads a line and does what it says; whether another may follow."""
+        try:
+            line = input("> ").strip()
+        except EOFError:
+            print()
+            return False
+        if line == "/quit":
+            return False
+        if line.startswith("/"):
+            self._command(*line[1:].partition(" ")[::2])
+        elif line:
+            self._ask(line)
+        return True
 
     def _command(self, name: str, value: str) -> None:
         value = value.strip()
@@ -99,16 +105,16 @@ class Conversation:
         printer, content = Printer(sys.stdout, sys.stdout), ""
         asked = [*self._messages, {"role": "user", "content": question}]
         try:
-            with closing(self._talk.chat(asked, self._options)) as deltas:
-                for delta in deltas:
-                    printer.show(delta)
-                    content += delta.get("content") or ""
+            try:
+                with closing(self._talk.chat(asked, self._options)) as deltas:
+                    for delta in deltas:
+                        printer.show(delta)
+                        content += delta.get("content") or ""
+            finally:
+                printer.end()
         except KeyboardInterrupt:
-            printer.end()
             print("(stopped)")
         except LlmkError as error:
-            printer.end()
             print(f"error: {error}")
             return
-        printer.end()
         self._messages = [*asked, {"role": "assistant", "content": content}]

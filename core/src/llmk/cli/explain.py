@@ -7,7 +7,7 @@ import json
 
 from llmk.api import Plan
 from llmk.config import flags
-from llmk.engine.depth import choose_depth, why_asynchronous
+from llmk.engine.depth import OTHER_PROCESSES, choose_depth, why_asynchronous
 from llmk.kernel.boot import boot
 from llmk.kernel.report import render_table
 
@@ -31,7 +31,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(booted.plan.to_dict(), indent=2))
         return 0
     print(render_table(booted.plan))
-    asynchronous = why_asynchronous(booted.platform_facts)
+    several = booted.plan.num_ranks > 1
+    asynchronous = OTHER_PROCESSES if several else why_asynchronous(booted.platform_facts)
     print("steps in flight: {} ({})".format(*choose_depth(booted.settings.config.engine.steps_in_flight, asynchronous)))
     if args.verbose:
         print(render_rejected(booted.plan))

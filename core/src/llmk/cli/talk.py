@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+import queue
+import threading
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar
 from urllib.parse import urlsplit
 
@@ -15,10 +19,11 @@ from llmk.api import EngineDead, LlmkError, RequestError
 
 if TYPE_CHECKING:
     from llmk.config import Settings
-    from llmk.serve.stream import Job
+    from llmk.serve.stream import ChoiceDelta, Job
 
 Delta = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
@@ -45,11 +50,11 @@ class LocalTalk:
         from llmk.serve.jobs import Jobs
         from llmk.serve.parsing import Dialect
 
-        self._runner = asyncio.Runner()
+        self._background = Background()
         try:
-            self._engine = self._runner.run(AsyncLLM.start(settings, in_process=True))
+            self._engine = self._background.start(AsyncLLM.start(settings, in_process=True)).result()
         except BaseException:
-            self._runner.close()
+            self._background.close()
             raise
         self._jobs = Jobs(self._engine, Dialect.choose(self._engine.boot))
         self.name = self._engine.model_name
@@ -68,19 +73,58 @@ class LocalTalk:
 
     def close(self) -> None:
         """Stops the engine."""
-        self._runner.run(self._engine.close())
-        self._runner.close()
+        self._background.start(self._engine.close()).result()
+        self._background.close()
 
     def _run(self, job: Job) -> Generator[Delta, None, None]:
         from llmk.serve.render_chat import wires
         from llmk.serve.stream import Usage, answer
 
-        deltas = answer(self._engine, job, Usage())
+        ready: queue.SimpleQueue[ChoiceDelta | BaseException | None] = queue.SimpleQueue()
+
+        async def pump() -> None:
+            try:
+                async with aclosing(answer(self._engine, job, Usage())) as deltas:
+                    async for delta in deltas:
+                        ready.put(delta)
+                ready.put(None)
+            except BaseException as error:
+                ready.put(error)
+
+        answering = self._background.start(pump())
         try:
-            while (delta := self._runner.run(_next(deltas))) is not None:
-                yield from wires(delta.events)
+            while (item := ready.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                yield from wires(item.events)
         finally:
-            self._runner.run(_close(deltas))
+            answering.cancel()
+
+
+class Background:
+    """An event loop in a thread of its own. What interrupts those who wait for it doesn't break it, and its tasks go on
+    while nobody waits.
+    """
+
+    def __init__(self) -> None:
+        self._running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._live()), name="llmk-front-end", daemon=True)
+        self._thread.start()
+
+    def start(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """Starts ``work`` in the loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._running.result()[0])
+
+    def close(self) -> None:
+        """Cancels what runs, and waits for its end."""
+        loop, stop = self._running.result()
+        loop.call_soon_threadsafe(stop.set)
+        self._thread.join()
+
+    async def _live(self) -> None:
+        stop = asyncio.Event()
+        self._running.set_result((asyncio.get_running_loop(), stop))
+        await stop.wait()
 
 
 class RemoteTalk:
@@ -205,11 +249,3 @@ def _error_message(response: http.client.HTTPResponse) -> str:
         return str(json.loads(text)["error"]["message"])
     except (ValueError, KeyError, TypeError):
         return f"the server answered {response.status} {response.reason}: {text[:200]}"
-
-
-async def _next(deltas: AsyncGenerator[Any, None]) -> Any:
-    return await anext(deltas, None)
-
-
-async def _close(deltas: AsyncGenerator[Any, None]) -> None:
-    await deltas.aclose()

@@ -192,6 +192,12 @@ class EngineSection(Section):
     steps_in_flight: Annotated[int, Field(ge=0, le=2)] = Field(
         default=0, description="2: prepare a step while the device runs another. 0: 2 where steps run behind the host."
     )
+    hang_seconds: Seconds = Field(
+        default=300.0, description="Seconds until an engine process that does not answer is killed. 0: no limit."
+    )
+    restart_seconds: Seconds = Field(
+        default=60.0, description="Seconds that requests wait for a dead engine to be started again, or 503."
+    )
 
 
 class Config(Section):

@@ -37,16 +37,17 @@ class Admission:
 
     def why_never(self, sequence: Sequence) -> str:
         """Why a sequence could not run even if it had the engine to itself, or ``""``."""
-        length = sequence.num_prompt
+        length = len(sequence.tokens)
+        what = f"the {length} tokens of the prompt{' and its answer so far' if length > sequence.num_prompt else ''}"
         if not length:
             return "the prompt has no tokens"
         if length >= self._max_model_len:
-            return f"the prompt has {length} tokens, the model's context is {self._max_model_len}"
+            return f"{what} fill the model's context of {self._max_model_len}"
         blocks = self._cache.least_blocks(length, 1 if self._chunked_prefill else length)
         if blocks > self._cache.num_blocks:
             return (
-                f"the prompt's {length} tokens need {blocks} blocks,"
-                f" the cache has {self._cache.num_blocks}; shorten it or raise cache.num_blocks"
+                f"{what} need {blocks} blocks, the cache has {self._cache.num_blocks};"
+                " shorten it or raise cache.num_blocks"
             )
         if not self._chunked_prefill and sequence.limit > self._chunk:
             return (

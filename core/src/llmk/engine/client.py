@@ -24,12 +24,24 @@ class EngineInfo(msgspec.Struct, kw_only=True):
     logits_processors: tuple[str, ...] = ()
 
 
+class Outage(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine that died and is being started again: since when (seconds since the epoch), why, and how many attempts
+    there were.
+    """
+
+    since: float
+    cause: str
+    attempts: int
+
+
 class EngineClient(Protocol):
     """The one interface. Where the engine is gone, every method but :meth:`close` raises
     :class:`~llmk.api.EngineDead` with the cause.
     """
 
     info: EngineInfo
+    outage: Outage | None
+    """Set while there is no engine, but one is to come."""
 
     async def add(self, requests: list[EngineRequest]) -> None:
         """Queues sequences."""

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
+from llmk.api import EngineDead, LlmkError
 from llmk.engine.request import EngineOutputs, EngineRequest, EngineStats, StepTimes, TokenOutput
 from llmk.engine.scheduler import Scheduler
 from llmk.engine.step import StepPlan, StepResult
@@ -16,6 +17,9 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
+
+MAX_FAILURES = 3
+"""So many steps that fail with none between that brings a token: the device is broken, and not the requests."""
 
 
 class PendingStep(Protocol):
@@ -73,6 +77,7 @@ class EngineCore:
         submit, wait = trace.submitting(runner.submit), trace.timed("wait", _result)
         self._submit = submit if runner.asynchronous else self._counted(submit)
         self._wait = self._counted(wait) if runner.asynchronous else wait
+        self._failures = 0
 
     @property
     def has_work(self) -> bool:
@@ -105,12 +110,18 @@ class EngineCore:
         for id in ids:
             self.scheduler.pins.drop(id)
 
-    def step(self) -> EngineOutputs:
-        """Issues one step if there is one to issue, and takes in the oldest result if no more may be in flight."""
+    def step(self, announce: Callable[[EngineOutputs], None] | None = None) -> EngineOutputs:
+        """Issues one step if there is one to issue, and takes in the oldest result if no more may be in flight.
+
+        ``announce`` is told who enters the batch before the step is run: who is behind that may never be.
+        Raises :class:`~llmk.api.EngineDead` where the device is gone, or fails every step.
+        """
         outputs: list[TokenOutput] = []
         begun, self._away, num_tokens = self._clock(), 0.0, 0
         plan = self._schedule()
         if plan is not None:
+            if announce is not None and plan.new:
+                announce(EngineOutputs(begun=[request.id for request in plan.new], stats=self.stats))
             outputs += self._issue(plan)
         if self._in_flight and (plan is None or len(self._in_flight) >= self.depth):
             pending, num_tokens = self._in_flight.popleft()
@@ -132,6 +143,8 @@ class EngineCore:
             result = self._wait(pending)
         except BaseException as error:
             return self._fail(pending.step, error)
+        if result.slots:
+            self._failures = 0
         return self._update(result)
 
     def _counted(self, part: Callable[[S], T]) -> Callable[[S], T]:
@@ -148,13 +161,17 @@ class EngineCore:
     def _fail(self, step: int, error: BaseException) -> list[TokenOutput]:
         """An exception in the forward pass ends the step's sequences with its true cause; the engine goes on.
 
-        So it does after an interruption from outside, which is raised again.
+        So it does after an interruption from outside, which is raised again, as is the end of the device.
         """
         request_ids = self.scheduler.requests_in(step)
-        outputs = self.scheduler.fail(step, f"{type(error).__name__}: {error}")
-        if not isinstance(error, Exception):
+        cause = str(error) if isinstance(error, LlmkError) else f"{type(error).__name__}: {error}"
+        outputs = self.scheduler.fail(step, cause)
+        if isinstance(error, EngineDead) or not isinstance(error, Exception):
             raise error
         logger.error("step %d failed", step, exc_info=error, extra={"request_ids": request_ids})
+        self._failures += bool(outputs)  # a step in flight behind one that failed may have nobody left
+        if self._failures >= MAX_FAILURES:
+            raise EngineDead(f"{self._failures} steps in a row failed, the last one with {cause}") from error
         return outputs
 
 

@@ -13,6 +13,10 @@ def why_asynchronous(platform: PlatformFacts) -> str:
     return f"{platform.label} runs what it is issued behind the host" if ASYNCHRONOUS in platform.features else ""
 
 
+OTHER_PROCESSES = "other processes run the steps"
+"""Why steps of a model that several processes hold run behind the host."""
+
+
 def choose_depth(wanted: int, asynchronous: str) -> tuple[int, str]:
     """Steps in flight and the reason: what ``engine.steps_in_flight`` asks for, or where it is 0, two if steps run
     behind the host (``asynchronous`` says why), so that it prepares the next one meanwhile."""

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from llmk.api import EngineDead, LlmkError, Overloaded, RequestError
-from llmk.engine.client import EngineClient, EngineInfo
+from llmk.engine.client import EngineClient, EngineInfo, Outage
 from llmk.engine.failure import Failure
 from llmk.engine.intake import Intake, default_params
 from llmk.engine.output import GenerationDelta, SequenceOutput
 from llmk.engine.pinned import PinBoard, Pinned, read_text
 from llmk.engine.request import EngineRequest, EngineStats, SamplingParams, StepTimes, TokenOutput
+from llmk.engine.supervisor import Supervisor
 from llmk.engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -39,10 +40,9 @@ class AsyncLLM:
         config = boot.settings.config
         self.boot = boot
         self.tokenizer = tokenizer
-        self.info: EngineInfo = client.info
         self.model_name = config.model.served_name or boot.checkpoint.path.name
         self.default_params = default_params(boot.checkpoint.generation_config)
-        self.stats = EngineStats(total_blocks=self.info.num_blocks)
+        self.stats = EngineStats(total_blocks=client.info.num_blocks)
         self._client = client
         self._intake = Intake(
             tokenizer, self.info, seed=config.engine.seed, isolate_tenants=config.cache.isolate_tenants
@@ -83,6 +83,16 @@ class AsyncLLM:
             raise
         return llm
 
+    @property
+    def info(self) -> EngineInfo:
+        """What is to be known of the engine; one that was started again may tell something else."""
+        return self._client.info
+
+    @property
+    def outage(self) -> Outage | None:
+        """Set while the engine is dead and being started again."""
+        return self._client.outage
+
     async def generate(
         self,
         prompt: str | list[int],
@@ -103,8 +113,9 @@ class AsyncLLM:
             RequestError: where prompt or parameters can't be served, or ``request_id`` is in use.
             Overloaded: where too many sequences run and wait, in all or of this tenant.
             RequestTimeout: where it was not begun or done within the configured times.
-            EngineDead: where the engine is gone.
+            EngineDead: where the engine is gone, and was not started again in time.
         """
+        self._intake.info = self.info
         sequences = self._intake.sequences(
             prompt, params, id=request_id, priority=priority, cache_salt=cache_salt, tenant=tenant
         )
@@ -122,6 +133,7 @@ class AsyncLLM:
         Raises:
             RequestError: where it fills no block, or more than may be pinned.
         """
+        self._intake.info = self.info
         params = SamplingParams(max_tokens=1, temperature=0.0)
         request_id = f"pin-{id}"
         sequences = self._intake.sequences(prompt, params, id=request_id, cache_salt=cache_salt, tenant=tenant)
@@ -286,7 +298,8 @@ async def _start_thread(boot: Boot) -> EngineClient:
     from llmk.engine.launch import build_core
     from llmk.engine.local import LocalClient
 
-    return await LocalClient.start(lambda: build_core(boot))
+    seconds = boot.settings.config.engine.restart_seconds
+    return await Supervisor.start(lambda: LocalClient.start(lambda: build_core(boot)), restart_seconds=seconds)
 
 
 async def _start_process(boot: Boot) -> tuple[EngineClient, Boot]:
@@ -294,5 +307,10 @@ async def _start_process(boot: Boot) -> tuple[EngineClient, Boot]:
     from llmk.engine.process import ProcessClient
     from llmk.engine.worker import pack
 
-    client = await ProcessClient.start(pack(boot), builder="llmk.engine.worker:build")
+    config, packed = boot.settings.config.engine, pack(boot)
+
+    async def start() -> EngineClient:
+        return await ProcessClient.start(packed, builder="llmk.engine.worker:build", hang_seconds=config.hang_seconds)
+
+    client = await Supervisor.start(start, restart_seconds=config.restart_seconds)
     return client, replace(boot, plan=pickle.loads(client.info.pickled_plan))

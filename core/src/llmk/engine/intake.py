@@ -22,16 +22,14 @@ _MAX_WORD_TOKENS = 100
 
 
 class Intake:
-    """Turns prompts into sequences. ``seed`` is where requests without a seed of their own draw one from. With
-    ``isolate_tenants``, no tenant's prefix is a hit for another's.
+    """Turns prompts into sequences for the engine of which ``info`` tells. ``seed`` is where requests without a seed of
+    their own draw one from. With ``isolate_tenants``, no tenant's prefix is a hit for another's.
     """
 
     def __init__(self, tokenizer: Tokenizer, info: EngineInfo, *, seed: int, isolate_tenants: bool = False) -> None:
+        self.info = info
         self._isolate_tenants = isolate_tenants
         self._tokenizer = tokenizer
-        self._max_model_len = info.max_model_len
-        self._vocab_size = info.vocab_size
-        self._processors = info.logits_processors
         self._random = Random(seed)
 
     def sequences(
@@ -75,8 +73,8 @@ class Intake:
         self._check_ids("logit_bias", params.logit_bias)
         self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
         for id in params.logits_processors:
-            if id not in self._processors:
-                known = ", ".join(self._processors) or "none"
+            if id not in self.info.logits_processors:
+                known = ", ".join(self.info.logits_processors) or "none"
                 raise RequestError(
                     f"there is no logits processor {id!r} (installed: {known})", param="logits_processors"
                 )
@@ -108,9 +106,9 @@ class Intake:
     def _check_prompt(self, tokens: list[int]) -> None:
         if not tokens:
             raise RequestError("the prompt has no tokens", param="prompt")
-        if len(tokens) >= self._max_model_len:
+        if len(tokens) >= self.info.max_model_len:
             raise ContextLengthExceeded(
-                f"the prompt has {len(tokens)} tokens, but the model's context is {self._max_model_len} tokens,"
+                f"the prompt has {len(tokens)} tokens, but the model's context is {self.info.max_model_len} tokens,"
                 " at least one of which is for the answer",
                 hint="shorten the prompt",
             )
@@ -118,9 +116,9 @@ class Intake:
 
     def _check_ids(self, param: str, ids: Mapping[int, Any] | tuple[int, ...]) -> None:
         for token in ids:
-            if not 0 <= token < self._vocab_size:
+            if not 0 <= token < self.info.vocab_size:
                 raise RequestError(
-                    f"{param} names token {token}; the model's tokens are 0 to {self._vocab_size - 1}", param=param
+                    f"{param} names token {token}; the model's tokens are 0 to {self.info.vocab_size - 1}", param=param
                 )
 
 

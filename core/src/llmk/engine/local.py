@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import queue
 import threading
 from collections.abc import Callable, Iterator
@@ -37,11 +38,12 @@ class LocalClient(LoopClient):
         return client
 
     async def close(self) -> None:
-        """Stops the thread at the end of its step. Idempotent."""
+        """Stops the thread at the end of its step, and frees the engine. Idempotent."""
         self._commands.put(Close())
         self._die(EngineDead("the engine was closed"))
         if self._thread.is_alive():
             await asyncio.to_thread(self._thread.join)
+        gc.collect()
 
     def _send(self, command: Command) -> None:
         self._commands.put(command)

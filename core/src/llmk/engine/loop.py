@@ -98,6 +98,9 @@ def run_engine(
 
 
 def _loop(core: EngineCore, receive: Receive, send: Callable[[Reply], None]) -> None:
+    def announce(outputs: EngineOutputs) -> None:
+        send(Stepped(outputs))
+
     while True:
         for command in receive(wait=not core.has_work):
             match command:
@@ -116,4 +119,4 @@ def _loop(core: EngineCore, receive: Receive, send: Callable[[Reply], None]) -> 
                 case Close():
                     return
         if core.has_work:
-            send(Stepped(core.step()))
+            send(Stepped(core.step(announce)))

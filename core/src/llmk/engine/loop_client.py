@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
 from llmk.api import EngineDead, LlmkError
-from llmk.engine.client import EngineInfo
+from llmk.engine.client import EngineInfo, Outage
 from llmk.engine.loop import Abort, Add, Command, Failed, Ping, Pong, Ready, Reply, Stepped, Unpin
 from llmk.engine.request import EngineOutputs, EngineRequest
 
@@ -18,6 +18,7 @@ class LoopClient(ABC):
     """
 
     info: EngineInfo
+    outage: Outage | None = None
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -103,8 +104,12 @@ class LoopClient(ABC):
 
     def _cause(self) -> EngineDead:
         """A fresh error for each who asks, so that tracebacks don't pile up on one."""
-        if isinstance(self._dead, EngineDead):
-            return EngineDead(self._dead.message, hint=self._dead.hint)
-        dead = EngineDead(f"the engine's loop broke: {self._dead}")
-        dead.__cause__ = self._dead
+        first = self._dead
+        if not isinstance(first, EngineDead):
+            dead = EngineDead(f"the engine's loop broke: {first}")
+            dead.__cause__ = first
+            return dead
+        dead = EngineDead(first.message, hint=first.hint)
+        for note in getattr(first, "__notes__", ()):
+            dead.add_note(note)
         return dead

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -25,6 +27,8 @@ from llmk.engine.loop_client import LoopClient
 
 CLOSE_SECONDS = 5.0
 """What a process gets to end by itself before it is killed."""
+PINGS = 4
+"""So many pings in a row must go without an answer: what stops both processes for a while makes one of them late."""
 
 
 class ProcessClient(LoopClient):
@@ -39,11 +43,12 @@ class ProcessClient(LoopClient):
         self._encoder = msgspec.msgpack.Encoder()
         self._process: asyncio.subprocess.Process | None = None
         self._tasks: list[asyncio.Task[None]] = []
-        self._closed = False
+        self._closing: asyncio.Task[None] | None = None
 
     @classmethod
-    async def start(cls, boot: Any, *, builder: str) -> ProcessClient:
-        """Starts a process in which ``builder`` (``"module:attribute"``) makes an engine of ``boot``.
+    async def start(cls, boot: Any, *, builder: str, hang_seconds: float = 0.0) -> ProcessClient:
+        """Starts a process in which ``builder`` (``"module:attribute"``) makes an engine of ``boot``. It is killed if,
+        once it runs, it does not answer for ``hang_seconds`` (0: however long that is).
 
         ``boot`` must be picklable. Raises what ``builder`` raises there, as the same class of
         :class:`~llmk.api.LlmkError`, or :class:`~llmk.api.EngineDead` where the process ends before.
@@ -56,6 +61,8 @@ class ProcessClient(LoopClient):
         except BaseException:
             await client.close()
             raise
+        if hang_seconds:
+            client._tasks.append(asyncio.create_task(client._end_silence(hang_seconds)))
         return client
 
     @property
@@ -66,10 +73,14 @@ class ProcessClient(LoopClient):
         return self._process.pid
 
     async def close(self) -> None:
-        """Ends the process, by force where it doesn't go; removes sockets and folder. Idempotent."""
-        if self._closed:
-            return
-        self._closed = True
+        """Ends the process, by force where it doesn't go, and what it leaves behind; removes sockets and folder.
+        Idempotent, and goes on where the caller is cancelled.
+        """
+        if self._closing is None:
+            self._closing = asyncio.create_task(self._close())
+        await asyncio.shield(self._closing)
+
+    async def _close(self) -> None:
         self._die(EngineDead("the engine was closed"))
         try:
             await self._end_process()
@@ -82,7 +93,7 @@ class ProcessClient(LoopClient):
 
     async def _launch(self, payload: bytes) -> None:
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "llmk.engine.process", stdin=asyncio.subprocess.PIPE, stdout=2
+            sys.executable, "-m", "llmk.engine.process", stdin=asyncio.subprocess.PIPE, stdout=2, start_new_session=True
         )
         self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._watch(self._process))]
         if self._process.stdin is not None:
@@ -90,15 +101,16 @@ class ProcessClient(LoopClient):
 
     async def _end_process(self) -> None:
         process = self._process
-        if process is None or process.returncode is not None:
+        if process is None:
             return
-        if not self._sent(Close()) and process.stdin is not None:
+        if process.returncode is None and not self._sent(Close()) and process.stdin is not None:
             process.stdin.close()  # reaches a process too that does not listen yet, or no longer
         try:
             await asyncio.wait_for(process.wait(), CLOSE_SECONDS)
         except TimeoutError:
             process.kill()
             await process.wait()
+        await _end_group(process.pid)
 
     async def _listen(self) -> None:
         decoder = msgspec.msgpack.Decoder(Reply)
@@ -112,6 +124,20 @@ class ProcessClient(LoopClient):
             await asyncio.sleep(0)
         self._die(EngineDead(f"the engine's process {child.ending(code)}", hint="its own messages are on stderr"))
 
+    async def _end_silence(self, seconds: float) -> None:
+        """Kills a process that does not answer, be it at work or not."""
+        unanswered = 0
+        while unanswered < PINGS:
+            try:
+                await self.check_health(seconds / PINGS)
+                unanswered = 0
+                await asyncio.sleep(seconds / PINGS)
+            except EngineDead:
+                unanswered += 1
+        self._die(EngineDead(f"the engine did not answer for {seconds:g} s (engine.hang_seconds) and was killed"))
+        if self._process is not None and self._process.returncode is None:
+            self._process.kill()
+
     def _send(self, command: Command) -> None:
         # What a process on its way out does not take in is no loss: _watch ends every request with the cause.
         self._sent(command)
@@ -123,6 +149,17 @@ class ProcessClient(LoopClient):
         except zmq.Again:
             return False
         return True
+
+
+async def _end_group(leader: int) -> None:
+    """Kills what is left of an engine's process group, such as workers that hang and hold the device's memory, and
+    gives it a second to go.
+    """
+    with contextlib.suppress(OSError):
+        os.killpg(leader, signal.SIGKILL)
+        for _ in range(50):
+            await asyncio.sleep(0.02)
+            os.killpg(leader, 0)
 
 
 class _Channel:

@@ -42,8 +42,8 @@ class Processors:
     def update(self, freed: Sequence[int], new: Sequence[NewRequest], tokens: Tensor) -> None:
         """Lets requests go, then lets others in. ``tokens`` are the batch's."""
         self._shares = None
-        for slot in freed if self.active else ():
-            self._leave(slot)
+        for slot in (*freed, *(request.slot for request in new)) if self.active else ():
+            self._leave(slot)  # a slot that is filled was not freed before if the step that should have done it failed
         for request in new:
             if request.params.logits_processors:
                 self._request_ids[request.slot] = request.request_id

@@ -41,5 +41,6 @@ class Queue:
         self._tickets = None
 
     def overdue(self, since: float) -> list[Sequence]:
-        """Sequences that arrived at ``since`` or before and never ran."""
-        return [late for late in takewhile(lambda each: each.arrived <= since, self._sequences) if not late.admissions]
+        """Sequences that arrived at ``since`` or before and never ran, here or in an engine before this one."""
+        late = takewhile(lambda each: each.arrived <= since, self._sequences)
+        return [one for one in late if not (one.admissions or one.request.generated_token_ids)]

@@ -117,6 +117,10 @@ class EngineRequest(msgspec.Struct, kw_only=True):
     """How long; 0: without end."""
     request_id: str = ""
     """Of the request that it is for: what the log calls it."""
+    generated_token_ids: list[int] = []
+    """Tokens that an engine before this one delivered: the sequence goes on after them as if nothing had happened."""
+    age: float = 0.0
+    """Seconds that it was with engines before this one."""
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -150,7 +154,7 @@ class TokenOutput(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class EngineStats(msgspec.Struct, kw_only=True):
-    """Gauges and counters of the engine, sent along with outputs."""
+    """Gauges and counters of the engine, sent along with outputs. The last three are its supervisor's to say."""
 
     running: int = 0
     waiting: int = 0
@@ -169,6 +173,9 @@ class EngineStats(msgspec.Struct, kw_only=True):
     read_bytes: float = 0.0
     written_bytes: float = 0.0
     """Estimated work of one device (:mod:`llmk.engine.cost`)."""
+    up: int = 1
+    restarts: int = 0
+    retried: int = 0
 
     def count(self, cost: Cost) -> None:
         """Adds the cost of a step."""
@@ -190,6 +197,8 @@ class EngineOutputs(msgspec.Struct, kw_only=True):
     """What one step brought, for all sequences, at ``time`` (the engine's seconds)."""
 
     outputs: list[TokenOutput] = []
+    begun: list[str] = []
+    """Sequences that enter the batch with the next step, which is told before that step is run."""
     stats: EngineStats = msgspec.field(default_factory=EngineStats)
     time: float = 0.0
     step: StepTimes | None = None

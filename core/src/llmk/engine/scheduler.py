@@ -112,7 +112,7 @@ class Scheduler:
     def add(self, request: EngineRequest) -> None:
         """Queues a sequence. One that can never fit fails with its first output."""
         tables = self.cache.new_tables(request.cache_salt)
-        sequence = Sequence(request, self._arrivals, self.max_model_len, tables, self.clock())
+        sequence = Sequence(request, self._arrivals, self.max_model_len, tables, self.clock() - request.age)
         self._arrivals += 1
         problem = self.admission.why_never(sequence)
         if problem:

@@ -54,7 +54,7 @@ class Scorer:
 
     def update(self, freed: Sequence[int], new: Sequence[NewRequest]) -> None:
         """Forgets requests that left the batch, then takes note of those that entered it."""
-        for slot in freed if self._prompts else ():
+        for slot in (*freed, *(request.slot for request in new)) if self._prompts else ():
             self._prompts.pop(slot, None)
         for request in new:
             prompt = request.token_ids[: request.num_prompt_tokens]

@@ -57,8 +57,8 @@ class Sequence:
         params = request.params
         self.request = request
         self.arrived = self.began = arrived
-        self.tokens = list(request.prompt_token_ids)
-        self.num_prompt = len(self.tokens)
+        self.tokens = [*request.prompt_token_ids, *request.generated_token_ids]
+        self.num_prompt = len(request.prompt_token_ids)
         self.limit = limit if params.max_tokens is None else min(limit, self.num_prompt + params.max_tokens)
         self.ticket = Ticket(request.id, arrival, request.tenant, request.priority, self.num_prompt, self.limit)
         self.stops = frozenset(
@@ -70,9 +70,10 @@ class Sequence:
         self.num_pending = 0
         self.num_cached = 0
         self.scored: list[TokenLogprobs] = []
-        self.unscored = self.num_prompt - 1 if params.prompt_logprobs is not None else 0
+        scored = params.prompt_logprobs is not None and not request.generated_token_ids
+        self.unscored = self.num_prompt - 1 if scored else 0
         self.admissions = 0
-        self.silent = True
+        self.silent = not request.generated_token_ids
         self.finished = False
 
     @property

@@ -19,6 +19,7 @@ import zmq
 from llmk.api import CacheSpec, EngineDead, LlmkError
 from llmk.engine import child
 from llmk.engine.core import Executor
+from llmk.engine.depth import OTHER_PROCESSES
 from llmk.engine.exchange import START, Allocate, Command, Ended, Failed, Loaded, Ready, Reply, Resume, Run, Stepped
 from llmk.engine.groups import CacheGroup, block_bytes, cache_groups
 from llmk.engine.memory import CachePlan, plan_cache
@@ -49,7 +50,7 @@ class _PendingStep:
 class Workers(Executor):
     """The processes that hold a model between them, one per rank. Make them with :meth:`start`."""
 
-    asynchronous = "other processes run the steps"
+    asynchronous = OTHER_PROCESSES
 
     def __init__(self, boot: Boot) -> None:
         self._plan = boot.plan

@@ -13,7 +13,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
-from llmk.api import LlmkError, Overloaded, RequestError
+from llmk.api import EngineDead, LlmkError, Overloaded, RequestError
 from llmk.serve.reply import Reply
 
 logger = logging.getLogger(__name__)
@@ -64,8 +64,8 @@ def describe(error: BaseException) -> tuple[int, dict[str, Any], dict[str, str]]
     """Status, error object and headers for an exception. What nobody raised on purpose is told as an internal error."""
     if isinstance(error, LlmkError):
         body = error_object(str(error), error.http_status, param=getattr(error, "param", None), code=error.code)
-        headers = {"retry-after": str(max(1, math.ceil(error.retry_after)))} if isinstance(error, Overloaded) else {}
-        return error.http_status, body, headers
+        wait = error.retry_after if isinstance(error, Overloaded | EngineDead) else 0.0
+        return error.http_status, body, {"retry-after": str(math.ceil(wait))} if wait > 0 else {}
     return 500, error_object("internal error; the server's log says more", 500, code="internal_error"), {}
 
 

@@ -32,6 +32,7 @@ _GAUGES = (
     ("kv_cache_blocks_total", "total_blocks", "Blocks of the K/V cache."),
     ("kv_cache_blocks_pinned", "pinned_blocks", "Blocks of the K/V cache that pinned prefixes hold."),
     ("kv_cache_blocks_used", "used_blocks", "Blocks of the K/V cache that running requests hold."),
+    ("engine_up", "up", "1 if there is an engine, 0 while it is being started again."),
 )
 _COUNTERS = (
     ("prefix_cache_queries", "prefix_queried_tokens", "Prompt tokens looked up in the prefix cache."),
@@ -45,6 +46,8 @@ _COUNTERS = (
     ("estimated_flops_per_device", "flops", "Estimated floating-point operations of a device."),
     ("estimated_read_bytes_per_device", "read_bytes", "Estimated bytes that a device read from its memory."),
     ("estimated_write_bytes_per_device", "written_bytes", "Estimated bytes that a device wrote to its memory."),
+    ("engine_restarts", "restarts", "Times that a dead engine was replaced."),
+    ("sequences_retried", "retried", "Sequences that ran when the engine died and were given to the next one."),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
@@ -9,6 +10,8 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.responses import Response
 
 import llmk
+from llmk.api import EngineDead
+from llmk.serve import errors
 from llmk.serve.reply import Reply
 from llmk.serve.service import Service, service
 
@@ -19,8 +22,17 @@ HEALTH_SECONDS = 1.0
 
 @router.get("/health")
 async def health(service: Annotated[Service, Depends(service)]) -> Response:
-    """200 if the engine's loop answers within a second; an error object with 503 otherwise."""
-    await service.engine.check_health(timeout=HEALTH_SECONDS)
+    """200 if the engine's loop answers within a second; an error object with 503 otherwise. While the engine is being
+    started again, ``restarting`` says since when, why, and in how many attempts.
+    """
+    try:
+        await service.engine.check_health(timeout=HEALTH_SECONDS)
+    except EngineDead as error:
+        status, body, headers = errors.describe(error)
+        if outage := service.engine.outage:
+            since = datetime.fromtimestamp(outage.since, UTC).isoformat(timespec="milliseconds")
+            body["restarting"] = {"since": since, "cause": outage.cause, "attempts": outage.attempts}
+        return Reply(body, status, headers)
     return Reply({"status": "ok"})
 
 

@@ -1,0 +1,351 @@
+"""An engine that is started again when it dies, and goes on with its sequences where they were."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from msgspec.structs import replace
+
+from llmk.api import EngineDead, LlmkError
+from llmk.api.errors import describe
+from llmk.engine.client import EngineClient, EngineInfo, Outage
+from llmk.engine.request import EngineOutputs, EngineRequest, EngineStats, TokenOutput
+
+logger = logging.getLogger(__name__)
+
+FIRST_DELAY, LONGEST_DELAY = 0.1, 30.0
+"""Seconds from an engine's end to the first attempt to start another one, which double with each, and the most of
+them.
+"""
+STABLE_SECONDS = 60.0
+"""An engine that ran for so long is no reason to distrust the next one, nor what it ran."""
+TRIES = 3
+"""So many engines may die of a sequence."""
+
+Start = Callable[[], Awaitable[EngineClient]]
+
+
+class _Stage(IntEnum):
+    """How far a sequence has come with the engine that runs: not sent to it, sent, let into the batch, answered."""
+
+    HELD = 0
+    SENT = 1
+    BEGUN = 2
+    PROVEN = 3
+
+
+@dataclass(slots=True, eq=False)
+class _Live:
+    """A sequence that has not ended: what was asked for, since when, and what was delivered. ``deaths`` counts engines
+    that may have died of it.
+    """
+
+    request: EngineRequest
+    arrived: float
+    tokens: list[int] = field(default_factory=list)
+    stage: _Stage = _Stage.HELD
+    deaths: int = 0
+
+    def continued(self, now: float) -> EngineRequest:
+        """What an engine must know to go on with it."""
+        return replace(self.request, generated_token_ids=list(self.tokens), age=now - self.arrived)
+
+
+class Supervisor:
+    """Follows :class:`~llmk.engine.client.EngineClient`, with an engine that ``start`` makes, and makes again.
+
+    Whatever an engine delivered before its end is passed on; the next one gets every sequence that has not ended, with
+    the tokens that were delivered, and goes on after them. Sequences wait for it for ``restart_seconds``; then they
+    fail, and new ones are refused until it is there.
+
+    A sequence that engines die of must not go on forever. Under suspicion is who was in the batch without having
+    brought a token, or else everyone who was in it; at :data:`TRIES` deaths a sequence fails. Lest the innocent fail
+    with it, what ran when a second engine in a row died is given to the next one by one.
+    """
+
+    def __init__(self, client: EngineClient, start: Start, restart_seconds: float) -> None:
+        self.info: EngineInfo = client.info
+        self.outage: Outage | None = None
+        self._client = client
+        self._start = start
+        self._restart_seconds = restart_seconds
+        self._live: dict[str, _Live] = {}
+        self._pins: dict[str, tuple[EngineRequest, float]] = {}
+        """What is pinned, and when that ends: each engine has to be told."""
+        self._suspects: deque[str] = deque()
+        """Who is let in one by one; all others are held back until then."""
+        self._outputs: asyncio.Queue[EngineOutputs | None] = asyncio.Queue()
+        self._stats = EngineStats(total_blocks=client.info.num_blocks)
+        self._restarts = 0
+        self._retried = 0
+        self._deaths = 0
+        """How many engines and attempts in a row came to nothing."""
+        self._started = time.monotonic()
+        self._next_attempt = 0.0
+        self._gave_up = False
+        self._ended = ""
+        """Why there is no engine any more, and none to come."""
+        self._task = asyncio.create_task(self._run(), name="llmk-supervisor")
+
+    @classmethod
+    async def start(cls, start: Start, *, restart_seconds: float) -> Supervisor:
+        """Makes the first engine; raises what ``start`` raises."""
+        return cls(await start(), start, restart_seconds)
+
+    async def add(self, requests: list[EngineRequest]) -> None:
+        """Queues sequences. Raises :class:`~llmk.api.EngineDead` where the engine has been gone for too long."""
+        self._check_open()
+        if self._gave_up:
+            raise self._absence()
+        now = time.monotonic()
+        added = [_Live(request, now) for request in requests]
+        self._live.update((one.request.id, one) for one in added)
+        if self.outage is not None:
+            self._report()
+        elif not self._suspects:
+            await self._send(added)
+
+    async def abort(self, ids: Iterable[str]) -> None:
+        """Ends sequences; unknown ids are ignored. Never waits."""
+        self._check_open()
+        gone = list(ids)
+        for id in gone:
+            self._live.pop(id, None)
+        if self.outage is not None:
+            self._report()
+            return
+        with contextlib.suppress(EngineDead):
+            await self._client.abort(gone)
+        if self._suspects:
+            await self._let_in()
+
+    async def unpin(self, ids: Iterable[str]) -> None:
+        """Ends pins; unknown ids are ignored. Never waits."""
+        self._check_open()
+        gone = list(ids)
+        for id in gone:
+            self._pins.pop(id, None)
+        if self.outage is None:
+            with contextlib.suppress(EngineDead):
+                await self._client.unpin(gone)
+
+    async def next_outputs(self) -> EngineOutputs:
+        """Waits for what the next step brings, whichever engine runs it."""
+        outputs = await self._outputs.get()
+        if outputs is None:
+            self._outputs.put_nowait(None)
+            raise EngineDead(self._ended)
+        return outputs
+
+    async def check_health(self, timeout: float = 1.0) -> None:
+        """Raises :class:`~llmk.api.EngineDead` unless there is an engine that answers within ``timeout`` seconds."""
+        self._check_open()
+        if self.outage is not None:
+            raise self._absence()
+        await self._client.check_health(timeout)
+
+    async def close(self) -> None:
+        """Stops the engine, or the attempt to start one. Idempotent."""
+        self._end("the engine was closed")
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await self._client.close()
+
+    async def _run(self) -> None:
+        try:
+            while True:
+                try:
+                    while True:
+                        await self._take(await self._client.next_outputs())
+                except EngineDead as cause:
+                    await self._replace(cause)
+        except Exception as error:
+            logger.exception("the engine's supervisor failed")
+            self._end(f"the engine's supervisor failed: {describe(error)}")
+
+    async def _take(self, outputs: EngineOutputs) -> None:
+        for id in outputs.begun:
+            if (one := self._live.get(id)) is not None:
+                one.stage = max(one.stage, _Stage.BEGUN)
+        for output in outputs.outputs:
+            one = self._live.get(output.id)
+            if one is not None and output.finish_reason is not None:
+                del self._live[output.id]
+                if output.num_pinned_tokens:
+                    seconds = one.request.pin_seconds
+                    self._pins[one.request.pin] = one.request, time.monotonic() + seconds if seconds else math.inf
+            elif one is not None and output.token_ids:
+                one.tokens += output.token_ids
+                one.stage = _Stage.PROVEN
+        self._stats = outputs.stats
+        self._pass_on(outputs)
+        if self._suspects:
+            await self._let_in()
+
+    async def _replace(self, cause: EngineDead) -> None:
+        """Starts engines until one runs."""
+        if time.monotonic() - self._started >= STABLE_SECONDS:
+            self._deaths = 0
+            self._acquit()
+        self._deaths += 1
+        self.outage = Outage(since=time.time(), cause=cause.message, attempts=0)
+        detail = "".join(f"\n{note}" for error in (cause, cause.__cause__) for note in getattr(error, "__notes__", ()))
+        logger.error("%s; %d sequences wait for it to be started again%s", cause.message, len(self._live), detail)
+        self._hold(cause)
+        self._report()
+        try:
+            await self._client.close()
+        except Exception:
+            logger.exception("the dead engine could not be cleared away")
+        patience = asyncio.get_running_loop().call_later(self._restart_seconds, self._give_up)
+        try:
+            while not await self._attempt(cause):
+                self._deaths += 1
+        finally:
+            patience.cancel()
+        self._restarts += 1
+        self._started = time.monotonic()
+        self.outage, self._gave_up = None, False
+        self._report()
+        await self._pin_again()
+        await self._let_in()
+
+    async def _pin_again(self) -> None:
+        """Has the engine that is new compute and keep what the one before it kept."""
+        now = time.monotonic()
+        self._pins = {id: (request, until) for id, (request, until) in self._pins.items() if until > now}
+        left = [replace(r, pin_seconds=until - now if r.pin_seconds else 0.0) for r, until in self._pins.values()]
+        if left:
+            with contextlib.suppress(EngineDead):
+                await self._client.add(left)
+
+    async def _attempt(self, cause: EngineDead) -> bool:
+        """Waits, then tries to start an engine; whether that went well."""
+        assert self.outage is not None
+        delay = delay_before(self._deaths)
+        self._next_attempt = time.monotonic() + delay
+        try:
+            await asyncio.sleep(delay)
+            self.outage = replace(self.outage, attempts=self.outage.attempts + 1)
+            self._client = await self._start()
+        except Exception as error:
+            self.outage = replace(self.outage, cause=f"{cause.message}; no other one started: {describe(error)}")
+            foreseen = isinstance(error, LlmkError)
+            logger.error("the engine can't be started: %s", error, exc_info=None if foreseen else error)
+            return False
+        changes = "".join(_changes(self.info, self._client.info))
+        self.info = self._client.info
+        self._stats = EngineStats(total_blocks=self.info.num_blocks, waiting=len(self._live))
+        down = time.time() - self.outage.since
+        logger.info("the engine is back after %.1f s, at attempt %d%s", down, self.outage.attempts, changes)
+        return True
+
+    def _hold(self, cause: EngineDead) -> None:
+        """Takes back what the dead engine had, and fails what too many engines may have died of."""
+        begun = self._at(_Stage.BEGUN, _Stage.PROVEN)
+        on_trial = [self._live[id] for id in list(self._suspects)[:1] if id in self._live]
+        for one in on_trial or self._at(_Stage.BEGUN) or begun or self._at(_Stage.SENT):
+            one.deaths += 1
+        guilty = [one for one in self._live.values() if one.deaths >= TRIES]
+        what = f"{TRIES} engines in a row ended while they ran this request, which is not tried again; the last one"
+        self._fail(guilty, f"{what}: {cause.message}", LlmkError.code)
+        if guilty:
+            self._acquit()
+        self._retried += sum(one.deaths < TRIES for one in begun)
+        tried = [one for one in begun or self._at(_Stage.SENT) if one.request.id in self._live]
+        self._suspects = deque(one.request.id for one in tried if self._deaths > 1)
+        for one in self._live.values():
+            one.stage = _Stage.HELD
+
+    def _at(self, *stages: _Stage) -> list[_Live]:
+        return [one for one in self._live.values() if one.stage in stages]
+
+    def _acquit(self) -> None:
+        for one in self._live.values():
+            one.deaths = 0
+
+    async def _let_in(self) -> None:
+        """Sends what is held back: suspects one by one, each when the one before it has brought a token or has ended,
+        then all others.
+        """
+        while self._suspects:
+            one = self._live.get(self._suspects[0])
+            if one is not None and one.stage is _Stage.HELD:
+                await self._send([one])
+            if one is not None and one.stage is not _Stage.PROVEN:
+                return
+            self._suspects.popleft()
+        await self._send(self._at(_Stage.HELD))
+
+    async def _send(self, sequences: Sequence[_Live]) -> None:
+        """Gives sequences to the engine. One that is gone by now leaves them to the next."""
+        now = time.monotonic()
+        for one in sequences:
+            one.stage = _Stage.SENT
+        if sequences:
+            with contextlib.suppress(EngineDead):
+                await self._client.add([one.continued(now) for one in sequences])
+
+    def _give_up(self) -> None:
+        """No sequence waits for longer."""
+        assert self.outage is not None
+        self._gave_up = True
+        what = f"the engine was not back within {self._restart_seconds:g} s (engine.restart_seconds)"
+        self._fail(list(self._live.values()), f"{what}: {self.outage.cause}", EngineDead.code)
+        self._report()
+
+    def _fail(self, sequences: Sequence[_Live], error: str, code: str) -> None:
+        outputs = []
+        for one in sequences:
+            del self._live[one.request.id]
+            outputs.append(TokenOutput(id=one.request.id, finish_reason="error", error=error, error_code=code))
+        if outputs:
+            self._pass_on(EngineOutputs(outputs=outputs, stats=self._stats))
+
+    def _report(self) -> None:
+        """Passes on how things stand without an engine that would say so."""
+        waiting = len(self._live)
+        self._stats = replace(self._stats, running=0, used_blocks=0, pinned_blocks=0, waiting=waiting)
+        self._pass_on(EngineOutputs(stats=self._stats))
+
+    def _pass_on(self, outputs: EngineOutputs) -> None:
+        stats = outputs.stats
+        stats.up, stats.restarts, stats.retried = int(self.outage is None), self._restarts, self._retried
+        self._outputs.put_nowait(outputs)
+
+    def _absence(self) -> EngineDead:
+        assert self.outage is not None
+        age, attempts = time.time() - self.outage.since, self.outage.attempts
+        message = f"the engine is being started again (for {age:.1f} s, in {attempts} attempts): {self.outage.cause}"
+        return EngineDead(message, retry_after=max(1.0, self._next_attempt - time.monotonic()))
+
+    def _end(self, why: str) -> None:
+        """Everything that waits or will be asked fails. Only the first cause counts."""
+        self._ended = self._ended or why
+        self._outputs.put_nowait(None)
+
+    def _check_open(self) -> None:
+        if self._ended:
+            raise EngineDead(self._ended)
+
+
+def delay_before(attempt: int) -> float:
+    """Seconds to wait before the attempt of that number since all was well."""
+    return min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(attempt - 1, 16))
+
+
+def _changes(old: EngineInfo, new: EngineInfo) -> Iterable[str]:
+    """What is not as it was, for the log."""
+    for name in ("max_model_len", "vocab_size", "block_size", "num_blocks", "logits_processors"):
+        if getattr(old, name) != getattr(new, name):
+            yield f"; {name} is {getattr(new, name)}, was {getattr(old, name)}"
+    if old.plan != new.plan:
+        yield f"; its plan is {new.plan.get('fingerprint')}, was {old.plan.get('fingerprint')}"

@@ -1,0 +1,392 @@
+"""An engine's supervisor over a scripted engine, for orders of events that can't be provoked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import pytest
+
+from llmk.api import EngineDead, NotEnoughMemory
+from llmk.engine import supervisor
+from llmk.engine.client import EngineInfo
+from llmk.engine.request import EngineOutputs, EngineRequest, EngineStats, SamplingParams, TokenOutput
+from llmk.engine.supervisor import Supervisor, delay_before
+
+
+def request(id_: str, prompt: tuple[int, ...] = (1, 2, 3), **params) -> EngineRequest:
+    return EngineRequest(id=id_, prompt_token_ids=list(prompt), params=SamplingParams(**params), seed=5)
+
+
+class Engine:
+    """An engine that does what it is told to, and keeps what it was asked for."""
+
+    outage = None
+
+    def __init__(self, num_blocks: int = 8) -> None:
+        self.info = EngineInfo(max_model_len=64, vocab_size=9, block_size=4, num_blocks=num_blocks, plan={})
+        self.added: list[EngineRequest] = []
+        self.aborted: list[str] = []
+        self.closed = False
+        self._outputs: asyncio.Queue[EngineOutputs | Exception] = asyncio.Queue()
+
+    @property
+    def ids(self) -> list[str]:
+        return [added.id for added in self.added]
+
+    async def say(self, *outputs: TokenOutput, begun: tuple[str, ...] = ()) -> None:
+        self._outputs.put_nowait(EngineOutputs(outputs=list(outputs), begun=list(begun), stats=EngineStats(steps=1)))
+        await settle()
+
+    async def die(self, error: Exception | None = None) -> None:
+        self._outputs.put_nowait(error or EngineDead("it was killed"))
+        await settle()
+
+    async def add(self, requests: list[EngineRequest]) -> None:
+        self.added += requests
+
+    async def abort(self, ids) -> None:
+        self.aborted += ids
+
+    async def next_outputs(self) -> EngineOutputs:
+        outputs = await self._outputs.get()
+        if isinstance(outputs, Exception):
+            raise outputs
+        return outputs
+
+    async def check_health(self, timeout: float = 1.0) -> None:
+        pass
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class Fleet:
+    """A supervisor and the engines that it had. ``problems`` are what the next attempts to start one raise."""
+
+    def __init__(self) -> None:
+        self.engines: list[Engine] = []
+        self.problems: list[Exception] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.outputs: list[TokenOutput] = []
+        self.stats = EngineStats()
+
+    async def start(self) -> Engine:
+        await self.gate.wait()
+        if self.problems:
+            raise self.problems.pop(0)
+        self.engines.append(Engine(num_blocks=8 - len(self.engines)))
+        return self.engines[-1]
+
+    @property
+    def engine(self) -> Engine:
+        return self.engines[-1]
+
+    async def take(self) -> None:
+        while True:
+            outputs = await self.supervisor.next_outputs()
+            self.outputs += outputs.outputs
+            self.stats = outputs.stats
+
+    def tokens(self, id_: str) -> list[int]:
+        return [token for output in self.outputs if output.id == id_ for token in output.token_ids]
+
+    def errors(self) -> dict[str, str]:
+        return {output.id: output.error_code for output in self.outputs if output.finish_reason == "error"}
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.002)
+
+
+def token(id_: str, *ids: int, end: bool = False) -> TokenOutput:
+    return TokenOutput(id=id_, token_ids=list(ids), finish_reason="length" if end else None)
+
+
+def with_fleet(scenario, restart_seconds: float = 60.0) -> None:
+    """Runs ``scenario`` and sees to it that nothing outlives it."""
+
+    async def main() -> None:
+        fleet = Fleet()
+        fleet.supervisor = await Supervisor.start(fleet.start, restart_seconds=restart_seconds)
+        taking = asyncio.create_task(fleet.take())
+        await scenario(fleet, fleet.supervisor)
+        await fleet.supervisor.close()
+        with pytest.raises(EngineDead, match="was closed"):
+            await taking
+        assert all(engine.closed for engine in fleet.engines)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    asyncio.run(main())
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "FIRST_DELAY", 0.0)
+
+
+def test_what_ran_goes_on_and_what_waited_is_kept():
+    async def scenario(fleet, supervisor):
+        await supervisor.add([request("runs", max_tokens=9), request("waits")])
+        await fleet.engine.say(begun=("runs",))
+        await fleet.engine.say(token("runs", 7))
+        await fleet.engine.say(token("runs", 8))
+        await fleet.engine.die()
+        assert len(fleet.engines) == 2
+        runs, waits = fleet.engine.added
+        assert (runs.prompt_token_ids, runs.generated_token_ids, runs.seed) == ([1, 2, 3], [7, 8], 5)
+        assert (waits.id, waits.generated_token_ids) == ("waits", [])
+        assert 0 < runs.age < 1
+        await fleet.engine.say(token("runs", 9, end=True), token("waits", 4, end=True))
+        assert (fleet.tokens("runs"), fleet.tokens("waits")) == ([7, 8, 9], [4])
+        assert (fleet.stats.up, fleet.stats.restarts, fleet.stats.retried) == (1, 1, 1)
+        await fleet.engine.die()
+        assert fleet.engine.added == []
+
+    with_fleet(scenario)
+
+
+def test_what_a_dead_engine_still_says_does_not_count():
+    async def scenario(fleet, supervisor):
+        await supervisor.add([request("a")])
+        await fleet.engine.say(token("a", 7))
+        await fleet.engine.die()
+        await fleet.engines[0].say(token("a", 8))
+        await fleet.engine.say(token("a", 8, end=True))
+        assert fleet.tokens("a") == [7, 8]
+
+    with_fleet(scenario)
+
+
+def test_while_there_is_no_engine_requests_come_and_go():
+    async def scenario(fleet, supervisor):
+        await supervisor.add([request("stays"), request("goes")])
+        fleet.gate.clear()
+        await fleet.engine.die()
+        assert supervisor.outage.cause == "it was killed"
+        assert (fleet.stats.up, fleet.stats.waiting) == (0, 2)
+        with pytest.raises(EngineDead, match=r"being started again .* it was killed") as caught:
+            await supervisor.check_health()
+        assert caught.value.retry_after >= 1
+        await supervisor.add([request("comes"), request("leaves")])
+        await supervisor.abort(["goes", "leaves", "unknown"])
+        await settle()
+        assert fleet.stats.waiting == 2
+        fleet.gate.set()
+        await settle()
+        assert fleet.engine.ids == ["stays", "comes"]
+        assert (supervisor.outage, fleet.stats.up, fleet.engine.aborted) == (None, 1, [])
+        await supervisor.check_health()
+        await supervisor.abort(["comes"])
+        assert fleet.engine.aborted == ["comes"]
+
+    with_fleet(scenario)
+
+
+def test_an_engine_that_comes_too_late_finds_nobody_waiting():
+    async def scenario(fleet, supervisor):
+        await supervisor.add([request("a"), request("b")])
+        fleet.gate.clear()
+        await fleet.engine.die()
+        await asyncio.sleep(0.1)
+        assert fleet.errors() == {"a": "engine_dead", "b": "engine_dead"}
+        assert "not back within 0.05 s (engine.restart_seconds): it was killed" in fleet.outputs[0].error
+        with pytest.raises(EngineDead, match="being started again") as caught:
+            await supervisor.add([request("refused")])
+        assert caught.value.retry_after >= 1
+        await supervisor.abort(["a"])
+        fleet.gate.set()
+        await settle()
+        await supervisor.add([request("taken")])
+        assert fleet.engine.ids == ["taken"]
+
+    with_fleet(scenario, restart_seconds=0.05)
+
+
+def test_attempts_go_on_until_one_succeeds(caplog):
+    async def scenario(fleet, supervisor):
+        fleet.problems = [NotEnoughMemory("2 GiB are needed"), OSError("no more processes"), EngineDead("again")]
+        await supervisor.add([request("a")])
+        await fleet.engine.die()
+        await settle()
+        assert fleet.engine.ids == ["a"]
+        assert supervisor.info.num_blocks == 7
+
+    with caplog.at_level(logging.INFO):
+        with_fleet(scenario)
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines[0] == "it was killed; 1 sequences wait for it to be started again"
+    assert [line for line in lines if "2 GiB" in line or "no more processes" in line or "again" in line][1:4]
+    assert lines[-1].endswith("at attempt 4; num_blocks is 7, was 8")
+
+
+def test_the_cause_of_an_outage_names_the_last_attempt():
+    async def scenario(fleet, supervisor):
+        fleet.problems = [NotEnoughMemory("2 GiB are needed")]
+        start = fleet.start
+
+        async def gated():
+            if not fleet.problems:
+                fleet.gate.clear()
+            return await start()
+
+        supervisor._start = gated
+        await fleet.engine.die()
+        await settle()
+        assert supervisor.outage.attempts == 2
+        expected = "it was killed; no other one started: NotEnoughMemory: 2 GiB are needed"
+        assert supervisor.outage.cause == expected
+
+    with_fleet(scenario)
+
+
+def test_delays_double_up_to_half_a_minute(monkeypatch):
+    monkeypatch.setattr(supervisor, "FIRST_DELAY", 0.1)
+    assert [delay_before(n) for n in (1, 2, 3, 9, 10, 2000)] == [0.1, 0.2, 0.4, 25.6, 30.0, 30.0]
+
+
+def test_the_first_start_raises_what_it_meets():
+    async def main():
+        fleet = Fleet()
+        fleet.problems = [NotEnoughMemory("2 GiB are needed")]
+        with pytest.raises(NotEnoughMemory):
+            await Supervisor.start(fleet.start, restart_seconds=60)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("when", ["waiting", "starting"])
+def test_closing_ends_an_outage(when, monkeypatch):
+    async def scenario(fleet, supervisor_):
+        fleet.gate.clear()
+        await supervisor_.add([request("a")])
+        await fleet.engine.die()
+        await asyncio.wait_for(supervisor_.close(), 5)
+        for call in (supervisor_.add([request("b")]), supervisor_.abort(["a"]), supervisor_.check_health()):
+            with pytest.raises(EngineDead, match="was closed"):
+                await call
+
+    if when == "waiting":
+        monkeypatch.setattr(supervisor, "FIRST_DELAY", 30.0)
+    with_fleet(scenario)
+
+
+def test_a_supervisor_that_fails_itself_leaves_nobody_waiting():
+    async def main():
+        fleet = Fleet()
+        supervisor = await Supervisor.start(fleet.start, restart_seconds=60)
+        await fleet.engine.die(ZeroDivisionError("a bug"))
+        with pytest.raises(EngineDead, match="supervisor failed: ZeroDivisionError: a bug"):
+            await supervisor.next_outputs()
+        with pytest.raises(EngineDead, match="a bug"):
+            await supervisor.add([request("a")])
+        await supervisor.close()
+
+    asyncio.run(main())
+
+
+def test_a_dead_engine_that_can_not_be_cleared_away_is_replaced():
+    async def scenario(fleet, supervisor):
+        first = fleet.engine
+
+        async def broken():
+            first.closed = True
+            raise OSError("the folder is gone")
+
+        first.close = broken
+        await first.die()
+        assert len(fleet.engines) == 2
+
+    with_fleet(scenario)
+
+
+def test_who_kills_engines_fails_and_the_others_go_on():
+    """Four run; "poison" kills at its first step. Those that had brought tokens are not blamed for its arrival, and
+    after the second death all are let in one by one.
+    """
+
+    async def scenario(fleet, supervisor):
+        good = ("a", "b", "c")
+        await supervisor.add([request(id_) for id_ in good])
+        await fleet.engine.say(*(token(id_, 1) for id_ in good), begun=good)
+        await supervisor.add([request("poison"), request("waits")])
+        await fleet.engine.say(begun=("poison",))
+        await fleet.engine.die()
+        assert fleet.engine.ids == ["a", "b", "c", "poison", "waits"]
+        await fleet.engine.say(begun=(*good, "poison"))
+        await fleet.engine.die()
+        assert fleet.engine.ids == ["a"]
+        await supervisor.add([request("new")])
+        for number, id_ in enumerate(good):
+            assert fleet.engine.ids == list(good[: number + 1])
+            await fleet.engine.say(begun=(id_,))
+            await fleet.engine.say(token(id_, 2))
+        assert fleet.engine.ids == ["a", "b", "c", "poison"]
+        await fleet.engine.die()
+        assert fleet.errors() == {"poison": "internal_error"}
+        assert "3 engines in a row ended while they ran this request" in fleet.outputs[-1].error
+        for id_ in good:
+            await fleet.engine.say(token(id_, 3, end=True), begun=(id_,))
+        assert fleet.engine.ids == ["a", "b", "c", "waits", "new"]
+        assert len(fleet.engines) == 4
+        assert [fleet.tokens(id_) for id_ in good] == [[1, 2, 3]] * 3
+        assert fleet.stats.retried == 4 + 4 + 3
+
+    with_fleet(scenario)
+
+
+def test_who_is_tried_alone_may_leave():
+    async def scenario(fleet, supervisor):
+        await supervisor.add([request("a"), request("b")])
+        for _ in range(2):
+            await fleet.engine.say(begun=("a", "b"))
+            await fleet.engine.die()
+        assert fleet.engine.ids == ["a"]
+        await supervisor.abort(["a"])
+        assert fleet.engine.ids == ["a", "b"]
+        await supervisor.abort(["b"])
+        await supervisor.add([request("c")])
+        assert fleet.engine.ids == ["a", "b", "c"]
+
+    with_fleet(scenario)
+
+
+def test_all_that_ran_are_to_blame_where_nobody_can_be_named():
+    async def scenario(fleet, supervisor):
+        ids = ("a", "b")
+        await supervisor.add([request(id_) for id_ in ids])
+        for number in range(3):
+            for id_ in ids:
+                await fleet.engine.say(token(id_, number), begun=(id_,))
+            await fleet.engine.die()
+        assert fleet.errors() == dict.fromkeys(ids, "internal_error")
+
+    with_fleet(scenario)
+
+
+def test_an_engine_that_dies_before_it_says_anything_is_blamed_on_what_it_was_sent():
+    async def scenario(fleet, supervisor):
+        await supervisor.add([request("a")])
+        for _ in range(3):
+            await fleet.engine.die()
+        assert fleet.errors() == {"a": "internal_error"}
+        assert fleet.stats.retried == 0
+
+    with_fleet(scenario)
+
+
+def test_after_a_stable_minute_nothing_is_held_against_anyone(monkeypatch):
+    monkeypatch.setattr(supervisor, "STABLE_SECONDS", 0.0)
+
+    async def scenario(fleet, supervisor):
+        await supervisor.add([request("a"), request("b")])
+        for number in range(6):
+            await fleet.engine.say(token("a", number), token("b", number), begun=("a", "b"))
+            await fleet.engine.die()
+            assert fleet.engine.ids == ["a", "b"]
+        assert fleet.errors() == {}
+
+    with_fleet(scenario)

@@ -1,0 +1,352 @@
+"""``llmk serve`` while its engine is killed, hangs, kills itself, or can't be started again."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import psutil
+import pytest
+from served import LLMK, Served, until
+
+from llmk.testing.checkpoints import write_checkpoint
+
+COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Tells the current weather of a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "description": "The city"}},
+            "required": ["city"],
+        },
+    },
+}
+LONG = {"prompt": "One day", "ignore_eos": True, "max_tokens": 120, "stream_options": {"include_usage": True}}
+REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "greedy": (COMPLETIONS, {**LONG, "temperature": 0}),
+    "sampled": (COMPLETIONS, {**LONG, "temperature": 1, "seed": 7, "top_p": 0.9, "frequency_penalty": 0.5}),
+    "n": (COMPLETIONS, {**LONG, "temperature": 1, "seed": 3, "n": 3}),
+    "logprobs": (COMPLETIONS, {**LONG, "temperature": 0, "logprobs": 2, "echo": True}),
+    "least": (COMPLETIONS, {**LONG, "prompt": "Once", "ignore_eos": False, "min_tokens": 60, "temperature": 0}),
+    "thinking": (
+        CHAT,
+        {
+            "messages": [{"role": "user", "content": "What is 17 + 25?"}],
+            "temperature": 0,
+            "chat_template_kwargs": {"enable_thinking": True},
+        },
+    ),
+    "tool": (
+        CHAT,
+        {
+            "messages": [{"role": "user", "content": "What is the weather in Paris?"}],
+            "tools": [WEATHER],
+            "temperature": 0,
+            "chat_template_kwargs": {"enable_thinking": False},
+        },
+    ),
+}
+
+
+class Asking(threading.Thread):
+    """A streaming request in the background."""
+
+    def __init__(self, served: Served, path: str, body: dict[str, Any]) -> None:
+        super().__init__()
+        self._served, self._path, self._body = served, path, body
+        self.events: list[Any] = []
+        self.problem: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            for event in self._served.stream(self._path, self._body):
+                self.events.append(event)
+        except Exception as error:
+            self.problem = error
+
+    def ended(self) -> list[Any]:
+        """All that came."""
+        self.join(120)
+        assert not self.is_alive(), f"no end after {self.events[-2:]}"
+        return self.events
+
+
+def folded(events: list[Any]) -> dict[Any, Any]:
+    """What the pieces of an answer come to, and whatever else must be equal in two of them."""
+    whole: dict[Any, Any] = {}
+    for event in events:
+        assert "error" not in event, event
+        if event.get("usage"):
+            whole["tokens"] = event["usage"]["prompt_tokens"], event["usage"]["completion_tokens"]
+        for choice in event["choices"]:
+            for name, value in _pieces(choice):
+                key = choice["index"], name
+                whole[key] = value if key not in whole else whole[key] + value
+    return whole
+
+
+def _pieces(choice: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    delta = choice.get("delta", {})
+    for name in ("content", "reasoning_content"):
+        yield name, delta.get(name) or ""
+    for call in delta.get("tool_calls") or ():
+        yield from ((name, value or "") for name, value in call["function"].items())
+    yield "text", choice.get("text", "")
+    yield "end", [choice["finish_reason"]] if choice.get("finish_reason") else []
+    if choice.get("logprobs"):
+        yield "tokens", choice["logprobs"]["tokens"]
+        yield "logprobs", choice["logprobs"]["token_logprobs"]
+
+
+def assert_same(one: dict[Any, Any], other: dict[Any, Any]) -> None:
+    logprobs = [whole.pop((0, "logprobs"), []) for whole in (one, other)]
+    assert one == other
+    assert logprobs[0] == pytest.approx(logprobs[1], abs=1e-4)
+
+
+def engine_of(served: Served) -> psutil.Process:
+    (engine,) = served.children()
+    return engine
+
+
+def health(served: Served) -> tuple[int, Any]:
+    status, body = served.get("/health")
+    return status, json.loads(body)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    """Starts servers on free ports and ends them after the test."""
+    servers: list[Served] = []
+
+    def started(*args: str, env: dict[str, str] | None = None) -> Served:
+        log = tmp_path / f"log{len(servers)}"
+        servers.append(Served(log, "--port", "0", "--model.dtype", "float32", *args, env=env))
+        return servers[-1]
+
+    yield started
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """In float32: when a sequence goes on, its cache is computed anew by other products than before, which in a
+    narrower dtype round differently.
+    """
+    log = tmp_path_factory.mktemp("restarts") / "log"
+    server = Served(log, "--port", "0", "--model.dtype", "float32", "--engine.hang-seconds", "4")
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def undisturbed(served: Served) -> dict[str, dict[Any, Any]]:
+    """What comes of the requests when nothing happens."""
+    whole = {name: folded(list(served.stream(path, body))) for name, (path, body) in REQUESTS.items()}
+    assert whole["tool"][0, "arguments"] == '{"city": "Paris"}'
+    text = whole["greedy"][0, "text"]
+    stop = max((text[at : at + 4] for at in range(len(text) - 4)), key=text.index)
+    body = {**REQUESTS["greedy"][1], "stop": [stop]}
+    REQUESTS["stop"] = COMPLETIONS, body
+    whole["stop"] = folded(list(served.stream(COMPLETIONS, body)))
+    assert whole["stop"][0, "text"] == text[: text.index(stop)]
+    return whole
+
+
+def test_streams_go_on_when_the_engine_is_killed(served: Served, undisturbed: dict[str, dict[Any, Any]]) -> None:
+    """Every kind of answer, each in the midst: a tool call has begun when the engine goes."""
+    plan, restarts = served.get("/v1/plan"), served.metric("llmk:engine_restarts_total")
+    asking = {name: Asking(served, *request) for name, request in REQUESTS.items()}
+    until(lambda: "tool_calls" in json.dumps(asking["tool"].events), what="no tool call begins")
+    going_on = {name for name, one in asking.items() if one.is_alive()}
+    killed = time.monotonic()
+    engine_of(served).kill()
+    until(lambda: served.metric("llmk:engine_up") == 0)
+    assert time.monotonic() - killed < 2
+    status, body = health(served)
+    assert (status, body["error"]["code"]) == (503, "engine_dead")
+    assert body["restarting"]["cause"] == "the engine's process was killed by SIGKILL"
+    assert set(body["restarting"]) == {"since", "cause", "attempts"}
+    asking["late"] = Asking(served, *REQUESTS["greedy"])
+    for name, one in asking.items():
+        assert_same(folded(one.ended()), dict(undisturbed["greedy" if name == "late" else name]))
+    assert going_on >= {"greedy", "sampled", "n", "logprobs", "stop", "tool"}
+    assert health(served) == (200, {"status": "ok"})
+    assert served.metric("llmk:engine_restarts_total") == restarts + 1
+    assert served.metric("llmk:sequences_retried_total") >= 7
+    assert served.get("/v1/plan") == plan
+    assert "its plan is" not in served.log.read_text()
+
+
+def test_a_new_engine_may_be_killed_too(served: Served, undisturbed: dict[str, dict[Any, Any]]) -> None:
+    """While it starts, and when it has just begun; then each sequence is let in alone."""
+    asking = {name: Asking(served, *REQUESTS[name]) for name in ("greedy", "sampled", "n", "stop")}
+    until(lambda: all(one.events for one in asking.values()))
+    for _ in range(2):
+        engine = engine_of(served)
+        engine.kill()
+        until(lambda engine=engine: served.children() not in ([], [engine]))
+    until(lambda: health(served)[0] == 200)
+    engine_of(served).kill()
+    for name, one in asking.items():
+        assert_same(folded(one.ended()), dict(undisturbed[name]))
+
+
+def test_an_engine_that_hangs_is_replaced(served: Served, undisturbed: dict[str, dict[Any, Any]]) -> None:
+    asking = Asking(served, *REQUESTS["greedy"])
+    until(lambda: bool(asking.events))
+    engine_of(served).suspend()
+    until(lambda: health(served)[0] == 503)
+    assert_same(folded(asking.ended()), dict(undisturbed["greedy"]))
+    assert "did not answer for 4 s (engine.hang_seconds) and was killed" in served.log.read_text()
+
+
+def test_requests_that_leave_in_the_meantime_leave_nothing(
+    served: Served, undisturbed: dict[str, dict[Any, Any]]
+) -> None:
+    until(lambda: health(served)[0] == 200)
+    tasks = served.metric("llmk:frontend_tasks")
+    streams = [served.stream(*REQUESTS["greedy"]) for _ in range(4)]
+    for stream in streams:
+        next(stream)
+    engine_of(served).kill()
+    for stream in streams[:2]:
+        stream.close()
+    until(lambda: served.metric("llmk:num_requests_waiting") == 2)
+    until(lambda: health(served)[0] == 200)
+    for stream in streams[2:]:
+        stream.close()
+    for gauge in ("num_requests_running", "num_requests_waiting", "kv_cache_blocks_used"):
+        until(lambda gauge=gauge: served.metric(f"llmk:{gauge}") == 0)
+    until(lambda: served.metric("llmk:frontend_tasks") == tasks)
+
+
+def test_a_server_that_shuts_down_waits_for_its_engine_to_come_back(
+    start: Callable[..., Served], undisturbed: dict[str, dict[Any, Any]]
+) -> None:
+    served = start()
+    asking = Asking(served, *REQUESTS["greedy"])
+    until(lambda: bool(asking.events))
+    engine_of(served).kill()
+    until(lambda: health(served)[0] == 503)
+    served.process.terminate()
+    assert_same(folded(asking.ended()), dict(undisturbed["greedy"]))
+    assert served.wait() == 0
+
+
+def test_a_server_that_has_no_time_shuts_down_without_an_engine(start: Callable[..., Served]) -> None:
+    served = start("--server.drain-seconds", "0.2")
+    asking = Asking(served, *REQUESTS["greedy"])
+    until(lambda: bool(asking.events))
+    engine_of(served).kill()
+    until(lambda: health(served)[0] == 503)
+    until(lambda: bool(served.children()))
+    children = served.children()
+    served.process.terminate()
+    assert served.wait(20) == 0
+    assert asking.ended()[-1]["error"]["code"] == "shutting_down"
+    until(lambda: not any(child.is_running() for child in children), what="the engine outlives its server")
+
+
+def test_an_engine_that_can_not_be_started_again(start: Callable[..., Served], tmp_path: Path) -> None:
+    """Its requests fail with the cause, new ones are refused at once; once it can be started, all is well."""
+    model = write_checkpoint(tmp_path / "model", "qwen3")
+    served = start("--engine.restart-seconds", "1", "--max-num-seqs", "1", str(model))
+    asked = {"prompt": "A small core", "temperature": 0, "max_tokens": 200, "ignore_eos": True}
+    asking = [Asking(served, COMPLETIONS, asked) for _ in range(2)]
+    until(lambda: bool(asking[0].events or asking[1].events))
+    shutil.move(model / "model.safetensors", tmp_path / "weights")
+    engine_of(served).kill()
+    for one in asking:
+        ended = json.dumps(one.ended())
+        assert "engine_dead" in ended or "503" in str(one.problem)
+    status, answer = served.post(COMPLETIONS, asked, timeout=10)
+    assert (status, answer["error"]["code"], answer["error"]["type"]) == (503, "engine_dead", "server_error")
+    until(lambda: health(served)[1]["restarting"]["attempts"] > 1)
+    cause = "the engine's process was killed by SIGKILL; no other one started: CheckpointError"
+    assert health(served)[1]["restarting"]["cause"].startswith(cause)
+    assert served.get("/v1/models")[0] == 200
+    shutil.move(tmp_path / "weights", model / "model.safetensors")
+    until(lambda: health(served)[0] == 200, timeout=60)
+    assert served.post(COMPLETIONS, asked)[0] == 200
+    shutil.move(model / "model.safetensors", tmp_path / "weights")
+    engine_of(served).kill()
+    until(lambda: health(served)[0] == 503)
+    served.process.terminate()
+    assert served.wait(20) == 0
+
+
+SPECS = """
+from llmk.api import LogitsProcessorSpec, hookimpl
+
+@hookimpl
+def llmk_logits_processors():
+    return [LogitsProcessorSpec(id="traps.exit", implementation="traps_processors:Exit")]
+"""
+PROCESSORS = """
+import os
+
+class Exit:
+    def __init__(self, batch):
+        pass
+
+    def enter(self, slot, request):
+        pass
+
+    def leave(self, slot):
+        pass
+
+    def apply(self, logits, rows):
+        os._exit(7)
+"""
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A folder of the path, where a wheel is installed whose logits processor ends the process."""
+    folder = tmp_path / "site"
+    info = folder / "traps-1.0.dist-info"
+    info.mkdir(parents=True)
+    (folder / "traps_specs.py").write_text(dedent(SPECS))
+    (folder / "traps_processors.py").write_text(dedent(PROCESSORS))
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: traps\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[llmk.v1]\ntraps = traps_specs\n")
+    return folder
+
+
+def test_a_request_that_kills_engines_fails_alone(
+    start: Callable[..., Served], undisturbed: dict[str, dict[Any, Any]], site: Path
+) -> None:
+    served = start(env={"PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])})
+    asking = {name: Asking(served, *REQUESTS[name]) for name in ("greedy", "sampled", "n")}
+    until(lambda: all(one.events for one in asking.values()))
+    body = {"prompt": "One", "max_tokens": 4, "logits_processors": {"traps.exit": {}}}
+    status, answer = served.post(COMPLETIONS, body, timeout=120)
+    assert (status, answer["error"]["code"]) == (500, "internal_error")
+    assert "3 engines in a row ended while they ran this request" in answer["error"]["message"]
+    assert "ended with exit code 7" in answer["error"]["message"]
+    for name, one in asking.items():
+        assert_same(folded(one.ended()), dict(undisturbed[name]))
+    assert served.metric("llmk:engine_restarts_total") == 3
+
+
+def test_a_plan_has_one_fingerprint_in_every_process() -> None:
+    found = set()
+    for seed in ("1", "2"):
+        command = [*LLMK, "explain", "demo", "--json"]
+        done = subprocess.run(command, capture_output=True, check=True, env={**os.environ, "PYTHONHASHSEED": seed})
+        found.add(json.loads(done.stdout)["fingerprint"])
+    assert len(found) == 1
