@@ -102,3 +102,15 @@ def test_a_pin_that_names_no_text_keeps_the_server_from_starting(tmp_path: Path)
     pins = json.dumps([{"id": "x", "file": str(tmp_path / "missing")}])
     with pytest.raises(AssertionError, match=r"cache\.pins: 'x': .*missing can't be read"):
         Served(tmp_path / "log", "--port", "0", "--set", f"cache.pins={pins}")
+
+
+def test_an_engine_that_is_started_again_pins_again(served: Served) -> None:
+    body = {"id": "kept", "prompt": "What is pinned stays pinned, whatever becomes of the engine that pinned it."}
+    status, pin = call(served, "POST", body=body)
+    assert status == 200
+    pinned = served.metric("llmk:kv_cache_blocks_pinned")
+    served.children()[0].kill()
+    until(lambda: served.metric("llmk:engine_restarts_total") >= 1, what="the engine was not started again")
+    until(lambda: served.metric("llmk:kv_cache_blocks_pinned") == pinned)
+    flood(served)
+    assert cached(served, "/v1/completions", {"prompt": body["prompt"] + " Yes"}) >= pin["tokens"]
