@@ -55,13 +55,13 @@ class Service:
             raise UnknownModel(f"the model {name!r} is not served here; {served!r} is", param="model")
 
 
-def service(request: Request) -> Service:
-    """The service behind a request, for ``Depends``."""
+async def service(request: Request) -> Service:
+    """The service behind a request, for ``Depends``, which would call a plain function in a thread."""
     found: Service = request.app.state.service
     return found
 
 
-def tenant(request: Request) -> str:
+async def tenant(request: Request) -> str:
     """Whose request it is, by its API key; ``""`` where none is asked for."""
     return str(getattr(request.state, "tenant", ""))
 
