@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llmk.api import EngineDead, LlmkError, Overloaded, RequestError
+from llmk.api.errors import describe
 from llmk.engine.client import EngineClient, EngineInfo, Outage
 from llmk.engine.failure import Failure
 from llmk.engine.intake import Intake, default_params
@@ -42,6 +43,8 @@ class AsyncLLM:
         self._intake = Intake(tokenizer, self.info, seed=config.engine.seed)
         self._max_per_tenant = config.scheduler.max_per_tenant
         self._max_sequences = config.scheduler.max_num_seqs + config.scheduler.max_waiting
+        self._dead: EngineDead | None = None
+        """Why no output will come any more."""
         self._requests: dict[str, _Stream] = {}
         self._streams: dict[str, _Stream] = {}
         self._pump = asyncio.create_task(self._deliver(), name="llmk-outputs")
@@ -96,6 +99,8 @@ class AsyncLLM:
             RequestTimeout: where it was not begun or done within the configured times.
             EngineDead: where the engine is gone, and was not started again in time.
         """
+        if self._dead is not None:
+            raise EngineDead(self._dead.message, hint=self._dead.hint)
         if request_id in self._requests:
             raise RequestError(f"a request with the id {request_id!r} is being answered")
         self._intake.info = self.info
@@ -179,7 +184,11 @@ class AsyncLLM:
                     await self._client.abort(stopped)
         except EngineDead as error:
             logger.error("%s", error)
-            self._fail(error)
+            self._dead = error
+        except Exception as error:
+            logger.exception("outputs can't be handed out any more")
+            self._dead = EngineDead(f"the front end failed: {describe(error)}")
+        self._fail(self._dead)
 
     def _take(self, output: TokenOutput) -> bool:
         """Hands an output to its request; returns whether the engine must be told that the sequence has ended."""
