@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import shutil
 import subprocess
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
@@ -17,6 +19,10 @@ import psutil
 import pytest
 from served import LLMK, Served, until
 
+from llmk import AsyncLLM, SamplingParams
+from llmk.api import EngineDead
+from llmk.config import load
+from llmk.engine import launch
 from llmk.testing.checkpoints import write_checkpoint
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -287,6 +293,43 @@ def test_an_engine_that_can_not_be_started_again(start: Callable[..., Served], t
     until(lambda: health(served)[0] == 503)
     served.process.terminate()
     assert served.wait(20) == 0
+
+
+def test_an_engine_in_this_process_is_built_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once the first one is freed: there may be memory for one only."""
+    build_core, models = launch.build_core, []
+
+    def build(boot: Any) -> Any:
+        assert all(model() is None for model in models)
+        core, info = build_core(boot)
+        runner: Any = core.runner
+        if not models:
+            submit = runner.submit
+            runner.submit = lambda plan: _die() if plan.step == 5 else submit(plan)
+            core = EngineCore(core.scheduler, runner, depth=core.depth)  # which binds what the runner is now
+        models.append(weakref.ref(runner.model))
+        return core, info
+
+    def _die() -> Any:
+        raise EngineDead("a worker is gone")
+
+    async def answer(llm: AsyncLLM) -> list[int]:
+        params = SamplingParams(max_tokens=12, seed=3, ignore_eos=True)
+        return [token async for delta in llm.generate([5, 6, 7], params, request_id="a") for token in delta.token_ids]
+
+    async def main() -> tuple[list[int], list[int]]:
+        settings = load({"model.path": str(write_checkpoint(tmp_path / "model", "qwen3")), "cache.num_blocks": 16})
+        llm = await AsyncLLM.start(settings, in_process=True)
+        answers = await answer(llm), await answer(llm)
+        assert llm.stats.restarts == 1
+        await llm.close()
+        return answers
+
+    monkeypatch.setattr(launch, "build_core", build)
+    first, second = asyncio.run(main())
+    assert len(models) == 2
+    assert first == second
+    assert len(first) == 12
 
 
 SPECS = """

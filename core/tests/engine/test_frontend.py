@@ -12,6 +12,7 @@ from contextlib import aclosing, asynccontextmanager
 
 import fakes
 import pytest
+from msgspec.structs import replace
 from paged_device import VOCAB, run_alone
 
 from llmk.api import (
@@ -333,6 +334,35 @@ def test_a_dead_engine_fails_running_and_later_requests(folder, child_path):
                 await collect(llm)
             with pytest.raises(EngineDead, match="killed by SIGKILL"):
                 await llm.check_health()
+
+    run(main())
+
+
+def test_a_front_end_that_breaks_leaves_nobody_waiting(folder, monkeypatch):
+    async def main():
+        async with engine(folder, trouble="slow") as llm:
+            running = asyncio.create_task(collect(llm, max_tokens=60))
+            await asyncio.sleep(0.02)
+            monkeypatch.setattr(llm, "_take", lambda output: 1 // 0)
+            with pytest.raises(EngineDead, match="the front end failed: ZeroDivisionError"):
+                await running
+            with pytest.raises(EngineDead, match="the front end failed: ZeroDivisionError"):
+                await collect(llm, id_="b")
+
+    run(main())
+
+
+def test_an_engine_that_was_started_again_may_tell_something_else(folder):
+    async def main():
+        async with engine(folder) as llm:
+            llm._client.info = replace(llm.info, max_model_len=8, vocab_size=12, logits_processors=("new",))
+            assert llm.info.max_model_len == 8
+            with pytest.raises(ContextLengthExceeded, match="the model's context is 8"):
+                await collect(llm, [1] * 8)
+            with pytest.raises(RequestError, match="tokens are 0 to 11"):
+                await collect(llm, [12])
+            with pytest.raises(RequestError, match=r"installed: new"):
+                await collect(llm, [1], logits_processors={"old": {}})
 
     run(main())
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from llmk.api import EngineDead, LlmkError, Overloaded, RequestError
+from llmk.api.errors import describe
 from llmk.engine.client import EngineClient, EngineInfo, Outage
 from llmk.engine.failure import Failure
 from llmk.engine.intake import Intake, default_params
@@ -50,6 +51,8 @@ class AsyncLLM:
         self.pins = PinBoard()
         self._max_per_tenant = config.scheduler.max_per_tenant
         self._max_sequences = config.scheduler.max_num_seqs + config.scheduler.max_waiting
+        self._dead: EngineDead | None = None
+        """Why no output will come any more."""
         self._requests: dict[str, _Stream] = {}
         self._streams: dict[str, _Stream] = {}
         self.step_listeners: list[Callable[[StepTimes], object]] = []
@@ -155,6 +158,8 @@ class AsyncLLM:
     async def _answer(
         self, request_id: str, sequences: list[EngineRequest], params: SamplingParams
     ) -> AsyncGenerator[GenerationDelta, None]:
+        if self._dead is not None:
+            raise EngineDead(self._dead.message, hint=self._dead.hint)
         if request_id in self._requests:
             raise RequestError(f"a request with the id {request_id!r} is being answered")
         stream = self._open(request_id, sequences, params)
@@ -236,7 +241,11 @@ class AsyncLLM:
                     await self._client.abort(stopped)
         except EngineDead as error:
             logger.error("%s", error)
-            self._fail(error)
+            self._dead = error
+        except Exception as error:
+            logger.exception("outputs can't be handed out any more")
+            self._dead = EngineDead(f"the front end failed: {describe(error)}")
+        self._fail(self._dead)
 
     def _take(self, output: TokenOutput, time: float) -> bool:
         """Hands an output of ``time`` to its request; returns whether the engine must be told that the sequence has

@@ -61,20 +61,20 @@ class Service:
             raise UnknownModel(f"the model {name!r} is not served here; {served!r} is", param="model")
 
 
-def service(request: Request) -> Service:
-    """The service behind a request, for ``Depends``."""
+async def service(request: Request) -> Service:
+    """The service behind a request, for ``Depends``, which would call a plain function in a thread."""
     found: Service = request.app.state.service
     return found
 
 
-def tenant(request: Request) -> str:
+async def tenant(request: Request) -> str:
     """Whose request it is, by its API key; ``""`` where none is asked for."""
     return str(getattr(request.state, "tenant", ""))
 
 
-def admin(request: Request) -> None:
+async def admin(request: Request) -> None:
     """Lets operators pass, for ``Depends``. Raises :class:`~llmk.serve.errors.Forbidden` for everybody else."""
-    keys = service(request).config.admin_keys
+    keys = (await service(request)).config.admin_keys
     given = request.headers.get("x-admin-key", "").encode()
     if not any(hmac.compare_digest(given, key.encode()) for key in keys):
         hint = "send one of server.admin_keys in the header 'x-admin-key'" if keys else "set server.admin_keys"
