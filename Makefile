@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PACKAGES := core models backends-cpu plugins/parsers plugins/policies
+PACKAGES := core models backends-cpu plugins/parsers plugins/policies plugins/triton
 SOURCES := $(PACKAGES:%=%/src)
 METADATA := constraints.txt pyproject.toml $(PACKAGES:%=%/pyproject.toml)
 EDITABLE := $(PACKAGES:%=-e ./%)

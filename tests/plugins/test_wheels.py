@@ -18,6 +18,7 @@ PACKAGES = {
     "backends-cpu": "llmk_cpu",
     "plugins-parsers": "llmk_parsers",
     "plugins-policies": "llmk_policies",
+    "plugins-triton": "llmk_triton",
 }
 DEMO = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import triton.language as tl
 from numpy.typing import NDArray
-from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorHandle
 
 _dot, _cast, _binary = InterpreterBuilder.create_dot, InterpreterBuilder.cast_impl, InterpreterBuilder.binary_op
@@ -35,6 +34,12 @@ def mend() -> None:
 def create_dot(self: Any, a: Any, b: Any, d: Any, *options: Any) -> Any:
     """A product of widened operands."""
     return _dot(self, _widened(a), _widened(b), d, *options)
+
+
+def row_by_row_dot(self: Any, a: Any, b: Any, d: Any, *options: Any) -> Any:
+    """A product whose rows are independent bit for bit, which matrix units have, and libraries for CPUs don't."""
+    left, right = (_widened(operand).data.astype(np.float32) for operand in (a, b))
+    return TensorHandle((left[:, :, None] * right[None]).sum(axis=1) + d.data, d.dtype.scalar)
 
 
 def cast_impl(self: Any, src: Any, to: Any) -> Any:

@@ -28,6 +28,12 @@ def start_rows(sinks, head, inside, first, HAS_SINKS: tl.constexpr):
 
 
 @triton.jit
+def finish_rows(acc, total):
+    """What rows have found; zeros for those that saw no key."""
+    return acc / tl.where(total == 0.0, 1.0, total)[:, None]
+
+
+@triton.jit
 def attend_tile(
     acc,
     total,
@@ -48,14 +54,16 @@ def attend_tile(
     SIZE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,
+    PRECISION: tl.constexpr,
     MASKED: tl.constexpr,
 ):
     """Adds keys ``start`` to ``start + TILE - 1`` of a request to the rows' running softmax.
 
     ``q`` is ``[rows, columns]`` with ``columns >= SIZE`` and zeros beyond, ``position`` that of each row's query,
     ``keys`` and ``values`` point to the first token of block 0, ``table`` to the request's block table. Without
-    ``MASKED`` every row sees every key of the tile; with it, those up to its position and less than ``WINDOW`` back (0: any).
-    What is kept of tokens before ``low``, and from ``limit`` on, is not read.
+    ``MASKED`` every row sees every key of the tile; with it, those up to its position and less than ``WINDOW`` back
+    (0: any). What is kept of tokens before ``low``, and from ``limit`` on, is not read. ``PRECISION`` is that of
+    float32 products.
     """
     token = start + tl.arange(0, TILE)
     column = tl.arange(0, q.shape[1])
@@ -68,7 +76,7 @@ def attend_tile(
         block = tl.load(table + token // BLOCK_SIZE).to(tl.int64)
     place = (block * stride_block + token % BLOCK_SIZE * stride_token)[:, None] + column[None, :]
     k = tl.load(keys + place, there, other=0.0).to(q.dtype)
-    logits = tl.dot(q, tl.trans(k), input_precision="ieee") * SCALE
+    logits = tl.dot(q, tl.trans(k), input_precision=PRECISION) * SCALE
     if SOFTCAP > 0:
         # tanh(y) is 2 * sigmoid(2 * y) - 1.
         logits = SOFTCAP * (2.0 * tl.sigmoid(2.0 / SOFTCAP * logits) - 1.0)
@@ -87,5 +95,5 @@ def attend_tile(
     shrink = tl.exp2(peak - anchor)
     total = total * shrink + tl.sum(weights, axis=1)
     v = tl.load(values + place, there, other=0.0).to(q.dtype)
-    acc = tl.dot(weights.to(q.dtype), v, acc * shrink[:, None], input_precision="ieee")
+    acc = tl.dot(weights.to(q.dtype), v, acc * shrink[:, None], input_precision=PRECISION)
     return acc, total, new_peak

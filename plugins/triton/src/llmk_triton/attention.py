@@ -13,14 +13,11 @@ from llmk.api.cache import CacheStep
 from llmk.api.query import AttentionQuery
 from llmk_triton.decode import decode_kernel
 from llmk_triton.prefill import prefill_kernel
-from llmk_triton.tiles import current_target, decode_tile, prefill_tile
+from llmk_triton.tiles import current_target, decode_tile, dot_precision, prefill_tile
 from llmk_triton.write import write
 
 LAYOUT = "paged_hnd"
 """Blocks, keys before values, heads, tokens, dimensions."""
-
-_PROGRAMS_PER_CORE = 2
-"""How many decoding programs a multiprocessor has room for."""
 
 _LONGEST_SPLIT = 4096
 """Keys that one program of a decoding request takes at most, however many other programs there are."""
@@ -58,9 +55,14 @@ class TritonAttention:
 
     Where the query asks for deterministic results, all requests take the tiles of prefill, whose rows are the same bit
     for bit whatever else is in the batch: a tile that a row doesn't see leaves it as it is.
+
+    Attributes:
+        prefill_tile, decode_tile: what a program computes at a time.
+        programs_per_core: how many decoding programs a multiprocessor has room for.
     """
 
     capture: Capture = "full"
+    programs_per_core = 4
 
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:
         self.query = query
@@ -68,8 +70,8 @@ class TritonAttention:
         self._cores = _num_cores(device)
         itemsize = max(getattr(torch, dtype).itemsize for dtype in (query.dtype, query.cache_dtype))
         block = max(16, triton.next_power_of_2(query.head_dim))
-        self._prefill = prefill_tile(current_target(), block, itemsize, self._group)
-        self._decode = decode_tile(current_target(), block, itemsize, self._group)
+        self.prefill_tile = prefill_tile(current_target(), block, itemsize, self._group)
+        self.decode_tile = decode_tile(current_target(), block, itemsize, self._group)
         self._shape = {
             "SCALE": query.scale,
             "SOFTCAP": query.softcap or 0.0,
@@ -80,6 +82,7 @@ class TritonAttention:
             "SIZE": query.head_dim,
             "BLOCK": block,
             "BLOCK_SIZE": query.block_size,
+            "PRECISION": dot_precision(current_target()),
         }
 
     def cache_layout(self, num_blocks: int) -> CacheLayout:
@@ -95,9 +98,9 @@ class TritonAttention:
         decodes = not prefills or (not query.deterministic and requests > 1)
         window = query.sliding_window
         # A window may begin within a tile.
-        tiles = triton.cdiv(step.max_seq_len, self._decode.keys)
-        tiles = min(tiles, triton.cdiv(window, self._decode.keys) + 1) if window else tiles
-        parallel = max(1, min(_PROGRAMS_PER_CORE * self._cores // (requests * query.num_kv_heads), tiles))
+        tiles = triton.cdiv(step.max_seq_len, self.decode_tile.keys)
+        tiles = min(tiles, triton.cdiv(window, self.decode_tile.keys) + 1) if window else tiles
+        parallel = max(1, min(self.programs_per_core * self._cores // (requests * query.num_kv_heads), tiles))
         splits = max(parallel, triton.cdiv(tiles, self._most_tiles))
         if not decodes or splits == 1:
             return AttentionMeta(step, decodes, prefills)
@@ -124,10 +127,11 @@ class TritonAttention:
         strides = (query.stride(0), *cache.stride()[:4], step.block_table.stride(0))
         requests, kv_heads = step.seq_lens.shape[0], self.query.num_kv_heads
         if meta.decodes:
-            tile = self._decode
+            tile = self.decode_tile
             decode_kernel[(kv_heads, meta.splits, requests)](
                 *tensors,
                 *index,
+                query.shape[0],
                 *(out if scratch is None else scratch for scratch in (meta.partial, meta.stats, meta.arrived)),
                 *strides,
                 meta.parallel,
@@ -141,7 +145,7 @@ class TritonAttention:
                 num_stages=tile.stages,
             )
         if meta.prefills:
-            tile = self._prefill
+            tile = self.prefill_tile
             programs = query.shape[0] // (tile.rows // self._group) + requests
             prefill_kernel[(programs, kv_heads)](
                 *tensors,
@@ -159,7 +163,7 @@ class TritonAttention:
 
     @property
     def _most_tiles(self) -> int:
-        return _LONGEST_SPLIT // self._decode.keys
+        return _LONGEST_SPLIT // self.decode_tile.keys
 
 
 def _num_cores(device: torch.device) -> int:

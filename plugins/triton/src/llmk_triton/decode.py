@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from llmk_triton.attend import attend_tile, start_rows
+from llmk_triton.attend import attend_tile, finish_rows, start_rows
 
 
 @triton.jit
@@ -16,21 +16,21 @@ def _merge(partial, stats, count, row, column, GROUP: tl.constexpr, SIZE: tl.con
     acc = tl.zeros([row.shape[0], column.shape[0]], tl.float32)
     total = tl.zeros(row.shape, tl.float32)
     peak = tl.full(row.shape, float("-inf"), tl.float32)
-    for split in range(0, count):
+    for split in range(count):
         at = split * GROUP + row
         # Other programs wrote these: they must not come from this processor's own cache.
         other_peak = tl.load(stats + 2 * at, row < GROUP, other=0.0, cache_modifier=".cg")
         other_total = tl.load(stats + 2 * at + 1, row < GROUP, other=1.0, cache_modifier=".cg")
         other = tl.load(partial + at[:, None] * SIZE + column[None, :], here, other=0.0, cache_modifier=".cg")
         new_peak = tl.maximum(peak, other_peak)
-        mine, theirs = tl.exp2(peak - new_peak), tl.exp2(other_peak - new_peak)
-        acc = acc * mine[:, None] + other * theirs[:, None]
-        total = total * mine + other_total * theirs
+        kept, added = tl.exp2(peak - new_peak), tl.exp2(other_peak - new_peak)
+        acc = acc * kept[:, None] + other * added[:, None]
+        total = total * kept + other_total * added
         peak = new_peak
-    return acc / total[:, None]
+    return finish_rows(acc, total)
 
 
-@triton.jit(do_not_specialize=["stride_table", "parallel"])
+@triton.jit(do_not_specialize=["num_rows", "stride_table", "parallel"])
 def decode_kernel(
     out,
     query,
@@ -39,6 +39,7 @@ def decode_kernel(
     query_start,
     seq_lens,
     block_table,
+    num_rows,
     partial,
     stats,
     arrived,
@@ -60,6 +61,7 @@ def decode_kernel(
     BLOCK_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
+    PRECISION: tl.constexpr,
     MOST_TILES: tl.constexpr,
     SPLIT: tl.constexpr,
     MIXED: tl.constexpr,
@@ -67,10 +69,10 @@ def decode_kernel(
     """Programs are ``[kv_heads, splits, requests]``; a split takes a ``parallel``-th of a request's keys, but
     ``MOST_TILES`` tiles at most.
 
-    With ``SPLIT``, ``partial`` (float32 ``[requests, kv_heads, splits, GROUP, SIZE]``) and ``stats`` (``[..., GROUP, 2]``) hold what
-    splits have found, ``arrived`` (int32 ``[requests * kv_heads]``) is zero before and after. Requests without a query
-    are padding: with ``MIXED`` they are left alone, as are those with more than one; without, request ``i`` is row
-    ``i``, which becomes zeros.
+    With ``SPLIT``, ``partial`` (float32 ``[requests, kv_heads, splits, GROUP, SIZE]``) and ``stats`` (``[..., GROUP,
+    2]``) hold what splits have found, ``arrived`` (int32 ``[requests * kv_heads]``) is zero before and after. Requests
+    without a query are padding: with ``MIXED`` they are left alone, as are those with more than one; without, request
+    ``i`` is row ``i``, if there is such a row, which becomes zeros.
     """
     kv_head, split, request = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     row = tl.arange(0, ROWS)
@@ -83,6 +85,8 @@ def decode_kernel(
         if length != 1:
             return
     else:
+        if request >= num_rows:
+            return
         token = request
     seq_len = tl.where(length == 1, tl.load(seq_lens + request), 0)
     place = (token.to(tl.int64) * HEADS + head)[:, None] * SIZE + column[None, :]
@@ -112,19 +116,19 @@ def decode_kernel(
     for at in tl.range(first, first + tiles * TILE, TILE):
         acc, total, peak = attend_tile(
             acc, total, peak, q, keys, values, table, at, position, low, seq_len, stride_block, stride_token,
-            SCALE, SOFTCAP, WINDOW, SIZE, BLOCK_SIZE, TILE, True,
+            SCALE, SOFTCAP, WINDOW, SIZE, BLOCK_SIZE, TILE, PRECISION, True,
         )  # fmt: skip
     if splits == 1:
-        found = acc / tl.where(total == 0.0, 1.0, total)[:, None]
+        found = finish_rows(acc, total)
         tl.store(out + place, found.to(out.dtype.element_ty), here)
-    if SPLIT:
+    if SPLIT:  # noqa: SIM102 (known when compiling, unlike the other)
         if splits > 1:
             owner = request.to(tl.int64) * tl.num_programs(0) + kv_head
             slots = owner * tl.num_programs(1) * GROUP
-            at = slots + split * GROUP + row
-            tl.store(partial + at[:, None] * SIZE + column[None, :], acc, here)
-            tl.store(stats + 2 * at, peak, row < GROUP)
-            tl.store(stats + 2 * at + 1, total, row < GROUP)
+            mine = slots + split * GROUP + row
+            tl.store(partial + mine[:, None] * SIZE + column[None, :], acc, here)
+            tl.store(stats + 2 * mine, peak, row < GROUP)
+            tl.store(stats + 2 * mine + 1, total, row < GROUP)
             # All of the program's stores come before the count that tells of them.
             tl.debug_barrier()
             before = tl.atomic_add(arrived + owner, 1, sem="acq_rel")

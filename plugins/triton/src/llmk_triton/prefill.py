@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from llmk_triton.attend import attend_tile, start_rows
+from llmk_triton.attend import attend_tile, finish_rows, start_rows
 
 
 @triton.jit
@@ -51,6 +51,7 @@ def prefill_kernel(
     BLOCK_SIZE: tl.constexpr,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
+    PRECISION: tl.constexpr,
     SKIP_DECODE: tl.constexpr,
 ):
     """Programs are ``[tokens // (ROWS // GROUP) + requests, kv_heads]``. The rows of a program are ``ROWS // GROUP``
@@ -99,12 +100,12 @@ def prefill_kernel(
     for at in tl.range(low // TILE * TILE, full, TILE):
         acc, total, peak = attend_tile(
             acc, total, peak, q, keys, values, table, at, position, low, seq_len, stride_block, stride_token,
-            SCALE, SOFTCAP, WINDOW, SIZE, BLOCK_SIZE, TILE, False,
+            SCALE, SOFTCAP, WINDOW, SIZE, BLOCK_SIZE, TILE, PRECISION, False,
         )  # fmt: skip
     for at in tl.range(full, stop, TILE):
         acc, total, peak = attend_tile(
             acc, total, peak, q, keys, values, table, at, position, low, seq_len, stride_block, stride_token,
-            SCALE, SOFTCAP, WINDOW, SIZE, BLOCK_SIZE, TILE, True,
+            SCALE, SOFTCAP, WINDOW, SIZE, BLOCK_SIZE, TILE, PRECISION, True,
         )  # fmt: skip
     place = (token * HEADS + head)[:, None] * SIZE + column[None, :]
-    tl.store(out + place, (acc / total[:, None]).to(out.dtype.element_ty), here)
+    tl.store(out + place, finish_rows(acc, total).to(out.dtype.element_ty), here)

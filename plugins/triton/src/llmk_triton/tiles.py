@@ -52,23 +52,31 @@ def prefill_tile(target: GPUTarget, head_dim: int, itemsize: int, group: int) ->
     row = head_dim * itemsize
     least = triton.next_power_of_2(group)
     if itemsize == 4:
-        # Products of float32 don't run on matrix units, and want smaller tiles.
-        return Tile(max(32 if head_dim <= 128 else 16, least), 32, 4, 1)
+        if target.warp_size == 32 and target.backend == "hip":
+            return Tile(max(16, least), 16, 8, 1)
+        narrow = head_dim <= 128
+        return Tile(max(32 if narrow else 16, least), 32 if narrow else 16, 4, 1)
     wide = row > 256
     if target.backend == "hip":
-        rows = 64 if wide or target.warp_size == 32 else 128
-        return _fit(target, row, Tile(max(rows, least), 32 if wide else 64, 4, 2))
+        small = target.warp_size == 32
+        rows = 64 if wide or small else 128
+        return _fit(target, row, Tile(max(rows, least), 32 if wide or small else 64, 4, 2))
     return _fit(target, row, Tile(max(64 if wide else 128, least), 32 if wide else 64, 8 if row > 128 else 4, 3))
+
+
+def dot_precision(target: GPUTarget) -> str:
+    """How products of float32 are computed to float32's precision: in three of tf32, where only that has units."""
+    return "tf32x3" if target.backend == "cuda" else "ieee"
 
 
 def decode_tile(target: GPUTarget, head_dim: int, itemsize: int, group: int) -> Tile:
     """For one query of ``group`` heads: enough keys in flight to keep memory busy."""
     row = head_dim * itemsize
     rows = max(16, triton.next_power_of_2(group))
-    keys = 64 if row <= 256 else 32
-    if target.backend == "hip":
-        return _fit(target, row, Tile(rows, keys, 4, 2))
-    return _fit(target, row, Tile(rows, keys, 4, 3))
+    keys = max(16, min(64, 64 * 256 // row))
+    if itemsize == 4 and target.warp_size == 32 and target.backend == "hip":
+        return Tile(rows, 16, 8, 1)
+    return _fit(target, row, Tile(rows, keys, 4, 2 if target.backend == "hip" else 3))
 
 
 def _fit(target: GPUTarget, row: int, tile: Tile) -> Tile:
