@@ -124,6 +124,7 @@ def cases(device: torch.device, *, tiny: bool) -> Iterator[Named]:
     yield f"attention mixed {shape.name} 512 + 32x1", partial(_case, shape, 33, [512] + [1] * 32, 1024, device)
     yield "attention replayed for another step", partial(_replayed, shape, device)
     yield "attention 100 times alike", partial(_repeated, shape, device)
+    yield "attention deterministic", partial(_deterministic, shape, device)
 
 
 def sweep(device: torch.device) -> Iterator[Named]:
@@ -133,6 +134,10 @@ def sweep(device: torch.device) -> Iterator[Named]:
             name = f"decode {requests}x{length} {keys}k {warps}w {stages}s {programs}p"
             tiles = {"decode_tile": Tile(16, keys, warps, stages), "programs_per_core": programs}
             yield name, partial(_case, SHAPES[1], requests, 1, length, device, **tiles)
+        yield (
+            f"decode {requests}x{length} tokens before heads",
+            partial(_case, SHAPES[1], requests, 1, length, device, tokens_first=True),
+        )
     for rows, keys, warps, stages in SWEPT_PREFILL:
         name = f"prefill {rows}x{keys} {warps}w {stages}s"
         tile = Tile(rows, keys, warps, stages)
@@ -145,6 +150,7 @@ def _case(
     queries: int | Sequence[int],
     length: int,
     device: torch.device,
+    tokens_first: bool = False,
     **changes: Any,
 ) -> Case:
     backend = TritonAttention(attention_query(shape), device)
@@ -153,6 +159,8 @@ def _case(
     row = 2 * shape.dtype.itemsize * shape.kv_heads * shape.head_dim
     sets = max(1, min(32, ROTATED_BYTES // (requests * length * row)))
     steps = random_steps(backend, requests, queries, length, sets, device)
+    if tokens_first:
+        steps.cache = steps.cache.transpose(2, 3).contiguous().transpose(2, 3)
     meta = [backend.prepare(step) for step in steps.index]
     counts = [queries] * requests if isinstance(queries, int) else queries
     seen = sum(c * (length - c) + c * (c + 1) // 2 for c in counts)
@@ -202,3 +210,29 @@ def _repeated(shape: Shape, device: torch.device) -> Case:
         return torch.stack([backend.run(steps.q, steps.cache, meta) for _ in range(100)]) - first
 
     return Case(run, lambda: torch.zeros(100, *first.shape, device=device), 0, tolerance=0)
+
+
+def _deterministic(shape: Shape, device: torch.device) -> Case:
+    """A request's rows are the same, bit for bit, alone as beside others, decoded as prefilled."""
+    backend = TritonAttention(attention_query(shape, deterministic=True), device)
+    steps = random_steps(backend, 4, [300, 1, 77, 1], 2048, 1, device)
+    step = steps.index[0]
+    whole = backend.prepare(step)
+    alone = CacheStep(
+        query_start=torch.tensor([0, 1], dtype=torch.int32, device=device),
+        seq_lens=step.seq_lens[:1],
+        block_table=step.block_table[:1],
+        slot_mapping=step.slot_mapping[299:300],
+        num_requests=1,
+        num_tokens=1,
+        max_query_len=1,
+        max_seq_len=2048,
+        block_size=BLOCK,
+    )
+    part = backend.prepare(alone)
+    return Case(
+        lambda i: backend.run(steps.q[299:300], steps.cache, part),
+        lambda: backend.run(steps.q, steps.cache, whole)[299:300],
+        0,
+        tolerance=0,
+    )

@@ -3,7 +3,8 @@ stands in for theirs, so what is compiled is what the package's functions would 
 
     python plugins/triton/tests/ahead_of_time.py cuda:90 hip:gfx942 --only decode
 
-prints a line of JSON for each kernel that was compiled: what it is, for whom, and the resources that it takes.
+prints a line of JSON for each kernel that was compiled: what it is, for whom, and the resources that it takes. Exits
+with 1 where a kernel takes more than there is, or spills more than is accounted for.
 """
 
 from __future__ import annotations
@@ -47,6 +48,16 @@ SHARED_MEMORY = {
 """Bytes that a program may have, by the vendors' tables: not read from the package, whose own table they check."""
 
 
+STACK = {
+    ("cuda:80", "bf16"): 32,
+    ("cuda:80", "fp16"): 32,
+    **{(target, "fp32"): 128 for target in ("cuda:80", "cuda:90", "cuda:100")},
+    ("hip:gfx1100", "fp32"): 512,
+}
+"""Bytes per thread that a kernel may spill, by target and dtype; none where nothing is said. Float32 is there to be
+right: products of three passes, or without matrix units, need more registers than there are."""
+
+
 @dataclass(frozen=True, slots=True)
 class Compiled:
     """What one kernel takes. ``shared`` and ``stack`` are bytes (per program, and per thread), ``registers`` per
@@ -60,6 +71,14 @@ class Compiled:
     registers: int
     stack: int
     matrix: int
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with it, if anything."""
+        if self.shared > SHARED_MEMORY[self.target]:
+            return f"takes {self.shared} bytes of shared memory of {SHARED_MEMORY[self.target]}"
+        allowed = STACK.get((self.target, self.case.rpartition(" ")[2]), 0)
+        return f"spills {self.stack} bytes, {allowed} are accounted for" if self.stack > allowed else ""
 
 
 class StandIn(DriverBase):
@@ -142,12 +161,13 @@ def _first(pattern: str, text: str) -> str:
     return found[1]
 
 
-def main() -> None:
-    """Compiles the cases that are asked for."""
+def main() -> int:
+    """Compiles the cases that are asked for; 1 where one of them exceeds its limits."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="*", default=list(TARGETS))
     parser.add_argument("--only", default="", help="regular expression of the cases to compile")
     args = parser.parse_args()
+    problems = 0
     for target in args.targets:
         driver.set_active(StandIn(target))
         for name, run in CASES.items():
@@ -157,6 +177,10 @@ def main() -> None:
                 run()
             for compiled in found:
                 print(json.dumps(asdict(compiled)), flush=True)
+                if compiled.problem:
+                    print(f"{compiled.target} {compiled.case}: {compiled.kernel} {compiled.problem}", file=sys.stderr)
+                    problems += 1
+    return problems > 0
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ def attention_query(dtype: torch.dtype = torch.float32, **changes: Any) -> Atten
     """A query with six heads over two key heads, unless ``changes`` say otherwise."""
     name = str(dtype).removeprefix("torch.")
     facts: dict[str, Any] = {
+        "platform": FACTS,
         "num_heads": 6,
         "num_kv_heads": 2,
         "head_dim": 24,
@@ -30,7 +31,7 @@ def attention_query(dtype: torch.dtype = torch.float32, **changes: Any) -> Atten
         "dtype": name,
         "scale": 0.21,
     }
-    return AttentionQuery(platform=FACTS, site="attention", **{**facts, **changes})
+    return AttentionQuery(site="attention", **facts | changes)
 
 
 class Step:

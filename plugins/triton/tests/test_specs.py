@@ -1,4 +1,4 @@
-"""What the plugin declares: whatever it says it serves can be loaded, and what it can't serve it refuses with reasons."""
+"""What the plugin declares: what it names can be loaded, and what it can't serve it refuses with reasons."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_attention_says_what_it_can_do() -> None:
         ({"head_dim": 576}, "head_dim"),
         ({"num_heads": 7}, "num_kv_heads"),
         ({"num_heads": 66}, "num_heads"),
-        ({"dtype": "float64"}, "dtype"),
+        ({"dtype": "float64", "cache_dtype": "float32"}, "dtype"),
     ):
         assert reasons(spec, attention_query(**able | changes)) == [code]
 

@@ -35,28 +35,10 @@ def finish_rows(acc, total):
 
 @triton.jit
 def attend_tile(
-    acc,
-    total,
-    peak,
-    q,
-    keys,
-    values,
-    table,
-    start,
-    position,
-    low,
-    limit,
-    stride_block,
-    stride_token,
-    SCALE: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    WINDOW: tl.constexpr,
-    SIZE: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    TILE: tl.constexpr,
-    PRECISION: tl.constexpr,
-    MASKED: tl.constexpr,
-):
+    acc, total, peak, q, keys, values, table, start, position, low, limit, stride_block, stride_token,
+    SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
     """Adds keys ``start`` to ``start + TILE - 1`` of a request to the rows' running softmax.
 
     ``q`` is ``[rows, columns]`` with ``columns >= SIZE`` and zeros beyond, ``position`` that of each row's query,

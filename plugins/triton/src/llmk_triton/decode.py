@@ -32,40 +32,12 @@ def _merge(partial, stats, count, row, column, GROUP: tl.constexpr, SIZE: tl.con
 
 @triton.jit(do_not_specialize=["num_rows", "stride_table", "parallel"])
 def decode_kernel(
-    out,
-    query,
-    cache,
-    sinks,
-    query_start,
-    seq_lens,
-    block_table,
-    num_rows,
-    partial,
-    stats,
-    arrived,
-    stride_query,
-    stride_block,
-    stride_kind,
-    stride_head,
-    stride_token,
-    stride_table,
-    parallel,
-    SCALE: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    WINDOW: tl.constexpr,
-    HAS_SINKS: tl.constexpr,
-    HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    SIZE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    ROWS: tl.constexpr,
-    TILE: tl.constexpr,
-    PRECISION: tl.constexpr,
-    MOST_TILES: tl.constexpr,
-    SPLIT: tl.constexpr,
-    MIXED: tl.constexpr,
-):
+    out, query, cache, sinks, query_start, seq_lens, block_table, num_rows, partial, stats, arrived, stride_query,
+    stride_block, stride_kind, stride_head, stride_token, stride_table, parallel,
+    SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, HAS_SINKS: tl.constexpr, HEADS: tl.constexpr,
+    GROUP: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, ROWS: tl.constexpr,
+    TILE: tl.constexpr, PRECISION: tl.constexpr, MOST_TILES: tl.constexpr, SPLIT: tl.constexpr, MIXED: tl.constexpr,
+):  # fmt: skip
     """Programs are ``[kv_heads, splits, requests]``; a split takes a ``parallel``-th of a request's keys, but
     ``MOST_TILES`` tiles at most.
 

@@ -32,21 +32,10 @@ def _normed(x, weight, out, EPS: tl.constexpr, SIZE: tl.constexpr, PLUS_ONE: tl.
 
 @triton.jit(do_not_specialize=["num_rows"])
 def norm_kernel(
-    x,
-    residual,
-    post_weight,
-    weight,
-    out,
-    total,
-    num_rows,
-    EPS: tl.constexpr,
-    SIZE: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-    PLUS_ONE: tl.constexpr,
-    HAS_RESIDUAL: tl.constexpr,
-    HAS_POST: tl.constexpr,
-):
+    x, residual, post_weight, weight, out, total, num_rows,
+    EPS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, PLUS_ONE: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr, HAS_POST: tl.constexpr,
+):  # fmt: skip
     """``out = norm(total)`` with ``total = residual + x``, or ``residual + norm(x)`` by ``post_weight``.
 
     All of ``[num_rows, SIZE]``, contiguous; a program takes ``ROWS`` rows of ``BLOCK >= SIZE`` columns.

@@ -26,34 +26,12 @@ def _find_request(query_start, num_requests, program, QUERIES: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_requests", "stride_table"])
 def prefill_kernel(
-    out,
-    query,
-    cache,
-    sinks,
-    query_start,
-    seq_lens,
-    block_table,
-    num_requests,
-    stride_query,
-    stride_block,
-    stride_kind,
-    stride_head,
-    stride_token,
-    stride_table,
-    SCALE: tl.constexpr,
-    SOFTCAP: tl.constexpr,
-    WINDOW: tl.constexpr,
-    HAS_SINKS: tl.constexpr,
-    HEADS: tl.constexpr,
-    GROUP: tl.constexpr,
-    SIZE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    ROWS: tl.constexpr,
-    TILE: tl.constexpr,
-    PRECISION: tl.constexpr,
-    SKIP_DECODE: tl.constexpr,
-):
+    out, query, cache, sinks, query_start, seq_lens, block_table, num_requests, stride_query, stride_block,
+    stride_kind, stride_head, stride_token, stride_table,
+    SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, HAS_SINKS: tl.constexpr, HEADS: tl.constexpr,
+    GROUP: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, ROWS: tl.constexpr,
+    TILE: tl.constexpr, PRECISION: tl.constexpr, SKIP_DECODE: tl.constexpr,
+):  # fmt: skip
     """Programs are ``[tokens // (ROWS // GROUP) + requests, kv_heads]``. The rows of a program are ``ROWS // GROUP``
     queries of one request times the ``GROUP`` heads that share a key head.
 

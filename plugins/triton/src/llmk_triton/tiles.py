@@ -49,19 +49,17 @@ def current_target() -> GPUTarget:
 
 def prefill_tile(target: GPUTarget, head_dim: int, itemsize: int, group: int) -> Tile:
     """For many queries of a request, ``group`` heads each: as large a tile as registers hold."""
-    row = head_dim * itemsize
-    least = triton.next_power_of_2(group)
+    row, least = head_dim * itemsize, triton.next_power_of_2(group)
+    wide = row > 256
+    if _small_waves(target):
+        return Tile(max(16 if itemsize == 4 else 32 if wide else 64, least), 16 if wide else 32, 8, 1)
     if itemsize == 4:
-        if target.warp_size == 32 and target.backend == "hip":
-            return Tile(max(16, least), 16, 8, 1)
         narrow = head_dim <= 128
         return Tile(max(32 if narrow else 16, least), 32 if narrow else 16, 4, 1)
-    wide = row > 256
+    rows, keys = max(64 if wide else 128, least), 32 if wide else 64
     if target.backend == "hip":
-        small = target.warp_size == 32
-        rows = 64 if wide or small else 128
-        return _fit(target, row, Tile(max(rows, least), 32 if wide or small else 64, 4, 2))
-    return _fit(target, row, Tile(max(64 if wide else 128, least), 32 if wide else 64, 8 if row > 128 else 4, 3))
+        return _fit(target, row, Tile(rows, keys, 4, 2))
+    return _fit(target, row, Tile(rows, keys, 8 if row > 128 else 4, 3))
 
 
 def dot_precision(target: GPUTarget) -> str:
@@ -73,10 +71,16 @@ def decode_tile(target: GPUTarget, head_dim: int, itemsize: int, group: int) -> 
     """For one query of ``group`` heads: enough keys in flight to keep memory busy."""
     row = head_dim * itemsize
     rows = max(16, triton.next_power_of_2(group))
+    if _small_waves(target):
+        return Tile(rows, 32 if row <= 256 else 16, 4 if row <= 256 else 8, 1)
     keys = max(16, min(64, 64 * 256 // row))
-    if itemsize == 4 and target.warp_size == 32 and target.backend == "hip":
-        return Tile(rows, 16, 8, 1)
     return _fit(target, row, Tile(rows, keys, 4, 2 if target.backend == "hip" else 3))
+
+
+def _small_waves(target: GPUTarget) -> bool:
+    """AMD's graphics chips, whose programs have half the threads, and so half the registers, of the others' for as many
+    warps."""
+    return bool(target.backend == "hip" and target.warp_size == 32)
 
 
 def _fit(target: GPUTarget, row: int, tile: Tile) -> Tile:

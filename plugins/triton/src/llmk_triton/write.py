@@ -38,20 +38,10 @@ def _normed(x, scale, factor, like):
 
 @triton.jit
 def _rotate(
-    x,
-    weight,
-    out,
-    cos_sin,
-    inside,
-    stride,
-    out_stride,
-    EPS: tl.constexpr,
-    SIZE: tl.constexpr,
-    ROTARY: tl.constexpr,
-    HALF: tl.constexpr,
-    REST: tl.constexpr,
+    x, weight, out, cos_sin, inside, stride, out_stride,
+    EPS: tl.constexpr, SIZE: tl.constexpr, ROTARY: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
-):
+):  # fmt: skip
     """Norms the heads at ``x``, where there is a weight, rotates them by ``cos_sin``, and stores them at ``out``.
     ``HALF >= ROTARY / 2`` columns are paired with as many; ``REST >= SIZE - ROTARY`` stay as they are."""
     half: tl.constexpr = ROTARY // 2
@@ -94,17 +84,9 @@ def _copy(x, out, inside, stride, out_stride, SIZE: tl.constexpr, BLOCK: tl.cons
 
 @triton.jit
 def _place(
-    cache,
-    slot_mapping,
-    token,
-    first,
-    stride_block,
-    stride_head,
-    stride_token,
-    KV_HEADS: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    PART: tl.constexpr,
-):
+    cache, slot_mapping, token, first, stride_block, stride_head, stride_token,
+    KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, PART: tl.constexpr,
+):  # fmt: skip
     """Where the keys of ``PART`` heads from ``first`` belong, and which of them there are: none for a slot below 0."""
     slot = tl.load(slot_mapping + token)
     inside = (first + tl.arange(0, PART) < KV_HEADS) & (slot >= 0)
@@ -115,22 +97,9 @@ def _place(
 
 @triton.jit
 def write_kernel(
-    k,
-    v,
-    cache,
-    slot_mapping,
-    stride_k,
-    stride_v,
-    stride_block,
-    stride_kind,
-    stride_head,
-    stride_token,
-    KV_HEADS: tl.constexpr,
-    SIZE: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    PART: tl.constexpr,
-):
+    k, v, cache, slot_mapping, stride_k, stride_v, stride_block, stride_kind, stride_head, stride_token,
+    KV_HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, PART: tl.constexpr,
+):  # fmt: skip
     """Stores keys and values. Programs are ``[tokens, parts of the heads]``; arguments as of
     :func:`rotate_and_write_kernel`."""
     token = tl.program_id(0).to(tl.int64)
@@ -144,36 +113,12 @@ def write_kernel(
 
 @triton.jit
 def rotate_and_write_kernel(
-    q,
-    k,
-    v,
-    q_weight,
-    k_weight,
-    new_q,
-    cache,
-    positions,
-    cos_sin,
-    slot_mapping,
-    stride_q,
-    stride_k,
-    stride_v,
-    stride_block,
-    stride_kind,
-    stride_head,
-    stride_token,
-    EPS: tl.constexpr,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    SIZE: tl.constexpr,
-    ROTARY: tl.constexpr,
-    HALF: tl.constexpr,
-    REST: tl.constexpr,
-    BLOCK: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr,
-    PART: tl.constexpr,
-    Q_WEIGHT: tl.constexpr,
-    K_WEIGHT: tl.constexpr,
-):
+    q, k, v, q_weight, k_weight, new_q, cache, positions, cos_sin, slot_mapping, stride_q, stride_k, stride_v,
+    stride_block, stride_kind, stride_head, stride_token,
+    EPS: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, ROTARY: tl.constexpr,
+    HALF: tl.constexpr, REST: tl.constexpr, BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, PART: tl.constexpr,
+    Q_WEIGHT: tl.constexpr, K_WEIGHT: tl.constexpr,
+):  # fmt: skip
     """Programs are ``[tokens, parts of the query heads, then parts of the key heads]``; a part has ``PART`` heads.
 
     ``q`` is ``[tokens, HEADS, SIZE]``, ``k`` and ``v`` ``[tokens, KV_HEADS, SIZE]``, contiguous but along tokens;
