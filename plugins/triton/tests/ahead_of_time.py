@@ -49,13 +49,13 @@ SHARED_MEMORY = {
 
 
 STACK = {
-    ("cuda:80", "bf16"): 32,
-    ("cuda:80", "fp16"): 32,
+    **{(target, dtype): 32 for target in ("cuda:80", "cuda:90", "cuda:100") for dtype in ("bf16", "fp16")},
     **{(target, "fp32"): 128 for target in ("cuda:80", "cuda:90", "cuda:100")},
     ("hip:gfx1100", "fp32"): 512,
 }
-"""Bytes per thread that a kernel may spill, by target and dtype; none where nothing is said. Float32 is there to be
-right: products of three passes, or without matrix units, need more registers than there are."""
+"""Bytes per thread that a kernel may spill, by target and dtype; none where nothing is said. NVIDIA's compiler
+spills a few for more programs at a time. Float32 is there to be right: products in three passes, or without matrix
+units, need more registers than there are."""
 
 
 @dataclass(frozen=True, slots=True)

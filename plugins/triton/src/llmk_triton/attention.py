@@ -22,6 +22,9 @@ LAYOUT = "paged_hnd"
 _LONGEST_SPLIT = 4096
 """Keys that one program of a decoding request takes at most, however many other programs there are."""
 
+_MERGED = 8192
+"""Elements of what splits have found that are merged at a time: what registers hold."""
+
 
 @dataclass(frozen=True, slots=True)
 class AttentionMeta:
@@ -72,6 +75,7 @@ class TritonAttention:
         block = max(16, triton.next_power_of_2(query.head_dim))
         self.prefill_tile = prefill_tile(current_target(), block, itemsize, self._group)
         self.decode_tile = decode_tile(current_target(), block, itemsize, self._group)
+        self._merged_heads = triton.next_power_of_2(self._group)
         self._shape = {
             "SCALE": query.scale,
             "SOFTCAP": query.softcap or 0.0,
@@ -140,6 +144,8 @@ class TritonAttention:
                 TILE=tile.keys,
                 MOST_TILES=self._most_tiles,
                 SPLIT=meta.splits > 1,
+                MERGED_HEADS=self._merged_heads,
+                MERGED_AT_ONCE=max(2, _MERGED // (self._merged_heads * self._shape["BLOCK"])),
                 MIXED=meta.prefills,
                 num_warps=tile.warps,
                 num_stages=tile.stages,

@@ -10,24 +10,57 @@ from llmk_triton.attend import attend_tile, finish_rows, start_rows
 
 
 @triton.jit
-def _merge(partial, stats, count, row, column, GROUP: tl.constexpr, SIZE: tl.constexpr):
-    """The attention over all keys of what ``count`` programs have, each over its own: ``[rows, columns]``."""
-    here = (row < GROUP)[:, None] & (column < SIZE)[None, :]
-    acc = tl.zeros([row.shape[0], column.shape[0]], tl.float32)
-    total = tl.zeros(row.shape, tl.float32)
-    peak = tl.full(row.shape, float("-inf"), tl.float32)
-    for split in range(count):
-        at = split * GROUP + row
+def _leave(
+    acc, peak, total, partial, stats, arrived, split, splits, row, here, GROUP: tl.constexpr, SIZE: tl.constexpr
+):
+    """Leaves what a split has found where the last one finds it; returns whether this is the last, and then counts from
+    zero again."""
+    at = split * GROUP + row
+    column = tl.arange(0, acc.shape[1])
+    tl.store(partial + at[:, None] * SIZE + column[None, :], acc, here)
+    tl.store(stats + 2 * at, peak, row < GROUP)
+    tl.store(stats + 2 * at + 1, total, row < GROUP)
+    # All of the program's stores come before the count that tells of them.
+    tl.debug_barrier()
+    last = tl.atomic_add(arrived, 1, sem="acq_rel") == splits - 1
+    tl.store(arrived, 0, last)
+    return last
+
+
+@triton.jit
+def _merge(
+    out, partial, stats, count, GROUP: tl.constexpr, SIZE: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """Makes the attention over all keys of what ``count`` programs have found, each over its own: ``[GROUP, SIZE]`` at
+    ``out``, within a tile of ``[HEADS, BLOCK]``. ``AT_ONCE`` programs' results are read together: one after the other,
+    each would wait for memory.
+    """
+    head = tl.arange(0, HEADS)
+    column = tl.arange(0, BLOCK)
+    acc = tl.zeros([HEADS, BLOCK], tl.float32)
+    total = tl.zeros([HEADS], tl.float32)
+    peak = tl.full([HEADS], float("-inf"), tl.float32)
+    for first in tl.range(0, count, AT_ONCE):
+        split = first + tl.arange(0, AT_ONCE)
+        there = (split < count)[:, None] & (head < GROUP)[None, :]
+        at = split[:, None] * GROUP + head[None, :]
         # Other programs wrote these: they must not come from this processor's own cache.
-        other_peak = tl.load(stats + 2 * at, row < GROUP, other=0.0, cache_modifier=".cg")
-        other_total = tl.load(stats + 2 * at + 1, row < GROUP, other=1.0, cache_modifier=".cg")
-        other = tl.load(partial + at[:, None] * SIZE + column[None, :], here, other=0.0, cache_modifier=".cg")
-        new_peak = tl.maximum(peak, other_peak)
-        kept, added = tl.exp2(peak - new_peak), tl.exp2(other_peak - new_peak)
-        acc = acc * kept[:, None] + other * added[:, None]
-        total = total * kept + other_total * added
+        peaks = tl.load(stats + 2 * at, there, other=float("-inf"), cache_modifier=".cg")
+        totals = tl.load(stats + 2 * at + 1, there, other=0.0, cache_modifier=".cg")
+        whole = there[:, :, None] & (column < SIZE)[None, None, :]
+        place = at[:, :, None] * SIZE + column[None, None, :]
+        found = tl.load(partial + place, whole, other=0.0, cache_modifier=".cg")
+        new_peak = tl.maximum(peak, tl.max(peaks, axis=0))
+        anchor = tl.where(new_peak == float("-inf"), 0.0, new_peak)
+        weights = tl.exp2(peaks - anchor[None, :])
+        kept = tl.exp2(peak - anchor)
+        acc = acc * kept[:, None] + tl.sum(found * weights[:, :, None], axis=0)
+        total = total * kept + tl.sum(totals * weights, axis=0)
         peak = new_peak
-    return finish_rows(acc, total)
+    here = (head < GROUP)[:, None] & (column < SIZE)[None, :]
+    found = finish_rows(acc, total).to(out.dtype.element_ty)
+    tl.store(out + head[:, None] * SIZE + column[None, :], found, here)
 
 
 @triton.jit(do_not_specialize=["num_rows", "stride_table", "parallel"])
@@ -36,7 +69,8 @@ def decode_kernel(
     stride_block, stride_kind, stride_head, stride_token, stride_table, parallel,
     SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, HAS_SINKS: tl.constexpr, HEADS: tl.constexpr,
     GROUP: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, ROWS: tl.constexpr,
-    TILE: tl.constexpr, PRECISION: tl.constexpr, MOST_TILES: tl.constexpr, SPLIT: tl.constexpr, MIXED: tl.constexpr,
+    TILE: tl.constexpr, PRECISION: tl.constexpr, MOST_TILES: tl.constexpr, SPLIT: tl.constexpr,
+    MERGED_HEADS: tl.constexpr, MERGED_AT_ONCE: tl.constexpr, MIXED: tl.constexpr,
 ):  # fmt: skip
     """Programs are ``[kv_heads, splits, requests]``; a split takes a ``parallel``-th of a request's keys, but
     ``MOST_TILES`` tiles at most.
@@ -96,15 +130,9 @@ def decode_kernel(
     if SPLIT:  # noqa: SIM102 (known when compiling, unlike the other)
         if splits > 1:
             owner = request.to(tl.int64) * tl.num_programs(0) + kv_head
-            slots = owner * tl.num_programs(1) * GROUP
-            mine = slots + split * GROUP + row
-            tl.store(partial + mine[:, None] * SIZE + column[None, :], acc, here)
-            tl.store(stats + 2 * mine, peak, row < GROUP)
-            tl.store(stats + 2 * mine + 1, total, row < GROUP)
-            # All of the program's stores come before the count that tells of them.
-            tl.debug_barrier()
-            before = tl.atomic_add(arrived + owner, 1, sem="acq_rel")
-            if before == splits - 1:
-                tl.store(arrived + owner, 0)
-                found = _merge(partial + slots * SIZE, stats + 2 * slots, splits, row, column, GROUP, SIZE)
-                tl.store(out + place, found.to(out.dtype.element_ty), here)
+            partial += owner * tl.num_programs(1) * GROUP * SIZE
+            stats += owner * tl.num_programs(1) * GROUP * 2
+            last = _leave(acc, peak, total, partial, stats, arrived + owner, split, splits, row, here, GROUP, SIZE)
+            if last:
+                first_head = out + (token.to(tl.int64) * HEADS + kv_head * GROUP) * SIZE
+                _merge(first_head, partial, stats, splits, GROUP, SIZE, MERGED_HEADS, BLOCK, MERGED_AT_ONCE)

@@ -52,7 +52,7 @@ def prefill_tile(target: GPUTarget, head_dim: int, itemsize: int, group: int) ->
     row, least = head_dim * itemsize, triton.next_power_of_2(group)
     wide = row > 256
     if _small_waves(target):
-        return Tile(max(16 if itemsize == 4 else 32 if wide else 64, least), 16 if wide else 32, 8, 1)
+        return Tile(max(16 if itemsize == 4 else 32 if wide else 64, least), 16, 8, 1)
     if itemsize == 4:
         narrow = head_dim <= 128
         return Tile(max(32 if narrow else 16, least), 32 if narrow else 16, 4, 1)
