@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-PACKAGES := core models backends-cpu backends-cuda plugins/parsers plugins/policies
+PACKAGES := core models backends-cpu backends-cuda plugins/parsers plugins/policies plugins/triton
 SOURCES := $(PACKAGES:%=%/src)
 METADATA := constraints.txt pyproject.toml $(PACKAGES:%=%/pyproject.toml)
 EDITABLE := $(PACKAGES:%=-e ./%)
@@ -12,7 +12,7 @@ PYTEST_ARGS ?=
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint contracts types format size docs snapshot wheels carry clean distclean
+.PHONY: help demo test unit lint contracts types format size docs snapshot wheels carry kernels clean distclean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ docs: $(VENV)/.installed ## Write docs/configuration.md anew from the schema.
 
 snapshot: ## Write the snapshot of llmk.api's signatures anew.
 	$(PYTHON) tools/api_snapshot.py --write
+
+kernels: $(VENV)/.installed-test ## Compile every Triton kernel for every GPU that it is meant for, in about 15 minutes.
+	$(BIN)/python plugins/triton/tests/ahead_of_time.py
 
 wheels: $(VENV)/.installed ## Build one wheel per distribution, into dist/.
 	$(BIN)/python -m pip wheel -qq --no-deps --no-build-isolation -w dist $(PACKAGES:%=./%) .

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-HEAVY = ("torch", "transformers")
+HEAVY = ("torch", "transformers", "triton")
 
 STATEMENTS = [
     "import llmk",
@@ -24,6 +24,7 @@ STATEMENTS = [
     "import llmk_cuda.specs",
     "import llmk_parsers.specs",
     "import llmk_policies.specs",
+    "import llmk_triton.specs",
 ]
 
 COMMANDS = ["--help", "plugins", "plugins --json", "explain", "explain --json", "config show --origin"]

@@ -11,7 +11,10 @@ from scratch import Environment, build_wheels, link_dependencies
 ROOT = Path(__file__).resolve().parents[2]
 WORKSPACE = {
     name: ROOT / name
-    for name in ("core", "models", "backends-cpu", "backends-cuda", "plugins/parsers", "plugins/policies")
+    for name in (
+        *("core", "models", "backends-cpu", "backends-cuda"),
+        *("plugins/parsers", "plugins/policies", "plugins/triton"),
+    )
 }
 FIXTURES = {folder.name: folder for folder in sorted((ROOT / "tests/plugins/fixtures").iterdir()) if folder.is_dir()}
 

@@ -19,6 +19,7 @@ PACKAGES = {
     "backends-cuda": "llmk_cuda",
     "plugins-parsers": "llmk_parsers",
     "plugins-policies": "llmk_policies",
+    "plugins-triton": "llmk_triton",
 }
 DEMO = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
 

@@ -1,0 +1,1 @@
+"""What ``kernels.py`` measures: one module per kind of kernel, each with a function ``cases(device)``."""

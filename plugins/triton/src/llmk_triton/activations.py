@@ -1,0 +1,59 @@
+"""Gated activations, one launch each. Roundings are where :mod:`llmk.reference.activations` has them."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+_BLOCK = 1024
+
+
+@triton.jit
+def activate(gate, KIND: tl.constexpr):
+    """SiLU, GELU, or GELU by tanh (``KIND`` ``"silu"``, ``"gelu"``, ``"gelu_tanh"``) of a float32 tensor."""
+    if KIND == "silu":
+        return gate * tl.sigmoid(gate)
+    elif KIND == "gelu":
+        return 0.5 * gate * (1.0 + tl.erf(gate * 0.7071067811865476))
+    else:
+        # 0.5 * (1 + tanh(y)) is sigmoid(2 * y).
+        return gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
+
+
+@triton.jit
+def gated_kernel(x, out, SIZE: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr):
+    """``out = activate(gate) * up`` for ``x`` ``[rows, 2 * SIZE]``, contiguous; a program takes part of one row."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < SIZE
+    gate = tl.load(x + row * 2 * SIZE + column, inside, other=0.0).to(tl.float32)
+    up = tl.load(x + row * 2 * SIZE + SIZE + column, inside, other=0.0).to(tl.float32)
+    gate = activate(gate, KIND).to(out.dtype.element_ty).to(tl.float32)
+    tl.store(out + row * SIZE + column, (gate * up).to(out.dtype.element_ty), inside)
+
+
+def silu_and_mul(x: Tensor) -> Tensor:
+    """As :func:`llmk.reference.activations.silu_and_mul`."""
+    return _gated(x, "silu")
+
+
+def gelu_and_mul(x: Tensor) -> Tensor:
+    """As :func:`llmk.reference.activations.gelu_and_mul`."""
+    return _gated(x, "gelu")
+
+
+def gelu_tanh_and_mul(x: Tensor) -> Tensor:
+    """As :func:`llmk.reference.activations.gelu_tanh_and_mul`."""
+    return _gated(x, "gelu_tanh")
+
+
+def _gated(x: Tensor, kind: str) -> Tensor:
+    x = x.contiguous()
+    size = x.shape[-1] // 2
+    out = x.new_empty(*x.shape[:-1], size)
+    block = min(_BLOCK, triton.next_power_of_2(size))
+    rows = x.numel() // (2 * size)
+    if rows:
+        gated_kernel[(rows, triton.cdiv(size, block))](x, out, size, block, kind, num_warps=4)
+    return out

@@ -1,0 +1,108 @@
+"""The plugin ``triton``: kernels for every platform that publishes the feature ``triton``. Needs neither torch nor
+Triton."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from llmk.api import OK, AttentionQuery, KernelSpec, Needs, OpQuery, Tier, Verdict, hookimpl, no
+
+_PACKAGE = "llmk_triton"
+_ATTENTION = "triton.attention"
+_LAYOUT = "paged_hnd"
+_DTYPES = ("bfloat16", "float16", "float32")
+_NEEDS = Needs(features=("triton",), dtypes=_DTYPES, packages=("triton>=3.6",))
+_WIDEST_ROW = 1 << 15
+"""Elements that a norm keeps in one program."""
+_WIDEST_HEAD = 256
+_LARGEST_GROUP = 32
+"""Heads that share a key head and fit into one tile in every dtype."""
+
+_OPS = (
+    ("rms_norm", "norms:rms_norm", "Root-mean-square norm, whole rows per program."),
+    ("rms_norm_plus_one", "norms:rms_norm_plus_one", "The same with a weight that is stored less one."),
+    ("add_rms_norm", "norms:add_rms_norm", "Residual sum and norm in one launch."),
+    ("add_rms_norm_plus_one", "norms:add_rms_norm_plus_one", "The same with a weight that is stored less one."),
+    ("sandwich_norm_plus_one", "norms:sandwich_norm_plus_one", "Norm, residual sum and norm in one launch."),
+    ("silu_and_mul", "activations:silu_and_mul", "SwiGLU in one launch."),
+    ("gelu_and_mul", "activations:gelu_and_mul", "GEGLU with the exact GELU in one launch."),
+    ("gelu_tanh_and_mul", "activations:gelu_tanh_and_mul", "GEGLU with GELU's tanh approximation in one launch."),
+    ("embedding", "embedding:embedding", "Token embedding."),
+    ("qk_norm_rope_write_kv", "write:qk_norm_rope_write_kv", "QK-norm, rotary embedding and K/V write in one launch."),
+)
+
+
+def supports_attention(query: AttentionQuery) -> Verdict:
+    """Causal attention in an unquantized cache, with heads and groups that a program's registers hold."""
+    verdict = OK
+    if not query.causal:
+        verdict &= no("causal", wanted="attention to later tokens", found="causal attention only")
+    if query.latent_dim is not None:
+        verdict &= no("latent_dim", wanted=query.latent_dim, found="values of their own only")
+    if query.cache_dtype not in _DTYPES:
+        verdict &= no("cache_dtype", wanted=query.cache_dtype, found=", ".join(_DTYPES))
+    if query.num_heads % query.num_kv_heads:
+        verdict &= no("num_kv_heads", wanted=f"{query.num_heads} heads", found=f"{query.num_kv_heads} key heads")
+    elif query.num_heads // query.num_kv_heads > _LARGEST_GROUP:
+        found = f"up to {_LARGEST_GROUP} heads per key head"
+        verdict &= no("num_heads", wanted=query.num_heads // query.num_kv_heads, found=found)
+    if query.head_dim > _WIDEST_HEAD:
+        verdict &= no("head_dim", wanted=query.head_dim, found=f"up to {_WIDEST_HEAD}")
+    return verdict
+
+
+def supports_norm(query: OpQuery) -> Verdict:
+    """Rows that one program holds."""
+    size = query.facts.get("size", 0)
+    return OK if size <= _WIDEST_ROW else no("size", wanted=size, found=f"up to {_WIDEST_ROW}")
+
+
+def supports_write(query: OpQuery) -> Verdict:
+    """The cache of this plugin's own attention."""
+    if query.attention == _ATTENTION:
+        return OK
+    return no("attention", wanted=query.attention, found=f"writes to the cache of {_ATTENTION} only")
+
+
+_SUPPORTS: Mapping[str, Callable[[Any], Verdict]] = {"qk_norm_rope_write_kv": supports_write}
+
+
+@hookimpl
+def llmk_attention_backends() -> Iterable[KernelSpec]:
+    """Paged attention."""
+    return [
+        KernelSpec(
+            id=_ATTENTION,
+            kind="attention",
+            implementation=f"{_PACKAGE}.attention:TritonAttention",
+            tier=Tier.PORTABLE,
+            needs=_NEEDS,
+            supports=supports_attention,
+            layout=_LAYOUT,
+            deterministic=True,
+            host_cost_us=10.0,
+            jit=True,
+            summary="Tiles through the block table; decoding requests split their keys.",
+        )
+    ]
+
+
+@hookimpl
+def llmk_ops() -> Iterable[KernelSpec]:
+    """Fused ops."""
+    return [
+        KernelSpec(
+            id=f"triton.{name}",
+            kind="op",
+            op=name,
+            implementation=f"{_PACKAGE}.{where}",
+            tier=Tier.PORTABLE,
+            needs=_NEEDS,
+            supports=_SUPPORTS.get(name, supports_norm if "norm" in name else lambda query: OK),
+            deterministic=True,
+            jit=True,
+            summary=summary,
+        )
+        for name, where, summary in _OPS
+    ]

@@ -1,0 +1,92 @@
+"""How large the tiles of attention are, by the device that they are for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+SHARED_MEMORY = {
+    80: 163 << 10,
+    86: 99 << 10,
+    87: 163 << 10,
+    89: 99 << 10,
+    90: 227 << 10,
+    100: 227 << 10,
+    103: 227 << 10,
+    120: 99 << 10,
+    121: 99 << 10,
+    "gfx90a": 64 << 10,
+    "gfx942": 64 << 10,
+    "gfx950": 160 << 10,
+}
+"""Bytes that one program may have, by Triton's name of the architecture. Others get what all of them have."""
+
+_LEAST_SHARED = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """``rows`` of queries meet ``keys`` at a time; ``warps`` and ``stages`` are Triton's."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+
+@cache
+def current_target() -> GPUTarget:
+    """The device that kernels are compiled for; some GPU where Triton interprets them."""
+    if triton.knobs.runtime.interpret:
+        return GPUTarget("cuda", 80, 32)
+    target: GPUTarget = driver.active.get_current_target()
+    return target
+
+
+def prefill_tile(target: GPUTarget, head_dim: int, itemsize: int, group: int) -> Tile:
+    """For many queries of a request, ``group`` heads each: as large a tile as registers hold."""
+    row, least = head_dim * itemsize, triton.next_power_of_2(group)
+    wide = row > 256
+    if _small_waves(target):
+        return Tile(max(16 if itemsize == 4 else 32 if wide else 64, least), 16, 8, 1)
+    if itemsize == 4:
+        narrow = head_dim <= 128
+        return Tile(max(32 if narrow else 16, least), 32 if narrow else 16, 4, 1)
+    rows, keys = max(64 if wide else 128, least), 32 if wide else 64
+    if target.backend == "hip":
+        return _fit(target, row, Tile(rows, keys, 4, 2))
+    return _fit(target, row, Tile(rows, keys, 8 if row > 128 else 4, 3))
+
+
+def dot_precision(target: GPUTarget) -> str:
+    """How products of float32 are computed to float32's precision: in three of tf32, where only that has units."""
+    return "tf32x3" if target.backend == "cuda" else "ieee"
+
+
+def decode_tile(target: GPUTarget, head_dim: int, itemsize: int, group: int) -> Tile:
+    """For one query of ``group`` heads: enough keys in flight to keep memory busy."""
+    row = head_dim * itemsize
+    rows = max(16, triton.next_power_of_2(group))
+    if _small_waves(target):
+        return Tile(rows, 32 if row <= 256 else 16, 4 if row <= 256 else 8, 1)
+    keys = max(16, min(64, 64 * 256 // row))
+    return _fit(target, row, Tile(rows, keys, 4, 2 if target.backend == "hip" else 3))
+
+
+def _small_waves(target: GPUTarget) -> bool:
+    """AMD's graphics chips, whose programs have half the threads, and so half the registers, of the others' for as many
+    warps."""
+    return bool(target.backend == "hip" and target.warp_size == 32)
+
+
+def _fit(target: GPUTarget, row: int, tile: Tile) -> Tile:
+    """``tile`` with as few stages less as shared memory asks for. ``row`` is the bytes of one key."""
+    limit = SHARED_MEMORY.get(target.arch, _LEAST_SHARED)
+    stages = tile.stages
+    while stages > 1 and tile.rows * row + 2 * stages * tile.keys * row > limit:
+        stages -= 1
+    return Tile(tile.rows, tile.keys, tile.warps, stages)

@@ -1,0 +1,187 @@
+"""Compiles the kernels for devices that aren't here, through Triton's own launch path: a driver that launches nothing
+stands in for theirs, so what is compiled is what the package's functions would launch, and limits are enforced.
+
+    python plugins/triton/tests/ahead_of_time.py cuda:90 hip:gfx942 --only decode
+
+prints a line of JSON for each kernel that was compiled: what it is, for whom, and the resources that it takes. Exits
+with 1 where a kernel takes more than there is, or spills more than is accounted for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from shipped import CASES
+from triton.backends.compiler import GPUTarget
+from triton.backends.driver import DriverBase
+from triton.runtime import driver
+
+TARGETS = {
+    "cuda:80": GPUTarget("cuda", 80, 32),
+    "cuda:90": GPUTarget("cuda", 90, 32),
+    "cuda:100": GPUTarget("cuda", 100, 32),
+    "hip:gfx942": GPUTarget("hip", "gfx942", 64),
+    "hip:gfx950": GPUTarget("hip", "gfx950", 64),
+    "hip:gfx1100": GPUTarget("hip", "gfx1100", 32),
+}
+
+SHARED_MEMORY = {
+    "cuda:80": 166_912,
+    "cuda:90": 232_448,
+    "cuda:100": 232_448,
+    "hip:gfx942": 65_536,
+    "hip:gfx950": 163_840,
+    "hip:gfx1100": 65_536,
+}
+"""Bytes that a program may have, by the vendors' tables: not read from the package, whose own table they check."""
+
+
+STACK = {
+    **{(target, dtype): 32 for target in ("cuda:80", "cuda:90", "cuda:100") for dtype in ("bf16", "fp16")},
+    **{(target, "fp32"): 128 for target in ("cuda:80", "cuda:90", "cuda:100")},
+    ("hip:gfx1100", "fp32"): 512,
+}
+"""Bytes per thread that a kernel may spill, by target and dtype; none where nothing is said. NVIDIA's compiler
+spills a few for more programs at a time. Float32 is there to be right: products in three passes, or without matrix
+units, need more registers than there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What one kernel takes. ``shared`` and ``stack`` are bytes (per program, and per thread), ``registers`` per
+    thread; ``matrix`` counts matrix instructions."""
+
+    case: str
+    target: str
+    kernel: str
+    seconds: float
+    shared: int
+    registers: int
+    stack: int
+    matrix: int
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with it, if anything."""
+        if self.shared > SHARED_MEMORY[self.target]:
+            return f"takes {self.shared} bytes of shared memory of {SHARED_MEMORY[self.target]}"
+        allowed = STACK.get((self.target, self.case.rpartition(" ")[2]), 0)
+        return f"spills {self.stack} bytes, {allowed} are accounted for" if self.stack > allowed else ""
+
+
+class StandIn(DriverBase):
+    """The driver of a device that isn't there."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.utils = self
+        self.launcher_cls = lambda src, metadata: lambda *launch: None
+
+    @classmethod
+    def is_active(cls) -> bool:
+        return True
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        return {"max_shared_mem": SHARED_MEMORY[self.name], "multiprocessor_count": 132}
+
+    def load_binary(self, name: str, kernel: bytes, shared: int, device: int) -> tuple[int, ...]:
+        return 1, 1, 0, 0, 1024
+
+    def map_python_to_cpp_type(self, ty: str) -> str:
+        return ty
+
+    def get_current_target(self) -> GPUTarget:
+        return TARGETS[self.name]
+
+    def get_current_device(self) -> str:
+        return self.name
+
+    def get_current_stream(self, device: str) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def get_benchmarker(self) -> Any:
+        raise NotImplementedError("nothing runs here")
+
+
+@contextmanager
+def watched(case: str, target: str) -> Iterator[list[Compiled]]:
+    """Collects the kernels that are loaded meanwhile."""
+    found: list[Compiled] = []
+    started = time.perf_counter()
+
+    def loaded(module: int, function: int, name: str, files: dict[str, str], hash: str) -> None:
+        nonlocal started
+        seconds = time.perf_counter() - started
+        paths = {Path(file).suffix: Path(path) for file, path in files.items()}
+        metadata = json.loads(paths[".json"].read_text())
+        resources = _of_cubin(paths) if target.startswith("cuda") else _of_amdgcn(paths)
+        found.append(Compiled(case, target, name, round(seconds, 2), metadata["shared"], *resources))
+        started = time.perf_counter()
+
+    triton.knobs.runtime.kernel_load_end_hook = loaded
+    try:
+        yield found
+    finally:
+        triton.knobs.runtime.kernel_load_end_hook = None
+
+
+def _of_cubin(paths: dict[str, Path]) -> tuple[int, int, int]:
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    usage = subprocess.run([tool, "-res-usage", paths[".cubin"]], capture_output=True, text=True, check=True).stdout
+    matrix = len(re.findall(r"mma\.sync|wgmma\.mma_async|tcgen05\.mma", paths[".ptx"].read_text()))
+    return int(_first(r"REG:(\d+)", usage)), int(_first(r"STACK:(\d+)", usage)), matrix
+
+
+def _of_amdgcn(paths: dict[str, Path]) -> tuple[int, int, int]:
+    text = paths[".amdgcn"].read_text()
+    matrix = len(re.findall(r"v_mfma|v_wmma", text))
+    registers = int(_first(r"\.vgpr_count:\s+(\d+)", text))
+    return registers, int(_first(r"\.private_segment_fixed_size:\s+(\d+)", text)), matrix
+
+
+def _first(pattern: str, text: str) -> str:
+    found = re.search(pattern, text)
+    assert found, f"no {pattern} in the compiler's output"
+    return found[1]
+
+
+def main() -> int:
+    """Compiles the cases that are asked for; 1 where one of them exceeds its limits."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("targets", nargs="*", default=list(TARGETS))
+    parser.add_argument("--only", default="", help="regular expression of the cases to compile")
+    args = parser.parse_args()
+    problems = 0
+    for target in args.targets:
+        driver.set_active(StandIn(target))
+        for name, run in CASES.items():
+            if not re.search(args.only, name):
+                continue
+            with watched(name, target) as found:
+                run()
+            for compiled in found:
+                print(json.dumps(asdict(compiled)), flush=True)
+                if compiled.problem:
+                    print(f"{compiled.target} {compiled.case}: {compiled.kernel} {compiled.problem}", file=sys.stderr)
+                    problems += 1
+    return problems > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,14 @@
+"""Kernels run in Triton's interpreter here, on the CPU. It is set up before Triton is imported, and mended."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+os.environ["TRITON_INTERPRET"] = "1"
+sys.path.insert(0, str(Path(__file__).parent))
+
+import interpreter
+
+interpreter.mend()

@@ -1,0 +1,69 @@
+"""Mends Triton's interpreter, which is silently wrong on bfloat16: it keeps such values as 16-bit integers.
+
+Conversions truncate, products multiply integers, and so does arithmetic. Here conversions round to the nearest even,
+products widen first, and arithmetic is an error: kernels are to widen by themselves, as all of this package's do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import triton.language as tl
+from numpy.typing import NDArray
+from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorHandle
+
+_dot, _cast, _binary = InterpreterBuilder.create_dot, InterpreterBuilder.cast_impl, InterpreterBuilder.binary_op
+
+
+def mend() -> None:
+    """Replaces what is wrong. Raises ``pytest.UsageError`` where Triton's own library is compiled, not interpreted."""
+    if not isinstance(tl.sum, InterpretedFunction):
+        raise pytest.UsageError(
+            "Triton was imported before these tests could ask for its interpreter; set TRITON_INTERPRET=1"
+        )
+    InterpreterBuilder.create_dot = create_dot
+    InterpreterBuilder.cast_impl = cast_impl
+    InterpreterBuilder.create_fp_to_fp = lambda self, src, to, mode: cast_impl(self, src, to)
+    for name in ("create_fp_trunc", "create_fp_ext"):
+        setattr(InterpreterBuilder, name, cast_impl)
+    InterpreterBuilder.binary_op = binary_op
+
+
+def create_dot(self: Any, a: Any, b: Any, d: Any, *options: Any) -> Any:
+    """A product of widened operands."""
+    return _dot(self, _widened(a), _widened(b), d, *options)
+
+
+def row_by_row_dot(self: Any, a: Any, b: Any, d: Any, *options: Any) -> Any:
+    """A product whose rows are independent bit for bit, which matrix units have, and libraries for CPUs don't."""
+    left, right = (_widened(operand).data.astype(np.float32) for operand in (a, b))
+    return TensorHandle((left[:, :, None] * right[None]).sum(axis=1) + d.data, d.dtype.scalar)
+
+
+def cast_impl(self: Any, src: Any, to: Any) -> Any:
+    """A conversion that rounds to bfloat16 as hardware does."""
+    if to.scalar == tl.bfloat16 and src.dtype.scalar != tl.bfloat16:
+        return TensorHandle(_to_bfloat16(src.data.astype(np.float32)), tl.bfloat16)
+    if src.dtype.scalar == tl.bfloat16 and to.scalar != tl.bfloat16:
+        return _cast(self, _widened(src), to)
+    return _cast(self, src, to)
+
+
+def binary_op(self: Any, left: Any, right: Any, op: Any) -> Any:
+    """Arithmetic, but not on bfloat16."""
+    assert left.dtype.scalar != tl.bfloat16, f"{op.__name__} on bfloat16, which the interpreter does on its bits"
+    return _binary(self, left, right, op)
+
+
+def _widened(handle: Any) -> Any:
+    if handle.dtype.scalar != tl.bfloat16:
+        return handle
+    return TensorHandle((handle.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+
+def _to_bfloat16(x: NDArray[np.float32]) -> NDArray[np.uint16]:
+    bits = np.ascontiguousarray(x).view(np.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(x), np.uint16(0x7FC0), rounded)

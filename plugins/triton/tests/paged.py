@@ -1,0 +1,133 @@
+"""Random steps of paged attention: blocks in random order, a cache that holds NaN wherever nobody has written, and the
+answer by ``llmk.reference``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llmk.api import AttentionQuery, CacheStep, PlatformFacts
+from llmk.reference.attend import attend_plain
+from llmk_triton.attention import AttentionMeta, TritonAttention
+
+FACTS = PlatformFacts(name="test", arch="any", device_type="cpu", features=frozenset({"triton"}))
+DEVICE = torch.device("cpu")
+
+
+def attention_query(dtype: torch.dtype = torch.float32, **changes: Any) -> AttentionQuery:
+    """A query with six heads over two key heads, unless ``changes`` say otherwise."""
+    name = str(dtype).removeprefix("torch.")
+    facts: dict[str, Any] = {
+        "platform": FACTS,
+        "num_heads": 6,
+        "num_kv_heads": 2,
+        "head_dim": 24,
+        "block_size": 4,
+        "cache_dtype": name,
+        "dtype": name,
+        "scale": 0.21,
+    }
+    return AttentionQuery(site="attention", **facts | changes)
+
+
+class Step:
+    """Requests of ``(length, queries)``: ``length`` tokens, the last ``queries`` of which are this step's.
+
+    Args:
+        padding: how many requests and tokens without meaning follow the true ones.
+        longest: the step's upper bound on lengths; the true one unless given.
+    """
+
+    def __init__(
+        self,
+        query: AttentionQuery,
+        requests: Sequence[tuple[int, int]],
+        *,
+        padding: int = 0,
+        longest: int = 0,
+        seed: int = 0,
+    ) -> None:
+        self.query, self.requests = query, requests
+        random = torch.Generator().manual_seed(seed)
+        dtype, size = getattr(torch, query.dtype), query.block_size
+        self.num_tokens = sum(queries for _, queries in requests)
+        rows = self.num_tokens + padding
+        self.q = torch.randn(rows, query.num_heads, query.head_dim, generator=random).to(dtype)
+        shape = (query.num_kv_heads, query.head_dim)
+        self.kv = [torch.randn(2, length, *shape, generator=random).to(dtype) for length, _ in requests]
+        self.sinks = torch.randn(query.num_heads, generator=random) if query.sinks else None
+        blocks = [-(-length // size) for length, _ in requests]
+        self.num_blocks = sum(blocks) + 3
+        order = torch.randperm(self.num_blocks, generator=random).to(torch.int32)
+        self.table = torch.full((len(requests) + padding, max(blocks)), 2**30, dtype=torch.int32)
+        for row, (start, count) in enumerate(zip(accumulate(blocks, initial=0), blocks, strict=False)):
+            self.table[row, :count] = order[start : start + count]
+        starts = list(accumulate((queries for _, queries in requests), initial=0))
+        slots = [self.slots(row, length - queries, length) for row, (length, queries) in enumerate(requests)]
+        self.index = CacheStep(
+            query_start=torch.tensor(starts + [starts[-1]] * padding, dtype=torch.int32),
+            seq_lens=torch.tensor([length for length, _ in requests] + [0] * padding, dtype=torch.int32),
+            block_table=self.table,
+            slot_mapping=torch.cat([*slots, torch.full((padding,), -1)]),
+            num_requests=len(requests),
+            num_tokens=self.num_tokens,
+            max_query_len=max(queries for _, queries in requests),
+            max_seq_len=longest or max(length for length, _ in requests),
+            block_size=size,
+        )
+
+    def slots(self, row: int, start: int, stop: int) -> Tensor:
+        """Slots of a request's tokens, int64."""
+        positions, size = torch.arange(start, stop), self.query.block_size
+        return self.table[row, positions // size].long() * size + positions % size
+
+    def new_kv(self) -> Tensor:
+        """Keys and values of this step's tokens, ``[2, tokens, kv_heads, head_dim]``, with NaN for padding."""
+        new = [kv[:, length - queries :] for kv, (length, queries) in zip(self.kv, self.requests, strict=True)]
+        padding = self.q.shape[0] - self.num_tokens
+        return torch.cat([*new, torch.full((2, padding, *new[0].shape[2:]), float("nan"), dtype=new[0].dtype)], dim=1)
+
+    def cache(self, backend: TritonAttention, *, stride: int = 1) -> Tensor:
+        """The cache before this step's tokens are written. Blocks lie ``stride`` times their size apart; what a
+        sliding window has left behind is NaN again."""
+        layout = backend.cache_layout(self.num_blocks)
+        shape = (layout.shape[0], stride, *layout.shape[1:])
+        cache = torch.full(shape, float("nan"), dtype=getattr(torch, layout.dtype))[:, 0]
+        for row, ((length, queries), kv) in enumerate(zip(self.requests, self.kv, strict=True)):
+            first = length - queries
+            start = max(0, first - self.query.sliding_window + 1) if self.query.sliding_window else 0
+            slots = self.slots(row, start, first)
+            size = self.query.block_size
+            cache[slots // size, :, :, slots % size] = kv[:, start:first].transpose(0, 1).to(cache.dtype)
+        return cache
+
+    def run(self, backend: TritonAttention, *, stride: int = 1) -> Tensor:
+        """Writes and attends."""
+        cache = self.cache(backend, stride=stride)
+        meta: AttentionMeta = backend.prepare(self.index)
+        backend.write(*self.new_kv(), cache, meta)
+        return backend.run(self.q, cache, meta, self.sinks)
+
+    def expected(self) -> Tensor:
+        """Float32 attention of the true rows."""
+        spec, out, row = self.query, [], 0
+        for (length, queries), kv in zip(self.requests, self.kv, strict=True):
+            position = torch.arange(length - queries, length)[:, None]
+            key = torch.arange(length)
+            allowed = key <= position
+            if spec.sliding_window:
+                allowed &= key > position - spec.sliding_window
+            k, v = kv.to(getattr(torch, spec.cache_dtype)).float()
+            q = self.q[row : row + queries].float()
+            out.append(attend_plain(q[None], k[None], v[None], allowed[None], spec.scale, spec.softcap, self.sinks)[0])
+            row += queries
+        return torch.cat(out)
+
+
+def error(out: Tensor, expected: Tensor) -> float:
+    """Relative error in the 2-norm."""
+    return float((out.double() - expected.double()).norm() / expected.double().norm())

@@ -1,0 +1,53 @@
+"""Kernels compile for GPUs that aren't here, within what those have. `make kernels` compiles all that ship; here it is
+one model's, in its usual dtype."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("ahead_of_time.py")
+NVIDIA, AMD = ("cuda:80", "cuda:90", "cuda:100"), ("hip:gfx942", "hip:gfx950", "hip:gfx1100")
+
+
+def compile_for(target: str, only: str) -> list[dict[str, Any]]:
+    """In a process of its own: here Triton interprets."""
+    command = [sys.executable, str(SCRIPT), target, "--only", only]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"TRITON_INTERPRET": "0"})
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("target", [*NVIDIA, *AMD])
+def test_attention(target: str) -> None:
+    found = {kernel["kernel"]: kernel for kernel in compile_for(target, "^mixed qwen3-8b bf16$")}
+    assert set(found) == {"rotate_and_write_kernel", "write_kernel", "decode_kernel", "prefill_kernel"}
+    assert found["decode_kernel"]["matrix"] > 0
+    assert found["prefill_kernel"]["matrix"] > 0
+
+
+@pytest.mark.parametrize("target", ["cuda:90", "hip:gfx1100"])
+def test_elementwise(target: str) -> None:
+    found = [kernel["kernel"] for kernel in compile_for(target, "^elementwise 4096x12288 bf16$")]
+    assert sorted(found) == ["embedding_kernel", *["gated_kernel"] * 3, *["norm_kernel"] * 3]
+
+
+def test_limits_are_enforced() -> None:
+    """What exceeds shared memory fails as it would on the device."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "import shipped, ahead_of_time as aot\n"
+        "from llmk_triton import tiles, attention\n"
+        "attention.decode_tile = lambda *args: tiles.Tile(16, 256, 4, 6)\n"
+        "aot.driver.set_active(aot.StandIn('cuda:80'))\n"
+        "shipped.CASES['decode qwen3-8b bf16']()\n"
+    )
+    command = [sys.executable, "-c", code, str(SCRIPT.parent)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"TRITON_INTERPRET": "0"})
+    assert "OutOfResources" in done.stderr, done.stderr

@@ -1,0 +1,93 @@
+"""Norms, activations and embedding against the reference, at sizes that fill no tile."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from llmk.reference import activations as reference_activations
+from llmk.reference import norms as reference_norms
+from llmk_triton import activations, embedding, norms
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+PLAIN = {"rms_norm": reference_norms.rms_norm}
+PLUS_ONE = {"rms_norm_plus_one": reference_norms.rms_norm_plus_one}
+ADDING: dict[str, tuple[Callable[..., Any], int]] = {
+    "add_rms_norm": (reference_norms.make_add_rms_norm(PLAIN), 1),
+    "add_rms_norm_plus_one": (reference_norms.make_add_rms_norm_plus_one(PLUS_ONE), 1),
+    "sandwich_norm_plus_one": (
+        reference_norms.make_sandwich_norm_plus_one(
+            PLUS_ONE | {"add_rms_norm_plus_one": reference_norms.make_add_rms_norm_plus_one(PLUS_ONE)}
+        ),
+        2,
+    ),
+}
+
+
+def random(dtype: torch.dtype, *shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def same(actual: Tensor, expected: Tensor) -> None:
+    """16-bit results are equal but for the last bit, where float32 sums in another order round to another side."""
+    assert actual.dtype == expected.dtype
+    tolerance = {torch.float32: 1e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}[actual.dtype]
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=1e-6)
+    if actual.dtype != torch.float32 and actual.numel():
+        assert (actual != expected).float().mean() < 0.01
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(1, 1024), (3, 100), (40, 7), (2, 3, 128), (2, 2500), (0, 64)], ids=str)
+def test_rms_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    x, weight = random(dtype, *shape), random(dtype, shape[-1], seed=1)
+    same(norms.rms_norm(x, weight, 1e-5), reference_norms.rms_norm(x, weight, 1e-5))
+    same(norms.rms_norm_plus_one(x, weight, 1e-5), reference_norms.rms_norm_plus_one(x, weight, 1e-5))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("op", ADDING)
+def test_norms_around_a_residual(op: str, dtype: torch.dtype) -> None:
+    reference, count = ADDING[op]
+    x, residual = random(dtype, 5, 100), random(dtype, 5, 100, seed=1)
+    weights = [random(dtype, 100, seed=2 + i) for i in range(count)]
+    before = x.clone(), residual.clone()
+    normed, total = getattr(norms, op)(x, residual, *weights, 1e-6)
+    expected_normed, expected_total = reference(x, residual, *weights, 1e-6)
+    same(normed, expected_normed)
+    same(total, expected_total)
+    assert torch.equal(x, before[0])
+    assert torch.equal(residual, before[1])
+
+
+def test_a_rows_norm_does_not_depend_on_its_neighbours() -> None:
+    x, weight = random(torch.bfloat16, 33, 96), random(torch.bfloat16, 96)
+    alone = torch.cat([norms.rms_norm(row[None], weight, 1e-6) for row in x[:5]])
+    assert torch.equal(norms.rms_norm(x, weight, 1e-6)[:5], alone)
+
+
+def test_strided_rows_are_normed() -> None:
+    x, weight = random(torch.float32, 4, 3, 64)[:, :2], random(torch.float32, 64)
+    same(norms.rms_norm(x, weight, 1e-6), reference_norms.rms_norm(x, weight, 1e-6))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("op", ["silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul"])
+@pytest.mark.parametrize("shape", [(3, 200), (2, 2, 2 * 1100)], ids=str)
+def test_activations(shape: tuple[int, ...], op: str, dtype: torch.dtype) -> None:
+    """Far below zero GELU is a difference of numbers near 1, whose last bits depend on how they were computed."""
+    x = random(dtype, *shape)
+    actual, expected = getattr(activations, op)(x), getattr(reference_activations, op)(x)
+    torch.testing.assert_close(actual, expected, rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("size", [24, 2100])
+def test_embedding(size: int, dtype: torch.dtype) -> None:
+    table, ids = random(dtype, 11, size), torch.tensor([3, 0, 10, 3])
+    assert torch.equal(embedding.embedding(ids, table), table[ids])
+    assert embedding.embedding(ids[:0], table).shape == (0, size)

@@ -1,0 +1,76 @@
+"""What the plugin declares: what it names can be loaded, and what it can't serve it refuses with reasons."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from paged import attention_query
+
+from llmk.api import KernelSpec, OpQuery, PlatformFacts, Tier, match
+from llmk.kernel.loader import load_object
+from llmk.reference import specs as reference
+from llmk_triton.attention import LAYOUT
+from llmk_triton.specs import llmk_attention_backends, llmk_ops
+
+GPU = PlatformFacts(name="some", arch="gpu", device_type="gpu", features=frozenset({"triton"}), dtypes=("bfloat16",))
+PLAIN = PlatformFacts(name="some", arch="cpu", device_type="cpu")
+
+
+def specs() -> list[KernelSpec]:
+    return [*llmk_attention_backends(), *llmk_ops()]
+
+
+def reasons(spec: KernelSpec, query: Any) -> list[str]:
+    return [reason.code for reason in match(spec, query).reasons]
+
+
+@pytest.mark.parametrize("spec", specs(), ids=lambda spec: spec.id)
+def test_every_spec_names_what_there_is(spec: KernelSpec) -> None:
+    assert callable(load_object(spec.implementation, plugin="llmk-triton"))
+    assert (spec.tier, spec.jit, spec.needs.features) == (Tier.PORTABLE, True, ("triton",))
+    if spec.kind == "op":
+        assert spec.id == f"triton.{spec.op}"
+        assert spec.op in {other.op for other in reference.llmk_ops()}, "an op without a contract"
+
+
+def test_the_layout_is_the_backends() -> None:
+    (spec,) = llmk_attention_backends()
+    assert spec.layout == LAYOUT
+
+
+def test_attention_says_what_it_can_do() -> None:
+    (spec,) = llmk_attention_backends()
+    able: dict[str, Any] = {"platform": GPU}
+    for changes in (
+        {},
+        {"sliding_window": 8, "softcap": 30.0, "sinks": True},
+        {"deterministic": True},
+        {"head_dim": 256},
+    ):
+        assert match(spec, attention_query(**able, **changes))
+    for changes, code in (
+        ({"platform": PLAIN}, "missing_feature"),
+        ({"causal": False}, "causal"),
+        ({"cache_dtype": "float8_e4m3fn"}, "cache_dtype"),
+        ({"latent_dim": 16}, "latent_dim"),
+        ({"head_dim": 576}, "head_dim"),
+        ({"num_heads": 7}, "num_kv_heads"),
+        ({"num_heads": 66}, "num_heads"),
+        ({"dtype": "float64", "cache_dtype": "float32"}, "dtype"),
+    ):
+        assert reasons(spec, attention_query(**able | changes)) == [code]
+
+
+def test_ops_say_what_they_can_do() -> None:
+    by_op = {spec.op: spec for spec in llmk_ops()}
+
+    def query(op: str, **changes: Any) -> OpQuery:
+        return OpQuery(platform=GPU, site=op, dtype="bfloat16", op=op, **changes)
+
+    assert match(by_op["rms_norm"], query("rms_norm", facts={"size": 8192}))
+    assert match(by_op["rms_norm"], query("rms_norm", facts={"head_dim": 128}))
+    assert reasons(by_op["add_rms_norm"], query("add_rms_norm", facts={"size": 1 << 16})) == ["size"]
+    write = by_op["qk_norm_rope_write_kv"]
+    assert match(write, query(write.op, attention="triton.attention", cache_layout=LAYOUT))
+    assert reasons(write, query(write.op, attention="reference.attention")) == ["attention"]
