@@ -61,7 +61,8 @@ def parallel_problems(facts: ModelFacts, platform: PlatformFacts, tensor: int, p
     if not problems and (uneven := _uneven(facts, tensor)):
         able = ", ".join(str(number) for number in range(1, _MOST_NAMED) if not _uneven(facts, number))
         message = f"{tensor} processes can't share {', '.join(uneven)} evenly"
-        problems.append(Problem("parallel.tensor", message, f"set parallel.tensor to one of {able}"))
+        stages = ", or use parallel.pipeline" if "pipeline" in facts.parallel else ""
+        problems.append(Problem("parallel.tensor", message, f"set parallel.tensor to one of {able}{stages}"))
     if pipeline > facts.num_layers:
         message = f"{pipeline} stages can't share {facts.num_layers} layers"
         problems.append(Problem("parallel.pipeline", message, f"set parallel.pipeline to {facts.num_layers} or less"))

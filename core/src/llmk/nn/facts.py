@@ -89,8 +89,8 @@ class DeltaNetSizes:
         )
 
 
-_DIVIDED = (1, 0)
-"""Of :func:`_conv_and_heads`, the dimensions of channels and of heads."""
+RecurrentSizes = StateSpaceSizes | DeltaNetSizes
+"""Sizes of a recurrent layer."""
 
 
 def _conv_and_heads(kernel: int, channels: int, dtype: str, heads: tuple[int, ...]) -> tuple[StateTensor, StateTensor]:
@@ -98,15 +98,18 @@ def _conv_and_heads(kernel: int, channels: int, dtype: str, heads: tuple[int, ..
     return StateTensor("conv", (kernel - 1, channels), dtype), StateTensor("heads", heads, "float32")
 
 
-RecurrentSizes = StateSpaceSizes | DeltaNetSizes
-
-
 def recurrent_site(sizes: RecurrentSizes, num_layers: int, dtype: str) -> tuple[RecurrentFacts, OpFacts]:
     """The state, with an engine of ``dtype``, and the op of a recurrent layer."""
-    state, site = sizes.state(dtype), sizes.site
+    channels_and_heads = (1, 0)
     return (
-        RecurrentFacts(site=site, num_layers=num_layers, tensors=state, units=sizes.units, divided=_DIVIDED),
-        OpFacts(site=site, op=site, facts=asdict(sizes), divided=sizes.divided),
+        RecurrentFacts(
+            site=sizes.site,
+            num_layers=num_layers,
+            tensors=sizes.state(dtype),
+            units=sizes.units,
+            divided=channels_and_heads,
+        ),
+        OpFacts(site=sizes.site, op=sizes.site, facts=asdict(sizes), divided=sizes.divided),
     )
 
 
