@@ -24,6 +24,7 @@ from llmk import LLM, SamplingParams
 from llmk.api import NotEnoughMemory, SchedulingPolicy, Ticket
 from llmk.engine.policy import GuardedPolicy
 from llmk.engine.request import EngineStats
+from llmk.engine.workers import Workers
 from llmk.testing.checkpoints import write_checkpoint
 
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "norm_topk_prob": True}
@@ -50,17 +51,17 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
             "first_k_dense_replace": 1,
         },
     ),
-    "recurrent": ("mamba2", {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 16}),
+    "recurrent": ("mamba2", {"num_heads": 8, "head_dim": 16, "n_groups": 4, "state_size": 16}),
     "hybrid": (
         "qwen3_next",
         {
             **EXPERTS,
             "head_dim": 32,
             "num_hidden_layers": 4,
-            "linear_num_value_heads": 4,
-            "linear_num_key_heads": 2,
-            "linear_key_head_dim": 16,
-            "linear_value_head_dim": 16,
+            "linear_num_value_heads": 8,
+            "linear_num_key_heads": 4,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 8,
             "shared_expert_intermediate_size": 40,
         },
     ),
@@ -70,12 +71,21 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """What became of the requests: each one's tokens and their log-probabilities; and in how many processes."""
+
+    answers: list[tuple[list[int], list[float]]]
+    stats: EngineStats
+    num_processes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Feature:
-    """Settings that turn a feature on, and how to tell from the engine's counts that it was at work."""
+    """Settings that turn a feature on, and how to tell from a run, and the plain one, that it was at work."""
 
     settings: Mapping[str, Any]
     policy: Callable[[], SchedulingPolicy] | None = None
-    worked: Callable[[EngineStats, EngineStats], bool] = lambda stats, off: True
+    worked: Callable[[Run, Run], bool] = lambda run, off: True
 
 
 OFF = {
@@ -113,12 +123,16 @@ class Displacing(SchedulingPolicy):
 
 
 FEATURES = {
-    "prefix cache": Feature(_CACHED, None, lambda stats, off: stats.prefix_hit_tokens > 0),
-    "chunked prefill": Feature(_CHUNKED, None, lambda stats, off: stats.steps > off.steps),
-    "preemption": Feature(_TIGHT, Displacing, lambda stats, off: stats.preemptions > 0),
+    "prefix cache": Feature(_CACHED, None, lambda run, off: run.stats.prefix_hit_tokens > 0),
+    "chunked prefill": Feature(_CHUNKED, None, lambda run, off: run.stats.steps > off.stats.steps),
+    "preemption": Feature(_TIGHT, Displacing, lambda run, off: run.stats.preemptions > 0),
 }
-
-Answers = list[tuple[list[int], list[float]]]
+"""Those of one process, which ``"all"`` turns on at once."""
+SPREAD = {
+    f"{way} parallel 2": Feature({f"parallel.{way}": 2}, None, lambda run, off: run.num_processes == 2)
+    for way in ("tensor", "pipeline")
+}
+"""Those that start processes."""
 
 
 def requests() -> list[tuple[list[int], SamplingParams]]:
@@ -132,10 +146,8 @@ def requests() -> list[tuple[list[int], SamplingParams]]:
     ]
 
 
-def answers(
-    folder: Path, settings: Mapping[str, Any], policy: SchedulingPolicy | None = None
-) -> tuple[Answers, EngineStats]:
-    """What the requests come to, all at once and then one by one, and the engine's counts."""
+def serve(folder: Path, settings: Mapping[str, Any], policy: SchedulingPolicy | None = None) -> Run:
+    """What the requests come to, all at once and then one by one."""
     prompts, params = zip(*requests(), strict=True)
     with LLM(str(folder), **{**OFF, **settings}) as llm:
         if policy is not None:
@@ -143,15 +155,17 @@ def answers(
         outputs = llm.generate(list(prompts), list(params), use_tqdm=False)
         for prompt, one in zip(prompts, params, strict=True):
             outputs += llm.generate([prompt], one, use_tqdm=False)
-        stats = llm.stats
+        stats, executor = llm.stats, llm.core.runner
+        num_processes = len(executor.pids) if isinstance(executor, Workers) else 1
     completions = [output.outputs[0] for output in outputs]
-    return [(one.token_ids, [entry.logprob for entry in one.logprobs]) for one in completions], stats
+    answers = [(one.token_ids, [entry.logprob for entry in one.logprobs]) for one in completions]
+    return Run(answers, stats, num_processes)
 
 
 @cache
-def plain(folder: Path) -> tuple[Answers, EngineStats]:
-    """The answers with every feature off."""
-    return answers(folder, {})
+def plain(folder: Path) -> Run:
+    """With every feature off."""
+    return serve(folder, {})
 
 
 def tight(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,26 +191,26 @@ class Comparison:
 
 
 def compare(folder: Path, name: str) -> Comparison:
-    """Runs with the feature ``name`` (``"all"``: every one at once) and compares."""
-    expected, off = plain(folder)
-    chosen = FEATURES if name == "all" else {name: FEATURES[name]}
+    """Runs with the feature ``name`` (``"all"``: every one of one process at once) and compares."""
+    off = plain(folder)
+    chosen = FEATURES if name == "all" else {name: (FEATURES | SPREAD)[name]}
     settings: dict[str, Any] = {}
     for feature in chosen.values():
         settings |= feature.settings
     if "preemption" in chosen:
         settings = tight(folder, settings)
     policy = next((feature.policy() for feature in chosen.values() if feature.policy), None)
-    found, stats = answers(folder, settings, policy)
+    run = serve(folder, settings, policy)
     equal = total = 0
     distance = 0.0
-    for (tokens, logprobs), (right, right_logprobs) in zip(found, expected, strict=True):
+    for (tokens, logprobs), (right, right_logprobs) in zip(run.answers, off.answers, strict=True):
         total += len(right)
         for token, logprob, right_token, right_logprob in zip(tokens, logprobs, right, right_logprobs, strict=True):
             if token != right_token:
                 break
             equal += 1
             distance = max(distance, abs(logprob - right_logprob))
-    return Comparison(equal, total, distance, all(feature.worked(stats, off) for feature in chosen.values()))
+    return Comparison(equal, total, distance, all(feature.worked(run, off) for feature in chosen.values()))
 
 
 def checkpoint(kind: str, folder: Path) -> Path:
@@ -220,7 +234,8 @@ def main() -> int:
     """Prints the table; 1 where something differs or was not at work."""
     parser = argparse.ArgumentParser(description="Tokens with an engine's features on, against all off.")
     parser.add_argument("--kinds", nargs="*", default=list(KINDS), choices=KINDS)
-    parser.add_argument("--features", nargs="*", default=[*FEATURES, "all"], choices=[*FEATURES, "all"])
+    features = [*FEATURES, "all", *SPREAD]
+    parser.add_argument("--features", nargs="*", default=features, choices=features)
     args = parser.parse_args()
     print("| model | feature | tokens | equal | largest distance of a logprob | at work |")
     print("| --- | --- | --- | --- | --- | --- |")

@@ -15,11 +15,12 @@ from safetensors import safe_open
 from spread import FAMILIES, answers, check, make, tight
 from threaded_ranks import ThreadedRanks
 
-from llmk import LLM
-from llmk.api import Plan
+from llmk import LLM, SamplingParams
+from llmk.api import Plan, RecurrentCache, sharded
 from llmk.config import load
 from llmk.engine import launch, weights
 from llmk.kernel.boot import boot
+from llmk.nn import Linear
 from llmk.nn.parallel import Parallel
 from llmk_cpu.platform import CPUDevice
 
@@ -95,12 +96,43 @@ def test_ranks_on_one_device_share_its_threads(mixtral: Any, monkeypatch: pytest
     assert seen == [(rank, 1) for rank in range(4)]
 
 
-def test_products_have_the_shapes_that_were_planned_for(mixtral: Any) -> None:
-    loaded = launch.load_model(mixtral, 3, lambda _: place(mixtral.plan, 3))
-    model: Any = loaded.model
-    layers = {"qkv": model.layers[0].attention.qkv, "out": model.layers[0].attention.out, "lm_head": model.head}
-    for site, layer in layers.items():
-        query: Any = mixtral.plan.choice("linear", site).query
-        assert layer.weight.shape == (query.out_features, query.in_features), site
-    experts: Any = mixtral.plan.choice("moe", "moe").query
-    assert model.layers[0].mlp.experts.weights["down"].shape[-1] == experts.intermediate_size
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layers_have_the_shapes_that_were_planned_for(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of every product, of the experts, and of what is kept."""
+    made: list[tuple[str, Any]] = []
+    make_linear = Linear.__init__
+
+    def noting(self: Linear, *args: Any, site: str, **options: Any) -> None:
+        make_linear(self, *args, site=site, **options)
+        made.append((site, self.parameters[0]._storage().shape))
+
+    monkeypatch.setattr(Linear, "__init__", noting)
+    flags = {"model.path": str(make(tmp_path, family)), "parallel.tensor": 2, "parallel.pipeline": 2}
+    booted = boot(load({**flags, "model.dtype": "float32"}, environ={}))
+    model: Any = launch.load_model(booted, 3, lambda _: place(booted.plan, 3)).model
+    assert {site for site, _ in made} | {"lm_head"} == {site.site for site in booted.facts.linear}
+    for site, shape in [*made, ("lm_head", model.head.weight.shape)]:
+        query: Any = booted.plan.choice("linear", site).query
+        assert shape == (query.out_features, query.in_features), site
+    for site in booted.facts.moe:
+        experts: Any = booted.plan.choice("moe", site.site).query
+        assert model.layers[-1].mlp.experts.weights["down"].shape[-1] == experts.intermediate_size
+    kept = {name: spec for _, name, spec in model.cache_specs()}
+    for state in sharded(booted.facts, 2).recurrent:
+        assert kept[state.site] == RecurrentCache.of(state.tensors)
+
+
+def test_a_stage_takes_over_a_residual_of_another_dtype(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second stage takes over what is float32 from then on, the third what is already."""
+    folder = str(make(tmp_path, "mamba2-biases"))
+
+    def tokens(**parallel: int) -> list[list[int]]:
+        with LLM(folder, dtype="bfloat16", max_model_len=80, parallel=parallel) as llm:
+            params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+            return [output.outputs[0].token_ids for output in llm.generate([[5, 6, 7], [8] * 30], params, False)]
+
+    expected = tokens()
+    monkeypatch.setattr(launch, "start_executor", ThreadedRanks.start)
+    assert tokens(pipeline=3) == expected

@@ -131,7 +131,7 @@ def test_stages(folder: Path, start: Any) -> None:
 
 
 def test_stages_of_ranks_that_cut_layers(folder: Path, start: Any) -> None:
-    checkpoint = make(folder, "mixtral")
+    checkpoint = make(folder, "qwen3-next-one-kv-head")
     engine = start(checkpoint, 2, 2)
     check(answers(engine.llm), alone(checkpoint))
     failed_beside_one_that_waits(engine)

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from llmk.api import Checkpoint, CheckpointError
+from llmk.api import Checkpoint, CheckpointError, PlatformFacts
+from llmk.api.sharding import parallel_problems
 from llmk_models import (
     deepseek_v2_facts,
     gemma2_facts,
@@ -446,6 +447,26 @@ def test_another_activation_is_refused_with_a_way_out() -> None:
     with pytest.raises(CheckpointError, match="hidden_act = 'gelu'") as caught:
         shape(hidden_act="gelu")
     assert "models.transformers" in caught.value.hint
+
+
+SPREADABLE: list[tuple[Any, dict[str, Any], int, str, str]] = [
+    (deepseek_v2_facts, {**DEEPSEEK, "moe_intermediate_size": 96}, 8, "4 heads of latent_attention", "1, 2, 4"),
+    (mamba2_facts, MAMBA2, 4, "2 groups of heads of state_space_mixer", "1, 2"),
+    (qwen3_next_facts, {**LLAMA, "num_attention_heads": 32}, 32, "16 groups of heads of gated_delta_net", "1, 2, 4"),
+]
+"""Each with a number of processes, the first thing that they can't share, and the numbers that could."""
+
+
+@pytest.mark.parametrize(("module", "config", "tensor", "uneven", "able"), SPREADABLE)
+def test_what_several_processes_can_share(
+    module: Any, config: dict[str, Any], tensor: int, uneven: str, able: str
+) -> None:
+    facts = module.describe(Checkpoint(Path("/c"), config))
+    box = PlatformFacts(name="box", arch="b2", device_type="cpu", shared_device=True)
+    assert not parallel_problems(facts, box, 2, 4)
+    (problem,) = parallel_problems(facts, box, tensor, 1)
+    assert problem.message.startswith(f"{tensor} processes can't share {uneven}")
+    assert f"one of {able}" in problem.fix
 
 
 @pytest.mark.hook("llmk_models")

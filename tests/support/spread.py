@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from equal_tokens import KINDS, Displacing
 
 from llmk import LLM, SamplingParams
+from llmk.engine.policy import GuardedPolicy
 from llmk.testing.checkpoints import write_checkpoint
 
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "head_dim": 32}
+LATENT, RECURRENT, HYBRID = (KINDS[kind][1] for kind in ("latent", "recurrent", "hybrid"))
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
     "qwen3-tied-odd-vocabulary": ("qwen3", {"head_dim": 32, "tie_word_embeddings": True, "vocab_size": 391}),
@@ -19,21 +22,28 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mixtral": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "qwen3-moe-one-dense-layer": ("qwen3_moe", {**EXPERTS, "mlp_only_layers": [1], "norm_topk_prob": True}),
     "gemma2": ("gemma2", {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 24}),
+    "deepseek-v2-biases": ("deepseek_v2", {**LATENT, "attention_bias": True, "mlp_bias": True}),
+    "mamba2-biases": ("mamba2", {**RECURRENT, "use_bias": True}),
+    "qwen3-next-one-kv-head": ("qwen3_next", {**HYBRID, "num_key_value_heads": 1}),
 }
 """Model type and what its config has that is not as small as can be."""
 
+_RECURRENT = ("mamba2-biases", "qwen3-next-one-kv-head")
 TIGHT: dict[str, Any] = {
     "dtype": "float32",
     "max_model_len": 80,
-    "cache": {"block_size": 4, "num_blocks": 36},
+    "cache": {"block_size": 4, "state_block_size": 8, "num_blocks": 36},
     "scheduler": {"max_num_batched_tokens": 24, "max_num_seqs": 8},
 }
 """Settings under which prompts are chunked, prefixes are found again, and requests give way to one another."""
 
 
 def tight(family: str) -> dict[str, Any]:
-    """:data:`TIGHT`, with a cache that a family with windows alone is short of too."""
-    return {**TIGHT, "cache": {"block_size": 4, "num_blocks": 12}} if family.startswith("mistral") else TIGHT
+    """:data:`TIGHT`, with a cache that a family with windows alone is short of too. What keeps states has room for
+    those of all prefixes, but few slots: requests give way for these."""
+    if family.startswith("mistral"):
+        return {**TIGHT, "cache.num_blocks": 12}
+    return {**TIGHT, "cache.num_blocks": 100, "scheduler.max_num_seqs": 3} if family in _RECURRENT else TIGHT
 
 
 _GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 16, "ignore_eos": True}
@@ -55,6 +65,9 @@ def make(folder: Path, family: str) -> Path:
 
 def answers(llm: LLM) -> tuple[list[Any], list[float]]:
     """What comes of a mixture of requests: tokens and ranks, and log-probabilities."""
+    core: Any = llm._core
+    if llm.boot.facts.recurrent:  # of which a request needs few blocks however long it is
+        core.scheduler.policy = GuardedPolicy(Displacing())
     rng = random.Random(3)
     prompts = [[rng.randrange(3, 380) for _ in range(length)] for length in (1, 40, 17, 33, 5, 21)]
     first = llm.generate(prompts, _PARAMS, use_tqdm=False)
@@ -62,7 +75,6 @@ def answers(llm: LLM) -> tuple[list[Any], list[float]]:
     llm.generate([prompts[3]], greedy, use_tqdm=False)
     again = llm.generate([prompts[3][:24] + prompts[4], prompts[3]], greedy, use_tqdm=False)
     assert all(result.num_cached_tokens for result in again)
-    core: Any = llm._core
     assert core.stats.preemptions
     tokens: list[Any] = []
     numbers: list[float] = []

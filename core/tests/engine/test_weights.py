@@ -293,7 +293,7 @@ def test_a_share_is_read_and_no_more(write: Callable[..., Checkpoint], monkeypat
     model = PackedModel()
     del model.build.layers[:]
     model.add(
-        Parameter(model.build, ["up.weight"], [8], [4], kept_rows=[slice(4, 8)]),
+        Parameter(model.build, ["up.weight"], [8], [4], kept_rows=[[slice(4, 8)]]),
         Parameter(model.build, ["down.weight"], [4], [8], kept_columns=slice(2, 4)),
         Parameter(
             model.build,
@@ -302,7 +302,7 @@ def test_a_share_is_read_and_no_more(write: Callable[..., Checkpoint], monkeypat
             [5],
             others={"experts.gate_up_proj": tuple(range(6))},
             stacks=3,
-            kept_rows=[slice(1, 2)] * 6,
+            kept_rows=[[slice(1, 2)]] * 6,
         ),
     )
     with model.build.stage(False):

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from wheelhouse import MODEL, PLATFORM, Wheelhouse
 
-from llmk.api import AttentionFacts, ConfigError, LinearFacts, ModelFacts, MoEFacts, OpFacts, Plan, sharded
+from llmk.api import (
+    AttentionFacts,
+    ConfigError,
+    LinearFacts,
+    ModelFacts,
+    MoEFacts,
+    OpFacts,
+    Plan,
+    PlatformFacts,
+    RecurrentFacts,
+    StateTensor,
+    sharded,
+)
+from llmk.api.sharding import parallel_problems
 from llmk.config import load
 from llmk.kernel.boot import boot
 from llmk.kernel.report import render_table
 
+STATE = RecurrentFacts(
+    site="scan",
+    num_layers=3,
+    tensors=(StateTensor("conv", (3, 48), "bfloat16"), StateTensor("heads", (16, 5, 7), "float32")),
+    units=8,
+    divided=(1, 0),
+)
+WHOLE = replace(STATE, site="whole", units=0, divided=())
 FACTS = ModelFacts(
     architecture="ToyForCausalLM",
     model="toy.toy",
@@ -24,6 +46,7 @@ FACTS = ModelFacts(
     dtype="float32",
     num_parameters=1000,
     attention=(AttentionFacts(num_layers=3, num_heads=8, num_kv_heads=2, head_dim=16),),
+    recurrent=(STATE, WHOLE),
     linear=(
         LinearFacts(site="qkv", in_features=64, out_features=192, parallel="column", units=((8, 16), (2, 16), (2, 16))),
         LinearFacts(site="out", in_features=128, out_features=64, parallel="row"),
@@ -64,11 +87,25 @@ def test_a_share(tensor: int, heads: int, kv_heads: int, shapes: dict[str, tuple
     assert (attention.num_heads, attention.num_kv_heads, attention.head_dim) == (heads, kv_heads, 16)
     assert {site.site: (site.in_features, site.out_features) for site in share.linear} == shapes
     assert share.moe[0].intermediate_size == inner
+    state, whole = share.recurrent
+    assert [tensor.shape for tensor in state.tensors] == [(3, 48 // tensor), (16 // tensor, 5, 7)]
+    assert whole is WHOLE
     assert [op.facts for op in share.ops] == [
         {"size": 64},
         {"num_heads": heads, "num_kv_heads": kv_heads, "head_dim": 16},
     ]
     assert (share.vocab_size, share.num_layers, share.num_parameters) == (101, 3, 1000)
+
+
+def test_groups_of_heads_stay_whole() -> None:
+    """Those of a recurrent layer are not repeated where there are fewer than processes, and named where they don't
+    divide, though the heads do."""
+    facts = replace(FACTS, recurrent=(replace(STATE, units=2), WHOLE))
+    box = PlatformFacts(name="box", arch="b2", device_type="cpu", shared_device=True)
+    assert not parallel_problems(facts, box, 2, 1)
+    (problem,) = parallel_problems(facts, box, 4, 1)
+    assert problem.message == "4 processes can't share 2 groups of heads of scan evenly"
+    assert problem.fix == "set parallel.tensor to one of 1, 2, or use parallel.pipeline"
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from plans import build, choice, piece
 from llmk.api import Piece
 from llmk.nn.facts import LatentShape, latent_attention_facts, latent_linears, latent_ops
 from llmk.nn.latent import LatentUp
+from llmk.nn.parallel import Parallel
 
 SHAPE = LatentShape(
     hidden_size=16,
@@ -43,6 +44,16 @@ def test_is_taken_apart_exactly(pieces: tuple[Piece, ...], dtype: torch.dtype) -
     assert torch.equal(layer.key, by_head[:, :4])
     assert torch.equal(layer.value, by_head[:, 4:].transpose(1, 2))
     assert layer.weight is None
+
+
+def test_a_share_is_some_heads() -> None:
+    layer = LatentUp(build(choice("linear", "latent_up", piece("linear")), parallel=Parallel(2, 3)), "up", SHAPE)
+    stored = torch.randn(33, 5)
+    layer.parameters[0].load((0,), stored)
+    layer.finish()
+    last = stored.view(3, 11, 5)[2:]
+    assert torch.equal(layer.key, last[:, :4])
+    assert torch.equal(layer.value, last[:, 4:].transpose(1, 2))
 
 
 def test_facts_name_the_sites_and_sizes() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from plans import build, choice, piece
 from torch import Tensor
 
 from llmk.api import CheckpointError, MoEFacts
-from llmk.nn import Embedding, Layer, Linear, LMHead
+from llmk.nn import Embedding, Layer, Linear, LMHead, MoE
 from llmk.nn.moe import Experts
 from llmk.nn.parallel import Parallel
 from llmk.nn.tensor_file import StoredTensor
@@ -84,6 +83,15 @@ def test_columns_by_heads() -> None:
         loaded(qkv, weight=weight, bias=bias)
         expected = torch.cat((whole[:, 4 * rank : 4 * rank + 4], whole[:, 8:]), dim=1)
         torch.testing.assert_close(qkv(x), expected)
+
+
+def test_columns_of_several_parts_that_are_stored_as_one() -> None:
+    """Two groups of heads, of which a part has three features each, another one."""
+    weight, x = torch.randn(8, 6), torch.randn(3, 6)
+    for rank, place in enumerate(ranks(2)):
+        layer = Linear(build(*Sites, parallel=place), "in", 6, (6, 2), site="up", parallel="column", units=(2, 2))
+        loaded(layer, weight=weight)
+        torch.testing.assert_close(layer(x), x @ weight[[3 * rank, 3 * rank + 1, 3 * rank + 2, 6 + rank]].T)
 
 
 def test_rows_add_up_and_the_bias_once() -> None:
@@ -225,8 +233,37 @@ def test_dummy_values_are_parts_of_the_whole() -> None:
     assert torch.equal(torch.cat([filled(place) for place in ranks(2)]), filled(Parallel()))
 
 
-def test_a_process_alone_calls_the_kernel_itself() -> None:
-    kernel = piece("linear")
-    made = build(choice("linear", "up", kernel))
-    assert Linear(made, "down", 6, (5,), site="up", parallel="row")._run is made.linear("up").run
-    assert replace(Parallel(), tensor_size=2).added_up(made.linear("up").run) is not made.linear("up").run
+def test_the_kernel_itself_is_called_where_nothing_is_to_be_added_up() -> None:
+    """By a process alone, and where the caller adds up."""
+
+    def runs_kernel(place: Parallel, **options: bool) -> bool:
+        made = build(choice("linear", "up", piece("linear")), parallel=place)
+        layer = Linear(made, "down", 6, (4,), site="up", parallel="row", **options)
+        return layer._run is made.linear("up").run
+
+    assert runs_kernel(Parallel())
+    assert not runs_kernel(Parallel(tensor_size=2))
+    assert runs_kernel(Parallel(tensor_size=2), partial=True)
+
+
+class Doubling(Parallel):
+    """One of two processes that always have the same."""
+
+    def all_reduce(self, x: Tensor) -> Tensor:
+        self.num_calls += 1
+        return 2 * x
+
+
+def test_routed_and_shared_experts_are_added_up_at_once() -> None:
+    facts = MoEFacts(site="moe", num_experts=3, top_k=2, hidden_size=6, intermediate_size=4)
+    place = Doubling(tensor_size=2)
+    made = build(*Sites, choice("linear", "moe.router", piece("linear")), parallel=place)
+    down = Linear(made, "shared", 6, (6,), site="up", parallel="row", partial=True)
+    block = MoE(made, "mlp", facts, shared=lambda x: down(x[:, :3]))
+    for layer in made.layers:
+        for parameter in layer.parameters:
+            parameter.fill(1)
+        layer.finish()
+    x = torch.randn(5, 6)
+    torch.testing.assert_close(block(x), 2 * (block.experts(x, block.router(x)) + down(x[:, :3])))
+    assert place.num_calls == 1

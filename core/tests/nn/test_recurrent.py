@@ -10,8 +10,10 @@ import torch
 from plans import build, choice, piece
 
 from llmk.api import RecurrentCache
+from llmk.api.sharding import sharded_state
 from llmk.nn import GatedAttention, GatedDeltaNet, Layer, StateSpaceMixer, StepContext
 from llmk.nn.facts import DeltaNetSizes, StateSpaceSizes, recurrent_site
+from llmk.nn.parallel import Parallel
 
 MAMBA2 = StateSpaceSizes(num_heads=4, head_dim=3, num_groups=2, state_size=5, conv_kernel=4)
 DELTA = DeltaNetSizes(num_heads=4, num_key_heads=2, key_dim=3, value_dim=5, conv_kernel=4)
@@ -67,12 +69,48 @@ def test_gated_delta_net() -> None:
 
 
 @pytest.mark.parametrize(("kind", "sizes"), [(StateSpaceMixer, MAMBA2), (GatedDeltaNet, DELTA)])
-def test_the_layer_keeps_what_the_facts_say(kind: Any, sizes: Any) -> None:
-    layer = kind(build(choice("op", sizes.site, piece("arguments"))), "layer", sizes, index=0, eps=0.5)
+@pytest.mark.parametrize("tensor", [1, 2])
+def test_the_layer_keeps_what_the_facts_say(kind: Any, sizes: Any, tensor: int) -> None:
+    made = build(choice("op", sizes.site, piece("arguments")), parallel=Parallel(tensor_size=tensor))
+    layer = kind(made, "layer", sizes, index=0, eps=0.5)
     facts, op = recurrent_site(sizes, 3, "float32")
-    assert layer.cache_spec == RecurrentCache.of(facts.tensors)
+    share = sharded_state(facts, tensor)
+    own = replace(sizes, **{name: op.facts[name] // tensor for name in op.divided})
+    assert share.tensors == own.state("float32")
+    assert (share.units, facts.units) == (own.units, sizes.units)
+    assert layer.cache_spec == RecurrentCache.of(share.tensors)
     assert (facts.site, facts.num_layers, op.site, op.op) == (sizes.site, 3, sizes.site, sizes.site)
-    assert layer.cache_spec.page_bytes == sum(4 * torch.Size(tensor.shape).numel() for tensor in facts.tensors)
+    assert layer.cache_spec.page_bytes == sum(4 * torch.Size(tensor.shape).numel() for tensor in share.tensors)
+
+
+def test_a_share_of_a_state_space_mixer() -> None:
+    """The second of two groups: of channels, each kind has its own rows."""
+    made = build(choice("op", MAMBA2.site, piece("arguments")), parallel=Parallel(1, 2))
+    layer = StateSpaceMixer(made, "layer", MAMBA2, index=1, eps=0.5)
+    values = filled(layer)
+    given: Any = layer(torch.tensor([7.0]), context())
+    _, conv_weight, conv_bias, a, d, dt_bias, _, norm, *_ = given
+    channels = [*range(6, 12), *range(17, 22), *range(27, 32)]
+    assert torch.equal(conv_weight, values["conv1d.weight"].squeeze(1)[channels])
+    assert torch.equal(conv_bias, values["conv1d.bias"][channels])
+    assert torch.equal(a, -values["A_log"].exp()[2:])
+    assert torch.equal(d, values["D"][2:])
+    assert torch.equal(dt_bias, values["dt_bias"][2:])
+    assert torch.equal(norm, values["norm.weight"][6:])
+
+
+def test_a_share_of_a_gated_delta_net() -> None:
+    """The first of two key heads, with its two heads."""
+    made = build(choice("op", DELTA.site, piece("arguments")), parallel=Parallel(0, 2))
+    layer = GatedDeltaNet(made, "layer", DELTA, index=1, eps=0.5)
+    values = filled(layer)
+    given: Any = layer(*torch.randn(4, 1), context())
+    conv_weight, decay, dt_bias, norm, *_ = given[4:]
+    channels = [*range(3), *range(6, 9), *range(12, 22)]
+    assert torch.equal(conv_weight, values["conv1d.weight"].squeeze(1)[channels])
+    assert torch.equal(decay, -values["A_log"].exp()[:2])
+    assert torch.equal(dt_bias, values["dt_bias"][:2])
+    assert torch.equal(norm, values["norm.weight"])
 
 
 def test_gated_attention_scales_each_head_by_its_own_gate() -> None:

@@ -13,21 +13,10 @@ from llmk.nn import AddRMSNorm, Attention, Build, Embedding, GatedMLP, Linear, L
 from llmk.nn.attention import cache_spec
 from llmk.reference.rope import cos_sin_cache
 from llmk_models.decoder_facts import DecoderShape
+from llmk_models.stack import Block, Norm, Stack
 
 FeedForward = Callable[[Tensor], Tensor]
 """``[tokens, hidden]`` to the same."""
-
-
-class Norm(Protocol):
-    """Adds the residual, where there is one, to what the block before made; returns the normed sum and the sum."""
-
-    def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]: ...
-
-
-class Block(Protocol):
-    """One layer. Takes what the block before made and the residual; returns the same. All ``[tokens, hidden]``."""
-
-    def __call__(self, x: Tensor, residual: Tensor | None, step: StepContext) -> tuple[Tensor, Tensor]: ...
 
 
 class AttentionBlock(Protocol):
@@ -55,7 +44,7 @@ class SelfAttention:
         self.attention = Attention(
             build,
             prefix,
-            index=index - build.parallel.layers(shape.num_layers).start,
+            index=build.parallel.place(index, shape.num_layers),
             num_heads=shape.num_heads,
             num_kv_heads=shape.num_kv_heads,
             head_dim=shape.head_dim,
@@ -108,8 +97,8 @@ class DecoderLayer:
         return self.mlp(x), residual
 
 
-class Decoder:
-    """Embedding, layers, norm, head. Follows ``llmk.nn.Model``, but for how it is made: a family reads its shape.
+class Decoder(Stack):
+    """Follows ``llmk.nn.Model``, but for how it is made: a family reads its shape.
 
     The methods ``make_…`` make Llama's parts; a family replaces those in which it differs. Each registers its
     parameters, and is called when its turn comes.
@@ -120,6 +109,7 @@ class Decoder:
     def __init__(self, build: Build, shape: DecoderShape) -> None:
         self.build = build
         self.shape = shape
+        self.hidden_size, self.residual_dtype = shape.hidden_size, build.dtype
         cos_sin = cos_sin_cache(
             shape.rope,
             shape.head_dim,
@@ -160,24 +150,6 @@ class Decoder:
     def make_head(self, tied_to: Embedding | None) -> LMHead:
         """The head, which multiplies by the embedding's table where it is tied to it."""
         return LMHead(self.build, "lm_head", self.shape.hidden_size, self.shape.vocab_size, tied_to=tied_to)
-
-    def forward(self, token_ids: Tensor, step: StepContext) -> Tensor:
-        parallel = self.build.parallel
-        residual: Tensor | None = None
-        if parallel.is_first:
-            x = self.embed(token_ids)
-        else:
-            hidden = (token_ids.shape[0], self.shape.hidden_size)
-            x, residual = parallel.take_over(2, hidden, self.build.dtype, self.build.device)
-        for layer in self.layers:
-            x, residual = layer(x, residual, step)
-        if not parallel.is_last and residual is not None:
-            parallel.hand_on(x, residual)
-            return x
-        return self.norm(x, residual)[0]
-
-    def logits(self, hidden: Tensor) -> Tensor:
-        return self.head(hidden)
 
     def cache_specs(self) -> list[tuple[int, str, CacheSpec]]:
         sites = [(layer, self.shape.site(layer)) for layer in self.build.parallel.layers(self.shape.num_layers)]

@@ -23,7 +23,8 @@ class DeepseekV2Model(Decoder):
     def make_attention(self, index: int, cos_sin: Tensor) -> LatentAttention:
         """A layer's attention."""
         latent, prefix = self._shape.decoder.latent, f"model.layers.{index}.self_attn"
-        return LatentAttention(self.build, prefix, latent, index=index, cos_sin=cos_sin, norm_eps=_NORM_EPS)
+        place = self.build.parallel.place(index, self.shape.num_layers)
+        return LatentAttention(self.build, prefix, latent, index=place, cos_sin=cos_sin, norm_eps=_NORM_EPS)
 
     def make_mlp(self, index: int) -> FeedForward:
         """Experts, those that are chosen and those that all tokens share; or the dense block."""
@@ -45,4 +46,5 @@ class DeepseekV2Model(Decoder):
             site="shared_gate_up_silu",
             gate_up_site="shared_gate_up",
             down_site="shared_down",
+            partial=True,
         )

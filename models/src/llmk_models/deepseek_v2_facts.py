@@ -90,7 +90,7 @@ def shape_of(checkpoint: Checkpoint) -> DeepseekV2Shape:
 
 def describe(checkpoint: Checkpoint) -> ModelFacts:
     """The facts of a DeepSeek-V2 checkpoint."""
-    return replace(moe_facts(checkpoint, shape_of(checkpoint)), parallel=())
+    return moe_facts(checkpoint, shape_of(checkpoint))
 
 
 def _refuse_unknown(checkpoint: Checkpoint) -> None:

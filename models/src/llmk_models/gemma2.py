@@ -25,7 +25,7 @@ class Gemma2Layer:
         self.mlp = GatedMLP(build, f"{prefix}.mlp", hidden, shape.intermediate_size, site="gate_up_gelu_tanh")
 
     def __call__(self, x: Tensor, residual: Tensor | None, step: StepContext) -> tuple[Tensor, Tensor]:
-        """As :class:`~llmk_models.decoder.Block`."""
+        """As :class:`~llmk_models.stack.Block`."""
         x, residual = self.input_norm(x, residual)
         x = self.attention(x, step)
         x, residual = self.mlp_norm(x, residual)

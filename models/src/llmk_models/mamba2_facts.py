@@ -38,8 +38,8 @@ class Mamba2Shape:
     def num_parameters(self) -> int:
         """Elements of all parameters; a tied table counts once."""
         hidden, mixer = self.hidden_size, self.mixer
-        products = mixer.projected_size * (hidden + self.bias) + hidden * (mixer.inner_size + self.bias)
-        conv = mixer.conv_channels * (mixer.conv_kernel + mixer.conv_bias)
+        products = sum(mixer.projected_parts) * (hidden + self.bias) + hidden * (mixer.inner_size + self.bias)
+        conv = sum(mixer.conv_parts) * (mixer.conv_kernel + mixer.conv_bias)
         layer = products + conv + 3 * mixer.num_heads + mixer.inner_size + hidden
         return self.num_layers * layer + self.vocab_size * hidden * (1 if self.tied else 2) + hidden
 
@@ -91,11 +91,27 @@ def describe(checkpoint: Checkpoint) -> ModelFacts:
         num_parameters=shape.num_parameters,
         recurrent=(state,),
         linear=(
-            LinearFacts(site="in", in_features=hidden, out_features=mixer.projected_size, bias=shape.bias, count=count),
-            LinearFacts(site="out", in_features=mixer.inner_size, out_features=hidden, bias=shape.bias, count=count),
+            LinearFacts(
+                site="in",
+                in_features=hidden,
+                out_features=sum(mixer.projected_parts),
+                bias=shape.bias,
+                count=count,
+                parallel="column",
+                units=tuple((mixer.units, size // mixer.units) for size in mixer.projected_parts),
+            ),
+            LinearFacts(
+                site="out",
+                in_features=mixer.inner_size,
+                out_features=hidden,
+                bias=shape.bias,
+                count=count,
+                parallel="row",
+            ),
             head_linear(hidden, shape.vocab_size),
         ),
         ops=(embedding_op(shape.vocab_size, hidden), *norm_ops(hidden, add_norm=shape.add_norm), op),
+        parallel=("tensor", "pipeline"),
     )
 
 

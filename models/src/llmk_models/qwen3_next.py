@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,11 +35,13 @@ class GatedSelfAttention:
             site="qkv",
             parts=("q_proj", "k_proj", "v_proj"),
             bias=decoder.qkv_bias,
+            parallel="column",
+            units=decoder.qkv_heads,
         )
         self.attention = GatedAttention(
             build,
             prefix,
-            index=index,
+            index=build.parallel.place(index, decoder.num_layers),
             num_heads=decoder.num_heads,
             num_kv_heads=decoder.num_kv_heads,
             head_dim=decoder.head_dim,
@@ -46,7 +49,13 @@ class GatedSelfAttention:
             qk_norm_eps=decoder.norm_eps,
         )
         self.out = Linear(
-            build, f"{prefix}.o_proj", decoder.qkv_sizes[0], (decoder.hidden_size,), site="out", bias=decoder.out_bias
+            build,
+            f"{prefix}.o_proj",
+            decoder.qkv_sizes[0],
+            (decoder.hidden_size,),
+            site="out",
+            bias=decoder.out_bias,
+            parallel="row",
         )
         site = self.attention.site
         self.keeps: tuple[str, CacheSpec] = (site, cache_spec(build, site))
@@ -64,13 +73,15 @@ class DeltaAttention:
         prefix, decoder, sizes = f"model.layers.{index}.linear_attn", shape.moe.decoder, shape.delta_net
         hidden, values = decoder.hidden_size, sizes.num_heads * sizes.value_dim
         mixed, scalars = shape.in_sizes
-        self.into = Linear(build, f"{prefix}.in_proj_qkvz", hidden, (mixed,), site="delta_in")
-        self.scalars = Linear(build, f"{prefix}.in_proj_ba", hidden, (scalars,), site="delta_scalars")
-        self.net = GatedDeltaNet(build, prefix, sizes, index=index, eps=decoder.norm_eps)
-        self.out = Linear(build, f"{prefix}.out_proj", values, (hidden,), site="delta_out")
+        cut: dict[str, Any] = {"parallel": "column", "units": (sizes.units,)}
+        self.into = Linear(build, f"{prefix}.in_proj_qkvz", hidden, (mixed,), site="delta_in", **cut)
+        self.scalars = Linear(build, f"{prefix}.in_proj_ba", hidden, (scalars,), site="delta_scalars", **cut)
+        place = build.parallel.place(index, decoder.num_layers)
+        self.net = GatedDeltaNet(build, prefix, sizes, index=place, eps=decoder.norm_eps)
+        self.out = Linear(build, f"{prefix}.out_proj", values, (hidden,), site="delta_out", parallel="row")
         self.keeps: tuple[str, CacheSpec] = (sizes.site, self.net.cache_spec)
-        self._heads = (sizes.num_heads, sizes.value_dim)
-        self._key_heads = sizes.num_key_heads
+        self._heads = (build.parallel.count(sizes.num_heads), sizes.value_dim)
+        self._key_heads = build.parallel.count(sizes.num_key_heads)
         shared_by = sizes.num_heads // sizes.num_key_heads
         self._kinds = (*[sizes.key_dim] * 2, *[shared_by * sizes.value_dim] * 2)
 
@@ -84,7 +95,8 @@ class DeltaAttention:
 
 
 class SharedExpert:
-    """The expert that serves every token, scaled by a gate of one number per token."""
+    """The expert that serves every token, scaled by a gate of one number per token. Of several processes, each gives a
+    part of the sum."""
 
     def __init__(self, build: Build, shape: Qwen3NextShape, prefix: str) -> None:
         hidden = shape.moe.decoder.hidden_size
@@ -96,6 +108,7 @@ class SharedExpert:
             site=f"{SHARED}gate_up_silu",
             gate_up_site=f"{SHARED}gate_up",
             down_site=f"{SHARED}down",
+            partial=True,
         )
         self.gate = Linear(build, f"{prefix}.shared_expert_gate", hidden, (1,), site=f"{SHARED}gate")
         self._scale = build.kernel("op", f"{SHARED}sigmoid_gate")
@@ -123,7 +136,7 @@ class Qwen3NextLayer:
         self.mlp = make_mlp(index)
 
     def __call__(self, x: Tensor, residual: Tensor | None, step: StepContext) -> tuple[Tensor, Tensor]:
-        """As :class:`~llmk_models.decoder.Block`."""
+        """As :class:`~llmk_models.stack.Block`."""
         x, residual = self.input_norm(x, residual)
         x = self.mixer(x, step)
         x, residual = self.mlp_norm(x, residual)
@@ -143,7 +156,8 @@ class Qwen3NextModel(Decoder):
     def make_layer(self, index: int, cos_sin: Tensor) -> Qwen3NextLayer:
         """Layers differ in what they keep."""
         layer = Qwen3NextLayer(self.build, self._whole, index, cos_sin, self.make_mlp)
-        self._specs.append((index, *layer.mixer.keeps))
+        if self.build.here:
+            self._specs.append((index, *layer.mixer.keeps))
         return layer
 
     def make_mlp(self, index: int) -> FeedForward:

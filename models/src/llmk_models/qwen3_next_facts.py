@@ -54,7 +54,7 @@ class Qwen3NextShape:
     def in_sizes(self) -> tuple[int, int]:
         """Rows of a recurrent layer's two products: what is convolved and the gate, and two numbers per head."""
         sizes = self.delta_net
-        return sizes.conv_channels + sizes.num_heads * sizes.value_dim, 2 * sizes.num_heads
+        return sum(sizes.conv_parts) + sizes.num_heads * sizes.value_dim, 2 * sizes.num_heads
 
     @property
     def num_parameters(self) -> int:
@@ -62,7 +62,7 @@ class Qwen3NextShape:
         decoder, sizes, hidden = self.moe.decoder, self.delta_net, self.moe.decoder.hidden_size
         gates = decoder.qkv_sizes[0] * (hidden + decoder.qkv_bias)
         values = sizes.num_heads * sizes.value_dim
-        recurrent = hidden * (sum(self.in_sizes) + values + 1) + sizes.conv_channels * sizes.conv_kernel
+        recurrent = hidden * (sum(self.in_sizes) + values + 1) + sum(sizes.conv_parts) * sizes.conv_kernel
         recurrent += 2 * sizes.num_heads + sizes.value_dim
         mixers = {True: decoder.attention_parameters + gates, False: recurrent}
         shared = hidden * (3 * self.shared_size + 1) * self.moe.experts.count
@@ -128,6 +128,7 @@ def describe(checkpoint: Checkpoint) -> ModelFacts:
             *_ops(shape, attention),
             *((delta_op,) if num_recurrent else ()),
         ),
+        parallel=("tensor", "pipeline"),
     )
 
 
@@ -154,16 +155,25 @@ def _linears(shape: Qwen3NextShape) -> Iterator[LinearFacts]:
     decoder, experts = shape.moe.decoder, shape.moe.experts
     hidden, inner = decoder.hidden_size, decoder.intermediate_size
     if count := shape.attends.count(True):
-        rows, outputs = sum(shape.qkv_sizes), decoder.qkv_sizes[0]
-        yield LinearFacts(site="qkv", in_features=hidden, out_features=rows, bias=decoder.qkv_bias, count=count)
-        yield LinearFacts(site="out", in_features=outputs, out_features=hidden, bias=decoder.out_bias, count=count)
+        qkv, out = decoder.attention_linears()
+        sizes, heads = shape.qkv_sizes, decoder.qkv_heads
+        units = tuple((number, size // number) for size, number in zip(sizes, heads, strict=True))
+        yield replace(qkv, out_features=sum(sizes), units=units, count=count)
+        yield replace(out, count=count)
     if count := shape.attends.count(False):
-        (rows, scalars), outputs = shape.in_sizes, shape.delta_net.num_heads * shape.delta_net.value_dim
-        yield LinearFacts(site="delta_in", in_features=hidden, out_features=rows, count=count)
-        yield LinearFacts(
-            site="delta_scalars", in_features=hidden, out_features=scalars, count=count, quantizable=False
-        )
-        yield LinearFacts(site="delta_out", in_features=outputs, out_features=hidden, count=count)
+        net = shape.delta_net
+        for site, rows, quantizable in zip(("delta_in", "delta_scalars"), shape.in_sizes, (True, False), strict=True):
+            yield LinearFacts(
+                site=site,
+                in_features=hidden,
+                out_features=rows,
+                count=count,
+                quantizable=quantizable,
+                parallel="column",
+                units=((net.units, rows // net.units),),
+            )
+        values = net.num_heads * net.value_dim
+        yield LinearFacts(site="delta_out", in_features=values, out_features=hidden, count=count, parallel="row")
     if experts.count:
         yield router_linear(experts)
         yield from mlp_linears(hidden, shape.shared_size, bias=False, count=experts.count, prefix=SHARED)
@@ -178,7 +188,7 @@ def _ops(shape: Qwen3NextShape, attention: tuple[AttentionFacts, ...]) -> Iterat
     decoder = shape.moe.decoder
     for facts in attention:
         yield attention_op(facts, qk_norm=True, rotary_dim=decoder.rotary_dim, plus_one=True)
-        yield sigmoid_gate_op("attention_gate", decoder.qkv_sizes[0], decoder.qkv_sizes[0])
+        yield sigmoid_gate_op("attention_gate", decoder.qkv_sizes[0], decoder.qkv_sizes[0], by_heads=True)
     if shape.moe.experts.count:
         yield mlp_op(shape.shared_size, prefix=SHARED)
         yield sigmoid_gate_op(f"{SHARED}sigmoid_gate", decoder.hidden_size, 1)

@@ -51,6 +51,10 @@ class RecurrentFacts:
     site: str
     num_layers: int
     tensors: tuple[StateTensor, ...]
+    units: int = 0
+    """Groups of heads, which stay whole, by which tensor parallelism cuts the layers; 0: not at all."""
+    divided: tuple[int, ...] = ()
+    """The dimension by which each of ``tensors`` is cut then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from llmk.api.config import Problem
-from llmk.api.facts import LinearFacts, ModelFacts
+from llmk.api.facts import LinearFacts, ModelFacts, RecurrentFacts
 from llmk.api.platform import PlatformFacts
 
 _MOST_NAMED = 64
@@ -25,6 +25,7 @@ def sharded(facts: ModelFacts, tensor: int) -> ModelFacts:
             replace(site, num_heads=_share(site.num_heads, tensor), num_kv_heads=_share(site.num_kv_heads, tensor))
             for site in facts.attention
         ),
+        recurrent=tuple(sharded_state(site, tensor) for site in facts.recurrent),
         linear=tuple(_sharded_linear(site, tensor) for site in facts.linear),
         moe=tuple(replace(site, intermediate_size=_share(site.intermediate_size, tensor)) for site in facts.moe),
         ops=tuple(
@@ -32,6 +33,18 @@ def sharded(facts: ModelFacts, tensor: int) -> ModelFacts:
             for op in facts.ops
         ),
     )
+
+
+def sharded_state(site: RecurrentFacts, tensor: int) -> RecurrentFacts:
+    """A recurrent site as each of ``tensor`` processes has it."""
+    if not site.units:
+        return site
+    tensors = []
+    for each, dim in zip(site.tensors, site.divided, strict=True):
+        shape = list(each.shape)
+        shape[dim] = _share(shape[dim], tensor)
+        tensors.append(replace(each, shape=tuple(shape)))
+    return replace(site, units=_share(site.units, tensor), tensors=tuple(tensors))
 
 
 def parallel_problems(facts: ModelFacts, platform: PlatformFacts, tensor: int, pipeline: int) -> list[Problem]:
@@ -48,7 +61,8 @@ def parallel_problems(facts: ModelFacts, platform: PlatformFacts, tensor: int, p
     if not problems and (uneven := _uneven(facts, tensor)):
         able = ", ".join(str(number) for number in range(1, _MOST_NAMED) if not _uneven(facts, number))
         message = f"{tensor} processes can't share {', '.join(uneven)} evenly"
-        problems.append(Problem("parallel.tensor", message, f"set parallel.tensor to one of {able}"))
+        stages = ", or use parallel.pipeline" if "pipeline" in facts.parallel else ""
+        problems.append(Problem("parallel.tensor", message, f"set parallel.tensor to one of {able}{stages}"))
     if pipeline > facts.num_layers:
         message = f"{pipeline} stages can't share {facts.num_layers} layers"
         problems.append(Problem("parallel.pipeline", message, f"set parallel.pipeline to {facts.num_layers} or less"))
@@ -82,6 +96,7 @@ def _uneven(facts: ModelFacts, tensor: int) -> list[str]:
     """What ``tensor`` processes can neither divide evenly nor, where there is less of it than of them, repeat."""
     sizes = [(site.num_heads, False, f"heads of {site.site}") for site in facts.attention]
     sizes += [(site.num_kv_heads, True, f"key and value heads of {site.site}") for site in facts.attention]
+    sizes += [(site.units, False, f"groups of heads of {site.site}") for site in facts.recurrent]
     sizes += [(site.intermediate_size, False, f"features of the experts of {site.site}") for site in facts.moe]
     for site in facts.linear:
         if site.parallel == "row":

@@ -47,7 +47,7 @@ class Embedding(Layer):
             [vocab_size],
             (hidden_size,),
             others=dict.fromkeys(also_named, (0,)),
-            kept_rows=[self._kept],
+            kept_rows=[[self._kept]],
             room=room,
         )
         self.tied_head: LMHead | None = None
@@ -104,9 +104,10 @@ class LMHead(Layer):
             return
         stored = tied_to.parameters[0] if tied_to else None
         names, others = (stored.names, stored.targets) if stored else ([f"{prefix}.weight"], {})
-        parameters = [Parameter(build, names, [vocab_size], (hidden_size,), others=others, kept_rows=[kept], room=room)]
+        cut: dict[str, Any] = {"kept_rows": [[kept]], "room": room}
+        parameters = [Parameter(build, names, [vocab_size], (hidden_size,), others=others, **cut)]
         if bias:
-            parameters.append(Parameter(build, [f"{prefix}.bias"], [vocab_size], kept_rows=[kept], room=room))
+            parameters.append(Parameter(build, [f"{prefix}.bias"], [vocab_size], **cut))
         super().__init__(build, parameters)
 
     def finish(self) -> None:

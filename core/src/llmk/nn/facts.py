@@ -13,9 +13,11 @@ from llmk.api import AttentionFacts, LinearFacts, MoEFacts, OpFacts, RecurrentFa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSpaceSizes:
-    """Sizes and switches of :class:`~llmk.nn.StateSpaceMixer`. ``site`` is that of its state and of its op."""
+    """Sizes and switches of :class:`~llmk.nn.StateSpaceMixer`. ``site`` is that of its state and of its op, ``divided``
+    are the sizes that processes cut between them."""
 
     site: ClassVar[str] = "state_space_mixer"
+    divided: ClassVar[tuple[str, ...]] = ("num_heads", "num_groups")
 
     num_heads: int
     head_dim: int
@@ -33,27 +35,34 @@ class StateSpaceSizes:
         return self.num_heads * self.head_dim
 
     @property
-    def conv_channels(self) -> int:
-        """What is convolved: the heads' inputs, and two vectors of ``state_size`` per group."""
-        return self.inner_size + 2 * self.num_groups * self.state_size
+    def units(self) -> int:
+        """What processes that cut the layer leave whole: a group of heads is normed together."""
+        return self.num_groups
 
     @property
-    def projected_size(self) -> int:
+    def conv_parts(self) -> tuple[int, int, int]:
+        """Channels that are convolved: the heads' inputs, and two vectors of ``state_size`` per group."""
+        vectors = self.num_groups * self.state_size
+        return self.inner_size, vectors, vectors
+
+    @property
+    def projected_parts(self) -> tuple[int, ...]:
         """What the layer takes: the gate, what is convolved, and a step size per head."""
-        return self.inner_size + self.conv_channels + self.num_heads
+        return self.inner_size, *self.conv_parts, self.num_heads
 
     def state(self, dtype: str) -> tuple[StateTensor, StateTensor]:
         """What one layer keeps; ``dtype`` is the engine's."""
         return _conv_and_heads(
-            self.conv_kernel, self.conv_channels, dtype, (self.num_heads, self.head_dim, self.state_size)
+            self.conv_kernel, sum(self.conv_parts), dtype, (self.num_heads, self.head_dim, self.state_size)
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeltaNetSizes:
-    """Sizes of :class:`~llmk.nn.GatedDeltaNet`. ``site`` is that of its state and of its op."""
+    """Sizes of :class:`~llmk.nn.GatedDeltaNet`; ``site`` and ``divided`` as in :class:`StateSpaceSizes`."""
 
     site: ClassVar[str] = "gated_delta_net"
+    divided: ClassVar[tuple[str, ...]] = ("num_heads", "num_key_heads")
 
     num_heads: int
     num_key_heads: int
@@ -63,15 +72,25 @@ class DeltaNetSizes:
     conv_kernel: int
 
     @property
-    def conv_channels(self) -> int:
-        """What is convolved: queries, keys and values."""
-        return 2 * self.num_key_heads * self.key_dim + self.num_heads * self.value_dim
+    def units(self) -> int:
+        """What processes that cut the layer leave whole: a key head, with the heads that share it."""
+        return self.num_key_heads
+
+    @property
+    def conv_parts(self) -> tuple[int, int, int]:
+        """Channels that are convolved: queries, keys and values."""
+        keys = self.num_key_heads * self.key_dim
+        return keys, keys, self.num_heads * self.value_dim
 
     def state(self, dtype: str) -> tuple[StateTensor, StateTensor]:
         """What one layer keeps; ``dtype`` is the engine's."""
         return _conv_and_heads(
-            self.conv_kernel, self.conv_channels, dtype, (self.num_heads, self.value_dim, self.key_dim)
+            self.conv_kernel, sum(self.conv_parts), dtype, (self.num_heads, self.value_dim, self.key_dim)
         )
+
+
+RecurrentSizes = StateSpaceSizes | DeltaNetSizes
+"""Sizes of a recurrent layer."""
 
 
 def _conv_and_heads(kernel: int, channels: int, dtype: str, heads: tuple[int, ...]) -> tuple[StateTensor, StateTensor]:
@@ -79,13 +98,18 @@ def _conv_and_heads(kernel: int, channels: int, dtype: str, heads: tuple[int, ..
     return StateTensor("conv", (kernel - 1, channels), dtype), StateTensor("heads", heads, "float32")
 
 
-def recurrent_site(
-    sizes: StateSpaceSizes | DeltaNetSizes, num_layers: int, dtype: str
-) -> tuple[RecurrentFacts, OpFacts]:
+def recurrent_site(sizes: RecurrentSizes, num_layers: int, dtype: str) -> tuple[RecurrentFacts, OpFacts]:
     """The state, with an engine of ``dtype``, and the op of a recurrent layer."""
+    channels_and_heads = (1, 0)
     return (
-        RecurrentFacts(site=sizes.site, num_layers=num_layers, tensors=sizes.state(dtype)),
-        OpFacts(site=sizes.site, op=sizes.site, facts=asdict(sizes)),
+        RecurrentFacts(
+            site=sizes.site,
+            num_layers=num_layers,
+            tensors=sizes.state(dtype),
+            units=sizes.units,
+            divided=channels_and_heads,
+        ),
+        OpFacts(site=sizes.site, op=sizes.site, facts=asdict(sizes), divided=sizes.divided),
     )
 
 
@@ -162,7 +186,13 @@ def latent_ops(shape: LatentShape) -> tuple[OpFacts, ...]:
     """The ops of :class:`~llmk.nn.LatentAttention`."""
     names = ("num_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
     sizes = {name: getattr(shape, name) for name in names}
-    attention = OpFacts(site="latent_attention.whole", op="latent_attention", facts=sizes, attention="latent_attention")
+    attention = OpFacts(
+        site="latent_attention.whole",
+        op="latent_attention",
+        facts=sizes,
+        attention="latent_attention",
+        divided=("num_heads",),
+    )
     if shape.q_lora_rank is None:
         return (attention,)
     return (OpFacts(site="latent_q_norm", op="rms_norm", facts={"size": shape.q_lora_rank}), attention)
@@ -171,15 +201,23 @@ def latent_ops(shape: LatentShape) -> tuple[OpFacts, ...]:
 def latent_linears(shape: LatentShape, *, count: int) -> tuple[LinearFacts, ...]:
     """The linear sites of :class:`~llmk.nn.LatentAttention`."""
     hidden, heads, rank = shape.hidden_size, shape.num_heads, shape.q_lora_rank
-    sizes = (
-        ("latent_down", hidden, (rank or 0) + shape.row_size, shape.bias),
-        ("latent_q", rank or hidden, heads * shape.qk_head_dim, False),
-        ("latent_up", shape.kv_lora_rank, heads * (shape.qk_nope_head_dim + shape.v_head_dim), False),
-        ("out", heads * shape.v_head_dim, hidden, shape.bias),
-    )
-    return tuple(
-        LinearFacts(site=site, in_features=columns, out_features=rows, bias=bias, count=count)
-        for site, columns, rows, bias in sizes
+    down, out = (rank or 0) + shape.row_size, heads * shape.v_head_dim
+
+    def by_heads(site: str, in_features: int, size: int) -> LinearFacts:
+        return LinearFacts(
+            site=site,
+            in_features=in_features,
+            out_features=heads * size,
+            count=count,
+            parallel="column",
+            units=((heads, size),),
+        )
+
+    return (
+        LinearFacts(site="latent_down", in_features=hidden, out_features=down, bias=shape.bias, count=count),
+        by_heads("latent_q", rank or hidden, shape.qk_head_dim),
+        by_heads("latent_up", shape.kv_lora_rank, shape.qk_nope_head_dim + shape.v_head_dim),
+        LinearFacts(site="out", in_features=out, out_features=hidden, bias=shape.bias, count=count, parallel="row"),
     )
 
 
@@ -216,9 +254,11 @@ def softcap_op(vocab_size: int) -> OpFacts:
     return OpFacts(site="softcap", op="softcap", facts={"size": vocab_size}, divided=("size",))
 
 
-def sigmoid_gate_op(site: str, size: int, gate_size: int) -> OpFacts:
-    """A gate, such as that of :class:`~llmk.nn.GatedAttention`: ``gate_size`` is ``size``, or 1 for one per token."""
-    return OpFacts(site=site, op="sigmoid_gate", facts={"size": size, "gate_size": gate_size})
+def sigmoid_gate_op(site: str, size: int, gate_size: int, *, by_heads: bool = False) -> OpFacts:
+    """A gate: ``gate_size`` is ``size``, or 1 for one per token. ``by_heads``: it is as wide as a process's heads, such
+    as that of :class:`~llmk.nn.GatedAttention`."""
+    facts = {"size": size, "gate_size": gate_size}
+    return OpFacts(site=site, op="sigmoid_gate", facts=facts, divided=tuple(facts) if by_heads else ())
 
 
 def mlp_op(intermediate_size: int, activation: str = "silu", *, prefix: str = "") -> OpFacts:

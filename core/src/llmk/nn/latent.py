@@ -33,7 +33,15 @@ class LatentUp(Linear):
         self._latent = shape
         self._kernel = build.linear("latent_up", rows=True)
         rows = shape.num_heads * (shape.qk_nope_head_dim + shape.v_head_dim)
-        super().__init__(build, prefix, shape.kv_lora_rank, (rows,), site="latent_up")
+        super().__init__(
+            build,
+            prefix,
+            shape.kv_lora_rank,
+            (rows,),
+            site="latent_up",
+            parallel="column",
+            units=(shape.num_heads,),
+        )
 
     def finish(self) -> None:
         """Multiplies by the identity, which gives the matrix whatever the kernel keeps it in."""
@@ -51,6 +59,8 @@ class LatentUp(Linear):
 
 class LatentAttention(Layer):
     """Attention from hidden states to hidden states: its products, and between them one op.
+
+    The processes of a stage cut the heads between them. What is kept of a token, all heads read: each process keeps it.
 
     Args:
         prefix: the attention module's name in the checkpoint.
@@ -75,13 +85,12 @@ class LatentAttention(Layer):
         self._eps = norm_eps
         self._sizes = (shape.q_lora_rank or 0, shape.row_size)
         self._qk_head_dim = shape.qk_head_dim
-        hidden, rank, q_size = shape.hidden_size, shape.q_lora_rank, shape.num_heads * shape.qk_head_dim
+        hidden, rank, heads = shape.hidden_size, shape.q_lora_rank, shape.num_heads
         self.q_norm: RMSNorm | None = None
         if rank is None:
             self.down = Linear(
                 build, f"{prefix}.kv_a_proj_with_mqa", hidden, (shape.row_size,), site="latent_down", bias=shape.bias
             )
-            self.q = Linear(build, f"{prefix}.q_proj", hidden, (q_size,), site="latent_q")
         else:
             self.down = Linear(
                 build,
@@ -93,12 +102,20 @@ class LatentAttention(Layer):
                 bias=shape.bias,
             )
             self.q_norm = RMSNorm(build, f"{prefix}.q_a_layernorm", rank, norm_eps, site="latent_q_norm")
-            self.q = Linear(build, f"{prefix}.q_b_proj", rank, (q_size,), site="latent_q")
+        self.q = Linear(
+            build,
+            f"{prefix}.q_proj" if rank is None else f"{prefix}.q_b_proj",
+            rank or hidden,
+            (heads * shape.qk_head_dim,),
+            site="latent_q",
+            parallel="column",
+            units=(heads,),
+        )
         self._norm = Parameter(build, [f"{prefix}.kv_a_layernorm.weight"], [shape.kv_lora_rank], dummy_std=None)
         super().__init__(build, [self._norm])
         self.up = LatentUp(build, f"{prefix}.kv_b_proj", shape)
-        out_size = shape.num_heads * shape.v_head_dim
-        self.out = Linear(build, f"{prefix}.o_proj", out_size, (hidden,), site="out", bias=shape.bias)
+        out_size = heads * shape.v_head_dim
+        self.out = Linear(build, f"{prefix}.o_proj", out_size, (hidden,), site="out", bias=shape.bias, parallel="row")
 
     def finish(self) -> None:
         self._norm_weight = self._norm.take()

@@ -57,7 +57,7 @@ class Parameter:
         dummy_std: standard deviation of dummy values; ``None``: ones.
         stacks: where given, the parameter is ``[stacks, sum(rows) / stacks, *columns]``, and so may be a tensor that
             holds several of these.
-        kept_rows: what the process keeps of each shard's rows; ``None``: all.
+        kept_rows: what the process keeps of each shard's rows, in runs; ``None``: all.
         kept_columns: what it keeps of the first of ``columns``; ``None``: all.
         room: rows that it sets aside where it keeps fewer; the last ones are zeros.
     """
@@ -73,7 +73,7 @@ class Parameter:
         dtype: torch.dtype | None = None,
         dummy_std: float | None = 0.02,
         stacks: int = 0,
-        kept_rows: Sequence[slice] | None = None,
+        kept_rows: Sequence[Sequence[slice]] | None = None,
         kept_columns: slice | None = None,
         room: int = 0,
     ) -> None:
@@ -84,9 +84,9 @@ class Parameter:
         self._rows = tuple(rows)
         self._columns = tuple(columns)
         self._stacks = stacks
-        self._kept_rows = kept_rows or [slice(0, count) for count in rows]
+        self._kept_rows = kept_rows or [[slice(0, count)] for count in rows]
         self._kept_columns = () if kept_columns is None else (kept_columns,)
-        self._starts = (0, *accumulate(kept.stop - kept.start for kept in self._kept_rows))
+        self._starts = (0, *accumulate(sum(run.stop - run.start for run in kept) for kept in self._kept_rows))
         self._room = max(room, self._starts[-1])
         self._dummy_std = dummy_std
         self._loaded: set[int] = set()
@@ -122,10 +122,13 @@ class Parameter:
         above = 0
         for shard in shards:
             stack, row = divmod(above, source.shape[1]) if stacked else (0, above)
-            kept = self._kept_rows[shard]
-            index = (*((stack,) if stacked else ()), slice(row + kept.start, row + kept.stop), *self._kept_columns)
-            values = source[index if source.shape else ...]
-            storage[self._starts[shard] : self._starts[shard + 1]].copy_(values)
+            start = self._starts[shard]
+            for run in self._kept_rows[shard]:
+                index = (*((stack,) if stacked else ()), slice(row + run.start, row + run.stop), *self._kept_columns)
+                values = source[index if source.shape else ...]
+                stop = start + run.stop - run.start
+                storage[start:stop].copy_(values)
+                start = stop
             above += self._rows[shard]
         self._loaded.update(shards)
 

@@ -26,12 +26,13 @@ class Linear(Layer):
     Args:
         prefix: the layer's name in the checkpoint (``"model.layers.0.self_attn.qkv_proj"``).
         sizes: output features of each part.
-        parts: names of the projections that are packed into this one (``("q_proj", "k_proj", "v_proj")``), empty where
-            nothing is packed. The checkpoint may store the packed one itself instead.
+        parts: names of the projections that are packed into this one (``("q_proj", "k_proj", "v_proj")``), one for each
+            size; the checkpoint may store the packed one itself instead. Empty: it always does.
         also_named: the checkpoint's other names for the whole layer.
         parallel: how the processes of a stage cut it between them. ``"column"``: each has some of every part's output
             features. ``"row"``: each has some of the input features, and gets those alone; the results are added up.
         units: how many units (heads), which stay whole, each part consists of; empty: as many as output features.
+        partial: whether the caller adds up what a product that is cut by rows gives, and perhaps other things with it.
 
     Attributes:
         weight: what the kernel's ``prepare`` made of the parameters; any type.
@@ -54,25 +55,28 @@ class Linear(Layer):
         also_named: Sequence[str] = (),
         parallel: Cut = "",
         units: Sequence[int] = (),
+        partial: bool = False,
     ) -> None:
         kernel = build.linear(site)
         self._build = build
-        self._run = build.parallel.added_up(kernel.run) if parallel == "row" else kernel.run
+        self._run = build.parallel.added_up(kernel.run) if parallel == "row" and not partial else kernel.run
         self._prepare = kernel.prepare
         self._plain = kernel.weight_format == "plain"
         self._prefix = prefix
         parent = prefix.rpartition(".")[0]
         self._prefixes = [f"{parent}.{part}" if parent else part for part in parts] or [prefix]
         self._whole = (*([prefix] if parts else []), *also_named)
-        self._shape = (tuple(sizes), in_features)
-        share, self._kept_rows, self._kept_columns = build.parallel.share, None, None
+        self._in_features = in_features
+        self._rows = list(sizes) if parts else [sum(sizes)]
+        self._kept_rows, self._kept_columns = None, None
         if parallel == "column":
-            self._kept_rows = [share(size, number) for size, number in zip(sizes, units or sizes, strict=True)]
+            shares, cut = build.parallel.shares, list(zip(sizes, units or sizes, strict=True))
+            self._kept_rows = [shares([part]) for part in cut] if parts else [shares(cut)]
         elif parallel == "row":
-            self._kept_columns = share(in_features)
-        self._named = {"weight": self._parameter("weight", sizes, (in_features,))}
+            self._kept_columns = build.parallel.share(in_features)
+        self._named = {"weight": self._parameter("weight", (in_features,))}
         if bias:
-            self._named["bias"] = self._parameter("bias", sizes, ())
+            self._named["bias"] = self._parameter("bias", ())
         super().__init__(build, list(self._named.values()))
 
     def discover(self, stored: Mapping[str, Sequence[StoredTensor]]) -> None:
@@ -98,11 +102,11 @@ class Linear(Layer):
             del self._named["weight"]
         self.parameters = tuple(self._named.values())
 
-    def _parameter(self, name: str, rows: Sequence[int], columns: Sequence[int]) -> Parameter:
+    def _parameter(self, name: str, columns: Sequence[int]) -> Parameter:
         return Parameter(
             self._build,
             [f"{prefix}.{name}" for prefix in self._prefixes],
-            rows,
+            self._rows,
             columns,
             others={f"{whole}.{name}": tuple(range(len(self._prefixes))) for whole in self._whole},
             kept_rows=self._kept_rows,
@@ -117,14 +121,13 @@ class Linear(Layer):
         """
         if self._build.parallel.tensor_size == 1 or not (self._kept_rows or self._kept_columns):
             return {}
-        sizes, in_features = self._shape
-        if names[0].rpartition(".")[2] not in _SCALED or len(rows) != len(sizes):
+        if names[0].rpartition(".")[2] not in _SCALED or len(rows) != len(self._rows):
             raise _uncuttable(names[0], self._build.parallel.tensor_size)
         try:
             if self._kept_rows:
-                return {"kept_rows": [_stored(*of) for of in zip(self._kept_rows, sizes, rows, strict=True)]}
+                return {"kept_rows": [_stored(*of) for of in zip(self._kept_rows, self._rows, rows, strict=True)]}
             if self._kept_columns and columns:
-                return {"kept_columns": _stored(self._kept_columns, in_features, columns[0])}
+                return {"kept_columns": _stored([self._kept_columns], self._in_features, columns[0])[0]}
         except ValueError:
             raise _uncuttable(names[0], self._build.parallel.tensor_size) from None
         return {}
@@ -141,15 +144,15 @@ class Linear(Layer):
         return self._run(x, self.weight, self.bias)
 
 
-def _stored(kept: slice, size: int, stored: int) -> slice:
-    """Where ``kept`` of ``size`` lies in ``stored`` rows or columns, each of which is for a power of two of them, or
-    for all. Raises ValueError where it begins or ends within one."""
+def _stored(kept: Sequence[slice], size: int, stored: int) -> list[slice]:
+    """Where ``kept`` of ``size`` lie in ``stored`` rows or columns, each of which is for a power of two of them, or for
+    all. Raises ValueError where one begins or ends within another."""
     if stored == 1:
-        return slice(0, 1)
+        return [slice(0, 1)]
     shared, rest = divmod(size, stored)
-    if rest or shared & (shared - 1) or kept.start % shared or kept.stop % shared:
+    if rest or shared & (shared - 1) or any(run.start % shared or run.stop % shared for run in kept):
         raise ValueError
-    return slice(kept.start // shared, kept.stop // shared)
+    return [slice(run.start // shared, run.stop // shared) for run in kept]
 
 
 def _uncuttable(name: str, tensor_size: int) -> CheckpointError:

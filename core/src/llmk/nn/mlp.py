@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class GatedMLP:
-    """``down(act(gate(x)) * up(x))``. The product with gate and up, and the activation, are one op."""
+    """``down(act(gate(x)) * up(x))``. The product with gate and up, and the activation, are one op.
+
+    ``partial`` is that of the last product, see :class:`~llmk.nn.Linear`.
+    """
 
     def __init__(
         self,
@@ -26,6 +29,7 @@ class GatedMLP:
         site: str = "gate_up_silu",
         gate_up_site: str = "gate_up",
         down_site: str = "down",
+        partial: bool = False,
     ) -> None:
         self._op = build.kernel("op", site, linear=gate_up_site)
         self.gate_up = Linear(
@@ -46,6 +50,7 @@ class GatedMLP:
             site=down_site,
             bias=bias,
             parallel="row",
+            partial=partial,
         )
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 class Experts(Layer):
     """All experts of a block, which one kernel computes: ``gate_up`` ``[E, 2 * I, H]`` and ``down`` ``[E, H, I]``.
-    The processes of a stage cut every expert's ``I`` features between them.
+    The processes of a stage cut every expert's ``I`` features between them; what they make is for the caller to add up.
 
     Checkpoints store the experts one by one (``{prefix}.{expert}.{name}.weight``), or all of them in these two tensors
     (``{prefix}.gate_up_proj``, ``{prefix}.down_proj``; transformers 5 in its own format).
@@ -37,7 +37,7 @@ class Experts(Layer):
         self, build: Build, prefix: str, facts: MoEFacts, names: tuple[str, str, str], also_named: Sequence[str] = ()
     ) -> None:
         kernel = build.moe(facts.site)
-        self._run = build.parallel.added_up(kernel.run)
+        self._run = kernel.run
         self._prepare = kernel.prepare
         self._tensor_rank = build.parallel.tensor_rank
         self._options = {
@@ -66,7 +66,7 @@ class Experts(Layer):
                     rest,
                     others={f"{p}.{whole}": tuple(range(len(stems))) for p in prefixes},
                     stacks=facts.num_experts,
-                    kept_rows=[kept] * len(stems) if key == "gate_up" else None,
+                    kept_rows=[[kept]] * len(stems) if key == "gate_up" else None,
                     kept_columns=kept if name == "down" else None,
                 )
         super().__init__(build, list(self._named.values()))
@@ -83,13 +83,15 @@ class Experts(Layer):
 
 
 class MoE:
-    """Router and experts by two kernels, and what ``shared`` experts make of the same hidden states, added.
+    """Router and experts by two kernels, and what ``shared`` experts make of the same hidden states, added; then all of
+    it is added up over the processes of a stage.
 
     Args:
         prefix: the block's name in the checkpoint (``"model.layers.0.mlp"``).
         facts: those of the block's site, as the model described it.
         names: as of :class:`Experts`.
-        shared: what every token passes through besides; ``[tokens, hidden]`` to the same.
+        shared: what every token passes through besides, ``[tokens, hidden]`` to the same; of several processes, each
+            gives a part of the sum.
         also_named: the checkpoint's other names for the block.
     """
 
@@ -114,8 +116,9 @@ class MoE:
         others = [f"{name}.experts" for name in also_named]
         self.experts = Experts(build, f"{prefix}.experts", facts, names, others)
         self._shared = shared
+        self._all_reduce = build.parallel.all_reduce
 
     def __call__(self, x: Tensor) -> Tensor:
         """``[tokens, hidden]`` to the same."""
         out = self.experts(x, self.router(x))
-        return out if self._shared is None else out + self._shared(x)
+        return self._all_reduce(out if self._shared is None else out + self._shared(x))

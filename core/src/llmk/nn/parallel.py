@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Protocol
 
 import torch
@@ -48,6 +49,10 @@ class Parallel:
         """Which of ``count`` layers this stage has."""
         return range(self.stage * count // self.num_stages, (self.stage + 1) * count // self.num_stages)
 
+    def place(self, layer: int, count: int) -> int:
+        """The place of ``layer``, one of ``count``, among those of this stage, where it is one of them."""
+        return layer - self.layers(count).start
+
     def count(self, units: int) -> int:
         """How many of ``units`` (heads, say) this process has."""
         return max(1, units // self.tensor_size)
@@ -58,6 +63,12 @@ class Parallel:
         units = units or size
         first = self.tensor_rank * units // self.tensor_size
         return slice(first * size // units, (first + self.count(units)) * size // units)
+
+    def shares(self, parts: Sequence[tuple[int, int]]) -> list[slice]:
+        """This process's part of each of ``parts``, of so many rows and units, that follow one another."""
+        starts = accumulate((size for size, _ in parts), initial=0)
+        kept = [self.share(size, units) for size, units in parts]
+        return [slice(start + run.start, start + run.stop) for start, run in zip(starts, kept, strict=False)]
 
     def padded_share(self, size: int) -> tuple[slice, int]:
         """This process's part of ``size`` rows that need not divide evenly, and the rows that every process sets aside
@@ -96,9 +107,9 @@ class Parallel:
         for tensor in tensors:
             self.send(tensor.contiguous(), self.stage + 1)
 
-    def take_over(self, count: int, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> list[Tensor]:
-        """At the beginning of a stage but the first: waits for the ``count`` tensors that the one before hands on."""
-        tensors = [torch.empty(shape, dtype=dtype, device=device) for _ in range(count)]
+    def take_over(self, shape: tuple[int, ...], dtypes: Sequence[torch.dtype], device: torch.device) -> list[Tensor]:
+        """At the beginning of a stage but the first: waits for what the one before hands on, tensors of ``dtypes``."""
+        tensors = [torch.empty(shape, dtype=dtype, device=device) for dtype in dtypes]
         for arrival in [self.receive(tensor, self.stage - 1) for tensor in tensors]:
             arrival.wait()
         return tensors

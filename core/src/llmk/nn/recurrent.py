@@ -1,15 +1,20 @@
-"""Layers that keep a state of fixed size instead of something for each token. They lie between a model's products."""
+"""Layers that keep a state of fixed size instead of something for each token. They lie between a model's products.
+
+The processes of a stage cut their ``units`` between them (:mod:`llmk.nn.facts`), and so what they keep.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from llmk.api import RecurrentCache
+from llmk.api.sharding import sharded_state
 from llmk.nn.context import StepContext
-from llmk.nn.facts import DeltaNetSizes, StateSpaceSizes
+from llmk.nn.facts import DeltaNetSizes, RecurrentSizes, StateSpaceSizes, recurrent_site
 from llmk.nn.layer import Layer, Parameter
 
 if TYPE_CHECKING:
@@ -29,18 +34,17 @@ class StateSpaceMixer(Layer):
     """
 
     def __init__(self, build: Build, prefix: str, sizes: StateSpaceSizes, *, index: int, eps: float) -> None:
-        self.cache_spec = RecurrentCache.of(sizes.state(build.plan.dtype))
+        self.cache_spec = _cache_spec(build, sizes)
         self._op = build.kernel("op", sizes.site)
         self._index = index
         self._eps = eps
         self._limits = sizes.dt_limits
-        channels = sizes.conv_channels
-        self._conv_weight = _conv_weight(build, prefix, channels, sizes.conv_kernel)
-        self._conv_bias = Parameter(build, [f"{prefix}.conv1d.bias"], [channels]) if sizes.conv_bias else None
+        self._conv_weight = _conv_weight(build, prefix, sizes)
+        self._conv_bias = _cut(build, f"{prefix}.conv1d.bias", sizes.conv_parts, sizes) if sizes.conv_bias else None
         self._a_log, self._d, self._dt_bias = (
-            _per_head(build, f"{prefix}.{name}", sizes.num_heads) for name in ("A_log", "D", "dt_bias")
+            _per_head(build, f"{prefix}.{name}", sizes) for name in ("A_log", "D", "dt_bias")
         )
-        self._norm = Parameter(build, [f"{prefix}.norm.weight"], [sizes.inner_size], dummy_std=None)
+        self._norm = _cut(build, f"{prefix}.norm.weight", [sizes.inner_size], sizes, dummy_std=None)
         parameters = (self._conv_weight, self._conv_bias, self._a_log, self._d, self._dt_bias, self._norm)
         super().__init__(build, [parameter for parameter in parameters if parameter])
 
@@ -56,7 +60,8 @@ class StateSpaceMixer(Layer):
         )
 
     def __call__(self, projected: Tensor, step: StepContext) -> Tensor:
-        """``[tokens, sizes.projected_size]`` (gate, convolved channels, step sizes) to ``[tokens, inner]``."""
+        """``[tokens, sum(sizes.projected_parts)]`` (gate, convolved channels, step sizes) to ``[tokens, inner]``; this
+        process's share of both."""
         out: Tensor = self._op(projected, *self._weights, self._eps, step.caches[self._index], step.meta[self._index])
         return out
 
@@ -68,14 +73,12 @@ class GatedDeltaNet(Layer):
     """
 
     def __init__(self, build: Build, prefix: str, sizes: DeltaNetSizes, *, index: int, eps: float) -> None:
-        self.cache_spec = RecurrentCache.of(sizes.state(build.plan.dtype))
+        self.cache_spec = _cache_spec(build, sizes)
         self._op = build.kernel("op", sizes.site)
         self._index = index
         self._eps = eps
-        self._conv_weight = _conv_weight(build, prefix, sizes.conv_channels, sizes.conv_kernel)
-        self._a_log, self._dt_bias = (
-            _per_head(build, f"{prefix}.{name}", sizes.num_heads) for name in ("A_log", "dt_bias")
-        )
+        self._conv_weight = _conv_weight(build, prefix, sizes)
+        self._a_log, self._dt_bias = (_per_head(build, f"{prefix}.{name}", sizes) for name in ("A_log", "dt_bias"))
         self._norm = Parameter(build, [f"{prefix}.norm.weight"], [sizes.value_dim], dummy_std=None)
         super().__init__(build, [self._conv_weight, self._a_log, self._dt_bias, self._norm])
 
@@ -88,17 +91,31 @@ class GatedDeltaNet(Layer):
         )
 
     def __call__(self, mixed: Tensor, gate: Tensor, a: Tensor, b: Tensor, step: StepContext) -> Tensor:
-        """``mixed`` ``[tokens, sizes.conv_channels]`` (queries, keys, values), ``gate`` ``[tokens, heads, value_dim]``,
-        ``a`` and ``b`` ``[tokens, heads]``, to ``[tokens, heads * value_dim]``."""
+        """``mixed`` ``[tokens, sum(sizes.conv_parts)]`` (queries, keys, values), ``gate`` ``[tokens, heads,
+        value_dim]``, ``a`` and ``b`` ``[tokens, heads]``, to ``[tokens, heads * value_dim]``; this process's share of
+        all."""
         caches, meta = step.caches[self._index], step.meta[self._index]
         out: Tensor = self._op(mixed, gate, a, b, *self._weights, self._eps, caches, meta)
         return out
 
 
-def _conv_weight(build: Build, prefix: str, channels: int, kernel: int) -> Parameter:
-    return Parameter(build, [f"{prefix}.conv1d.weight"], [channels], (1, kernel))
+def _cache_spec(build: Build, sizes: RecurrentSizes) -> RecurrentCache:
+    state, _ = recurrent_site(sizes, 1, build.plan.dtype)
+    return RecurrentCache.of(sharded_state(state, build.parallel.tensor_size).tensors)
 
 
-def _per_head(build: Build, name: str, heads: int) -> Parameter:
+def _cut(
+    build: Build, name: str, parts: Sequence[int], sizes: RecurrentSizes, *columns: int, **options: Any
+) -> Parameter:
+    """A tensor of ``parts`` rows that follow one another; each has a share of every unit."""
+    kept = build.parallel.shares([(size, sizes.units) for size in parts])
+    return Parameter(build, [name], [sum(parts)], columns, kept_rows=[kept], **options)
+
+
+def _conv_weight(build: Build, prefix: str, sizes: RecurrentSizes) -> Parameter:
+    return _cut(build, f"{prefix}.conv1d.weight", sizes.conv_parts, sizes, 1, sizes.conv_kernel)
+
+
+def _per_head(build: Build, name: str, sizes: RecurrentSizes) -> Parameter:
     """What rules a head's decay: float32 whatever the engine's dtype, as small changes add up over many tokens."""
-    return Parameter(build, [name], [heads], dtype=torch.float32, dummy_std=None)
+    return _cut(build, name, [sizes.num_heads], sizes, dtype=torch.float32, dummy_std=None)

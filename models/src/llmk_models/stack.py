@@ -1,0 +1,59 @@
+"""What all native families are: layers one on the other between an embedding and a head, or a stage of these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from llmk.nn import Build, Embedding, LMHead, StepContext
+
+
+class Norm(Protocol):
+    """Adds the residual, where there is one, to what the block before made; returns the normed sum and the sum."""
+
+    def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]: ...
+
+
+class Block(Protocol):
+    """One layer. Takes what the block before made and the residual; returns the same. All ``[tokens, hidden]``."""
+
+    def __call__(self, x: Tensor, residual: Tensor | None, step: StepContext) -> tuple[Tensor, Tensor]: ...
+
+
+class Stack:
+    """Follows ``llmk.nn.Model``, but for how it is made and what it keeps: a family sets the attributes.
+
+    Attributes:
+        hidden_size: what lies between layers is ``[tokens, hidden_size]``.
+        residual_dtype: that of the residual from the second layer on.
+        layers: those of this process's stage.
+    """
+
+    build: Build
+    hidden_size: int
+    residual_dtype: torch.dtype
+    embed: Embedding
+    layers: Sequence[Block]
+    norm: Norm
+    head: LMHead
+
+    def forward(self, token_ids: Tensor, step: StepContext) -> Tensor:
+        parallel = self.build.parallel
+        residual: Tensor | None = None
+        if parallel.is_first:
+            x = self.embed(token_ids)
+        else:
+            dtypes, shape = (self.build.dtype, self.residual_dtype), (token_ids.shape[0], self.hidden_size)
+            x, residual = parallel.take_over(shape, dtypes, self.build.device)
+        for layer in self.layers:
+            x, residual = layer(x, residual, step)
+        if not parallel.is_last and residual is not None:
+            parallel.hand_on(x, residual.to(self.residual_dtype))
+            return x
+        return self.norm(x, residual)[0]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.head(hidden)
