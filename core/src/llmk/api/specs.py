@@ -174,6 +174,8 @@ class ModelSpec(_Checked):
     architectures: tuple[str, ...]
     implementation: str
     describe: str
+    deterministic: bool = False
+    """Whether a token's result is independent of what else is in the batch where that holds of the plan's kernels."""
     overrides: str = ""
     summary: str = ""
 

@@ -54,10 +54,8 @@ class ReferenceAttention:
 
     The cache is ``[num_blocks, 2, block_size, kv_heads, head_dim]``, keys before values. Slots that no sequence has
     written are never read, whatever they hold. Decoding requests of similar length attend as one batch, padded with
-    copies of their own last token that the mask hides; every other request attends alone. Where the query asks for
-    deterministic results, every request attends alone, and its rows are then the same bit for bit whatever else is
-    in the batch. Otherwise the padding, hence the order in which torch's kernels add up, depends on the other
-    requests, and rows agree to rounding.
+    copies of their own last token that the mask hides; every other request attends alone. The padding, hence the order
+    in which torch's kernels add up, depends on the other requests, so rows agree to rounding.
 
     :meth:`prepare` reads lengths back to the host: one wait per step and cache group. An instance keeps one buffer for
     gathered keys and values, as large as the most that a group has needed; it serves one thread.
@@ -86,7 +84,7 @@ class ReferenceAttention:
             written = torch.nonzero(slots >= 0).squeeze(1)
             slots = slots[written]
         key_rows = self._rows(slots // self.query.block_size, slots)
-        groups = [self._group(step, members, starts, lengths) for members in self._partition(starts, lengths)]
+        groups = list(self._groups(step, starts, lengths))
         return AttentionMeta(step.num_tokens, written, key_rows, key_rows + self.query.block_size, groups)
 
     def write(self, key: Tensor, value: Tensor, cache: Tensor, meta: AttentionMeta) -> None:
@@ -131,12 +129,17 @@ class ReferenceAttention:
         buffer = torch.index_select(rows, 0, group.gather, out=self._gathered[:needed])
         return buffer.view(2, group.requests, -1, *rows.shape[1:])
 
+    def _groups(self, step: CacheStep, starts: list[int], lengths: list[int]) -> Iterator[Group]:
+        """What attends together; ``starts`` are the requests' first rows and the end, ``lengths`` their tokens."""
+        for members in self._partition(starts, lengths):
+            yield self._group(step, members, starts, lengths)
+
     def _partition(self, starts: list[int], lengths: list[int]) -> Iterator[list[int]]:
         """Splits the requests into groups: decoding ones by similar span, all others one by one."""
         decoding = []
         for request, length in enumerate(lengths):
             queries = starts[request + 1] - starts[request]
-            if queries == 1 and not self.query.deterministic:
+            if queries == 1:
                 decoding.append((self._span(length, 1), request))
             elif queries:
                 yield [request]

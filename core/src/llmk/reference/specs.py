@@ -4,6 +4,7 @@ imported then."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from llmk.api import OK, AttentionQuery, KernelSpec, LinearQuery, MoEQuery, Tier, Verdict, hookimpl, no
 
@@ -16,12 +17,16 @@ _OPS = (
     ("rms_norm", "norms:rms_norm", "Root-mean-square norm in float32."),
     ("rms_norm_plus_one", "norms:rms_norm_plus_one", "Root-mean-square norm whose weight is stored less one."),
     ("rope", "rope:rope", "Rotates halves of each head, in float32."),
-    ("silu_and_mul", "activations:silu_and_mul", "SwiGLU."),
-    ("gelu_and_mul", "activations:gelu_and_mul", "GEGLU with the exact GELU."),
-    ("gelu_tanh_and_mul", "activations:gelu_tanh_and_mul", "GEGLU with GELU's tanh approximation."),
     ("softcap", "activations:softcap", "Bounds values by a hyperbolic tangent."),
     ("embedding", "embedding:embedding", "Token embedding."),
 )
+
+_ACTIVATION_OPS = (
+    ("silu_and_mul", "activations:silu_and_mul", "SwiGLU."),
+    ("gelu_and_mul", "activations:gelu_and_mul", "GEGLU with the exact GELU."),
+    ("gelu_tanh_and_mul", "activations:gelu_tanh_and_mul", "GEGLU with GELU's tanh approximation."),
+)
+"""Each comes twice: torch's own, and written out, which is deterministic."""
 
 _SAMPLING_OPS = (
     ("apply_penalties", "sampling:apply_penalties", "Repetition, frequency and presence penalties."),
@@ -79,6 +84,10 @@ _QUANTIZED = (
 )
 
 
+_INVARIANT_SCORE = -1
+"""Of kernels that are slower than others for being deterministic: they win where it is asked for."""
+
+
 def supports_attention(query: AttentionQuery) -> Verdict:
     """Causal attention with any whole number of heads per key head, in a cache of an unquantized dtype."""
     verdict = OK
@@ -112,16 +121,27 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
             tier=Tier.REFERENCE,
             supports=supports_attention,
             layout="reference",
-            deterministic=True,
             host_cost_us=100.0,
             summary="Gathers by block table, then attends through torch.",
-        )
+        ),
+        KernelSpec(
+            id="reference.attention_invariant",
+            kind="attention",
+            implementation=f"{_PACKAGE}.attention_invariant:InvariantAttention",
+            tier=Tier.REFERENCE,
+            score=_INVARIANT_SCORE,
+            supports=supports_attention,
+            layout="reference",
+            deterministic=True,
+            host_cost_us=200.0,
+            summary="The same in float32, by blocks of keys and tiles of queries, each request alone.",
+        ),
     ]
 
 
 @hookimpl
 def llmk_linear_kernels() -> Iterable[KernelSpec]:
-    """The plain product, and one by dequantization for each weight format."""
+    """The plain product, the same by tiles, and one by dequantization for each weight format."""
     plain = KernelSpec(
         id="reference.linear",
         kind="linear",
@@ -129,10 +149,21 @@ def llmk_linear_kernels() -> Iterable[KernelSpec]:
         prepare=f"{_PACKAGE}.linear:prepare_plain",
         tier=Tier.REFERENCE,
         supports=_stored_as("plain"),
-        deterministic=True,
         summary="torch's own product.",
     )
-    return [plain, *(_quantized(weight_format, summary) for weight_format, summary in _QUANTIZED)]
+    invariant = KernelSpec(
+        id="reference.linear_invariant",
+        kind="linear",
+        implementation=f"{_PACKAGE}.linear:linear_invariant",
+        prepare=f"{_PACKAGE}.linear:prepare_invariant",
+        tier=Tier.REFERENCE,
+        score=_INVARIANT_SCORE,
+        supports=_stored_as("plain"),
+        layout="reference_tiled",
+        deterministic=True,
+        summary="torch's own product by tiles of rows.",
+    )
+    return [plain, invariant, *(_quantized(weight_format, summary) for weight_format, summary in _QUANTIZED)]
 
 
 @hookimpl
@@ -145,9 +176,20 @@ def llmk_moe_kernels() -> Iterable[KernelSpec]:
             implementation=f"{_PACKAGE}.moe:fused_moe",
             tier=Tier.REFERENCE,
             supports=supports_moe,
-            deterministic=True,
             summary="Loops over the experts that tokens chose.",
-        )
+        ),
+        KernelSpec(
+            id="reference.fused_moe_invariant",
+            kind="moe",
+            implementation=f"{_PACKAGE}.moe:fused_moe_invariant",
+            prepare=f"{_PACKAGE}.moe:prepare_invariant",
+            tier=Tier.REFERENCE,
+            score=_INVARIANT_SCORE,
+            supports=supports_moe,
+            layout="reference_tiled",
+            deterministic=True,
+            summary="The same, each expert by tiles of tokens.",
+        ),
     ]
 
 
@@ -155,7 +197,13 @@ def llmk_moe_kernels() -> Iterable[KernelSpec]:
 def llmk_ops() -> Iterable[KernelSpec]:
     """All ops, plain and composite."""
     plain = [_op(name, where, summary) for name, where, summary in (*_OPS, *_SAMPLING_OPS, *_BATCH_OPS)]
-    return plain + [_op(name, where, summary, parts) for name, where, parts, summary in _COMPOSITES]
+    composite = [_op(name, where, summary, parts) for name, where, parts, summary in _COMPOSITES]
+    written_out = [
+        replace(_op(name, f"{where}_invariant", summary), id=f"reference.{name}_invariant", score=_INVARIANT_SCORE)
+        for name, where, summary in _ACTIVATION_OPS
+    ]
+    quick = [replace(_op(name, where, summary), deterministic=False) for name, where, summary in _ACTIVATION_OPS]
+    return plain + composite + written_out + quick
 
 
 def _op(name: str, where: str, summary: str, parts: tuple[str, ...] = ()) -> KernelSpec:
