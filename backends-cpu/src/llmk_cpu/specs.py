@@ -92,7 +92,7 @@ def llmk_linear_kernels() -> list[KernelSpec]:
             needs=_PREPACKED,
             supports=supports_prepacked,
             deterministic=True,
-            summary="the same by tiles of rows, each row the same in any batch; slower, so only where that is asked for",
+            summary="the same by tiles of rows: slower, and each row the same in any batch",
         ),
         KernelSpec(
             id="cpu.linear_torch",

@@ -150,9 +150,7 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("dtype", BOUND, ids=str)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_agrees_with_the_formula(
-    backend: type[ReferenceAttention], step: str, kind: str, dtype: torch.dtype
-) -> None:
+def test_agrees_with_the_formula(backend: type[ReferenceAttention], step: str, kind: str, dtype: torch.dtype) -> None:
     name = str(dtype).removeprefix("torch.")
     case = Step(query(dtype=name, cache_dtype=name, **KINDS[kind]), STEPS[step])
     out = case.run(backend)
@@ -196,7 +194,7 @@ def test_decoding_requests_of_very_different_length() -> None:
 
 
 def test_groups_are_bounded_in_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmk.reference.attention._GATHER_ELEMENTS", 2 * 2 * 24 * 40)
+    monkeypatch.setattr("llmk.reference.attention.GATHER_ELEMENTS", 2 * 2 * 24 * 40)
     case = Step(query(), [Request(n, 1) for n in (20, 19, 18, 17, 90)])
     backend = ReferenceAttention(case.spec, DEVICE)
     assert [group.requests for group in backend.prepare(case.index()).groups] == [1, 2, 2]
@@ -322,7 +320,7 @@ LONG = {**KINDS, "window of blocks": {"sliding_window": 300}, "one head": {"num_
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("threads", [1, 2], indirect=True)
 def test_invariant_attention_is_the_same_bit_for_bit(kind: str, dtype: str, threads: int) -> None:
-    """However the prompt is cut, whatever is beside it; 600 tokens are more than two blocks of keys."""
+    """However the prompt is cut, whatever is beside it; 600 tokens are several blocks of keys."""
     run = Run(600, query(dtype=dtype, cache_dtype=dtype, **LONG[kind]), seed=1)
     expected = run.attended(InvariantAttention, [], [], 0)
     for seed, cuts in enumerate(([1, 2, 3, 4, 255, 256, 257, 599], [33, 300], [511, 513], [64, 128, 570])):

@@ -13,7 +13,7 @@ from llmk.api.cache import CacheStep
 from llmk.api.query import AttentionQuery
 from llmk.reference.attend import attend_fused, attend_plain
 
-_GATHER_ELEMENTS = 1 << 22
+GATHER_ELEMENTS = 1 << 22
 """Elements of keys and values that decoding requests gather at a time: few enough to be still in a processor's cache
 when they are attended to."""
 
@@ -144,7 +144,7 @@ class ReferenceAttention:
             elif queries:
                 yield [request]
         decoding.sort(reverse=True)
-        tokens_at_once = _GATHER_ELEMENTS // (2 * self.query.num_kv_heads * self.query.head_dim)
+        tokens_at_once = GATHER_ELEMENTS // (2 * self.query.num_kv_heads * self.query.head_dim)
         members: list[int] = []
         longest = 0
         for span, request in decoding:

@@ -23,7 +23,7 @@ from torch import Tensor
 Product = Callable[[Tensor, Any], Tensor]
 """``[..., rows, in]`` and a weight, laid out as the product wants it, to ``[..., rows, out]``."""
 
-SIZES = (1, 4, 16, 64)
+SIZES = (1, 4, 8, 16, 32, 64)
 """Rows of a tile: for one request, for several, and for prompts."""
 
 _ALIGNMENT = 64
@@ -32,7 +32,7 @@ _TRIALS = 4
 """Least number of rows that are tried in every place."""
 _SAMPLES = 256
 """Least number of outputs that are tried in every place; of few outputs, more rows are."""
-_EXPONENTS = 4
+_EXPONENTS = 6
 """Numbers are spread over powers of two from minus this to this, so that sums of few products are rounded, too."""
 
 
@@ -55,13 +55,14 @@ def times_transposed(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def tiled(weight: Tensor) -> TiledWeight:
-    """``weight`` (``[out, in]``) for :func:`times_transposed`; copied where it is not aligned as those that sizes are
-    tried with."""
-    if not weight.is_contiguous() or weight.data_ptr() % _ALIGNMENT:
-        weight = weight.clone(memory_format=torch.contiguous_format)
-    return TiledWeight(
-        times_transposed, weight, agreeing_sizes(times_transposed, weight.shape, weight.dtype, weight.device)
-    )
+    """``weight`` (``[out, in]``) for :func:`times_transposed`."""
+    sizes = agreeing_sizes(times_transposed, weight.shape, weight.dtype, weight.device)
+    return TiledWeight(times_transposed, aligned(weight.contiguous()), sizes)
+
+
+def aligned(tensor: Tensor) -> Tensor:
+    """``tensor``, or a copy where it doesn't begin at an address that torch would allocate."""
+    return tensor.clone() if tensor.data_ptr() % _ALIGNMENT else tensor
 
 
 def in_tiles(product: Product, x: Tensor, weight: Any, sizes: tuple[int, ...]) -> Tensor:
@@ -99,8 +100,8 @@ def _agreeing_sizes(
     lay_out: Callable[[Tensor], Any],
     num_threads: int,
 ) -> tuple[int, ...]:
-    rows, weight = cancelling(max(_TRIALS, _SAMPLES // shape[-2]), shape)
-    rows, prepared = rows.to(device, dtype), lay_out(weight.to(device, dtype))
+    rows, weight = cancelling(max(_TRIALS, _SAMPLES // shape[-2]), shape, dtype)
+    rows, prepared = rows.to(device), lay_out(weight.to(device))
     agreeing: list[int] = []
     expected: Tensor | None = None
     for size in reversed(SIZES):
@@ -114,32 +115,34 @@ def _agreeing_sizes(
     return tuple(agreeing) or (1,)
 
 
-def cancelling(num_rows: int, shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    """Rows ``[num_rows, in]`` and a weight of ``shape`` (``[..., out, in]``), float32 and always the same, whose
-    products add up to zero but for rounding."""
+def cancelling(
+    num_rows: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Rows ``[num_rows, in]`` and a weight of ``shape`` (``[..., out, in]``), whose products add up to zero but for
+    rounding. Those that cancel stand in random places: halves that cancel as a whole do so in any order."""
     *batch, out, inner = shape
-    half, odd = divmod(inner, 2)
-    random = torch.Generator().manual_seed(0)
+    half = max(1, inner // 2)
+    random = torch.Generator().manual_seed(seed)
 
     def spread(*size: int) -> Tensor:
         exponents = torch.randint(-_EXPONENTS, _EXPONENTS + 1, size, generator=random)
-        return torch.ldexp(torch.randn(size, generator=random), exponents)
+        return torch.ldexp(torch.randn(size, generator=random), exponents).to(dtype)
 
-    first, last = spread(num_rows, half), spread(num_rows, odd)
+    places = torch.randperm(inner, generator=random)
+    signs = (places < inner // 2).to(dtype) - ((places >= inner // 2) & (places < inner // 2 * 2)).to(dtype)
     # Every output has a run of its own of the same numbers: drawing as many as a large weight has would take seconds.
-    runs = spread(out + half).unfold(0, half, 1)[:out] if half else torch.zeros(out, 0)
-    weight = torch.cat((runs, -runs, torch.zeros(out, odd)), dim=1)
-    return torch.cat((first, first, last), dim=1), weight.expand(*batch, -1, -1).contiguous()
+    weight = spread(out + half).unfold(0, half, 1)[:out, places % half].mul_(signs)
+    return spread(num_rows, half)[:, places % half], weight.expand(*batch, -1, -1).contiguous()
 
 
 def _cut(rows: int, sizes: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
-    """Start, rows and size of each tile: the smallest that holds what is left, unless it would be less than half full;
-    then the largest that can be filled."""
+    """Start, rows and size of each tile: the smallest that holds what is left, or, where that would be more than a
+    quarter empty, the largest that can be filled."""
     start = 0
     while True:
         left = rows - start
         size = next((size for size in sizes if size >= left), sizes[-1])
-        if 2 * left < size:
+        if 4 * left < 3 * size:
             size = max((smaller for smaller in sizes if smaller <= left), default=size)
         yield start, min(left, size), size
         start += size
