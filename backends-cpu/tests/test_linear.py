@@ -11,7 +11,10 @@ import torch
 
 from llmk.api import Host
 from llmk.reference.linear import linear as reference
-from llmk_cpu.linear import linear_prepacked, prepack
+from llmk.reference.linear import linear_invariant
+from llmk.reference.tiles import cancelling
+from llmk.testing.invariance import check_rows
+from llmk_cpu.linear import linear_prepacked, prepack, prepack_invariant
 from llmk_cpu.platform import CPUPlatform
 from llmk_cpu.probe import probe
 
@@ -30,13 +33,32 @@ def test_equals_the_reference(shape: tuple[int, int], bias: bool, dtype: torch.d
     out_features, in_features = shape
     weight = torch.randn(out_features, in_features).to(dtype)
     offset = torch.randn(out_features).to(dtype) if bias else None
-    packed = prepack({"weight": weight})
+    packed, tiled = prepack({"weight": weight}), prepack_invariant({"weight": weight})
     for rows in (1, 2, 3, 17, 129):
         x = torch.randn(rows, in_features).to(dtype)
         exact = reference(x.double(), weight.double(), None if offset is None else offset.double())
-        found = linear_prepacked(x, packed, offset)
-        assert (found.dtype, found.shape) == (dtype, (rows, out_features))
-        assert (found.double() - exact).norm() <= TOLERANCE[dtype] * exact.norm() + 1e-6
+        for found in (linear_prepacked(x, packed, offset), linear_invariant(x, tiled, offset)):
+            assert (found.dtype, found.shape) == (dtype, (rows, out_features))
+            assert (found.double() - exact).norm() <= TOLERANCE[dtype] * exact.norm() + 1e-6
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_by_tiles_are_the_same_in_any_batch(threads: int, dtype: torch.dtype) -> None:
+    """Which those of the plain product are not."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        for shape in ((64, 96), (33, 130), (300, 2048), (257, 515), (1, 7)):
+            rows, weight = cancelling(150, shape, dtype)
+            tiled = prepack_invariant({"weight": weight})
+            check_rows(lambda x, tiled=tiled: linear_invariant(x, tiled, None), rows)
+        rows, weight = cancelling(150, (300, 2048), dtype)
+        packed = prepack({"weight": weight})
+        with pytest.raises(AssertionError, match="differ in a batch of"):
+            check_rows(lambda x: linear_prepacked(x, packed, None), rows)
+    finally:
+        torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

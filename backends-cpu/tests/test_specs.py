@@ -25,11 +25,13 @@ def ask(arch: str, dtype: str, size: int = 1024, **query: Any) -> Verdict:
 
 
 @pytest.mark.hook("llmk_linear_kernels")
-def test_both_products_are_offered_and_the_packed_one_ranks_higher() -> None:
-    prepacked, plain = llmk_linear_kernels()
-    assert (prepacked.id, plain.id) == ("cpu.linear_prepacked", "cpu.linear_torch")
-    assert prepacked.tier > plain.tier
-    assert prepacked.layout != plain.layout
+def test_packed_products_rank_higher_and_the_deterministic_one_declares_it() -> None:
+    prepacked, invariant, plain = llmk_linear_kernels()
+    names = ("cpu.linear_prepacked", "cpu.linear_prepacked_invariant", "cpu.linear_torch")
+    assert (prepacked.id, invariant.id, plain.id) == names
+    assert (prepacked.tier, prepacked.score) > (invariant.tier, invariant.score) > (plain.tier, plain.score)
+    assert len({kernel.layout for kernel in (prepacked, invariant, plain)}) == 3
+    assert [kernel.deterministic for kernel in (prepacked, invariant, plain)] == [False, True, False]
 
 
 @pytest.mark.parametrize(

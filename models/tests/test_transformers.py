@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from llmk.api import CheckpointError, UnknownArchitecture
+from llmk.api import CheckpointError, SelectionError, UnknownArchitecture
 from llmk.testing.model import ModelHarness
 
 from .conftest import relative_error, transformers_logits
@@ -134,3 +134,11 @@ def test_missing_tensors_are_named(make_checkpoint: Callable[..., Path], tmp_pat
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(CheckpointError, match=r"lacks 1 tensors: model\.norm\.weight"):
         ModelHarness.of(folder)
+
+
+def test_is_refused_where_results_must_not_depend_on_the_batch(make_checkpoint: Callable[..., Path]) -> None:
+    """Its modules multiply as torch sees fit, by no kernel of the plan."""
+    for settings in ({}, SERVE_SO):
+        with pytest.raises(SelectionError, match=r"models\.transformers") as caught:
+            ModelHarness.of(make_checkpoint("olmo2"), {**settings, "engine.deterministic": True})
+        assert [reason.code for reason in caught.value.reasons] == ["not_deterministic"]

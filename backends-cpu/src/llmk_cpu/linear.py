@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from llmk.reference.tiles import TiledWeight, agreeing_sizes
+
 if not torch.backends.mkldnn.is_available():
     raise ImportError("this build of torch has no oneDNN (torch.backends.mkldnn.is_available() is False)")
 
@@ -17,9 +19,24 @@ _DECODE_ROWS = 1
 
 def prepack(parameters: Mapping[str, Tensor]) -> Tensor:
     """Brings ``parameters["weight"]`` (``[out, in]``) into oneDNN's blocked layout: an opaque copy of equal size."""
-    return torch.ops.mkldnn._reorder_linear_weight(parameters["weight"], _DECODE_ROWS)  # type: ignore[no-any-return]
+    return _pack(parameters["weight"])
+
+
+def prepack_invariant(parameters: Mapping[str, Tensor]) -> TiledWeight:
+    """The same for ``llmk.reference.linear:linear_invariant``, with the sizes of tile that agree."""
+    weight = parameters["weight"]
+    sizes = agreeing_sizes(_times_packed, weight.shape, weight.dtype, weight.device, _pack)
+    return TiledWeight(_times_packed, _pack(weight), sizes)
 
 
 def linear_prepacked(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """``x @ weight.T + bias``, ``[tokens, in]`` to ``[tokens, out]``; ``weight`` is what :func:`prepack` made."""
     return _linear_pointwise(x, weight, bias, "none", [], "")  # type: ignore[no-any-return]
+
+
+def _times_packed(x: Tensor, weight: Tensor) -> Tensor:
+    return linear_prepacked(x, weight, None)
+
+
+def _pack(weight: Tensor) -> Tensor:
+    return torch.ops.mkldnn._reorder_linear_weight(weight, _DECODE_ROWS)  # type: ignore[no-any-return]

@@ -27,6 +27,8 @@ _SMALLEST_THREADED = 1 << 25
 _SMALLEST_FLOAT32 = 1 << 19
 """Elements of a float32 weight below which torch's own product is quicker, by measurement of 1 to 512 rows."""
 
+_PREPACKED = Needs(platforms=("cpu",), min_arch={"x86_64": (3,)}, dtypes=("bfloat16", "float32"))
+
 
 @hookimpl
 def llmk_platforms() -> list[PlatformSpec]:
@@ -65,7 +67,8 @@ def supports_torch(query: LinearQuery) -> Verdict:
 
 @hookimpl
 def llmk_linear_kernels() -> list[KernelSpec]:
-    """oneDNN on prepacked weights where that is quicker, torch's own product elsewhere."""
+    """oneDNN on prepacked weights where that is quicker, torch's own product elsewhere; the former in a form that is
+    deterministic, too."""
     return [
         KernelSpec(
             id="cpu.linear_prepacked",
@@ -74,9 +77,22 @@ def llmk_linear_kernels() -> list[KernelSpec]:
             prepare="llmk_cpu.linear:prepack",
             layout="onednn",
             tier=Tier.VENDOR,
-            needs=Needs(platforms=("cpu",), min_arch={"x86_64": (3,)}, dtypes=("bfloat16", "float32")),
+            needs=_PREPACKED,
             supports=supports_prepacked,
             summary="oneDNN product with weights in its blocked layout",
+        ),
+        KernelSpec(
+            id="cpu.linear_prepacked_invariant",
+            kind="linear",
+            implementation="llmk.reference.linear:linear_invariant",
+            prepare="llmk_cpu.linear:prepack_invariant",
+            layout="onednn_tiled",
+            tier=Tier.VENDOR,
+            score=-1,
+            needs=_PREPACKED,
+            supports=supports_prepacked,
+            deterministic=True,
+            summary="the same by tiles of rows: slower, and each row the same in any batch",
         ),
         KernelSpec(
             id="cpu.linear_torch",

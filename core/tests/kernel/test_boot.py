@@ -196,7 +196,10 @@ def test_consented_override_wins_like_what_it_replaces(house: Wheelhouse, model:
         ({"select__op__use": "reference.gelu_and_mul"}, ("gelu_and_mul", "does not have")),
         ({"select__moe__use": "reference.fused_moe"}, ("reference.fused_moe", "does not have")),
         ({"select__model__use": "toy.toi"}, ("toy.toi", "did you mean toy.toy")),
-        ({"select__attention__avoid": ["reference.attention"]}, ("nothing that is installed", "avoided")),
+        (
+            {"select__attention__avoid": ["reference.attention", "reference.attention_invariant"]},
+            ("nothing that is installed", "avoided"),
+        ),
     ],
 )
 def test_pin_that_cannot_be_honoured_is_fatal_with_all_reasons(
@@ -224,7 +227,39 @@ def test_preference_that_meets_nothing_is_a_warning(house: Wheelhouse, model: Pa
 def test_deterministic_takes_batch_invariant_kernels_alone(house: Wheelhouse, model: Path) -> None:
     house.install("friend", kernels("friend", "linear_kernels", LINEAR.format("friend", "NATIVE")))
     choice = start(house, model, engine__deterministic=True).plan.choice("linear", "up")
-    assert (choice.id, codes(choice, "friend.linear")) == ("reference.linear", ["not_deterministic"])
+    assert (choice.id, codes(choice, "friend.linear")) == ("reference.linear_invariant", ["not_deterministic"])
+    assert codes(choice, "reference.linear") == ["not_deterministic"]
+    plain = start(house, model, select__linear__avoid=["friend.linear"]).plan.choice("linear", "up")
+    assert (plain.id, plain.pieces[0].why) == ("reference.linear", "best score in tier reference")
+    assert codes(plain, "reference.linear_invariant") == ["layout"]
+
+
+def test_deterministic_plans_have_one_piece_per_site(house: Wheelhouse, model: Path) -> None:
+    """Else a row's kernel would depend on how many others there are."""
+    bands = ", deterministic=True, bands=(TokenBand(1, 17, score=1), TokenBand(17))"
+    gap = 'id="friend.gap", tier=Tier.VENDOR, deterministic=True, bands=(TokenBand(1, 65),)'
+    rest = 'id="friend.rest", tier=Tier.NATIVE, deterministic=True, bands=(TokenBand(1, 17), TokenBand(17, score=1))'
+    linear = LINEAR.format("friend", "NATIVE") + bands
+    house.install("friend", kernels("friend", "linear_kernels", linear, gap, rest))
+    several = start(house, model).plan.choice("linear", "up")
+    assert [piece.id for piece in several.pieces] == ["friend.gap", "friend.rest"]
+    one = start(house, model, engine__deterministic=True).plan.choice("linear", "up")
+    assert [(piece.start, piece.id) for piece in one.pieces] == [(1, "friend.linear")]
+    assert "for batch invariance" in one.pieces[0].why
+    assert (codes(one, "friend.gap"), codes(one, "friend.rest")) == (["token_gap"], ["outranked"])
+
+
+def test_deterministic_refuses_a_model_family_that_does_not_declare_it(house: Wheelhouse, model: Path) -> None:
+    module = house.folder / "plug_toy.py"
+    module.write_text(module.read_text().replace("deterministic=True", "deterministic=False"))
+    start(house, model)
+    with pytest.raises(SelectionError, match="serves ToyForCausalLM with results that are independent") as caught:
+        start(house, model, engine__deterministic=True)
+    assert "toy.toy" in str(caught.value)
+    assert "--engine.deterministic" in caught.value.hint
+    with pytest.raises(SelectionError, match=r"toy\.toy is pinned") as caught:
+        start(house, model, engine__deterministic=True, select__model__use="toy.toy")
+    assert [reason.code for reason in caught.value.reasons] == ["not_deterministic"]
 
 
 def test_dtype_falls_back_with_a_warning_that_names_both(house: Wheelhouse, tmp_path: Path) -> None:

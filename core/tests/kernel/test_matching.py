@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from llmk.api import OK, KernelSpec, LinearQuery, Needs, PlatformFacts, Tier, Verdict, match, no
+from llmk.api import OK, KernelSpec, LinearQuery, ModelSpec, Needs, PlatformFacts, Tier, TokenBand, Verdict, match, no
+from llmk.api.matching import match_model
 
 BOX = PlatformFacts(
     name="box",
@@ -83,3 +85,30 @@ def test_supports_that_raises_or_answers_nonsense_is_a_refusal() -> None:
 def test_batch_invariance_is_asked_of_kernels() -> None:
     assert match(spec(), query())
     assert [r.code for r in match(spec(), query(deterministic=True)).reasons] == ["not_deterministic"]
+
+
+@pytest.mark.parametrize(
+    ("bands", "found"),
+    [
+        ((TokenBand(),), None),
+        ((TokenBand(5), TokenBand(1, 5, score=2)), None),
+        ((TokenBand(1, 65),), "1-64"),
+        ((TokenBand(2),), "2-2147483647"),
+        ((TokenBand(1, 5), TokenBand(6)), "1-4, 6-2147483647"),
+    ],
+)
+def test_batch_invariance_takes_a_kernel_that_serves_every_token_count(
+    bands: tuple[TokenBand, ...], found: str | None
+) -> None:
+    kernel = replace(spec(), bands=bands, deterministic=True)
+    assert match(kernel, query())
+    reasons = match(kernel, query(deterministic=True)).reasons
+    assert [(r.code, r.found) for r in reasons] == ([] if found is None else [("token_gap", found)])
+
+
+@pytest.mark.parametrize("declared", [False, True])
+def test_batch_invariance_of_model_families(declared: bool) -> None:
+    family = ModelSpec(id="a.b", architectures=("A",), implementation="m:f", describe="m:g", deterministic=declared)
+    assert match_model(family, "A", deterministic=False)
+    assert bool(match_model(family, "A", deterministic=True)) is declared
+    assert [r.code for r in match_model(family, "B", deterministic=True).reasons] == ["architecture"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from llmk.api import KernelSpec, SelectionError, Tier, TokenBand
@@ -98,6 +100,17 @@ def test_scores_of_bands_decide_range_by_range_and_equal_neighbours_merge() -> N
     one = kernel("a.one", Tier.NATIVE, TokenBand(1, 8, score=2), TokenBand(8, 64, score=1), TokenBand(64, score=3))
     two = kernel("a.two", Tier.NATIVE, TokenBand(1, 64, score=0), TokenBand(64, 99, score=5), TokenBand(99, score=0))
     assert laid_out(ranking(), one, two) == [(1, 64, "a.one"), (64, 99, "a.two"), (99, END, "a.one")]
+
+
+def test_one_piece_serves_all_token_counts_where_that_is_asked_for() -> None:
+    one = kernel("a.one", Tier.NATIVE, TokenBand(1, 8, score=2), TokenBand(8, score=1))
+    two = kernel("a.two", Tier.NATIVE, TokenBand(1, 64, score=0), TokenBand(64, score=5))
+    assert len(ranking().lay_out([one, two])) == 2
+    (slot,) = replace(ranking(), one_piece=True).lay_out([one, two])
+    assert (slot.start, slot.stop, slot.winner.spec.id) == (1, END, "a.one")
+    assert slot.why == "best score in tier native at one token; serves every count, for batch invariance"
+    (slot,) = replace(ranking(), one_piece=True).lay_out([NATIVE, VENDOR])
+    assert slot.why == "tier vendor"
 
 
 def test_pieces_share_the_layout_of_the_one_that_serves_one_token() -> None:

@@ -59,6 +59,7 @@ class Toy:
 def llmk_models():
     return [ModelSpec(
         id="toy.toy", architectures=("ToyForCausalLM",), implementation="plug_toy:Toy", describe="plug_toy:describe",
+        deterministic=True,
     )]
 """
 

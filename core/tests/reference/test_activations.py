@@ -11,6 +11,7 @@ from transformers.models.gemma2.modeling_gemma2 import Gemma2TextScaledWordEmbed
 
 from llmk.reference.activations import (
     ACTIVATIONS,
+    INVARIANT_ACTIVATIONS,
     gelu_tanh_and_mul,
     make_gate_up_gelu_tanh,
     make_gate_up_silu,
@@ -43,11 +44,20 @@ FORMULAS = {
 def test_gated_activations(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     x = (2 * torch.randn(shape)).to(dtype)
-    out = ACTIVATIONS[name](x)
     half = shape[-1] // 2
     expected = FORMULAS[name](x[..., :half].double()) * x[..., half:].double()
-    assert out.dtype == dtype
-    assert float((out.double() - expected).norm() / expected.norm()) < BOUND[dtype]
+    for kernels in (ACTIVATIONS, INVARIANT_ACTIVATIONS):
+        out = kernels[name](x)
+        assert out.dtype == dtype
+        assert float((out.double() - expected).norm() / expected.norm()) < BOUND[dtype]
+
+
+def test_written_out_activations_of_extreme_values() -> None:
+    gate = torch.tensor([-1e30, -200.0, -1e-30, 0.0, 1e-30, 200.0, 1e30])
+    for name, kernel in INVARIANT_ACTIVATIONS.items():
+        torch.testing.assert_close(
+            kernel(torch.cat((gate, gate.sign()))), ACTIVATIONS[name](torch.cat((gate, gate.sign())))
+        )
 
 
 @pytest.mark.parametrize("name", ["silu", "gelu_tanh"])

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from llmk.reference import quantize, quantized_weight
-from llmk.reference.linear import linear, linear_dequantized, prepare_plain
+from llmk.reference.linear import linear, linear_dequantized, linear_invariant, prepare_invariant, prepare_plain
 
 DTYPES = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 
@@ -127,6 +127,18 @@ def test_plain_product(dtype: torch.dtype) -> None:
     expected = x.double() @ weight.double().T
     assert error(linear(x, prepare_plain({"weight": weight}), None), expected) < DTYPES[dtype]
     assert error(linear(x, weight, bias), expected + bias.double()) < DTYPES[dtype]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_product_by_tiles(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    weight, bias = torch.randn(17, 33).to(dtype), torch.randn(17).to(dtype)
+    prepared = prepare_invariant({"weight": weight})
+    for rows in (1, 2, 5, 64, 70):
+        x = torch.randn(rows, 33).to(dtype)
+        expected = x.double() @ weight.double().T
+        assert error(linear_invariant(x, prepared, None), expected) < DTYPES[dtype]
+        assert error(linear_invariant(x, prepared, bias), expected + bias.double()) < 2 * DTYPES[dtype]
 
 
 def test_rows_agree_alone_and_in_a_batch() -> None:

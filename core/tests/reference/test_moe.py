@@ -10,7 +10,7 @@ from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2TopkR
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 
-from llmk.reference.moe import fused_moe, route
+from llmk.reference.moe import fused_moe, fused_moe_invariant, prepare_invariant, route
 
 BOUND = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 1.2e-2}
 
@@ -53,7 +53,11 @@ def test_agrees_with_all_experts_on_all_tokens(
     shares = torch.where(probabilities >= best, probabilities, 0)
     shares = 1.5 * shares / shares.sum(-1, keepdim=True)
     assert out.dtype == dtype
-    assert error(out, by_hand(x, shares, gate_up, down, biases)) < BOUND[dtype]
+    expected = by_hand(x, shares, gate_up, down, biases)
+    assert error(out, expected) < BOUND[dtype]
+    tiled = fused_moe_invariant(x, logits, prepare_invariant(weights), top_k=top_k, renormalize=True, scaling=1.5)
+    assert tiled.dtype == dtype
+    assert error(tiled, expected) < BOUND[dtype]
 
 
 @pytest.mark.parametrize("renormalize", [True, False])

@@ -48,5 +48,6 @@ def _native(module: str, model: str, architectures: tuple[str, ...], summary: st
         architectures=architectures,
         implementation=f"llmk_models.{module}:{model}",
         describe=f"llmk_models.{module}_facts:describe",
+        deterministic=True,
         summary=summary,
     )

@@ -15,17 +15,26 @@ from packaging.requirements import InvalidRequirement, Requirement
 from llmk.api.errors import describe
 from llmk.api.platform import PlatformFacts
 from llmk.api.query import Query
-from llmk.api.specs import KernelSpec, Needs
+from llmk.api.specs import KernelSpec, ModelSpec, Needs, TokenBand
 from llmk.api.verdict import OK, Verdict, no
+
+_NOT_INVARIANT = no("not_deterministic", wanted="batch invariance", found="none declared")
 
 
 def match(spec: KernelSpec, query: Query) -> Verdict:
     """Every reason why ``spec`` can't serve ``query``, not only the first."""
     verdict = check_needs(spec.needs, query.platform, query.dtype)
-    if query.deterministic and not spec.deterministic:
-        verdict &= no("not_deterministic", wanted="batch invariance", found="none declared")
+    if query.deterministic:
+        verdict &= _check_invariance(spec)
     answer: Verdict = ask(spec.supports, query)
     return verdict & answer
+
+
+def match_model(spec: ModelSpec, architecture: str, *, deterministic: bool) -> Verdict:
+    """Whether a model family can serve an architecture, where asked for with results independent of the batch."""
+    if {architecture, "*"}.isdisjoint(spec.architectures):
+        return no("architecture", wanted=architecture)
+    return OK if spec.deterministic or not deterministic else _NOT_INVARIANT
 
 
 def ask(question: Callable[[Any], Any], about: object, answer_type: type = Verdict) -> Any:
@@ -62,6 +71,18 @@ def check_needs(needs: Needs, facts: PlatformFacts, dtype: str) -> Verdict:
     for package in needs.packages:
         verdict &= _check_package(package)
     return verdict
+
+
+def _check_invariance(spec: KernelSpec) -> Verdict:
+    """Batch invariance takes one kernel for every token count, so one that isn't offered for all can't have a part."""
+    if not spec.deterministic:
+        return _NOT_INVARIANT
+    bands = sorted(spec.bands, key=lambda band: band.start)
+    edges = [1, *(edge for band in bands for edge in (band.start, band.stop)), TokenBand().stop]
+    if edges[::2] == edges[1::2]:
+        return OK
+    found = ", ".join(f"{band.start}-{band.stop - 1}" for band in bands)
+    return no("token_gap", wanted="every token count, for batch invariance", found=found)
 
 
 def _dotted(version: Iterable[int]) -> str:

@@ -107,7 +107,7 @@ class KernelSpec(_Checked):
     it."""
     parts: tuple[str, ...] = ()
     deterministic: bool = False
-    """Whether a row's result is independent of what else is in the batch."""
+    """Whether a row's result is the same bit for bit whatever else is in the batch (``docs/determinism.md``)."""
     host_cost_us: float = 0.0
     """Host time per step that the kernel spends on planning."""
     jit: bool = False
@@ -174,6 +174,9 @@ class ModelSpec(_Checked):
     architectures: tuple[str, ...]
     implementation: str
     describe: str
+    deterministic: bool = False
+    """Whether a token's result is the same bit for bit whatever else is in the batch, where the plan's kernels are
+    deterministic: what the model computes itself takes each token by itself."""
     overrides: str = ""
     summary: str = ""
 

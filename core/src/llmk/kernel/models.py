@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import importlib_metadata as metadata
 
-from llmk.api import OK, Checkpoint, ModelFacts, ModelSpec, QuantizationSpec, Reason, no
+from llmk.api import Checkpoint, ModelFacts, ModelSpec, QuantizationSpec, Reason, SelectionError
 from llmk.api.errors import CheckpointError, LlmkError, ModelNotFound, PluginError, UnknownArchitecture, describe
-from llmk.api.matching import ask
+from llmk.api.matching import ask, match_model
 from llmk.kernel.election import elect
 from llmk.kernel.loader import load_object
 from llmk.kernel.registry import Registered, Registry
@@ -53,13 +53,15 @@ def choose_model(registry: Registry, config: Config, checkpoint: Checkpoint) -> 
     Raises UnknownArchitecture, SelectionError.
     """
     wanted = checkpoint.architecture
-    claims = []
-    for model in registry.models:
-        serves = not {wanted, "*"}.isdisjoint(model.spec.architectures)
-        claims.append((model, OK if serves else no("architecture", wanted=wanted)))
+    deterministic = config.engine.deterministic
+    claims = [(model, match_model(model.spec, wanted, deterministic=deterministic)) for model in registry.models]
     chosen, _ = elect("[select.model]", config.select.model, claims, rank=lambda spec: wanted in spec.architectures)
     if chosen is not None:
         return chosen
+    refused = [r.about(m.spec.id) for m, verdict in claims for r in verdict.reasons if r.code == "not_deterministic"]
+    if refused:
+        message = f"nothing that is installed serves {wanted} with results that are independent of the batch"
+        raise SelectionError(message, reasons=refused, hint="leave out --engine.deterministic")
     known = sorted({name for model, _ in claims for name in model.spec.architectures} - {"*"})
     close = get_close_matches(wanted, known, n=3, cutoff=0.4) or known
     hint = f"nearest: {', '.join(close) or 'none'}; a wheel that registers it must be installed"

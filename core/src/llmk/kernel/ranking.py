@@ -37,7 +37,8 @@ class Ranking:
     """The rules for one site.
 
     ``line`` is the config section that rules it, ``measured`` are times by id. Where ``one_layout`` holds, all pieces
-    keep their data in the layout of the one that serves one token (or of the pinned one).
+    keep their data in the layout of the one that serves one token (or of the pinned one). Where ``one_piece`` holds,
+    that one serves all token counts.
     """
 
     site: str
@@ -47,6 +48,7 @@ class Ranking:
     measured: Mapping[str, float] = field(default_factory=dict)
     is_vouched: Callable[[Candidate], bool] = lambda candidate: True
     one_layout: bool = False
+    one_piece: bool = False
 
     def lay_out(self, able: Sequence[Candidate]) -> list[Slot]:
         """Covers all token counts; adjacent ranges with one winner are merged.
@@ -56,6 +58,9 @@ class Ranking:
         layouts = {c.spec.layout for c in able if c.spec.id == self.pin}
         pool = [c for c in able if not (self.one_layout and layouts) or c.spec.layout in layouts]
         edges = {1, END} | {edge for c in pool for band in c.spec.bands for edge in (band.start, band.stop)}
+        alone = ""
+        if self.one_piece and len(edges) > 2:
+            edges, alone = {1, END}, " at one token; serves every count, for batch invariance"
         slots: list[Slot] = []
         for start, stop in pairwise(sorted(edge for edge in edges if edge <= END)):
             active = [c for c in pool if _merit(c.spec, start)]
@@ -65,7 +70,7 @@ class Ranking:
             winner, why = self._winner(active, start)
             if slots and slots[-1].winner is winner:
                 start, why = slots[-1].start, slots.pop().why
-            slots.append(Slot(start, stop, winner, why))
+            slots.append(Slot(start, stop, winner, why + alone))
             pool = [c for c in pool if not self.one_layout or c.spec.layout == winner.spec.layout]
         return slots
 

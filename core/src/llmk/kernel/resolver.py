@@ -207,7 +207,7 @@ class Resolver:
         if pin and known[pin] != op and not for_all:
             raise self._pin_error(query, pin, [Reason("op", op, known[pin])])
         measured = {id: time for (site, id), time in self.measured.items() if site == query.site}
-        return Ranking(query.site, line, pin, rules.prefer, measured, self._is_vouched, not op)
+        return Ranking(query.site, line, pin, rules.prefer, measured, self._is_vouched, not op, query.deterministic)
 
     def _pin_error(self, query: Query, pin: str, reasons: Sequence[Reason]) -> SelectionError:
         what = f"{query.kind} site {query.site!r} on {self.platform.label} in {self.dtype}"

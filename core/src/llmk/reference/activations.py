@@ -1,15 +1,21 @@
-"""Gated activations, the product that feeds them, the soft cap, and the plain gate."""
+"""Gated activations, the product that feeds them, the soft cap, and the plain gate.
+
+torch's own activations compute the last elements of a tensor in another way than those before. The invariant ones are
+written out in float32 (:mod:`llmk.reference.pointwise`), of what is one function of its element wherever that stands:
+arithmetic, ``exp``, ``erf`` and ``tanh``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import pi, sqrt
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from llmk.reference.pointwise import sigmoid
+from llmk.reference.pointwise import sigmoid, silu
 
 
 def silu_and_mul(x: Tensor) -> Tensor:
@@ -32,12 +38,35 @@ def gelu_tanh_and_mul(x: Tensor) -> Tensor:
     return F.gelu(gate, approximate="tanh") * up
 
 
+def silu_and_mul_invariant(x: Tensor) -> Tensor:
+    """:func:`silu_and_mul`, each row the same bit for bit in any batch."""
+    return _gate(x, silu)
+
+
+def gelu_and_mul_invariant(x: Tensor) -> Tensor:
+    """:func:`gelu_and_mul`, each row the same bit for bit in any batch."""
+    return _gate(x, lambda gate: 0.5 * gate * (1 + torch.erf(gate / sqrt(2))))
+
+
+def gelu_tanh_and_mul_invariant(x: Tensor) -> Tensor:
+    """:func:`gelu_tanh_and_mul`, each row the same bit for bit in any batch."""
+    scale = sqrt(2 / pi)
+    return _gate(x, lambda gate: 0.5 * gate * (1 + torch.tanh(scale * (gate + 0.044715 * gate * gate * gate))))
+
+
 ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "silu": silu_and_mul,
     "gelu": gelu_and_mul,
     "gelu_tanh": gelu_tanh_and_mul,
 }
 """Gated activations by the name that a checkpoint's ``hidden_act`` has after aliases are resolved."""
+
+INVARIANT_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "silu": silu_and_mul_invariant,
+    "gelu": gelu_and_mul_invariant,
+    "gelu_tanh": gelu_tanh_and_mul_invariant,
+}
+"""The same of which each row is the same bit for bit in any batch."""
 
 
 def make_gate_up_silu(parts: Mapping[str, Callable[..., Tensor]]) -> Callable[[Tensor, Any, Tensor | None], Tensor]:
@@ -62,6 +91,11 @@ def sigmoid_gate(x: Tensor, gate: Tensor) -> Tensor:
     """``x * sigmoid(gate)`` in float32, rounded once: ``[..., H]`` in ``x``'s dtype, with a gate of the same shape or
     ``[..., 1]``."""
     return (x.float() * sigmoid(gate.float())).to(x.dtype)
+
+
+def _gate(x: Tensor, activate: Callable[[Tensor], Tensor]) -> Tensor:
+    gate, up = x.chunk(2, dim=-1)
+    return activate(gate.float()).to(x.dtype) * up
 
 
 def _gate_up(

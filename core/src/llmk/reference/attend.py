@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_SCORES_AT_ONCE = 1 << 25
-"""Elements of the score matrix that :func:`attend_plain` holds at a time (128 MiB); longer prefills go in pieces."""
+SCORES_AT_ONCE = 1 << 25
+"""Elements of a score matrix that there are at a time (128 MiB); longer prefills go in pieces."""
 
 
 def attend_plain(
@@ -39,7 +39,7 @@ def attend_plain(
     grouped = q.float().view(requests, queries, kv_heads, group, head_dim).permute(0, 2, 3, 1, 4)
     keys_t, values = k.float().permute(0, 2, 3, 1), v.float().transpose(1, 2)
     pieces = []
-    step = max(1, _SCORES_AT_ONCE // (requests * heads * keys))
+    step = max(1, SCORES_AT_ONCE // (requests * heads * keys))
     for start in range(0, queries, step):
         # The heads of a group are rows of one product, so that keys and values are not repeated for each of them.
         rows = grouped[:, :, :, start : start + step].flatten(2, 3)

@@ -14,7 +14,7 @@ from llmk.api.cache import CacheStep
 from llmk.api.query import AttentionQuery
 from llmk.reference.attend import attend_fused, attend_plain
 
-_GATHER_ELEMENTS = 1 << 22
+GATHER_ELEMENTS = 1 << 22
 """Elements of keys and values that decoding requests gather at a time: few enough to be still in a processor's cache
 when they are attended to."""
 
@@ -56,9 +56,8 @@ class ReferenceAttention:
     The cache is ``[num_blocks, planes, block_size, kv_heads, head_dim]``. Of two planes, keys come before values;
     latent vectors are keys alone. Slots that no sequence has written are never read, whatever they hold. Decoding
     requests of similar length attend as one batch, padded with copies of their own last token that the mask hides;
-    every other request attends alone. Where the query asks for deterministic results, every request attends alone, and
-    its rows are then the same bit for bit whatever else is in the batch. Otherwise the padding, hence the order in
-    which torch's kernels add up, depends on the other requests, and rows agree to rounding.
+    every other request attends alone. The padding, hence the order in which torch's kernels add up, depends on the
+    other requests, so rows agree to rounding.
 
     :meth:`prepare` reads lengths back to the host: one wait per step and cache group. An instance keeps one buffer for
     gathered keys and values, as large as the most that a group has needed; it serves one thread.
@@ -88,7 +87,7 @@ class ReferenceAttention:
             written = torch.nonzero(slots >= 0).squeeze(1)
             slots = slots[written]
         key_rows = self._rows(slots // self.query.block_size, slots)
-        groups = [self._group(step, members, starts, lengths) for members in self._partition(starts, lengths)]
+        groups = list(self._groups(step, starts, lengths))
         return AttentionMeta(step.num_tokens, written, key_rows, key_rows + self.query.block_size, groups)
 
     def write(self, key: Tensor, value: Tensor | None, cache: Tensor, meta: AttentionMeta) -> None:
@@ -136,17 +135,22 @@ class ReferenceAttention:
         buffer = _read_rows(cache, group.gather, self._gathered[:needed])
         return buffer.view(self._planes, group.requests, -1, *cache.shape[3:])
 
+    def _groups(self, step: CacheStep, starts: list[int], lengths: list[int]) -> Iterator[Group]:
+        """What attends together; ``starts`` are the requests' first rows and the end, ``lengths`` their tokens."""
+        for members in self._partition(starts, lengths):
+            yield self._group(step, members, starts, lengths)
+
     def _partition(self, starts: list[int], lengths: list[int]) -> Iterator[list[int]]:
         """Splits the requests into groups: decoding ones by similar span, all others one by one."""
         decoding = []
         for request, length in enumerate(lengths):
             queries = starts[request + 1] - starts[request]
-            if queries == 1 and not self.query.deterministic:
+            if queries == 1:
                 decoding.append((self._span(length, 1), request))
             elif queries:
                 yield [request]
         decoding.sort(reverse=True)
-        tokens_at_once = _GATHER_ELEMENTS // (self._planes * self.query.num_kv_heads * self.query.head_dim)
+        tokens_at_once = GATHER_ELEMENTS // (self._planes * self.query.num_kv_heads * self.query.head_dim)
         members: list[int] = []
         longest = 0
         for span, request in decoding:

@@ -1,4 +1,5 @@
-"""Linear layers: the plain product, and products with quantized weights that are dequantized for every call."""
+"""Linear layers: the plain product, the one whose rows don't depend on the batch, and products with quantized weights
+that are dequantized for every call."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from llmk.reference.quantized_weight import PackedWeight, ScaledWeight
+from llmk.reference.tiles import TiledWeight, in_tiles, tiled
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -26,11 +28,28 @@ def per_head_product(x: Tensor, weight: Tensor) -> Tensor:
     return torch.bmm(x.transpose(0, 1), weight).transpose(0, 1)
 
 
+def per_head_product_invariant(x: Tensor, weight: Tensor) -> Tensor:
+    """:func:`per_head_product`, row by row: each is the same bit for bit in any batch."""
+    return in_tiles(torch.bmm, x.transpose(0, 1), weight, (1,)).transpose(0, 1)
+
+
 def prepare_plain(parameters: Mapping[str, Tensor]) -> Tensor:
     """The weight as it is: ``parameters["weight"]``, ``[out, in]``."""
     return parameters["weight"]
 
 
+def linear_invariant(x: Tensor, weight: TiledWeight, bias: Tensor | None) -> Tensor:
+    """:func:`linear` by tiles (:mod:`llmk.reference.tiles`): a row is the same bit for bit in any batch. The bias is
+    added to the rounded product."""
+    out = weight.multiply(x)
+    return out if bias is None else out + bias
+
+
+def prepare_invariant(parameters: Mapping[str, Tensor]) -> TiledWeight:
+    """``parameters["weight"]``, ``[out, in]``, with the sizes of tile that agree."""
+    return tiled(parameters["weight"])
+
+
 def linear_dequantized(x: Tensor, weight: ScaledWeight | PackedWeight, bias: Tensor | None) -> Tensor:
-    """:func:`linear` with the weight dequantized to ``x``'s dtype first."""
-    return F.linear(x, weight.dequantize(x.dtype), bias)
+    """:func:`linear_invariant` with the weight dequantized to ``x``'s dtype first, next to which tiles cost little."""
+    return linear_invariant(x, tiled(weight.dequantize(x.dtype)), bias)

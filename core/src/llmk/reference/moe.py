@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from llmk.reference.activations import ACTIVATIONS
+from llmk.reference.activations import ACTIVATIONS, INVARIANT_ACTIVATIONS
+from llmk.reference.linear import linear_invariant
+from llmk.reference.tiles import TiledWeight, tiled
 
 _SCORING: Mapping[str, Callable[[Tensor], Tensor]] = {
     "softmax": lambda logits: torch.softmax(logits, dim=-1),
-    "sigmoid": torch.sigmoid,
+    # Not torch.sigmoid, which computes the last elements of a tensor in another way than those before.
+    "sigmoid": lambda logits: 1 / (1 + torch.exp(-logits)),
 }
 _GROUP_SCORING: Mapping[str, Callable[[Tensor], Tensor]] = {
     "max": lambda scores: scores.amax(dim=-1),
     "top2_sum": lambda scores: scores.topk(2, dim=-1).values.sum(dim=-1),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class TiledExperts:
+    """What :func:`prepare_invariant` makes: weights by expert, and the biases of all, where there are any."""
+
+    gate_up: tuple[TiledWeight, ...]
+    down: tuple[TiledWeight, ...]
+    gate_up_bias: Tensor | None
+    down_bias: Tensor | None
 
 
 def fused_moe(
@@ -50,6 +65,13 @@ def fused_moe(
     Returns:
         ``[T, H]`` in ``x``'s dtype; the weighted sum is float32.
     """
+    gate_up, down = weights["gate_up"], weights["down"]
+    gate_up_bias, down_bias = weights.get("gate_up_bias"), weights.get("down_bias")
+
+    def compute(expert: int, rows: Tensor) -> Tensor:
+        gated = F.linear(rows, gate_up[expert], _row(gate_up_bias, expert))
+        return F.linear(ACTIVATIONS[activation](gated), down[expert], _row(down_bias, expert))
+
     shares, experts = route(
         router_logits,
         top_k,
@@ -61,23 +83,31 @@ def fused_moe(
         top_groups=top_groups,
         group_scoring=group_scoring,
     )
-    activate = ACTIVATIONS[activation]
-    order = experts.flatten().argsort(stable=True)
-    tokens = order // top_k
-    shares = shares.flatten()[order]
-    gate_up, down = weights["gate_up"], weights["down"]
-    gate_up_bias, down_bias = weights.get("gate_up_bias"), weights.get("down_bias")
-    counts = torch.bincount(experts.flatten(), minlength=gate_up.shape[0]).tolist()
-    out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
-    start = 0
-    for expert, count in enumerate(counts):
-        if count:
-            chosen = slice(start, start + count)
-            start += count
-            gated = F.linear(x[tokens[chosen]], gate_up[expert], _row(gate_up_bias, expert))
-            result = F.linear(activate(gated), down[expert], _row(down_bias, expert))
-            out.index_add_(0, tokens[chosen], result.float() * shares[chosen, None])
-    return out.to(x.dtype)
+    return _mix(x, shares, experts, gate_up.shape[0], compute)
+
+
+def fused_moe_invariant(
+    x: Tensor, router_logits: Tensor, weights: TiledExperts, *, activation: str = "silu", **routing: Any
+) -> Tensor:
+    """:func:`fused_moe` by tiles (:mod:`llmk.reference.tiles`): a token's result is the same bit for bit, whichever
+    tokens its experts compute besides. ``weights`` are what :func:`prepare_invariant` made."""
+
+    def compute(expert: int, rows: Tensor) -> Tensor:
+        gated = linear_invariant(rows, weights.gate_up[expert], _row(weights.gate_up_bias, expert))
+        gated = INVARIANT_ACTIVATIONS[activation](gated)
+        return linear_invariant(gated, weights.down[expert], _row(weights.down_bias, expert))
+
+    return _mix(x, *route(router_logits, **routing), len(weights.gate_up), compute)
+
+
+def prepare_invariant(parameters: Mapping[str, Tensor]) -> TiledExperts:
+    """Parameters as :func:`fused_moe` takes them, each expert's weights with the sizes of tile that agree."""
+    return TiledExperts(
+        tuple(tiled(weight) for weight in parameters["gate_up"]),
+        tuple(tiled(weight) for weight in parameters["down"]),
+        parameters.get("gate_up_bias"),
+        parameters.get("down_bias"),
+    )
 
 
 def route(
@@ -124,6 +154,26 @@ def _within_best(ranked: Tensor, num_groups: int, top_groups: int, group_scoring
     best = _GROUP_SCORING[group_scoring](groups).topk(top_groups, dim=-1).indices
     best = best[..., None].expand(-1, -1, groups.shape[-1])
     return torch.full_like(groups, float("-inf")).scatter(1, best, groups.gather(1, best)).flatten(1)
+
+
+def _mix(
+    x: Tensor, shares: Tensor, experts: Tensor, num_experts: int, compute: Callable[[int, Tensor], Tensor]
+) -> Tensor:
+    """The sum over each token's experts, in the order of their numbers, of ``compute(expert, rows)`` times its
+    share."""
+    order = experts.flatten().argsort(stable=True)
+    tokens = order // experts.shape[1]
+    shares = shares.flatten()[order]
+    counts = torch.bincount(experts.flatten(), minlength=num_experts).tolist()
+    out = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    start = 0
+    for expert, count in enumerate(counts):
+        if count:
+            chosen = slice(start, start + count)
+            start += count
+            result = compute(expert, x[tokens[chosen]])
+            out.index_add_(0, tokens[chosen], result.float() * shares[chosen, None])
+    return out.to(x.dtype)
 
 
 def _row(bias: Tensor | None, expert: int) -> Tensor | None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from llmk.reference.counter_rng import uniform_bits
-from llmk.reference.truncation import Truncation
+from llmk.reference.truncation import Truncation, total_weight
 
 _SHORTLIST = 512
 """Likeliest tokens among which :func:`sample` looks for the last one to keep before it sorts a whole row."""
@@ -176,7 +176,7 @@ def _sample_by_shortlist(
     ids, order = ids.sort(dim=-1)
     total = None
     if truncation.top_p is not None:
-        total = (logits - best).div_(divisor).exp_().sum(dim=-1)
+        total = total_weight((logits - best).div_(divisor))
     floor = truncation.floor_of_sorted(values, vocab, total)
     kept = values.masked_fill(values < floor[:, None], float("-inf")).gather(1, order)
     tokens = ids.gather(1, _draw(kept, seeds, positions)[:, None]).squeeze(1)

@@ -19,13 +19,9 @@ _OPS = (
     ("rms_norm_plus_one", "norms:rms_norm_plus_one", "Root-mean-square norm whose weight is stored less one."),
     ("rope", "rope:rope", "Rotates halves of each head, in float32."),
     ("rope_interleaved", "rope:rope_interleaved", "Rotates neighbours in each head, in float32."),
-    ("silu_and_mul", "activations:silu_and_mul", "SwiGLU."),
-    ("gelu_and_mul", "activations:gelu_and_mul", "GEGLU with the exact GELU."),
-    ("gelu_tanh_and_mul", "activations:gelu_tanh_and_mul", "GEGLU with GELU's tanh approximation."),
     ("softcap", "activations:softcap", "Bounds values by a hyperbolic tangent."),
     ("sigmoid_gate", "activations:sigmoid_gate", "Scales by a sigmoid."),
     ("embedding", "embedding:embedding", "Token embedding."),
-    ("per_head_product", "linear:per_head_product", "A product with a matrix of its own for every head."),
     ("causal_conv", "recurrent.causal_conv:causal_conv", "Convolves each channel over its last tokens."),
     ("gated_rms_norm", "recurrent.gated_norm:gated_rms_norm", "Root-mean-square norm with a SiLU gate."),
 )
@@ -34,7 +30,15 @@ _SCANS = (
     ("state_space_scan", "recurrent.state_space_scan", "Selective scan of Mamba-2"),
     ("gated_delta_rule", "recurrent.delta_rule", "Gated delta rule"),
 )
-"""Ops with two kernels: one that is fast, and one whose results don't depend on the step."""
+"""Each comes twice: in chunks, and token by token, which is deterministic."""
+
+_WRITTEN_TWICE = (
+    ("silu_and_mul", "activations:silu_and_mul", "SwiGLU."),
+    ("gelu_and_mul", "activations:gelu_and_mul", "GEGLU with the exact GELU."),
+    ("gelu_tanh_and_mul", "activations:gelu_tanh_and_mul", "GEGLU with GELU's tanh approximation."),
+    ("per_head_product", "linear:per_head_product", "A product with a matrix of its own for every head."),
+)
+"""Each comes twice: torch's own, and another, which is deterministic."""
 
 _SAMPLING_OPS = (
     ("apply_penalties", "sampling:apply_penalties", "Repetition, frequency and presence penalties."),
@@ -128,6 +132,10 @@ _QUANTIZED = (
 )
 
 
+_INVARIANT_SCORE = -1
+"""Of kernels that are slower than others for being deterministic: they win where it is asked for."""
+
+
 def supports_attention(query: AttentionQuery) -> Verdict:
     """Causal attention with any whole number of heads per key head, in a cache of an unquantized dtype."""
     verdict = OK
@@ -168,16 +176,27 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
             tier=Tier.REFERENCE,
             supports=supports_attention,
             layout="reference",
-            deterministic=True,
             host_cost_us=100.0,
             summary="Gathers by block table, then attends through torch.",
-        )
+        ),
+        KernelSpec(
+            id="reference.attention_invariant",
+            kind="attention",
+            implementation=f"{_PACKAGE}.attention_invariant:InvariantAttention",
+            tier=Tier.REFERENCE,
+            score=_INVARIANT_SCORE,
+            supports=supports_attention,
+            layout="reference",
+            deterministic=True,
+            host_cost_us=200.0,
+            summary="The same in float32, by blocks of keys and tiles of queries, each request alone.",
+        ),
     ]
 
 
 @hookimpl
 def llmk_linear_kernels() -> Iterable[KernelSpec]:
-    """The plain product, and one by dequantization for each weight format."""
+    """The plain product, the same by tiles, and one by dequantization for each weight format."""
     plain = KernelSpec(
         id="reference.linear",
         kind="linear",
@@ -185,10 +204,21 @@ def llmk_linear_kernels() -> Iterable[KernelSpec]:
         prepare=f"{_PACKAGE}.linear:prepare_plain",
         tier=Tier.REFERENCE,
         supports=_stored_as("plain"),
-        deterministic=True,
         summary="torch's own product.",
     )
-    return [plain, *(_quantized(weight_format, summary) for weight_format, summary in _QUANTIZED)]
+    invariant = KernelSpec(
+        id="reference.linear_invariant",
+        kind="linear",
+        implementation=f"{_PACKAGE}.linear:linear_invariant",
+        prepare=f"{_PACKAGE}.linear:prepare_invariant",
+        tier=Tier.REFERENCE,
+        score=_INVARIANT_SCORE,
+        supports=_stored_as("plain"),
+        layout="reference_tiled",
+        deterministic=True,
+        summary="torch's own product by tiles of rows.",
+    )
+    return [plain, invariant, *(_quantized(weight_format, summary) for weight_format, summary in _QUANTIZED)]
 
 
 @hookimpl
@@ -201,9 +231,20 @@ def llmk_moe_kernels() -> Iterable[KernelSpec]:
             implementation=f"{_PACKAGE}.moe:fused_moe",
             tier=Tier.REFERENCE,
             supports=supports_moe,
-            deterministic=True,
             summary="Loops over the experts that tokens chose.",
-        )
+        ),
+        KernelSpec(
+            id="reference.fused_moe_invariant",
+            kind="moe",
+            implementation=f"{_PACKAGE}.moe:fused_moe_invariant",
+            prepare=f"{_PACKAGE}.moe:prepare_invariant",
+            tier=Tier.REFERENCE,
+            score=_INVARIANT_SCORE,
+            supports=supports_moe,
+            layout="reference_tiled",
+            deterministic=True,
+            summary="The same, each expert by tiles of tokens.",
+        ),
     ]
 
 
@@ -212,7 +253,13 @@ def llmk_ops() -> Iterable[KernelSpec]:
     """All ops, plain and composite."""
     plain = [_op(name, where, summary) for name, where, summary in (*_OPS, *_SAMPLING_OPS, *_BATCH_OPS)]
     scans = [spec for scan in _SCANS for spec in _scan(*scan)]
-    return [*plain, *scans, *(_op(name, where, summary, parts) for name, where, parts, summary in _COMPOSITES)]
+    composite = [_op(name, where, summary, parts) for name, where, parts, summary in _COMPOSITES]
+    written_out = [
+        replace(_op(name, f"{where}_invariant", summary), id=f"reference.{name}_invariant", score=_INVARIANT_SCORE)
+        for name, where, summary in _WRITTEN_TWICE
+    ]
+    quick = [replace(_op(name, where, summary), deterministic=False) for name, where, summary in _WRITTEN_TWICE]
+    return plain + composite + written_out + quick + scans
 
 
 def _scan(name: str, module: str, summary: str) -> tuple[KernelSpec, KernelSpec]:
@@ -221,11 +268,10 @@ def _scan(name: str, module: str, summary: str) -> tuple[KernelSpec, KernelSpec]
     chunked = replace(
         by_token,
         implementation=f"{_PACKAGE}.{module}:{name}",
-        score=1,
         deterministic=False,
         summary=f"{summary}, prompts in chunks.",
     )
-    return chunked, replace(by_token, id=f"{by_token.id}_by_token")
+    return chunked, replace(by_token, id=f"{by_token.id}_invariant", score=_INVARIANT_SCORE)
 
 
 def _op(name: str, where: str, summary: str, parts: tuple[str, ...] = ()) -> KernelSpec:

@@ -29,7 +29,7 @@ class Truncation:
         """The least logit to keep, float32 ``[R]``; ``logits`` are float32 ``[R, V]`` with a greatest element of 0."""
         if self.top_k is None and self.top_p is None:
             return self.floor_of_sorted(logits[:, :0], logits.shape[1], None)
-        total = None if self.top_p is None else logits.exp().sum(dim=-1)
+        total = None if self.top_p is None else total_weight(logits)
         return self.floor_of_sorted(logits.sort(dim=-1, descending=True).values, logits.shape[1], total)
 
     def floor_of_sorted(self, values: Tensor, vocab: int, total: Tensor | None) -> Tensor:
@@ -57,3 +57,11 @@ class Truncation:
             last = kept.clamp(max=listed)[:, None] - 1
             floor = torch.where(kept < vocab, values.gather(1, last).squeeze(1), floor)
         return floor if self.min_p is None else torch.maximum(floor, self.min_p.log())
+
+
+def total_weight(logits: Tensor) -> Tensor:
+    """Sum of ``exp(logit)`` over each row of ``logits`` (float32 ``[R, V]`` with a greatest element of 0), ``[R]``.
+
+    By softmax, which adds up each row by itself; torch's sum would share out a single long row among threads.
+    """
+    return 1 / torch.softmax(logits, dim=-1).amax(dim=-1)
