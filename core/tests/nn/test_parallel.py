@@ -12,6 +12,7 @@ from plans import build, choice, piece
 from torch import Tensor
 
 from llmk.api import CheckpointError, MoEFacts
+from llmk.api.facts import Cut
 from llmk.nn import Embedding, Layer, Linear, LMHead, MoE
 from llmk.nn.moe import Experts
 from llmk.nn.parallel import Parallel
@@ -168,11 +169,13 @@ def stored(prefix: str, tensors: dict[str, Tensor]) -> dict[str, list[StoredTens
     }
 
 
-def quantized(tensors: dict[str, Tensor], place: Parallel, parallel: str, rows: int, columns: int) -> dict[str, Tensor]:
-    """What a process has of a quantized layer."""
-    query = {"in_features": columns, "out_features": rows, "weight_format": "any"}
+def quantized(
+    tensors: dict[str, Tensor], place: Parallel, parallel: Cut, columns: int, *sizes: int, units: tuple[int, ...] = ()
+) -> dict[str, Tensor]:
+    """What a process has of a quantized layer of parts of ``sizes`` rows, stored as one."""
+    query = {"in_features": columns, "out_features": sum(sizes), "weight_format": "any"}
     made = build(choice("linear", "up", piece("linear_scaled", prepare="keep"), **query), parallel=place)
-    layer = Linear(made, "up", columns, (rows,), site="up", parallel=parallel)  # type: ignore[arg-type]
+    layer = Linear(made, "up", columns, sizes, site="up", parallel=parallel, units=units)
     layer.discover(stored("up", tensors))
     loaded(layer, **tensors)
     kept: dict[str, Tensor] = layer.weight
@@ -197,7 +200,7 @@ FORMATS: dict[str, tuple[Callable[..., object], dict[str, Tensor]]] = {
 
 @pytest.mark.parametrize("parallel", ["column", "row"])
 @pytest.mark.parametrize("name", FORMATS)
-def test_quantized_weights_are_cut_with_their_scales(name: str, parallel: str) -> None:
+def test_quantized_weights_are_cut_with_their_scales(name: str, parallel: Cut) -> None:
     prepare, tensors = FORMATS[name]
     whole = prepare(tensors).dequantize(torch.float32)  # type: ignore[attr-defined]
     parts = [
@@ -205,6 +208,16 @@ def test_quantized_weights_are_cut_with_their_scales(name: str, parallel: str) -
         for place in ranks(2)
     ]
     assert torch.equal(torch.cat(parts, dim=0 if parallel == "column" else 1), whole)
+
+
+def test_scales_of_several_parts_that_are_stored_as_one() -> None:
+    """A scale for 128 rows each: the second half of both parts has the second and the last one. One for all stays."""
+    weight, scale = torch.arange(512 * 8).view(512, 8).to(torch.uint8), torch.rand(4, 1)
+    for stored, expected in ((scale, scale[1::2]), (scale[:1], scale[:1])):
+        tensors = {"weight": weight, "weight_scale": stored}
+        found = quantized(tensors, Parallel(1, 2), "column", 8, 256, 256, units=(2, 2))
+        assert torch.equal(found["weight"], torch.cat((weight[128:256], weight[384:])))
+        assert torch.equal(found["weight_scale"], expected)
 
 
 @pytest.mark.parametrize(
@@ -218,8 +231,8 @@ def test_quantized_weights_are_cut_with_their_scales(name: str, parallel: str) -
 def test_what_cannot_be_cut_is_named(tensors: dict[str, Tensor], rows: int, why: str) -> None:
     """Blocks that two processes would share, blocks of unknown size, and tensors of unknown meaning."""
     with pytest.raises(CheckpointError, match=f"up.{why} is stored in a way that can't be cut for 2 processes"):
-        quantized(tensors, ranks(2)[0], "column", rows, 8)
-    assert set(quantized(tensors, Parallel(), "column", rows, 8)) == set(tensors)
+        quantized(tensors, ranks(2)[0], "column", 8, rows)
+    assert set(quantized(tensors, Parallel(), "column", 8, rows)) == set(tensors)
 
 
 def test_dummy_values_are_parts_of_the_whole() -> None:
@@ -236,9 +249,9 @@ def test_dummy_values_are_parts_of_the_whole() -> None:
 def test_the_kernel_itself_is_called_where_nothing_is_to_be_added_up() -> None:
     """By a process alone, and where the caller adds up."""
 
-    def runs_kernel(place: Parallel, **options: bool) -> bool:
+    def runs_kernel(place: Parallel, *, partial: bool = False) -> bool:
         made = build(choice("linear", "up", piece("linear")), parallel=place)
-        layer = Linear(made, "down", 6, (4,), site="up", parallel="row", **options)
+        layer = Linear(made, "down", 6, (4,), site="up", parallel="row", partial=partial)
         return layer._run is made.linear("up").run
 
     assert runs_kernel(Parallel())
