@@ -198,12 +198,6 @@ class Supervisor:
         self._report()
         await self._let_in()
 
-    async def _clear_away(self) -> None:
-        try:
-            await self._client.close()
-        except Exception:
-            logger.exception("the dead engine could not be cleared away")
-
     async def _attempt(self, cause: EngineDead) -> bool:
         """Waits, then tries to start an engine; whether that went well."""
         assert self.outage is not None
@@ -225,6 +219,12 @@ class Supervisor:
         level = logging.WARNING if changes else logging.INFO
         logger.log(level, "the engine is back after %.1f s, at attempt %d%s", down, self.outage.attempts, changes)
         return True
+
+    async def _clear_away(self) -> None:
+        try:
+            await self._client.close()
+        except Exception:
+            logger.exception("the dead engine could not be cleared away")
 
     def _hold(self, cause: EngineDead) -> None:
         """Takes back what the dead engine had, and fails what too many engines may have died of."""
