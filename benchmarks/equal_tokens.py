@@ -126,6 +126,7 @@ FEATURES = {
     "prefix cache": Feature(_CACHED, None, lambda run, off: run.stats.prefix_hit_tokens > 0),
     "chunked prefill": Feature(_CHUNKED, None, lambda run, off: run.stats.steps > off.stats.steps),
     "preemption": Feature(_TIGHT, Displacing, lambda run, off: run.stats.preemptions > 0),
+    "asynchronous stepping": Feature({"engine.steps_in_flight": 2}),
 }
 """Those of one process, which ``"all"`` turns on at once."""
 SPREAD = {

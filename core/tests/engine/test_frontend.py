@@ -343,7 +343,7 @@ def test_a_front_end_that_breaks_leaves_nobody_waiting(folder, monkeypatch):
         async with engine(folder, trouble="slow") as llm:
             running = asyncio.create_task(collect(llm, max_tokens=60))
             await asyncio.sleep(0.02)
-            monkeypatch.setattr(llm, "_take", lambda output: 1 // 0)
+            monkeypatch.setattr(llm, "_take", lambda *args: 1 // 0)
             with pytest.raises(EngineDead, match="the front end failed: ZeroDivisionError"):
                 await running
             with pytest.raises(EngineDead, match="the front end failed: ZeroDivisionError"):

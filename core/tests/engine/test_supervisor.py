@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 
 import pytest
 
 from llmk.api import EngineDead, NotEnoughMemory
-from llmk.engine import supervisor
+from llmk.engine import supervisor as supervisor_module
 from llmk.engine.client import EngineInfo
 from llmk.engine.request import EngineOutputs, EngineRequest, EngineStats, SamplingParams, TokenOutput
 from llmk.engine.supervisor import Supervisor, delay_before
@@ -125,7 +126,7 @@ def with_fleet(scenario, restart_seconds: float = 60.0) -> None:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "FIRST_DELAY", 0.0)
+    monkeypatch.setattr(supervisor_module, "FIRST_DELAY", 0.0)
 
 
 def test_what_ran_goes_on_and_what_waited_is_kept():
@@ -244,7 +245,7 @@ def test_the_cause_of_an_outage_names_the_last_attempt():
 
 
 def test_delays_double_up_to_half_a_minute(monkeypatch):
-    monkeypatch.setattr(supervisor, "FIRST_DELAY", 0.1)
+    monkeypatch.setattr(supervisor_module, "FIRST_DELAY", 0.1)
     assert [delay_before(n) for n in (1, 2, 3, 9, 10, 2000)] == [0.1, 0.2, 0.4, 25.6, 30.0, 30.0]
 
 
@@ -260,17 +261,17 @@ def test_the_first_start_raises_what_it_meets():
 
 @pytest.mark.parametrize("when", ["waiting", "starting"])
 def test_closing_ends_an_outage(when, monkeypatch):
-    async def scenario(fleet, supervisor_):
+    async def scenario(fleet, supervisor):
         fleet.gate.clear()
-        await supervisor_.add([request("a")])
+        await supervisor.add([request("a")])
         await fleet.engine.die()
-        await asyncio.wait_for(supervisor_.close(), 5)
-        for call in (supervisor_.add([request("b")]), supervisor_.abort(["a"]), supervisor_.check_health()):
+        await asyncio.wait_for(supervisor.close(), 5)
+        for call in (supervisor.add([request("b")]), supervisor.abort(["a"]), supervisor.check_health()):
             with pytest.raises(EngineDead, match="was closed"):
                 await call
 
     if when == "waiting":
-        monkeypatch.setattr(supervisor, "FIRST_DELAY", 30.0)
+        monkeypatch.setattr(supervisor_module, "FIRST_DELAY", 30.0)
     with_fleet(scenario)
 
 
@@ -305,7 +306,7 @@ def test_a_dead_engine_that_can_not_be_cleared_away_is_replaced():
 
 def test_who_kills_engines_fails_and_the_others_go_on():
     """Four run; "poison" kills at its first step. Those that had brought tokens are not blamed for its arrival, and
-    after the second death all are let in one by one.
+    after the second death all are let in one by one, "poison" first, of which two engines may have died.
     """
 
     async def scenario(fleet, supervisor):
@@ -318,22 +319,49 @@ def test_who_kills_engines_fails_and_the_others_go_on():
         assert fleet.engine.ids == ["a", "b", "c", "poison", "waits"]
         await fleet.engine.say(begun=(*good, "poison"))
         await fleet.engine.die()
-        assert fleet.engine.ids == ["a"]
+        assert fleet.engine.ids == ["poison"]
         await supervisor.add([request("new")])
+        await fleet.engine.say(begun=("poison",))
+        await fleet.engine.die()
+        assert fleet.errors() == {"poison": "internal_error"}
+        assert "3 engines in a row ended while they ran this request" in fleet.outputs[-1].error
         for number, id_ in enumerate(good):
             assert fleet.engine.ids == list(good[: number + 1])
             await fleet.engine.say(begun=(id_,))
             await fleet.engine.say(token(id_, 2))
-        assert fleet.engine.ids == ["a", "b", "c", "poison"]
-        await fleet.engine.die()
-        assert fleet.errors() == {"poison": "internal_error"}
-        assert "3 engines in a row ended while they ran this request" in fleet.outputs[-1].error
-        for id_ in good:
-            await fleet.engine.say(token(id_, 3, end=True), begun=(id_,))
         assert fleet.engine.ids == ["a", "b", "c", "waits", "new"]
+        for id_ in good:
+            await fleet.engine.say(token(id_, 3, end=True))
         assert len(fleet.engines) == 4
         assert [fleet.tokens(id_) for id_ in good] == [[1, 2, 3]] * 3
-        assert fleet.stats.retried == 4 + 4 + 3
+        assert fleet.stats.retried == 4 + 4
+
+    with_fleet(scenario)
+
+
+def test_several_that_kill_engines_are_found_one_after_the_other():
+    """They kill whichever engine computes them; of the others, none fails and none is doubled."""
+
+    async def scenario(fleet, supervisor):
+        ids = [f"poison{number}" if number % 3 == 1 else f"good{number}" for number in range(9)]
+        await supervisor.add([request(id_) for id_ in ids])
+        made = defaultdict(int)
+        ended = set()
+        while len(ended) < 6:
+            engine = fleet.engine
+            running = [id_ for id_ in dict.fromkeys(engine.ids) if id_ not in ended]
+            await engine.say(begun=tuple(running))
+            if any(id_.startswith("poison") for id_ in running):
+                await engine.die()
+                continue
+            for id_ in running:
+                made[id_] += 1
+                if made[id_] == 3:
+                    ended.add(id_)
+                await engine.say(token(id_, made[id_], end=id_ in ended))
+        assert fleet.errors() == dict.fromkeys(("poison1", "poison4", "poison7"), "internal_error")
+        assert all(fleet.tokens(id_) == [1, 2, 3] for id_ in ids if id_.startswith("good"))
+        assert len(fleet.engines) <= 1 + 3 * supervisor_module.TRIES
 
     with_fleet(scenario)
 
@@ -379,7 +407,7 @@ def test_an_engine_that_dies_before_it_says_anything_is_blamed_on_what_it_was_se
 
 
 def test_after_a_stable_minute_nothing_is_held_against_anyone(monkeypatch):
-    monkeypatch.setattr(supervisor, "STABLE_SECONDS", 0.0)
+    monkeypatch.setattr(supervisor_module, "STABLE_SECONDS", 0.0)
 
     async def scenario(fleet, supervisor):
         await supervisor.add([request("a"), request("b")])

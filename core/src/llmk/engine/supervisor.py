@@ -67,8 +67,8 @@ class Supervisor:
     fail, and new ones are refused until it is there.
 
     A sequence that engines die of must not go on forever. Under suspicion is who was in the batch without having
-    brought a token, or else everyone who was in it; at :data:`TRIES` deaths a sequence fails. Lest the innocent fail
-    with it, what ran when a second engine in a row died is given to the next one by one.
+    brought a token, or else everyone who was in it; after :data:`TRIES` deaths a sequence fails. Lest the innocent fail
+    with it, what ran when a second engine in a row died is given to the next one by one, the most suspect first.
     """
 
     def __init__(self, client: EngineClient, start: Start, restart_seconds: float) -> None:
@@ -201,12 +201,9 @@ class Supervisor:
         logger.error("%s; %d sequences wait for it to be started again%s", cause.message, len(self._live), detail)
         self._hold(cause)
         self._report()
-        try:
-            await self._client.close()
-        except Exception:
-            logger.exception("the dead engine could not be cleared away")
         patience = asyncio.get_running_loop().call_later(self._restart_seconds, self._give_up)
         try:
+            await self._clear_away()
             while not await self._attempt(cause):
                 self._deaths += 1
         finally:
@@ -245,23 +242,31 @@ class Supervisor:
         self.info = self._client.info
         self._stats = EngineStats(total_blocks=self.info.num_blocks, waiting=len(self._live))
         down = time.time() - self.outage.since
-        logger.info("the engine is back after %.1f s, at attempt %d%s", down, self.outage.attempts, changes)
+        level = logging.WARNING if changes else logging.INFO
+        logger.log(level, "the engine is back after %.1f s, at attempt %d%s", down, self.outage.attempts, changes)
         return True
+
+    async def _clear_away(self) -> None:
+        try:
+            await self._client.close()
+        except Exception:
+            logger.exception("the dead engine could not be cleared away")
 
     def _hold(self, cause: EngineDead) -> None:
         """Takes back what the dead engine had, and fails what too many engines may have died of."""
-        begun = self._at(_Stage.BEGUN, _Stage.PROVEN)
-        on_trial = [self._live[id] for id in list(self._suspects)[:1] if id in self._live]
-        for one in on_trial or self._at(_Stage.BEGUN) or begun or self._at(_Stage.SENT):
+        begun, sent = self._at(_Stage.BEGUN, _Stage.PROVEN), self._at(_Stage.SENT)
+        on_trial = [one for one in self._live.values() if one.request.id in list(self._suspects)[:1]]
+        for one in on_trial or self._at(_Stage.BEGUN) or begun or sent:
             one.deaths += 1
         guilty = [one for one in self._live.values() if one.deaths >= TRIES]
         what = f"{TRIES} engines in a row ended while they ran this request, which is not tried again; the last one"
         self._fail(guilty, f"{what}: {cause.message}", LlmkError.code)
         if guilty:
             self._acquit()
-        self._retried += sum(one.deaths < TRIES for one in begun)
-        tried = [one for one in begun or self._at(_Stage.SENT) if one.request.id in self._live]
-        self._suspects = deque(one.request.id for one in tried if self._deaths > 1)
+        self._retried += sum(one.request.id in self._live for one in begun)
+        suspects = {one.request.id for one in begun or sent} | set(self._suspects) if self._deaths > 1 else set()
+        tried = [one for one in self._live.values() if one.request.id in suspects]
+        self._suspects = deque(one.request.id for one in sorted(tried, key=lambda one: -one.deaths))
         for one in self._live.values():
             one.stage = _Stage.HELD
 

@@ -52,10 +52,8 @@ class InvariantAttention(ReferenceAttention):
                 alike.setdefault((piece.queries, piece.keys), []).append(piece)
         query = self.query
         for (queries, keys), pieces in alike.items():
-            gathered, scores = (
-                self._planes * keys * query.num_kv_heads * query.head_dim,
-                queries * query.num_heads * keys,
-            )
+            gathered = self._planes * keys * query.num_kv_heads * query.head_dim
+            scores = queries * query.num_heads * keys
             at_once = max(1, min(GATHER_ELEMENTS // gathered, SCORES_AT_ONCE // scores))
             for first in range(0, len(pieces), at_once):
                 yield self._together(step, pieces[first : first + at_once])
