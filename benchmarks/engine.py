@@ -2,6 +2,7 @@
 Host work alone, no device.
 
     python benchmarks/engine.py                    # the tables, as markdown
+    python benchmarks/engine.py --all              # and whether features change tokens, and chaos: some minutes
     python benchmarks/engine.py --profile 256      # where the time of a step goes, at 256 running
 
 A step is all that the engine does between two steps of a device: schedule, take in the sampled tokens, make outputs.
@@ -21,10 +22,13 @@ import argparse
 import cProfile
 import pstats
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 
 from llmk.api import PolicyContext
@@ -250,17 +254,18 @@ def profile(policy: str, running: int, steps: int, depth: int) -> None:
     pstats.Stats(profiler).sort_stats("tottime").print_stats(15)
 
 
-def main() -> None:
-    """Prints the tables."""
+def main() -> int:
+    """Prints the tables; 1 where tokens differ or chaos left something."""
     parser = argparse.ArgumentParser(description="Scheduler cost, overlap and fairness on a null runner.")
     parser.add_argument("--steps", type=int, default=300, help="steps to measure")
     parser.add_argument("--depth", type=int, default=1, help="steps in flight")
     parser.add_argument("--profile", type=int, metavar="RUNNING", help="profile a step at this many running requests")
     parser.add_argument("--policy", default="fair", choices=POLICIES, help="for --profile")
+    parser.add_argument("--all", action="store_true", help="also run equal_tokens.py and chaos.py")
     args = parser.parse_args()
     if args.profile:
         profile(args.policy, args.profile, args.steps, args.depth)
-        return
+        return 0
     header = ("policy", "running", "context", "waiting", "median ms", "p95 ms", "target ms")
     render(header, cost_rows(args.steps, args.depth))
     print()
@@ -268,7 +273,10 @@ def main() -> None:
     print()
     header = ("policy", "requests", "alone p50", "alone p95", "flooded p50", "flooded p95", "p95 ratio")
     render(header, fairness_rows(4000))
+    beside = ("equal_tokens.py", "chaos.py") if args.all else ()
+    scripts = [Path(__file__).with_name(name) for name in beside]
+    return max([subprocess.run([sys.executable, str(script)]).returncode for script in scripts], default=0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
