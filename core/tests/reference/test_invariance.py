@@ -96,6 +96,13 @@ def test_plain_activations(threads: int) -> None:
             check_rows(activations.silu_and_mul, 3 * torch.randn(301, 2 * 227))
 
 
+@pytest.mark.parametrize("function", [torch.exp, torch.erf, torch.tanh, torch.log])
+def test_what_kernels_are_made_of(function: Callable[[Tensor], Tensor], threads: int) -> None:
+    """One function of a number wherever that stands, in as many numbers as two threads share, too."""
+    torch.manual_seed(0)
+    check_rows(function, 4 * torch.rand(90_001, 1), trials=30)
+
+
 def norm(kernel: Callable[[Tensor, Tensor, float], Tensor], size: int) -> Callable[[Tensor], Tensor]:
     return lambda x: kernel(x, torch.linspace(0.5, 2, size, dtype=x.dtype), 1e-6)
 
