@@ -72,7 +72,7 @@ TRAFFIC: dict[str, dict[str, Any]] = {
     "short steps": {"scheduler.max_num_batched_tokens": 23, "scheduler.max_num_seqs": 5, "cache.block_size": 4},
     "few blocks": {"cache.block_size": 4, "cache.state_block_size": 32, "scheduler.max_num_batched_tokens": 190},
 }
-BLOCKS = {"gemma2": 160, "mamba2": 24, "qwen3-next": 80}
+BLOCKS = {"gemma2": 220, "mamba2": 24, "qwen3-next": 80}
 """Too few for all requests at once: of those with windows as well, more are needed for one. Others have 113. What keeps
 a state alone is hardly ever short of them."""
 

@@ -55,6 +55,7 @@ ENGINES = {
         "scheduler": {"max_num_batched_tokens": 24, "max_num_seqs": 8},
     },
     "whole-prompts": {"cache": {"prefix_caching": True, "block_size": 16}, "scheduler": {"chunked_prefill": False}},
+    "deterministic": {"engine": {"deterministic": True}, "scheduler": {"max_num_batched_tokens": 40}},
 }
 GREEDY = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, logprobs=0)
 

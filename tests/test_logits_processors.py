@@ -209,8 +209,9 @@ def test_wherever_a_step_fails_the_next_ones_find_clean_slots(
     def broken(*args: Any) -> Any:
         raise ValueError("no luck")
 
+    bound = {"batch.apply": "_apply", "batch.lay_out": "_lay_out", "model.forward": "_forward"}.get(stage)
     with monkeypatch.context() as patch:
-        patch.setattr(getattr(core.runner, part), name, broken)
+        patch.setattr(*((core.runner, bound) if bound else (getattr(core.runner, part), name)), broken)
         outputs = core.step().outputs
     assert [(output.id, output.error) for output in outputs] == [("doomed/0", "ValueError: no luck")]
     found = run(llm, {"plain": plain, "again": plain, "third": plain})

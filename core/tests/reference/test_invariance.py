@@ -87,12 +87,20 @@ def test_activations(name: str, dtype: torch.dtype, inner: int, threads: int) ->
     check_rows(activations.INVARIANT_ACTIVATIONS[name], rows, trials=20)
 
 
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="torch has no vectors here")
 def test_plain_activations(threads: int) -> None:
-    """Two threads meet within a row, where torch's own begins anew."""
+    """Two threads meet within a row, where torch's own begins anew with whole vectors."""
     if threads == 2:
         torch.manual_seed(0)
         with pytest.raises(AssertionError, match="differ in a batch of"):
-            check_rows(activations.silu_and_mul, 3 * torch.randn(301, 448))
+            check_rows(activations.silu_and_mul, 3 * torch.randn(301, 2 * 227))
+
+
+@pytest.mark.parametrize("function", [torch.exp, torch.erf, torch.tanh, torch.log])
+def test_what_kernels_are_made_of(function: Callable[[Tensor], Tensor], threads: int) -> None:
+    """One function of a number wherever that stands, in as many numbers as two threads share, too."""
+    torch.manual_seed(0)
+    check_rows(function, 4 * torch.rand(90_001, 1), trials=30)
 
 
 def norm(kernel: Callable[[Tensor, Tensor, float], Tensor], size: int) -> Callable[[Tensor], Tensor]:

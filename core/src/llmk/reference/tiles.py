@@ -66,7 +66,7 @@ def aligned(tensor: Tensor) -> Tensor:
 
 
 def in_tiles(product: Product, x: Tensor, weight: Any, sizes: tuple[int, ...]) -> Tensor:
-    """``product(x, weight)`` by tiles of ``sizes``, which agree and ascend."""
+    """``product(x, weight)`` by tiles of ``sizes``, which agree; the least comes first."""
     parts = []
     for start, count, size in _cut(x.shape[-2], sizes):
         tile = x.new_zeros(*x.shape[:-2], size, x.shape[-1])
