@@ -27,7 +27,7 @@ _OPS = (
 )
 
 _SCANS = (
-    ("state_space_scan", "recurrent.state_space_scan", "Selective scan of Mamba-2"),
+    ("state_space_scan", "recurrent.state_space_scan", "Selective scan over a state space"),
     ("gated_delta_rule", "recurrent.delta_rule", "Gated delta rule"),
 )
 """Each comes twice: in chunks, and token by token, which is deterministic."""
@@ -106,7 +106,7 @@ _COMPOSITES = (
         "state_space_mixer",
         "recurrent.mixers:make_state_space_mixer",
         ("causal_conv", "state_space_scan", "gated_rms_norm"),
-        "Mamba-2 between its two products.",
+        "Convolution, selective scan and gated norm.",
     ),
     (
         "gated_delta_net",
