@@ -30,6 +30,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -274,10 +275,14 @@ def _until(holds: Callable[[], bool], timeout: float = TIMEOUT) -> bool:
     return True
 
 
+def _is_zero(server: Server, gauge: str) -> bool:
+    return server.metric(gauge) == 0
+
+
 def leftovers(server: Server, tasks: float, memory: float) -> Iterator[str]:
     """What the server still holds a while after its last request: more ``tasks`` or bytes of ``memory`` than that."""
     for gauge in GAUGES:
-        if not _until(lambda gauge=gauge: server.metric(gauge) == 0, SETTLE):  # type: ignore[misc]
+        if not _until(partial(_is_zero, server, gauge), SETTLE):
             yield f"{gauge} stays at {server.metric(gauge):g}"
     if not _until(lambda: server.metric("frontend_tasks") <= tasks, SETTLE):
         yield f"{server.metric('frontend_tasks'):g} tasks are left, there were {tasks:g}"

@@ -72,11 +72,13 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What became of the requests: each one's tokens and their log-probabilities; and in how many processes."""
+    """What became of the requests: each one's tokens and their log-probabilities; and in how many processes, with how
+    many steps in flight at most."""
 
     answers: list[tuple[list[int], list[float]]]
     stats: EngineStats
     num_processes: int
+    in_flight: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ FEATURES = {
     "prefix cache": Feature(_CACHED, None, lambda run, off: run.stats.prefix_hit_tokens > 0),
     "chunked prefill": Feature(_CHUNKED, None, lambda run, off: run.stats.steps > off.stats.steps),
     "preemption": Feature(_TIGHT, Displacing, lambda run, off: run.stats.preemptions > 0),
-    "asynchronous stepping": Feature({"engine.steps_in_flight": 2}),
+    "asynchronous stepping": Feature({"engine.steps_in_flight": 2}, None, lambda run, off: run.in_flight == 2),
 }
 """Those of one process, which ``"all"`` turns on at once."""
 SPREAD = {
@@ -156,11 +158,11 @@ def serve(folder: Path, settings: Mapping[str, Any], policy: SchedulingPolicy | 
         outputs = llm.generate(list(prompts), list(params), use_tqdm=False)
         for prompt, one in zip(prompts, params, strict=True):
             outputs += llm.generate([prompt], one, use_tqdm=False)
-        stats, executor = llm.stats, llm.core.runner
+        stats, executor, depth = llm.stats, llm.core.runner, llm.core.depth
         num_processes = len(executor.pids) if isinstance(executor, Workers) else 1
     completions = [output.outputs[0] for output in outputs]
     answers = [(one.token_ids, [entry.logprob for entry in one.logprobs]) for one in completions]
-    return Run(answers, stats, num_processes)
+    return Run(answers, stats, num_processes, depth)
 
 
 @cache
