@@ -26,22 +26,32 @@ class AttentionBlock(Protocol):
 
 
 class SelfAttention:
-    """Attention between its two products."""
+    """Attention of ``kind`` between its two products, the first of which has ``qkv_sizes`` rows (``None``: the shape's
+    own)."""
 
-    def __init__(self, build: Build, shape: DecoderShape, index: int, cos_sin: Tensor) -> None:
+    kind: type[Attention] = Attention
+
+    def __init__(
+        self,
+        build: Build,
+        shape: DecoderShape,
+        index: int,
+        cos_sin: Tensor,
+        qkv_sizes: tuple[int, ...] | None = None,
+    ) -> None:
         prefix = f"model.layers.{index}.self_attn"
         self.qkv = Linear(
             build,
             f"{prefix}.qkv_proj",
             shape.hidden_size,
-            shape.qkv_sizes,
+            qkv_sizes or shape.qkv_sizes,
             site="qkv",
             parts=("q_proj", "k_proj", "v_proj"),
             bias=shape.qkv_bias,
             parallel="column",
             units=shape.qkv_heads,
         )
-        self.attention = Attention(
+        self.attention = self.kind(
             build,
             prefix,
             index=build.parallel.place(index, shape.num_layers),

@@ -12,7 +12,7 @@ from torch import Tensor
 from llmk.api import CacheSpec, Checkpoint
 from llmk.nn import AddRMSNorm, Build, GatedAttention, GatedDeltaNet, GatedMLP, Linear, MoE, StepContext
 from llmk.nn.attention import cache_spec
-from llmk_models.decoder import Decoder, FeedForward
+from llmk_models.decoder import Decoder, FeedForward, SelfAttention
 from llmk_models.qwen3_next_facts import SHARED, Qwen3NextShape, shape_of
 
 
@@ -22,47 +22,15 @@ def make_norm(build: Build, name: str, shape: Qwen3NextShape) -> AddRMSNorm:
     return AddRMSNorm(build, name, decoder.hidden_size, decoder.norm_eps, **sites)
 
 
-class GatedSelfAttention:
+class GatedSelfAttention(SelfAttention):
     """Gated attention between its two products. ``keeps`` is its cache's site and spec."""
 
+    kind = GatedAttention
+
     def __init__(self, build: Build, shape: Qwen3NextShape, index: int, cos_sin: Tensor) -> None:
-        prefix, decoder = f"model.layers.{index}.self_attn", shape.moe.decoder
-        self.qkv = Linear(
-            build,
-            f"{prefix}.qkv_proj",
-            decoder.hidden_size,
-            shape.qkv_sizes,
-            site="qkv",
-            parts=("q_proj", "k_proj", "v_proj"),
-            bias=decoder.qkv_bias,
-            parallel="column",
-            units=decoder.qkv_heads,
-        )
-        self.attention = GatedAttention(
-            build,
-            prefix,
-            index=build.parallel.place(index, decoder.num_layers),
-            num_heads=decoder.num_heads,
-            num_kv_heads=decoder.num_kv_heads,
-            head_dim=decoder.head_dim,
-            cos_sin=cos_sin,
-            qk_norm_eps=decoder.norm_eps,
-        )
-        self.out = Linear(
-            build,
-            f"{prefix}.o_proj",
-            decoder.qkv_sizes[0],
-            (decoder.hidden_size,),
-            site="out",
-            bias=decoder.out_bias,
-            parallel="row",
-        )
+        super().__init__(build, shape.moe.decoder, index, cos_sin, shape.qkv_sizes)
         site = self.attention.site
         self.keeps: tuple[str, CacheSpec] = (site, cache_spec(build, site))
-
-    def __call__(self, x: Tensor, step: StepContext) -> Tensor:
-        """``[tokens, hidden]`` to the same."""
-        return self.out(self.attention(self.qkv(x), step))
 
 
 class DeltaAttention:
