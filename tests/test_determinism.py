@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from equal_tokens import KINDS
 
 from llmk.config import load
 from llmk.engine.launch import build_core
@@ -26,35 +27,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {"tie_word_embeddings": True, "attention_bias": True}),
     "mixtral": ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "qwen3-moe": ("qwen3_moe", {**EXPERTS, "mlp_only_layers": [1], "norm_topk_prob": True}),
-    "deepseek-v2": (
-        "deepseek_v2",
-        {
-            "num_key_value_heads": 4,
-            "q_lora_rank": 24,
-            "kv_lora_rank": 32,
-            "qk_nope_head_dim": 16,
-            "qk_rope_head_dim": 8,
-            "v_head_dim": 24,
-            "n_routed_experts": 8,
-            "num_experts_per_tok": 2,
-            "moe_intermediate_size": 48,
-            "n_shared_experts": 1,
-            "first_k_dense_replace": 1,
-        },
-    ),
-    "mamba2": ("mamba2", {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 16}),
-    "qwen3-next": (
-        "qwen3_next",
-        {
-            **EXPERTS,
-            "num_hidden_layers": 4,
-            "linear_num_value_heads": 4,
-            "linear_num_key_heads": 2,
-            "linear_key_head_dim": 16,
-            "linear_value_head_dim": 16,
-            "shared_expert_intermediate_size": 40,
-        },
-    ),
+    **{kind: KINDS[kind] for kind in ("latent", "recurrent", "hybrid")},
     "gemma2": ("gemma2", {"head_dim": 16, "sliding_window": 150, "query_pre_attn_scalar": 24}),
 }
 MAX_LEN, VOCAB = 448, 384
@@ -73,7 +46,7 @@ TRAFFIC: dict[str, dict[str, Any]] = {
     "short steps": {**SMALL, "scheduler.max_num_batched_tokens": 23, "scheduler.max_num_seqs": 5},
     "few blocks": {**SMALL, "scheduler.max_num_batched_tokens": 190},
 }
-BLOCKS = {"gemma2": 192, "mamba2": 24, "qwen3-next": 80}
+BLOCKS = {"gemma2": 192, "recurrent": 24, "hybrid": 80}
 """Too few for all requests at once: of those with windows as well, more are needed for one. Others have 113. What gives
 blocks back is hardly ever short of them."""
 

@@ -31,9 +31,9 @@ def write_checkpoint(folder: Path, kind: str = "byte_level", **files: Any) -> Pa
     return folder
 
 
-def boot(folder: Path, **scheduler: Any) -> Any:
+def boot(folder: Path, *, cache: dict[str, Any] | None = None, **scheduler: Any) -> Any:
     """The part of a boot that front ends read."""
-    config = Config.model_validate({"scheduler": scheduler} if scheduler else {})
+    config = Config.model_validate({"scheduler": scheduler, "cache": cache or {}})
     return SimpleNamespace(settings=SimpleNamespace(config=config), checkpoint=read_checkpoint(folder))
 
 

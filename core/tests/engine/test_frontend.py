@@ -45,8 +45,8 @@ def folder(tmp_path_factory):
 
 
 @asynccontextmanager
-async def engine(folder, *, process=False, scheduler=None, **options):
-    boot = fakes.boot(folder, **(scheduler or {}))
+async def engine(folder, *, process=False, scheduler=None, cache=None, **options):
+    boot = fakes.boot(folder, cache=cache, **(scheduler or {}))
     client = (
         await ProcessClient.start(options, builder="fakes:build")
         if process
@@ -386,6 +386,19 @@ def test_a_salt_keeps_prefixes_apart_and_hits_are_told(folder):
             for id_, salt, hits in (("a", "", 0), ("b", "", 8), ("c", "x", 0)):
                 stream = llm.generate(prompt, SamplingParams(max_tokens=1), request_id=id_, cache_salt=salt)
                 assert [d.num_cached_tokens async for d in stream] == [hits]
+
+    run(main())
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_tenants_share_prefixes_unless_they_are_isolated(folder, isolated):
+    async def main():
+        async with engine(folder, cache={"isolate_tenants": isolated}) as llm:
+            hits = []
+            for number, tenant in enumerate(("one", "two", "one")):
+                choices = await collect(llm, list(range(12)), str(number), tenant, max_tokens=1)
+                hits.append(choices[0][0].num_cached_tokens)
+            assert hits == [0, 0 if isolated else 8, 8]
 
     run(main())
 
