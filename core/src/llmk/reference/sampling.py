@@ -10,13 +10,10 @@ import torch
 from torch import Tensor
 
 from llmk.reference.counter_rng import uniform_bits
-from llmk.reference.truncation import Truncation, total_weight
+from llmk.reference.truncation import Truncation, weigh
 
 _SHORTLIST = 512
 """Likeliest tokens among which :func:`sample` looks for the last one to keep before it sorts a whole row."""
-_WEIGHT_BITS = 24
-"""The likeliest token weighs 2**24. With up to 2**18 tokens a row's weights then add up to less than 2**42: see
-:func:`_draw`."""
 _HALF = 20
 _HALF_MASK = (1 << _HALF) - 1
 
@@ -77,8 +74,8 @@ def mask_top_k_top_p_min_p(logits: Tensor, top_k: Tensor | None, top_p: Tensor |
     """Sets to ``-inf`` what sampling must not choose. Each row keeps at least its likeliest token.
 
     ``top_k`` comes first, then ``top_p`` over the probabilities of the ``top_k`` (arXiv:1904.09751), then ``min_p``
-    (arXiv:2407.01082). Tokens exactly as likely as the last one kept are kept with it, so no result depends on how
-    ties are sorted.
+    (arXiv:2407.01082). Probabilities are added up as :func:`sample` rounds them. Tokens exactly as likely as the last
+    one kept are kept with it, so no result depends on how ties are sorted.
 
     Args:
         logits: float32 ``[R, V]``, already divided by the temperature.
@@ -176,7 +173,7 @@ def _sample_by_shortlist(
     ids, order = ids.sort(dim=-1)
     total = None
     if truncation.top_p is not None:
-        total = total_weight((logits - best).div_(divisor))
+        total = weigh((logits - best).div_(divisor)).sum(dim=-1)
     floor = truncation.floor_of_sorted(values, vocab, total)
     kept = values.masked_fill(values < floor[:, None], float("-inf")).gather(1, order)
     tokens = ids.gather(1, _draw(kept, seeds, positions)[:, None]).squeeze(1)
@@ -204,12 +201,12 @@ def _likeliest(logits: Tensor, count: int) -> Tensor:
 
 
 def _draw(logits: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
-    """Inverts each row's cumulative distribution at its own uniform number, in integers.
+    """Inverts each row's cumulative distribution at its own uniform number, in integers; ``logits`` have a greatest
+    element of 0.
 
     The uniform has 40 bits and the total less than 42, so their product is formed in two halves to stay within 63 bits.
     """
-    weights = (logits - logits.amax(dim=-1, keepdim=True)).exp_().mul_(1 << _WEIGHT_BITS).round_()
-    cumulative = weights.to(torch.int64).cumsum_(dim=-1)
+    cumulative = weigh(logits).cumsum_(dim=-1)
     total = cumulative[:, -1]
     bits = uniform_bits(seeds, positions, 2 * _HALF)
     high, low = bits >> _HALF, bits & _HALF_MASK
