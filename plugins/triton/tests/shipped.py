@@ -12,6 +12,7 @@ import torch
 from llmk.api import AttentionQuery, CacheStep, PlatformFacts
 from llmk_triton import activations, embedding, norms
 from llmk_triton.attention import TritonAttention
+from llmk_triton.sample import sample
 from llmk_triton.tiles import current_target
 from llmk_triton.write import qk_norm_rope_write_kv
 
@@ -71,9 +72,19 @@ def elementwise(size: int, inner: int, dtype: torch.dtype) -> None:
     embedding.embedding(torch.zeros(4, dtype=torch.int64), x)
 
 
+def choosing(vocab: int, dtype: torch.dtype) -> None:
+    """The likeliest token, and one that is drawn."""
+    logits = torch.zeros(2, vocab, dtype=dtype)
+    current_target.cache_clear()
+    sample(logits, None, None, None, None, None, None)
+    real, whole = torch.zeros(2, 6), torch.zeros(2, 3, dtype=torch.int64)
+    sample(logits, real[:, 0], whole[:, 0], real[:, 1], real[:, 2], whole[:, 1], whole[:, 2])
+
+
 def _cases() -> dict[str, Callable[[], None]]:
     cases: dict[str, Callable[[], None]] = {}
     for name, dtype in DTYPES.items():
+        cases[f"sampling {name}"] = partial(choosing, 151936, dtype)
         for size, inner in ((1024, 3072), (2048, 768), (4096, 12288), (3584, 14336)):
             cases[f"elementwise {size}x{inner} {name}"] = partial(elementwise, size, inner, dtype)
         for model in MODELS:

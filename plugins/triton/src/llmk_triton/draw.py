@@ -56,7 +56,7 @@ def _bounds(bounds, row, k, p, farthest):
     return tl.minimum(near, farthest), far
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["has_k", "has_p", "has_m"])
 def collect_kernel(
     logits, peaks, temperature, top_k, top_p, min_p, bounds, kept, open_ids, num_open, stride, vocab, stride_t,
     stride_k, stride_p, stride_m, has_k, has_p, has_m,
@@ -141,6 +141,29 @@ def _search(
 
 
 @triton.jit
+def _find_limit(
+    k, p, bounds, goals, vocab, distance, weight, token, ids, row_logits, best, heat, count, CHUNK: tl.constexpr
+):  # fmt: skip
+    """The distance up to which a row's top-k and top-p keep tokens; ``bounds`` and ``goals`` are the row's."""
+    both = (k > 0) & (p < 1)
+    low, high = _as_bits(tl.load(bounds)) + 1, _as_bits(tl.load(bounds + 1))
+    goal = tl.load(goals)
+    left = tl.where(both, goal, goal - tl.load(goals + 1))
+    high = _search(low, high, left, vocab, k > 0, distance, weight, token, ids, row_logits, best, heat, count, CHUNK)
+    if both:
+        # Of tokens that share the last place, as many as there is room for.
+        nearer = tl.where(high > 0, (high - 1).to(tl.float32, bitcast=True), -1.0)
+        number = _within(nearer, vocab, True, distance, weight, token, ids, row_logits, best, heat, count, CHUNK)
+        mass = _within(nearer, vocab, False, distance, weight, token, ids, row_logits, best, heat, count, CHUNK)
+        mass += (goal - number) * weigh(high.to(tl.float32, bitcast=True))
+        left = share(p, mass)
+        high = _search(
+            high * 0, high, left, vocab, False, distance, weight, token, ids, row_logits, best, heat, count, CHUNK
+        )  # fmt: skip
+    return high.to(tl.float32, bitcast=True)
+
+
+@triton.jit(do_not_specialize=["has_k", "has_p", "has_m"])
 def choose_kernel(
     logits, peaks, temperature, top_k, top_p, min_p, seeds, positions, bounds, goals, kept, open_ids, num_open, out,
     stride, vocab, parts, stride_t, stride_k, stride_p, stride_m, stride_s, stride_n, has_k, has_p, has_m,
@@ -156,54 +179,36 @@ def choose_kernel(
     if heat == 0:
         tl.store(out + row, likeliest.to(tl.int64))
         return
-    k, p = load_truncation(top_k, top_p, row, stride_k, stride_p, has_k, has_p)
     row_logits, ids, count = logits + row * stride, open_ids + row * vocab, tl.load(num_open + row)
     distance, weight, token = _load_open(ids, row_logits, best, heat, 0, count, CHUNK)
-
-    limit = float("inf")
+    limit = _farthest(min_p, row, stride_m, has_m)
+    k, p = load_truncation(top_k, top_p, row, stride_k, stride_p, has_k, has_p)
     if (k > 0) | (p < 1):
-        near, far = tl.load(bounds + 2 * row), tl.load(bounds + 2 * row + 1)
-        goal, reached = tl.load(goals + 2 * row), tl.load(goals + 2 * row + 1)
-        both = (k > 0) & (p < 1)
-        low, high = _as_bits(near) + 1, _as_bits(far)
-        goal -= tl.where(both, 0, reached)
-        high = _search(
-            low, high, goal, vocab, k > 0, distance, weight, token, ids, row_logits, best, heat, count, CHUNK
+        found = _find_limit(
+            k, p, bounds + 2 * row, goals + 2 * row, vocab, distance, weight, token, ids, row_logits, best, heat,
+            count, CHUNK,
         )  # fmt: skip
-        if both:
-            # Of tokens that share the last place, as many as there is room for.
-            last = high.to(tl.float32, bitcast=True)
-            nearer = (high - 1).to(tl.float32, bitcast=True)
-            nearer = tl.where(high == 0, -1.0, nearer)
-            number = _within(nearer, vocab, True, distance, weight, token, ids, row_logits, best, heat, count, CHUNK)
-            mass = _within(nearer, vocab, False, distance, weight, token, ids, row_logits, best, heat, count, CHUNK)
-            mass += (goal - number) * weigh(last)
-            high = _search(
-                0, high, share(p, mass), vocab, False, distance, weight, token, ids, row_logits, best, heat, count,
-                CHUNK,
-            )  # fmt: skip
-        limit = high.to(tl.float32, bitcast=True)
-    limit = tl.minimum(limit, _farthest(min_p, row, stride_m, has_m))
+        limit = tl.minimum(limit, found)
 
     part = tl.arange(0, PARTS)
     certain = tl.load(kept + row * parts + part, part < parts, other=0)
     total = tl.sum(certain)
     total += _within(limit, vocab, False, distance, weight, token, ids, row_logits, best, heat, count, CHUNK)
     target = _target(tl.load(seeds + row * stride_s), tl.load(positions + row * stride_n), total)
-    first, last_part, before = 0, parts - 1, tl.full([], 0, tl.int64)
-    while first < last_part:
-        middle = (first + last_part) // 2
-        stop = (middle + 1) * PART
+    first, last, before = tl.full([], 0, tl.int32), parts - 1, target * 0
+    while first < last:
+        middle = (first + last) // 2
         found = tl.sum(tl.where(part <= middle, certain, 0))
+        stop = (middle + 1) * PART
         found += _within(limit, stop, False, distance, weight, token, ids, row_logits, best, heat, count, CHUNK)
         here = found > target
         before = tl.where(here, before, found)
-        last_part = tl.where(here, middle, last_part)
+        last = tl.where(here, middle, last)
         first = tl.where(here, first, middle + 1)
-    token = first * PART + tl.arange(0, PART)
-    x = tl.load(row_logits + token, token < vocab, other=float("-inf")).to(tl.float32)
-    distance = distances(x, best, heat)
-    cumulative = tl.cumsum(tl.where(distance <= limit, weigh(distance), 0).to(tl.int64), axis=0)
+    column = first * PART + tl.arange(0, PART)
+    x = tl.load(row_logits + column, column < vocab, other=float("-inf")).to(tl.float32)
+    in_part = distances(x, best, heat)
+    cumulative = tl.cumsum(tl.where(in_part <= limit, weigh(in_part), 0).to(tl.int64), axis=0)
     chosen = first * PART + tl.sum((cumulative <= target - before).to(tl.int32))
     # Logits that are not numbers have no distribution; the id must still be one that the next step can look up.
     tl.store(out + row, tl.where(total > 0, chosen, likeliest).to(tl.int64))

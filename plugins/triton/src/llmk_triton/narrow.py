@@ -65,7 +65,7 @@ def _pivots(near, far, FIRST: tl.constexpr, PIVOTS: tl.constexpr):
     return near + (far - near) * (step / (PIVOTS + 1))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["has_k", "has_p"])
 def narrow_kernel(
     logits, peaks, temperature, top_k, top_p, sums, bounds, goals, arrived, stride, vocab, stride_t, stride_k, stride_p,
     has_k, has_p,
@@ -76,7 +76,7 @@ def narrow_kernel(
 
     ``sums`` is int64 ``[rows, parts, PIVOTS]``; ``arrived`` int32 ``[rows]``, zero. ``bounds`` (float32 ``[rows, 2]``)
     are two distances, between which the limit lies: farther than the one, at most as far as the other. ``goals`` (int64
-    ``[rows, 2]``) are how many tokens, or how much weight, the limit reaches, and the nearer bound.
+    ``[rows, 2]``) are how many tokens, or how much weight, the limit has to reach, and what the nearer bound reaches.
     """
     part, row, parts = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(0)
     pdl.release(PDL)
@@ -85,13 +85,11 @@ def narrow_kernel(
     k, p = load_truncation(top_k, top_p, row, stride_k, stride_p, has_k, has_p)
     if (heat == 0) | ((k == 0) & (p == 1)):
         return
-    best = key_logit(row_peak(peaks, row, parts, PARTS))
-    near, far, goal, reached = -1.0, float("inf"), tl.full([], 0, tl.int64), tl.full([], 0, tl.int64)
+    near, far = tl.full([], -1.0, tl.float32), tl.full([], float("inf"), tl.float32)
     if not FIRST:
         near, far = tl.load(bounds + 2 * row), tl.load(bounds + 2 * row + 1)
-        goal, reached = tl.load(goals + 2 * row), tl.load(goals + 2 * row + 1)
     pivots = _pivots(near, far, FIRST, PIVOTS)
-
+    best = key_logit(row_peak(peaks, row, parts, PARTS))
     x, token = load_part(logits, row, part, stride, vocab, DEPTH, WIDTH)
     distance = distances(x, best, heat)
     amount = tl.where(k > 0, (token < vocab).to(tl.int32), weigh(distance))
@@ -106,17 +104,28 @@ def narrow_kernel(
     # All of the program's stores come before the count that tells of them.
     tl.debug_barrier()
     if tl.atomic_add(arrived + row, 1, sem="acq_rel") == parts - 1:
-        at = tl.arange(0, PARTS)[:, None]
-        # Other programs wrote these: they must not come from this processor's own cache.
-        found = tl.load(sums + at * PIVOTS + index[None, :], at < parts, other=0, cache_modifier=".cg")
-        total = tl.sum(found, axis=0)
-        if FIRST:
-            goal = tl.where(k > 0, tl.minimum(k, vocab), share(p, tl.max(total)))
-        beyond = total < goal
-        near = tl.maximum(near, tl.max(tl.where(beyond, pivots, -1.0)))
-        far = tl.minimum(far, tl.min(tl.where(beyond, float("inf"), pivots)))
-        far = tl.where(near >= FARTHEST, near, far)
-        tl.store(bounds + 2 * row, near)
-        tl.store(bounds + 2 * row + 1, far)
-        tl.store(goals + 2 * row, goal)
-        tl.store(goals + 2 * row + 1, tl.maximum(reached, tl.max(tl.where(beyond, total, 0))))
+        _settle(pivots, near, far, k, p, vocab, sums, bounds + 2 * row, goals + 2 * row, parts, FIRST, PARTS, PIVOTS)
+
+
+@triton.jit
+def _settle(
+    pivots, near, far, k, p, vocab, sums, bounds, goals, parts,
+    FIRST: tl.constexpr, PARTS: tl.constexpr, PIVOTS: tl.constexpr,
+):  # fmt: skip
+    """What the last program of a row makes of all that were found: closer bounds."""
+    part, index = tl.arange(0, PARTS)[:, None], tl.arange(0, PIVOTS)[None, :]
+    # Other programs wrote these: they must not come from this processor's own cache.
+    found = tl.load(sums + part * PIVOTS + index, part < parts, other=0, cache_modifier=".cg")
+    total = tl.sum(found, axis=0)
+    if FIRST:
+        goal = tl.where(k > 0, tl.minimum(k, vocab), share(p, tl.max(total)))
+        reached = goal * 0
+    else:
+        goal, reached = tl.load(goals), tl.load(goals + 1)
+    beyond = total < goal
+    near = tl.maximum(near, tl.max(tl.where(beyond, pivots, -1.0)))
+    far = tl.minimum(far, tl.min(tl.where(beyond, float("inf"), pivots)))
+    tl.store(bounds, near)
+    tl.store(bounds + 1, tl.where(near >= FARTHEST, near, far))
+    tl.store(goals, goal)
+    tl.store(goals + 1, tl.maximum(reached, tl.max(tl.where(beyond, total, 0))))
