@@ -19,26 +19,40 @@ _HALF_MASK = (1 << _HALF) - 1
 
 
 def apply_penalties(
-    logits: Tensor, prompt_mask: Tensor, output_counts: Tensor, presence: Tensor, frequency: Tensor, repetition: Tensor
+    logits: Tensor,
+    rows: Tensor,
+    tokens: Tensor,
+    slots: Tensor,
+    prompt_lengths: Tensor,
+    known: Tensor,
+    presence: Tensor,
+    frequency: Tensor,
+    repetition: Tensor,
 ) -> Tensor:
-    """Lowers the logits of tokens that have already been seen.
+    """Lowers, in place, the logits of tokens that requests have already seen.
 
     Repetition (arXiv:1909.05858) first, over prompt and output: positive logits are divided, negative ones
     multiplied. Then OpenAI's two, over the output alone: ``frequency`` times the count, and ``presence`` once.
 
     Args:
         logits: float32 ``[R, V]``.
-        prompt_mask: bool ``[R, V]``, tokens that stand in the prompt.
-        output_counts: int32 ``[R, V]``, how often each stands in the output.
-        presence, frequency, repetition: float32 ``[R]``; 0, 0 and 1 change nothing.
+        rows: int64 ``[M]``, one for each request with penalties.
+        tokens: int32 ``[slots, L]``, what stands in each slot, ``L`` at least the greatest of ``known``.
+        slots: int64 ``[M]``, the requests'.
+        prompt_lengths, known: int64 ``[M]``; a slot's tokens before ``prompt_lengths`` are its prompt, those from there
+            to ``known - 1`` its output.
+        presence, frequency, repetition: float32 ``[M]``; 0, 0 and 1 change nothing.
 
     Returns:
-        A new float32 ``[R, V]``.
+        ``logits``.
     """
-    in_output = output_counts > 0
-    factor = torch.where(prompt_mask | in_output, repetition[:, None], 1.0)
-    logits = torch.where(logits > 0, logits / factor, logits * factor)
-    return logits - frequency[:, None] * output_counts - presence[:, None] * in_output
+    in_prompt, counts = _count(tokens[slots], prompt_lengths, known, logits.shape[1])
+    in_output = counts > 0
+    factor = torch.where(in_prompt | in_output, repetition[:, None], 1.0)
+    lowered = logits[rows]
+    lowered = torch.where(lowered > 0, lowered / factor, lowered * factor)
+    logits[rows] = lowered - frequency[:, None] * counts - presence[:, None] * in_output
+    return logits
 
 
 def apply_bias(logits: Tensor, rows: Tensor, ids: Tensor, values: Tensor) -> Tensor:
@@ -150,6 +164,18 @@ def logprobs(logits: Tensor, token_ids: Tensor, num_top: int) -> tuple[Tensor, T
     top_ids = _likeliest(logits, min(num_top, logits.shape[1]))
     logprob = normalised.gather(1, token_ids[:, None]).squeeze(1)
     return logprob, rank, top_ids, normalised.gather(1, top_ids)
+
+
+def _count(tokens: Tensor, prompt_lengths: Tensor, known: Tensor, vocab: int) -> tuple[Tensor, Tensor]:
+    """Which tokens stand in each prompt (bool ``[M, V]``), and how often each stands in the output (int32 ``[M, V]``);
+    ``tokens`` is int32 ``[M, L]``."""
+    column = torch.arange(tokens.shape[1], device=tokens.device)
+    in_prompt = column < prompt_lengths[:, None]
+    in_output = (column < known[:, None]) & ~in_prompt
+    counts = torch.zeros(2, tokens.shape[0], vocab, dtype=torch.int32, device=tokens.device)
+    for count, counted in zip(counts, (in_prompt, in_output), strict=True):
+        count.scatter_add_(1, tokens.to(torch.int64), counted.to(torch.int32))
+    return counts[0] > 0, counts[1]
 
 
 def _sample_truncated(logits: Tensor, truncation: Truncation, seeds: Tensor, positions: Tensor) -> Tensor:
