@@ -4,8 +4,8 @@
     python benchmarks/step_profile.py --shape qwen3-8b --prefill 8192                    # one step of that many tokens
     python benchmarks/step_profile.py --model DIR --batch 8 --set engine.graphs=false
 
-The floor is that of the shape (``peers/shapes.py``): bytes over a copy measured here, operations over a product measured on
-an H200.
+The floor is that of the shape (``peers/shapes.py``): bytes over a copy measured here, operations over a large product as
+measured on an H200.
 """
 
 from __future__ import annotations
