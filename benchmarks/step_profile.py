@@ -4,7 +4,7 @@
     python benchmarks/step_profile.py --shape qwen3-8b --prefill 8192                    # one step of that many tokens
     python benchmarks/step_profile.py --model DIR --batch 8 --set engine.graphs=false
 
-The floor is that of the shape (``peers/shapes.py``): bytes over a copy measured here, operations over a large product as
+The floor is that of the shape (``peers/shapes.py``): bytes over a copy measured here, operations over a large product
 measured on an H200.
 """
 
