@@ -49,6 +49,8 @@ SERVED = {
     ("op", "rms_norm"),
     ("op", "add_rms_norm"),
     ("op", "embedding"),
+    *(("op", op) for op in ("sample", "logprobs", "apply_penalties")),
+    *(("op", op) for op in ("update_rows", "build_step", "map_slots", "append_tokens")),
 }
 
 

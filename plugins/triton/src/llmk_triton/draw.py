@@ -1,4 +1,4 @@
-"""Draws a token per row: first everything is added up that is kept for certain, and collected what may be kept; then one
+"""Draws a token per row: first all that is kept for certain is added up, and what may be kept is collected; then one
 program per row settles the limit among these few, and finds the token."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from llmk_triton import pdl
-from llmk_triton.narrow import distances, load_truncation, share, weigh
+from llmk_triton.narrow import PLAIN, distances, load_truncation, share, weigh
 from llmk_triton.vocabulary import key_logit, key_token, load_part, row_peak
 
 CHUNK = 8192
@@ -41,8 +41,8 @@ def _target(seed, position, total):
 def _farthest(min_p, row, stride_m, has_m):
     """The distance that min-p allows."""
     least = tl.load(min_p + row * stride_m, has_m != 0, other=0.0)
-    # A zero must not become a negative one.
-    return tl.where(least > 0, 0.0 - tl.log(least), float("inf"))
+    # Not the negative logarithm, which may be a negative zero.
+    return tl.where(least > 0, 0.0 - tl.log(tl.where(least > 0, least, 1.0)), float("inf"))
 
 
 @triton.jit
@@ -56,7 +56,7 @@ def _bounds(bounds, row, k, p, farthest):
     return tl.minimum(near, farthest), far
 
 
-@triton.jit(do_not_specialize=["has_k", "has_p", "has_m"])
+@triton.jit(do_not_specialize=PLAIN)
 def collect_kernel(
     logits, peaks, temperature, top_k, top_p, min_p, bounds, kept, open_ids, num_open, stride, vocab, stride_t,
     stride_k, stride_p, stride_m, has_k, has_p, has_m,
@@ -128,7 +128,7 @@ def _as_bits(distance):
 def _search(
     low, high, goal, stop, counted, distance, weight, token, ids, row_logits, best, heat, count, CHUNK: tl.constexpr
 ):  # fmt: skip
-    """The least distance from ``low`` on, but ``high`` at most, within which there is as much as ``goal``; all three are
+    """The least distance from ``low`` on, but ``high`` at most, within which there is as much as ``goal``; distances are
     :func:`_as_bits`."""
     while low < high:
         middle = low + (high - low) // 2
@@ -163,7 +163,7 @@ def _find_limit(
     return high.to(tl.float32, bitcast=True)
 
 
-@triton.jit(do_not_specialize=["has_k", "has_p", "has_m"])
+@triton.jit(do_not_specialize=PLAIN)
 def choose_kernel(
     logits, peaks, temperature, top_k, top_p, min_p, seeds, positions, bounds, goals, kept, open_ids, num_open, out,
     stride, vocab, parts, stride_t, stride_k, stride_p, stride_m, stride_s, stride_n, has_k, has_p, has_m,

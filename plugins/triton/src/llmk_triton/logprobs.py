@@ -1,5 +1,5 @@
-"""Log-probabilities of chosen tokens, their ranks, and the likeliest tokens beside them, from one reading of the logits:
-each part of a row leaves its sum and its own likeliest tokens, which one program per row merges."""
+"""Log-probabilities of chosen tokens, their ranks, and the likeliest tokens beside them, from one reading of the
+logits: each part of a row leaves its sum and its own likeliest tokens, which one program per row merges."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from llmk_triton.vocabulary import DEPTH, WIDTH, key_logit, key_token, load_part
 _NO_KEY = tl.constexpr(-(1 << 63))
 
 
-@triton.jit(do_not_specialize=["num_top"])
+@triton.jit(do_not_specialize=["token_ids", "num_top"])
 def part_kernel(
     logits, token_ids, peaks, sums, higher, keys, stride, vocab, num_top,
     DEPTH: tl.constexpr, WIDTH: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Programs are ``[parts, rows]``. ``peaks`` and ``sums`` (float32 ``[rows, parts]``) are a part's greatest logit and
-    its sum of ``exp(logit - peak)``, ``higher`` (int32 ``[rows, parts]``) how many of its logits lie above the chosen
+    """Programs are ``[parts, rows]``. ``peaks`` and ``sums`` (float32 ``[rows, parts]``) are each part's greatest logit
+    and its sum of ``exp(logit - peak)``, ``higher`` (int32 ``[rows, parts]``) how many of its logits lie above the chosen
     token's, ``keys`` (int64 ``[rows, parts, num_top]``) its likeliest tokens in their order.
     """
     part, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -41,7 +41,7 @@ def part_kernel(
         left = tl.where(left == greatest, _NO_KEY, left)
 
 
-@triton.jit(do_not_specialize=["num_top"])
+@triton.jit(do_not_specialize=["token_ids", "num_top"])
 def merge_kernel(
     logits, token_ids, peaks, sums, higher, keys, logprob, rank, top_ids, top_logprobs, stride, parts, num_top,
     PARTS: tl.constexpr, PDL: tl.constexpr,
@@ -79,7 +79,7 @@ def logprobs(logits: Tensor, token_ids: Tensor, num_top: int) -> tuple[Tensor, T
     top_logprobs = torch.empty(rows, num_top, device=device)
     if not rows:
         return logprob, rank, top_ids, top_logprobs
-    peaks, sums = torch.empty(2, rows, parts, device=device)
+    peaks, sums = torch.empty(rows, parts, device=device), torch.empty(rows, parts, device=device)
     higher = torch.empty(rows, parts, dtype=torch.int32, device=device)
     keys = torch.empty(rows, parts, num_top, dtype=torch.int64, device=device)
     on = pdl.on()

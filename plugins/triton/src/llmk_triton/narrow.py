@@ -1,5 +1,5 @@
-"""How far down a row's list of likeliest tokens sampling may go, without sorting: counts or weighs the tokens up to some
-distances, keeps the two between which the limit lies, and looks again between these.
+"""How far down a row's list of likeliest tokens sampling may go, without sorting: counts or weighs the tokens up to
+some distances, keeps the two between which the limit lies, and looks again between these.
 
 A token's *distance* is how far its logit lies below the greatest one, in units of temperature; its weight is ``2**24 *
 exp(-distance)``, rounded. As weights are integers, no sum depends on the order of adding.
@@ -16,6 +16,12 @@ from llmk_triton.vocabulary import key_logit, load_part, row_peak
 ROUNDS = 2
 PIVOTS = 8
 """Distances that a round tries; with each a part is added up once."""
+
+PLAIN = (
+    *("temperature", "top_k", "top_p", "min_p", "seeds", "positions", "arrived", "num_open"),
+    *("stride_t", "stride_k", "stride_p", "stride_m", "stride_s", "stride_n", "has_k", "has_p", "has_m"),
+)
+"""Arguments of which nothing is assumed: columns of tables, one in place of another that is absent, begin anywhere."""
 
 FARTHEST = tl.constexpr(17.4)
 """A distance at which tokens weigh nothing: what is farther is of no concern."""
@@ -65,7 +71,7 @@ def _pivots(near, far, FIRST: tl.constexpr, PIVOTS: tl.constexpr):
     return near + (far - near) * (step / (PIVOTS + 1))
 
 
-@triton.jit(do_not_specialize=["has_k", "has_p"])
+@triton.jit(do_not_specialize=PLAIN)
 def narrow_kernel(
     logits, peaks, temperature, top_k, top_p, sums, bounds, goals, arrived, stride, vocab, stride_t, stride_k, stride_p,
     has_k, has_p,

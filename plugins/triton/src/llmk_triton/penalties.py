@@ -13,6 +13,12 @@ from llmk_triton import pdl
 _BLOCK = 1024
 """Places of a request that a program looks at."""
 
+_PLAIN = (
+    *("slots", "rows", "prompt_lengths", "known", "presence", "frequency", "repetition"),
+    *("stride_prompt", "stride_known", "stride_presence", "stride_frequency", "stride_repetition"),
+)
+"""Arguments of which nothing is assumed: they may be columns of tables."""
+
 _IN_PROMPT = tl.constexpr(1 << 30)
 
 
@@ -26,7 +32,7 @@ def _load_places(tokens, slots, known, stride_tokens, stride_known, BLOCK: tl.co
     return place, there, tl.load(tokens + row * stride_tokens + place, there, other=0)
 
 
-@triton.jit(do_not_specialize=["vocab"])
+@triton.jit(do_not_specialize=_PLAIN)
 def count_kernel(
     counts, tokens, slots, prompt_lengths, known, vocab, stride_tokens, stride_prompt, stride_known,
     BLOCK: tl.constexpr, PDL: tl.constexpr,
@@ -43,7 +49,7 @@ def count_kernel(
     tl.atomic_add(at, (place >= 0).to(tl.int32), there & ~in_prompt, sem="relaxed")
 
 
-@triton.jit(do_not_specialize=["vocab"])
+@triton.jit(do_not_specialize=_PLAIN)
 def penalize_kernel(
     logits, rows, counts, tokens, slots, known, presence, frequency, repetition, vocab, stride, stride_tokens,
     stride_known, stride_presence, stride_frequency, stride_repetition, BLOCK: tl.constexpr, PDL: tl.constexpr,
