@@ -74,8 +74,8 @@ def map_slots_kernel(
     pdl.release(PDL)
     pdl.wait(PDL)
     if request < requests:
-        slot = tl.maximum(tl.load(slots + request), 0)
-        blocks = tl.load(table + slot * stride + column, column < max_blocks)
+        source = table + tl.maximum(tl.load(slots + request), 0) * stride
+        blocks = tl.load(source + column, column < max_blocks)
         tl.store(block_table + request.to(tl.int64) * max_blocks + column, blocks, column < max_blocks)
     else:
         there = column < num_tokens
@@ -161,5 +161,4 @@ def update_rows(table: Tensor, rows: Tensor, starts: Tensor, lengths: Tensor, va
 
 
 def _options() -> dict[str, Any]:
-    on = pdl.on()
-    return {"BLOCK": _BLOCK, "PDL": on, "num_warps": 4, **({"launch_pdl": True} if on else {})}
+    return {"BLOCK": _BLOCK, "num_warps": 4, **pdl.options()}

@@ -10,9 +10,6 @@ from llmk_triton import pdl
 from llmk_triton.narrow import PLAIN, distances, load_truncation, share, weigh
 from llmk_triton.vocabulary import key_logit, key_token, load_part, row_peak
 
-CHUNK = 8192
-"""Collected tokens that a program holds; more are read again for every sum."""
-
 _HALF = tl.constexpr(20)
 """The uniform number has twice as many bits, and the total at most 42: so their product is formed in two halves."""
 _HALF_MASK = tl.constexpr((1 << 20) - 1)
@@ -128,7 +125,7 @@ def _as_bits(distance):
 def _search(
     low, high, goal, stop, counted, distance, weight, token, ids, row_logits, best, heat, count, CHUNK: tl.constexpr
 ):  # fmt: skip
-    """The least distance from ``low`` on, but ``high`` at most, within which there is as much as ``goal``; distances are
+    """The least distance from ``low`` on, but ``high`` at most, within which there is as much as ``goal``: all three
     :func:`_as_bits`."""
     while low < high:
         middle = low + (high - low) // 2
@@ -167,7 +164,7 @@ def _find_limit(
 def choose_kernel(
     logits, peaks, temperature, top_k, top_p, min_p, seeds, positions, bounds, goals, kept, open_ids, num_open, out,
     stride, vocab, parts, stride_t, stride_k, stride_p, stride_m, stride_s, stride_n, has_k, has_p, has_m,
-    CHUNK: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr, PDL: tl.constexpr,
+    CHUNK: tl.constexpr, PARTS: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """The token of each row, a program each, from what the kernels before have left: int64 ``[rows]`` at ``out``."""
     row = tl.program_id(0).to(tl.int64)
@@ -185,11 +182,12 @@ def choose_kernel(
     k, p = load_truncation(top_k, top_p, row, stride_k, stride_p, has_k, has_p)
     if (k > 0) | (p < 1):
         found = _find_limit(
-            k, p, bounds + 2 * row, goals + 2 * row, vocab, distance, weight, token, ids, row_logits, best, heat,
+            k, p, bounds + 2 * row, goals + 3 * row, vocab, distance, weight, token, ids, row_logits, best, heat,
             count, CHUNK,
         )  # fmt: skip
         limit = tl.minimum(limit, found)
 
+    size: tl.constexpr = DEPTH * WIDTH
     part = tl.arange(0, PARTS)
     certain = tl.load(kept + row * parts + part, part < parts, other=0)
     total = tl.sum(certain)
@@ -199,16 +197,16 @@ def choose_kernel(
     while first < last:
         middle = (first + last) // 2
         found = tl.sum(tl.where(part <= middle, certain, 0))
-        stop = (middle + 1) * PART
+        stop = (middle + 1) * size
         found += _within(limit, stop, False, distance, weight, token, ids, row_logits, best, heat, count, CHUNK)
         here = found > target
         before = tl.where(here, before, found)
         last = tl.where(here, middle, last)
         first = tl.where(here, first, middle + 1)
-    column = first * PART + tl.arange(0, PART)
+    column = first * size + tl.arange(0, size)
     x = tl.load(row_logits + column, column < vocab, other=float("-inf")).to(tl.float32)
     in_part = distances(x, best, heat)
     cumulative = tl.cumsum(tl.where(in_part <= limit, weigh(in_part), 0).to(tl.int64), axis=0)
-    chosen = first * PART + tl.sum((cumulative <= target - before).to(tl.int32))
+    chosen = first * size + tl.sum((cumulative <= target - before).to(tl.int32))
     # Logits that are not numbers have no distribution; the id must still be one that the next step can look up.
     tl.store(out + row, tl.where(total > 0, chosen, likeliest).to(tl.int64))

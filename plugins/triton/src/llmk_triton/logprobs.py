@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from llmk_triton import pdl
-from llmk_triton.vocabulary import DEPTH, WIDTH, key_logit, key_token, load_part, num_parts, order_keys, rows_of
+from llmk_triton.vocabulary import key_logit, key_token, load_part, num_parts, order_keys, part_options, rows_of
 
 _NO_KEY = tl.constexpr(-(1 << 63))
 
@@ -20,8 +20,8 @@ def part_kernel(
     DEPTH: tl.constexpr, WIDTH: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """Programs are ``[parts, rows]``. ``peaks`` and ``sums`` (float32 ``[rows, parts]``) are each part's greatest logit
-    and its sum of ``exp(logit - peak)``, ``higher`` (int32 ``[rows, parts]``) how many of its logits lie above the chosen
-    token's, ``keys`` (int64 ``[rows, parts, num_top]``) its likeliest tokens in their order.
+    and its sum of ``exp(logit - peak)``, ``higher`` (int32 ``[rows, parts]``) how many of its logits lie above the
+    chosen token's, ``keys`` (int64 ``[rows, parts, num_top]``) its likeliest tokens in their order.
     """
     part, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     pdl.release(PDL)
@@ -82,12 +82,10 @@ def logprobs(logits: Tensor, token_ids: Tensor, num_top: int) -> tuple[Tensor, T
     peaks, sums = torch.empty(rows, parts, device=device), torch.empty(rows, parts, device=device)
     higher = torch.empty(rows, parts, dtype=torch.int32, device=device)
     keys = torch.empty(rows, parts, num_top, dtype=torch.int64, device=device)
-    on = pdl.on()
     found = (logits, token_ids.contiguous(), peaks, sums, higher, keys)
-    options = {"PDL": on, **({"launch_pdl": True} if on else {})}
-    part_kernel[(parts, rows)](*found, logits.stride(0), vocab, num_top, DEPTH, WIDTH, num_warps=4, **options)
+    part_kernel[(parts, rows)](*found, logits.stride(0), vocab, num_top, **part_options())
     merge_kernel[(rows,)](
         *found, logprob, rank, top_ids, top_logprobs, logits.stride(0), parts, num_top,
-        triton.next_power_of_2(parts), num_warps=1, **options,
+        PARTS=triton.next_power_of_2(parts), num_warps=1, **pdl.options(),
     )  # fmt: skip
     return logprob, rank, top_ids, top_logprobs

@@ -13,10 +13,6 @@ import triton.language as tl
 from llmk_triton import pdl
 from llmk_triton.vocabulary import key_logit, load_part, row_peak
 
-ROUNDS = 2
-PIVOTS = 8
-"""Distances that a round tries; with each a part is added up once."""
-
 PLAIN = (
     *("temperature", "top_k", "top_p", "min_p", "seeds", "positions", "arrived", "num_open"),
     *("stride_t", "stride_k", "stride_p", "stride_m", "stride_s", "stride_n", "has_k", "has_p", "has_m"),
@@ -26,6 +22,7 @@ PLAIN = (
 FARTHEST = tl.constexpr(17.4)
 """A distance at which tokens weigh nothing: what is farther is of no concern."""
 
+_EVERYTHING = tl.constexpr(1 << 62)
 _LIKELIEST = tl.constexpr(float(1 << 24))
 _WHOLE = tl.constexpr(float(1 << 23))
 """Float32 numbers from here on are whole."""
@@ -75,14 +72,15 @@ def _pivots(near, far, FIRST: tl.constexpr, PIVOTS: tl.constexpr):
 def narrow_kernel(
     logits, peaks, temperature, top_k, top_p, sums, bounds, goals, arrived, stride, vocab, stride_t, stride_k, stride_p,
     has_k, has_p,
-    FIRST: tl.constexpr, PIVOTS: tl.constexpr, PARTS: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr,
-    PDL: tl.constexpr,
+    FEW: tl.constexpr, FIRST: tl.constexpr, PIVOTS: tl.constexpr, PARTS: tl.constexpr, DEPTH: tl.constexpr,
+    WIDTH: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """One round. Programs are ``[parts, rows]``; rows that are greedy or whole are left alone.
 
     ``sums`` is int64 ``[rows, parts, PIVOTS]``; ``arrived`` int32 ``[rows]``, zero. ``bounds`` (float32 ``[rows, 2]``)
     are two distances, between which the limit lies: farther than the one, at most as far as the other. ``goals`` (int64
-    ``[rows, 2]``) are how many tokens, or how much weight, the limit has to reach, and what the nearer bound reaches.
+    ``[rows, 3]``) are how many tokens, or how much weight, the limit has to reach, what the nearer bound reaches, and
+    how many tokens at most the bounds leave open; of ``FEW``, rows are left alone.
     """
     part, row, parts = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(0)
     pdl.release(PDL)
@@ -93,6 +91,8 @@ def narrow_kernel(
         return
     near, far = tl.full([], -1.0, tl.float32), tl.full([], float("inf"), tl.float32)
     if not FIRST:
+        if tl.load(goals + 3 * row + 2) <= FEW:
+            return
         near, far = tl.load(bounds + 2 * row), tl.load(bounds + 2 * row + 1)
     pivots = _pivots(near, far, FIRST, PIVOTS)
     best = key_logit(row_peak(peaks, row, parts, PARTS))
@@ -110,7 +110,7 @@ def narrow_kernel(
     # All of the program's stores come before the count that tells of them.
     tl.debug_barrier()
     if tl.atomic_add(arrived + row, 1, sem="acq_rel") == parts - 1:
-        _settle(pivots, near, far, k, p, vocab, sums, bounds + 2 * row, goals + 2 * row, parts, FIRST, PARTS, PIVOTS)
+        _settle(pivots, near, far, k, p, vocab, sums, bounds + 2 * row, goals + 3 * row, parts, FIRST, PARTS, PIVOTS)
 
 
 @triton.jit
@@ -125,13 +125,19 @@ def _settle(
     total = tl.sum(found, axis=0)
     if FIRST:
         goal = tl.where(k > 0, tl.minimum(k, vocab), share(p, tl.max(total)))
-        reached = goal * 0
+        reached, left = goal * 0, goal * 0 + vocab
     else:
-        goal, reached = tl.load(goals), tl.load(goals + 1)
+        goal, reached, left = tl.load(goals), tl.load(goals + 1), tl.load(goals + 2)
     beyond = total < goal
     near = tl.maximum(near, tl.max(tl.where(beyond, pivots, -1.0)))
     far = tl.minimum(far, tl.min(tl.where(beyond, float("inf"), pivots)))
+    far = tl.where(near >= FARTHEST, near, far)
+    reached = tl.maximum(reached, tl.max(tl.where(beyond, total, 0)))
+    # Those within the farther bound; of weights it is known how much each of them weighs at least.
+    amount = tl.min(tl.where(beyond, _EVERYTHING, total)) - tl.where((k > 0) & (p < 1), 0, reached)
+    least = tl.where(k > 0, 1, tl.maximum(weigh(far), 1))
     tl.store(bounds, near)
-    tl.store(bounds + 1, tl.where(near >= FARTHEST, near, far))
+    tl.store(bounds + 1, far)
     tl.store(goals, goal)
-    tl.store(goals + 1, tl.maximum(reached, tl.max(tl.where(beyond, total, 0))))
+    tl.store(goals + 1, reached)
+    tl.store(goals + 2, tl.minimum(left, amount // least))

@@ -59,7 +59,8 @@ def penalize_kernel(
     pdl.wait(PDL)
     _, there, token = _load_places(tokens, slots, known, stride_tokens, stride_known, BLOCK)
     request = tl.program_id(1)
-    found = tl.atomic_xchg(counts + request.to(tl.int64) * vocab + token, token * 0, there, sem="relaxed")
+    # An exchange, which not every backend has.
+    found = tl.atomic_and(counts + request.to(tl.int64) * vocab + token, token * 0, there, sem="relaxed")
     mine = there & (found != 0)
     count = (found & (_IN_PROMPT - 1)).to(tl.float32)
     factor = tl.load(repetition + request * stride_repetition)
@@ -88,8 +89,7 @@ def apply_penalties(
     if not (requests and longest):
         return logits
     counts = torch.zeros(requests, vocab, dtype=torch.int32, device=logits.device)
-    on = pdl.on()
-    options = {"BLOCK": _BLOCK, "PDL": on, **({"launch_pdl": True} if on else {})}
+    options = {"BLOCK": _BLOCK, **pdl.options()}
     count_kernel[grid](
         counts, tokens, slots, prompt_lengths, known, vocab, tokens.stride(0), prompt_lengths.stride(0),
         known.stride(0), **options,

@@ -8,9 +8,16 @@ import triton.language as tl
 from torch import Tensor
 
 from llmk_triton import pdl
-from llmk_triton.draw import CHUNK, choose_kernel, collect_kernel
-from llmk_triton.narrow import PIVOTS, ROUNDS, narrow_kernel
-from llmk_triton.vocabulary import DEPTH, PART, WIDTH, find_peaks, key_token, row_peak, rows_of
+from llmk_triton.draw import choose_kernel, collect_kernel
+from llmk_triton.narrow import narrow_kernel
+from llmk_triton.vocabulary import find_peaks, key_token, part_options, row_peak, rows_of
+
+ROUNDS = 2
+PIVOTS = 8
+"""Distances that a round tries; with each, every part is added up once."""
+CHUNK = 8192
+"""Open tokens that the choosing program holds; more are read again for every sum. With fewer, no round is needed."""
+CHOOSING_WARPS = 16
 
 
 @triton.jit
@@ -40,9 +47,9 @@ def sample(
         return out
     peaks = find_peaks(logits)
     if temperature is None or seeds is None or positions is None:
-        parts, on = peaks.shape[1], pdl.on()
+        parts = peaks.shape[1]
         likeliest_kernel[(num_rows,)](
-            peaks, out, parts, triton.next_power_of_2(parts), on, num_warps=1, **({"launch_pdl": True} if on else {})
+            peaks, out, parts, PARTS=triton.next_power_of_2(parts), num_warps=1, **pdl.options()
         )
         return out
     _draw(logits, peaks, temperature, top_k, top_p, min_p, seeds, positions, out)
@@ -68,24 +75,22 @@ def _draw(
     has = [int(given is not None) for given in (top_k, top_p, min_p)]
     table, strides = (temperature, k, p), [given.stride(0) for given in (temperature, k, p, m, seeds, positions)]
     bounds = torch.empty(rows, 2, dtype=torch.float32, device=device)
-    goals = torch.empty(rows, 2, dtype=torch.int64, device=device)
+    goals = torch.empty(rows, 3, dtype=torch.int64, device=device)
     sums = torch.empty(rows, parts, PIVOTS, dtype=torch.int64, device=device)
     counters = torch.zeros(ROUNDS + 1, rows, dtype=torch.int32, device=device)
-    on = pdl.on()
-    options = {"PARTS": triton.next_power_of_2(parts), "PDL": on, **({"launch_pdl": True} if on else {})}
-    part = {"DEPTH": DEPTH, "WIDTH": WIDTH, "num_warps": 4, **options}
+    of_part = {**part_options(), "PARTS": triton.next_power_of_2(parts)}
     stride = logits.stride(0)
     for turn in range(ROUNDS) if has[0] or has[1] else ():
         narrow_kernel[(parts, rows)](
             logits, peaks, *table, sums, bounds, goals, counters[turn], stride, vocab, *strides[:3], *has[:2],
-            FIRST=turn == 0, PIVOTS=PIVOTS, **part,
+            FEW=CHUNK, FIRST=turn == 0, PIVOTS=PIVOTS, **of_part,
         )  # fmt: skip
     kept = sums.view(-1)[: rows * parts]
     open_ids = torch.empty(rows, vocab, dtype=torch.int32, device=device)
     collect_kernel[(parts, rows)](
-        logits, peaks, *table, m, bounds, kept, open_ids, counters[-1], stride, vocab, *strides[:4], *has, **part
+        logits, peaks, *table, m, bounds, kept, open_ids, counters[-1], stride, vocab, *strides[:4], *has, **of_part
     )
     choose_kernel[(rows,)](
         logits, peaks, *table, m, seeds, positions, bounds, goals, kept, open_ids, counters[-1], out, stride, vocab,
-        parts, *strides, *has, CHUNK=CHUNK, PART=PART, num_warps=16, **options,
+        parts, *strides, *has, CHUNK=CHUNK, **{**of_part, "num_warps": CHOOSING_WARPS},
     )  # fmt: skip

@@ -3,6 +3,8 @@ on how many rows there are."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -12,7 +14,7 @@ from llmk_triton import pdl
 
 DEPTH, WIDTH = 8, 512
 """A part of a row as a program holds it: sums over ``DEPTH`` stay within a thread."""
-PART = DEPTH * WIDTH
+WARPS = 4
 
 
 def rows_of(logits: Tensor) -> Tensor:
@@ -22,7 +24,12 @@ def rows_of(logits: Tensor) -> Tensor:
 
 def num_parts(logits: Tensor) -> int:
     """Parts of a row."""
-    return triton.cdiv(logits.shape[1], PART)
+    return -(-logits.shape[1] // (DEPTH * WIDTH))
+
+
+def part_options() -> dict[str, Any]:
+    """What kernels are launched with of which every program takes a part of a row."""
+    return {"DEPTH": DEPTH, "WIDTH": WIDTH, "num_warps": WARPS, **pdl.options()}
 
 
 @triton.jit
@@ -77,16 +84,6 @@ def peak_kernel(logits, peaks, stride, vocab, DEPTH: tl.constexpr, WIDTH: tl.con
 def find_peaks(logits: Tensor) -> Tensor:
     """Keys of the likeliest token of each part of the rows of ``logits`` (:func:`rows_of`), int64 ``[R, parts]``."""
     peaks = torch.empty(logits.shape[0], num_parts(logits), dtype=torch.int64, device=logits.device)
-    launch = pdl.on()
-    peak_kernel[(peaks.shape[1], peaks.shape[0])](
-        logits,
-        peaks,
-        logits.stride(0),
-        logits.shape[1],
-        DEPTH,
-        WIDTH,
-        launch,
-        num_warps=4,
-        **({"launch_pdl": True} if launch else {}),
-    )
+    grid = (peaks.shape[1], peaks.shape[0])
+    peak_kernel[grid](logits, peaks, logits.stride(0), logits.shape[1], **part_options())
     return peaks
