@@ -3,6 +3,7 @@
     python benchmarks/kernels.py                    # on the accelerator that torch finds
     python benchmarks/kernels.py --only attention   # some cases, by regular expression
     python benchmarks/kernels.py --sweep            # attention over tile sizes
+    python benchmarks/kernels.py --sweep sampling   # sampling over rounds and sizes of parts
     TRITON_INTERPRET=1 python benchmarks/kernels.py --device cpu --tiny    # tries the cases out, measures nothing
 
 Each line has the time of one call within a replayed graph, the rate, the share of the roofline (the larger of bytes
@@ -19,7 +20,7 @@ import time
 
 import torch
 import triton
-from kernel_cases import attention, elementwise
+from kernel_cases import attention, elementwise, sampling
 from kernel_cases.harness import Bench
 
 
@@ -29,7 +30,7 @@ def main() -> int:
     parser.add_argument("--device", default="", help="torch device; the current accelerator where it is not given")
     parser.add_argument("--only", default="", help="regular expression of the cases to run")
     parser.add_argument("--seconds", type=float, default=225.0, help="when to stop")
-    parser.add_argument("--sweep", action="store_true", help="attention over tile sizes")
+    parser.add_argument("--sweep", nargs="?", const="attention", choices=_SWEPT, help="what to sweep")
     parser.add_argument("--tiny", action="store_true", help="small shapes")
     args = parser.parse_args()
     device = torch.device(args.device) if args.device else torch.accelerator.current_accelerator()
@@ -38,7 +39,9 @@ def main() -> int:
     print(f"torch {torch.__version__}, triton {triton.__version__}, {_name(bench)}")
     torch.manual_seed(0)
     bench.calibrate()
-    kinds = [attention.sweep(device)] if args.sweep else [kind.cases(device, tiny=args.tiny) for kind in _KINDS]
+    kinds = (
+        [_SWEPT[args.sweep].sweep(device)] if args.sweep else [kind.cases(device, tiny=args.tiny) for kind in _KINDS]
+    )
     with torch.inference_mode():
         for cases in kinds:
             bench.run(cases, only=re.compile(args.only))
@@ -46,7 +49,8 @@ def main() -> int:
     return 1 if bench.failed else 0
 
 
-_KINDS = (elementwise, attention)
+_KINDS = (elementwise, sampling, attention)
+_SWEPT = {"attention": attention, "sampling": sampling}
 
 
 def _name(bench: Bench) -> str:
