@@ -28,7 +28,10 @@ TRUNCATIONS: Mapping[str, Mapping[str, float]] = {
 LENGTH = 2048
 """Tokens of a request whose repetitions are penalized."""
 
-SWEPT = tuple(product(((1, 8), (1, 16), (2, 4), (2, 8), (3, 4)), ((8, 4), (16, 4), (16, 8)), ((4096, 16), (8192, 16))))
+SWEPT = (
+    *product(((1, 8), (1, 16), (2, 4), (2, 8)), ((8, 4), (16, 4), (16, 8)), ((8192, 16),)),
+    *product(((2, 8),), ((8, 4),), ((4096, 8), (4096, 16), (16384, 32))),
+)
 """Rounds and pivots, depth and warps of a part, open tokens at hand and warps of the program that chooses."""
 
 

@@ -133,6 +133,14 @@ def test_extreme_temperatures(temperature: float) -> None:
     assert chi_square(tokens, torch.where(expected < 1e-9, 0, expected)) < 18.5
 
 
+def test_logits_in_16_bits_are_computed_with_in_float32() -> None:
+    logits = spread(4, 2000).to(torch.bfloat16)
+    arguments = (torch.full((4,), 0.7), None, torch.full((4,), 0.8), None, torch.arange(4), torch.arange(4))
+    assert torch.equal(sample(logits, *arguments), sample(logits.float(), *arguments))
+    ids = torch.arange(4)
+    assert all(map(torch.equal, logprobs(logits, ids, 3), logprobs(logits.float(), ids, 3)))
+
+
 def test_sampling_leaves_the_logits_alone() -> None:
     logits = spread(3, 50)
     before = logits.clone()

@@ -78,6 +78,16 @@ def test_draws_the_tokens_of_the_reference(name: str, scale: float, ties: bool) 
     assert torch.equal(logits, before)
 
 
+@pytest.mark.parametrize("dtype", DTYPES[1:], ids=str)
+def test_logits_in_16_bits(dtype: torch.dtype) -> None:
+    logits, chosen = random_logits(6, 2.0).to(dtype), controls(6, temperature=[0.7], top_p=[0.9, 1.0], top_k=[0, 30])
+    assert sample(logits, **chosen).tolist() == reference.sample(logits, **chosen).tolist()
+    for actual, expected in zip(
+        *(op(logits, torch.arange(6), 4) for op in (logprobs, reference.logprobs)), strict=True
+    ):
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
 def test_open_tokens_may_be_more_than_a_program_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here they are all: of tokens that hardly differ no round rules any out."""
     monkeypatch.setattr(module, "CHUNK", 1024)

@@ -111,12 +111,13 @@ class Sampler:
         """
         if self.takes_likeliest(slots):
             return Sampled(slots, self.likeliest(logits))
-        logits = logits.float()
         controls = self._controls
         if controls is None or controls.slots != slots or not controls.steps:
             controls = self._controls = self._slots.controls(slots, rows, batch.num_computed)
         controls.steps -= 1
         raw = None if controls.scored is None else logits[controls.scored]
+        if controls.changes_logits or (self._processors is not None and self._processors.active):
+            logits = logits.float()
         if controls.penalized is not None:
             self._apply_penalties(logits, controls, rows, batch)
         errors: dict[int, tuple[str, str]] = {}

@@ -123,7 +123,7 @@ def sample(
     Tokens less likely than 2**-25 times the likeliest are never drawn.
 
     Args:
-        logits: ``[R, V]``, ``V <= 2**18``, float32, or any floating dtype where all rows are greedy; not changed.
+        logits: ``[R, V]``, ``V <= 2**18``, any floating dtype, computed with in float32; not changed.
         temperature: float32 ``[R]``; ``None``: all rows are greedy, and nothing else is looked at.
         top_k, top_p, min_p: as in :func:`mask_top_k_top_p_min_p`.
         seeds, positions: int64 ``[R]``; needed unless ``temperature`` is ``None``.
@@ -134,6 +134,7 @@ def sample(
     greedy = logits.argmax(dim=-1)
     if temperature is None or seeds is None or positions is None:
         return greedy
+    logits = logits.float()
     is_greedy = temperature == 0
     divisor = torch.where(is_greedy, 1.0, temperature)[:, None]
     best = logits.gather(1, greedy[:, None])
@@ -149,7 +150,7 @@ def logprobs(logits: Tensor, token_ids: Tensor, num_top: int) -> tuple[Tensor, T
     """Natural-log probabilities of chosen tokens, and the likeliest tokens beside them.
 
     Args:
-        logits: float32 ``[R, V]``, raw.
+        logits: ``[R, V]``, raw, any floating dtype, computed with in float32.
         token_ids: int64 ``[R]``.
         num_top: how many of the likeliest tokens to return; 0: none.
 
@@ -158,6 +159,7 @@ def logprobs(logits: Tensor, token_ids: Tensor, num_top: int) -> tuple[Tensor, T
         share a rank; ``top_ids`` int64 and ``top_logprobs`` float32 ``[R, num_top]``, likeliest first and of equals
         the lower id first.
     """
+    logits = logits.float()
     normalised = torch.log_softmax(logits, dim=-1)
     chosen = logits.gather(1, token_ids[:, None])
     rank = (logits > chosen).sum(dim=-1) + 1
