@@ -99,6 +99,7 @@ def _cases() -> dict[str, Callable[[], None]]:
     cases: dict[str, Callable[[], None]] = {"batch state": batch_state}
     for name, dtype in DTYPES.items():
         cases[f"sampling {name}"] = partial(choosing, 151936, dtype)
+        cases[f"sampling few tokens {name}"] = partial(choosing, 320, dtype)
         for size, inner in ((1024, 3072), (2048, 768), (4096, 12288), (3584, 14336)):
             cases[f"elementwise {size}x{inner} {name}"] = partial(elementwise, size, inner, dtype)
         for model in MODELS:

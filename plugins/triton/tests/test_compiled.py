@@ -38,6 +38,15 @@ def test_elementwise(target: str) -> None:
     assert sorted(found) == ["embedding_kernel", *["gated_kernel"] * 3, *["norm_kernel"] * 3]
 
 
+@pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
+def test_sampling(target: str) -> None:
+    found = {kernel["kernel"] for kernel in compile_for(target, "^(sampling fp32|batch state)$")}
+    choosing = {"peak_kernel", "likeliest_kernel", "narrow_kernel", "collect_kernel", "choose_kernel"}
+    scoring = {"part_kernel", "merge_kernel", "count_kernel", "penalize_kernel"}
+    state = {"build_step_kernel", "map_slots_kernel", "append_tokens_kernel", "update_rows_kernel"}
+    assert found == choosing | scoring | state
+
+
 def test_limits_are_enforced() -> None:
     """What exceeds shared memory fails as it would on the device."""
     code = (

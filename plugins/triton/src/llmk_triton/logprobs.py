@@ -41,7 +41,7 @@ def part_kernel(
         left = tl.where(left == greatest, _NO_KEY, left)
 
 
-@triton.jit(do_not_specialize=["token_ids", "num_top"])
+@triton.jit(do_not_specialize=["token_ids", "num_top", "parts"])
 def merge_kernel(
     logits, token_ids, peaks, sums, higher, keys, logprob, rank, top_ids, top_logprobs, stride, parts, num_top,
     PARTS: tl.constexpr, PDL: tl.constexpr,

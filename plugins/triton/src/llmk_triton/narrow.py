@@ -14,7 +14,7 @@ from llmk_triton import pdl
 from llmk_triton.vocabulary import key_logit, load_part, row_peak
 
 PLAIN = (
-    *("temperature", "top_k", "top_p", "min_p", "seeds", "positions", "arrived", "num_open"),
+    *("temperature", "top_k", "top_p", "min_p", "seeds", "positions", "arrived", "num_open", "parts"),
     *("stride_t", "stride_k", "stride_p", "stride_m", "stride_s", "stride_n", "has_k", "has_p", "has_m"),
 )
 """Arguments of which nothing is assumed: columns of tables, one in place of another that is absent, begin anywhere."""

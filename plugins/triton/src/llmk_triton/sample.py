@@ -20,7 +20,7 @@ CHUNK = 8192
 CHOOSING_WARPS = 16
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["parts"])
 def likeliest_kernel(peaks, out, parts, PARTS: tl.constexpr, PDL: tl.constexpr):
     """The likeliest token of each row, a program each: int64 ``[rows]`` at ``out``."""
     row = tl.program_id(0)
