@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from llmk.api import AttentionQuery, CacheStep, PlatformFacts
-from llmk_triton import activations, embedding, norms
+from llmk_triton import activations, embedding, moe, norms
 from llmk_triton.attention import TritonAttention
 from llmk_triton.tiles import current_target
 from llmk_triton.write import qk_norm_rope_write_kv
@@ -26,6 +26,13 @@ MODELS: dict[str, dict[str, Any]] = {
     "gpt-oss-20b": {"num_heads": 64, "num_kv_heads": 8, "head_dim": 64, "sliding_window": 128, "sinks": True},
     "phi-3-mini": {"num_heads": 32, "num_kv_heads": 32, "head_dim": 96, "sliding_window": 2047},
 }
+
+EXPERTS: dict[str, tuple[int, int, int, int]] = {
+    "qwen3-30b-a3b": (128, 8, 2048, 768),
+    "mixtral-8x7b": (8, 2, 4096, 14336),
+    "qwen3-next": (512, 10, 2048, 512),
+}
+"""Experts, those of a token, hidden and intermediate sizes."""
 
 
 def attention(model: str, dtype: torch.dtype, requests: int, queries: int, length: int, **changes: Any) -> None:
@@ -71,6 +78,17 @@ def elementwise(size: int, inner: int, dtype: torch.dtype) -> None:
     embedding.embedding(torch.zeros(4, dtype=torch.int64), x)
 
 
+def experts(model: str, dtype: torch.dtype, tokens: int) -> None:
+    """A mixture of experts."""
+    count, top_k, hidden, inner = EXPERTS[model]
+    x, logits = torch.zeros(tokens, hidden, dtype=dtype), torch.zeros(tokens, count, dtype=dtype)
+    # Nothing reads them, so they need no memory.
+    one = torch.zeros(1, dtype=dtype)
+    weights = {"gate_up": one.expand(count, 2 * inner, hidden), "down": one.expand(count, hidden, inner)}
+    current_target.cache_clear()
+    moe.fused_moe(x, logits, weights, top_k=top_k, renormalize=True)
+
+
 def _cases() -> dict[str, Callable[[], None]]:
     cases: dict[str, Callable[[], None]] = {}
     for name, dtype in DTYPES.items():
@@ -81,6 +99,9 @@ def _cases() -> dict[str, Callable[[], None]]:
             cases[f"many decode {model} {name}"] = partial(attention, model, dtype, 256, 1, 512)
             cases[f"prefill {model} {name}"] = partial(attention, model, dtype, 1, 512, 512)
             cases[f"mixed {model} {name}"] = partial(attention, model, dtype, 2, 256, 512)
+        for model in EXPERTS:
+            for power in range(14):
+                cases[f"experts {model} x{1 << power} {name}"] = partial(experts, model, dtype, 1 << power)
     return cases
 
 

@@ -38,6 +38,14 @@ def test_elementwise(target: str) -> None:
     assert sorted(found) == ["embedding_kernel", *["gated_kernel"] * 3, *["norm_kernel"] * 3]
 
 
+@pytest.mark.parametrize("target", [*NVIDIA, *AMD])
+def test_experts(target: str) -> None:
+    found = {kernel["kernel"]: kernel for kernel in compile_for(target, "^experts qwen3-30b-a3b x(1|128|1024) bf16$")}
+    few, grouped = {"gate_up_few_kernel", "down_few_kernel"}, {"gate_up_kernel", "down_kernel"}
+    assert set(found) == {*few, *grouped, "route_kernel", "select_kernel", "place_kernel", "sum_kernel"}
+    assert all(found[name]["matrix"] > 0 for name in grouped)
+
+
 def test_limits_are_enforced() -> None:
     """What exceeds shared memory fails as it would on the device."""
     code = (

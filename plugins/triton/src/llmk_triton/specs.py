@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from llmk.api import OK, AttentionQuery, KernelSpec, Needs, OpQuery, Tier, Verdict, hookimpl, no
+from llmk.api import OK, AttentionQuery, KernelSpec, MoEQuery, Needs, OpQuery, Tier, Verdict, hookimpl, no
 
 _PACKAGE = "llmk_triton"
 _ATTENTION = "triton.attention"
@@ -18,6 +18,10 @@ _WIDEST_ROW = 1 << 15
 _WIDEST_HEAD = 256
 _LARGEST_GROUP = 32
 """Heads that share a key head and fit into one tile in every dtype."""
+_ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
+_SCORINGS = ("softmax", "sigmoid")
+_MOST_EXPERTS = 1024
+"""Experts of which one program looks at a few tokens' logits."""
 
 _OPS = (
     ("rms_norm", "norms:rms_norm", "Root-mean-square norm, whole rows per program."),
@@ -49,6 +53,25 @@ def supports_attention(query: AttentionQuery) -> Verdict:
         verdict &= no("num_heads", wanted=query.num_heads // query.num_kv_heads, found=found)
     if query.head_dim > _WIDEST_HEAD:
         verdict &= no("head_dim", wanted=query.head_dim, found=f"up to {_WIDEST_HEAD}")
+    return verdict
+
+
+def supports_moe(query: MoEQuery) -> Verdict:
+    """Unquantized experts without biases, all of which every token chooses among."""
+    verdict = OK
+    if query.weight_format != "plain":
+        verdict &= no("weight_format", wanted=query.weight_format, found="plain")
+    if query.activation not in _ACTIVATIONS:
+        verdict &= no("activation", wanted=query.activation, found=", ".join(_ACTIVATIONS))
+    if query.scoring not in _SCORINGS:
+        verdict &= no("scoring", wanted=query.scoring, found=", ".join(_SCORINGS))
+    if query.bias:
+        verdict &= no("bias", wanted="experts with biases", found="products without")
+    if query.top_groups < query.num_groups:
+        groups = f"experts of {query.top_groups} of {query.num_groups} groups"
+        verdict &= no("num_groups", wanted=groups, found="a choice among all experts")
+    if query.num_experts > _MOST_EXPERTS:
+        verdict &= no("num_experts", wanted=query.num_experts, found=f"up to {_MOST_EXPERTS}")
     return verdict
 
 
@@ -85,6 +108,24 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
             host_cost_us=10.0,
             jit=True,
             summary="Tiles through the block table; decoding requests split their keys.",
+        )
+    ]
+
+
+@hookimpl
+def llmk_moe_kernels() -> Iterable[KernelSpec]:
+    """Mixture of experts."""
+    return [
+        KernelSpec(
+            id="triton.fused_moe",
+            kind="moe",
+            implementation=f"{_PACKAGE}.moe:fused_moe",
+            tier=Tier.PORTABLE,
+            needs=_NEEDS,
+            supports=supports_moe,
+            capture="full",
+            jit=True,
+            summary="Routes on the device; vectors times matrices for few tokens, products by blocks of rows for more.",
         )
     ]
 
