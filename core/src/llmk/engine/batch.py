@@ -108,12 +108,13 @@ class Batch:
         max_query: int,
         max_seq: int,
     ) -> CacheStep:
-        rows = table[slots, : -(-max_seq // block_size)]
+        blocks = -(-max_seq // block_size)
+        rows, slot_mapping = self._map_slots(table, slots, tensors.rows, tensors.positions, block_size, blocks)
         return CacheStep(
             query_start=tensors.query_start,
             seq_lens=tensors.seq_lens,
             block_table=rows,
-            slot_mapping=self._map_slots(rows, tensors.rows, tensors.positions, block_size),
+            slot_mapping=slot_mapping,
             num_requests=num_requests,
             num_tokens=num_tokens,
             max_query_len=max_query,

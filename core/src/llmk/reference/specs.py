@@ -116,6 +116,18 @@ _COMPOSITES = (
     ),
     ("gate_up_silu", "activations:make_gate_up_silu", ("linear", "silu_and_mul"), "Gate and up product, then SwiGLU."),
     (
+        "add_rms_norm_linear",
+        "normed:make_add_rms_norm_linear",
+        ("rms_norm", "add_rms_norm", "linear"),
+        "Residual sum and norm, then a product.",
+    ),
+    (
+        "add_rms_norm_gate_up_silu",
+        "normed:make_add_rms_norm_gate_up_silu",
+        ("rms_norm", "add_rms_norm", "gate_up_silu"),
+        "Residual sum and norm, then gate and up product and SwiGLU.",
+    ),
+    (
         "gate_up_gelu_tanh",
         "activations:make_gate_up_gelu_tanh",
         ("linear", "gelu_tanh_and_mul"),
