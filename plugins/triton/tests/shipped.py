@@ -3,6 +3,7 @@ nothing on them."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import torch
 
 from llmk.api import AttentionQuery, CacheStep, PlatformFacts
-from llmk_triton import activations, embedding, norms
+from llmk_triton import activations, embedding, few_rows, norms
 from llmk_triton.attention import TritonAttention
 from llmk_triton.tiles import current_target
 from llmk_triton.write import qk_norm_rope_write_kv
@@ -26,6 +27,15 @@ MODELS: dict[str, dict[str, Any]] = {
     "gpt-oss-20b": {"num_heads": 64, "num_kv_heads": 8, "head_dim": 64, "sliding_window": 128, "sinks": True},
     "phi-3-mini": {"num_heads": 32, "num_kv_heads": 32, "head_dim": 96, "sliding_window": 2047},
 }
+
+
+PRODUCTS: dict[str, tuple[str, tuple[tuple[int, int], ...]]] = {
+    "linear": ("linear", ((4096, 1024), (1024, 3072), (6144, 4096), (4096, 12288))),
+    "gate up": ("gate_up_silu", ((6144, 1024), (24576, 4096))),
+    "norm linear": ("add_rms_norm_linear", ((4096, 1024), (6144, 4096))),
+    "norm gate up": ("add_rms_norm_gate_up_silu", ((6144, 1024), (24576, 4096))),
+}
+"""Ops of :mod:`llmk_triton.few_rows`, and weights of well-known models for each."""
 
 
 def attention(model: str, dtype: torch.dtype, requests: int, queries: int, length: int, **changes: Any) -> None:
@@ -71,11 +81,25 @@ def elementwise(size: int, inner: int, dtype: torch.dtype) -> None:
     embedding.embedding(torch.zeros(4, dtype=torch.int64), x)
 
 
+def product(op: str, out: int, size: int, rows: int, dtype: torch.dtype) -> None:
+    """An op of :data:`PRODUCTS` with a weight of ``[out, size]``."""
+    current_target.cache_clear()
+    x, weight = torch.empty(rows, size, dtype=dtype), torch.empty(out, size, dtype=dtype)
+    if op.startswith("add_rms_norm"):
+        getattr(few_rows, op)(x, x, x[0], 1e-6, weight, weight[:, 0])
+    else:
+        getattr(few_rows, op)(x, weight, None)
+
+
 def _cases() -> dict[str, Callable[[], None]]:
     cases: dict[str, Callable[[], None]] = {}
     for name, dtype in DTYPES.items():
         for size, inner in ((1024, 3072), (2048, 768), (4096, 12288), (3584, 14336)):
             cases[f"elementwise {size}x{inner} {name}"] = partial(elementwise, size, inner, dtype)
+        for (label, (op, shapes)), rows in itertools.product(PRODUCTS.items(), (1, 4, 16, 64, 128)):
+            for out, columns in shapes:
+                case = partial(product, op, out, columns, rows, dtype)
+                cases[f"{label} {out}x{columns} x{rows} {name}"] = case
         for model in MODELS:
             cases[f"decode {model} {name}"] = partial(attention, model, dtype, 1, 1, 512)
             cases[f"many decode {model} {name}"] = partial(attention, model, dtype, 256, 1, 512)

@@ -23,8 +23,10 @@ MOST_ROWS = 128
 
 _GEMV_ROWS = 4
 """Rows up to which their products one after the other take no longer than reading the weight."""
+_LOADED = 16
+"""Bytes that a thread loads at a time."""
 _HELD = 256
-"""Bytes of the weight that a thread holds at most."""
+"""Bytes that a thread holds at most, of the weight and of rows of ``x`` but one."""
 _NORMED = 64
 """Elements of a row of ``x`` that a thread norms at most: it holds them in float32."""
 _PREFETCHED = 1024
@@ -45,9 +47,9 @@ class Gemv:
     warps: int
     apart: int
 
-    def block(self, target: GPUTarget, itemsize: int) -> int:
-        """Elements of a row that are loaded together."""
-        return 16 // itemsize * target.warp_size * (1 if self.apart else self.warps)
+    def threads(self, target: GPUTarget) -> int:
+        """How many share a row."""
+        return target.warp_size * (1 if self.apart else self.warps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +89,6 @@ class Product:
     def shape(self) -> str:
         """The weight's, as tuned configurations name it."""
         return f"{self.out * (1 + self.gated)}x{self.size}"
-
-    @property
-    def row_bytes(self) -> int:
-        """What one column of the result reads of the weight."""
-        return self.size * self.dtype.itemsize * (1 + self.gated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +139,12 @@ def choose(product: Product, target: GPUTarget, cores: int) -> Gemv | Skinny:
 
 def _gemv(product: Product, target: GPUTarget) -> Gemv | None:
     """A row per warp where one holds it; else as few warps as hold two rows, or one. None where none do."""
-    lanes, bytes_each = target.warp_size, product.row_bytes
+    lanes, row_bytes = target.warp_size, product.size * product.dtype.itemsize
 
     def holds(rows: int, threads: int) -> bool:
+        held = row_bytes * (rows * (1 + product.gated) + product.rows - 1)
         normed = product.size if product.normed else 0
-        return rows * bytes_each <= _HELD * threads and normed <= _NORMED * threads
+        return held <= _HELD * threads and normed <= _NORMED * threads
 
     if holds(1, lanes):
         return Gemv(rows=4, warps=4, apart=1)
@@ -160,19 +158,21 @@ def _gemv(product: Product, target: GPUTarget) -> Gemv | None:
 def _skinny(product: Product, target: GPUTarget, cores: int) -> Skinny:
     block_m = _block_m(product.rows)
     swap = target.backend == "cuda" and target.arch == 90 and product.dtype.itemsize == 2 and block_m <= 64
-    block_n, block_k, stages = 64, 64, 4
+    block_n, block_k, warps, stages = 64, 64, 4, 4
     if product.dtype.itemsize == 4 or small_waves(target):
         block_n, block_k, stages = 32, 32, 1
     elif target.backend == "hip":
         stages = 2
-    elif not swap and block_m == 16:
-        block_n, block_k = 32, 128
+    elif swap or block_m == 16:
+        block_n, block_k, stages = 64 if swap else 32, 128, 3
+    if block_m == MOST_ROWS and product.gated:
+        warps = 8
     limit = SHARED_MEMORY.get(target.arch, LEAST_SHARED)
     while stages > 1 and stages * (block_m + block_n * (1 + product.gated)) * block_k * product.dtype.itemsize > limit:
         stages -= 1
     tiles = triton.cdiv(product.out, block_n) * triton.cdiv(product.rows, block_m)
     splits = max(1, min(2 * cores // tiles, product.size // _LEAST_SPLIT, 8))
-    return Skinny(block_n, block_k, splits, int(swap), 4, stages)
+    return Skinny(block_n, block_k, splits, int(swap), warps, stages)
 
 
 def _block_m(rows: int) -> int:
@@ -230,14 +230,13 @@ def launch(product: Product, config: Gemv | Skinny, operands: Operands) -> tuple
 
 
 def _launch_gemv(product: Product, config: Gemv, tensors: list[Tensor], options: dict[str, Any]) -> None:
-    itemsize = product.dtype.itemsize
     gemv_kernel[(triton.cdiv(product.out, config.rows),)](
         *tensors,
         product.rows,
         MOST_ROWS=triton.next_power_of_2(product.rows),
         ROWS=config.rows,
-        BLOCK=config.block(current_target(), itemsize),
-        VECTOR=16 // itemsize,
+        THREADS=config.threads(current_target()),
+        VECTOR=_LOADED // product.dtype.itemsize,
         APART=config.apart,
         **options,
     )

@@ -15,49 +15,39 @@ from llmk_triton.activations import activate
 
 
 @triton.jit
-def _rows(at, row, column, SIZE: tl.constexpr, BLOCK: tl.constexpr, KEEP: tl.constexpr):
-    """Tiles of ``[rows, BLOCK]``, side by side, of the rows of ``SIZE`` elements at ``at``; zeros beyond their ends.
-    ``KEEP`` says whether the processor's own cache is to keep them."""
+def _rows(at, row, column, SIZE: tl.constexpr, KEEP: tl.constexpr):
+    """The rows of ``SIZE`` elements at ``at``, in tiles of ``[rows, threads, vector]`` whose ``column`` is given; zeros
+    beyond their ends. ``KEEP`` says whether the processor's own cache is to keep them."""
+    BLOCK: tl.constexpr = column.numel
     tiles = ()
     for first in tl.static_range(0, SIZE, BLOCK):
-        place = at + row[:, None] * SIZE + (first + column)[None, :]
+        place = at + row[:, None, None] * SIZE + (first + column)
         if first + BLOCK <= SIZE:
             tile = tl.load(place, eviction_policy="" if KEEP else "evict_first")
         else:
-            inside = (first + column < SIZE)[None, :]
-            tile = tl.load(place, inside, other=0.0, eviction_policy="" if KEEP else "evict_first")
+            tile = tl.load(place, first + column < SIZE, other=0.0, eviction_policy="" if KEEP else "evict_first")
         tiles = tiles + (tile,)  # noqa: RUF005 (Triton has no unpacking)
     return tiles
 
 
 @triton.jit
-def _along(x, VECTOR: tl.constexpr):
-    """Sums of every ``VECTOR`` neighbours, which one thread has: ``[rows, size]`` to ``[rows, size / VECTOR]``."""
-    return tl.sum(tl.reshape(x, [x.shape[0], x.shape[1] // VECTOR, VECTOR]), axis=2)
-
-
-@triton.jit
-def _sum_of_residual(tiles, residual, total, row, column, writes, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    """``tiles`` of ``x`` plus those of ``residual``, rounded; ``total`` gets the sum where ``writes``."""
-    added = _rows(residual, row, column, SIZE, BLOCK, True)
+def _add(tiles, others, total, row, column, writes, SIZE: tl.constexpr):
+    """``tiles`` plus ``others``, rounded; the row at ``total`` gets the sum where ``writes``."""
+    BLOCK: tl.constexpr = column.numel
     sums = ()
     for i in tl.static_range(len(tiles)):
-        value = (tiles[i].to(tl.float32) + added[i].to(tl.float32)).to(total.dtype.element_ty)
-        inside = writes[:, None] & (i * BLOCK + column < SIZE)[None, :]
-        tl.store(total + row[:, None] * SIZE + (i * BLOCK + column)[None, :], value, inside)
+        value = (tiles[i].to(tl.float32) + others[i].to(tl.float32)).to(total.dtype.element_ty)
+        at = row[:, None, None] * SIZE + (i * BLOCK + column)
+        tl.store(total + at, value, writes[:, None, None] & (i * BLOCK + column < SIZE))
         sums = sums + (value,)  # noqa: RUF005
     return sums
 
 
 @triton.jit
-def _normed(tiles, scales, like, EPS: tl.constexpr, SIZE: tl.constexpr, VECTOR: tl.constexpr):
+def _norm(tiles, scales, like, EPS: tl.constexpr, SIZE: tl.constexpr):
     """The norm of the rows that ``tiles`` make up, by the weight that ``scales`` make up; float32, rounded to ``like``'s
     dtype."""
-    squares = tl.zeros([tiles[0].shape[0], tiles[0].shape[1] // VECTOR], tl.float32)
-    for i in tl.static_range(len(tiles)):
-        value = tiles[i].to(tl.float32)
-        squares += _along(value * value, VECTOR)
-    factor = tl.rsqrt(tl.sum(squares, axis=1) / SIZE + EPS)[:, None]
+    factor = tl.rsqrt(_dot(tiles, tiles) / SIZE + EPS)[:, None, None]
     normed = ()
     for i in tl.static_range(len(tiles)):
         value = (tiles[i].to(tl.float32) * factor).to(like.dtype.element_ty).to(tl.float32)
@@ -67,11 +57,11 @@ def _normed(tiles, scales, like, EPS: tl.constexpr, SIZE: tl.constexpr, VECTOR: 
 
 
 @triton.jit
-def _product(tiles, held, VECTOR: tl.constexpr):
-    """What every row of ``held`` makes of the one row that ``tiles`` make up: float32 ``[rows]``."""
-    acc = tl.zeros([held[0].shape[0], held[0].shape[1] // VECTOR], tl.float32)
-    for i in tl.static_range(len(held)):
-        acc += _along(held[i].to(tl.float32) * tiles[i].to(tl.float32), VECTOR)
+def _dot(left, right):
+    """Dot products of the rows that ``left`` and ``right`` make up: float32 ``[rows]``."""
+    acc = tl.sum(left[0].to(tl.float32) * right[0].to(tl.float32), axis=2)
+    for i in tl.static_range(1, len(left)):
+        acc += tl.sum(left[i].to(tl.float32) * right[i].to(tl.float32), axis=2)
     return tl.sum(acc, axis=1)
 
 
@@ -79,7 +69,7 @@ def _product(tiles, held, VECTOR: tl.constexpr):
 def gemv_kernel(
     x, residual, norm_weight, weight, bias, out, total, num_rows,
     EPS: tl.constexpr, SIZE: tl.constexpr, OUT: tl.constexpr, MOST_ROWS: tl.constexpr, ROWS: tl.constexpr,
-    BLOCK: tl.constexpr, VECTOR: tl.constexpr, APART: tl.constexpr, HAS_NORM: tl.constexpr,
+    THREADS: tl.constexpr, VECTOR: tl.constexpr, APART: tl.constexpr, HAS_NORM: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``out = f(norm(x + residual) @ weight.T + bias)``; a program computes ``ROWS`` columns of ``out``.
@@ -88,40 +78,47 @@ def gemv_kernel(
     ``[OUT, SIZE]``, ``out`` ``[num_rows, OUT]``, all contiguous. With ``GATED``, ``weight`` and ``bias`` have as many
     rows again, and ``f`` is SwiGLU of the first and the second half.
 
-    Rows of the weight go ``BLOCK`` elements at a time, ``VECTOR`` of which a thread loads together. Where warps stand
-    ``APART``, each has rows of its own and reads all of ``x`` for them; else all share every row.
+    ``THREADS`` share a row, each loads ``VECTOR`` elements together. Where warps stand ``APART``, each has rows of its
+    own and reads all of ``x`` for them.
     """
     pdl.release(PDL)
     first = tl.program_id(0) * ROWS
     row = tl.minimum(tl.arange(0, ROWS), OUT - 1 - first)
-    column = tl.arange(0, BLOCK)
+    # Three dimensions from the beginning: what one thread has stays with it.
+    column = (tl.arange(0, THREADS) * VECTOR)[None, :, None] + tl.arange(0, VECTOR)[None, None, :]
     at = weight + first.to(tl.int64) * SIZE
-    held = _rows(at, row, column, SIZE, BLOCK, False)
+    held = _rows(at, row, column, SIZE, False)
     if GATED:
-        held_up = _rows(at + OUT * SIZE, row, column, SIZE, BLOCK, False)
+        held_up = _rows(at + OUT * SIZE, row, column, SIZE, False)
     # Tiles of the one row that is multiplied lie as the weight's do, where that is a warp's own.
     alike = tl.arange(0, ROWS if APART else 1)
     one = alike * 0
     if HAS_NORM:
-        scales = _rows(norm_weight, one, column, SIZE, BLOCK, True)
+        scales = _rows(norm_weight, one, column, SIZE, True)
     if HAS_BIAS:
         added = tl.load(bias + first + row).to(tl.float32)
         if GATED:
             added_up = tl.load(bias + OUT + first + row).to(tl.float32)
     pdl.wait(PDL)
+    # All rows are asked for before any is multiplied, so that they are waited for together.
+    every, others = (), ()
     for m in tl.static_range(MOST_ROWS):
         place = tl.minimum(m, num_rows - 1) * SIZE
-        tiles = _rows(x + place, one, column, SIZE, BLOCK, True)
+        every = every + (_rows(x + place, one, column, SIZE, True),)  # noqa: RUF005
+        if HAS_RESIDUAL:
+            others = others + (_rows(residual + place, one, column, SIZE, True),)  # noqa: RUF005
+    for m in tl.static_range(MOST_ROWS):
+        tiles = every[m]
         if HAS_RESIDUAL:
             writes = (alike == 0) & (first == 0) & (m < num_rows)
-            tiles = _sum_of_residual(tiles, residual + place, total + place, one, column, writes, SIZE, BLOCK)
+            tiles = _add(tiles, others[m], total + m * SIZE, one, column, writes, SIZE)
         if HAS_NORM:
-            tiles = _normed(tiles, scales, out, EPS, SIZE, VECTOR)
-        found = _product(tiles, held, VECTOR)
+            tiles = _norm(tiles, scales, out, EPS, SIZE)
+        found = _dot(held, tiles)
         if HAS_BIAS:
             found += added
         if GATED:
-            up = _product(tiles, held_up, VECTOR)
+            up = _dot(held_up, tiles)
             if HAS_BIAS:
                 up += added_up
             gate = found.to(out.dtype.element_ty).to(tl.float32)
