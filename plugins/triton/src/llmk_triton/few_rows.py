@@ -1,5 +1,5 @@
-"""Products of few rows of activations with a plain weight, alone or with the norm before and the SwiGLU after them, each
-one launch: :mod:`llmk_triton.gemv` for a handful of rows, :mod:`llmk_triton.skinny` for more."""
+"""Products of few rows of activations with a plain weight, alone or with the norm before and the SwiGLU after them,
+each one launch: :mod:`llmk_triton.gemv` for a handful of rows, :mod:`llmk_triton.skinny` for more."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Gemv:
 
     def threads(self, target: GPUTarget) -> int:
         """How many share a row."""
-        return target.warp_size * (1 if self.apart else self.warps)
+        return int(target.warp_size) * (1 if self.apart else self.warps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,26 +105,26 @@ class Operands:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """As :func:`llmk.reference.linear.linear`, summed in float32."""
-    return _run("linear", Operands(x, weight, bias))[0]
+    return run("linear", Operands(x, weight, bias))[0]
 
 
 def gate_up_silu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """See :func:`llmk.reference.activations.make_gate_up_silu`; ``weight`` is ``[2 * I, H]``, gate before up."""
-    return _run("gate_up_silu", Operands(x, weight, bias))[0]
+    return run("gate_up_silu", Operands(x, weight, bias))[0]
 
 
 def add_rms_norm_linear(
     x: Tensor, residual: Tensor | None, norm_weight: Tensor, eps: float, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """See :func:`llmk.reference.normed.make_add_rms_norm_linear`."""
-    return _run("add_rms_norm_linear", Operands(x, weight, bias, residual, norm_weight, eps))
+    return run("add_rms_norm_linear", Operands(x, weight, bias, residual, norm_weight, eps))
 
 
 def add_rms_norm_gate_up_silu(
     x: Tensor, residual: Tensor | None, norm_weight: Tensor, eps: float, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """See :func:`llmk.reference.normed.make_add_rms_norm_gate_up_silu`."""
-    return _run("add_rms_norm_gate_up_silu", Operands(x, weight, bias, residual, norm_weight, eps))
+    return run("add_rms_norm_gate_up_silu", Operands(x, weight, bias, residual, norm_weight, eps))
 
 
 def choose(product: Product, target: GPUTarget, cores: int) -> Gemv | Skinny:
@@ -176,7 +176,7 @@ def _skinny(product: Product, target: GPUTarget, cores: int) -> Skinny:
 
 
 def _block_m(rows: int) -> int:
-    return min(max(16, triton.next_power_of_2(rows)), MOST_ROWS)
+    return int(min(max(16, triton.next_power_of_2(rows)), MOST_ROWS))
 
 
 @cache
@@ -191,7 +191,8 @@ def _counters(device: torch.device) -> Tensor:
     return torch.zeros(_COUNTERS, dtype=torch.int32, device=device)
 
 
-def _run(kernel: str, operands: Operands) -> tuple[Tensor, Tensor]:
+def run(kernel: str, operands: Operands) -> tuple[Tensor, Tensor]:
+    """:func:`launch` as is best for the device."""
     x, gated = operands.x, kernel.endswith("gate_up_silu")
     size = x.shape[-1]
     product = Product(kernel, x.dtype, x.numel() // size, size, operands.weight.shape[0] // (1 + gated))
@@ -271,4 +272,4 @@ def _launch_skinny(product: Product, config: Skinny, tensors: list[Tensor], opti
 def _lines(product: Product, config: Skinny) -> int:
     """Lines of a row of the weight that a program asks for before it waits: a power of two."""
     each = triton.cdiv(product.size, config.splits) * product.dtype.itemsize // _LINE
-    return max(1, min(triton.next_power_of_2(each), _PREFETCHED // config.block_n))
+    return int(max(1, min(triton.next_power_of_2(each), _PREFETCHED // config.block_n // (1 + product.gated))))

@@ -1,8 +1,8 @@
 """Products with so few rows of activations that multiplying them is no work: all there is to it is reading the weight.
 
-A program keeps its rows of the weight in registers, whole. They are asked for before the kernel waits for the one before
-it, so that memory is busy while that one ends. Then come norm, product and activation, of one row of ``x`` after the
-other. Roundings are where :mod:`llmk.reference` has them.
+A program keeps its rows of the weight in registers, whole. They are asked for before the kernel waits for the one
+before it, so that memory is busy while that one ends. Then come norm, product and activation, of one row of ``x`` after
+the other. Roundings are where :mod:`llmk.reference` has them.
 """
 
 from __future__ import annotations
@@ -15,18 +15,29 @@ from llmk_triton.activations import activate
 
 
 @triton.jit
+def _nothing():
+    """A tuple to append to."""
+    return ()
+
+
+@triton.jit
+def _append(tiles, tile):
+    return tiles + (tile,)  # noqa: RUF005 (Triton has no unpacking)
+
+
+@triton.jit
 def _rows(at, row, column, SIZE: tl.constexpr, KEEP: tl.constexpr):
     """The rows of ``SIZE`` elements at ``at``, in tiles of ``[rows, threads, vector]`` whose ``column`` is given; zeros
     beyond their ends. ``KEEP`` says whether the processor's own cache is to keep them."""
     BLOCK: tl.constexpr = column.numel
-    tiles = ()
+    tiles = _nothing()
     for first in tl.static_range(0, SIZE, BLOCK):
         place = at + row[:, None, None] * SIZE + (first + column)
         if first + BLOCK <= SIZE:
             tile = tl.load(place, eviction_policy="" if KEEP else "evict_first")
         else:
             tile = tl.load(place, first + column < SIZE, other=0.0, eviction_policy="" if KEEP else "evict_first")
-        tiles = tiles + (tile,)  # noqa: RUF005 (Triton has no unpacking)
+        tiles = _append(tiles, tile)
     return tiles
 
 
@@ -34,25 +45,25 @@ def _rows(at, row, column, SIZE: tl.constexpr, KEEP: tl.constexpr):
 def _add(tiles, others, total, row, column, writes, SIZE: tl.constexpr):
     """``tiles`` plus ``others``, rounded; the row at ``total`` gets the sum where ``writes``."""
     BLOCK: tl.constexpr = column.numel
-    sums = ()
+    sums = _nothing()
     for i in tl.static_range(len(tiles)):
         value = (tiles[i].to(tl.float32) + others[i].to(tl.float32)).to(total.dtype.element_ty)
         at = row[:, None, None] * SIZE + (i * BLOCK + column)
         tl.store(total + at, value, writes[:, None, None] & (i * BLOCK + column < SIZE))
-        sums = sums + (value,)  # noqa: RUF005
+        sums = _append(sums, value)
     return sums
 
 
 @triton.jit
 def _norm(tiles, scales, like, EPS: tl.constexpr, SIZE: tl.constexpr):
-    """The norm of the rows that ``tiles`` make up, by the weight that ``scales`` make up; float32, rounded to ``like``'s
-    dtype."""
+    """The norm of the rows that ``tiles`` make up, by the weight that ``scales`` make up; float32, rounded to
+    ``like``'s dtype."""
     factor = tl.rsqrt(_dot(tiles, tiles) / SIZE + EPS)[:, None, None]
-    normed = ()
+    normed = _nothing()
     for i in tl.static_range(len(tiles)):
         value = (tiles[i].to(tl.float32) * factor).to(like.dtype.element_ty).to(tl.float32)
         value = (value * scales[i].to(tl.float32)).to(like.dtype.element_ty).to(tl.float32)
-        normed = normed + (value,)  # noqa: RUF005
+        normed = _append(normed, value)
     return normed
 
 
@@ -63,6 +74,16 @@ def _dot(left, right):
     for i in tl.static_range(1, len(left)):
         acc += tl.sum(left[i].to(tl.float32) * right[i].to(tl.float32), axis=2)
     return tl.sum(acc, axis=1)
+
+
+@triton.jit
+def _product(tiles, held, added, like, HAS_BIAS: tl.constexpr):
+    """What the rows that ``held`` make up make of the one that ``tiles`` make up, plus ``added``: float32 ``[rows]``,
+    rounded to ``like``'s dtype."""
+    found = _dot(held, tiles)
+    if HAS_BIAS:
+        found += added
+    return found.to(like.dtype.element_ty).to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -95,18 +116,16 @@ def gemv_kernel(
     one = alike * 0
     if HAS_NORM:
         scales = _rows(norm_weight, one, column, SIZE, True)
-    if HAS_BIAS:
-        added = tl.load(bias + first + row).to(tl.float32)
-        if GATED:
-            added_up = tl.load(bias + OUT + first + row).to(tl.float32)
+    added = tl.load(bias + first + row).to(tl.float32) if HAS_BIAS else 0.0
+    added_up = tl.load(bias + OUT + first + row).to(tl.float32) if HAS_BIAS and GATED else 0.0
     pdl.wait(PDL)
     # All rows are asked for before any is multiplied, so that they are waited for together.
-    every, others = (), ()
+    every, others = _nothing(), _nothing()
     for m in tl.static_range(MOST_ROWS):
         place = tl.minimum(m, num_rows - 1) * SIZE
-        every = every + (_rows(x + place, one, column, SIZE, True),)  # noqa: RUF005
+        every = _append(every, _rows(x + place, one, column, SIZE, True))
         if HAS_RESIDUAL:
-            others = others + (_rows(residual + place, one, column, SIZE, True),)  # noqa: RUF005
+            others = _append(others, _rows(residual + place, one, column, SIZE, True))
     for m in tl.static_range(MOST_ROWS):
         tiles = every[m]
         if HAS_RESIDUAL:
@@ -114,15 +133,9 @@ def gemv_kernel(
             tiles = _add(tiles, others[m], total + m * SIZE, one, column, writes, SIZE)
         if HAS_NORM:
             tiles = _norm(tiles, scales, out, EPS, SIZE)
-        found = _dot(held, tiles)
-        if HAS_BIAS:
-            found += added
+        found = _product(tiles, held, added, out, HAS_BIAS)
         if GATED:
-            up = _dot(held_up, tiles)
-            if HAS_BIAS:
-                up += added_up
-            gate = found.to(out.dtype.element_ty).to(tl.float32)
-            gate = activate(gate, "silu").to(out.dtype.element_ty).to(tl.float32)
-            found = gate * up.to(out.dtype.element_ty).to(tl.float32)
+            up = _product(tiles, held_up, added_up, out, HAS_BIAS)
+            found = activate(found, "silu").to(out.dtype.element_ty).to(tl.float32) * up
         inside = (tl.arange(0, ROWS) + first < OUT) & (m < num_rows)
         tl.store(out + m * OUT + first + tl.arange(0, ROWS), found.to(out.dtype.element_ty), inside)

@@ -14,15 +14,17 @@ import triton.language as tl
 from llmk_triton import pdl
 from llmk_triton.activations import activate
 
+
 @triton.jit
-def _prefetch(at, row, BYTES: tl.constexpr, SIZE: tl.constexpr, LINES: tl.constexpr):
-    """Asks for up to ``LINES`` lines of each row of ``SIZE`` elements of ``BYTES`` bytes at ``at``, and waits for none:
-    they come to the cache that all processors share."""
-    column = tl.minimum(tl.arange(0, LINES) * (128 // BYTES), SIZE - 1)
-    place = at + row[:, None] * SIZE + column[None, :]
+def _prefetch(weight, row, first, SIZE: tl.constexpr, LINES: tl.constexpr):
+    """Asks for up to ``LINES`` lines of each ``row`` of ``SIZE`` elements from ``first`` on, and waits for none: they
+    come to the cache that all processors share."""
+    LINE: tl.constexpr = 128 * 8 // weight.dtype.element_ty.primitive_bitwidth
+    column = tl.minimum(first + tl.arange(0, LINES) * LINE, SIZE - 1)
     tl.inline_asm_elementwise(
-        "prefetch.global.L2 [$1]; // dummy $0", "=r,l", [place], dtype=tl.int32, is_pure=False, pack=1
-    )
+        "prefetch.global.L2 [$1]; // dummy $0", "=r,l", [weight + row[:, None] * SIZE + column[None, :]],
+        dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -65,29 +67,36 @@ def _add_product(acc, tile, weight, SWAP: tl.constexpr, PRECISION: tl.constexpr)
 
 
 @triton.jit
-def _leave(acc, at):
-    """Leaves ``acc`` where the last program finds it."""
+def _leave(acc, acc_up, partial, arrived, split, SPLITS: tl.constexpr, GATED: tl.constexpr):
+    """Leaves a split's sums where the last one finds them; returns whether this is the last, and then counts from zero
+    again."""
     place = tl.arange(0, acc.shape[0])[:, None] * acc.shape[1] + tl.arange(0, acc.shape[1])[None, :]
-    tl.store(at + place, acc)
+    tl.store(partial + split * acc.numel + place, acc)
+    if GATED:
+        tl.store(partial + (SPLITS + split) * acc.numel + place, acc_up)
+    # All of the program's stores come before the count that tells of them.
+    tl.debug_barrier()
+    last = tl.atomic_add(arrived, 1, sem="acq_rel") == SPLITS - 1
+    tl.store(arrived, 0, last)
+    return last
 
 
 @triton.jit
-def _sum_of_splits(like, at, SPLITS: tl.constexpr):
-    """The sum of what ``SPLITS`` programs left at ``at``, tiles of the shape of ``like``, in their order."""
+def _sum_of_splits(like, partial, SPLITS: tl.constexpr):
+    """The sum of what all splits left at ``partial``, tiles of the shape of ``like``, in their order."""
     place = tl.arange(0, like.shape[0])[:, None] * like.shape[1] + tl.arange(0, like.shape[1])[None, :]
     acc = tl.zeros_like(like)
     for split in tl.static_range(SPLITS):
         # Other programs wrote these: they must not come from this processor's own cache.
-        acc += tl.load(at + split * like.numel + place, cache_modifier=".cg")
+        acc += tl.load(partial + split * like.numel + place, cache_modifier=".cg")
     return acc
 
 
 @triton.jit
-def _finished(acc, bias, column, like, HAS_BIAS: tl.constexpr, SWAP: tl.constexpr):
-    """``acc + bias``, rounded to ``like``'s dtype; float32."""
+def _finish(acc, bias, column, like, HAS_BIAS: tl.constexpr):
+    """``acc``, whose ``column`` is given, plus its bias, rounded to ``like``'s dtype; float32."""
     if HAS_BIAS:
-        added = tl.load(bias + column).to(tl.float32)
-        acc += added[:, None] if SWAP else added[None, :]
+        acc += tl.load(bias + column).to(tl.float32)
     return acc.to(like.dtype.element_ty).to(tl.float32)
 
 
@@ -112,13 +121,14 @@ def skinny_kernel(
     m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     row = tl.minimum(m, num_rows - 1)
     n = block * BLOCK_N + tl.arange(0, BLOCK_N)
-    column = tl.minimum(n, OUT - 1)
     EACH: tl.constexpr = (SIZE + BLOCK_K * SPLITS - 1) // (BLOCK_K * SPLITS) * BLOCK_K
     WHOLE: tl.constexpr = SIZE % BLOCK_K == 0
     at = weight + (block * BLOCK_N).to(tl.int64) * SIZE
-    within = column - block * BLOCK_N
+    within = tl.minimum(n, OUT - 1) - block * BLOCK_N
     if PDL:
-        _prefetch(at + split * EACH, within, weight.dtype.element_ty.primitive_bitwidth // 8, SIZE, LINES)
+        _prefetch(at, within, split * EACH, SIZE, LINES)
+        if GATED:
+            _prefetch(at + OUT * SIZE, within, split * EACH, SIZE, LINES)
     pdl.wait(PDL)
     if HAS_NORM:
         factor = _row_factors(x, residual, row, out, EPS, SIZE, 4096 // BLOCK_M, HAS_RESIDUAL)
@@ -143,24 +153,16 @@ def skinny_kernel(
     if SPLITS > 1:
         owner = tl.program_id(2) * tl.num_programs(0) + block
         partial += owner.to(tl.int64) * (SPLITS * BLOCK_M * BLOCK_N * (2 if GATED else 1))
-        partial_up = partial + SPLITS * BLOCK_M * BLOCK_N
-        _leave(acc, partial + split * BLOCK_M * BLOCK_N)
-        if GATED:
-            _leave(acc_up, partial_up + split * BLOCK_M * BLOCK_N)
-        # All of the program's stores come before the count that tells of them.
-        tl.debug_barrier()
-        if tl.atomic_add(arrived + owner, 1, sem="acq_rel") != SPLITS - 1:
+        if not _leave(acc, acc_up, partial, arrived + owner, split, SPLITS, GATED):
             return
-        tl.store(arrived + owner, 0)
         acc = _sum_of_splits(acc, partial, SPLITS)
         if GATED:
-            acc_up = _sum_of_splits(acc_up, partial_up, SPLITS)
-    found = _finished(acc, bias, column, out, HAS_BIAS, SWAP)
+            acc_up = _sum_of_splits(acc_up, partial + SPLITS * BLOCK_M * BLOCK_N, SPLITS)
+    row, column = (m[None, :], n[:, None]) if SWAP else (m[:, None], n[None, :])
+    inside = (row < num_rows) & (column < OUT)
+    known = tl.minimum(column, OUT - 1)
+    found = _finish(acc, bias, known, out, HAS_BIAS)
     if GATED:
-        up = _finished(acc_up, bias + OUT, column, out, HAS_BIAS, SWAP)
+        up = _finish(acc_up, bias + OUT, known, out, HAS_BIAS)
         found = activate(found, "silu").to(out.dtype.element_ty).to(tl.float32) * up
-    found = found.to(out.dtype.element_ty)
-    if SWAP:
-        tl.store(out + m[None, :] * OUT + n[:, None], found, (m < num_rows)[None, :] & (n < OUT)[:, None])
-    else:
-        tl.store(out + m[:, None] * OUT + n[None, :], found, (m < num_rows)[:, None] & (n < OUT)[None, :])
+    tl.store(out + row * OUT + column, found.to(out.dtype.element_ty), inside)

@@ -1,13 +1,14 @@
 """Tuned configurations: how a kernel is launched where that was measured, as data of the package.
 
-``configs/<kernel>.<architecture>.json`` maps a dtype, a shape and a number of rows to a configuration, whose keys are the
-kernel's own::
+``configs/<kernel>.<architecture>.json`` maps a dtype, a shape and a number of rows to a configuration, whose keys are
+the kernel's own::
 
     {"bfloat16": {"6144x4096": {"1": {"rows": 4}, "16": {"block_n": 64}, ...}, ...}, ...}
 
 The architecture is ``sm_90`` or ``gfx942``, as platforms name it. What a shape is, the kernel says; of a product, it is
-the weight's rows and columns. An entry serves its number of rows, and fewer where these have no entry of their own. A
-kernel has a heuristic where there is none. ``python benchmarks/kernels.py --sweep products --save DIR`` writes such files.
+the weight's rows and columns. An entry serves its number of rows, and fewer where these have no entry of their own.
+Where there is none, a kernel has a rule. ``python benchmarks/kernels.py --sweep products --save DIR`` writes such
+files.
 """
 
 from __future__ import annotations
