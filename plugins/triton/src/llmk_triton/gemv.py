@@ -123,14 +123,14 @@ def gemv_kernel(
     every, others = _nothing(), _nothing()
     for m in tl.static_range(MOST_ROWS):
         place = tl.minimum(m, num_rows - 1) * SIZE
-        every = _append(every, _rows(x + place, one, column, SIZE, True))
+        every = every + _rows(x + place, one, column, SIZE, True)
         if HAS_RESIDUAL:
-            others = _append(others, _rows(residual + place, one, column, SIZE, True))
+            others = others + _rows(residual + place, one, column, SIZE, True)
     for m in tl.static_range(MOST_ROWS):
-        tiles = every[m]
+        tiles = every[m * len(held) : (m + 1) * len(held)]
         if HAS_RESIDUAL:
             writes = (alike == 0) & (first == 0) & (m < num_rows)
-            tiles = _add(tiles, others[m], total + m * SIZE, one, column, writes, SIZE)
+            tiles = _add(tiles, others[m * len(held) : (m + 1) * len(held)], total + m * SIZE, one, column, writes, SIZE)
         if HAS_NORM:
             tiles = _norm(tiles, scales, out, EPS, SIZE)
         found = _product(tiles, held, added, out, HAS_BIAS)
