@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
@@ -45,6 +46,13 @@ def current_target() -> GPUTarget:
         return GPUTarget("cuda", 80, 32)
     target: GPUTarget = driver.active.get_current_target()
     return target
+
+
+def num_cores(device: torch.device) -> int:
+    """Multiprocessors of the device."""
+    module = torch.get_device_module(device)
+    properties = getattr(module, "get_device_properties", lambda device: None)(device)
+    return int(getattr(properties, "multi_processor_count", 64))
 
 
 def prefill_tile(target: GPUTarget, head_dim: int, itemsize: int, group: int) -> Tile:
