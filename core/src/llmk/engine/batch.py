@@ -104,7 +104,7 @@ class Batch:
     def append(self, slots: Tensor, sampled: Tensor) -> None:
         """Puts each sampled token (int64 ``[samples]``) behind what its slot has computed, where the next step reads
         it."""
-        self._append_tokens(self.tokens, slots, self.computed[slots], sampled)
+        self._append_tokens(self.tokens, self.computed, slots, sampled)
 
     @property
     def max_len(self) -> int:
