@@ -21,7 +21,7 @@ _AGAIN = "download or copy the file again"
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """One tensor of a file. ``dtype`` is safetensors' name (``"BF16"``); ``start`` and ``stop`` are byte offsets."""
+    """One tensor of a file. ``dtype`` is safetensors' name (``"BF16"``); it lies at bytes ``start`` to ``stop - 1``."""
 
     name: str
     file: Path
@@ -29,6 +29,11 @@ class StoredTensor:
     shape: tuple[int, ...]
     start: int
     stop: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes in the file."""
+        return self.stop - self.start
 
     @property
     def num_elements(self) -> int:
@@ -85,15 +90,15 @@ def _read_header(file: Path) -> list[StoredTensor]:
     try:
         entries = json.loads(text)
         tensors = [
-            StoredTensor(name, file, entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"])
+            StoredTensor(name, file, entry["dtype"], tuple(entry["shape"]), *(at + 8 + length for at in entry["data_offsets"]))
             for name, entry in entries.items()
             if name != "__metadata__"
         ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{file} has a damaged header: {error}", hint=_AGAIN) from error
-    expected = 8 + length + max((tensor.stop for tensor in tensors), default=0)
+    expected = max((tensor.stop for tensor in tensors), default=8 + length)
     if size < expected:
-        cut = [tensor.name for tensor in tensors if 8 + length + tensor.stop > size]
+        cut = [tensor.name for tensor in tensors if tensor.stop > size]
         raise CheckpointError(
             f"{file} is truncated: it has {size:,} of {expected:,} bytes, so {_listed(cut)} can't be read", hint=_AGAIN
         )
