@@ -149,7 +149,6 @@ class FewAttention:
     """An attention backend that says which one it is."""
 
     name = "few"
-    capture = "decode"
 
     def __init__(self, query: Any, device: torch.device) -> None:
         self.query = query
@@ -171,7 +170,6 @@ class ManyAttention(FewAttention):
     """The other one."""
 
     name = "many"
-    capture = "none"
 
 
 class EchoAttention(FewAttention):

@@ -96,6 +96,14 @@ class Sampler:
         if self._processors is not None:
             self._processors.update(freed, new, tokens)
 
+    def takes_likeliest(self, slots: Sequence[int]) -> bool:
+        """Whether all of ``slots`` take their likeliest token, and nothing else is asked of their logits."""
+        return self._slots.untouched(slots) and not (self._processors is not None and self._processors.active)
+
+    def likeliest(self, logits: Tensor) -> Tensor:
+        """What rows of ``logits`` take then, int64 ``[samples]``."""
+        return self._sample(logits, None, None, None, None, None, None)
+
     def __call__(self, logits: Tensor, slots: list[int], rows: Tensor, batch: Batch) -> Sampled:
         """Samples one token per row of ``logits`` (float32 ``[samples, vocab]``, which may be changed).
 
@@ -126,7 +134,7 @@ class Sampler:
     def _draw(self, logits: Tensor, controls: Controls, rows: Tensor, batch: Batch) -> Tensor:
         table, whole = controls.table, controls.whole
         if "random" not in controls.using or table is None or whole is None:
-            return self._sample(logits, None, None, None, None, None, None)
+            return self.likeliest(logits)
         return self._sample(
             logits,
             table[:, 0],
