@@ -38,7 +38,7 @@ def llmk_platforms():
                          probe=lambda host: Probe(OK, FACTS), known=(FACTS,))]
 
 class Any:
-    graphs = collectives = None
+    graphs = compiling = collectives = None
     def __init__(self, facts):
         self.facts = facts
         self.device = self.memory = self
@@ -51,6 +51,8 @@ class Any:
     def total(self):
         return 1 << 32
     available = total
+    def measure(self, run):
+        run()
 """
 MIXED = [
     SamplingParams(temperature=0, max_tokens=20, ignore_eos=True),

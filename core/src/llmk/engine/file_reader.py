@@ -111,7 +111,7 @@ class _Buffers(threading.local):
 
 def _fill(chunk: Chunk, into: Tensor) -> None:
     """Reads a chunk into the memory of ``into``, a contiguous tensor on the host."""
-    left = memoryview(into.flatten().view(torch.uint8).numpy())
+    left: memoryview = memoryview(into.flatten().view(torch.uint8).numpy())  # type: ignore[arg-type]
     try:
         with chunk.file.open("rb", buffering=0) as stream:
             stream.seek(chunk.start)

@@ -263,6 +263,5 @@ class Resolver:
 def _piece(slot: Slot) -> Piece:
     spec, plugin = slot.winner.spec, slot.winner.plugin
     where = (spec.implementation, spec.prepare, spec.tier.name.lower())
-    return Piece(
-        slot.start, slot.stop, spec.id, plugin.distribution, plugin.version, *where, slot.why, spec.capture, spec.parts
-    )
+    how = (slot.why, spec.capture, spec.jit)
+    return Piece(slot.start, slot.stop, spec.id, plugin.distribution, plugin.version, *where, *how, spec.parts)

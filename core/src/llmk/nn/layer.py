@@ -37,8 +37,7 @@ STORED_DTYPES: Mapping[str, torch.dtype] = {
 
 
 class Place(NamedTuple):
-    """Where rows ``start`` to ``stop - 1`` of a stored tensor belong. ``columns`` is what is kept of each row; none: all
-    of it."""
+    """Where rows ``start`` to ``stop - 1`` of a stored tensor belong. ``columns``: what is kept of each; none: all."""
 
     start: int
     stop: int

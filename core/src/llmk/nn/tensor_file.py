@@ -87,16 +87,18 @@ def _read_header(file: Path) -> list[StoredTensor]:
             f"{file} is not a whole safetensors file: it has {size:,} bytes, its header asks for {length + 8:,}",
             hint=_AGAIN,
         )
+    begin = 8 + length
     try:
-        entries = json.loads(text)
         tensors = [
-            StoredTensor(name, file, entry["dtype"], tuple(entry["shape"]), *(at + 8 + length for at in entry["data_offsets"]))
-            for name, entry in entries.items()
+            StoredTensor(
+                name, file, entry["dtype"], tuple(entry["shape"]), *(begin + at for at in entry["data_offsets"])
+            )
+            for name, entry in json.loads(text).items()
             if name != "__metadata__"
         ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{file} has a damaged header: {error}", hint=_AGAIN) from error
-    expected = max((tensor.stop for tensor in tensors), default=8 + length)
+    expected = max((tensor.stop for tensor in tensors), default=begin)
     if size < expected:
         cut = [tensor.name for tensor in tensors if tensor.stop > size]
         raise CheckpointError(
