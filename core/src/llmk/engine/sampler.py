@@ -105,10 +105,13 @@ class Sampler:
         return self._sample(logits, None, None, None, None, None, None)
 
     def __call__(self, logits: Tensor, slots: list[int], rows: Tensor, batch: Batch) -> Sampled:
-        """Samples one token per row of ``logits`` (float32 ``[samples, vocab]``, which may be changed).
+        """Samples one token per row of ``logits`` (``[samples, vocab]``, which may be changed).
 
         ``slots`` are the rows' slots on the host, ``rows`` the same as int64 on the device.
         """
+        if self.takes_likeliest(slots):
+            return Sampled(slots, self.likeliest(logits))
+        logits = logits.float()
         controls = self._controls
         if controls is None or controls.slots != slots or not controls.steps:
             controls = self._controls = self._slots.controls(slots, rows, batch.num_computed)
