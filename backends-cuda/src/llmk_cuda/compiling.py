@@ -7,6 +7,7 @@ while LLVM and ptxas work. Results go to Triton's own cache, on disk too.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -15,6 +16,8 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+logger = logging.getLogger(__name__)
 
 _ATEN = torch.ops.aten
 _UNFILLED = {_ATEN.empty, _ATEN.empty_like, _ATEN.empty_strided, _ATEN.new_empty, _ATEN.new_empty_strided}
@@ -27,8 +30,12 @@ class TritonCompiling:
     def ahead(self) -> Iterator[None]:
         """See :meth:`llmk.api.Compiling.ahead`. Kernels behind ``triton.autotune`` must not be launched within: what is
         not run can't be compared."""
-        from triton.runtime._async_compile import active_mode
-
+        try:
+            from triton.runtime._async_compile import active_mode
+        except ImportError as error:
+            logger.warning("kernels are compiled one by one, where they are launched: %s", error)
+            yield
+            return
         with ThreadPoolExecutor(os.cpu_count(), "llmk-compile") as pool:
             mode = _Ahead(pool)
             token = active_mode.set(mode)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from importlib.util import find_spec
 
 import torch
 
@@ -73,5 +72,5 @@ class CUDAPlatform:
         self.device: Device = CUDADevice()
         self.memory: Memory = CUDAMemory()
         self.graphs: Graphs | None = CUDAGraphs()
-        self.compiling: Compiling | None = TritonCompiling() if find_spec("triton") else None
+        self.compiling: Compiling | None = TritonCompiling() if "triton" in facts.features else None
         self.collectives: Collectives | None = NCCLCollectives()

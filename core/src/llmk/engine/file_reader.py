@@ -28,7 +28,7 @@ CHUNK_BYTES = 8 << 20
 _AHEAD_BYTES = 256 << 20
 """What is to be on its way behind the part that is waited for."""
 
-_MOST_THREADS = 8
+NUM_THREADS = min(8, os.cpu_count() or 1)
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ class FileReader:
     """Reads chunks; a context, at whose end its threads are gone."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), "llmk-read")
+        self._pool = ThreadPoolExecutor(NUM_THREADS, "llmk-read")
         self._buffers = _Buffers()
 
     def __enter__(self) -> Self:

@@ -134,8 +134,11 @@ def load_model(boot: Boot, rank: int = 0, join: Callable[[Platform], Parallel] =
     build = Build(plan, dtype=dtype, device=device, load_object=load_object, parallel=join(platform))
     model: Model = load_object(plan.model_implementation)(build, boot.checkpoint)
     how, seed = config.model.load_format, config.engine.seed
-    load_weights(model, boot.checkpoint, dtype, progress=rank == 0, load_format=how, seed=seed)
+    start = time.perf_counter()
+    read = load_weights(model, boot.checkpoint, dtype, progress=rank == 0, load_format=how, seed=seed)
     platform.device.synchronize()
+    seconds = time.perf_counter() - start
+    logger.info("weights: %.2f s%s", seconds, f", {gib(read)} at {read / seconds / 1e9:.1f} GB/s" if read else "")
     return LoadedModel(model, build, platform)
 
 

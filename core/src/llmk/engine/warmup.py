@@ -107,8 +107,9 @@ class WarmUp:
             self.runner.record(_Straight(), sizes)
 
     def _steps(self) -> Iterator[list[_Part]]:
-        """Prompts of all lengths at which kernels take turns, and of some between; few and many requests that decode,
-        short and long; both together; every feature of sampling by itself, and all at once in the largest step."""
+        """Prompts of all lengths at which kernels take turns, and of some between; requests that decode, as many as no
+        recorded step has room for, short and long; every feature of sampling by itself; and the largest step, which has
+        all of these."""
         few, long = min(1, self.max_len - 1), self.max_len - 1
         most = min(self.max_requests, self.max_tokens)
         for count in self._counts(self.max_tokens):
@@ -117,8 +118,9 @@ class WarmUp:
         for params in _FEATURES:
             yield [_Part(1, few, params)]
         for count in self._counts(most):
-            yield [_Part(1, few)] * count
-            yield [_Part(1, long), *[_Part(1, few)] * (count - 1)]
+            if count > max(self.recorded, default=0):
+                yield [_Part(1, few)] * count
+                yield [_Part(1, long), *[_Part(1, few)] * (count - 1)]
         prompt = min(self.max_tokens - most + 1, self.max_len)
         yield [_Part(1, long, _ALL), *[_Part(1, few, _ALL)] * (most - 2), _Part(prompt, 0, _ALL)][:most]
 

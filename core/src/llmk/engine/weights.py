@@ -45,8 +45,8 @@ def load_weights(
     *,
     load_format: str = "safetensors",
     seed: int = 0,
-) -> None:
-    """Fills all of the model's parameters and prepares them for their kernels.
+) -> int:
+    """Fills all of the model's parameters and prepares them for their kernels. Returns how many bytes were read here.
 
     Args:
         dtype: the engine's dtype, in which floating-point tensors are kept whatever the checkpoint stores.
@@ -62,7 +62,8 @@ def load_weights(
     elif load_format == "dummy":
         _fill(model.weights, seed, progress)
     else:
-        _load(model, checkpoint, progress)
+        return _load(model, checkpoint, progress)
+    return 0
 
 
 def _fill(layers: Sequence[Layer], seed: int, progress: bool) -> None:
@@ -73,7 +74,7 @@ def _fill(layers: Sequence[Layer], seed: int, progress: bool) -> None:
         layer.finish()
 
 
-def _load(model: Model, checkpoint: Checkpoint, progress: bool) -> None:
+def _load(model: Model, checkpoint: Checkpoint, progress: bool) -> int:
     stored = read_headers(weight_files(checkpoint))
     by_prefix: dict[str, list[StoredTensor]] = {}
     for tensor in stored:
@@ -97,6 +98,7 @@ def _load(model: Model, checkpoint: Checkpoint, progress: bool) -> None:
             if all(parameter.complete for parameter in target.layer.parameters):
                 target.layer.finish()
             bar.update(tensor.num_bytes)
+    return total
 
 
 def _wanted(stored: Sequence[StoredTensor], targets: dict[str, _Target]) -> Iterator[tuple[StoredTensor, _Target]]:
