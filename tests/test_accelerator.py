@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from llmk import LLM, SamplingParams
+from llmk.engine import file_reader
 from llmk.engine.core import EngineCore
 from llmk.engine.request import EngineRequest
 from llmk.engine.trace import Trace
@@ -97,6 +98,27 @@ def test_two_steps_are_in_flight_and_tokens_are_those_of_one(checkpoint: Path) -
             outputs = llm.generate(PROMPTS, PARAMS, use_tqdm=False)
             tokens.append([output.outputs[0].token_ids for output in outputs])
     assert tokens[0] == tokens[1] == tokens[2]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("columns", [(), (slice(3, 700),)])
+def test_weights_reach_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, columns: tuple[slice, ...]
+) -> None:
+    """In pieces that use each buffer many times over; what is issued next finds them there."""
+    monkeypatch.setattr(file_reader, "NUM_THREADS", 2)
+    values = torch.randn(4000, 1000)
+    file = tmp_path / "values"
+    file.write_bytes(values.numpy().tobytes())
+    expected = values[(slice(None), *columns)].to(dtype)
+    into = torch.zeros(expected.shape, dtype=dtype, device=FOUND)
+    chunks = [
+        file_reader.Chunk(file, 4000 * row, 40_000, torch.float32, (1000,), columns, into[row : row + 10])
+        for row in range(0, 4000, 10)
+    ]
+    with file_reader.FileReader() as reader:
+        found = [into.clone() for _ in reader.read([("all", chunks)])]
+    assert torch.equal(found[0].cpu(), expected)
 
 
 @contextmanager
