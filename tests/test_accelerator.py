@@ -101,19 +101,19 @@ def test_two_steps_are_in_flight_and_tokens_are_those_of_one(checkpoint: Path) -
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("columns", [(), (slice(3, 700),)])
+@pytest.mark.parametrize("first", [0, 3])
 def test_weights_reach_the_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, columns: tuple[slice, ...]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, first: int
 ) -> None:
-    """In pieces that use each buffer many times over; what is issued next finds them there."""
+    """All columns and some, in pieces that use each buffer many times over; what is issued next finds them there."""
     monkeypatch.setattr(file_reader, "NUM_THREADS", 2)
     values = torch.randn(4000, 1000)
     file = tmp_path / "values"
     file.write_bytes(values.numpy().tobytes())
-    expected = values[(slice(None), *columns)].to(dtype)
+    expected = values[:, first:].to(dtype)
     into = torch.zeros(expected.shape, dtype=dtype, device=FOUND)
     chunks = [
-        file_reader.Chunk(file, 4000 * row, 40_000, torch.float32, (1000,), columns, into[row : row + 10])
+        file_reader.Chunk(file, 4000 * row + 4 * first, 4000, torch.float32, into[row : row + 10])
         for row in range(0, 4000, 10)
     ]
     with file_reader.FileReader() as reader:

@@ -282,7 +282,7 @@ def test_the_bar_shows_on_terminals_only(
     assert capsys.readouterr().err == ""
 
 
-def test_a_share_is_read_and_no_more_rows(write: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_share_is_read_and_no_more(write: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of one tensor, columns of another, some experts' rows of a stacked one, and nothing of other stages."""
     tensors = {
         "up.weight": torch.randn(8, 4),
@@ -321,7 +321,7 @@ def test_a_share_is_read_and_no_more_rows(write: Callable[..., Checkpoint], monk
     assert torch.equal(up, tensors["up.weight"][4:])
     assert torch.equal(down, tensors["down.weight"][:, 2:4])
     assert torch.equal(experts, tensors["experts.gate_up_proj"][:, 1::2])
-    assert sum(read) == up.nbytes + tensors["down.weight"].nbytes + experts.nbytes
+    assert sum(read) == up.nbytes + down.nbytes + experts.nbytes
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

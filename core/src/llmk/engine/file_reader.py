@@ -16,7 +16,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from numpy.lib.stride_tricks import as_strided
 from torch import Tensor
 
 from llmk.api import CheckpointError
@@ -35,16 +38,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """``num_bytes`` of ``file`` from byte ``start`` on: rows of a tensor of ``dtype``, each ``[*row]``, of which
-    ``columns`` (none: all) belong ``into`` a contiguous tensor of any dtype, on any device."""
+    """What belongs ``into`` a contiguous tensor: as many elements, of ``dtype``, from byte ``start`` of ``file`` on, in
+    rows whose beginnings lie ``stride`` bytes apart."""
 
     file: Path
     start: int
-    num_bytes: int
+    stride: int
     dtype: torch.dtype
-    row: tuple[int, ...]
-    columns: tuple[slice, ...]
     into: Tensor
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes to be read."""
+        return self.into.numel() * self.dtype.itemsize
 
 
 class FileReader:
@@ -81,8 +87,7 @@ class FileReader:
 
     def _read(self, chunk: Chunk) -> None:
         into, device = chunk.into, chunk.into.device
-        whole = chunk.dtype == into.dtype and not chunk.columns
-        if whole and device.type == "cpu":
+        if device.type == "cpu" and chunk.dtype == into.dtype:
             _fill(chunk, into)
             return
         pinned = has_pinned_memory(device)
@@ -93,12 +98,11 @@ class FileReader:
             sent.synchronize()
         if buffer.numel() < chunk.num_bytes:
             buffer = torch.empty(max(chunk.num_bytes, CHUNK_BYTES), dtype=torch.uint8, pin_memory=pinned)
-        values = buffer[: chunk.num_bytes]
+        values = buffer[: chunk.num_bytes].view(chunk.dtype).view(into.shape)
         _fill(chunk, values)
-        values = values.view(chunk.dtype).view(-1, *chunk.row)
-        if not whole:  # cast and cut on the device: the host is busy, and copies of what is not contiguous wait
-            values = values.to(device, non_blocking=True)[(slice(None), *chunk.columns)]
-        into.copy_(values, non_blocking=True)
+        if chunk.dtype != into.dtype:
+            values = values.to(device, non_blocking=pinned)  # which casts faster, and in its turn
+        into.copy_(values, non_blocking=pinned)
         self._buffers.both.append((buffer, event(device)))
 
 
@@ -111,17 +115,26 @@ class _Buffers(threading.local):
 
 def _fill(chunk: Chunk, into: Tensor) -> None:
     """Reads a chunk into the memory of ``into``, a contiguous tensor on the host."""
-    left: memoryview = memoryview(into.flatten().view(torch.uint8).numpy())  # type: ignore[arg-type]
+    rows: npt.NDArray[np.uint8] = into.view(-1).view(torch.uint8).view(into.shape[0], -1).numpy()
     try:
-        with chunk.file.open("rb", buffering=0) as stream:
-            stream.seek(chunk.start)
-            while left:
-                count = stream.readinto(left)
-                if not count:
-                    raise OSError(f"it ends {len(left):,} bytes early")
-                left = left[count:]
-    except OSError as error:
+        if rows.shape[1] == chunk.stride:
+            _read(chunk, memoryview(rows).cast("B"))  # type: ignore[arg-type]
+        else:
+            length = chunk.stride * (rows.shape[0] - 1) + rows.shape[1]
+            found = np.memmap(chunk.file, np.uint8, "r", chunk.start, (length,))
+            np.copyto(rows, as_strided(found, rows.shape, (chunk.stride, 1)))
+    except (OSError, ValueError) as error:
         raise CheckpointError(f"{chunk.file} can't be read: {error}", hint="download or copy the file again") from error
+
+
+def _read(chunk: Chunk, left: memoryview) -> None:
+    with chunk.file.open("rb", buffering=0) as stream:
+        stream.seek(chunk.start)
+        while left:
+            count = stream.readinto(left)
+            if not count:
+                raise OSError(f"it ends {len(left):,} bytes early")
+            left = left[count:]
 
 
 def _arrived(part: T, size: int, chunks: Iterable[Future[None]]) -> T:

@@ -114,22 +114,16 @@ def _wanted(stored: Sequence[StoredTensor], targets: dict[str, _Target]) -> Iter
 
 
 def _chunks(tensor: StoredTensor, target: _Target) -> Iterator[Chunk]:
-    """What is to be read of a tensor. Of rows that are cut, all columns are: files are read in pages."""
-    rows, *row = target.parameter.shape(target.shards)
-    row_bytes = tensor.num_bytes // rows
-    step = max(1, CHUNK_BYTES // max(1, row_bytes))
+    """What is to be read of a tensor, in pieces."""
+    rows, *columns = target.parameter.shape(target.shards)
+    stride = tensor.num_bytes // rows
+    step = max(1, CHUNK_BYTES // max(1, stride))
     for place in target.parameter.places(target.shards):
-        for first in range(place.start, place.stop, step):
-            last = min(first + step, place.stop)
-            yield Chunk(
-                tensor.file,
-                tensor.start + first * row_bytes,
-                (last - first) * row_bytes,
-                STORED_DTYPES[tensor.dtype],
-                tuple(row),
-                place.columns,
-                place.into[first - place.start : last - place.start],
-            )
+        cut = place.columns[0].start * stride // columns[0] if place.columns else 0
+        for row in range(place.start, place.stop, step):
+            start = tensor.start + row * stride + cut
+            into = place.into[row - place.start : row - place.start + step]
+            yield Chunk(tensor.file, start, stride, STORED_DTYPES[tensor.dtype], into)
 
 
 def _check(
