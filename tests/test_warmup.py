@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from equal_tokens import KINDS
 
 from llmk import LLM, SamplingParams
+from llmk.api import NotEnoughMemory
 from llmk.engine import launch
 from llmk.engine.groups import CacheGroup
 from llmk.engine.runner import Runner
@@ -58,19 +62,63 @@ def test_answers_are_those_of_an_engine_that_is_not_warm(
     assert "warm-up" not in caplog.text
 
 
+class Watched:
+    """Both facets that warm-up uses, on a machine that has neither: kernels that can't all be compiled, and memory that
+    the ``fail``-th measurement finds exhausted."""
+
+    def __init__(self, fail: int = 0) -> None:
+        self.compiling = self.memory = self
+        self.fail = fail
+        self.measured = 0
+
+    @contextmanager
+    def ahead(self) -> Iterator[None]:
+        yield
+        raise RuntimeError("no such instruction")
+
+    def measure(self, run: Callable[[], None]) -> int:
+        self.measured += 1
+        if self.measured == self.fail:
+            raise torch.OutOfMemoryError("tried to allocate 1 GiB")
+        run()
+        return 100 * self.measured
+
+
+def warm_up(submit: Callable[[StepPlan], Any], *limits: int, recorded: tuple[int, ...] = ()) -> WarmUp:
+    """For one whose steps go to ``submit``, of kernels that take turns at three tokens."""
+    plan = SimpleNamespace(all_choices=lambda: [SimpleNamespace(pieces=(SimpleNamespace(start=3),))])
+    runner: Any = SimpleNamespace(build=SimpleNamespace(plan=plan), submit=submit, record=lambda graphs, sizes: None)
+    return WarmUp(runner, [CacheGroup(4)], *limits, recorded)
+
+
+def test_what_steps_and_graphs_take_is_added(caplog: pytest.LogCaptureFixture) -> None:
+    platform: Any = Watched()
+    assert warm_up(lambda plan: SimpleNamespace(result=lambda: None), 8, 2, 16).run(platform) == 300
+    assert "not all kernels could be compiled ahead" in caplog.text
+    assert "no such instruction" in caplog.text
+
+
+@pytest.mark.parametrize("fail", [1, 2])
+def test_a_step_that_does_not_fit_is_told_with_its_size(fail: int) -> None:
+    platform: Any = Watched(fail)
+    with pytest.raises(NotEnoughMemory, match="a step of 8 tokens and 2 requests") as caught:
+        warm_up(lambda plan: SimpleNamespace(result=lambda: None), 8, 2, 16).run(platform)
+    assert "max_num_batched_tokens" in caught.value.hint
+
+
 @pytest.mark.parametrize("max_tokens", [1, 2, 7, 64])
 @pytest.mark.parametrize("max_requests", [1, 2, 9, 100])
 @pytest.mark.parametrize("max_len", [1, 2, 5, 100])
 @pytest.mark.parametrize("recorded", [(), (1, 2)])
 def test_steps_keep_to_the_limits(max_tokens: int, max_requests: int, max_len: int, recorded: tuple[int, ...]) -> None:
     """Of tokens, of requests, and of a request's length; and some step reaches each of them."""
-    piece = SimpleNamespace(start=3)
-    plan = SimpleNamespace(all_choices=lambda: [SimpleNamespace(pieces=(piece,))])
-    runner: Any = SimpleNamespace(build=SimpleNamespace(plan=plan), submit=None)
     seen: list[StepPlan] = []
-    runner.submit = lambda plan: (seen.append(plan), SimpleNamespace(result=lambda: None))[1]
-    warm_up = WarmUp(runner, [CacheGroup(4)], max_tokens, max_requests, max_len, recorded)
-    warm_up._eager()
+
+    def submit(plan: StepPlan) -> Any:
+        seen.append(plan)
+        return SimpleNamespace(result=lambda: None)
+
+    warm_up(submit, max_tokens, max_requests, max_len, recorded=recorded)._eager()
     for step in seen:
         lengths = {request.slot: request.num_computed for request in step.new}
         assert set(lengths) == {work.slot for work in step.work}

@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from llmk.api import NotEnoughMemory
 from llmk.engine.memory import gib
 from llmk.engine.request import SamplingParams
 from llmk.engine.step import NewRequest, StepPlan, Work
@@ -73,22 +76,38 @@ class WarmUp:
     recorded: Sequence[int]
 
     def run(self, platform: Platform) -> int | None:
-        """Compiles, then runs; returns the bytes that steps take at a time, where the platform can tell."""
+        """Compiles, then runs; returns the bytes that steps take at a time, where the platform can tell.
+
+        Raises:
+            NotEnoughMemory: where the largest step doesn't fit beside the weights.
+        """
         start = time.perf_counter()
-        if platform.compiling is not None:
+        self._compile(platform)
+        compiled = time.perf_counter()
+        try:
+            eager = platform.memory.measure(self._eager)
+            graphs = platform.memory.measure(lambda: self._record(self.recorded[-1:]))
+        except torch.OutOfMemoryError as error:
+            what = (
+                f"a step of {self.max_tokens} tokens and {self.max_requests} requests does not fit beside the weights"
+            )
+            hint = "lower scheduler.max_num_batched_tokens or scheduler.max_num_seqs"
+            raise NotEnoughMemory(f"{step} does not fit beside the weights", hint=hint) from error
+        # What graphs hold is theirs alone.
+        needed = None if eager is None or graphs is None else eager + graphs
+        took = compiled - start, time.perf_counter() - compiled
+        logger.info("warm-up: kernels %.2f s, steps %.2f s, which take %s", *took, gib(needed) if needed else "?")
+        return needed
+
+    def _compile(self, platform: Platform) -> None:
+        if platform.compiling is None:
+            return
+        try:
             with platform.compiling.ahead():
                 self._eager()
                 self._record(self.recorded)
-        compiled = time.perf_counter()
-        eager = platform.memory.measure(self._eager)
-        # What graphs hold is theirs alone.
-        graphs = platform.memory.measure(lambda: self._record(self.recorded[-1:]))
-        needed = None if eager is None or graphs is None else eager + graphs
-        times = compiled - start, time.perf_counter() - compiled
-        logger.info(
-            "warm-up: kernels in %.1f s, steps in %.1f s, which take %s", *times, gib(needed) if needed else "?"
-        )
-        return needed
+        except Exception:  # steps in which kernels are left out may fail where whole ones don't
+            logger.warning("not all kernels could be compiled ahead", exc_info=True)
 
     def _eager(self) -> None:
         """Steps as they are issued kernel by kernel, one after the other."""
