@@ -168,7 +168,7 @@ def _fp8(granularity: str, product: str, supports: Callable[[LinearQuery], Verdi
 @hookimpl
 def llmk_config_defaults(platform: PlatformFacts, model: ModelFacts | None) -> list[Default]:
     """Sizes that fit the GPU's memory."""
-    return list(advise(platform, model)) if platform.name == "cuda" else []
+    return list(advise(platform)) if platform.name == "cuda" else []
 
 
 @hookimpl
