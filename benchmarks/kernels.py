@@ -3,6 +3,7 @@
     python benchmarks/kernels.py                    # on the accelerator that torch finds
     python benchmarks/kernels.py --only attention   # some cases, by regular expression
     python benchmarks/kernels.py --sweep            # attention over tile sizes
+    python benchmarks/kernels.py --sweep moe --save DIR    # mixtures of experts over tile sizes, saves the best
     python benchmarks/kernels.py --sweep products --save DIR    # products over configurations, saves the best
     TRITON_INTERPRET=1 python benchmarks/kernels.py --device cpu --tiny    # tries the cases out, measures nothing
 
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import torch
 import triton
-from kernel_cases import attention, elementwise, products
+from kernel_cases import attention, elementwise, moe, products
 from kernel_cases.harness import Bench
 
 
@@ -32,7 +33,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="regular expression of the cases to run")
     parser.add_argument("--seconds", type=float, default=225.0, help="when to stop")
     parser.add_argument(
-        "--sweep", nargs="?", const="attention", choices=("attention", "products"), help="what to sweep"
+        "--sweep", nargs="?", const="attention", choices=("attention", "moe", "products"), help="what to sweep"
     )
     parser.add_argument("--save", type=Path, default=Path("configs"), help="folder for tuned configurations")
     parser.add_argument("--tiny", action="store_true", help="small shapes")
@@ -46,8 +47,8 @@ def main() -> int:
     only = re.compile(args.only)
     kinds = [attention.sweep(device)] if args.sweep else [kind.cases(device, tiny=args.tiny) for kind in _KINDS]
     with torch.inference_mode():
-        if args.sweep == "products":
-            products.sweep(bench, only, args.save)
+        if args.sweep in _SAVED:
+            _SAVED[args.sweep](bench, only, args.save)
             return 0
         for cases in kinds:
             bench.run(cases, only=only)
@@ -55,7 +56,8 @@ def main() -> int:
     return 1 if bench.failed else 0
 
 
-_KINDS = (elementwise, products, attention)
+_KINDS = (elementwise, products, moe, attention)
+_SAVED = {"moe": moe.sweep, "products": products.sweep}
 
 
 def _name(bench: Bench) -> str:

@@ -13,7 +13,7 @@ import torch
 
 import llmk_triton
 from llmk.api import AttentionQuery, CacheStep, PlatformFacts
-from llmk_triton import activations, embedding, few_rows, norms
+from llmk_triton import activations, embedding, few_rows, moe, norms
 from llmk_triton.attention import TritonAttention
 from llmk_triton.tiles import current_target
 from llmk_triton.tuned import architecture, table
@@ -30,6 +30,13 @@ MODELS: dict[str, dict[str, Any]] = {
     "gpt-oss-20b": {"num_heads": 64, "num_kv_heads": 8, "head_dim": 64, "sliding_window": 128, "sinks": True},
     "phi-3-mini": {"num_heads": 32, "num_kv_heads": 32, "head_dim": 96, "sliding_window": 2047},
 }
+
+EXPERTS: dict[str, tuple[int, int, int, int]] = {
+    "qwen3-30b-a3b": (128, 8, 2048, 768),
+    "mixtral-8x7b": (8, 2, 4096, 14336),
+    "qwen3-next": (512, 10, 2048, 512),
+}
+"""Experts, those of a token, hidden and intermediate sizes."""
 
 
 PRODUCTS = {
@@ -113,6 +120,17 @@ def _tuned() -> dict[str, Callable[[], None]]:
     return cases
 
 
+def experts(model: str, dtype: torch.dtype, tokens: int) -> None:
+    """A mixture of experts."""
+    count, top_k, hidden, inner = EXPERTS[model]
+    x, logits = torch.zeros(tokens, hidden, dtype=dtype), torch.zeros(tokens, count, dtype=dtype)
+    # Nothing reads them, so they need no memory.
+    one = torch.zeros(1, dtype=dtype)
+    weights = {"gate_up": one.expand(count, 2 * inner, hidden), "down": one.expand(count, hidden, inner)}
+    current_target.cache_clear()
+    moe.fused_moe(x, logits, weights, top_k=top_k, renormalize=True)
+
+
 def _cases() -> dict[str, Callable[[], None]]:
     cases: dict[str, Callable[[], None]] = {}
     for name, dtype in DTYPES.items():
@@ -127,6 +145,9 @@ def _cases() -> dict[str, Callable[[], None]]:
             cases[f"many decode {model} {name}"] = partial(attention, model, dtype, 256, 1, 512)
             cases[f"prefill {model} {name}"] = partial(attention, model, dtype, 1, 512, 512)
             cases[f"mixed {model} {name}"] = partial(attention, model, dtype, 2, 256, 512)
+        for model in EXPERTS:
+            for power in range(14):
+                cases[f"experts {model} x{1 << power} {name}"] = partial(experts, model, dtype, 1 << power)
     return cases
 
 

@@ -216,6 +216,7 @@ def llmk_linear_kernels() -> Iterable[KernelSpec]:
         prepare=f"{_PACKAGE}.linear:prepare_plain",
         tier=Tier.REFERENCE,
         supports=_stored_as("plain"),
+        capture="full",
         summary="torch's own product.",
     )
     invariant = KernelSpec(
@@ -228,6 +229,7 @@ def llmk_linear_kernels() -> Iterable[KernelSpec]:
         supports=_stored_as("plain"),
         layout="reference_tiled",
         deterministic=True,
+        capture="full",
         summary="torch's own product by tiles of rows.",
     )
     return [plain, invariant, *(_quantized(weight_format, summary) for weight_format, summary in _QUANTIZED)]
@@ -295,6 +297,7 @@ def _op(name: str, where: str, summary: str, parts: tuple[str, ...] = ()) -> Ker
         tier=Tier.REFERENCE,
         parts=parts,
         deterministic=True,
+        capture="none" if "recurrent" in where else "full",
         summary=summary,
     )
 
@@ -309,6 +312,7 @@ def _quantized(weight_format: str, summary: str) -> KernelSpec:
         supports=_stored_as(weight_format),
         layout=f"reference_{weight_format}",
         deterministic=True,
+        capture="full",
         summary=summary,
     )
 

@@ -6,7 +6,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from llmk.api import OK, AttentionQuery, KernelSpec, LinearQuery, Needs, OpQuery, Tier, TokenBand, Verdict, hookimpl, no
+from llmk.api import (
+    OK,
+    AttentionQuery,
+    KernelSpec,
+    LinearQuery,
+    MoEQuery,
+    Needs,
+    OpQuery,
+    Tier,
+    TokenBand,
+    Verdict,
+    hookimpl,
+    no,
+)
 
 _PACKAGE = "llmk_triton"
 _ATTENTION = "triton.attention"
@@ -18,6 +31,10 @@ _WIDEST_ROW = 1 << 15
 _WIDEST_HEAD = 256
 _LARGEST_GROUP = 32
 """Heads that share a key head and fit into one tile in every dtype."""
+_ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
+_SCORINGS = ("softmax", "sigmoid")
+_MOST_EXPERTS = 1024
+"""Experts of which one program looks at a few tokens' logits."""
 
 _OPS = (
     ("rms_norm", "norms:rms_norm", "Root-mean-square norm, whole rows per program."),
@@ -60,6 +77,25 @@ def supports_attention(query: AttentionQuery) -> Verdict:
     return verdict
 
 
+def supports_moe(query: MoEQuery) -> Verdict:
+    """Unquantized experts without biases, all of which every token chooses among."""
+    verdict = OK
+    if query.weight_format != "plain":
+        verdict &= no("weight_format", wanted=query.weight_format, found="plain")
+    if query.activation not in _ACTIVATIONS:
+        verdict &= no("activation", wanted=query.activation, found=", ".join(_ACTIVATIONS))
+    if query.scoring not in _SCORINGS:
+        verdict &= no("scoring", wanted=query.scoring, found=", ".join(_SCORINGS))
+    if query.bias:
+        verdict &= no("bias", wanted="experts with biases", found="products without")
+    if query.top_groups < query.num_groups:
+        groups = f"experts of {query.top_groups} of {query.num_groups} groups"
+        verdict &= no("num_groups", wanted=groups, found="a choice among all experts")
+    if query.num_experts > _MOST_EXPERTS:
+        verdict &= no("num_experts", wanted=query.num_experts, found=f"up to {_MOST_EXPERTS}")
+    return verdict
+
+
 def supports_norm(query: OpQuery) -> Verdict:
     """Rows that one program holds."""
     size = query.facts.get("size", 0)
@@ -95,6 +131,7 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
             supports=supports_attention,
             layout=_LAYOUT,
             deterministic=True,
+            capture="full",
             host_cost_us=10.0,
             jit=True,
             summary="Tiles through the block table; decoding requests split their keys.",
@@ -115,8 +152,27 @@ def llmk_linear_kernels() -> Iterable[KernelSpec]:
             needs=_NEEDS,
             supports=supports_product,
             bands=(TokenBand(1, 129),),
+            capture="full",
             jit=True,
             summary="As fast as the weight is read.",
+        )
+    ]
+
+
+@hookimpl
+def llmk_moe_kernels() -> Iterable[KernelSpec]:
+    """Mixture of experts."""
+    return [
+        KernelSpec(
+            id="triton.fused_moe",
+            kind="moe",
+            implementation=f"{_PACKAGE}.moe:fused_moe",
+            tier=Tier.PORTABLE,
+            needs=_NEEDS,
+            supports=supports_moe,
+            capture="full",
+            jit=True,
+            summary="Routes on the device; vectors times matrices for few tokens, products by blocks of rows for more.",
         )
     ]
 
@@ -134,6 +190,7 @@ def llmk_ops() -> Iterable[KernelSpec]:
             needs=_NEEDS,
             supports=supports_product,
             bands=(TokenBand(1, most + 1),),
+            capture="full",
             jit=True,
             summary=summary,
         )
@@ -149,6 +206,7 @@ def llmk_ops() -> Iterable[KernelSpec]:
             needs=_NEEDS,
             supports=_SUPPORTS.get(name, supports_norm if "norm" in name else lambda query: OK),
             deterministic=True,
+            capture="full",
             jit=True,
             summary=summary,
         )
