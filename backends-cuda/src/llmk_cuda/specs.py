@@ -24,7 +24,7 @@ from llmk.api import (
 from llmk_cuda.defaults import advise
 from llmk_cuda.probe import KNOWN, probe
 
-_MANY_ROWS = 129
+_MANY_ROWS = 17
 """Rows from which on cuBLAS keeps the tensor cores busy. With fewer, a product is as fast as its weights are read, and
 kernels that are made for that read them faster."""
 
