@@ -14,7 +14,7 @@ from llmk_cuda.probe import KNOWN
 from llmk_cuda.specs import llmk_check_config, llmk_config_defaults, llmk_linear_kernels
 
 GIB = 1 << 30
-BY_ARCH = {facts.arch: facts for facts in KNOWN}
+BY_ARCH = {facts.arch: facts for facts in reversed(KNOWN)}
 KERNELS = {spec.id: spec for spec in llmk_linear_kernels()}
 CPU = PlatformFacts(name="cpu", arch="x86_64", device_type="cpu", memory_bytes=16 * GIB)
 
@@ -83,7 +83,7 @@ def test_a_larger_gpu_runs_larger_steps() -> None:
     paths = ("scheduler.max_num_seqs", "scheduler.max_num_batched_tokens")
     sizes = {arch: tuple(advised(arch)[path].value for path in paths) for arch in ("sm_75", "sm_89", "sm_90")}
     assert sizes == {"sm_75": (128, 2048), "sm_89": (256, 4096), "sm_90": (256, 8192)}
-    assert "80 GiB of H100" in advised("sm_90")[paths[0]].why
+    assert "80 GiB of NVIDIA H100" in advised("sm_90")[paths[0]].why
 
 
 def test_the_cache_leaves_room_for_graphs_and_libraries() -> None:

@@ -13,8 +13,11 @@ import torch
 
 import llmk_triton
 from llmk.api import AttentionQuery, CacheStep, PlatformFacts
-from llmk_triton import activations, embedding, few_rows, moe, norms
+from llmk_triton import activations, batch, embedding, few_rows, moe, norms
 from llmk_triton.attention import TritonAttention
+from llmk_triton.logprobs import logprobs
+from llmk_triton.penalties import apply_penalties
+from llmk_triton.sample import sample
 from llmk_triton.tiles import current_target
 from llmk_triton.tuned import architecture, table
 from llmk_triton.write import qk_norm_rope_write_kv
@@ -131,9 +134,31 @@ def _tuned() -> dict[str, Callable[[], None]]:
     return cases
 
 
+def choosing(vocab: int, dtype: torch.dtype) -> None:
+    """The likeliest token, and one that is drawn."""
+    logits = torch.zeros(2, vocab, dtype=dtype)
+    current_target.cache_clear()
+    sample(logits, None, None, None, None, None, None)
+    real, whole = torch.zeros(2, 6), torch.zeros(2, 3, dtype=torch.int64)
+    sample(logits, real[:, 0], whole[:, 0], real[:, 1], real[:, 2], whole[:, 1], whole[:, 2])
+    logprobs(logits, whole[:, 0], 5)
+    tokens, rows = torch.zeros(2, 64, dtype=torch.int32), whole[:, 0].contiguous()
+    apply_penalties(logits, rows, tokens, rows, rows, rows, real[:, 3], real[:, 4], real[:, 5])
+
+
+def batch_state() -> None:
+    """A step laid out, and what it changes."""
+    tokens, slots, computed = (torch.zeros(2, 64, dtype=torch.int32), *torch.zeros(2, 2, dtype=torch.int64))
+    step = batch.build_step(tokens, computed, slots, slots, 2)
+    batch.map_slots(tokens, slots, step.rows, step.positions, 16, 4)
+    batch.append_tokens(tokens, computed, slots, slots)
+    batch.update_rows(tokens, slots, slots, slots, slots)
+
+
 def _cases() -> dict[str, Callable[[], None]]:
-    cases: dict[str, Callable[[], None]] = {}
+    cases: dict[str, Callable[[], None]] = {"batch state": batch_state}
     for name, dtype in DTYPES.items():
+        cases[f"sampling {name}"] = partial(choosing, 151936, dtype)
         for size, inner in ((1024, 3072), (2048, 768), (4096, 12288), (3584, 14336)):
             cases[f"elementwise {size}x{inner} {name}"] = partial(elementwise, size, inner, dtype)
         for label, (kernel, all_rows, shapes) in PRODUCTS.items():

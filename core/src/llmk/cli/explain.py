@@ -20,7 +20,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Adds the command."""
     parser = subparsers.add_parser("explain", help="show what would be chosen for a model, and why")
     flags.add_model(parser)
-    parser.add_argument("--on", metavar="PLATFORM/ARCH", help="plan for this machine, which need not be here")
+    on = "plan for a machine that need not be here, by its architecture or a word of its device's name"
+    parser.add_argument("--on", metavar="PLATFORM/DEVICE", help=on)
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.add_argument("--verbose", action="store_true", help="also show what was turned down, with all reasons")
     flags.add_flags(parser, SECTIONS)

@@ -42,6 +42,10 @@ class PlatformSection(Section):
     threads: Size = Field(
         default=0, description="Compute threads, which the engine's workers share. 0: what the platform advises."
     )
+    measurements: str = Field(
+        default="",
+        description="Folder of what llmk tune measured. Empty: the user's cache. 'none': choose without measurements.",
+    )
 
 
 class ParallelSection(Section):

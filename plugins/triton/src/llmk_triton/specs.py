@@ -47,6 +47,13 @@ _OPS = (
     ("gelu_tanh_and_mul", "activations:gelu_tanh_and_mul", "GEGLU with GELU's tanh approximation in one launch."),
     ("embedding", "embedding:embedding", "Token embedding."),
     ("qk_norm_rope_write_kv", "write:qk_norm_rope_write_kv", "QK-norm, rotary embedding and K/V write in one launch."),
+    ("sample", "sample:sample", "One token per row without sorting, by a hash of seed and position."),
+    ("logprobs", "logprobs:logprobs", "Log-probabilities, ranks and the likeliest tokens in one reading."),
+    ("apply_penalties", "penalties:apply_penalties", "Penalties of the tokens seen, in place."),
+    ("update_rows", "batch:update_rows", "Ragged runs into rows of the batch state in one launch."),
+    ("build_step", "batch:build_step", "A step's tokens in one launch."),
+    ("map_slots", "batch:map_slots", "A step's block table and slots in one launch."),
+    ("append_tokens", "batch:append_tokens", "Sampled tokens to where the next step reads them, in one launch."),
 )
 
 
