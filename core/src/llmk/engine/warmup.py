@@ -88,9 +88,7 @@ class WarmUp:
             eager = platform.memory.measure(self._eager)
             graphs = platform.memory.measure(lambda: self._record(self.recorded[-1:]))
         except torch.OutOfMemoryError as error:
-            what = (
-                f"a step of {self.max_tokens} tokens and {self.max_requests} requests does not fit beside the weights"
-            )
+            step = f"a step of {self.max_tokens} tokens and {self.max_requests} requests"
             hint = "lower scheduler.max_num_batched_tokens or scheduler.max_num_seqs"
             raise NotEnoughMemory(f"{step} does not fit beside the weights", hint=hint) from error
         # What graphs hold is theirs alone.
