@@ -10,7 +10,6 @@ import pytest
 from llmk.api import Default, LinearFacts, LinearQuery, ModelFacts, PlatformFacts
 from llmk.api.matching import match
 from llmk.config import load
-from llmk_cuda.defaults import activation_bytes
 from llmk_cuda.probe import KNOWN
 from llmk_cuda.specs import llmk_check_config, llmk_config_defaults, llmk_linear_kernels
 
@@ -87,14 +86,10 @@ def test_a_larger_gpu_runs_larger_steps() -> None:
     assert "80 GiB of NVIDIA H100" in advised("sm_90")[paths[0]].why
 
 
-def test_the_cache_leaves_room_for_activations() -> None:
-    needed = activation_bytes(MODEL, 8192, 256)
-    assert 8192 * 2 * 24576 < needed < 8 * GIB, "gate and up alone are less, and the head's outputs are not per token"
-    default = advised("sm_90", MODEL)["cache.memory_share"]
-    assert default.value == pytest.approx(1 - (needed + GIB) / (80 * GIB - 16.4e9), abs=0.006)
-    assert f"about {(needed + GIB) / GIB:.1f} GiB" in default.why
-    assert advised("sm_90", MODEL, memory_bytes=18 * GIB)["cache.memory_share"].value == 0.5
-    assert advised("sm_90", replace(MODEL, num_parameters=1))["cache.memory_share"].value == 0.95
+def test_the_cache_leaves_room_for_graphs_and_libraries() -> None:
+    shares = [advised("sm_90", MODEL, memory_bytes=gib * GIB)["cache.memory_share"].value for gib in (8, 40, 141)]
+    assert shares == [0.9, 0.92, 0.95]
+    assert all((1 - share) * gib > 0.75 for share, gib in zip(shares, (8, 40, 141), strict=True))
 
 
 def test_advises_nothing_where_nothing_is_known() -> None:

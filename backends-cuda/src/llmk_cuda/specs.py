@@ -24,7 +24,7 @@ from llmk.api import (
 from llmk_cuda.defaults import advise
 from llmk_cuda.probe import KNOWN, probe
 
-_MANY_ROWS = 129
+_MANY_ROWS = 17
 """Rows from which on cuBLAS keeps the tensor cores busy. With fewer, a product is as fast as its weights are read, and
 kernels that are made for that read them faster."""
 
@@ -168,7 +168,7 @@ def _fp8(granularity: str, product: str, supports: Callable[[LinearQuery], Verdi
 @hookimpl
 def llmk_config_defaults(platform: PlatformFacts, model: ModelFacts | None) -> list[Default]:
     """Sizes that fit the GPU's memory."""
-    return list(advise(platform, model)) if platform.name == "cuda" else []
+    return list(advise(platform)) if platform.name == "cuda" else []
 
 
 @hookimpl

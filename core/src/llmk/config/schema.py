@@ -196,6 +196,9 @@ class EngineSection(Section):
     graphs: bool = Field(
         default=True, description="Record steps that decode, and replay them, where platform and kernels allow it."
     )
+    warm_up: bool = Field(
+        default=True, description="Run steps of every kind before the first request, where kernels are compiled by use."
+    )
     steps_in_flight: Annotated[int, Field(ge=0, le=2)] = Field(
         default=0, description="2: prepare a step while the device runs another. 0: 2 where steps run behind the host."
     )

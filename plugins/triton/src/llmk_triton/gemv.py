@@ -49,8 +49,8 @@ def _add(tiles, others, total, row, column, writes, SIZE: tl.constexpr):
     sums = _nothing()
     for i in tl.static_range(len(tiles)):
         value = (tiles[i].to(tl.float32) + others[i].to(tl.float32)).to(total.dtype.element_ty)
-        at = row[:, None] * SIZE + (i * BLOCK + column)[None, :]
-        inside = writes[:, None] & (i * BLOCK + column < SIZE)[None, :]
+        at = row[:, None] * SIZE + (column + i * BLOCK)[None, :]
+        inside = writes[:, None] & (column + i * BLOCK < SIZE)[None, :]
         tl.store(total + at, tl.reshape(value, [row.shape[0], BLOCK]), inside)
         sums = _append(sums, value)
     return sums
