@@ -11,9 +11,8 @@ import torch
 
 from llmk.api import AttentionQuery, CacheStep, PlatformFacts
 from llmk_triton import activations, embedding, norms
-from llmk_triton.attention import TritonAttention
+from llmk_triton.attention import TritonAttention, qk_norm_rope_attention
 from llmk_triton.tiles import current_target
-from llmk_triton.write import qk_norm_rope_write_kv
 
 FACTS = PlatformFacts(name="any", arch="any", device_type="cpu")
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -29,7 +28,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def attention(model: str, dtype: torch.dtype, requests: int, queries: int, length: int, **changes: Any) -> None:
-    """QK-norm, rope, write and attention of a step with equal requests."""
+    """QK-norm, rope, write and attention of a step with equal requests, in one op and in its parts."""
     name = str(dtype).removeprefix("torch.")
     facts = {"dtype": name, "cache_dtype": name, "block_size": 16, "scale": 0.1, **MODELS[model], **changes}
     query = AttentionQuery(platform=FACTS, site="attention", **facts)
@@ -55,7 +54,7 @@ def attention(model: str, dtype: torch.dtype, requests: int, queries: int, lengt
     weight = torch.zeros(size, dtype=dtype)
     meta = backend.prepare(step)
     positions, angles = torch.zeros(tokens, dtype=torch.int64), torch.zeros(8, size)
-    q = qk_norm_rope_write_kv(q, k, v, weight, weight, 1e-6, positions, angles, cache, meta)
+    qk_norm_rope_attention(q, k, v, weight, weight, 1e-6, positions, angles, cache, meta)
     backend.write(k, v, cache, meta)
     backend.run(q, cache, meta, sinks)
 

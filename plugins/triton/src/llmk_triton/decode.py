@@ -68,14 +68,14 @@ def _leave(
     # All of the program's stores come before the counts that tell of them.
     tl.debug_barrier()
     for member in tl.range(0, members):
-        before = tl.load(spans + member)
-        parts = tl.load(spans + member + 1) - before
-        count = arrived + (request + member) * kv_heads + kv_head
-        if tl.atomic_add(count, 1, sem="acq_rel") == parts - 1:
-            tl.store(count, 0)
-            first = (before * kv_heads + kv_head * parts).to(tl.int64) * GROUP
+        start = tl.load(spans + member)
+        count = tl.load(spans + member + 1) - start
+        tally = arrived + (request + member) * kv_heads + kv_head
+        if tl.atomic_add(tally, 1, sem="acq_rel") == count - 1:
+            tl.store(tally, 0)
+            first = (start * kv_heads + kv_head * count).to(tl.int64) * GROUP
             to = out + (member * kv_heads + kv_head) * GROUP * SIZE
-            _merge(to, partial + first * SIZE, stats + 2 * first, parts, GROUP, SIZE, HEADS, BLOCK, AT_ONCE)
+            _merge(to, partial + first * SIZE, stats + 2 * first, count, GROUP, SIZE, HEADS, BLOCK, AT_ONCE)
 
 
 @triton.jit

@@ -8,17 +8,20 @@ import triton.language as tl
 from llmk_triton import pdl
 from llmk_triton.attend import attend_tile, blocks_of, finish_rows, start_rows
 
+_TOGETHER = tl.constexpr(256)
+"""Requests that are looked at together."""
+
 
 @triton.jit
-def _find_request(query_start, num_requests, program, QUERIES: tl.constexpr, TOGETHER: tl.constexpr):
+def _find_request(query_start, num_requests, program, QUERIES: tl.constexpr):
     """The request whose queries a program has, where each request has one program per ``QUERIES`` queries and one more.
 
     Request ``i`` begins at program ``query_start[i] // QUERIES + i``, so counting those that do no later needs no table
-    but that; ``TOGETHER`` are looked at together, rather than one after the other.
+    but that.
     """
     found = 0
-    for first in range(0, num_requests, TOGETHER):
-        request = first + tl.arange(0, TOGETHER)
+    for first in range(0, num_requests, _TOGETHER):
+        request = first + tl.arange(0, _TOGETHER)
         there = request < num_requests
         begin = tl.load(query_start + request, there, other=0) // QUERIES + request
         found += tl.sum((there & (begin <= program)).to(tl.int32))
@@ -45,7 +48,7 @@ def prefill_kernel(
     # Later queries of a request see more keys: begin with those, so that no long program starts last.
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
-    request = _find_request(query_start, num_requests, program, queries, 256)
+    request = _find_request(query_start, num_requests, program, queries)
     first_row = tl.load(query_start + request)
     length = tl.load(query_start + request + 1) - first_row
     first = (program - (first_row // queries + request)) * queries
@@ -80,6 +83,7 @@ def prefill_kernel(
         full = low // TILE * TILE
     start = low // TILE * TILE
     block = blocks_of(table, start, low, seq_len, BLOCK_SIZE, TILE)
+    border = blocks_of(table, full, low, seq_len, BLOCK_SIZE, TILE)
     for at in tl.range(start, full, TILE):
         following = blocks_of(table, at + TILE, low, seq_len, BLOCK_SIZE, TILE)
         acc, total, peak = attend_tile(
@@ -87,6 +91,7 @@ def prefill_kernel(
             SCALE, SOFTCAP, WINDOW, SIZE, BLOCK_SIZE, TILE, PRECISION, False,
         )  # fmt: skip
         block = following
+    block = border
     for at in tl.range(full, stop, TILE):
         following = blocks_of(table, at + TILE, low, seq_len, BLOCK_SIZE, TILE)
         acc, total, peak = attend_tile(
