@@ -103,6 +103,8 @@ def test_ops_are_all_there() -> None:
         "build_step",
         "map_slots",
         "append_tokens",
+        "add_rms_norm_linear",
+        "add_rms_norm_gate_up_silu",
     }
 
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from llmk.nn.latent import LatentAttention
     from llmk.nn.layer import Layer, Parameter
     from llmk.nn.linear import Linear
-    from llmk.nn.mlp import GatedMLP
+    from llmk.nn.mlp import GatedMLP, NormedMLP
     from llmk.nn.model import Model, SelfLoading
     from llmk.nn.moe import MoE
-    from llmk.nn.norm import AddRMSNorm, RMSNorm, SandwichNorm
+    from llmk.nn.norm import AddRMSNorm, NormedProduct, RMSNorm, SandwichNorm
     from llmk.nn.recurrent import GatedDeltaNet, StateSpaceMixer
 
 _LAZY = {
@@ -37,6 +37,8 @@ _LAZY = {
     "StateSpaceMixer": "recurrent",
     "MoE": "moe",
     "Model": "model",
+    "NormedMLP": "mlp",
+    "NormedProduct": "norm",
     "Parameter": "layer",
     "RMSNorm": "norm",
     "SandwichNorm": "norm",
@@ -61,6 +63,8 @@ __all__ = [
     "Linear",
     "MoE",
     "Model",
+    "NormedMLP",
+    "NormedProduct",
     "Parameter",
     "RMSNorm",
     "SandwichNorm",

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from llmk.api import AttentionBackend, CacheLayout, CacheStep, Choice, Piece, Plan, PluginError
-from llmk.api.attention import Capture
 from llmk.nn.parallel import Parallel
 
 if TYPE_CHECKING:
@@ -49,11 +48,6 @@ class AttentionSwitch(Switch):
     __slots__ = ()
 
     current: AttentionBackend
-
-    @property
-    def capture(self) -> Capture:
-        """The current backend's."""
-        return self.current.capture
 
     def cache_layout(self, num_blocks: int) -> CacheLayout:
         """The backends' common layout."""

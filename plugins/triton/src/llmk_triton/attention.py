@@ -9,7 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
-from llmk.api.attention import CacheLayout, Capture
+from llmk.api.attention import CacheLayout
 from llmk.api.cache import CacheStep
 from llmk.api.query import AttentionQuery
 from llmk_triton.decode import decode_kernel
@@ -83,7 +83,6 @@ class TritonAttention:
         least_part: keys that a decoding program takes at least.
     """
 
-    capture: Capture = "full"
     programs_per_core = 4
     least_part = _LEAST_PART
 

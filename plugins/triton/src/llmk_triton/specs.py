@@ -87,6 +87,7 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
             supports=supports_attention,
             layout=_LAYOUT,
             deterministic=True,
+            capture="full",
             host_cost_us=10.0,
             jit=True,
             summary="Tiles through the block table; decoding requests split their keys.",
@@ -107,6 +108,7 @@ def llmk_ops() -> Iterable[KernelSpec]:
             needs=_NEEDS,
             supports=_SUPPORTS.get(name, supports_norm if "norm" in name else lambda query: OK),
             deterministic=True,
+            capture="full",
             jit=True,
             summary=summary,
         )
