@@ -38,10 +38,12 @@ def main() -> int:
     print(f"torch {torch.__version__}, triton {triton.__version__}, {_name(bench)}")
     torch.manual_seed(0)
     bench.calibrate()
-    kinds = [attention.sweep(device)] if args.sweep else [kind.cases(device, tiny=args.tiny) for kind in _KINDS]
     with torch.inference_mode():
-        for cases in kinds:
-            bench.run(cases, only=re.compile(args.only))
+        if args.sweep:
+            attention.sweep(bench)
+            return 0
+        for kind in _KINDS:
+            bench.run(kind.cases(device, tiny=args.tiny), only=re.compile(args.only))
     print(f"{len(bench.failed)} failed, {time.monotonic() - bench.started:.0f} s: {', '.join(bench.failed)}")
     return 1 if bench.failed else 0
 

@@ -22,7 +22,8 @@ def items(schedule: Schedule) -> list[list[int]]:
 
 def check(schedule: Schedule, lengths: list[int], window: int = 0) -> None:
     """Each key of each request is in one item, whose part is its own."""
-    seen, parts = Counter[tuple[int, int]](), Counter[tuple[int, int]]()
+    seen: Counter[tuple[int, int]] = Counter()
+    parts: Counter[tuple[int, int]] = Counter()
     spans = schedule.spans.tolist()
     for _, request, first, end, low, part, count, members in items(schedule):
         assert first % TILE == 0
@@ -82,7 +83,7 @@ def test_teams_share_whole_tiles_that_all_of_them_begin_with(
     check(schedule, lengths)
     teams = [item for item in items(schedule) if item[7] > 1]
     tokens = shared * 4 // TILE * TILE
-    expected = {i: tokens for i in range(0, len(lengths) - team + 1, team)} if tokens >= 16 else {}
+    expected = dict.fromkeys(range(0, len(lengths) - team + 1, team), tokens) if tokens >= 16 else {}
     assert {request: max(e[3] for e in teams if e[1] == request) for _, request, *_ in teams} == expected
 
 

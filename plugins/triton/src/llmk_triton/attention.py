@@ -83,7 +83,7 @@ class TritonAttention:
         least_part: keys that a decoding program takes at least.
     """
 
-    programs_per_core = 4
+    programs_per_core = 3
     least_part = _LEAST_PART
 
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:

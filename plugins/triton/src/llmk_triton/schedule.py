@@ -88,9 +88,9 @@ class Rule:
             requests,
             min(requests, step.slot_mapping.shape[0]),
             step.block_table.stride(0),
-            SLOTS=self.slots,
+            self.slots,
+            self.least,
             TILE=self.tile,
-            LEAST=self.least,
             LEAST_SHARED=_LEAST_SHARED,
             TEAM=self.team,
             WINDOW=self.window,
@@ -113,9 +113,7 @@ def _least_of_team(x, TEAM: tl.constexpr):
 
 
 @triton.jit
-def _shared_blocks(
-    block_table, request, limit, stride_table, least, TEAM: tl.constexpr, COLUMNS: tl.constexpr
-):
+def _shared_blocks(block_table, request, limit, stride_table, least, TEAM: tl.constexpr, COLUMNS: tl.constexpr):
     """How many blocks, up to ``limit``, the members of each team have in common from the first on; ``least`` are worth
     looking for."""
     limit = _least_of_team(limit, TEAM)
@@ -137,10 +135,10 @@ def _shared_blocks(
     return shared
 
 
-@triton.jit(do_not_specialize=["num_requests", "num_rows", "stride_table"])
+@triton.jit(do_not_specialize=["num_requests", "num_rows", "stride_table", "slots", "least"])
 def schedule_kernel(
     items, spans, arrived, query_start, seq_lens, block_table, num_requests, num_rows, stride_table,
-    SLOTS: tl.constexpr, TILE: tl.constexpr, LEAST: tl.constexpr, LEAST_SHARED: tl.constexpr, TEAM: tl.constexpr,
+    slots, least, TILE: tl.constexpr, LEAST_SHARED: tl.constexpr, TEAM: tl.constexpr,
     WINDOW: tl.constexpr, KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, MIXED: tl.constexpr,
     REQUESTS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
@@ -161,15 +159,13 @@ def schedule_kernel(
     shared = tl.zeros_like(seq_len)
     if TEAM > 1:
         limit = tl.where(decodes, (seq_len - 1) // BLOCK_SIZE, 0)
-        blocks = _shared_blocks(
-            block_table, request, limit, stride_table, LEAST_SHARED // BLOCK_SIZE, TEAM, COLUMNS
-        )
+        blocks = _shared_blocks(block_table, request, limit, stride_table, LEAST_SHARED // BLOCK_SIZE, TEAM, COLUMNS)
         shared = blocks * BLOCK_SIZE // TILE
         shared = tl.where(shared * TILE >= LEAST_SHARED, shared, 0)
         low += shared
     own = tl.where(works, tl.maximum(tl.cdiv(seq_len, TILE) - low, 1), 0)
     leads = (request % TEAM == 0).to(tl.int32)
-    each = tl.maximum(tl.cdiv(tl.sum(own + shared * leads), SLOTS), LEAST)
+    each = tl.maximum(tl.cdiv(tl.sum(own + shared * leads), slots), least)
     own_parts = tl.cdiv(own, each)
     team_parts = tl.cdiv(shared, each)
     # Parts of one request are of one size, as nearly as tiles allow.
