@@ -89,7 +89,7 @@ def random_steps(
     bound: int = 0,
     shared: int = 0,
 ) -> Steps:
-    """Requests of up to ``length`` tokens, of which the last ``queries`` are the step's, and the first ``shared`` (whole
+    """Requests of up to ``length`` tokens; the last ``queries`` of them are the step's, the first ``shared`` (whole
     blocks) those of the first request. ``bound`` is the step's, if that is more."""
     query, dtype = backend.query, getattr(torch, backend.query.dtype)
     counts = [queries] * requests if isinstance(queries, int) else list(queries)
