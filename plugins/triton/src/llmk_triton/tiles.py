@@ -30,12 +30,19 @@ _LEAST_SHARED = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """``rows`` of queries meet ``keys`` at a time; ``warps`` and ``stages`` are Triton's."""
+    """``rows`` of queries meet ``keys`` at a time; ``warps`` and ``stages`` are Triton's. ``registers`` are what a
+    thread has at most, where that is fewer than the compiler would take (NVIDIA only; 0: as it likes)."""
 
     rows: int
     keys: int
     warps: int
     stages: int
+    registers: int = 0
+
+    def options(self) -> dict[str, int]:
+        """What a kernel is launched with."""
+        limit = {"maxnreg": self.registers} if self.registers else {}
+        return {"num_warps": self.warps, "num_stages": self.stages, **limit}
 
 
 @cache
