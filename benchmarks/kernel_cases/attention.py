@@ -168,8 +168,8 @@ def cases(device: torch.device, *, tiny: bool) -> Iterator[Named]:
 
 
 def sweep(bench: Bench) -> None:
-    """Times decode steps with norm, rotation and write, in one launch (fused) and in two, over tiles, parts and programs
-    per multiprocessor, then prefill over tiles; prints each case's best few."""
+    """Times decode steps with norm, rotation and write, in one launch (fused) and in two, over tiles, parts and
+    programs per multiprocessor, then prefill over tiles; prints each case's best few."""
     for which, requests, length in SWEPT_DECODE:
         whole = Whole(SHAPES[which], requests, length, bench.device, shared=2048 if length > 2048 else 0)
         few = requests * SHAPES[which].kv_heads <= 64

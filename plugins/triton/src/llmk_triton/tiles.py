@@ -79,14 +79,14 @@ def decode_tile(target: GPUTarget, head_dim: int, itemsize: int, group: int) -> 
     row = head_dim * itemsize
     rows = max(16, triton.next_power_of_2(group))
     if _small_waves(target):
-        return Tile(rows, 32 if row <= 256 else 16, 4 if row <= 256 else 8, 1)
+        return Tile(rows, 16, 4 if row <= 256 else 8, 1)
     if target.backend == "hip":
         return _fit(target, row, Tile(rows, max(16, min(64, 64 * 256 // row)), 4, 2))
     # Few keys, many stages and a limit of registers, so that a multiprocessor has room for four programs: where there
     # are more requests than room, the last of them run alone.
     limit = SHARED_MEMORY.get(target.arch, _LEAST_SHARED)
     stages = 4 if limit > 200 << 10 else 3 if limit > 160 << 10 else 2
-    return Tile(rows, max(16, min(32, 32 * 256 // row)), 4, stages, 128 if itemsize < 4 else 0)
+    return Tile(rows, max(16, min(32, 32 * 256 // row)), 4, stages, 128 if row <= 256 and itemsize < 4 else 0)
 
 
 def _small_waves(target: GPUTarget) -> bool:
