@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -167,10 +168,14 @@ def cases(device: torch.device, *, tiny: bool) -> Iterator[Named]:
     yield "attention deterministic", partial(_deterministic, shape, device)
 
 
-def sweep(bench: Bench) -> None:
+def sweep(bench: Bench, only: re.Pattern[str]) -> None:
     """Times decode steps with norm, rotation and write, in one launch (fused) and in two, over tiles, parts and
-    programs per multiprocessor, then prefill over tiles; prints each case's best few."""
+    programs per multiprocessor, then prefill over tiles; prints the best few of each case whose name has
+    ``only``."""
     for which, requests, length in SWEPT_DECODE:
+        name = f"decode {SHAPES[which].name} {requests}x{length}"
+        if not only.search(name):
+            continue
         whole = Whole(SHAPES[which], requests, length, bench.device, shared=2048 if length > 2048 else 0)
         few = requests * SHAPES[which].kv_heads <= 64
         configs: list[dict[str, Any]] = [{}, {"fused": False}]
@@ -180,19 +185,16 @@ def sweep(bench: Bench) -> None:
                 configs.append(
                     {"decode_tile": tile, "programs_per_core": programs, "least_part": least, "fused": fused}
                 )
-        _best(
-            bench,
-            f"decode {SHAPES[which].name} {requests}x{length}",
-            [(str(c), whole.op(**c)) for c in configs],
-            whole.sets,
-        )
+        _best(bench, name, [(str(config), whole.op(**config)) for config in configs], whole.sets)
     for requests, queries, length in PREFILL[1:4:2]:
-        made = []
+        name, made = f"prefill {requests}x{queries} of {length}", []
+        if not only.search(name):
+            continue
         for rows, keys, warps, stages in SWEPT_PREFILL:
             tile = Tile(rows, keys, warps, stages)
             case = _case(SHAPES[1], requests, queries, length, bench.device, prefill_tile=tile)
             made.append((str(tile), case.run))
-        _best(bench, f"prefill {requests}x{queries} of {length}", made)
+        _best(bench, name, made)
 
 
 def _best(bench: Bench, case: str, configs: list[tuple[str, Callable[[int], Tensor]]], sets: int = 1) -> None:

@@ -3,16 +3,23 @@ nothing on them."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
+import llmk_triton
 from llmk.api import AttentionQuery, CacheStep, PlatformFacts
-from llmk_triton import activations, embedding, norms
+from llmk_triton import activations, batch, embedding, few_rows, moe, norms
 from llmk_triton.attention import TritonAttention, qk_norm_rope_attention
+from llmk_triton.logprobs import logprobs
+from llmk_triton.penalties import apply_penalties
+from llmk_triton.sample import sample
 from llmk_triton.tiles import current_target
+from llmk_triton.tuned import architecture, table
 
 FACTS = PlatformFacts(name="any", arch="any", device_type="cpu")
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -25,6 +32,23 @@ MODELS: dict[str, dict[str, Any]] = {
     "gpt-oss-20b": {"num_heads": 64, "num_kv_heads": 8, "head_dim": 64, "sliding_window": 128, "sinks": True},
     "phi-3-mini": {"num_heads": 32, "num_kv_heads": 32, "head_dim": 96, "sliding_window": 2047},
 }
+
+EXPERTS: dict[str, tuple[int, int, int, int]] = {
+    "qwen3-30b-a3b": (128, 8, 2048, 768),
+    "mixtral-8x7b": (8, 2, 4096, 14336),
+    "qwen3-next": (512, 10, 2048, 512),
+}
+"""Experts, those of a token, hidden and intermediate sizes."""
+
+
+PRODUCTS = {
+    "linear": ("linear", (1, 4, 16, 64, 128), ((1024, 3072), (6144, 4096))),
+    "gate up": ("gate_up_silu", (1, 4, 16, 64, 128), ((3072, 1024), (12288, 4096))),
+    "norm linear": ("add_rms_norm_linear", (1, 4, 16), ((4096, 1024), (6144, 4096))),
+    "norm gate up": ("add_rms_norm_gate_up_silu", (1, 4, 16), ((3072, 1024), (12288, 4096))),
+}
+"""Ops of :mod:`llmk_triton.few_rows`, for how many rows, and what they make of how much in well-known models,
+the larger in the usual dtype alone."""
 
 
 def attention(model: str, dtype: torch.dtype, requests: int, queries: int, length: int, **changes: Any) -> None:
@@ -70,17 +94,85 @@ def elementwise(size: int, inner: int, dtype: torch.dtype) -> None:
     embedding.embedding(torch.zeros(4, dtype=torch.int64), x)
 
 
-def _cases() -> dict[str, Callable[[], None]]:
+def experts(model: str, dtype: torch.dtype, tokens: int) -> None:
+    """A mixture of experts."""
+    count, top_k, hidden, inner = EXPERTS[model]
+    x, logits = torch.zeros(tokens, hidden, dtype=dtype), torch.zeros(tokens, count, dtype=dtype)
+    # Nothing reads them, so they need no memory.
+    one = torch.zeros(1, dtype=dtype)
+    weights = {"gate_up": one.expand(count, 2 * inner, hidden), "down": one.expand(count, hidden, inner)}
+    current_target.cache_clear()
+    moe.fused_moe(x, logits, weights, top_k=top_k, renormalize=True)
+
+
+def product(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, arch: str = "") -> None:
+    """One of :data:`PRODUCTS`, as it is chosen; with ``arch``, for that alone."""
+    current_target.cache_clear()
+    if arch and arch != architecture(current_target()):
+        return
+    what = few_rows.Product(kernel, dtype, rows, size, out)
+    x, weight = torch.empty(rows, size, dtype=dtype), torch.empty(1, dtype=dtype)
+    norm = (x, x[0], 1e-6) if what.normed else ()
+    few_rows.launch(what, few_rows.choose(what, current_target(), cores=132), few_rows.Operands(x, weight, None, *norm))
+
+
+def _tuned() -> dict[str, Callable[[], None]]:
+    """Everything that has a tuned configuration, each for what it was tuned for."""
     cases: dict[str, Callable[[], None]] = {}
+    names = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items()}
+    for file in Path(llmk_triton.__file__).parent.glob("configs/*.json"):
+        kernel, arch = file.name.removesuffix(".json").split(".")
+        if kernel not in {kernel for kernel, _, _ in PRODUCTS.values()}:
+            continue
+        for dtype, shapes in table(kernel, arch).items():
+            for shape, rows in ((shape, int(rows)) for shape, by_rows in shapes.items() for rows in by_rows):
+                out, size = map(int, shape.split("x"))
+                out //= 2 if kernel.endswith("gate_up_silu") else 1
+                run = partial(product, kernel, getattr(torch, dtype), rows, size, out, arch)
+                cases[f"tuned {arch} {kernel} {shape} x{rows} {names[dtype]}"] = run
+    return cases
+
+
+def choosing(vocab: int, dtype: torch.dtype) -> None:
+    """The likeliest token, and one that is drawn."""
+    logits = torch.zeros(2, vocab, dtype=dtype)
+    current_target.cache_clear()
+    sample(logits, None, None, None, None, None, None)
+    real, whole = torch.zeros(2, 6), torch.zeros(2, 3, dtype=torch.int64)
+    sample(logits, real[:, 0], whole[:, 0], real[:, 1], real[:, 2], whole[:, 1], whole[:, 2])
+    logprobs(logits, whole[:, 0], 5)
+    tokens, rows = torch.zeros(2, 64, dtype=torch.int32), whole[:, 0].contiguous()
+    apply_penalties(logits, rows, tokens, rows, rows, rows, real[:, 3], real[:, 4], real[:, 5])
+
+
+def batch_state() -> None:
+    """A step laid out, and what it changes."""
+    tokens, slots, computed = (torch.zeros(2, 64, dtype=torch.int32), *torch.zeros(2, 2, dtype=torch.int64))
+    step = batch.build_step(tokens, computed, slots, slots, 2)
+    batch.map_slots(tokens, slots, step.rows, step.positions, 16, 4)
+    batch.append_tokens(tokens, computed, slots, slots)
+    batch.update_rows(tokens, slots, slots, slots, slots)
+
+
+def _cases() -> dict[str, Callable[[], None]]:
+    cases: dict[str, Callable[[], None]] = {"batch state": batch_state}
     for name, dtype in DTYPES.items():
+        cases[f"sampling {name}"] = partial(choosing, 151936, dtype)
         for size, inner in ((1024, 3072), (2048, 768), (4096, 12288), (3584, 14336)):
             cases[f"elementwise {size}x{inner} {name}"] = partial(elementwise, size, inner, dtype)
+        for label, (kernel, all_rows, shapes) in PRODUCTS.items():
+            for rows, (out, columns) in itertools.product(all_rows, shapes if name == "bf16" else shapes[:1]):
+                run = partial(product, kernel, dtype, rows, columns, out)
+                cases[f"{label} {out}x{columns} x{rows} {name}"] = run
         for model in MODELS:
             cases[f"decode {model} {name}"] = partial(attention, model, dtype, 1, 1, 512)
             cases[f"many decode {model} {name}"] = partial(attention, model, dtype, 256, 1, 512)
             cases[f"prefill {model} {name}"] = partial(attention, model, dtype, 1, 512, 512)
             cases[f"mixed {model} {name}"] = partial(attention, model, dtype, 2, 256, 512)
+        for model in EXPERTS:
+            for power in range(14):
+                cases[f"experts {model} x{1 << power} {name}"] = partial(experts, model, dtype, 1 << power)
     return cases
 
 
-CASES = _cases()
+CASES = _cases() | _tuned()

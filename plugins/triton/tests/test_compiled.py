@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import llmk_triton
+
 SCRIPT = Path(__file__).with_name("ahead_of_time.py")
 NVIDIA, AMD = ("cuda:80", "cuda:90", "cuda:100"), ("hip:gfx942", "hip:gfx950", "hip:gfx1100")
 
@@ -37,6 +39,32 @@ def test_attention(target: str) -> None:
 def test_elementwise(target: str) -> None:
     found = [kernel["kernel"] for kernel in compile_for(target, "^elementwise 4096x12288 bf16$")]
     assert sorted(found) == ["embedding_kernel", *["gated_kernel"] * 3, *["norm_kernel"] * 3]
+
+
+@pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
+def test_products(target: str) -> None:
+    found = compile_for(target, "^(linear 1024x3072|norm gate up 3072x1024) x(1|16) bf16$")
+    assert {kernel["kernel"] for kernel in found} == {"gemv_kernel", "skinny_kernel"}
+    for kernel in found:
+        if kernel["kernel"] == "gemv_kernel":
+            assert kernel["shared"] < 1024, "what a thread loaded went to others, other than sums"
+        else:
+            assert kernel["matrix"] > 0
+
+
+def test_products_fit_what_they_were_tuned_for() -> None:
+    folder = Path(llmk_triton.__file__).parent / "configs"
+    for arch in sorted({file.name.split(".")[1] for file in folder.glob("*.json") if not file.name.startswith("moe.")}):
+        target = arch.replace("sm_", "cuda:") if arch.startswith("sm_") else f"hip:{arch}"
+        assert compile_for(target, f"^tuned {arch} "), f"nothing was compiled for {arch}"
+
+
+@pytest.mark.parametrize("target", [*NVIDIA, *AMD])
+def test_experts(target: str) -> None:
+    found = {kernel["kernel"]: kernel for kernel in compile_for(target, "^experts qwen3-30b-a3b x(1|128|1024) bf16$")}
+    few, grouped = {"gate_up_few_kernel", "down_few_kernel"}, {"gate_up_kernel", "down_kernel"}
+    assert set(found) == {*few, *grouped, "route_kernel", "select_kernel", "place_kernel", "sum_kernel"}
+    assert all(found[name]["matrix"] > 0 for name in grouped)
 
 
 def test_limits_are_enforced() -> None:

@@ -49,6 +49,11 @@ SERVED = {
     ("op", "rms_norm"),
     ("op", "add_rms_norm"),
     ("op", "embedding"),
+    ("op", "norm_qkv"),
+    ("op", "norm_gate_up_silu"),
+    *(("linear", site) for site in ("qkv", "out", "gate_up", "down", "lm_head")),
+    *(("op", op) for op in ("sample", "logprobs", "apply_penalties")),
+    *(("op", op) for op in ("update_rows", "build_step", "map_slots", "append_tokens")),
 }
 
 
@@ -78,7 +83,22 @@ def test_a_platform_with_triton_that_vouches_gets_them(house: Wheelhouse) -> Non
     assert by_triton(chosen) == SERVED
     (gated,) = (part for part in chosen.choice("op", "norm_gate_up_silu").parts if part.op == "gate_up_silu")
     assert {part.op: part.id for part in gated.parts} == {"silu_and_mul": "triton.silu_and_mul"}
+    ends = {
+        piece.id: piece.stop
+        for choice in chosen.choice("op", "norm_gate_up_silu").with_parts()
+        for piece in choice.pieces
+    }
+    assert ends["triton.add_rms_norm_gate_up_silu"] < ends["triton.gate_up_silu"] < ends["reference.gate_up_silu"]
     assert dict(chosen.wheels)["llmk-triton"]
+
+
+def test_experts_are_theirs_too(house: Wheelhouse) -> None:
+    house.install("box", PLATFORM.format(features='{"triton"}', vouches='("llmk-triton",)'))
+    sparse = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
+    changed = CONFIG | sparse | {"architectures": ["Qwen3MoeForCausalLM"]}
+    (house.folder.parent / "model/config.json").write_text(json.dumps(changed))
+    choices = plan(house, "box").choices
+    assert {choice.id for choice in choices if choice.kind == "moe"} == {"triton.fused_moe"}
 
 
 def test_the_fused_ops_go_with_the_attention(house: Wheelhouse) -> None:

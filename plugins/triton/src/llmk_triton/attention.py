@@ -12,11 +12,12 @@ from torch import Tensor
 from llmk.api.attention import CacheLayout
 from llmk.api.cache import CacheStep
 from llmk.api.query import AttentionQuery
+from llmk_triton import pdl
 from llmk_triton.decode import decode_kernel
 from llmk_triton.prefill import prefill_kernel
 from llmk_triton.schedule import Rule, Schedule
-from llmk_triton.tiles import current_target, decode_tile, dot_precision, prefill_tile
-from llmk_triton.write import pdl_options, qk_norm_rope_write_kv, rows, write
+from llmk_triton.tiles import current_target, decode_tile, dot_precision, num_cores, prefill_tile
+from llmk_triton.write import qk_norm_rope_write_kv, rows, write
 
 LAYOUT = "paged_hnd"
 """Blocks, keys before values, heads, tokens, dimensions."""
@@ -91,7 +92,7 @@ class TritonAttention:
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:
         self.query = query
         self._group = query.num_heads // query.num_kv_heads
-        self._cores = _num_cores(device)
+        self._cores = num_cores(device)
         itemsize = max(getattr(torch, dtype).itemsize for dtype in (query.dtype, query.cache_dtype))
         block = max(16, triton.next_power_of_2(query.head_dim))
         self.prefill_tile = prefill_tile(current_target(), block, itemsize, self._group)
@@ -106,7 +107,7 @@ class TritonAttention:
             "BLOCK": block,
             "BLOCK_SIZE": query.block_size,
             "PRECISION": dot_precision(current_target()),
-            **pdl_options(),
+            **pdl.options(),
         }
 
     def cache_layout(self, num_blocks: int) -> CacheLayout:
@@ -240,10 +241,3 @@ def qk_norm_rope_attention(
         q = qk_norm_rope_write_kv(q, k, v, q_weight, k_weight, eps, positions, cos_sin, cache, meta)
         return meta.backend.run(q, cache, meta)
     return meta.backend.run(q, cache, meta, new=NewTokens(k, v, q_weight, k_weight, eps, positions, cos_sin))
-
-
-def _num_cores(device: torch.device) -> int:
-    """Multiprocessors of the device."""
-    module = torch.get_device_module(device)
-    properties = getattr(module, "get_device_properties", lambda device: None)(device)
-    return int(getattr(properties, "multi_processor_count", 64))

@@ -28,8 +28,8 @@ def write_kernel(
 ):  # fmt: skip
     """Stores keys and values. Programs are ``[tokens, parts of the heads]``; arguments as of
     :func:`rotate_and_write_kernel`."""
-    pdl.wait(PDL)
     pdl.release(PDL)
+    pdl.wait(PDL)
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * PART + tl.arange(0, PART)
     slot = tl.where(head < KV_HEADS, tl.load(slot_mapping + token), -1)
@@ -53,8 +53,8 @@ def rotate_and_write_kernel(
     ``q`` is ``[tokens, HEADS, SIZE]``, ``k`` and ``v`` ``[tokens, KV_HEADS, SIZE]``, contiguous but along tokens;
     ``new_q`` is contiguous. Slots below 0 are not written.
     """
-    pdl.wait(PDL)
     pdl.release(PDL)
+    pdl.wait(PDL)
     token = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
     parts: tl.constexpr = (HEADS + PART - 1) // PART
@@ -97,7 +97,7 @@ def write(key: Tensor, value: Tensor, cache: Tensor, slot_mapping: Tensor) -> No
             cache.shape[3],
             _HEADS,
             num_warps=1,
-            **pdl_options(),
+            **pdl.options(),
         )
 
 
@@ -146,7 +146,7 @@ def qk_norm_rope_write_kv(
         q_weight is not None,
         k_weight is not None,
         num_warps=1,
-        **pdl_options(),
+        **pdl.options(),
     )
     return new_q
 
@@ -154,8 +154,3 @@ def qk_norm_rope_write_kv(
 def rows(x: Tensor) -> Tensor:
     """``x`` (``[tokens, heads, size]``), contiguous but along tokens."""
     return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()
-
-
-def pdl_options() -> dict[str, bool]:
-    """How kernels that depend on others by :mod:`llmk_triton.pdl` are launched."""
-    return {"PDL": True, "launch_pdl": True} if pdl.on() else {"PDL": False}
