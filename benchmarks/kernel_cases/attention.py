@@ -44,7 +44,7 @@ SWEPT_DECODE = (
 """Which shape, requests, tokens. Of more than 2,048 tokens so many are shared."""
 SWEPT_TILES = (
     *((64, 4, 2, 128, 4), (64, 4, 3, 128, 3), (64, 4, 3, 0, 3), (32, 4, 3, 128, 4), (32, 4, 4, 128, 4)),
-    *((32, 4, 4, 168, 3), (32, 2, 4, 0, 4), (64, 8, 2, 64, 4)),
+    *((32, 2, 3, 168, 5), (32, 2, 4, 0, 4), (32, 1, 3, 0, 6), (16, 1, 4, 0, 7), (128, 8, 2, 128, 2)),
 )
 """Keys, warps, stages, registers, programs per core."""
 SWEPT_PARTS = (64, 128, 256)

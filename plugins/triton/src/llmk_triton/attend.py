@@ -59,7 +59,8 @@ def attend_tile(
 
     ``q`` is ``[rows, columns]`` with ``columns >= SIZE`` and zeros beyond, ``position`` that of each row's query,
     ``keys`` and ``values`` point to the first token of block 0, ``block`` is what :func:`blocks_of` says of the tile:
-    it is given, so that a loop can have it before the tile's turn comes, and loads of keys wait for no other. Without
+    it is given, so that a loop can have it before the tile's turn comes, and loads of keys wait for no other. ``total``
+    is ``[rows]``, or ``[rows, TILE]``, to be summed at the end: where warps share rows, each sum waits for all. Without
     ``MASKED`` every row sees every key of the tile; with it, those up to its position and less than ``WINDOW`` back
     (0: any). What is kept of tokens before ``low``, and from ``limit`` on, is not read. ``SCALE`` is positive,
     ``PRECISION`` that of float32 products.
@@ -91,7 +92,10 @@ def attend_tile(
         anchor = tl.where(new_peak == float("-inf"), 0.0, new_peak)
     weights = tl.exp2(logits * scale - anchor[:, None])
     shrink = tl.exp2(peak - anchor)
-    total = total * shrink + tl.sum(weights, axis=1)
+    if len(total.shape) == 2:
+        total = total * shrink[:, None] + weights
+    else:
+        total = total * shrink + tl.sum(weights, axis=1)
     v = _load(values + place, there, whole).to(q.dtype)
     acc = tl.dot(weights.to(q.dtype), v, acc * shrink[:, None], input_precision=PRECISION)
     return acc, total, new_peak

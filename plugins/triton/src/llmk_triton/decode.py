@@ -134,14 +134,16 @@ def decode_kernel(
             q = tl.load(place[:, None] + column[None, :], here, other=0.0)
         peak, total = start_rows(sinks, head, inside, part == 0, HAS_SINKS)
         acc = tl.zeros([ROWS, BLOCK], tl.float32)
+        totals = tl.where(tl.arange(0, TILE)[None, :] == 0, total[:, None], 0.0)
         position = tl.zeros([ROWS], tl.int32) + end
         for at in tl.range(first, end, TILE):
             following = blocks_of(table, at + TILE, low, end, BLOCK_SIZE, TILE)
-            acc, total, peak = attend_tile(
-                acc, total, peak, q, keys, keys + stride_kind, block, at, position, low, end, stride_block,
+            acc, totals, peak = attend_tile(
+                acc, totals, peak, q, keys, keys + stride_kind, block, at, position, low, end, stride_block,
                 stride_token, SCALE, SOFTCAP, 0, SIZE, BLOCK_SIZE, TILE, PRECISION, True,
             )  # fmt: skip
             block = following
+        total = tl.sum(totals, axis=1)
         if parts == 1:
             found = finish_rows(acc, total).to(out.dtype.element_ty)
             tl.store(out + (token * HEADS + head)[:, None] * SIZE + column[None, :], found, here)
