@@ -57,7 +57,7 @@ def main() -> int:
 
 _KINDS = (elementwise, products, moe, sampling, attention)
 _SWEPT: dict[str, Callable[[Bench, re.Pattern[str], Path], None]] = {
-    "attention": lambda bench, only, _: bench.run(attention.sweep(bench.device), only=only),
+    "attention": lambda bench, only, _: attention.sweep(bench, only),
     "moe": moe.sweep,
     "products": products.sweep,
     "sampling": lambda bench, only, _: bench.run(sampling.sweep(bench.device), only=only),

@@ -40,6 +40,7 @@ class Step:
     Args:
         padding: how many requests and tokens without meaning follow the true ones.
         longest: the step's upper bound on lengths; the true one unless given.
+        shared: how many blocks all requests begin with that are the first one's.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Step:
         *,
         padding: int = 0,
         longest: int = 0,
+        shared: int = 0,
         seed: int = 0,
     ) -> None:
         self.query, self.requests = query, requests
@@ -66,6 +68,8 @@ class Step:
         self.table = torch.full((len(requests) + padding, max(blocks)), 2**30, dtype=torch.int32)
         for row, (start, count) in enumerate(zip(accumulate(blocks, initial=0), blocks, strict=False)):
             self.table[row, :count] = order[start : start + count]
+            self.table[row, :shared] = self.table[0, :shared]
+            self.kv[row][:, : shared * size] = self.kv[0][:, : shared * size]
         starts = list(accumulate((queries for _, queries in requests), initial=0))
         slots = [self.slots(row, length - queries, length) for row, (length, queries) in enumerate(requests)]
         self.index = CacheStep(

@@ -14,13 +14,12 @@ import torch
 import llmk_triton
 from llmk.api import AttentionQuery, CacheStep, PlatformFacts
 from llmk_triton import activations, batch, embedding, few_rows, moe, norms
-from llmk_triton.attention import TritonAttention
+from llmk_triton.attention import TritonAttention, qk_norm_rope_attention
 from llmk_triton.logprobs import logprobs
 from llmk_triton.penalties import apply_penalties
 from llmk_triton.sample import sample
 from llmk_triton.tiles import current_target
 from llmk_triton.tuned import architecture, table
-from llmk_triton.write import qk_norm_rope_write_kv
 
 FACTS = PlatformFacts(name="any", arch="any", device_type="cpu")
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -53,7 +52,7 @@ the larger in the usual dtype alone."""
 
 
 def attention(model: str, dtype: torch.dtype, requests: int, queries: int, length: int, **changes: Any) -> None:
-    """QK-norm, rope, write and attention of a step with equal requests."""
+    """QK-norm, rope, write and attention of a step with equal requests, in one op and in its parts."""
     name = str(dtype).removeprefix("torch.")
     facts = {"dtype": name, "cache_dtype": name, "block_size": 16, "scale": 0.1, **MODELS[model], **changes}
     query = AttentionQuery(platform=FACTS, site="attention", **facts)
@@ -79,7 +78,7 @@ def attention(model: str, dtype: torch.dtype, requests: int, queries: int, lengt
     weight = torch.zeros(size, dtype=dtype)
     meta = backend.prepare(step)
     positions, angles = torch.zeros(tokens, dtype=torch.int64), torch.zeros(8, size)
-    q = qk_norm_rope_write_kv(q, k, v, weight, weight, 1e-6, positions, angles, cache, meta)
+    qk_norm_rope_attention(q, k, v, weight, weight, 1e-6, positions, angles, cache, meta)
     backend.write(k, v, cache, meta)
     backend.run(q, cache, meta, sinks)
 

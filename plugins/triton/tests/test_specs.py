@@ -55,6 +55,7 @@ def test_attention_says_what_it_can_do() -> None:
         ({"cache_dtype": "float8_e4m3fn"}, "cache_dtype"),
         ({"latent_dim": 16}, "latent_dim"),
         ({"head_dim": 576}, "head_dim"),
+        ({"scale": -0.1}, "scale"),
         ({"num_heads": 7}, "num_kv_heads"),
         ({"num_heads": 66}, "num_heads"),
         ({"dtype": "float64", "cache_dtype": "float32"}, "dtype"),

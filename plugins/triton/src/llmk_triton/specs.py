@@ -47,6 +47,7 @@ _OPS = (
     ("gelu_tanh_and_mul", "activations:gelu_tanh_and_mul", "GEGLU with GELU's tanh approximation in one launch."),
     ("embedding", "embedding:embedding", "Token embedding."),
     ("qk_norm_rope_write_kv", "write:qk_norm_rope_write_kv", "QK-norm, rotary embedding and K/V write in one launch."),
+    ("qk_norm_rope_attention", "attention:qk_norm_rope_attention", "That and decode in one launch; two for prefill."),
     ("sample", "sample:sample", "One token per row without sorting, by a hash of seed and position."),
     ("logprobs", "logprobs:logprobs", "Log-probabilities, ranks and the likeliest tokens in one reading."),
     ("apply_penalties", "penalties:apply_penalties", "Penalties of the tokens seen, in place."),
@@ -82,6 +83,8 @@ def supports_attention(query: AttentionQuery) -> Verdict:
     elif query.num_heads // query.num_kv_heads > _LARGEST_GROUP:
         found = f"up to {_LARGEST_GROUP} heads per key head"
         verdict &= no("num_heads", wanted=query.num_heads // query.num_kv_heads, found=found)
+    if query.scale <= 0:
+        verdict &= no("scale", wanted=query.scale, found="above 0 only")
     if query.head_dim > _WIDEST_HEAD:
         verdict &= no("head_dim", wanted=query.head_dim, found=f"up to {_WIDEST_HEAD}")
     return verdict
@@ -113,7 +116,7 @@ def supports_norm(query: OpQuery) -> Verdict:
 
 
 def supports_write(query: OpQuery) -> Verdict:
-    """The cache of this plugin's own attention."""
+    """The cache, and what prepares steps, of this plugin's own attention."""
     if query.attention == _ATTENTION:
         return OK
     return no("attention", wanted=query.attention, found=f"writes to the cache of {_ATTENTION} only")
@@ -125,7 +128,10 @@ def supports_product(query: LinearQuery | OpQuery) -> Verdict:
     return OK if kept == "plain" else no("weight", wanted=kept, found="plain weights only")
 
 
-_SUPPORTS: Mapping[str, Callable[[Any], Verdict]] = {"qk_norm_rope_write_kv": supports_write}
+_SUPPORTS: Mapping[str, Callable[[Any], Verdict]] = {
+    "qk_norm_rope_write_kv": supports_write,
+    "qk_norm_rope_attention": supports_write,
+}
 
 
 @hookimpl
