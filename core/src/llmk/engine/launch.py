@@ -131,7 +131,8 @@ def load_model(boot: Boot, rank: int = 0, join: Callable[[Platform], Parallel] =
     share = replace(boot.facts, num_parameters=boot.facts.num_parameters * neighbours // plan.num_ranks)
     check_weights(share, plan.dtype, platform.memory.available())
     dtype = getattr(torch, plan.dtype)
-    build = Build(plan, dtype=dtype, device=device, load_object=load_object, parallel=join(platform))
+    where: dict[str, Any] = {"device": device, "parallel": join(platform)}
+    build = Build(plan, dtype=dtype, load_object=load_object, checkpoint=boot.checkpoint, **where)
     model: Model = load_object(plan.model_implementation)(build, boot.checkpoint)
     how, seed = config.model.load_format, config.engine.seed
     load_weights(model, boot.checkpoint, dtype, progress=rank == 0, load_format=how, seed=seed)

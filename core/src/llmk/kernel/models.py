@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import importlib_metadata as metadata
 
-from llmk.api import Checkpoint, ModelFacts, ModelSpec, QuantizationSpec, Reason, SelectionError
-from llmk.api.errors import CheckpointError, LlmkError, ModelNotFound, PluginError, UnknownArchitecture, describe
+from llmk.api import Checkpoint, CheckpointError, ConfigError, ModelFacts, ModelSpec, QuantizationSpec, Reason
+from llmk.api.errors import LlmkError, ModelNotFound, PluginError, SelectionError, UnknownArchitecture, describe
 from llmk.api.matching import ask, match_model
 from llmk.kernel.election import elect
 from llmk.kernel.loader import load_object
@@ -73,16 +73,24 @@ def choose_model(registry: Registry, config: Config, checkpoint: Checkpoint) -> 
 def choose_quantization(
     registry: Registry, config: Config, checkpoint: Checkpoint
 ) -> Registered[QuantizationSpec] | None:
-    """The method that claims the checkpoint's weights; ``None`` where they are plain. Raises CheckpointError."""
-    if not checkpoint.quantization:
+    """The method that claims the checkpoint's weights, or the one that ``model.quantization`` names; ``None`` where they
+    are plain, and stay so. Raises CheckpointError, ConfigError, SelectionError."""
+    stored, wanted = checkpoint.quantization.get("quant_method", "unnamed"), config.model.quantization
+    if not (checkpoint.quantization or wanted):
         return None
-    claims = [(method, ask(method.spec.claims, checkpoint)) for method in registry.of(QuantizationSpec)]
-    chosen, _ = elect("[select.quantization]", config.select.quantization, claims)
+    if checkpoint.quantization and wanted:
+        hint = "leave it out, or name a checkpoint that is not quantized"
+        raise ConfigError(f"model.quantization is {wanted!r}, but the checkpoint is {stored!r} already", hint=hint)
+    methods = [method for method in registry.of(QuantizationSpec) if method.spec.online == bool(wanted)]
+    claims = [(method, ask(method.spec.claims, checkpoint)) for method in methods]
+    line, rules = "[select.quantization]", config.select.quantization
+    if wanted:
+        line, rules = "[model] quantization", rules.model_copy(update={"use": wanted})
+    chosen, _ = elect(line, rules, claims)
     if chosen is None:
-        name = checkpoint.quantization.get("quant_method", "unnamed")
-        installed = ", ".join(method.spec.id for method, _ in claims) or "none"
+        installed = ", ".join(method.spec.id for method in methods) or "none"
         raise CheckpointError(
-            f"the checkpoint is quantized with {name!r}, which no installed method claims (installed: {installed})",
+            f"the checkpoint is quantized with {stored!r}, which no installed method claims (installed: {installed})",
             reasons=[reason.about(method.spec.id) for method, verdict in claims for reason in verdict.reasons],
             hint="install a wheel with that method (pip install llmk-quantization), or use an unquantized checkpoint",
         )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from llmk.nn.model import Model, SelfLoading
     from llmk.nn.moe import MoE
     from llmk.nn.norm import AddRMSNorm, RMSNorm, SandwichNorm
+    from llmk.nn.quantization import Quantization
     from llmk.nn.recurrent import GatedDeltaNet, StateSpaceMixer
 
 _LAZY = {
@@ -38,6 +39,7 @@ _LAZY = {
     "MoE": "moe",
     "Model": "model",
     "Parameter": "layer",
+    "Quantization": "quantization",
     "RMSNorm": "norm",
     "SandwichNorm": "norm",
     "SelfLoading": "model",
@@ -62,6 +64,7 @@ __all__ = [
     "MoE",
     "Model",
     "Parameter",
+    "Quantization",
     "RMSNorm",
     "SandwichNorm",
     "SelfLoading",
