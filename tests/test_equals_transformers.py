@@ -47,6 +47,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 NEW_TOKENS = 24
 ENGINES = {
     "plain": {"cache": {"prefix_caching": False}},
+    "kernel-by-kernel": {"engine": {"graphs": False}},
     "prefix-cache": {"cache": {"prefix_caching": True, "block_size": 4}},
     "chunked": {"cache": {"prefix_caching": False}, "scheduler": {"max_num_batched_tokens": 16, "max_num_seqs": 8}},
     "chunked-prefix-cache-preempting": {

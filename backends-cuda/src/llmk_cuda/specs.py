@@ -98,6 +98,7 @@ def llmk_linear_kernels() -> list[KernelSpec]:
             bands=(TokenBand(1, _FEW_ROWS), TokenBand(_FEW_ROWS, score=100)),
             needs=Needs(platforms=("cuda",)),
             supports=stored_as("plain"),
+            capture="full",
             summary="cuBLAS through torch",
         ),
         _fp8("tensor", "rowwise", supports_rowwise("fp8_tensor")),
@@ -116,6 +117,7 @@ def _fp8(granularity: str, product: str, supports: Callable[[LinearQuery], Verdi
         tier=Tier.VENDOR,
         needs=Needs(platforms=("cuda",), min_arch={"cuda": (8, 9)}, dtypes=("bfloat16",)),
         supports=supports,
+        capture="full",
         summary=f"fp8 weights with scales by {granularity}, activations quantized to fp8",
     )
 

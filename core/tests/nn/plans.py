@@ -21,7 +21,7 @@ ALWAYS = (0, 1 << 31)
 def piece(name: str, *, band: tuple[int, int] = ALWAYS, prepare: str = "", parts: tuple[str, ...] = ()) -> Piece:
     """A piece that runs the function ``name`` of this module."""
     where = prepare and f"{__name__}:{prepare}"
-    return Piece(*band, name, "a-wheel", "1.0", f"{__name__}:{name}", where, "native", "only candidate", parts)
+    return Piece(*band, name, "a-wheel", "1.0", f"{__name__}:{name}", where, "native", "only candidate", parts=parts)
 
 
 def choice(kind: str, site: str, *pieces: Piece, op: str = "", parts: tuple[Choice, ...] = (), **query: Any) -> Choice:
@@ -149,7 +149,6 @@ class FewAttention:
     """An attention backend that says which one it is."""
 
     name = "few"
-    capture = "decode"
 
     def __init__(self, query: Any, device: torch.device) -> None:
         self.query = query
@@ -171,7 +170,6 @@ class ManyAttention(FewAttention):
     """The other one."""
 
     name = "many"
-    capture = "none"
 
 
 class EchoAttention(FewAttention):

@@ -103,11 +103,10 @@ def test_attention_backends_change_together_with_the_ops_that_write_for_them() -
     made = build(choice("attention", "attention", *pieces), write, attend)
     backend, store = made.attention("attention"), made.kernel("op", "store", attention="attention")
     run = made.kernel("op", "attend", attention="attention")
-    for num_tokens, name, capture in ((1, "few", "decode"), (64, "many", "none"), (2, "few", "decode")):
+    for num_tokens, name in ((1, "few"), (64, "many"), (2, "few")):
         made.select(num_tokens)
         meta = backend.prepare(num_tokens)
         cache: list[object] = []
         store(None, None, cache, meta)
         assert cache == [(name, (name, num_tokens))]
         assert backend.run(None, cache, meta) == run(None, cache, meta) == (name, (name, num_tokens))
-        assert backend.capture == capture

@@ -26,20 +26,28 @@ def test_a_step_agrees_with_lists_on_random_batches() -> None:
         table = torch.randperm(num_slots * width)[: num_slots * width].reshape(num_slots, width).to(torch.int32)
 
         computed = torch.tensor(done)
-        step = build_step(tokens, computed, torch.tensor(slots), torch.tensor(counts), sum(counts))
-        where = map_slots(table[torch.tensor(slots)], step.rows, step.positions, block_size)
+        padding, spare = rng.choice([0, 0, 1, 3]), rng.choice([0, 0, 2])
+        padded = torch.tensor(slots + [-1] * padding)
+        step = build_step(tokens, computed, padded, torch.tensor(counts + [0] * padding), sum(counts) + spare)
+        blocks, where = map_slots(table, padded, step.rows, step.positions, block_size, width)
+        assert torch.equal(blocks[: len(slots)], table[slots])
+        assert all(t.tolist()[sum(counts) :] == [0] * spare for t in (step.token_ids, step.positions))
+        assert step.rows.tolist()[sum(counts) :] == where.tolist()[sum(counts) :] == [-1] * spare
+        assert step.query_start.tolist()[len(slots) :] == [sum(counts)] * (padding + 1)
+        assert step.seq_lens.tolist()[len(slots) :] == [0] * padding
 
         positions = [p for slot, n in zip(slots, counts, strict=True) for p in range(done[slot], done[slot] + n)]
         owner = [slot for slot, n in zip(slots, counts, strict=True) for _ in range(n)]
-        assert step.positions.tolist() == positions
-        assert step.token_ids.tolist() == [tokens[s, p].item() for s, p in zip(owner, positions, strict=True)]
-        assert step.seq_lens.tolist() == [done[slot] + n for slot, n in zip(slots, counts, strict=True)]
-        assert step.query_start.tolist() == [sum(counts[:i]) for i in range(len(counts) + 1)]
+        total = len(positions)
+        assert step.positions.tolist()[:total] == positions
+        assert step.token_ids.tolist()[:total] == [tokens[s, p].item() for s, p in zip(owner, positions, strict=True)]
+        assert step.seq_lens.tolist()[: len(slots)] == [done[slot] + n for slot, n in zip(slots, counts, strict=True)]
+        assert step.query_start.tolist()[: len(slots) + 1] == [sum(counts[:i]) for i in range(len(counts) + 1)]
         expected = [
             table[s, p // block_size].item() * block_size + p % block_size
             for s, p in zip(owner, positions, strict=True)
         ]
-        assert where.tolist() == expected
+        assert where.tolist()[:total] == expected
         for slot, n in zip(slots, counts, strict=True):
             done[slot] += n
         assert computed.tolist() == done
@@ -52,3 +60,9 @@ def test_appended_tokens_are_read_by_the_next_step() -> None:
     append_tokens(tokens, slots, computed[slots], torch.tensor([77, 88]))
     step = build_step(tokens, computed, slots, torch.tensor([1, 1]), 2)
     assert step.token_ids.tolist() == [77, 88]
+
+
+def test_padding_appends_nothing() -> None:
+    tokens = torch.arange(12, dtype=torch.int32).view(3, 4)
+    append_tokens(tokens, torch.tensor([2, -1, -1]), torch.tensor([3, 3, 1]), torch.tensor([77, 88, 99]))
+    assert tokens.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 77]]

@@ -4,25 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from torch import Tensor
 
 from llmk.api import CacheSpec
-from llmk.nn import AddRMSNorm, Attention, Build, Embedding, GatedMLP, Linear, LMHead, StepContext
+from llmk.nn import (
+    AddRMSNorm,
+    Attention,
+    Build,
+    Embedding,
+    Linear,
+    LMHead,
+    NormedMLP,
+    NormedProduct,
+    StepContext,
+)
 from llmk.nn.attention import cache_spec
 from llmk.reference.rope import cos_sin_cache
 from llmk_models.decoder_facts import DecoderShape
 from llmk_models.stack import Block, Norm, Stack
 
-FeedForward = Callable[[Tensor], Tensor]
-"""``[tokens, hidden]`` to the same."""
+AttentionHalf = Callable[[Tensor, Tensor | None, StepContext], tuple[Tensor, Tensor]]
+"""Norm, and attention with its products: what the half before made and the residual, both ``[tokens, hidden]``, to the
+same."""
+FeedForwardHalf = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
+"""Norm and feed-forward block, likewise."""
 
 
-class AttentionBlock(Protocol):
-    """Attention with its products: ``[tokens, hidden]`` to the same."""
+class Normed:
+    """A norm, then a block that takes what it normed: a half of a layer."""
 
-    def __call__(self, x: Tensor, step: StepContext) -> Tensor: ...
+    def __init__(self, norm: AddRMSNorm, block: Callable[..., Tensor]) -> None:
+        self._norm = norm
+        self._block = block
+
+    def __call__(self, x: Tensor, residual: Tensor | None, *step: StepContext) -> tuple[Tensor, Tensor]:
+        """As :data:`AttentionHalf`, or :data:`FeedForwardHalf` without a step."""
+        x, residual = self._norm(x, residual)
+        return self._block(x, *step), residual
 
 
 class SelfAttention:
@@ -74,14 +93,31 @@ class SelfAttention:
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
         """``[tokens, hidden]`` to the same."""
-        return self.out(self.attention(self.qkv(x), step))
+        return self.attend(self.qkv(x), step)
+
+    def attend(self, qkv: Tensor, step: StepContext) -> Tensor:
+        """What the first product made to ``[tokens, hidden]``."""
+        return self.out(self.attention(qkv, step))
+
+
+class NormedSelfAttention:
+    """A norm, one op with the first product of the attention after it: a half of a layer."""
+
+    def __init__(self, build: Build, norm: AddRMSNorm, attention: SelfAttention) -> None:
+        self._attention = attention
+        self._qkv = NormedProduct(build, norm, attention.qkv, site="norm_qkv", linear_site="qkv")
+
+    def __call__(self, x: Tensor, residual: Tensor | None, step: StepContext) -> tuple[Tensor, Tensor]:
+        """As :data:`AttentionHalf`."""
+        qkv, residual = self._qkv(x, residual)
+        return self._attention.attend(qkv, step), residual
 
 
 class DecoderLayer:
     """Norm, attention, norm, feed-forward. The residual runs beside; a norm first adds what the block before made.
 
     Args:
-        make_attention, make_mlp: make the blocks of a layer's index.
+        make_attention, make_mlp: make the halves of a layer's index, given the norm that begins each.
     """
 
     def __init__(
@@ -89,22 +125,17 @@ class DecoderLayer:
         build: Build,
         shape: DecoderShape,
         index: int,
-        make_attention: Callable[[int], AttentionBlock],
-        make_mlp: Callable[[int], FeedForward],
+        make_attention: Callable[[int, AddRMSNorm], AttentionHalf],
+        make_mlp: Callable[[int, AddRMSNorm], FeedForwardHalf],
     ) -> None:
         prefix = f"model.layers.{index}"
         hidden, eps = shape.hidden_size, shape.norm_eps
-        self.input_norm = AddRMSNorm(build, f"{prefix}.input_layernorm", hidden, eps)
-        self.attention = make_attention(index)
-        self.mlp_norm = AddRMSNorm(build, f"{prefix}.post_attention_layernorm", hidden, eps)
-        self.mlp = make_mlp(index)
+        self.attention = make_attention(index, AddRMSNorm(build, f"{prefix}.input_layernorm", hidden, eps))
+        self.mlp = make_mlp(index, AddRMSNorm(build, f"{prefix}.post_attention_layernorm", hidden, eps))
 
     def __call__(self, x: Tensor, residual: Tensor | None, step: StepContext) -> tuple[Tensor, Tensor]:
         """As :class:`Block`."""
-        x, residual = self.input_norm(x, residual)
-        x = self.attention(x, step)
-        x, residual = self.mlp_norm(x, residual)
-        return self.mlp(x), residual
+        return self.mlp(*self.attention(x, residual, step))
 
 
 class Decoder(Stack):
@@ -144,14 +175,14 @@ class Decoder(Stack):
         """A layer; ``cos_sin`` is the table of rotary angles."""
         return DecoderLayer(self.build, self.shape, index, partial(self.make_attention, cos_sin=cos_sin), self.make_mlp)
 
-    def make_attention(self, index: int, cos_sin: Tensor) -> AttentionBlock:
-        """A layer's attention."""
-        return SelfAttention(self.build, self.shape, index, cos_sin)
+    def make_attention(self, index: int, norm: AddRMSNorm, cos_sin: Tensor) -> AttentionHalf:
+        """A layer's attention, and the norm before it."""
+        return NormedSelfAttention(self.build, norm, SelfAttention(self.build, self.shape, index, cos_sin))
 
-    def make_mlp(self, index: int) -> FeedForward:
-        """A layer's feed-forward block."""
+    def make_mlp(self, index: int, norm: AddRMSNorm) -> FeedForwardHalf:
+        """A layer's feed-forward block, and the norm before it."""
         shape, prefix = self.shape, f"model.layers.{index}.mlp"
-        return GatedMLP(self.build, prefix, shape.hidden_size, shape.intermediate_size, bias=shape.mlp_bias)
+        return NormedMLP(self.build, norm, prefix, shape.hidden_size, shape.intermediate_size, bias=shape.mlp_bias)
 
     def make_norm(self) -> Norm:
         """The norm before the head."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from llmk.api import AttentionFacts, Checkpoint, CheckpointError, LinearFacts, ModelFacts, MoEFacts, OpFacts
-from llmk.nn.facts import attention_op, embedding_op, head_linear, norm_ops
+from llmk.nn.facts import attention_op, embedding_op, head_linear, norm_ops, normed_product_op
 from llmk_models.config import checkpoint_dtype, context_length, layer_windows, required, rope_parameters
 
 
@@ -184,6 +184,10 @@ class DecoderShape:
             ),
         )
 
+    def norm_ops(self) -> tuple[OpFacts, ...]:
+        """The norms, and the one that is an op with the product after it."""
+        return (*norm_ops(self.hidden_size), normed_product_op("qkv", self.hidden_size))
+
     def attention_ops(self) -> tuple[OpFacts, ...]:
         """The ops of attention."""
         sites = self.attention_facts()
@@ -208,7 +212,7 @@ def decoder_facts(
     """
     hidden = shape.hidden_size
     if common_ops is None:
-        common_ops = (embedding_op(shape.vocab_size, hidden), *norm_ops(hidden))
+        common_ops = (embedding_op(shape.vocab_size, hidden), *shape.norm_ops())
     return ModelFacts(
         architecture=checkpoint.architecture,
         model="",  # the kernel fills in the id of the spec that it asked

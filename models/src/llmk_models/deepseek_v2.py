@@ -5,8 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from llmk.api import Checkpoint
-from llmk.nn import Build, GatedMLP, LatentAttention, MoE
-from llmk_models.decoder import Decoder, FeedForward
+from llmk.nn import AddRMSNorm, Build, GatedMLP, LatentAttention, MoE
+from llmk_models.decoder import Decoder, FeedForwardHalf, Normed
 from llmk_models.deepseek_v2_facts import shape_of
 
 _NORM_EPS = 1e-6
@@ -20,18 +20,20 @@ class DeepseekV2Model(Decoder):
         self._shape = shape_of(checkpoint)
         super().__init__(build, self._shape.decoder)
 
-    def make_attention(self, index: int, cos_sin: Tensor) -> LatentAttention:
+    def make_attention(self, index: int, norm: AddRMSNorm, cos_sin: Tensor) -> Normed:
         """A layer's attention."""
         latent, prefix = self._shape.decoder.latent, f"model.layers.{index}.self_attn"
         place = self.build.parallel.place(index, self.shape.num_layers)
-        return LatentAttention(self.build, prefix, latent, index=place, cos_sin=cos_sin, norm_eps=_NORM_EPS)
+        attention = LatentAttention(self.build, prefix, latent, index=place, cos_sin=cos_sin, norm_eps=_NORM_EPS)
+        return Normed(norm, attention)
 
-    def make_mlp(self, index: int) -> FeedForward:
+    def make_mlp(self, index: int, norm: AddRMSNorm) -> FeedForwardHalf:
         """Experts, those that are chosen and those that all tokens share; or the dense block."""
         prefix = f"model.layers.{index}.mlp"
         if not self._shape.sparse[index]:
-            return super().make_mlp(index)
-        return MoE(self.build, prefix, self._shape.experts, shared=self._make_shared(f"{prefix}.shared_experts"))
+            return super().make_mlp(index, norm)
+        shared = self._make_shared(f"{prefix}.shared_experts")
+        return Normed(norm, MoE(self.build, prefix, self._shape.experts, shared=shared))
 
     def _make_shared(self, prefix: str) -> GatedMLP | None:
         size, decoder = self._shape.shared_size, self._shape.decoder

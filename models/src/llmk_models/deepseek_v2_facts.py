@@ -8,7 +8,7 @@ from math import log
 from typing import Any
 
 from llmk.api import AttentionFacts, Checkpoint, CheckpointError, LinearFacts, ModelFacts, MoEFacts, OpFacts
-from llmk.nn.facts import LatentShape, latent_attention_facts, latent_linears, latent_ops
+from llmk.nn.facts import LatentShape, latent_attention_facts, latent_linears, latent_ops, norm_ops
 from llmk_models.config import required, rope_parameters
 from llmk_models.decoder_facts import DecoderShape, Family
 from llmk_models.moe_facts import MoEShape, moe_facts
@@ -48,6 +48,10 @@ class LatentDecoderShape(DecoderShape):
     def attention_linears(self) -> tuple[LinearFacts, ...]:
         """The products around attention."""
         return latent_linears(self.latent, count=self.num_layers)
+
+    def norm_ops(self) -> tuple[OpFacts, ...]:
+        """The norms."""
+        return norm_ops(self.hidden_size)
 
     def attention_ops(self) -> tuple[OpFacts, ...]:
         """The ops of attention."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from llmk.api import Checkpoint, ModelFacts
-from llmk.nn.facts import mlp_linears, mlp_op
+from llmk.nn.facts import mlp_linears, normed_mlp_op
 from llmk_models.decoder_facts import DecoderShape, Family, decoder_facts
 
 FAMILIES: Mapping[str, Family] = {
@@ -33,5 +33,5 @@ def describe(checkpoint: Checkpoint) -> ModelFacts:
         shape,
         num_parameters=shape.table_parameters + count * (shape.attention_parameters + shape.mlp_parameters),
         linear=mlp_linears(hidden, inner, bias=shape.mlp_bias, count=count),
-        ops=(mlp_op(inner),),
+        ops=(normed_mlp_op(hidden, inner),),
     )

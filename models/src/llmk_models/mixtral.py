@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from llmk.api import Checkpoint
-from llmk.nn import Build, MoE
-from llmk_models.decoder import Decoder
+from llmk.nn import AddRMSNorm, Build, MoE
+from llmk_models.decoder import Decoder, Normed
 from llmk_models.mixtral_facts import shape_of
 
 
@@ -16,13 +16,14 @@ class MixtralModel(Decoder):
         self._experts = shape.experts
         super().__init__(build, shape.decoder)
 
-    def make_mlp(self, index: int) -> MoE:
+    def make_mlp(self, index: int, norm: AddRMSNorm) -> Normed:
         """As transformers 5 names it in its own format, the block is an ``mlp`` like any other."""
         prefix = f"model.layers.{index}"
-        return MoE(
+        experts = MoE(
             self.build,
             f"{prefix}.block_sparse_moe",
             self._experts,
             names=("w1", "w3", "w2"),
             also_named=(f"{prefix}.mlp",),
         )
+        return Normed(norm, experts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmk.api import Checkpoint, LinearFacts, ModelFacts, MoEFacts, OpFacts
-from llmk.nn.facts import mlp_linears, mlp_op, router_linear
+from llmk.nn.facts import mlp_linears, mlp_op, normed_mlp_op, router_linear
 from llmk_models.decoder_facts import DecoderShape, decoder_facts
 
 
@@ -78,7 +78,7 @@ def moe_facts(checkpoint: Checkpoint, shape: MoEShape) -> ModelFacts:
     ):
         if size and count:
             linear += mlp_linears(decoder.hidden_size, size, bias=decoder.mlp_bias, count=count, prefix=prefix)
-            ops.append(mlp_op(size, prefix=prefix))
+            ops.append(mlp_op(size, prefix=prefix) if prefix else normed_mlp_op(decoder.hidden_size, size))
     if experts.count:
         linear.append(router_linear(experts))
     return decoder_facts(

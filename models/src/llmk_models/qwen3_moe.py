@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from llmk.api import Checkpoint
-from llmk.nn import Build, MoE
-from llmk_models.decoder import Decoder, FeedForward
+from llmk.nn import AddRMSNorm, Build, MoE
+from llmk_models.decoder import Decoder, FeedForwardHalf, Normed
 from llmk_models.qwen3_moe_facts import shape_of
 
 
@@ -17,8 +17,8 @@ class Qwen3MoEModel(Decoder):
         self._sparse = shape.sparse
         super().__init__(build, shape.decoder)
 
-    def make_mlp(self, index: int) -> FeedForward:
+    def make_mlp(self, index: int, norm: AddRMSNorm) -> FeedForwardHalf:
         """Experts, or the dense block in layers that are to have it."""
         if not self._sparse[index]:
-            return super().make_mlp(index)
-        return MoE(self.build, f"model.layers.{index}.mlp", self._experts)
+            return super().make_mlp(index, norm)
+        return Normed(norm, MoE(self.build, f"model.layers.{index}.mlp", self._experts))

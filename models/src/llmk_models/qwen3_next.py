@@ -12,7 +12,7 @@ from torch import Tensor
 from llmk.api import CacheSpec, Checkpoint
 from llmk.nn import AddRMSNorm, Build, GatedAttention, GatedDeltaNet, GatedMLP, Linear, MoE, StepContext
 from llmk.nn.attention import cache_spec
-from llmk_models.decoder import Decoder, FeedForward, SelfAttention
+from llmk_models.decoder import Decoder, Normed, SelfAttention
 from llmk_models.qwen3_next_facts import SHARED, Qwen3NextShape, shape_of
 
 
@@ -91,24 +91,27 @@ class Qwen3NextLayer:
     """Norm, attention or delta rule, norm, feed-forward."""
 
     def __init__(
-        self, build: Build, shape: Qwen3NextShape, index: int, cos_sin: Tensor, make_mlp: Callable[[int], FeedForward]
+        self,
+        build: Build,
+        shape: Qwen3NextShape,
+        index: int,
+        cos_sin: Tensor,
+        make_mlp: Callable[[int, AddRMSNorm], Normed],
     ) -> None:
         prefix = f"model.layers.{index}"
-        self.input_norm = make_norm(build, f"{prefix}.input_layernorm", shape)
-        self.mixer: GatedSelfAttention | DeltaAttention = (
+        norm = make_norm(build, f"{prefix}.input_layernorm", shape)
+        mixer: GatedSelfAttention | DeltaAttention = (
             GatedSelfAttention(build, shape, index, cos_sin)
             if shape.attends[index]
             else DeltaAttention(build, shape, index)
         )
-        self.mlp_norm = make_norm(build, f"{prefix}.post_attention_layernorm", shape)
-        self.mlp = make_mlp(index)
+        self.keeps = mixer.keeps
+        self.mixer = Normed(norm, mixer)
+        self.mlp = make_mlp(index, make_norm(build, f"{prefix}.post_attention_layernorm", shape))
 
     def __call__(self, x: Tensor, residual: Tensor | None, step: StepContext) -> tuple[Tensor, Tensor]:
         """As :class:`~llmk_models.stack.Block`."""
-        x, residual = self.input_norm(x, residual)
-        x = self.mixer(x, step)
-        x, residual = self.mlp_norm(x, residual)
-        return self.mlp(x), residual
+        return self.mlp(*self.mixer(x, residual, step))
 
 
 class Qwen3NextModel(Decoder):
@@ -125,16 +128,17 @@ class Qwen3NextModel(Decoder):
         """Layers differ in what they keep."""
         layer = Qwen3NextLayer(self.build, self._whole, index, cos_sin, self.make_mlp)
         if self.build.here:
-            self._specs.append((index, *layer.mixer.keeps))
+            self._specs.append((index, *layer.keeps))
         return layer
 
-    def make_mlp(self, index: int) -> FeedForward:
+    def make_mlp(self, index: int, norm: AddRMSNorm) -> Normed:
         """Experts with a shared one, or the dense block in layers that are to have it."""
+        prefix, decoder = f"model.layers.{index}.mlp", self.shape
         if not self._whole.moe.sparse[index]:
-            return super().make_mlp(index)
-        prefix = f"model.layers.{index}.mlp"
+            inner = decoder.intermediate_size
+            return Normed(norm, GatedMLP(self.build, prefix, decoder.hidden_size, inner, bias=decoder.mlp_bias))
         shared = SharedExpert(self.build, self._whole, prefix)
-        return MoE(self.build, prefix, self._whole.moe.experts, shared=shared)
+        return Normed(norm, MoE(self.build, prefix, self._whole.moe.experts, shared=shared))
 
     def make_norm(self) -> AddRMSNorm:
         """Its weight is stored less one, too."""

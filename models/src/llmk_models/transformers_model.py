@@ -121,7 +121,7 @@ class TransformersModel:
         self._given.hidden = hidden[None]
         row = torch.zeros(1, hidden.shape[0], dtype=torch.int64, device=hidden.device)
         logits: Tensor = self._head(input_ids=row, use_cache=False).logits
-        return logits[0].float()
+        return logits[0]
 
     def cache_specs(self) -> list[tuple[int, str, CacheSpec]]:
         return [(layer, site, cache_spec(self._build, site)) for layer, site in enumerate(self._sites)]

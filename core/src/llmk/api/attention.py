@@ -1,18 +1,15 @@
-"""The contract of attention backends: cache layout, prepare a step, write K/V, run, capture support."""
+"""The contract of attention backends: cache layout, prepare a step, write K/V, run."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import torch
 
     from llmk.api.cache import CacheStep
     from llmk.api.query import AttentionQuery
-
-Capture = Literal["none", "decode", "full"]
-"""Which steps a backend allows to be captured as a graph: none, those of one token per request, or all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +40,6 @@ class AttentionBackend(Protocol):
 
     A layer's cache may be strided along ``block_dim``, where blocks of several layouts share one pool.
     """
-
-    capture: Capture
 
     def __init__(self, query: AttentionQuery, device: torch.device) -> None: ...
 

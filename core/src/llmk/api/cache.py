@@ -77,8 +77,10 @@ class RecurrentCache(CacheSpec):
 class CacheStep:
     """One step's index tensors for one cache group, on the device.
 
-    Requests lie one after the other along the token axis. Counts may be padded for graph capture; the true ones are
-    given apart.
+    Requests lie one after the other along the token axis. A step that is captured as a graph is padded: requests
+    without tokens come last (length 0, ``query_start`` repeats), and so do tokens that are nobody's (slot -1).
+    What is computed for these is not looked at. Replays bring fewer requests and tokens than were captured, and shorter
+    ones, never more: what can't be told from the tensors must hold for all of them.
 
     What is kept of token ``t`` of request ``i`` lies in block ``block_table[i, t // block_size]``. For attention, at
     offset ``t % block_size`` of it. For recurrent state, the block holds the state after its last token so far: a layer
@@ -92,7 +94,7 @@ class CacheStep:
         block_table: int32 ``[requests, max_blocks]``, block ids of each request in order.
         slot_mapping: int64 ``[tokens]``, ``block id * block_size + offset`` of each token's own slot; -1 writes
             nothing.
-        num_requests, num_tokens: the true counts.
+        num_requests, num_tokens: how many there are, padding included.
         max_query_len, max_seq_len: upper bounds known on the host, passed in and never derived from tensors.
         block_size: tokens per block of this group.
     """

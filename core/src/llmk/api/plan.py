@@ -40,6 +40,8 @@ class Piece:
     tier: str
     why: str
     """``pinned by …``, ``preferred by …``, ``measured …``, ``tier native``, ``only candidate``, …"""
+    capture: str = "none"
+    """The spec's."""
     parts: tuple[str, ...] = ()
     """The spec's ``parts``: where there are any, ``implementation`` is a factory that takes them."""
 

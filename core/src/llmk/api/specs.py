@@ -7,13 +7,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal
 
 from llmk.api.checkpoint import Checkpoint
 from llmk.api.host import Host, Probe
 from llmk.api.platform import PlatformFacts
 from llmk.api.query import ParserQuery, Query
 from llmk.api.verdict import OK, Verdict
+
+Capture = Literal["none", "decode", "full"]
+"""Which steps with a kernel may be recorded as a graph and replayed: none, those of one token per request, or all.
+
+Such a kernel waits for nothing, allocates through torch alone, and launches the same for equal shapes and upper bounds
+(:class:`~llmk.api.cache.CacheStep` says what padding looks like)."""
 
 LOCATION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """How ``implementation`` and its like are written: ``"module:attribute"``."""
@@ -108,6 +114,7 @@ class KernelSpec(_Checked):
     parts: tuple[str, ...] = ()
     deterministic: bool = False
     """Whether a row's result is the same bit for bit whatever else is in the batch (``docs/determinism.md``)."""
+    capture: Capture = "none"
     host_cost_us: float = 0.0
     """Host time per step that the kernel spends on planning."""
     jit: bool = False

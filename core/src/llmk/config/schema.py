@@ -192,6 +192,9 @@ class EngineSection(Section):
         default=False, description="Choose only kernels whose results don't depend on the batch."
     )
     seed: int = Field(default=0, description="Seeds dummy weights, and requests that name no seed of their own.")
+    graphs: bool = Field(
+        default=True, description="Record steps that decode, and replay them, where platform and kernels allow it."
+    )
     steps_in_flight: Annotated[int, Field(ge=0, le=2)] = Field(
         default=0, description="2: prepare a step while the device runs another. 0: 2 where steps run behind the host."
     )

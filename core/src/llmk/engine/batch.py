@@ -77,21 +77,39 @@ class Batch:
         sampled = [i for i, work in enumerate(plan.work) if work.sample]
         sample_ends = [ends[i] - 1 for i in sampled]
         device_slots, device_counts, sample_rows, indices = self._upload(slots, counts, sample_ends, sampled)
-        tensors = self._build_step(self.tokens, self.computed, device_slots, device_counts, total)
+        longest = self.count(slots, counts)
+        tensors, groups = self.place(device_slots, device_counts, total, max(counts), longest)
+        return LaidOutStep(tensors, groups, device_slots, sample_rows, indices, [slots[i] for i in sampled])
+
+    def count(self, slots: Sequence[int], counts: Sequence[int]) -> int:
+        """Takes note, on the host, that so many tokens of each slot are computed; returns the longest request's."""
         longest = 0
         for slot, count in zip(slots, counts, strict=True):
             self._host_computed[slot] += count
             longest = max(longest, self._host_computed[slot])
+        return longest
+
+    def place(
+        self, slots: Tensor, counts: Tensor, num_tokens: int, max_query: int, max_seq: int
+    ) -> tuple[StepTensors, list[CacheStep]]:
+        """The part of :meth:`lay_out` that runs on the device; ``slots`` and ``counts`` may be padded
+        (:func:`llmk.reference.batch.build_step`)."""
+        tensors = self._build_step(self.tokens, self.computed, slots, counts, num_tokens)
         groups = [
-            self._cache_step(table, size, tensors, device_slots, len(slots), total, max(counts), longest)
+            self._cache_step(table, size, tensors, slots, slots.shape[0], num_tokens, max_query, max_seq)
             for table, size in zip(self.block_tables, self.block_sizes, strict=True)
         ]
-        return LaidOutStep(tensors, groups, device_slots, sample_rows, indices, [slots[i] for i in sampled])
+        return tensors, groups
 
     def append(self, slots: Tensor, sampled: Tensor) -> None:
         """Puts each sampled token (int64 ``[samples]``) behind what its slot has computed, where the next step reads
         it."""
         self._append_tokens(self.tokens, slots, self.computed[slots], sampled)
+
+    @property
+    def max_len(self) -> int:
+        """Tokens that a request may have, and one more."""
+        return self.tokens.shape[1]
 
     def num_computed(self, slot: int) -> int:
         """Tokens of ``slot`` in the cache once the step laid out last has run."""
@@ -108,12 +126,13 @@ class Batch:
         max_query: int,
         max_seq: int,
     ) -> CacheStep:
-        rows = table[slots, : -(-max_seq // block_size)]
+        blocks = -(-max_seq // block_size)
+        rows, slot_mapping = self._map_slots(table, slots, tensors.rows, tensors.positions, block_size, blocks)
         return CacheStep(
             query_start=tensors.query_start,
             seq_lens=tensors.seq_lens,
             block_table=rows,
-            slot_mapping=self._map_slots(rows, tensors.rows, tensors.positions, block_size),
+            slot_mapping=slot_mapping,
             num_requests=num_requests,
             num_tokens=num_tokens,
             max_query_len=max_query,

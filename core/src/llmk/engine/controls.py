@@ -136,6 +136,10 @@ class Slots:
             self.table[index] = self._tensor(table, torch.float32)
             self.whole[index] = self._tensor(whole)
 
+    def untouched(self, slots: Iterable[int]) -> bool:
+        """Whether none of ``slots`` uses any feature."""
+        return all(users.isdisjoint(slots) for users in self._users.values())
+
     def controls(self, slots: list[int], rows: Tensor, length: Callable[[int], int]) -> Controls:
         """What ``slots`` (``rows``: the same, int64 on the device) ask for; ``length`` tells how many tokens of a slot
         are known."""

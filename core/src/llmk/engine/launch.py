@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,6 +20,7 @@ from llmk.engine.core import EngineCore, Executor
 from llmk.engine.cost import CostModel
 from llmk.engine.deadlines import Deadlines
 from llmk.engine.depth import choose_depth, why_asynchronous
+from llmk.engine.graphs import graph_sizes, why_not_recorded
 from llmk.engine.groups import CacheGroup, block_bytes, cache_groups
 from llmk.engine.memory import CachePlan, check_weights, gib, plan_cache
 from llmk.engine.policy import GuardedPolicy
@@ -160,7 +162,24 @@ def build_runner(
     found = boot.registry.of(LogitsProcessorSpec)
     load = {each.spec.id: partial(load_object, each.spec.implementation, plugin=each.plugin) for each in found}
     kind = Runner if build.parallel.is_first else StageRunner
-    return kind(model, build, batch, *laid_out, Processors(load, boot.facts.vocab_size), **how)
+    runner = kind(model, build, batch, *laid_out, Processors(load, boot.facts.vocab_size), **how)
+    record_graphs(boot, loaded.platform, runner)
+    return runner
+
+
+def record_graphs(boot: Boot, platform: Platform, runner: Runner) -> None:
+    """Records steps that decode, where nothing speaks against it; else the log says what does."""
+    config, plan = boot.settings.config, boot.plan
+    sizes = graph_sizes(config.scheduler.max_num_seqs)
+    against = why_not_recorded(plan, sizes, config.engine.graphs)
+    if against or platform.graphs is None:
+        logger.info("graphs: none (%s)", against or f"{plan.platform.label} has none")
+        return
+    start = time.perf_counter()
+    runner.record(platform.graphs, sizes)
+    platform.device.synchronize()
+    took = time.perf_counter() - start
+    logger.info("graphs: steps of 1 to %d decoding requests, %d recorded in %.1f s", sizes[-1], len(sizes), took)
 
 
 def check_wheels(plan: Plan) -> None:

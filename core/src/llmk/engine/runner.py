@@ -12,6 +12,7 @@ from torch import Tensor
 from llmk.api import AttentionBackend, CacheStep
 from llmk.engine.batch import Batch, LaidOutStep
 from llmk.engine.core import Executor
+from llmk.engine.graphs import Decoded, DecodeGraphs
 from llmk.engine.sampler import Sampled, Sampler
 from llmk.engine.scorer import Scored, Scorer
 from llmk.engine.step import StepPlan, StepResult
@@ -20,9 +21,11 @@ from llmk.engine.transfer import event
 from llmk.nn.context import StepContext
 
 if TYPE_CHECKING:
+    from llmk.api import Graphs
     from llmk.engine.processors import Processors
     from llmk.nn.build import Build
     from llmk.nn.model import Model
+    from llmk.reference.batch import StepTensors
 
 
 @dataclass(slots=True)
@@ -90,6 +93,8 @@ class Runner(Executor):
         self.batch = batch
         self.caches = caches
         self.asynchronous = asynchronous
+        self._graphs: DecodeGraphs | None = None
+        self._trace = trace
         self._prepares = list(dict.fromkeys(layers))
         self._layers = [self._prepares.index(layer) for layer in layers]
         self.sampler = Sampler(build, batch.tokens.shape[0], batch.device, processors)
@@ -102,6 +107,12 @@ class Runner(Executor):
         self._sample = trace.timed("sample", self.sampler)
 
     @torch.inference_mode()
+    def record(self, graphs: Graphs, sizes: Sequence[int]) -> None:
+        """Records steps of one token per request for ``sizes`` requests, which are replayed from then on."""
+        self._graphs = DecodeGraphs(graphs, self._decode, sizes, self.batch.device)
+        self._replay = self._trace.timed("replay", self._graphs.replay)
+
+    @torch.inference_mode()
     def submit(self, plan: StepPlan) -> Pending:
         """Issues a step: apply what changed, lay it out, run the model, sample. Does not wait for the device."""
         return self._run(plan)
@@ -112,11 +123,37 @@ class Runner(Executor):
         if not plan.work:
             return Pending(plan.step, None)
         self._apply(plan)
+        if self._graphs is not None and _decodes(plan, self._graphs.largest):
+            return self._issue_recorded(plan)
         step = self._lay_out(plan)
-        self.build.select(step.tensors.token_ids.shape[0])
-        meta = [self._prepare(layer, step.groups[layer.group]) for layer in self._prepares]
-        context = StepContext(step.tensors.positions, self.caches, [meta[i] for i in self._layers])
-        return self._finish(plan, step, self._forward(step.tensors.token_ids, context))
+        return self._finish(plan, step, self._compute(step.tensors, step.groups))
+
+    def _compute(self, tensors: StepTensors, groups: Sequence[CacheStep]) -> Tensor:
+        """The step's final hidden states."""
+        self.build.select(tensors.token_ids.shape[0])
+        meta = [self._prepare(layer, groups[layer.group]) for layer in self._prepares]
+        context = StepContext(tensors.positions, self.caches, [meta[i] for i in self._layers])
+        return self._forward(tensors.token_ids, context)
+
+    def _decode(self, slots: Tensor, counts: Tensor) -> Decoded:
+        """A step of one token per request, as it is recorded."""
+        hidden = self._compute(*self.batch.place(slots, counts, slots.shape[0], 1, self.batch.max_len))
+        logits = self.model.logits(hidden)
+        token_ids = self.sampler.likeliest(logits)
+        self.batch.append(slots, token_ids)
+        return Decoded(hidden, logits, token_ids)
+
+    def _issue_recorded(self, plan: StepPlan) -> Pending:
+        slots = [work.slot for work in plan.work]
+        self.batch.count(slots, [1] * len(slots))
+        rows, decoded = self._replay(slots)
+        scored = self.scorer(decoded.hidden, plan.work)
+        if self.sampler.takes_likeliest(slots):
+            sampled = Sampled(slots, decoded.token_ids)
+        else:
+            sampled = self._sample(decoded.logits, slots, rows, self.batch)
+            self._keep(rows, sampled.token_ids)
+        return Pending(plan.step, sampled.to_host(), scored, event(self.batch.device))
 
     def _finish(self, plan: StepPlan, step: LaidOutStep, hidden: Tensor) -> Pending:
         """Scores prompts and samples, from the final hidden states."""
@@ -132,3 +169,8 @@ class Runner(Executor):
     def _keep(self, slots: Tensor, token_ids: Tensor) -> None:
         """Puts sampled tokens where the next step reads them."""
         self.batch.append(slots, token_ids)
+
+
+def _decodes(plan: StepPlan, most: int) -> bool:
+    """Whether the plan's work is one token for each of at most ``most`` requests, all of which go on to sample."""
+    return len(plan.work) <= most and all(work.num_tokens == 1 and work.sample for work in plan.work)

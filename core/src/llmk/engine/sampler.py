@@ -96,11 +96,22 @@ class Sampler:
         if self._processors is not None:
             self._processors.update(freed, new, tokens)
 
+    def takes_likeliest(self, slots: Sequence[int]) -> bool:
+        """Whether all of ``slots`` take their likeliest token, and nothing else is asked of their logits."""
+        return self._slots.untouched(slots) and not (self._processors is not None and self._processors.active)
+
+    def likeliest(self, logits: Tensor) -> Tensor:
+        """What rows of ``logits`` take then, int64 ``[samples]``."""
+        return self._sample(logits, None, None, None, None, None, None)
+
     def __call__(self, logits: Tensor, slots: list[int], rows: Tensor, batch: Batch) -> Sampled:
-        """Samples one token per row of ``logits`` (float32 ``[samples, vocab]``, which may be changed).
+        """Samples one token per row of ``logits`` (``[samples, vocab]``, which may be changed).
 
         ``slots`` are the rows' slots on the host, ``rows`` the same as int64 on the device.
         """
+        if self.takes_likeliest(slots):
+            return Sampled(slots, self.likeliest(logits))
+        logits = logits.float()
         controls = self._controls
         if controls is None or controls.slots != slots or not controls.steps:
             controls = self._controls = self._slots.controls(slots, rows, batch.num_computed)
@@ -126,7 +137,7 @@ class Sampler:
     def _draw(self, logits: Tensor, controls: Controls, rows: Tensor, batch: Batch) -> Tensor:
         table, whole = controls.table, controls.whole
         if "random" not in controls.using or table is None or whole is None:
-            return self._sample(logits, None, None, None, None, None, None)
+            return self.likeliest(logits)
         return self._sample(
             logits,
             table[:, 0],

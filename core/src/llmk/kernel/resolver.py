@@ -263,4 +263,6 @@ class Resolver:
 def _piece(slot: Slot) -> Piece:
     spec, plugin = slot.winner.spec, slot.winner.plugin
     where = (spec.implementation, spec.prepare, spec.tier.name.lower())
-    return Piece(slot.start, slot.stop, spec.id, plugin.distribution, plugin.version, *where, slot.why, spec.parts)
+    return Piece(
+        slot.start, slot.stop, spec.id, plugin.distribution, plugin.version, *where, slot.why, spec.capture, spec.parts
+    )

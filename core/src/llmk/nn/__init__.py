@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     from llmk.nn.latent import LatentAttention
     from llmk.nn.layer import Layer, Parameter
     from llmk.nn.linear import Linear
-    from llmk.nn.mlp import GatedMLP
+    from llmk.nn.mlp import GatedMLP, NormedMLP
     from llmk.nn.model import Model, SelfLoading
     from llmk.nn.moe import MoE
+<<<<<<< HEAD
     from llmk.nn.norm import AddRMSNorm, RMSNorm, SandwichNorm
     from llmk.nn.quantization import Quantization
+=======
+    from llmk.nn.norm import AddRMSNorm, NormedProduct, RMSNorm, SandwichNorm
+>>>>>>> main
     from llmk.nn.recurrent import GatedDeltaNet, StateSpaceMixer
 
 _LAZY = {
@@ -38,6 +42,8 @@ _LAZY = {
     "StateSpaceMixer": "recurrent",
     "MoE": "moe",
     "Model": "model",
+    "NormedMLP": "mlp",
+    "NormedProduct": "norm",
     "Parameter": "layer",
     "Quantization": "quantization",
     "RMSNorm": "norm",
@@ -63,6 +69,8 @@ __all__ = [
     "Linear",
     "MoE",
     "Model",
+    "NormedMLP",
+    "NormedProduct",
     "Parameter",
     "Quantization",
     "RMSNorm",

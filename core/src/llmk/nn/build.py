@@ -10,8 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
+<<<<<<< HEAD
 from llmk.api import AttentionBackend, CacheLayout, CacheStep, Checkpoint, Choice, Piece, Plan, PluginError
 from llmk.api.attention import Capture
+=======
+from llmk.api import AttentionBackend, CacheLayout, CacheStep, Choice, Piece, Plan, PluginError
+>>>>>>> main
 from llmk.nn.parallel import Parallel
 from llmk.nn.quantization import Quantization
 
@@ -50,11 +54,6 @@ class AttentionSwitch(Switch):
     __slots__ = ()
 
     current: AttentionBackend
-
-    @property
-    def capture(self) -> Capture:
-        """The current backend's."""
-        return self.current.capture
 
     def cache_layout(self, num_blocks: int) -> CacheLayout:
         """The backends' common layout."""

@@ -120,12 +120,13 @@ class LMHead(Layer):
         self.weight = self._kernel.prepare({"weight": weight})
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """``[rows, hidden]`` to float32 ``[rows, vocab]``."""
+        """``[rows, hidden]`` to ``[rows, vocab]``: float32 where the logits are capped, else as the kernel gives
+        them."""
         if self._switch:
             self._switch.select(hidden.shape[0])
-        logits = self._kernel.run(hidden, self.weight, self.bias).float()
+        logits = self._kernel.run(hidden, self.weight, self.bias)
         if self._cap is not None:
-            logits = self._cap(logits)
+            logits = self._cap(logits.float())
         if self._parallel.tensor_size == 1:
             return logits
         return self._parallel.all_gather(logits)[:, : self._vocab_size]

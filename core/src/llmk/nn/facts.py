@@ -237,6 +237,18 @@ def norm_ops(size: int, norm: str = "rms_norm", add_norm: str = "add_rms_norm") 
     )
 
 
+def normed_product_op(linear: str, hidden_size: int) -> OpFacts:
+    """The op of :class:`~llmk.nn.NormedProduct` before a product at linear site ``linear``."""
+    return OpFacts(site=f"norm_{linear}", op="add_rms_norm_linear", facts={"size": hidden_size}, linear=linear)
+
+
+def normed_mlp_op(hidden_size: int, intermediate_size: int) -> OpFacts:
+    """The op of :class:`~llmk.nn.NormedMLP`."""
+    facts = {"size": hidden_size, "intermediate_size": intermediate_size}
+    site, op, divided = "norm_gate_up_silu", "add_rms_norm_gate_up_silu", ("intermediate_size",)
+    return OpFacts(site=site, op=op, facts=facts, linear="gate_up", divided=divided)
+
+
 def embedding_op(vocab_size: int, hidden_size: int) -> OpFacts:
     """The op of :class:`~llmk.nn.Embedding`."""
     facts = {"vocab_size": vocab_size, "hidden_size": hidden_size}

@@ -38,7 +38,7 @@ class Model(Protocol):
         ...
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Float32 logits ``[rows, vocab]`` of ``hidden`` ``[rows, hidden]``."""
+        """Logits ``[rows, vocab]`` of ``hidden`` ``[rows, hidden]``, of any floating dtype."""
         ...
 
     def cache_specs(self) -> list[tuple[int, str, CacheSpec]]:

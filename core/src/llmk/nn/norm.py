@@ -11,6 +11,7 @@ from llmk.nn.layer import Layer, Parameter
 
 if TYPE_CHECKING:
     from llmk.nn.build import Build
+    from llmk.nn.linear import Linear
 
 
 class RMSNorm(Layer):
@@ -49,7 +50,7 @@ class AddRMSNorm(Layer):
     ) -> None:
         self._add_norm: Callable[..., tuple[Tensor, Tensor]] = build.kernel("op", site)
         self._norm: Callable[..., Tensor] = build.kernel("op", first_site)
-        self._eps = eps
+        self.eps = eps
         self._weight = Parameter(build, [f"{prefix}.weight"], [size], dummy_std=None)
         super().__init__(build, [self._weight])
 
@@ -62,8 +63,26 @@ class AddRMSNorm(Layer):
         Where there is no residual yet (``None``), ``x`` is the sum.
         """
         if residual is None:
-            return self._norm(x, self.weight, self._eps), x
-        return self._add_norm(x, residual, self.weight, self._eps)
+            return self._norm(x, self.weight, self.eps), x
+        return self._add_norm(x, residual, self.weight, self.eps)
+
+
+class NormedProduct:
+    """A norm and the product after it, by the one op at ``site``. Both own their parameters.
+
+    Args:
+        product: a linear layer whose op at ``site`` is bound to its linear site, ``linear_site``.
+    """
+
+    def __init__(self, build: Build, norm: AddRMSNorm, product: Linear, *, site: str, linear_site: str) -> None:
+        self._op: Callable[..., tuple[Tensor, Tensor]] = build.kernel("op", site, linear=linear_site)
+        self._norm = norm
+        self._product = product
+
+    def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """``[tokens, hidden]`` to what the op makes of the normed sum, and the sum itself as the next residual."""
+        norm, product = self._norm, self._product
+        return self._op(x, residual, norm.weight, norm.eps, product.weight, product.bias)
 
 
 class SandwichNorm(Layer):

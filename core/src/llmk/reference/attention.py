@@ -9,7 +9,7 @@ from math import gcd
 import torch
 from torch import Tensor
 
-from llmk.api.attention import CacheLayout, Capture
+from llmk.api.attention import CacheLayout
 from llmk.api.cache import CacheStep
 from llmk.api.query import AttentionQuery
 from llmk.reference.attend import attend_fused, attend_plain
@@ -38,11 +38,11 @@ class Group:
 class AttentionMeta:
     """A step, ready for :meth:`ReferenceAttention.write` and :meth:`ReferenceAttention.run`.
 
-    ``written`` are the tokens to store (``None``: all), ``key_rows`` and ``value_rows`` their places in the cache
-    seen as rows of one token.
+    ``together``: whether all tokens attend as one group. ``written`` are those to store (``None``: all), ``key_rows``
+    and ``value_rows`` their places in the cache seen as rows of one token.
     """
 
-    num_tokens: int
+    together: bool
     written: Tensor | None
     key_rows: Tensor
     value_rows: Tensor
@@ -62,8 +62,6 @@ class ReferenceAttention:
     :meth:`prepare` reads lengths back to the host: one wait per step and cache group. An instance keeps one buffer for
     gathered keys and values, as large as the most that a group has needed; it serves one thread.
     """
-
-    capture: Capture = "none"
 
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:
         self.query = query
@@ -88,7 +86,8 @@ class ReferenceAttention:
             slots = slots[written]
         key_rows = self._rows(slots // self.query.block_size, slots)
         groups = list(self._groups(step, starts, lengths))
-        return AttentionMeta(step.num_tokens, written, key_rows, key_rows + self.query.block_size, groups)
+        together = len(groups) == 1 and starts[-1] == step.num_tokens
+        return AttentionMeta(together, written, key_rows, key_rows + self.query.block_size, groups)
 
     def write(
         self,
@@ -102,7 +101,7 @@ class ReferenceAttention:
         and padding are left out."""
         for tensor, places, scale in zip((key, value), (meta.key_rows, meta.value_rows), scales, strict=True):
             if tensor is not None:
-                kept = tensor[: meta.num_tokens] if meta.written is None else tensor[meta.written]
+                kept = tensor if meta.written is None else tensor[meta.written]
                 if cache.itemsize == 1:
                     limit = torch.finfo(cache.dtype).max
                     kept = (kept.float() / scale).clamp_(-limit, limit)
@@ -116,9 +115,8 @@ class ReferenceAttention:
         sinks: Tensor | None = None,
         scales: tuple[float, float] = (1.0, 1.0),
     ) -> Tensor:
-        """Attends ``query`` (``[tokens, heads, head_dim]``) to the cache. Rows beyond the step's true tokens come
-        back as zeros."""
-        if len(meta.groups) == 1 and meta.num_tokens == query.shape[0]:
+        """Attends ``query`` (``[tokens, heads, head_dim]``) to the cache. Rows of padding come back as zeros."""
+        if meta.together:
             return self._attend(query, cache, meta.groups[0], sinks, scales)
         out = torch.zeros_like(query[..., : self.query.latent_dim])
         for group in meta.groups:

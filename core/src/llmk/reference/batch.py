@@ -24,7 +24,7 @@ class StepTensors(NamedTuple):
     seq_lens: Tensor
     """int32 ``[requests]``, tokens in the cache once this step has run."""
     rows: Tensor
-    """int64 ``[tokens]``, index of each token's request within the step."""
+    """int64 ``[tokens]``, index of each token's request within the step; -1 for padding."""
 
 
 def update_rows(table: Tensor, rows: Tensor, starts: Tensor, lengths: Tensor, values: Tensor) -> None:
@@ -47,35 +47,50 @@ def update_rows(table: Tensor, rows: Tensor, starts: Tensor, lengths: Tensor, va
 def build_step(tokens: Tensor, computed: Tensor, slots: Tensor, counts: Tensor, num_tokens: int) -> StepTensors:
     """Lays out the next ``counts[i]`` tokens of every slot in ``slots``, and counts them as computed, in place.
 
+    Padding requests come last: their slot is -1, their count 0; they have no tokens and a length of 0. Padding tokens
+    come last, too: token 0 at position 0.
+
     Args:
         tokens: int32 ``[slots, max_len]``, every known token of each slot.
         computed: int64 ``[slots]``, tokens of each slot whose state is in the cache; advanced by ``counts``.
         slots, counts: int64 ``[requests]``.
-        num_tokens: ``counts.sum()``, known on the host.
+        num_tokens: ``counts.sum()``, known on the host, and more where tokens are padded.
     """
-    rows = torch.repeat_interleave(counts, output_size=num_tokens)
     ends = torch.cumsum(counts, 0)
-    before = computed[slots]
-    positions = torch.arange(num_tokens, device=tokens.device) - (ends - counts)[rows] + before[rows]
-    token_ids = tokens[slots[rows], positions].to(torch.int64)
-    after = before + counts
-    computed[slots] = after
+    index = torch.arange(num_tokens, device=tokens.device)
+    rows = torch.searchsorted(ends, index, right=True)
+    real = rows < slots.shape[0]
+    at = rows.clamp(max=slots.shape[0] - 1)
+    before = torch.where(slots < 0, 0, computed[slots])
+    positions = torch.where(real, index - (ends - counts)[at] + before[at], 0)
+    token_ids = torch.where(real, tokens[slots[at], positions], 0).to(torch.int64)
+    # Not by index, where padding would write to the last slot.
+    computed.index_add_(0, slots.clamp(min=0), counts)
     query_start = torch.nn.functional.pad(ends, (1, 0)).to(torch.int32)
-    return StepTensors(token_ids, positions, query_start, after.to(torch.int32), rows)
+    return StepTensors(
+        token_ids, positions, query_start, (before + counts).to(torch.int32), torch.where(real, rows, -1)
+    )
 
 
-def map_slots(block_table: Tensor, rows: Tensor, positions: Tensor, block_size: int) -> Tensor:
-    """Where each token's state lies in the cache: int64 ``[tokens]``, ``block id * block_size + offset``.
+def map_slots(
+    table: Tensor, slots: Tensor, rows: Tensor, positions: Tensor, block_size: int, max_blocks: int
+) -> tuple[Tensor, Tensor]:
+    """A step's part of a block table, and where each token's state lies in the cache: int32 ``[requests, max_blocks]``
+    and int64 ``[tokens]``, ``block id * block_size + offset``, or -1 for padding.
 
     Args:
-        block_table: int32 ``[requests, max_blocks]``.
+        table: int32 ``[slots, width]``, every slot's blocks, ``width >= max_blocks``.
+        slots: int64 ``[requests]``; the row of a slot of -1 is any.
         rows, positions: int64 ``[tokens]``, as in :class:`StepTensors`.
     """
+    block_table = table[slots, :max_blocks]
     block = block_table[rows, positions // block_size].to(torch.int64)
-    return block * block_size + positions % block_size
+    return block_table, torch.where(rows < 0, -1, block * block_size + positions % block_size)
 
 
 def append_tokens(tokens: Tensor, slots: Tensor, positions: Tensor, sampled: Tensor) -> None:
     """Writes ``sampled`` (int64 ``[requests]``) at ``tokens[slots, positions]``, in place, where the next step reads
-    them."""
-    tokens[slots, positions] = sampled.to(tokens.dtype)
+    them; nothing for slots below 0, which are padding. No position is 0: something was computed before."""
+    padding = slots < 0
+    slots, positions = slots.clamp(min=0), positions.masked_fill(padding, 0)
+    tokens[slots, positions] = torch.where(padding, tokens[0, 0], sampled.to(tokens.dtype))

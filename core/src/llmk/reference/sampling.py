@@ -112,7 +112,7 @@ def sample(
     Tokens less likely than 2**-25 times the likeliest are never drawn.
 
     Args:
-        logits: float32 ``[R, V]``, ``V <= 2**18``; not changed.
+        logits: ``[R, V]``, ``V <= 2**18``, float32, or any floating dtype where all rows are greedy; not changed.
         temperature: float32 ``[R]``; ``None``: all rows are greedy, and nothing else is looked at.
         top_k, top_p, min_p: as in :func:`mask_top_k_top_p_min_p`.
         seeds, positions: int64 ``[R]``; needed unless ``temperature`` is ``None``.

@@ -117,6 +117,18 @@ _COMPOSITES = (
     ),
     ("gate_up_silu", "activations:make_gate_up_silu", ("linear", "silu_and_mul"), "Gate and up product, then SwiGLU."),
     (
+        "add_rms_norm_linear",
+        "normed:make_add_rms_norm_linear",
+        ("rms_norm", "add_rms_norm", "linear"),
+        "Residual sum and norm, then a product.",
+    ),
+    (
+        "add_rms_norm_gate_up_silu",
+        "normed:make_add_rms_norm_gate_up_silu",
+        ("rms_norm", "add_rms_norm", "gate_up_silu"),
+        "Residual sum and norm, then gate and up product and SwiGLU.",
+    ),
+    (
         "gate_up_gelu_tanh",
         "activations:make_gate_up_gelu_tanh",
         ("linear", "gelu_tanh_and_mul"),
@@ -207,6 +219,7 @@ def llmk_linear_kernels() -> Iterable[KernelSpec]:
         prepare=f"{_PACKAGE}.linear:prepare_plain",
         tier=Tier.REFERENCE,
         supports=_stored_as("plain"),
+        capture="full",
         summary="torch's own product.",
     )
     invariant = KernelSpec(
@@ -219,6 +232,7 @@ def llmk_linear_kernels() -> Iterable[KernelSpec]:
         supports=_stored_as("plain"),
         layout="reference_tiled",
         deterministic=True,
+        capture="full",
         summary="torch's own product by tiles of rows.",
     )
     return [plain, invariant, *(_quantized(weight_format, summary) for weight_format, summary in _QUANTIZED)]
@@ -301,6 +315,7 @@ def _op(name: str, where: str, summary: str, parts: tuple[str, ...] = ()) -> Ker
         tier=Tier.REFERENCE,
         parts=parts,
         deterministic=True,
+        capture="none" if "recurrent" in where else "full",
         summary=summary,
     )
 
@@ -315,6 +330,7 @@ def _quantized(weight_format: str, summary: str) -> KernelSpec:
         supports=_stored_as(weight_format),
         layout=f"reference_{weight_format}",
         deterministic=True,
+        capture="full",
         summary=summary,
     )
 

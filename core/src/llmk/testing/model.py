@@ -72,7 +72,7 @@ class ModelHarness:
             meta=[prepared[site] for site, _ in self._specs],
         )
         token_ids = self._tensor([token for _, tokens in work for token in tokens], torch.int64)
-        return list(self.model.logits(self.model.forward(token_ids, context)).split(counts))
+        return list(self.model.logits(self.model.forward(token_ids, context)).float().split(counts))
 
     def _lay_out(
         self, work: Sequence[tuple[Any, Sequence[int]]], positions: list[list[int]], block_size: int

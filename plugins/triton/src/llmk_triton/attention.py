@@ -8,7 +8,7 @@ import torch
 import triton
 from torch import Tensor
 
-from llmk.api.attention import CacheLayout, Capture
+from llmk.api.attention import CacheLayout
 from llmk.api.cache import CacheStep
 from llmk.api.query import AttentionQuery
 from llmk_triton.decode import decode_kernel
@@ -64,7 +64,6 @@ class TritonAttention:
         programs_per_core: how many decoding programs a multiprocessor has room for.
     """
 
-    capture: Capture = "full"
     programs_per_core = 4
 
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:

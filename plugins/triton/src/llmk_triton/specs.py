@@ -81,6 +81,7 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
             supports=supports_attention,
             layout=_LAYOUT,
             deterministic=True,
+            capture="full",
             host_cost_us=10.0,
             jit=True,
             summary="Tiles through the block table; decoding requests split their keys.",
@@ -101,6 +102,7 @@ def llmk_ops() -> Iterable[KernelSpec]:
             needs=_NEEDS,
             supports=_SUPPORTS.get(name, supports_norm if "norm" in name else lambda query: OK),
             deterministic=True,
+            capture="full",
             jit=True,
             summary=summary,
         )

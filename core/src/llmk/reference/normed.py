@@ -1,0 +1,41 @@
+"""A norm and the product after it: factories that build the two as one op from what was chosen for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+NormedProduct = Callable[[Tensor, Tensor | None, Tensor, float, Any, Tensor | None], tuple[Tensor, Tensor]]
+
+
+def make_add_rms_norm_linear(parts: Mapping[str, Callable[..., Any]]) -> NormedProduct:
+    """Builds ``add_rms_norm_linear`` from ``rms_norm``, ``add_rms_norm`` and the site's linear kernel."""
+    return _make(parts, "linear")
+
+
+def make_add_rms_norm_gate_up_silu(parts: Mapping[str, Callable[..., Any]]) -> NormedProduct:
+    """Builds ``add_rms_norm_gate_up_silu`` from ``rms_norm``, ``add_rms_norm`` and ``gate_up_silu``."""
+    return _make(parts, "gate_up_silu")
+
+
+def _make(parts: Mapping[str, Callable[..., Any]], name: str) -> NormedProduct:
+    norm, add_norm, product = parts["rms_norm"], parts["add_rms_norm"], parts[name]
+
+    def normed_product(
+        x: Tensor, residual: Tensor | None, norm_weight: Tensor, eps: float, weight: Any, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """``product(norm(x + residual), weight, bias)``, and the sum itself: ``[tokens, out]`` and ``[tokens, H]``.
+
+        Args:
+            x, residual: ``[tokens, H]``; without a residual (``None``), ``x`` is the sum. Neither is changed.
+            norm_weight, eps: as in :func:`llmk.reference.norms.rms_norm`.
+            weight, bias: as the product takes them; ``weight`` is what the linear kernel prepared.
+        """
+        if residual is None:
+            return product(norm(x, norm_weight, eps), weight, bias), x
+        normed, total = add_norm(x, residual, norm_weight, eps)
+        return product(normed, weight, bias), total
+
+    return normed_product

@@ -1,0 +1,115 @@
+"""Recorded decode steps on the real engine: answers are those of steps that are issued kernel by kernel.
+
+The recorder here runs the step again, on the tensors that it was recorded with, as a device's graph would.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from random import Random
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from llmk import LLM, SamplingParams
+from llmk.engine.graphs import Decoded, graph_sizes, why_not_recorded
+from llmk.engine.output import CompletionOutput
+from llmk.testing.checkpoints import write_checkpoint
+
+SETTINGS: dict[str, Any] = {"cache.num_blocks": 160, "cache.block_size": 4, "scheduler.max_num_batched_tokens": 24}
+KINDS = [
+    SamplingParams(temperature=0, max_tokens=24, ignore_eos=True),
+    SamplingParams(seed=1, max_tokens=24, ignore_eos=True, logprobs=2),
+    SamplingParams(seed=2, max_tokens=17, top_k=5, top_p=0.9, min_p=0.01, bad_words=("the",)),
+    SamplingParams(temperature=0, max_tokens=20, prompt_logprobs=1, repetition_penalty=1.2, logit_bias={7: 1.0}),
+]
+
+
+class Rerun:
+    """Graphs whose replay runs the step again."""
+
+    def __init__(self) -> None:
+        self.replays = 0
+
+    def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        for _ in range(2):
+            run()
+        kept: Decoded = run()
+
+        def replay() -> Decoded:
+            self.replays += 1
+            for there, new in zip(_tensors(kept), _tensors(run()), strict=True):
+                there.copy_(new)
+            return kept
+
+        return replay
+
+
+def _tensors(decoded: Decoded) -> tuple[Tensor, ...]:
+    return decoded.hidden, decoded.logits, decoded.token_ids
+
+
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LLM, LLM, Rerun]]:
+    """Without and with recorded steps."""
+    folder = write_checkpoint(tmp_path_factory.mktemp("tiny"), "qwen3")
+    with ExitStack() as stack:
+        plain, recorded = [stack.enter_context(LLM(str(folder), dtype="float32", **SETTINGS)) for _ in range(2)]
+        graphs = Rerun()
+        runner(recorded).record(graphs, [1, 3, 6])
+        yield plain, recorded, graphs
+
+
+def runner(llm: LLM) -> Any:
+    assert llm._core is not None
+    return llm._core.runner
+
+
+def generate(llm: LLM, count: int, params: Any) -> list[CompletionOutput]:
+    rng = Random(count)
+    prompts = [[rng.randrange(3, 380) for _ in range(rng.randrange(1, 30))] for _ in range(count)]
+    return [output.outputs[0] for output in llm.generate(prompts, params, use_tqdm=False)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 6, 9])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_answers_are_those_of_steps_that_are_not_recorded(
+    engines: tuple[LLM, LLM, Rerun], count: int, mixed: bool
+) -> None:
+    plain, recorded, graphs = engines
+    before = graphs.replays
+    params = [KINDS[number % 4 if mixed else 0] for number in range(count)]
+    expected, found = generate(plain, count, params), generate(recorded, count, params)
+    for one, two in zip(expected, found, strict=True):
+        assert (one.token_ids, one.finish_reason) == (two.token_ids, two.finish_reason)
+        assert [e.logprob for e in one.logprobs or ()] == pytest.approx(
+            [e.logprob for e in two.logprobs or ()], abs=1e-4
+        )
+    assert graphs.replays > before + (10 if count <= 6 else 0)
+
+
+def test_recording_leaves_the_batch_as_it_was(engines: tuple[LLM, LLM, Rerun]) -> None:
+    _, recorded, _ = engines
+    batch = runner(recorded).batch
+    before = [tensor.clone() for tensor in (batch.tokens, batch.computed, *batch.block_tables)]
+    runner(recorded).record(Rerun(), [2])
+    after = (batch.tokens, batch.computed, *batch.block_tables)
+    assert all(map(Tensor.equal, before, after))
+
+
+def test_sizes_reach_what_may_run_at_once() -> None:
+    assert graph_sizes(1) == [1]
+    assert graph_sizes(6) == [1, 2, 4, 6]
+    assert graph_sizes(4096)[-1] == 512
+
+
+def test_what_speaks_against_it_is_told(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
+    folder = write_checkpoint(tmp_path, "qwen3")
+    with caplog.at_level(logging.INFO, "llmk"), LLM(str(folder), dtype="float32", **SETTINGS) as llm:
+        plan = llm.boot.plan
+    assert "reference.attention at attention can't be recorded" in why_not_recorded(plan, [1, 2])
+    assert why_not_recorded(plan, [1, 2], wanted=False) == "engine.graphs"
+    assert "graphs: none (" in caplog.text
