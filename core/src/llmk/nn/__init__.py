@@ -18,12 +18,8 @@ if TYPE_CHECKING:
     from llmk.nn.mlp import GatedMLP, NormedMLP
     from llmk.nn.model import Model, SelfLoading
     from llmk.nn.moe import MoE
-<<<<<<< HEAD
-    from llmk.nn.norm import AddRMSNorm, RMSNorm, SandwichNorm
-    from llmk.nn.quantization import Quantization
-=======
     from llmk.nn.norm import AddRMSNorm, NormedProduct, RMSNorm, SandwichNorm
->>>>>>> main
+    from llmk.nn.quantization import Quantization
     from llmk.nn.recurrent import GatedDeltaNet, StateSpaceMixer
 
 _LAZY = {

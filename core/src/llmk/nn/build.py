@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-<<<<<<< HEAD
 from llmk.api import AttentionBackend, CacheLayout, CacheStep, Checkpoint, Choice, Piece, Plan, PluginError
-from llmk.api.attention import Capture
-=======
-from llmk.api import AttentionBackend, CacheLayout, CacheStep, Choice, Piece, Plan, PluginError
->>>>>>> main
 from llmk.nn.parallel import Parallel
 from llmk.nn.quantization import Quantization
 
