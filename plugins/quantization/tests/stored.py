@@ -99,7 +99,7 @@ def write(folder: Path, model: str, layout: Layout) -> tuple[Path, Path]:
 
 def multiplied(values: Tensor, scale: Tensor) -> Tensor:
     """What fp8 ``values`` stand for, by a scale for all, for each row, or for each block of 128x128."""
-    if scale.ndim == 2 and scale.shape[1] > 1 or scale.numel() not in (1, values.shape[0]):
+    if (scale.ndim == 2 and scale.shape[1] > 1) or scale.numel() not in (1, values.shape[0]):
         scale = scale.repeat_interleave(128, 0).repeat_interleave(128, 1)[: values.shape[0], : values.shape[1]]
     return values.float() * scale
 

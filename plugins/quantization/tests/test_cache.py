@@ -60,7 +60,7 @@ def test_scales_that_are_too_small_saturate(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "online"])
 def test_a_checkpoint_without_scales_has_ones(kind: str, tmp_path: Path) -> None:
-    quantized, plain = write(tmp_path, "dense", LAYOUTS["fp8 block"])
+    _, plain = write(tmp_path, "dense", LAYOUTS["fp8 block"])
     exact, found = (
         logits(ModelHarness.of(plain, {"model.dtype": "float32", **settings}))
         for settings in (

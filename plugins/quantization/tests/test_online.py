@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from stored import LAYOUTS, MODELS, QUANTIZED, SIZES, multiplied, write
 from torch import Tensor
 
-from llmk.api import CheckpointError, ConfigError, SelectionError
+from llmk.api import CheckpointError, SelectionError
 from llmk.reference.quantize import quantize_fp8_block, quantize_fp8_channel, quantize_fp8_tensor
 from llmk.testing.checkpoints import write_checkpoint
 from llmk.testing.model import ModelHarness
@@ -62,7 +62,9 @@ def test_an_unknown_method_is_told_what_there_is(plain: Path) -> None:
 
 def test_a_quantized_checkpoint_is_not_quantized_again(tmp_path: Path) -> None:
     quantized, _ = write(tmp_path, "dense", LAYOUTS["fp8 block"])
-    with pytest.raises(ConfigError, match="'fp8_tensor', but the checkpoint is 'fp8' already"):
+    with pytest.raises(
+        SelectionError, match=r"(?s)fp8_tensor is pinned by \[model\] quantization .*wanted plain weights"
+    ):
         logits(quantized, quantization="fp8_tensor")
 
 

@@ -1,5 +1,4 @@
-"""fp8 checkpoints answer as plain ones of the same numbers do, whole and cut, and bad ones are refused with the reason.
-"""
+"""fp8 checkpoints answer as plain ones of the same numbers do, whole and cut; bad ones are refused with the reason."""
 
 from __future__ import annotations
 
@@ -17,6 +16,7 @@ from torch import Tensor
 from llmk import LLM, SamplingParams
 from llmk.api import Checkpoint, CheckpointError, LinearQuery
 from llmk.engine import launch
+from llmk.nn import Linear
 from llmk.testing.checkpoints import write_checkpoint
 from llmk.testing.model import ModelHarness
 from llmk_quantization.specs import llmk_quantization_methods
@@ -56,7 +56,7 @@ def test_a_scale_per_matrix_stays_its_own_in_packed_layers(tmp_path: Path) -> No
     harness = ModelHarness.of(quantized, {"model.dtype": "float32"})
     tensors = load_file(quantized / "model.safetensors")
     scales = [tensors[f"model.layers.0.self_attn.{part}_proj.weight_scale"] for part in "qkv"]
-    packed = harness.model.layers[0].attention.qkv.weight  # type: ignore[attr-defined]
+    packed = next(layer.weight for layer in harness.model.weights if isinstance(layer, Linear))
     expected = torch.stack(scales).repeat_interleave(torch.tensor([256, 256, 256]))[:, None]
     assert torch.equal(packed.scale, expected)
     formats = {
@@ -85,7 +85,11 @@ def replaced(name: str, make: Callable[[Tensor], Tensor]) -> Callable[[dict[str,
         ("fp8 static", replaced("weight_scale", lambda w: torch.ones(3)), r"scale of F32 \[3\], not of \[\] or \[1\]"),
         ("fp8 block", replaced("weight_scale_inv", lambda w: torch.ones(2, 3)), r"F32 \[2, 3\], not of \[2, 2\]"),
         ("fp8 static", replaced("g_idx", lambda w: torch.ones(3)), r"q_proj stores g_idx, which fp8 weights don't"),
-        ("compressed channel", replaced("weight_scale", lambda w: torch.ones(1, 1)), r"qkv_proj mixes scales per output"),
+        (
+            "compressed channel",
+            replaced("weight_scale", lambda w: torch.ones(1, 1)),
+            r"qkv_proj mixes scales per output",
+        ),
     ],
 )
 def test_bad_checkpoints_are_refused(

@@ -34,9 +34,9 @@ class AttentionBackend(Protocol):
     Where the query has a ``latent_dim``, a token's value is the first ``latent_dim`` entries of its key, and isn't
     stored apart: :meth:`write` gets ``None`` for it, and :meth:`run` returns ``[tokens, heads, latent_dim]``.
 
-    Where the query's ``cache_dtype`` is an fp8, what is stored is the layer's keys and values divided by ``scales`` (keys',
-    values'), rounded to the nearest and kept within the dtype's range; :meth:`run` multiplies by them again. Layers
-    pass ``scales`` where the cache is fp8, and there alone.
+    Where the query's ``cache_dtype`` is an fp8, what is stored is a layer's keys and values divided by its ``scales``
+    (the keys', the values'), rounded to the nearest and kept within the dtype's range; :meth:`run` multiplies by them
+    again. Layers pass ``scales`` where the cache is fp8, and there alone.
 
     A layer's cache may be strided along ``block_dim``, where blocks of several layouts share one pool.
     """

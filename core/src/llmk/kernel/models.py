@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import importlib_metadata as metadata
 
-from llmk.api import Checkpoint, CheckpointError, ConfigError, ModelFacts, ModelSpec, QuantizationSpec, Reason
+from llmk.api import Checkpoint, CheckpointError, ModelFacts, ModelSpec, QuantizationSpec, Reason
 from llmk.api.errors import LlmkError, ModelNotFound, PluginError, SelectionError, UnknownArchitecture, describe
 from llmk.api.matching import ask, match_model
 from llmk.kernel.election import elect
@@ -73,14 +73,11 @@ def choose_model(registry: Registry, config: Config, checkpoint: Checkpoint) -> 
 def choose_quantization(
     registry: Registry, config: Config, checkpoint: Checkpoint
 ) -> Registered[QuantizationSpec] | None:
-    """The method that claims the checkpoint's weights, or the one that ``model.quantization`` names; ``None`` where they
-    are plain, and stay so. Raises CheckpointError, ConfigError, SelectionError."""
+    """The method that claims the checkpoint's weights, or that ``model.quantization`` names; ``None`` where they are
+    plain, and stay so. Raises CheckpointError, SelectionError."""
     stored, wanted = checkpoint.quantization.get("quant_method", "unnamed"), config.model.quantization
     if not (checkpoint.quantization or wanted):
         return None
-    if checkpoint.quantization and wanted:
-        hint = "leave it out, or name a checkpoint that is not quantized"
-        raise ConfigError(f"model.quantization is {wanted!r}, but the checkpoint is {stored!r} already", hint=hint)
     methods = [method for method in registry.of(QuantizationSpec) if method.spec.online == bool(wanted)]
     claims = [(method, ask(method.spec.claims, checkpoint)) for method in methods]
     line, rules = "[select.quantization]", config.select.quantization

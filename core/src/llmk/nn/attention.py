@@ -122,4 +122,3 @@ def cache_spec(build: Build, site: str) -> CacheSpec:
     if query.sliding_window:
         return SlidingWindowCache(query.block_size, page_bytes, query.sliding_window)
     return FullAttentionCache(query.block_size, page_bytes)
-

@@ -153,9 +153,7 @@ class Linear(Layer):
         return self._run(x, self.weight, self.bias)
 
 
-def weight_tensors(
-    quantization: Quantization, module: str, stored: Sequence[StoredTensor]
-) -> dict[str, StoredTensor]:
+def weight_tensors(quantization: Quantization, module: str, stored: Sequence[StoredTensor]) -> dict[str, StoredTensor]:
     """What the files hold of a projection's weight, by the last part of the names, once the method has looked at it."""
     cache_scales = {name.rpartition(".")[2] for names in quantization.cache_scales for name in names}
     by_name = {tensor.name.rpartition(".")[2]: tensor for tensor in stored}

@@ -18,7 +18,7 @@ _WIDE = ("F32", "BF16", "F16")
 _SCALES = ("weight_scale", "weight_scale_inv")
 """Either is what values are multiplied with, whatever the second one's name says (DeepSeek-V3, arXiv:2412.19437)."""
 _UNUSED = ("input_scale",)
-"""A scale of activations that were seen when the checkpoint was made. Kernels take each row's own, which fits better."""
+"""The scale of activations that were seen when the checkpoint was made. Kernels take each row's own, which fits it."""
 
 
 class Stored(Quantization):

@@ -44,12 +44,20 @@ def claims_compressed(*strategies: str) -> Callable[[Checkpoint], Verdict]:
     return claims
 
 
+def claims_plain(checkpoint: Checkpoint) -> Verdict:
+    """Claims weights that are not quantized yet."""
+    if not checkpoint.quantization:
+        return OK
+    found = checkpoint.quantization.get("quant_method", "unnamed")
+    return no("quantized", wanted="plain weights", found=found, hint="leave out model.quantization")
+
+
 def _equal(config: Mapping[str, Any], key: str, wanted: Any, default: Any = None) -> Verdict:
     found = config.get(key, default)
     return OK if found == wanted else no(key, wanted=wanted, found=found)
 
 
-_STORED = (
+_METHODS: tuple[tuple[str, str, str, Callable[[Checkpoint], Verdict], str], ...] = (
     ("stored_fp8", "StoredChannels", "fp8_channel", claims_fp8(block=False), "fp8 checkpoints, a scale per matrix"),
     ("stored_fp8_block", "StoredBlocks", "fp8_block", claims_fp8(block=True), "fp8 checkpoints, scales per 128x128"),
     (
@@ -66,20 +74,15 @@ _STORED = (
         claims_compressed("block"),
         "compressed-tensors, fp8 with scales per 128x128",
     ),
-)
-
-_ONLINE = (
-    ("fp8", "OnlineChannels", "fp8_channel", "fp8 while loading, a scale per output"),
-    ("fp8_tensor", "OnlineTensors", "fp8_channel", "fp8 while loading, a scale per matrix"),
-    ("fp8_block", "OnlineBlocks", "fp8_block", "fp8 while loading, scales per 128x128"),
+    ("fp8", "OnlineChannels", "fp8_channel", claims_plain, "fp8 while loading, a scale per output"),
+    ("fp8_tensor", "OnlineTensors", "fp8_channel", claims_plain, "fp8 while loading, a scale per matrix"),
+    ("fp8_block", "OnlineBlocks", "fp8_block", claims_plain, "fp8 while loading, scales per 128x128"),
 )
 
 
 @hookimpl
 def llmk_quantization_methods() -> Iterable[QuantizationSpec]:
     """fp8 as checkpoints store it, and fp8 made of plain weights."""
-    methods = [(*method, False) for method in _STORED]
-    methods += [(name, kind, weight_format, lambda checkpoint: OK, what, True) for name, kind, weight_format, what in _ONLINE]
     return [
         QuantizationSpec(
             id=f"quantization.{name}",
@@ -87,8 +90,8 @@ def llmk_quantization_methods() -> Iterable[QuantizationSpec]:
             weight_format=weight_format,
             claims=claims,
             implementation=f"llmk_quantization.fp8:{kind}",
-            online=online,
+            online=claims is claims_plain,
             summary=summary,
         )
-        for name, kind, weight_format, claims, summary, online in methods
+        for name, kind, weight_format, claims, summary in _METHODS
     ]
