@@ -32,13 +32,20 @@ class CachePlan:
         return self.num_blocks * self.block_bytes
 
 
-def check_weights(facts: ModelFacts, dtype: str, available: int) -> None:
-    """Raises :class:`~llmk.api.NotEnoughMemory` where the weights alone don't fit in ``available`` bytes."""
-    needed = facts.num_parameters * DTYPE_BYTES[dtype]
+def check_weights(
+    facts: ModelFacts, dtype: str, available: int, *, share: float = 1.0, quantized: bool = False
+) -> None:
+    """Raises :class:`~llmk.api.NotEnoughMemory` where a ``share`` of the weights alone doesn't fit in ``available``
+    bytes. Where they are ``quantized``, a number at a site that may be is counted as one byte."""
+    narrow = 0
+    if quantized:
+        narrow += sum(site.count * site.in_features * site.out_features for site in facts.linear if site.quantizable)
+        narrow += sum(3 * moe.count * moe.num_experts * moe.hidden_size * moe.intermediate_size for moe in facts.moe)
+    needed = int(share * (narrow + (facts.num_parameters - narrow) * DTYPE_BYTES[dtype]))
     if needed > available:
         raise NotEnoughMemory(
-            f"the weights need {gib(needed)} ({facts.num_parameters:,} parameters in {dtype}), "
-            f"{gib(available)} is free",
+            f"the weights need {gib(needed)} ({int(share * facts.num_parameters):,} parameters in {dtype}"
+            f"{', those of products in 8 bits' if narrow else ''}), {gib(available)} is free",
             hint="free memory, choose a smaller checkpoint, or a narrower --model.dtype",
         )
 
