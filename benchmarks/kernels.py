@@ -3,6 +3,7 @@
     python benchmarks/kernels.py                    # on the accelerator that torch finds
     python benchmarks/kernels.py --only attention   # some cases, by regular expression
     python benchmarks/kernels.py --sweep            # attention over tile sizes
+    python benchmarks/kernels.py --sweep products --save DIR    # products over configurations, saves the best
     TRITON_INTERPRET=1 python benchmarks/kernels.py --device cpu --tiny    # tries the cases out, measures nothing
 
 Each line has the time of one call within a replayed graph, the rate, the share of the roofline (the larger of bytes
@@ -16,10 +17,11 @@ import argparse
 import re
 import sys
 import time
+from pathlib import Path
 
 import torch
 import triton
-from kernel_cases import attention, elementwise
+from kernel_cases import attention, elementwise, products
 from kernel_cases.harness import Bench
 
 
@@ -29,7 +31,10 @@ def main() -> int:
     parser.add_argument("--device", default="", help="torch device; the current accelerator where it is not given")
     parser.add_argument("--only", default="", help="regular expression of the cases to run")
     parser.add_argument("--seconds", type=float, default=225.0, help="when to stop")
-    parser.add_argument("--sweep", action="store_true", help="attention over tile sizes")
+    parser.add_argument(
+        "--sweep", nargs="?", const="attention", choices=("attention", "products"), help="what to sweep"
+    )
+    parser.add_argument("--save", type=Path, default=Path("configs"), help="folder for tuned configurations")
     parser.add_argument("--tiny", action="store_true", help="small shapes")
     args = parser.parse_args()
     device = torch.device(args.device) if args.device else torch.accelerator.current_accelerator()
@@ -38,15 +43,19 @@ def main() -> int:
     print(f"torch {torch.__version__}, triton {triton.__version__}, {_name(bench)}")
     torch.manual_seed(0)
     bench.calibrate()
+    only = re.compile(args.only)
     kinds = [attention.sweep(device)] if args.sweep else [kind.cases(device, tiny=args.tiny) for kind in _KINDS]
     with torch.inference_mode():
+        if args.sweep == "products":
+            products.sweep(bench, only, args.save)
+            return 0
         for cases in kinds:
-            bench.run(cases, only=re.compile(args.only))
+            bench.run(cases, only=only)
     print(f"{len(bench.failed)} failed, {time.monotonic() - bench.started:.0f} s: {', '.join(bench.failed)}")
     return 1 if bench.failed else 0
 
 
-_KINDS = (elementwise, attention)
+_KINDS = (elementwise, products, attention)
 
 
 def _name(bench: Bench) -> str:

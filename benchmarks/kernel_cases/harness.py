@@ -115,7 +115,7 @@ class Bench:
     def _measure(self, name: str, case: Case) -> None:
         with _poisoned():
             actual = case.run(0)
-        error = _error(actual, case.expected())
+        error = relative_error(actual, case.expected())
         if not error <= case.tolerance:
             self.failed.append(name)
         seconds = self.time(case.run, case.sets)
@@ -176,7 +176,7 @@ def _poisoned() -> Iterator[None]:
         torch.use_deterministic_algorithms(False)
 
 
-def _error(actual: Any, expected: Any) -> float:
+def relative_error(actual: Any, expected: Any) -> float:
     """The largest relative error in the 2-norm among the tensors of both; infinite where one has NaN."""
     if isinstance(actual, Tensor):
         assert actual.shape == expected.shape, f"{tuple(actual.shape)} for {tuple(expected.shape)}"
@@ -184,4 +184,4 @@ def _error(actual: Any, expected: Any) -> float:
         norm = e.norm().clamp(min=1e-30)
         error = float((a - e).norm() / norm)
         return error if error == error else float("inf")
-    return max(_error(a, e) for a, e in zip(actual, expected, strict=True))
+    return max(relative_error(a, e) for a, e in zip(actual, expected, strict=True))

@@ -23,7 +23,7 @@ from llmk.api import (
 from llmk_cuda.defaults import advise
 from llmk_cuda.probe import KNOWN, probe
 
-_FEW_ROWS = 17
+_MANY_ROWS = 129
 """Rows from which on cuBLAS keeps the tensor cores busy. With fewer, a product is as fast as its weights are read, and
 kernels that are made for that read them faster."""
 
@@ -95,7 +95,7 @@ def llmk_linear_kernels() -> list[KernelSpec]:
             implementation="torch.nn.functional:linear",
             # Among the portable ones, so that kernels for few rows may rank above it there, and only there.
             tier=Tier.PORTABLE,
-            bands=(TokenBand(1, _FEW_ROWS), TokenBand(_FEW_ROWS, score=100)),
+            bands=(TokenBand(1, _MANY_ROWS), TokenBand(_MANY_ROWS, score=100)),
             needs=Needs(platforms=("cuda",)),
             supports=stored_as("plain"),
             capture="full",

@@ -3,16 +3,20 @@ nothing on them."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 
+import llmk_triton
 from llmk.api import AttentionQuery, CacheStep, PlatformFacts
-from llmk_triton import activations, embedding, norms
+from llmk_triton import activations, embedding, few_rows, norms
 from llmk_triton.attention import TritonAttention
 from llmk_triton.tiles import current_target
+from llmk_triton.tuned import architecture, table
 from llmk_triton.write import qk_norm_rope_write_kv
 
 FACTS = PlatformFacts(name="any", arch="any", device_type="cpu")
@@ -26,6 +30,15 @@ MODELS: dict[str, dict[str, Any]] = {
     "gpt-oss-20b": {"num_heads": 64, "num_kv_heads": 8, "head_dim": 64, "sliding_window": 128, "sinks": True},
     "phi-3-mini": {"num_heads": 32, "num_kv_heads": 32, "head_dim": 96, "sliding_window": 2047},
 }
+
+
+PRODUCTS = {
+    "linear": ("linear", (1, 4, 16, 64, 128), ((4096, 1024), (1024, 3072), (6144, 4096), (4096, 12288))),
+    "gate up": ("gate_up_silu", (1, 4, 16, 64, 128), ((3072, 1024), (12288, 4096))),
+    "norm linear": ("add_rms_norm_linear", (1, 4, 16), ((4096, 1024), (6144, 4096))),
+    "norm gate up": ("add_rms_norm_gate_up_silu", (1, 4, 16), ((3072, 1024), (12288, 4096))),
+}
+"""Ops of :mod:`llmk_triton.few_rows`, for how many rows, and what they make of how much in well-known models."""
 
 
 def attention(model: str, dtype: torch.dtype, requests: int, queries: int, length: int, **changes: Any) -> None:
@@ -71,11 +84,43 @@ def elementwise(size: int, inner: int, dtype: torch.dtype) -> None:
     embedding.embedding(torch.zeros(4, dtype=torch.int64), x)
 
 
+def product(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, arch: str = "") -> None:
+    """One of :data:`PRODUCTS`, as it is chosen; with ``arch``, for that alone."""
+    current_target.cache_clear()
+    if arch and arch != architecture(current_target()):
+        return
+    what = few_rows.Product(kernel, dtype, rows, size, out)
+    x, weight = torch.empty(rows, size, dtype=dtype), torch.empty(1, dtype=dtype)
+    norm = (x, x[0], 1e-6) if what.normed else ()
+    few_rows.launch(what, few_rows.choose(what, current_target(), cores=132), few_rows.Operands(x, weight, None, *norm))
+
+
+def _tuned() -> dict[str, Callable[[], None]]:
+    """Everything that has a tuned configuration, each for what it was tuned for."""
+    cases: dict[str, Callable[[], None]] = {}
+    names = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items()}
+    for file in Path(llmk_triton.__file__).parent.glob("configs/*.json"):
+        kernel, arch = file.name.removesuffix(".json").split(".")
+        if kernel not in {kernel for kernel, _, _ in PRODUCTS.values()}:
+            continue
+        for dtype, shapes in table(kernel, arch).items():
+            for shape, rows in ((shape, int(rows)) for shape, by_rows in shapes.items() for rows in by_rows):
+                out, size = map(int, shape.split("x"))
+                out //= 2 if kernel.endswith("gate_up_silu") else 1
+                run = partial(product, kernel, getattr(torch, dtype), rows, size, out, arch)
+                cases[f"tuned {arch} {kernel} {shape} x{rows} {names[dtype]}"] = run
+    return cases
+
+
 def _cases() -> dict[str, Callable[[], None]]:
     cases: dict[str, Callable[[], None]] = {}
     for name, dtype in DTYPES.items():
         for size, inner in ((1024, 3072), (2048, 768), (4096, 12288), (3584, 14336)):
             cases[f"elementwise {size}x{inner} {name}"] = partial(elementwise, size, inner, dtype)
+        for label, (kernel, all_rows, shapes) in PRODUCTS.items():
+            for rows, (out, columns) in itertools.product(all_rows, shapes):
+                run = partial(product, kernel, dtype, rows, columns, out)
+                cases[f"{label} {out}x{columns} x{rows} {name}"] = run
         for model in MODELS:
             cases[f"decode {model} {name}"] = partial(attention, model, dtype, 1, 1, 512)
             cases[f"many decode {model} {name}"] = partial(attention, model, dtype, 256, 1, 512)
@@ -84,4 +129,4 @@ def _cases() -> dict[str, Callable[[], None]]:
     return cases
 
 
-CASES = _cases()
+CASES = _cases() | _tuned()

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import llmk_triton
+
 SCRIPT = Path(__file__).with_name("ahead_of_time.py")
 NVIDIA, AMD = ("cuda:80", "cuda:90", "cuda:100"), ("hip:gfx942", "hip:gfx950", "hip:gfx1100")
 
@@ -36,6 +38,23 @@ def test_attention(target: str) -> None:
 def test_elementwise(target: str) -> None:
     found = [kernel["kernel"] for kernel in compile_for(target, "^elementwise 4096x12288 bf16$")]
     assert sorted(found) == ["embedding_kernel", *["gated_kernel"] * 3, *["norm_kernel"] * 3]
+
+
+@pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
+def test_products(target: str) -> None:
+    found = compile_for(target, "^(linear 4096x1024|norm gate up 3072x1024) x(1|16) bf16$")
+    by_case = {(kernel["case"].split(" x")[1], kernel["kernel"]): kernel["matrix"] for kernel in found}
+    assert set(by_case) == {("1 bf16", "gemv_kernel"), ("16 bf16", "skinny_kernel")}
+    assert by_case["16 bf16", "skinny_kernel"] > 0
+
+
+def test_what_was_tuned_fits_what_it_was_tuned_for() -> None:
+    files = sorted((Path(llmk_triton.__file__).parent / "configs").glob("*.json"))
+    for arch in sorted({file.name.split(".")[1] for file in files}):
+        found = compile_for(
+            arch.replace("sm_", "cuda:") if arch.startswith("sm_") else f"hip:{arch}", f"^tuned {arch} "
+        )
+        assert found, f"nothing was compiled for {arch}"
 
 
 def test_limits_are_enforced() -> None:

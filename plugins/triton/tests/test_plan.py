@@ -49,6 +49,9 @@ SERVED = {
     ("op", "rms_norm"),
     ("op", "add_rms_norm"),
     ("op", "embedding"),
+    ("op", "norm_qkv"),
+    ("op", "norm_gate_up_silu"),
+    *(("linear", site) for site in ("qkv", "out", "gate_up", "down", "lm_head")),
 }
 
 
@@ -78,6 +81,12 @@ def test_a_platform_with_triton_that_vouches_gets_them(house: Wheelhouse) -> Non
     assert by_triton(chosen) == SERVED
     (gated,) = (part for part in chosen.choice("op", "norm_gate_up_silu").parts if part.op == "gate_up_silu")
     assert {part.op: part.id for part in gated.parts} == {"silu_and_mul": "triton.silu_and_mul"}
+    ends = {
+        piece.id: piece.stop
+        for choice in chosen.choice("op", "norm_gate_up_silu").with_parts()
+        for piece in choice.pieces
+    }
+    assert ends["triton.add_rms_norm_gate_up_silu"] < ends["triton.gate_up_silu"] < ends["reference.gate_up_silu"]
     assert dict(chosen.wheels)["llmk-triton"]
 
 

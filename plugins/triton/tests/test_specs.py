@@ -7,18 +7,18 @@ from typing import Any
 import pytest
 from paged import attention_query
 
-from llmk.api import KernelSpec, OpQuery, PlatformFacts, Tier, match
+from llmk.api import KernelSpec, LinearQuery, OpQuery, PlatformFacts, Tier, match
 from llmk.kernel.loader import load_object
 from llmk.reference import specs as reference
 from llmk_triton.attention import LAYOUT
-from llmk_triton.specs import llmk_attention_backends, llmk_ops
+from llmk_triton.specs import llmk_attention_backends, llmk_linear_kernels, llmk_ops
 
 GPU = PlatformFacts(name="some", arch="gpu", device_type="gpu", features=frozenset({"triton"}), dtypes=("bfloat16",))
 PLAIN = PlatformFacts(name="some", arch="cpu", device_type="cpu")
 
 
 def specs() -> list[KernelSpec]:
-    return [*llmk_attention_backends(), *llmk_ops()]
+    return [*llmk_attention_backends(), *llmk_linear_kernels(), *llmk_ops()]
 
 
 def reasons(spec: KernelSpec, query: Any) -> list[str]:
@@ -74,3 +74,13 @@ def test_ops_say_what_they_can_do() -> None:
     write = by_op["qk_norm_rope_write_kv"]
     assert match(write, query(write.op, attention="triton.attention", cache_layout=LAYOUT))
     assert reasons(write, query(write.op, attention="reference.attention")) == ["attention"]
+
+
+def test_products_take_weights_as_they_are() -> None:
+    (linear,) = llmk_linear_kernels()
+    asked: dict[str, Any] = {"platform": GPU, "site": "o", "dtype": "bfloat16"}
+    assert match(linear, LinearQuery(in_features=8, out_features=8, **asked))
+    assert reasons(linear, LinearQuery(in_features=8, out_features=8, weight_format="fp8_block", **asked)) == ["weight"]
+    for spec in (spec for spec in llmk_ops() if "few_rows" in spec.implementation):
+        assert match(spec, OpQuery(op=spec.op, weight_layout="plain", **asked))
+        assert reasons(spec, OpQuery(op=spec.op, weight_layout="reference_tiled", **asked)) == ["weight"]

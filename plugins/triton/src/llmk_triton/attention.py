@@ -13,7 +13,7 @@ from llmk.api.cache import CacheStep
 from llmk.api.query import AttentionQuery
 from llmk_triton.decode import decode_kernel
 from llmk_triton.prefill import prefill_kernel
-from llmk_triton.tiles import current_target, decode_tile, dot_precision, prefill_tile
+from llmk_triton.tiles import current_target, decode_tile, dot_precision, num_cores, prefill_tile
 from llmk_triton.write import write
 
 LAYOUT = "paged_hnd"
@@ -69,7 +69,7 @@ class TritonAttention:
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:
         self.query = query
         self._group = query.num_heads // query.num_kv_heads
-        self._cores = _num_cores(device)
+        self._cores = num_cores(device)
         itemsize = max(getattr(torch, dtype).itemsize for dtype in (query.dtype, query.cache_dtype))
         block = max(16, triton.next_power_of_2(query.head_dim))
         self.prefill_tile = prefill_tile(current_target(), block, itemsize, self._group)
@@ -169,10 +169,3 @@ class TritonAttention:
     @property
     def _most_tiles(self) -> int:
         return _LONGEST_SPLIT // self.decode_tile.keys
-
-
-def _num_cores(device: torch.device) -> int:
-    """Multiprocessors of the device."""
-    module = torch.get_device_module(device)
-    properties = getattr(module, "get_device_properties", lambda device: None)(device)
-    return int(getattr(properties, "multi_processor_count", 64))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from llmk.api import OK, AttentionQuery, KernelSpec, Needs, OpQuery, Tier, Verdict, hookimpl, no
+from llmk.api import OK, AttentionQuery, KernelSpec, LinearQuery, Needs, OpQuery, Tier, TokenBand, Verdict, hookimpl, no
 
 _PACKAGE = "llmk_triton"
 _ATTENTION = "triton.attention"
@@ -31,6 +31,14 @@ _OPS = (
     ("embedding", "embedding:embedding", "Token embedding."),
     ("qk_norm_rope_write_kv", "write:qk_norm_rope_write_kv", "QK-norm, rotary embedding and K/V write in one launch."),
 )
+
+
+_FEW_ROWS = (
+    ("gate_up_silu", 128, "Gate and up product and SwiGLU of few rows in one launch."),
+    ("add_rms_norm_linear", 16, "Residual sum, norm and product of few rows in one launch."),
+    ("add_rms_norm_gate_up_silu", 16, "Residual sum, norm, gate and up product and SwiGLU of few rows in one launch."),
+)
+"""Products that are fused with what stands around them, and for how many rows that pays."""
 
 
 def supports_attention(query: AttentionQuery) -> Verdict:
@@ -65,6 +73,12 @@ def supports_write(query: OpQuery) -> Verdict:
     return no("attention", wanted=query.attention, found=f"writes to the cache of {_ATTENTION} only")
 
 
+def supports_product(query: LinearQuery | OpQuery) -> Verdict:
+    """Weights that are kept as they are."""
+    kept = query.weight_format if isinstance(query, LinearQuery) else query.weight_layout
+    return OK if kept == "plain" else no("weight", wanted=kept, found="plain weights only")
+
+
 _SUPPORTS: Mapping[str, Callable[[Any], Verdict]] = {"qk_norm_rope_write_kv": supports_write}
 
 
@@ -90,9 +104,43 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
 
 
 @hookimpl
+def llmk_linear_kernels() -> Iterable[KernelSpec]:
+    """Products of few rows."""
+    return [
+        KernelSpec(
+            id="triton.linear_few_rows",
+            kind="linear",
+            implementation=f"{_PACKAGE}.few_rows:linear",
+            tier=Tier.PORTABLE,
+            score=50,
+            needs=_NEEDS,
+            supports=supports_product,
+            bands=(TokenBand(1, 129),),
+            jit=True,
+            summary="As fast as the weight is read.",
+        )
+    ]
+
+
+@hookimpl
 def llmk_ops() -> Iterable[KernelSpec]:
     """Fused ops."""
-    return [
+    few_rows = [
+        KernelSpec(
+            id=f"triton.{name}",
+            kind="op",
+            op=name,
+            implementation=f"{_PACKAGE}.few_rows:{name}",
+            tier=Tier.PORTABLE,
+            needs=_NEEDS,
+            supports=supports_product,
+            bands=(TokenBand(1, most + 1),),
+            jit=True,
+            summary=summary,
+        )
+        for name, most, summary in _FEW_ROWS
+    ]
+    return few_rows + [
         KernelSpec(
             id=f"triton.{name}",
             kind="op",

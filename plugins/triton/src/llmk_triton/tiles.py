@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
@@ -25,7 +26,7 @@ SHARED_MEMORY = {
 }
 """Bytes that one program may have, by Triton's name of the architecture. Others get what all of them have."""
 
-_LEAST_SHARED = 64 << 10
+LEAST_SHARED = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,18 @@ def current_target() -> GPUTarget:
     return target
 
 
+def num_cores(device: torch.device) -> int:
+    """Multiprocessors of the device."""
+    module = torch.get_device_module(device)
+    properties = getattr(module, "get_device_properties", lambda device: None)(device)
+    return int(getattr(properties, "multi_processor_count", 64))
+
+
 def prefill_tile(target: GPUTarget, head_dim: int, itemsize: int, group: int) -> Tile:
     """For many queries of a request, ``group`` heads each: as large a tile as registers hold."""
     row, least = head_dim * itemsize, triton.next_power_of_2(group)
     wide = row > 256
-    if _small_waves(target):
+    if small_waves(target):
         return Tile(max(16 if itemsize == 4 else 32 if wide else 64, least), 16, 8, 1)
     if itemsize == 4:
         narrow = head_dim <= 128
@@ -71,13 +79,13 @@ def decode_tile(target: GPUTarget, head_dim: int, itemsize: int, group: int) -> 
     """For one query of ``group`` heads: enough keys in flight to keep memory busy."""
     row = head_dim * itemsize
     rows = max(16, triton.next_power_of_2(group))
-    if _small_waves(target):
+    if small_waves(target):
         return Tile(rows, 32 if row <= 256 else 16, 4 if row <= 256 else 8, 1)
     keys = max(16, min(64, 64 * 256 // row))
     return _fit(target, row, Tile(rows, keys, 4, 2 if target.backend == "hip" else 3))
 
 
-def _small_waves(target: GPUTarget) -> bool:
+def small_waves(target: GPUTarget) -> bool:
     """AMD's graphics chips, whose programs have half the threads, and so half the registers, of the others' for as many
     warps."""
     return bool(target.backend == "hip" and target.warp_size == 32)
@@ -85,7 +93,7 @@ def _small_waves(target: GPUTarget) -> bool:
 
 def _fit(target: GPUTarget, row: int, tile: Tile) -> Tile:
     """``tile`` with as few stages less as shared memory asks for. ``row`` is the bytes of one key."""
-    limit = SHARED_MEMORY.get(target.arch, _LEAST_SHARED)
+    limit = SHARED_MEMORY.get(target.arch, LEAST_SHARED)
     stages = tile.stages
     while stages > 1 and tile.rows * row + 2 * stages * tile.keys * row > limit:
         stages -= 1

@@ -1,0 +1,210 @@
+"""Products of few rows: alone, after a norm and before SwiGLU, beside torch's; and over configurations."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernel_cases.harness import SHAPES, TINY, Bench, Case, Named, Shape, relative_error
+from llmk.reference import activations, norms
+from llmk.reference.normed import make_add_rms_norm_gate_up_silu, make_add_rms_norm_linear
+from llmk_triton import few_rows
+from llmk_triton import norms as triton_norms
+from llmk_triton.few_rows import Gemv, Operands, Product, Skinny
+from llmk_triton.tiles import current_target, num_cores
+from llmk_triton.tuned import architecture
+
+ROWS = (1, 2, 4, 16, 32, 64, 128)
+NORMED_ROWS = (1, 2, 4, 16)
+ROTATED_BYTES = 192 << 20
+"""What the sets of a case hold together at least: more than a cache of the device does."""
+EPS = 1e-6
+TOLERANCE = 8e-3
+
+SWEPT_SKINNY = {
+    16: (
+        *((64, 128, 1, 4, 3), (64, 128, 1, 4, 5), (64, 256, 1, 4, 3), (128, 64, 1, 4, 5)),
+        *((16, 256, 0, 4, 4), (32, 128, 0, 4, 4), (32, 256, 0, 4, 3)),
+    ),
+    32: ((64, 128, 1, 4, 3), (64, 128, 1, 4, 4), (64, 64, 1, 4, 6), (128, 64, 1, 4, 4), (32, 128, 0, 4, 4)),
+    64: ((64, 64, 1, 4, 5), (64, 128, 1, 4, 3), (128, 64, 1, 4, 4), (128, 64, 1, 8, 4), (128, 128, 1, 8, 3)),
+    128: ((64, 64, 0, 4, 4), (128, 64, 0, 8, 4), (64, 64, 1, 4, 4), (128, 64, 1, 8, 4), (128, 64, 1, 4, 3)),
+}
+"""By rows of a tile: ``block_n``, ``block_k``, ``swap``, warps, stages."""
+SWEPT_WAVES = (1, 2, 4)
+"""Programs per multiprocessor that splitting aims at."""
+
+
+@dataclass(slots=True)
+class Site:
+    """A product, the op ``kernel``, with enough weights to rotate once it is filled."""
+
+    kernel: str
+    rows: int
+    size: int
+    out: int
+    dtype: torch.dtype
+    operands: list[Operands] = field(default_factory=list)
+
+    @property
+    def product(self) -> Product:
+        """What is to be launched."""
+        return Product(self.kernel, self.dtype, self.rows, self.size, self.out)
+
+    def fill(self, device: torch.device) -> None:
+        """Makes the operands, random."""
+        out = self.out * (1 + self.product.gated)
+        x, residual = (torch.randn(self.rows, self.size, device=device).to(self.dtype) for _ in range(2))
+        normed = (residual, torch.randn_like(x[0]), EPS) if self.product.normed else ()
+        for _ in range(max(1, min(48, ROTATED_BYTES // (out * self.size * self.dtype.itemsize)))):
+            weight = torch.empty(out, self.size, dtype=self.dtype, device=device).normal_(std=self.size**-0.5)
+            self.operands.append(Operands(x, weight, None, *normed))
+
+    def launch(self, config: Gemv | Skinny, i: int) -> tuple[Tensor, Tensor]:
+        """The op on set ``i``, launched so."""
+        return few_rows.launch(self.product, config, self.operands[i])
+
+    def shipped(self, i: int) -> tuple[Tensor, Tensor]:
+        """The op on set ``i``, as it ships."""
+        return few_rows.run(self.kernel, self.operands[i])
+
+    def apart(self, i: int) -> tuple[Tensor, Tensor]:
+        """The norm by one kernel, the rest by another."""
+        o = self.operands[i]
+        assert o.residual is not None
+        assert o.norm_weight is not None
+        normed, total = triton_norms.add_rms_norm(o.x, o.residual, o.norm_weight, o.eps)
+        return few_rows.run(self.kernel.removeprefix("add_rms_norm_"), Operands(normed, o.weight, None))[0], total
+
+    def by_torch(self, i: int) -> tuple[Tensor, Tensor]:
+        """The reference: torch's product, by cuBLAS on NVIDIA's devices."""
+        o = self.operands[i]
+        if not self.product.normed:
+            return _PARTS[self.kernel](o.x, o.weight, None), o.x
+        return _NORMED[self.kernel](o.x, o.residual, o.norm_weight, o.eps, o.weight, None)
+
+    def case(self, device: torch.device, way: str) -> Case:
+        """As it ships, or in one of the other ways."""
+        self.fill(device)
+        weight = self.operands[0].weight
+        moved = weight.nbytes + self.rows * (self.size + self.out) * weight.itemsize
+        run = getattr(self, way)
+        flops = 2 * self.rows * weight.numel()
+        # Before the kernel runs: what it reads before it waits, the kernel just before must not have written.
+        expected = self.by_torch(0)
+        return Case(run, lambda: expected, moved, flops, len(self.operands), TOLERANCE)
+
+
+def cases(device: torch.device, *, tiny: bool) -> Iterator[Named]:
+    """All sites of all models; products by torch beside those alone, and norm and product apart beside those in one."""
+    for name, site in _sites(TINY if tiny else SHAPES, (1, 3) if tiny else ROWS):
+        yield name, partial(site().case, device, "shipped")
+        other = "apart" if site().product.normed else "by_torch"
+        yield f"{name} {other}", partial(site().case, device, other)
+
+
+def sweep(bench: Bench, only: re.Pattern[str], folder: Path) -> None:
+    """Times configurations for every site and number of rows whose name has ``only``; prints each's best, and writes
+    them to ``folder`` as tuned configurations, beside those that it has already."""
+    cores = num_cores(bench.device)
+    for name, make in _sites(SHAPES, ROWS):
+        if not only.search(name):
+            continue
+        site = make()
+        site.fill(bench.device)
+        expected = site.by_torch(0)
+        configs = list(dict.fromkeys([few_rows.choose(site.product, current_target(), cores), *_swept(site, cores)]))
+        with ThreadPoolExecutor() as pool:
+            errors = list(pool.map(partial(_error, site, expected), configs))
+        timed = [
+            (bench.time(partial(site.launch, config), len(site.operands)), config)
+            for config, error in zip(configs, errors, strict=True)
+            if error <= TOLERANCE
+        ]
+        (default, _), (best, config) = timed[0], min(timed, key=lambda one: one[0])
+        rate = site.operands[0].weight.nbytes / best / 1e9
+        left_out = f", {len(configs) - len(timed)} of {len(configs)} left out" if len(timed) < len(configs) else ""
+        print(f"{name:<52}{1e6 * best:8.2f} us {rate:6,.0f} GB/s (chosen {1e6 * default:.2f}) {config}{left_out}")
+        _save(site, config, folder)
+
+
+def _error(site: Site, expected: tuple[Tensor, Tensor], config: Gemv | Skinny) -> float:
+    """How wrong a configuration is; infinitely so where it takes more than there is."""
+    try:
+        return relative_error(site.launch(config, 0), expected)
+    except Exception as error:  # Triton has many for what doesn't fit; one must not end the sweep.
+        print(f"    {config}: {type(error).__name__}: {str(error).splitlines()[0][:100]}")
+        return float("inf")
+
+
+def _save(site: Site, config: Gemv | Skinny, folder: Path) -> None:
+    path = folder / f"{site.kernel}.{architecture(current_target())}.json"
+    table = json.loads(path.read_text()) if path.is_file() else {}
+    by_rows = table.setdefault(str(site.dtype).removeprefix("torch."), {}).setdefault(site.product.shape, {})
+    by_rows[str(site.rows)] = asdict(config)
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(table, indent=1) + "\n")
+
+
+def _swept(site: Site, cores: int) -> Iterator[Gemv | Skinny]:
+    """Configurations to try."""
+    shape = site.product
+    row_bytes, gated = shape.size * shape.dtype.itemsize, shape.gated
+    if shape.rows <= 4:
+        for rows, warps, apart in product((1, 2, 4, 8), (2, 4, 8, 16), (0, 1)):
+            threads = 32 if apart else 32 * warps
+            held = row_bytes * ((1 if apart else rows) * (1 + gated) + shape.rows - 1) / threads
+            if (rows == warps or not apart) and row_bytes >= 16 * threads and 16 <= held <= 384:
+                yield Gemv(rows, warps, apart)
+    if shape.rows == 1:
+        return
+    for block_n, block_k, swap, warps, stages in SWEPT_SKINNY[max(16, shape.rows)]:
+        tiles = -(-shape.out // block_n)
+        splits = {max(1, min(waves * cores // tiles, shape.size // 256, 16)) for waves in SWEPT_WAVES}
+        yield from (Skinny(block_n, block_k, split, swap, warps, stages) for split in sorted(splits))
+
+
+def _sites(shapes: tuple[Shape, ...], all_rows: tuple[int, ...]) -> Iterator[tuple[str, Callable[[], Site]]]:
+    """Every product of the models with every number of rows, by name."""
+    for shape, rows in product(shapes, all_rows):
+        heads, dense = shape.heads * shape.head_dim, not shape.experts
+        qkv = heads + 2 * shape.kv_heads * shape.head_dim
+        sites: list[tuple[str, str, int, int]] = [
+            ("qkv", "linear", shape.hidden, qkv),
+            ("out", "linear", heads, shape.hidden),
+            ("head", "linear", shape.hidden, shape.vocab),
+            ("norm_qkv", "add_rms_norm_linear", shape.hidden, qkv),
+        ]
+        if dense:
+            sites += [
+                ("down", "linear", shape.inner, shape.hidden),
+                ("gate_up", "gate_up_silu", shape.hidden, shape.inner),
+                ("norm_gate_up", "add_rms_norm_gate_up_silu", shape.hidden, shape.inner),
+            ]
+        for site, kernel, size, out in sites:
+            if rows in NORMED_ROWS or not site.startswith("norm"):
+                yield f"{site} {shape.name} {out}x{size} x{rows}", partial(Site, kernel, rows, size, out, shape.dtype)
+
+
+_PARTS: dict[str, Callable[..., Any]] = {
+    "linear": F.linear,
+    "rms_norm": norms.rms_norm,
+    "add_rms_norm": norms.make_add_rms_norm({"rms_norm": norms.rms_norm}),
+    "silu_and_mul": activations.silu_and_mul,
+}
+_PARTS["gate_up_silu"] = activations.make_gate_up_silu(_PARTS)
+_NORMED = {
+    "add_rms_norm_linear": make_add_rms_norm_linear(_PARTS),
+    "add_rms_norm_gate_up_silu": make_add_rms_norm_gate_up_silu(_PARTS),
+}

@@ -1,0 +1,275 @@
+"""Products of few rows of activations with a plain weight, alone or with the norm before and the SwiGLU after them,
+each one launch: :mod:`llmk_triton.gemv` for a handful of rows, :mod:`llmk_triton.skinny` for more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+
+from llmk_triton import pdl
+from llmk_triton.gemv import gemv_kernel
+from llmk_triton.skinny import skinny_kernel
+from llmk_triton.tiles import LEAST_SHARED, SHARED_MEMORY, current_target, dot_precision, num_cores, small_waves
+from llmk_triton.tuned import tuned
+
+MOST_ROWS = 128
+"""Rows up to which one tile has them all."""
+
+_GEMV_ROWS = 4
+"""Rows up to which their products one after the other take no longer than reading the weight."""
+_LOADED = 16
+"""Bytes that a thread loads at a time."""
+_HELD = 256
+"""Bytes that a thread holds at most, of the weight and of rows of ``x`` but one."""
+_NORMED = 64
+"""Elements of a row of ``x`` that a thread norms at most: it holds them in float32."""
+_PREFETCHED = 1024
+"""Lines that a program asks for before it waits: as many as all programs that run at a time may, and fill no cache."""
+_LINE = 128
+"""Bytes that memory is asked for at a time."""
+_LEAST_SPLIT = 256
+"""Elements of a row of the weight for which a program more is worth its while."""
+_COUNTERS = 1 << 16
+"""Tiles whose rows are split, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gemv:
+    """``rows`` of the weight per program of ``warps``, each of which has rows of its own where they are ``apart``."""
+
+    rows: int
+    warps: int
+    apart: int
+
+    def threads(self, target: GPUTarget) -> int:
+        """How many share a row."""
+        return int(target.warp_size) * (1 if self.apart else self.warps)
+
+
+@dataclass(frozen=True, slots=True)
+class Skinny:
+    """Tiles of ``block_n`` rows of the weight by ``block_k`` columns, which are split between ``splits`` programs.
+    ``swap`` multiplies transposed; ``warps`` and ``stages`` are Triton's."""
+
+    block_n: int
+    block_k: int
+    splits: int
+    swap: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """What is to be computed, the op ``kernel``: ``[rows, size]`` to ``[rows, out]``."""
+
+    kernel: str
+    dtype: torch.dtype
+    rows: int
+    size: int
+    out: int
+
+    @property
+    def normed(self) -> bool:
+        """Whether a norm comes before it."""
+        return self.kernel.startswith("add_rms_norm")
+
+    @property
+    def gated(self) -> bool:
+        """Whether SwiGLU comes after it."""
+        return self.kernel.endswith("gate_up_silu")
+
+    @property
+    def shape(self) -> str:
+        """The weight's, as tuned configurations name it."""
+        return f"{self.out * (1 + self.gated)}x{self.size}"
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """``x`` ``[..., size]``, the weight and bias of the product, and what its norm takes, if there is one."""
+
+    x: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    residual: Tensor | None = None
+    norm_weight: Tensor | None = None
+    eps: float = 0.0
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """As :func:`llmk.reference.linear.linear`, summed in float32."""
+    return run("linear", Operands(x, weight, bias))[0]
+
+
+def gate_up_silu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """See :func:`llmk.reference.activations.make_gate_up_silu`; ``weight`` is ``[2 * I, H]``, gate before up."""
+    return run("gate_up_silu", Operands(x, weight, bias))[0]
+
+
+def add_rms_norm_linear(
+    x: Tensor, residual: Tensor | None, norm_weight: Tensor, eps: float, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """See :func:`llmk.reference.normed.make_add_rms_norm_linear`."""
+    return run("add_rms_norm_linear", Operands(x, weight, bias, residual, norm_weight, eps))
+
+
+def add_rms_norm_gate_up_silu(
+    x: Tensor, residual: Tensor | None, norm_weight: Tensor, eps: float, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """See :func:`llmk.reference.normed.make_add_rms_norm_gate_up_silu`."""
+    return run("add_rms_norm_gate_up_silu", Operands(x, weight, bias, residual, norm_weight, eps))
+
+
+def choose(product: Product, target: GPUTarget, cores: int) -> Gemv | Skinny:
+    """How to launch it: as was measured, or else by what registers and shared memory hold, and what keeps ``cores``
+    multiprocessors' memory busy."""
+    found = tuned(product.kernel, target, str(product.dtype).removeprefix("torch."), product.shape, product.rows)
+    if found is not None:
+        return Skinny(**found) if "block_n" in found else Gemv(**found)
+    gemv = _gemv(product, target) if product.rows <= _GEMV_ROWS else None
+    return gemv or _skinny(product, target, cores)
+
+
+def _gemv(product: Product, target: GPUTarget) -> Gemv | None:
+    """A row per warp where one holds it; else as few warps as hold two rows, or one. None where none do."""
+    lanes, row_bytes = target.warp_size, product.size * product.dtype.itemsize
+
+    def holds(rows: int, threads: int) -> bool:
+        held = row_bytes * (rows * (1 + product.gated) + product.rows - 1)
+        normed = product.size if product.normed else 0
+        return held <= _HELD * threads and normed <= _NORMED * threads
+
+    if holds(1, lanes):
+        return Gemv(rows=4, warps=4, apart=1)
+    for rows in (2, 1):
+        for warps in (4, 8, 16):
+            if warps * lanes <= 1024 and holds(rows, warps * lanes):
+                return Gemv(rows, warps, apart=0)
+    return None
+
+
+def _skinny(product: Product, target: GPUTarget, cores: int) -> Skinny:
+    block_m = _block_m(product.rows)
+    swap = target.backend == "cuda" and target.arch == 90 and product.dtype.itemsize == 2 and block_m <= 64
+    block_n, block_k, warps, stages = 64, 64, 4, 4
+    if product.dtype.itemsize == 4 or small_waves(target):
+        block_n, block_k, stages = 32, 32, 1
+    elif target.backend == "hip":
+        stages = 2
+    elif swap or block_m == 16:
+        block_n, block_k, stages = 64 if swap else 32, 128, 3
+    if block_m == MOST_ROWS and product.gated:
+        warps = 8
+    limit = SHARED_MEMORY.get(target.arch, LEAST_SHARED)
+    while stages > 1 and stages * (block_m + block_n * (1 + product.gated)) * block_k * product.dtype.itemsize > limit:
+        stages -= 1
+    tiles = triton.cdiv(product.out, block_n) * triton.cdiv(product.rows, block_m)
+    splits = max(1, min(2 * cores // tiles, product.size // _LEAST_SPLIT, 8))
+    return Skinny(block_n, block_k, splits, int(swap), warps, stages)
+
+
+def _block_m(rows: int) -> int:
+    return int(min(max(16, triton.next_power_of_2(rows)), MOST_ROWS))
+
+
+@cache
+def _chosen(product: Product, target: GPUTarget, device: torch.device) -> Gemv | Skinny:
+    return choose(product, target, num_cores(device))
+
+
+@cache
+def _counters(device: torch.device) -> Tensor:
+    """Where programs that share a tile count themselves; zero whenever no kernel runs. Of all launches on a device,
+    which must come one after the other."""
+    return torch.zeros(_COUNTERS, dtype=torch.int32, device=device)
+
+
+def run(kernel: str, operands: Operands) -> tuple[Tensor, Tensor]:
+    """:func:`launch` as is best for the device."""
+    x, gated = operands.x, kernel.endswith("gate_up_silu")
+    size = x.shape[-1]
+    product = Product(kernel, x.dtype, x.numel() // size, size, operands.weight.shape[0] // (1 + gated))
+    return launch(product, _chosen(product, current_target(), x.device), operands)
+
+
+def launch(product: Product, config: Gemv | Skinny, operands: Operands) -> tuple[Tensor, Tensor]:
+    """What the op makes of the operands, and the sum of ``x`` and the residual: ``x`` itself where there is none."""
+    x = operands.x.contiguous()
+    out = x.new_empty(*x.shape[:-1], product.out)
+    residual = None if operands.residual is None else operands.residual.contiguous()
+    total = operands.x if residual is None else torch.empty_like(x)
+    if not product.rows:
+        return out, total
+    # What is not there is never touched: any tensor stands for it.
+    tensors = [out if tensor is None else tensor for tensor in (residual, operands.norm_weight)]
+    tensors = [x, *tensors, operands.weight, out if operands.bias is None else operands.bias, out, total]
+    on = pdl.on()
+    options = {
+        "EPS": operands.eps,
+        "SIZE": product.size,
+        "OUT": product.out,
+        "HAS_NORM": product.normed,
+        "HAS_RESIDUAL": residual is not None,
+        "HAS_BIAS": operands.bias is not None,
+        "GATED": product.gated,
+        "PDL": on,
+        "num_warps": config.warps,
+        **({"launch_pdl": True} if on else {}),
+    }
+    if isinstance(config, Gemv):
+        _launch_gemv(product, config, tensors, options)
+    else:
+        _launch_skinny(product, config, tensors, options)
+    return out, total
+
+
+def _launch_gemv(product: Product, config: Gemv, tensors: list[Tensor], options: dict[str, Any]) -> None:
+    gemv_kernel[(triton.cdiv(product.out, config.rows),)](
+        *tensors,
+        product.rows,
+        MOST_ROWS=triton.next_power_of_2(product.rows),
+        ROWS=config.rows,
+        THREADS=config.threads(current_target()),
+        VECTOR=_LOADED // product.dtype.itemsize,
+        APART=config.apart,
+        **options,
+    )
+
+
+def _launch_skinny(product: Product, config: Skinny, tensors: list[Tensor], options: dict[str, Any]) -> None:
+    block_m, splits = _block_m(product.rows), config.splits
+    grid = (triton.cdiv(product.out, config.block_n), splits, triton.cdiv(product.rows, block_m))
+    partial = arrived = tensors[0]
+    if splits > 1:
+        assert grid[0] * grid[2] <= _COUNTERS, f"{grid[0] * grid[2]} tiles are split, and {_COUNTERS} can be counted"
+        arrived = _counters(tensors[0].device)
+        shape = (grid[0] * grid[2], splits, block_m * config.block_n * (1 + product.gated))
+        partial = torch.empty(shape, dtype=torch.float32, device=arrived.device)
+    skinny_kernel[grid](
+        *tensors,
+        partial,
+        arrived,
+        product.rows,
+        BLOCK_M=block_m,
+        BLOCK_N=config.block_n,
+        BLOCK_K=config.block_k,
+        SPLITS=splits,
+        SWAP=config.swap,
+        LINES=_lines(product, config),
+        PRECISION=dot_precision(current_target()),
+        num_stages=config.stages,
+        **options,
+    )
+
+
+def _lines(product: Product, config: Skinny) -> int:
+    """Lines of a row of the weight that a program asks for before it waits: a power of two."""
+    each = triton.cdiv(product.size, config.splits) * product.dtype.itemsize // _LINE
+    return int(max(1, min(triton.next_power_of_2(each), _PREFETCHED // config.block_n // (1 + product.gated))))

@@ -1,0 +1,168 @@
+"""Products with few rows of activations by matrix units: the weight is read once, and streamed through shared memory.
+
+Where the weight alone has too few tiles to keep all memory busy, its rows are split between programs, of which the last
+to finish adds what all of them found, in one order (split-K). The product may be computed transposed, weight first:
+Hopper's matrix units want 64 rows of their first operand, and 8 of the second will do. Roundings are where
+:mod:`llmk.reference` has them.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from llmk_triton import pdl
+from llmk_triton.activations import activate
+
+
+@triton.jit
+def _prefetch(weight, row, first, SIZE: tl.constexpr, LINES: tl.constexpr):
+    """Asks for up to ``LINES`` lines of each ``row`` of ``SIZE`` elements from ``first`` on, and waits for none: they
+    come to the cache that all processors share."""
+    LINE: tl.constexpr = 128 * 8 // weight.dtype.element_ty.primitive_bitwidth
+    column = tl.minimum(first + tl.arange(0, LINES) * LINE, SIZE - 1)
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; // dummy $0", "=r,l", [weight + row[:, None] * SIZE + column[None, :]],
+        dtype=tl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@triton.jit
+def _row_factors(x, residual, row, like, EPS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
+                 HAS_RESIDUAL: tl.constexpr):  # fmt: skip
+    """What the norm multiplies each of ``row`` of ``x`` (plus ``residual``) with: float32 ``[rows, 1]``."""
+    squares = tl.zeros([row.shape[0], BLOCK], tl.float32)
+    for first in tl.range(0, SIZE, BLOCK):
+        value = _summed(x, residual, row, first + tl.arange(0, BLOCK), like, SIZE, SIZE % BLOCK == 0, HAS_RESIDUAL)
+        squares += value * value
+    return tl.rsqrt(tl.sum(squares, axis=1) / SIZE + EPS)[:, None]
+
+
+@triton.jit
+def _summed(x, residual, row, column, like, SIZE: tl.constexpr, WHOLE: tl.constexpr, HAS_RESIDUAL: tl.constexpr):
+    """A tile of ``x + residual``, rounded; float32. Zeros beyond the end of a row, unless it is ``WHOLE`` tiles."""
+    place = row[:, None] * SIZE + column[None, :]
+    value = _load(x + place, column, SIZE, WHOLE).to(tl.float32)
+    if HAS_RESIDUAL:
+        value += _load(residual + place, column, SIZE, WHOLE).to(tl.float32)
+        value = value.to(like.dtype.element_ty).to(tl.float32)
+    return value
+
+
+@triton.jit
+def _load(place, column, SIZE: tl.constexpr, WHOLE: tl.constexpr):
+    if WHOLE:
+        return tl.load(place)
+    else:
+        return tl.load(place, (column < SIZE)[None, :], other=0.0)
+
+
+@triton.jit
+def _add_product(acc, tile, weight, SWAP: tl.constexpr, PRECISION: tl.constexpr):
+    """``acc`` and ``tile`` times the transpose of ``weight``, or, with ``SWAP``, ``weight`` times that of ``tile``."""
+    if SWAP:
+        return tl.dot(weight, tl.trans(tile), acc, input_precision=PRECISION)
+    else:
+        return tl.dot(tile, tl.trans(weight), acc, input_precision=PRECISION)
+
+
+@triton.jit
+def _leave(acc, acc_up, partial, arrived, split, SPLITS: tl.constexpr, GATED: tl.constexpr):
+    """Leaves a split's sums where the last one finds them; returns whether this is the last, and then counts from zero
+    again."""
+    place = tl.arange(0, acc.shape[0])[:, None] * acc.shape[1] + tl.arange(0, acc.shape[1])[None, :]
+    tl.store(partial + split * acc.numel + place, acc)
+    if GATED:
+        tl.store(partial + (SPLITS + split) * acc.numel + place, acc_up)
+    # All of the program's stores come before the count that tells of them.
+    tl.debug_barrier()
+    last = tl.atomic_add(arrived, 1, sem="acq_rel") == SPLITS - 1
+    tl.store(arrived, 0, last)
+    return last
+
+
+@triton.jit
+def _sum_of_splits(like, partial, SPLITS: tl.constexpr):
+    """The sum of what all splits left at ``partial``, tiles of the shape of ``like``, in their order."""
+    place = tl.arange(0, like.shape[0])[:, None] * like.shape[1] + tl.arange(0, like.shape[1])[None, :]
+    acc = tl.zeros_like(like)
+    for split in tl.static_range(SPLITS):
+        # Other programs wrote these: they must not come from this processor's own cache.
+        acc += tl.load(partial + split * like.numel + place, cache_modifier=".cg")
+    return acc
+
+
+@triton.jit
+def _finish(acc, bias, column, like, HAS_BIAS: tl.constexpr):
+    """``acc``, whose ``column`` is given, plus its bias, rounded to ``like``'s dtype; float32."""
+    if HAS_BIAS:
+        acc += tl.load(bias + column).to(tl.float32)
+    return acc.to(like.dtype.element_ty).to(tl.float32)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def skinny_kernel(
+    x, residual, norm_weight, weight, bias, out, total, partial, arrived, num_rows,
+    EPS: tl.constexpr, SIZE: tl.constexpr, OUT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr, SPLITS: tl.constexpr, SWAP: tl.constexpr, LINES: tl.constexpr, PRECISION: tl.constexpr,
+    HAS_NORM: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr, GATED: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """``out = f(norm(x + residual) @ weight.T + bias)``; programs are ``[tiles of columns, SPLITS, tiles of rows]``.
+
+    Tensors and ``f`` are those of :func:`llmk_triton.gemv.gemv_kernel`, with any number of rows. ``partial`` (float32
+    ``[tiles, SPLITS, BLOCK_M * BLOCK_N]``, twice that with ``GATED``) is where splits meet, ``arrived`` (int32
+    ``[tiles]``) is zero before and after. Before it waits, a program asks for ``LINES`` lines of each row that it
+    reads.
+    """
+    pdl.release(PDL)
+    block, split = tl.program_id(0), tl.program_id(1)
+    # Rows and columns beyond the last are computed from the last: results of theirs are not stored.
+    m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
+    row = tl.minimum(m, num_rows - 1)
+    n = block * BLOCK_N + tl.arange(0, BLOCK_N)
+    EACH: tl.constexpr = (SIZE + BLOCK_K * SPLITS - 1) // (BLOCK_K * SPLITS) * BLOCK_K
+    WHOLE: tl.constexpr = SIZE % BLOCK_K == 0
+    at = weight + (block * BLOCK_N).to(tl.int64) * SIZE
+    within = tl.minimum(n, OUT - 1) - block * BLOCK_N
+    if PDL:
+        _prefetch(at, within, split * EACH, SIZE, LINES)
+        if GATED:
+            _prefetch(at + OUT * SIZE, within, split * EACH, SIZE, LINES)
+    pdl.wait(PDL)
+    if HAS_NORM:
+        factor = _row_factors(x, residual, row, out, EPS, SIZE, 4096 // BLOCK_M, HAS_RESIDUAL)
+    acc = tl.zeros([BLOCK_N, BLOCK_M] if SWAP else [BLOCK_M, BLOCK_N], tl.float32)
+    acc_up = acc
+    for first in tl.range(split * EACH, tl.minimum(split * EACH + EACH, SIZE), BLOCK_K):
+        k = first + tl.arange(0, BLOCK_K)
+        if HAS_NORM:
+            tile = _summed(x, residual, row, k, out, SIZE, WHOLE, HAS_RESIDUAL)
+            if HAS_RESIDUAL:
+                writes = (block == 0) & (m < num_rows)[:, None] & (k < SIZE)[None, :]
+                tl.store(total + row[:, None] * SIZE + k[None, :], tile.to(total.dtype.element_ty), writes)
+            scale = tl.load(norm_weight + k, k < SIZE, other=0.0).to(tl.float32)
+            tile = (tile * factor).to(out.dtype.element_ty).to(tl.float32)
+            tile = (tile * scale[None, :]).to(out.dtype.element_ty)
+        else:
+            tile = _load(x + row[:, None] * SIZE + k[None, :], k, SIZE, WHOLE)
+        place = at + within[:, None] * SIZE + k[None, :]
+        acc = _add_product(acc, tile, _load(place, k, SIZE, WHOLE), SWAP, PRECISION)
+        if GATED:
+            acc_up = _add_product(acc_up, tile, _load(place + OUT * SIZE, k, SIZE, WHOLE), SWAP, PRECISION)
+    if SPLITS > 1:
+        owner = tl.program_id(2) * tl.num_programs(0) + block
+        partial += owner.to(tl.int64) * (SPLITS * BLOCK_M * BLOCK_N * (2 if GATED else 1))
+        if not _leave(acc, acc_up, partial, arrived + owner, split, SPLITS, GATED):
+            return
+        acc = _sum_of_splits(acc, partial, SPLITS)
+        if GATED:
+            acc_up = _sum_of_splits(acc_up, partial + SPLITS * BLOCK_M * BLOCK_N, SPLITS)
+    row, column = (m[None, :], n[:, None]) if SWAP else (m[:, None], n[None, :])
+    inside = (row < num_rows) & (column < OUT)
+    known = tl.minimum(column, OUT - 1)
+    found = _finish(acc, bias, known, out, HAS_BIAS)
+    if GATED:
+        up = _finish(acc_up, bias + OUT, known, out, HAS_BIAS)
+        found = activate(found, "silu").to(out.dtype.element_ty).to(tl.float32) * up
+    tl.store(out + row * OUT + column, found.to(out.dtype.element_ty), inside)

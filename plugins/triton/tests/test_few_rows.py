@@ -1,0 +1,138 @@
+"""Products of few rows against the reference, launched in every way, at sizes that fill no tile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+
+from llmk.reference import activations, normed, norms
+from llmk.reference.linear import linear
+from llmk_triton import few_rows, tuned
+from llmk_triton.few_rows import Gemv, Operands, Product, Skinny
+
+PARTS: dict[str, Any] = {"rms_norm": norms.rms_norm, "linear": linear, "silu_and_mul": activations.silu_and_mul}
+PARTS["add_rms_norm"] = norms.make_add_rms_norm(PARTS)
+PARTS["gate_up_silu"] = activations.make_gate_up_silu(PARTS)
+REFERENCE = {
+    "linear": linear,
+    "gate_up_silu": PARTS["gate_up_silu"],
+    "add_rms_norm_linear": normed.make_add_rms_norm_linear(PARTS),
+    "add_rms_norm_gate_up_silu": normed.make_add_rms_norm_gate_up_silu(PARTS),
+}
+CONFIGS = {
+    "apart": (Gemv(4, 4, 1), 3),
+    "together": (Gemv(4, 2, 0), 1),
+    "skinny": (Skinny(16, 64, 1, 0, 4, 2), 18),
+    "split": (Skinny(16, 64, 3, 0, 4, 2), 5),
+    "split, transposed": (Skinny(32, 128, 2, 1, 4, 2), 5),
+}
+H200 = GPUTarget("cuda", 90, 32)
+EPS = 1e-6
+
+
+def random(dtype: torch.dtype, *shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def operands(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, **changes: Any) -> Operands:
+    out *= 1 + kernel.endswith("gate_up_silu")
+    weight, bias = random(dtype, out, size, seed=1) / 8, random(dtype, out, seed=2)
+    norm = {"residual": random(dtype, rows, size, seed=3), "norm_weight": random(dtype, size, seed=4), "eps": EPS}
+    return Operands(random(dtype, rows, size), weight, bias, **{**(norm if "norm" in kernel else {}), **changes})
+
+
+def expected(kernel: str, o: Operands) -> tuple[Tensor, Tensor]:
+    if "norm" not in kernel:
+        return REFERENCE[kernel](o.x, o.weight, o.bias), o.x
+    return REFERENCE[kernel](o.x, o.residual, o.norm_weight, o.eps, o.weight, o.bias)
+
+
+def close(actual: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor]) -> None:
+    """Products differ where a sum in another order rounds to another side; sums of a residual don't."""
+    assert torch.equal(actual[1], wanted[1])
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}[wanted[0].dtype]
+    torch.testing.assert_close(actual[0], wanted[0], rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("kernel", REFERENCE)
+@pytest.mark.parametrize("config", CONFIGS)
+def test_every_op_in_every_way(kernel: str, config: str) -> None:
+    how, rows = CONFIGS[config]
+    size, out = 312, 21
+    given = operands(kernel, torch.bfloat16, rows, size, out)
+    before = given.x.clone()
+    found = few_rows.launch(Product(kernel, torch.bfloat16, rows, size, out), how, given)
+    close(found, expected(kernel, given))
+    assert torch.equal(given.x, before)
+    assert not few_rows._counters(given.x.device).any(), "counters are left as they were found"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize(("rows", "size", "out"), [(2, 100, 7), (9, 72, 40)])
+def test_as_they_are_chosen(rows: int, size: int, out: int, dtype: torch.dtype) -> None:
+    for kernel in ("gate_up_silu", "add_rms_norm_linear"):
+        given = operands(kernel, dtype, rows, size, out)
+        close(few_rows.run(kernel, given), expected(kernel, given))
+
+
+def test_without_residual_the_sum_is_x_itself() -> None:
+    for kernel, rows in (("add_rms_norm_gate_up_silu", 1), ("add_rms_norm_linear", 6)):
+        given = operands(kernel, torch.bfloat16, rows, 64, 10, residual=None)
+        found = few_rows.run(kernel, given)
+        close(found, expected(kernel, given))
+        assert found[1] is given.x
+
+
+def test_the_functions_that_specs_name() -> None:
+    plain, normed = (
+        operands("gate_up_silu", torch.float32, 1, 64, 8),
+        operands("add_rms_norm_linear", torch.float32, 1, 64, 16),
+    )
+    weight, bias = plain.weight, plain.bias
+    rest = (normed.residual, normed.norm_weight, EPS, weight, bias)
+    torch.testing.assert_close(few_rows.linear(plain.x, weight, bias), linear(plain.x, weight, bias))
+    assert few_rows.gate_up_silu(plain.x, weight, None).shape == (1, 8)
+    assert few_rows.add_rms_norm_linear(plain.x, *rest)[0].shape == (1, 16)
+    assert few_rows.add_rms_norm_gate_up_silu(plain.x, *rest)[0].shape == (1, 8)
+    assert few_rows.linear(plain.x[:0], weight, bias).shape == (0, 16)
+
+
+def test_rows_of_a_view_are_multiplied() -> None:
+    x, weight = random(torch.float32, 3, 2, 64)[:, 1], random(torch.float32, 10, 64)
+    torch.testing.assert_close(few_rows.linear(x, weight, None), linear(x, weight, None))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 5, 64, 128, 300])
+@pytest.mark.parametrize("shape", [(4096, 1024), (1024, 3072), (4096, 12288), (151936, 4096), (128, 2048)], ids=str)
+@pytest.mark.parametrize("target", [H200, GPUTarget("cuda", 80, 32), GPUTarget("hip", "gfx942", 64)], ids=str)
+def test_a_choice_holds_what_it_is_chosen_for(target: GPUTarget, shape: tuple[int, int], rows: int) -> None:
+    """By rule, as nothing was tuned for this dtype."""
+    product = Product("linear", torch.float16, rows, shape[1], shape[0])
+    config = few_rows.choose(product, target, cores=132)
+    if isinstance(config, Gemv):
+        assert rows <= 4
+        assert config.apart == (config.rows == config.warps)
+        assert shape[1] * config.rows * 2 <= 256 * target.warp_size * config.warps
+    else:
+        assert rows > 1
+        assert 1 <= config.splits <= 8
+        assert config.splits == 1 or -(-shape[0] // config.block_n) * config.splits <= 2 * 132
+
+
+def test_a_tuned_configuration_serves_rows_up_to_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = {"1": {"rows": 2, "warps": 4, "apart": 0}, "16": {"block_n": 64, "block_k": 64, "splits": 2, "swap": 1}}
+    entries["16"] |= {"warps": 4, "stages": 3}
+    tables = {("linear", "sm_90"): {"bfloat16": {"96x64": entries}}}
+    monkeypatch.setattr(tuned, "table", lambda kernel, arch: tables.get((kernel, arch), {}))
+
+    def chosen(rows: int, size: int = 64, target: GPUTarget = H200) -> Any:
+        return few_rows.choose(Product("linear", torch.bfloat16, rows, size, 96), target, cores=132)
+
+    assert chosen(1) == Gemv(2, 4, 0)
+    assert chosen(2) == chosen(16) == Skinny(64, 64, 2, 1, 4, 3)
+    by_rule = (chosen(17), chosen(1, size=128), chosen(1, target=GPUTarget("cuda", 80, 32)))
+    assert all(config not in (Gemv(2, 4, 0), Skinny(64, 64, 2, 1, 4, 3)) for config in by_rule)
