@@ -17,6 +17,7 @@ from llmk_triton import activations, embedding, few_rows, norms
 from llmk_triton.attention import TritonAttention
 from llmk_triton.tiles import current_target
 from llmk_triton.tuned import architecture, table
+from llmk.reference.quantized_weight import ScaledWeight
 from llmk_triton.write import qk_norm_rope_write_kv
 
 FACTS = PlatformFacts(name="any", arch="any", device_type="cpu")
@@ -84,13 +85,15 @@ def elementwise(size: int, inner: int, dtype: torch.dtype) -> None:
     embedding.embedding(torch.zeros(4, dtype=torch.int64), x)
 
 
-def product(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, arch: str = "") -> None:
-    """One of :data:`PRODUCTS`, as it is chosen; with ``arch``, for that alone."""
+def product(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, scaled: int = 0, arch: str = "") -> None:
+    """One of :data:`PRODUCTS`, as it is chosen; with ``arch``, for that alone. fp8 is for devices that have it."""
     current_target.cache_clear()
-    if arch and arch != architecture(current_target()):
+    target = current_target()
+    if (arch and arch != architecture(target)) or (scaled and target.arch in (80, "gfx942", "gfx1100")):
         return
-    what = few_rows.Product(kernel, dtype, rows, size, out)
-    x, weight = torch.empty(rows, size, dtype=dtype), torch.empty(1, dtype=dtype)
+    what = few_rows.Product(kernel, dtype, rows, size, out, scaled)
+    x, values = torch.empty(rows, size, dtype=dtype), torch.empty(1, dtype=what.stored)
+    weight = ScaledWeight(values, torch.empty(1), (scaled, scaled)) if scaled else values
     norm = (x, x[0], 1e-6) if what.normed else ()
     few_rows.launch(what, few_rows.choose(what, current_target(), cores=132), few_rows.Operands(x, weight, None, *norm))
 
@@ -107,7 +110,7 @@ def _tuned() -> dict[str, Callable[[], None]]:
             for shape, rows in ((shape, int(rows)) for shape, by_rows in shapes.items() for rows in by_rows):
                 out, size = map(int, shape.split("x"))
                 out //= 2 if kernel.endswith("gate_up_silu") else 1
-                run = partial(product, kernel, getattr(torch, dtype), rows, size, out, arch)
+                run = partial(product, kernel, getattr(torch, dtype), rows, size, out, arch=arch)
                 cases[f"tuned {arch} {kernel} {shape} x{rows} {names[dtype]}"] = run
     return cases
 
@@ -121,6 +124,9 @@ def _cases() -> dict[str, Callable[[], None]]:
             for rows, (out, columns) in itertools.product(all_rows, shapes):
                 run = partial(product, kernel, dtype, rows, columns, out)
                 cases[f"{label} {out}x{columns} x{rows} {name}"] = run
+                for scales, scaled in (("channel", 1), ("block", 128)):
+                    run = partial(product, kernel, dtype, rows, columns, out, scaled)
+                    cases[f"fp8 {scales} {label} {out}x{columns} x{rows} {name}"] = run
         for model in MODELS:
             cases[f"decode {model} {name}"] = partial(attention, model, dtype, 1, 1, 512)
             cases[f"many decode {model} {name}"] = partial(attention, model, dtype, 256, 1, 512)

@@ -33,6 +33,9 @@ _OPS = (
 )
 
 
+_FORMATS = {"plain": "", "fp8_channel": "reference_fp8_channel", "fp8_block": "reference_fp8_block"}
+"""Formats of the weights of products with few rows, and in which of the reference's layouts they are kept."""
+
 _FEW_ROWS = (
     ("gate_up_silu", 128, "Gate and up product and SwiGLU of few rows in one launch."),
     ("add_rms_norm_linear", 16, "Residual sum, norm and product of few rows in one launch."),
@@ -73,10 +76,18 @@ def supports_write(query: OpQuery) -> Verdict:
     return no("attention", wanted=query.attention, found=f"writes to the cache of {_ATTENTION} only")
 
 
-def supports_product(query: LinearQuery | OpQuery) -> Verdict:
-    """Weights that are kept as they are."""
-    kept = query.weight_format if isinstance(query, LinearQuery) else query.weight_layout
-    return OK if kept == "plain" else no("weight", wanted=kept, found="plain weights only")
+def supports_product(query: LinearQuery | OpQuery, *kept: str) -> Verdict:
+    """Weights that are kept in one of these layouts, as they are among them; in fp8 where the platform multiplies it."""
+    wanted = query.weight_format if isinstance(query, LinearQuery) else query.weight_layout
+    if wanted not in kept:
+        return no("weight", wanted=wanted, found=" or ".join(kept))
+    if wanted != "plain" and "fp8" not in query.platform.features:
+        return no("missing_feature", wanted="fp8", found=", ".join(sorted(query.platform.features)))
+    return OK
+
+
+def _among(*kept: str) -> Callable[[LinearQuery | OpQuery], Verdict]:
+    return lambda query: supports_product(query, *kept)
 
 
 _SUPPORTS: Mapping[str, Callable[[Any], Verdict]] = {"qk_norm_rope_write_kv": supports_write}
@@ -108,17 +119,21 @@ def llmk_linear_kernels() -> Iterable[KernelSpec]:
     """Products of few rows."""
     return [
         KernelSpec(
-            id="triton.linear_few_rows",
+            id="triton.linear_few_rows" + (f"_{weight_format}" if layout else ""),
             kind="linear",
             implementation=f"{_PACKAGE}.few_rows:linear",
+            prepare=f"llmk.reference.quantized_weight:prepare_{weight_format}" if layout else "",
+            layout=layout or "plain",
             tier=Tier.PORTABLE,
             score=50,
             needs=_NEEDS,
-            supports=supports_product,
+            supports=_among(weight_format),
             bands=(TokenBand(1, 129),),
+            capture="full",
             jit=True,
             summary="As fast as the weight is read.",
         )
+        for weight_format, layout in _FORMATS.items()
     ]
 
 
@@ -133,8 +148,9 @@ def llmk_ops() -> Iterable[KernelSpec]:
             implementation=f"{_PACKAGE}.few_rows:{name}",
             tier=Tier.PORTABLE,
             needs=_NEEDS,
-            supports=supports_product,
+            supports=_among("plain", *filter(None, _FORMATS.values())),
             bands=(TokenBand(1, most + 1),),
+            capture="full",
             jit=True,
             summary=summary,
         )
