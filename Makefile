@@ -48,7 +48,7 @@ docs: $(VENV)/.installed ## Write docs/configuration.md anew from the schema.
 snapshot: ## Write the snapshot of llmk.api's signatures anew.
 	$(PYTHON) tools/api_snapshot.py --write
 
-kernels: $(VENV)/.installed-test ## Compile every Triton kernel for every GPU that it is meant for, in about 15 minutes.
+kernels: $(VENV)/.installed-test ## Compile every Triton kernel for every GPU that it is meant for, in about 20 minutes.
 	$(BIN)/python plugins/triton/tests/ahead_of_time.py
 
 wheels: $(VENV)/.installed ## Build one wheel per distribution, into dist/.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -121,6 +122,9 @@ def sweep(bench: Bench, only: re.Pattern[str], folder: Path) -> None:
     for name, make in _sites(SHAPES, ROWS):
         if not only.search(name):
             continue
+        if time.monotonic() - bench.started > bench.seconds:
+            print(f"{name:<52}not run: the time is up")
+            continue
         site = make()
         site.fill(bench.device)
         expected = site.by_torch(0)
@@ -135,7 +139,10 @@ def sweep(bench: Bench, only: re.Pattern[str], folder: Path) -> None:
         (default, _), (best, config) = timed[0], min(timed, key=lambda one: one[0])
         rate = site.operands[0].weight.nbytes / best / 1e9
         left_out = f", {len(configs) - len(timed)} of {len(configs)} left out" if len(timed) < len(configs) else ""
-        print(f"{name:<52}{1e6 * best:8.2f} us {rate:6,.0f} GB/s (chosen {1e6 * default:.2f}) {config}{left_out}")
+        print(
+            f"{name:<52}{1e6 * best:8.2f} us {rate:6,.0f} GB/s (chosen {1e6 * default:.2f}) {config}{left_out}",
+            flush=True,
+        )
         _save(site, config, folder)
 
 
@@ -164,9 +171,9 @@ def _swept(site: Site, cores: int) -> Iterator[Gemv | Skinny]:
     if shape.rows <= 4:
         for rows, warps, apart in product((1, 2, 4, 8), (2, 4, 8, 16), (0, 1)):
             threads = 32 if apart else 32 * warps
-            held = row_bytes * ((1 if apart else rows) * (1 + gated) + shape.rows - 1) / threads
-            if (rows == warps or not apart) and row_bytes >= 16 * threads and 16 <= held <= 384:
-                yield Gemv(rows, warps, apart)
+            held = row_bytes * (rows * (1 + gated) + shape.rows - 1) // threads
+            if row_bytes >= 16 * threads and held <= 384 and not (apart and rows > 2):
+                yield Gemv(rows * warps if apart else rows, warps, apart)
     if shape.rows == 1:
         return
     for block_n, block_k, swap, warps, stages in SWEPT_SKINNY[max(16, shape.rows)]:

@@ -49,7 +49,7 @@ SHARED_MEMORY = {
 
 
 STACK = {
-    **{(target, dtype): 32 for target in ("cuda:80", "cuda:90", "cuda:100") for dtype in ("bf16", "fp16")},
+    **{(target, dtype): 48 for target in ("cuda:80", "cuda:90", "cuda:100") for dtype in ("bf16", "fp16")},
     **{(target, "fp32"): 128 for target in ("cuda:80", "cuda:90", "cuda:100")},
     ("hip:gfx1100", "fp32"): 512,
 }

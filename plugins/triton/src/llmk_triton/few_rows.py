@@ -46,7 +46,8 @@ Weight = Tensor | ScaledWeight
 
 @dataclass(frozen=True, slots=True)
 class Gemv:
-    """``rows`` of the weight per program of ``warps``, each of which has rows of its own where they are ``apart``."""
+    """``rows`` of the weight per program of ``warps``, each of which has as many rows of its own where they are
+    ``apart``."""
 
     rows: int
     warps: int
@@ -170,7 +171,7 @@ def _gemv(product: Product, target: GPUTarget) -> Gemv | None:
 
 def _skinny(product: Product, target: GPUTarget, cores: int) -> Skinny:
     block_m = _block_m(product.rows)
-    swap = target.backend == "cuda" and target.arch == 90 and product.dtype.itemsize == 2 and block_m <= 64
+    swap = target.backend == "cuda" and 90 <= target.arch < 120 and product.dtype.itemsize == 2 and block_m <= 64
     block_n, block_k, warps, stages = 64, 64, 4, 4
     if product.dtype.itemsize == 4 or small_waves(target):
         block_n, block_k, stages = 32, 32, 1
