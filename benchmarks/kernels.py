@@ -44,13 +44,15 @@ def main() -> int:
     torch.manual_seed(0)
     bench.calibrate()
     only = re.compile(args.only)
-    kinds = [attention.sweep(device)] if args.sweep else [kind.cases(device, tiny=args.tiny) for kind in _KINDS]
     with torch.inference_mode():
         if args.sweep == "products":
             products.sweep(bench, only, args.save)
+        elif args.sweep:
+            attention.sweep(bench)
+        if args.sweep:
             return 0
-        for cases in kinds:
-            bench.run(cases, only=only)
+        for kind in _KINDS:
+            bench.run(kind.cases(device, tiny=args.tiny), only=only)
     print(f"{len(bench.failed)} failed, {time.monotonic() - bench.started:.0f} s: {', '.join(bench.failed)}")
     return 1 if bench.failed else 0
 

@@ -1,4 +1,4 @@
-"""Makes the machines of these tests importable. Where no GPU multiplies fp8, Triton's interpreter runs its kernels, mended
+"""Makes the machines of these tests importable. Where no GPU multiplies fp8, Triton's interpreter runs kernels, mended
 as for the portable ones."""
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ for folder in (Path(__file__).parent, Path(__file__).parents[2] / "plugins/trito
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
-from gpus import FP8
+from gpus import FP8  # noqa: E402 (the path comes first)
 
 if not FP8:
     os.environ["TRITON_INTERPRET"] = "1"

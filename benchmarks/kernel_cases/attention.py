@@ -2,35 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+import triton
 from torch import Tensor
 
-from kernel_cases.harness import SHAPES, TINY, Case, Named, Shape
+from kernel_cases.harness import SHAPES, TINY, Bench, Case, Named, Shape
 from llmk.api import AttentionQuery, CacheStep, PlatformFacts
 from llmk.reference.attend import attend_plain
-from llmk_triton.attention import TritonAttention
+from llmk.reference.composites import make_qk_norm_rope_write_kv
+from llmk.reference.norms import rms_norm
+from llmk.reference.rope import rope
+from llmk_triton.attention import TritonAttention, qk_norm_rope_attention
 from llmk_triton.tiles import Tile
 
 BLOCK = 16
 ROTATED_BYTES = 256 << 20
 """What the sets of a case hold together at least: more than a cache of the device does."""
+BOUND = 4096
+"""Tokens that a recorded step is ready for, whatever its requests have."""
+
+DECODE = ((1, 256), (1, 400), (1, 1100), (8, 400), (64, 256), (64, 400), (64, 1100), (128, 1100), (256, 1100))
+LONG = ((1, 4096), (1, 16384), (64, 2048))
+PREFILL = ((1, 2048, 2048), (4, 2048, 2048), (16, 2048, 2048), (1, 512, 8192), (4, 2048, 8192))
+"""Requests, queries, tokens."""
 
 SWEPT_DECODE = (
-    *((64, 4, 3, 2), (64, 4, 3, 4), (64, 4, 4, 2), (64, 4, 4, 4), (64, 4, 5, 2)),
-    *((32, 4, 4, 4), (32, 2, 4, 4), (32, 2, 5, 8), (64, 2, 4, 4), (128, 4, 3, 2), (128, 8, 3, 2)),
+    *((64, 4, 3, 3), (64, 4, 3, 6), (64, 4, 2, 5), (64, 4, 4, 2), (64, 2, 3, 3), (64, 8, 3, 3)),
+    *((32, 2, 4, 4), (32, 4, 4, 4), (32, 1, 4, 4), (32, 1, 6, 3), (128, 4, 2, 3), (128, 8, 2, 3)),
 )
 """Keys, warps, stages, programs per core."""
-
-SWEPT_PREFILL = ((128, 64, 8, 2), (128, 64, 8, 3), (128, 64, 8, 4), (128, 128, 8, 3), (64, 64, 4, 3), (128, 32, 8, 4))
-
-DECODE = ((1, 256), (1, 2048), (1, 16384), (8, 1024), (64, 400), (64, 2048), (256, 512))
-PREFILL = ((1, 2048, 2048), (16, 2048, 2048), (1, 512, 8192))
+SWEPT_PARTS = (128, 256, 512)
+"""Keys that a program takes at least, for one request."""
+SWEPT_PREFILL = (
+    *((128, 64, 8, 2), (128, 64, 8, 3), (128, 64, 8, 4), (128, 128, 8, 2), (128, 128, 8, 3)),
+    *((64, 64, 4, 2), (64, 64, 4, 3), (64, 128, 4, 2), (128, 64, 4, 2), (128, 64, 4, 3)),
+)
+"""Rows, keys, warps, stages."""
+SWEPT_STEPS = ((0, 64, 400), (1, 1, 256), (1, 1, 1100), (1, 64, 400), (1, 256, 1100))
+"""Which shape, requests, tokens."""
 
 
 @dataclass(slots=True)
@@ -62,17 +79,28 @@ def attention_query(shape: Shape, **changes: Any) -> AttentionQuery:
 
 
 def random_steps(
-    backend: TritonAttention, requests: int, queries: int | Sequence[int], length: int, sets: int, device: torch.device
+    backend: TritonAttention,
+    requests: int,
+    queries: int | Sequence[int],
+    length: int,
+    sets: int,
+    device: torch.device,
+    *,
+    bound: int = 0,
+    shared: int = 0,
 ) -> Steps:
-    """Requests of up to ``length`` tokens, of which the last ``queries`` are the step's."""
+    """Requests of up to ``length`` tokens; the last ``queries`` of them are the step's, the first ``shared`` (whole
+    blocks) those of the first request. ``bound`` is the step's, if that is more."""
     query, dtype = backend.query, getattr(torch, backend.query.dtype)
     counts = [queries] * requests if isinstance(queries, int) else list(queries)
     blocks = -(-length // BLOCK)
     layout = backend.cache_layout(sets * requests * blocks)
-    cache = torch.randn(layout.shape, dtype=dtype, device=device)
+    cache = torch.empty(layout.shape, dtype=dtype, device=device).normal_()
     q = torch.randn(sum(counts), query.num_heads, query.head_dim, device=device).to(dtype)
     order = torch.randperm(sets * requests * blocks, device=device).to(torch.int32).view(sets, requests, blocks)
-    lengths = torch.tensor([length - 7 * (i % 3) * (length > 64) for i in range(requests)])
+    order[:, :, : shared // BLOCK] = order[:, :1, : shared // BLOCK]
+    unlike = [length - 7 * (i % 3) * (length > 64) for i in range(requests)]
+    lengths = torch.tensor([max(n, count) for n, count in zip(unlike, counts, strict=True)])
     starts = list(accumulate(counts, initial=0))
     index = []
     for table in order:
@@ -82,12 +110,12 @@ def random_steps(
             CacheStep(
                 query_start=torch.tensor(starts, dtype=torch.int32, device=device),
                 seq_lens=lengths.to(device, torch.int32),
-                block_table=table.contiguous(),
+                block_table=F.pad(table, (0, max(0, -(-bound // BLOCK) - blocks))),
                 slot_mapping=torch.cat(slots),
                 num_requests=requests,
                 num_tokens=starts[-1],
                 max_query_len=max(counts),
-                max_seq_len=length,
+                max_seq_len=max(length, bound),
                 block_size=BLOCK,
             )
         )
@@ -110,14 +138,21 @@ def expected(backend: TritonAttention, steps: Steps, which: int = 0) -> Tensor:
 
 
 def cases(device: torch.device, *, tiny: bool) -> Iterator[Named]:
-    """Decode and prefill of all models."""
+    """Decode, within bounds that are far above true lengths, and prefill."""
     for shape in TINY if tiny else SHAPES:
         for requests, length in ((2, 80),) if tiny else DECODE:
             name = f"attention decode {shape.name} {requests}x{length}"
-            yield name, partial(_case, shape, requests, 1, length, device)
+            yield name, partial(_case, shape, requests, 1, length, device, bound=BOUND)
+            yield f"{name} whole", partial(_whole, shape, requests, length, device)
+        yield f"attention schedule {shape.name}", partial(_schedule, shape, device)
     if tiny:
         return
     shape = SHAPES[1]
+    for requests, length in LONG:
+        yield f"attention decode {shape.name} {requests}x{length}", partial(_case, shape, requests, 1, length, device)
+    for each in SHAPES:
+        name = f"attention decode {each.name} 128x{2048 + 64} of which 2048 shared"
+        yield name, partial(_case, each, 128, 1, 2048 + 64, device, bound=BOUND, shared=2048)
     for requests, queries, length in PREFILL:
         name = f"attention prefill {shape.name} {requests}x{queries} of {length}"
         yield name, partial(_case, shape, requests, queries, length, device)
@@ -127,21 +162,40 @@ def cases(device: torch.device, *, tiny: bool) -> Iterator[Named]:
     yield "attention deterministic", partial(_deterministic, shape, device)
 
 
-def sweep(device: torch.device) -> Iterator[Named]:
-    """Decode and prefill over tiles, to choose those that ship."""
-    for requests, length in ((1, 256), (1, 4096), (8, 1024), (64, 400), (64, 2048)):
-        for keys, warps, stages, programs in SWEPT_DECODE:
-            name = f"decode {requests}x{length} {keys}k {warps}w {stages}s {programs}p"
-            tiles = {"decode_tile": Tile(16, keys, warps, stages), "programs_per_core": programs}
-            yield name, partial(_case, SHAPES[1], requests, 1, length, device, **tiles)
-        yield (
-            f"decode {requests}x{length} tokens before heads",
-            partial(_case, SHAPES[1], requests, 1, length, device, tokens_first=True),
-        )
+def sweep(bench: Bench) -> None:
+    """Times decode and prefill over tiles, and prints for each case which is best."""
+    best: dict[str, tuple[float, str]] = {}
+
+    def measure(case: str, make: Callable[[], Case], config: str) -> None:
+        if time.monotonic() - bench.started > bench.seconds:
+            return
+        try:
+            made = make()
+            seconds = bench.time(made.run, made.sets)
+        except triton.runtime.errors.OutOfResources as error:
+            print(f"{case} {config}: {error}")
+            return
+        print(f"{case:<28} {config:<24} {1e6 * seconds:9.2f} us", flush=True)
+        best[case] = min(best.get(case, (seconds, config)), (seconds, config))
+
+    for keys, warps, stages, programs in SWEPT_DECODE:
+        tile = Tile(16, keys, warps, stages)
+        for which, requests, length in SWEPT_STEPS:
+            shape = SHAPES[which]
+            parts = SWEPT_PARTS if requests == 1 else SWEPT_PARTS[1:2]
+            for least in parts:
+                changes = {"decode_tile": tile, "programs_per_core": programs, "least_part": least}
+                make = partial(_case, shape, requests, 1, length, bench.device, bound=BOUND, **changes)
+                config = f"{keys}k {warps}w {stages}s {programs}p {least}"
+                measure(f"decode {shape.name} {requests}x{length}", make, config)
     for rows, keys, warps, stages in SWEPT_PREFILL:
-        name = f"prefill {rows}x{keys} {warps}w {stages}s"
-        tile = Tile(rows, keys, warps, stages)
-        yield name, partial(_case, SHAPES[1], 4, 2048, 2048, device, prefill_tile=tile)
+        for requests, queries, length in PREFILL[1:4:2]:
+            make = partial(
+                _case, SHAPES[1], requests, queries, length, bench.device, prefill_tile=Tile(rows, keys, warps, stages)
+            )
+            measure(f"prefill {requests}x{queries} of {length}", make, f"{rows}x{keys} {warps}w {stages}s")
+    for case, (seconds, config) in best.items():
+        print(f"best {case:<28} {config:<24} {1e6 * seconds:9.2f} us")
 
 
 def _case(
@@ -150,27 +204,72 @@ def _case(
     queries: int | Sequence[int],
     length: int,
     device: torch.device,
-    tokens_first: bool = False,
+    *,
+    bound: int = 0,
+    shared: int = 0,
     **changes: Any,
 ) -> Case:
     backend = TritonAttention(attention_query(shape), device)
     for attribute, value in changes.items():
         setattr(backend, attribute, value)
     row = 2 * shape.dtype.itemsize * shape.kv_heads * shape.head_dim
-    sets = max(1, min(32, ROTATED_BYTES // (requests * length * row)))
-    steps = random_steps(backend, requests, queries, length, sets, device)
-    if tokens_first:
-        steps.cache = steps.cache.transpose(2, 3).contiguous().transpose(2, 3)
+    least = row * (requests * (length - shared) + shared)
+    sets = max(1, min(32, ROTATED_BYTES // least))
+    steps = random_steps(backend, requests, queries, length, sets, device, bound=bound, shared=shared)
     meta = [backend.prepare(step) for step in steps.index]
     counts = [queries] * requests if isinstance(queries, int) else queries
     seen = sum(c * (length - c) + c * (c + 1) // 2 for c in counts)
     return Case(
         lambda i: backend.run(steps.q, steps.cache, meta[i]),
         lambda: expected(backend, steps),
-        requests * length * row + 2 * steps.q.nbytes,
+        least + 2 * steps.q.nbytes,
         4 * shape.heads * shape.head_dim * seen,
         sets,
     )
+
+
+def _whole(shape: Shape, requests: int, length: int, device: torch.device) -> Case:
+    """Norm, rotation, write and attention of a decode step by one op, against its parts."""
+    backend = TritonAttention(attention_query(shape), device)
+    row = 2 * shape.dtype.itemsize * shape.kv_heads * shape.head_dim
+    sets = max(1, min(32, ROTATED_BYTES // (requests * length * row)))
+    steps = random_steps(backend, requests, 1, length, sets, device, bound=BOUND)
+    meta = [backend.prepare(step) for step in steps.index]
+    sizes = [shape.heads, shape.kv_heads, shape.kv_heads]
+    qkv = torch.randn(requests, sum(sizes), shape.head_dim, device=device).to(shape.dtype)
+    weight = torch.randn(shape.head_dim, device=device).to(shape.dtype)
+    given = (*qkv.split_with_sizes(sizes, 1), weight, weight, 1e-6)
+    angles = (torch.randint(0, BOUND, (requests,), device=device), torch.randn(BOUND, shape.head_dim, device=device))
+    write = make_qk_norm_rope_write_kv({"rms_norm": rms_norm, "rope": rope, "attention.write": backend.write})
+
+    def answer() -> Tensor:
+        slots = steps.index[0].slot_mapping
+        places = (slots // BLOCK, slice(None), slice(None), slots % BLOCK)
+        stored = steps.cache[places]
+        other = Steps(steps.cache, write(*given, *angles, steps.cache, meta[0]), steps.index)
+        torch.testing.assert_close(stored, steps.cache[places], rtol=2e-2, atol=2e-2)
+        return expected(backend, other)
+
+    return Case(
+        lambda i: qk_norm_rope_attention(*given, *angles, steps.cache, meta[i]),
+        answer,
+        requests * length * row + qkv.nbytes + steps.q.nbytes,
+        sets=sets,
+    )
+
+
+def _schedule(shape: Shape, device: torch.device) -> Case:
+    """What preparing a decode step costs, once for all layers."""
+    backend, requests = TritonAttention(attention_query(shape), device), 256
+    (step,) = random_steps(backend, requests, 1, 1100, 1, device, bound=BOUND).index
+
+    def spans(i: int) -> Tensor:
+        schedule = backend.prepare(step).schedule
+        assert schedule is not None
+        return schedule.spans
+
+    # So many requests of nearly one length leave nothing to split.
+    return Case(spans, lambda: torch.arange(1 + requests, device=device), 0)
 
 
 def _replayed(shape: Shape, device: torch.device) -> Case:
@@ -178,11 +277,10 @@ def _replayed(shape: Shape, device: torch.device) -> Case:
     backend = TritonAttention(attention_query(shape), device)
     steps = random_steps(backend, 8, 1, 4096, 1, device)
     step = steps.index[0]
-    meta = backend.prepare(step)
-    backend.run(steps.q, steps.cache, meta)
+    backend.run(steps.q, steps.cache, backend.prepare(step))
     graph = torch.get_device_module(device).CUDAGraph()
     with torch.get_device_module(device).graph(graph):
-        out = backend.run(steps.q, steps.cache, meta)
+        out = backend.run(steps.q, steps.cache, backend.prepare(step))
     step.seq_lens.copy_(torch.tensor([1, 100, 4096, 65, 17, 2000, 0, 0]))
     step.query_start.copy_(torch.tensor([0, 1, 2, 3, 4, 5, 6, 6, 6]))
 

@@ -27,9 +27,7 @@ def linear_rowwise(x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tens
     output."""
     values, scale = quantize_rows(x)
     scales = {"scale_a": scale, "scale_b": weight.scale.t()}
-    return torch._scaled_mm(
-        values, weight.values.t(), **scales, bias=bias, out_dtype=x.dtype, use_fast_accum=True
-    )
+    return torch._scaled_mm(values, weight.values.t(), **scales, bias=bias, out_dtype=x.dtype, use_fast_accum=True)
 
 
 def linear_block(x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:

@@ -125,9 +125,7 @@ def _fp8(
         # As of plain weights.
         tier=Tier.PORTABLE,
         bands=(TokenBand(1, _MANY_ROWS_FP8), TokenBand(_MANY_ROWS_FP8, score=100)),
-        needs=Needs(
-            platforms=("cuda",), min_arch={"cuda": (8, 9)}, dtypes=("bfloat16",), packages=("triton>=3.6",)
-        ),
+        needs=Needs(platforms=("cuda",), min_arch={"cuda": (8, 9)}, dtypes=("bfloat16",), packages=("triton>=3.6",)),
         jit=True,
         supports=supports,
         capture="full",

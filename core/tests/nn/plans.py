@@ -172,14 +172,6 @@ class ManyAttention(FewAttention):
     name = "many"
 
 
-class EchoAttention(FewAttention):
-    """Gives back the queries."""
-
-    def run(self, query: Tensor, cache: Any, meta: Any, sinks: Any = None) -> Tensor:
-        """The queries."""
-        return query
-
-
 def echo_queries(q: Tensor, *_: Any) -> Tensor:
     """The queries as they are, which must have heads side by side, as kernels take them."""
     assert q.stride()[1:] == (q.shape[2], 1)

@@ -115,8 +115,8 @@ def test_a_share_of_a_gated_delta_net() -> None:
 
 def test_gated_attention_scales_each_head_by_its_own_gate() -> None:
     made = build(
-        choice("attention", "attention", piece("EchoAttention")),
-        choice("op", "attention.qk_norm_rope_write_kv", piece("echo_queries")),
+        choice("attention", "attention", piece("FewAttention")),
+        choice("op", "attention.whole", piece("echo_queries")),
         choice("op", "attention_gate", piece("times")),
     )
     layer = GatedAttention(made, "layer", index=1, num_heads=3, num_kv_heads=1, head_dim=4, cos_sin=torch.zeros(1, 4))

@@ -14,7 +14,9 @@ from llmk.reference.attention import AttentionMeta, ReferenceAttention
 from llmk.reference.composites import (
     make_latent_attention,
     make_norm_rope_write_latent,
+    make_qk_norm_plus_one_rope_attention,
     make_qk_norm_plus_one_rope_write_kv,
+    make_qk_norm_rope_attention,
     make_qk_norm_rope_write_kv,
 )
 from llmk.reference.linear import per_head_product
@@ -77,6 +79,28 @@ def test_qk_norm_rope_write_kv(normed: bool, plus_one: bool) -> None:
         assert torch.equal(cache[block, 0, offset], expected_k[token])
         assert torch.equal(cache[block, 1, offset], v[token])
     assert int((cache != 0).any(dim=-1).any(dim=-1).sum()) == 6
+
+
+@pytest.mark.parametrize("plus_one", [True, False])
+def test_qk_norm_rope_attention_is_the_write_and_then_attention(plus_one: bool) -> None:
+    torch.manual_seed(0)
+    backend, meta, cache = prepared(num_heads=4, num_kv_heads=2, head_dim=16)
+    q, k, v, weight = torch.randn(3, 4, 16), torch.randn(3, 2, 16), torch.randn(3, 2, 16), torch.randn(16)
+    given = {"attention.write": backend.write, "attention.run": backend.run}
+    parts = {"rms_norm": rms_norm, "rms_norm_plus_one": rms_norm_plus_one, "rope": rope, **given}
+    make, make_write = (
+        (make_qk_norm_plus_one_rope_attention, make_qk_norm_plus_one_rope_write_kv)
+        if plus_one
+        else (make_qk_norm_rope_attention, make_qk_norm_rope_write_kv)
+    )
+    write = make_write(parts)
+    arguments = (weight, weight, 1e-6, POSITIONS, cos_sin_cache({}, 16, 8, 1e4))
+    filled = cache.clone()
+    expected = backend.run(write(q, k, v, *arguments, filled, meta), filled, meta)
+    name = f"qk_norm_{'plus_one_' if plus_one else ''}rope_write_kv"
+    out = make({name: write, **given})(q, k, v, *arguments, cache, meta)
+    assert torch.equal(out, expected)
+    assert torch.equal(cache, filled)
 
 
 def test_latent_attention_is_attention_to_the_keys_and_values_that_it_never_computes() -> None:

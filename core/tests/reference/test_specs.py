@@ -85,6 +85,8 @@ def test_ops_are_all_there() -> None:
         "state_space_mixer",
         "gated_delta_net",
         "qk_norm_plus_one_rope_write_kv",
+        "qk_norm_rope_attention",
+        "qk_norm_plus_one_rope_attention",
         "add_rms_norm_fp32_residual",
         "add_rms_norm_plus_one",
         "sandwich_norm_plus_one",
@@ -109,7 +111,7 @@ def test_ops_are_all_there() -> None:
 def test_parts_are_ops_or_the_sites_own_kernels() -> None:
     ops = {spec.op for spec in SPECS if spec.kind == "op"}
     composites = [spec for spec in SPECS if spec.parts]
-    assert len(composites) == 15
+    assert len(composites) == 17
     for spec in composites:
         assert set(spec.parts) <= ops | GIVEN_PARTS
 

@@ -13,14 +13,15 @@ import torch
 
 import llmk_triton
 from llmk.api import AttentionQuery, CacheStep, PlatformFacts
+from llmk.reference.quantized_weight import ScaledWeight
 from llmk_triton import activations, embedding, few_rows, norms
-from llmk_triton.attention import TritonAttention
+from llmk_triton.attention import TritonAttention, qk_norm_rope_attention
 from llmk_triton.tiles import current_target
 from llmk_triton.tuned import architecture, table
-from llmk.reference.quantized_weight import ScaledWeight
-from llmk_triton.write import qk_norm_rope_write_kv
 
 FACTS = PlatformFacts(name="any", arch="any", device_type="cpu")
+NO_FP8 = (80, "gfx942", "gfx1100")
+"""Architectures without fp8 as checkpoints have it."""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -44,11 +45,13 @@ the larger in the usual dtype alone."""
 
 
 def attention(model: str, dtype: torch.dtype, requests: int, queries: int, length: int, **changes: Any) -> None:
-    """QK-norm, rope, write and attention of a step with equal requests."""
+    """QK-norm, rope, write and attention of a step with equal requests, in one op and in its parts."""
     name = str(dtype).removeprefix("torch.")
     facts = {"dtype": name, "cache_dtype": name, "block_size": 16, "scale": 0.1, **MODELS[model], **changes}
     query = AttentionQuery(platform=FACTS, site="attention", **facts)
     current_target.cache_clear()
+    if query.cache_dtype == "float8_e4m3fn" and current_target().arch in NO_FP8:
+        return
     backend = TritonAttention(query, torch.device("cpu"))
     tokens, size = requests * queries, query.head_dim
     step = CacheStep(
@@ -70,7 +73,7 @@ def attention(model: str, dtype: torch.dtype, requests: int, queries: int, lengt
     weight = torch.zeros(size, dtype=dtype)
     meta = backend.prepare(step)
     positions, angles = torch.zeros(tokens, dtype=torch.int64), torch.zeros(8, size)
-    q = qk_norm_rope_write_kv(q, k, v, weight, weight, 1e-6, positions, angles, cache, meta)
+    qk_norm_rope_attention(q, k, v, weight, weight, 1e-6, positions, angles, cache, meta)
     backend.write(k, v, cache, meta)
     backend.run(q, cache, meta, sinks)
 
@@ -90,7 +93,7 @@ def product(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, sca
     """One of :data:`PRODUCTS`, as it is chosen; with ``arch``, for that alone. fp8 is for devices that have it."""
     current_target.cache_clear()
     target = current_target()
-    if (arch and arch != architecture(target)) or (scaled and target.arch in (80, "gfx942", "gfx1100")):
+    if (arch and arch != architecture(target)) or (scaled and target.arch in NO_FP8):
         return
     what = few_rows.Product(kernel, dtype, rows, size, out, scaled)
     x, values = torch.empty(rows, size, dtype=dtype), torch.empty(1, dtype=what.stored)
@@ -125,7 +128,7 @@ def _cases() -> dict[str, Callable[[], None]]:
             for rows, (out, columns) in itertools.product(all_rows, shapes if name == "bf16" else shapes[:1]):
                 run = partial(product, kernel, dtype, rows, columns, out)
                 cases[f"{label} {out}x{columns} x{rows} {name}"] = run
-                for scales, scaled in (("channel", 1), ("block", 128)):
+                for scales, scaled in (("channel", 1), ("block", 128)) if name == "bf16" else ():
                     run = partial(product, kernel, dtype, rows, columns, out, scaled)
                     cases[f"fp8 {scales} {label} {out}x{columns} x{rows} {name}"] = run
         for model in MODELS:
@@ -133,6 +136,9 @@ def _cases() -> dict[str, Callable[[], None]]:
             cases[f"many decode {model} {name}"] = partial(attention, model, dtype, 256, 1, 512)
             cases[f"prefill {model} {name}"] = partial(attention, model, dtype, 1, 512, 512)
             cases[f"mixed {model} {name}"] = partial(attention, model, dtype, 2, 256, 512)
+            if name == "bf16":
+                run = partial(attention, model, dtype, 2, 256, 512, cache_dtype="float8_e4m3fn")
+                cases[f"mixed {model}, fp8 cache {name}"] = run
     return cases
 
 

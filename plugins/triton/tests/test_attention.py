@@ -10,7 +10,10 @@ import torch
 from paged import DEVICE, Step, attention_query, error
 from triton.runtime.interpreter import InterpreterBuilder
 
-from llmk_triton.attention import TritonAttention
+from llmk.reference.composites import make_qk_norm_rope_write_kv
+from llmk.reference.norms import rms_norm
+from llmk.reference.rope import rope
+from llmk_triton.attention import TritonAttention, qk_norm_rope_attention
 from llmk_triton.tiles import Tile
 
 BOUND = {torch.float32: 1e-6, torch.bfloat16: 4e-3, torch.float16: 1e-3}
@@ -31,6 +34,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def small(backend: TritonAttention) -> TritonAttention:
     """With tiles so small that short requests have several."""
     backend.prefill_tile, backend.decode_tile = Tile(16, 8, 1, 1), Tile(4, 8, 1, 1)
+    backend.least_part = 8
     return backend
 
 
@@ -40,6 +44,23 @@ def test_agrees_with_plain_attention(step: str, kind: str) -> None:
     case = Step(attention_query(**KINDS[kind]), STEPS[step])
     out = case.run(small(TritonAttention(case.query, DEVICE)))
     assert error(out, case.expected()) < BOUND[torch.float32]
+
+
+@pytest.mark.parametrize("kind", ["plain", "all"])
+@pytest.mark.parametrize("step", STEPS)
+def test_an_fp8_cache(step: str, kind: str) -> None:
+    """Key by key as fp8 rounds them, whatever their scales; in float32, where scaling queries rounds nothing."""
+    query = attention_query(cache_dtype="float8_e4m3fn", **KINDS[kind])
+    case = Step(query, STEPS[step], scales=(0.3, 3.0))
+    case.kv = [kv.to(torch.float8_e4m3fn).float() for kv in case.kv]
+    assert error(case.run(small(TritonAttention(query, DEVICE))), case.expected()) < BOUND[torch.float32]
+
+
+def test_an_fp8_cache_holds_no_more_than_fp8_does() -> None:
+    case = Step(attention_query(cache_dtype="float8_e4m3fn"), [(9, 4), (5, 1)], scales=(2.0, 0.5))
+    case.kv = [torch.full_like(kv, 1e6) for kv in case.kv]
+    out = case.run(small(TritonAttention(case.query, DEVICE)))
+    torch.testing.assert_close(out, torch.full_like(out, 448 * 0.5))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
@@ -83,31 +104,18 @@ def test_a_layers_cache_may_be_strided_along_blocks() -> None:
 def test_splits(longest: int, window: int | None) -> None:
     """Few requests are split, of equal and of very unlike length; an upper bound beyond them all changes nothing."""
     case = Step(attention_query(sliding_window=window, sinks=True), [(70, 1), (1, 1), (9, 1)], longest=longest)
-    backend = small(TritonAttention(case.query, DEVICE))
-    meta = backend.prepare(case.index)
-    assert meta.splits > 3
-    assert error(case.run(backend), case.expected()) < BOUND[torch.float32]
-
-
-def test_long_requests_are_split_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmk_triton.attention._LONGEST_SPLIT", 16)
-    case = Step(attention_query(), [(70, 1), (5, 1), (33, 1)])
-    backend = small(TritonAttention(case.query, DEVICE))
-    backend.programs_per_core = 0
-    meta = backend.prepare(case.index)
-    assert (meta.parallel, meta.splits) == (1, 5)
-    assert error(case.run(backend), case.expected()) < BOUND[torch.float32]
+    assert error(case.run(small(TritonAttention(case.query, DEVICE))), case.expected()) < BOUND[torch.float32]
 
 
 def test_counters_are_zero_again() -> None:
-    """So that a captured step can be replayed."""
+    """So that the next layer can count."""
     case = Step(attention_query(), [(70, 1), (20, 1)])
     backend = small(TritonAttention(case.query, DEVICE))
     meta, cache = backend.prepare(case.index), case.cache(backend)
     backend.write(*case.new_kv(), cache, meta)
     first = backend.run(case.q, cache, meta)
-    assert meta.arrived is not None
-    assert meta.arrived.eq(0).all()
+    assert meta.schedule is not None
+    assert meta.schedule.arrived.eq(0).all()
     assert torch.equal(backend.run(case.q, cache, meta), first)
 
 
@@ -132,17 +140,58 @@ def test_a_step_of_nothing_but_padding() -> None:
     assert case.run(TritonAttention(case.query, DEVICE)).eq(0).all()
 
 
-def test_nothing_reads_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Preparing looks at shapes and bounds alone: on tensors without data it gives the same."""
-    case = Step(attention_query(), MIXED)
-    backend = TritonAttention(case.query, DEVICE)
-    expected = backend.prepare(case.index)
-    for name in ("query_start", "seq_lens", "block_table", "slot_mapping"):
-        setattr(case.index, name, getattr(case.index, name).to("meta"))
+@pytest.mark.parametrize("step", [DECODE, MIXED], ids=["decode", "mixed"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("kind", ["plain", "window", "softcap", "fp8 cache"])
+def test_one_op_for_all_agrees_with_its_parts(kind: str, dtype: torch.dtype, step: list[tuple[int, int]]) -> None:
+    """Padding is written nowhere; split or not, the newest token is seen. Parts round a key once more than the op does,
+    which is a step of fp8 where it falls on another side."""
+    fp8 = kind == "fp8 cache"
+    query = attention_query(dtype, **{"cache_dtype": "float8_e4m3fn"} if fp8 else KINDS[kind])
+    case, backend = Step(query, step, padding=2), small(TritonAttention(query, DEVICE))
+    rows, rotary = case.q.shape[0], 16
+    qkv = torch.randn(rows, query.num_heads + 2 * query.num_kv_heads, query.head_dim).to(dtype)
+    split = qkv.split_with_sizes((query.num_heads, query.num_kv_heads, query.num_kv_heads), 1)
+    q_weight, k_weight = torch.randn(2, query.head_dim).to(dtype)
+    given = (*split, q_weight, k_weight, 1e-6, torch.randint(0, 50, (rows,)), torch.randn(50, rotary))
+    caches = [case.cache(backend, stride=2) for _ in range(2)]
     meta = backend.prepare(case.index)
-    assert (meta.decodes, meta.prefills, meta.parallel, meta.splits) == (
-        expected.decodes,
-        expected.prefills,
-        expected.parallel,
-        expected.splits,
-    )
+    scaled: dict[str, Any] = {"scales": (0.02, 0.01)} if fp8 else {}
+    out = qk_norm_rope_attention(*given, caches[0], meta, **scaled)
+    write = make_qk_norm_rope_write_kv({"rms_norm": rms_norm, "rope": rope, "attention.write": backend.write})
+    expected = backend.run(write(*given, caches[1], meta, **scaled), caches[1], meta, **scaled)
+    bound = 0.02 if fp8 else BOUND[dtype]
+    assert error(out[: case.num_tokens], expected[: case.num_tokens]) < bound
+    caches = [cache.float() for cache in caches]
+    assert torch.equal(caches[0].isnan(), caches[1].isnan()), "another slot than the step's own was written"
+    assert error(caches[0].nan_to_num(), caches[1].nan_to_num()) < bound
+
+
+@pytest.mark.parametrize("padding", [0, 3])
+@pytest.mark.parametrize("prefill", [[], [(30, 9)]], ids=["decode", "mixed"])
+def test_neighbours_read_together_what_they_share(
+    padding: int, prefill: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmk_triton.schedule._LEAST_SHARED", 16)
+    requests = [*prefill, *((n, 1) for n in (25, 40, 26, 25, 31, 70, 24, 25, 25, 29, 27))]
+    case = Step(attention_query(sinks=True), requests, shared=5, padding=padding)
+    backend = TritonAttention(case.query, DEVICE)
+    backend.decode_tile, backend.least_part = Tile(16, 8, 1, 1), 8
+    schedule = backend.prepare(case.index).schedule
+    assert schedule is not None
+    items = schedule.items[1 : 1 + int(schedule.items[0, 0])]
+    assert set(items[:, 7].tolist()) == {1, 4}
+    out = case.run(backend)[: case.num_tokens]
+    assert error(out, case.expected()) < BOUND[torch.float32]
+
+
+def test_launches_depend_on_shapes_and_bounds_alone() -> None:
+    """Of two steps that differ in nothing else, one may be replayed for the other."""
+    query = attention_query()
+    shapes = []
+    for requests in ([(70, 1), (20, 1), (3, 1)], [(5, 1), (6, 1), (7, 1)]):
+        meta = TritonAttention(query, DEVICE).prepare(Step(query, requests, longest=70).index)
+        assert meta.schedule is not None
+        tensors = (meta.partial, meta.stats, meta.schedule.items, meta.schedule.spans, meta.schedule.arrived)
+        shapes.append([tensor.shape for tensor in tensors if tensor is not None])
+    assert shapes[0] == shapes[1]

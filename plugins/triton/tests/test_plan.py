@@ -45,7 +45,7 @@ CONFIG = {
 }
 SERVED = {
     ("attention", "attention"),
-    ("op", "attention.qk_norm_rope_write_kv"),
+    ("op", "attention.whole"),
     ("op", "rms_norm"),
     ("op", "add_rms_norm"),
     ("op", "embedding"),
@@ -90,11 +90,12 @@ def test_a_platform_with_triton_that_vouches_gets_them(house: Wheelhouse) -> Non
     assert dict(chosen.wheels)["llmk-triton"]
 
 
-def test_the_write_goes_with_the_attention(house: Wheelhouse) -> None:
+def test_the_fused_ops_go_with_the_attention(house: Wheelhouse) -> None:
     house.install("box", PLATFORM.format(features='{"triton"}', vouches='("llmk-triton",)'))
     chosen = plan(house, "box", select__attention__use="reference.attention")
-    write = chosen.choice("op", "attention.qk_norm_rope_write_kv")
-    assert write.id == "reference.qk_norm_rope_write_kv"
+    whole = chosen.choice("op", "attention.whole")
+    (write,) = whole.parts
+    assert (whole.id, write.id) == ("reference.qk_norm_rope_attention", "reference.qk_norm_rope_write_kv")
     assert {part.op: part.id for part in write.parts} == {"rms_norm": "triton.rms_norm", "rope": "reference.rope"}
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from llmk.api import AttentionQuery, CacheSpec, FullAttentionCache, LatentCache, SlidingWindowCache
 from llmk.nn.context import StepContext
-from llmk.nn.facts import write_site
+from llmk.nn.facts import whole_site
 from llmk.nn.layer import Layer, Parameter
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Attention(Layer):
-    """Norms queries and keys where the model does, rotates them, writes keys and values, and attends: two calls in all.
+    """Norms queries and keys where the model does, rotates them, writes keys and values, and attends: one op.
 
     Args:
         prefix: the attention module's name in the checkpoint.
@@ -43,8 +43,7 @@ class Attention(Layer):
         site: str = "attention",
     ) -> None:
         self.site = site
-        self._op = build.kernel("op", write_site(site), attention=site)
-        self._run = build.attention(site).run
+        self._op = build.kernel("op", whole_site(site), attention=site)
         self._index = index
         count = build.parallel.count
         self._heads = (count(num_heads), count(num_kv_heads), count(num_kv_heads))
@@ -87,8 +86,8 @@ class Attention(Layer):
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, step: StepContext) -> Tensor:
         cache, meta = step.caches[self._index], step.meta[self._index]
         norms = self._q_weight, self._k_weight, self._eps
-        q = self._op(q, k, v, *norms, step.positions, self._cos_sin, cache, meta, **self._scaled)
-        return self._run(q, cache, meta, **self._scaled).flatten(1)
+        out: Tensor = self._op(q, k, v, *norms, step.positions, self._cos_sin, cache, meta, **self._scaled)
+        return out.flatten(1)
 
 
 class GatedAttention(Attention):

@@ -144,9 +144,9 @@ class LatentShape:
         return self.kv_lora_rank + self.qk_rope_head_dim
 
 
-def write_site(attention_site: str) -> str:
+def whole_site(attention_site: str) -> str:
     """The op site of :class:`~llmk.nn.Attention` at an attention site."""
-    return f"{attention_site}.qk_norm_rope_write_kv"
+    return f"{attention_site}.whole"
 
 
 def router_site(moe_site: str) -> str:
@@ -155,7 +155,7 @@ def router_site(moe_site: str) -> str:
 
 
 def attention_op(facts: AttentionFacts, *, qk_norm: bool, rotary_dim: int, plus_one: bool = False) -> OpFacts:
-    """The op that :class:`~llmk.nn.Attention` binds beside the backend of ``facts``; with ``plus_one`` the norms'
+    """The op that :class:`~llmk.nn.Attention` binds over the backend of ``facts``; with ``plus_one`` the norms'
     weights are stored less one."""
     sizes = {
         "num_heads": facts.num_heads,
@@ -164,9 +164,9 @@ def attention_op(facts: AttentionFacts, *, qk_norm: bool, rotary_dim: int, plus_
         "rotary_dim": rotary_dim,
         "qk_norm": qk_norm,
     }
-    op = f"qk_norm_{'plus_one_' if plus_one else ''}rope_write_kv"
+    op = f"qk_norm_{'plus_one_' if plus_one else ''}rope_attention"
     divided = ("num_heads", "num_kv_heads")
-    return OpFacts(site=write_site(facts.site), op=op, facts=sizes, attention=facts.site, divided=divided)
+    return OpFacts(site=whole_site(facts.site), op=op, facts=sizes, attention=facts.site, divided=divided)
 
 
 def latent_attention_facts(shape: LatentShape, *, count: int) -> AttentionFacts:

@@ -60,6 +60,43 @@ def _make_qk_norm_rope_write_kv(
     return qk_norm_rope_write_kv
 
 
+def make_qk_norm_rope_attention(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
+    """Builds ``qk_norm_rope_attention`` from ``qk_norm_rope_write_kv`` and the attention backend's
+    ``attention.run``."""
+    return _make_qk_norm_rope_attention(parts["qk_norm_rope_write_kv"], parts["attention.run"])
+
+
+def make_qk_norm_plus_one_rope_attention(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
+    """Builds ``qk_norm_plus_one_rope_attention``, which is ``qk_norm_rope_attention`` with the part
+    ``qk_norm_plus_one_rope_write_kv``."""
+    return _make_qk_norm_rope_attention(parts["qk_norm_plus_one_rope_write_kv"], parts["attention.run"])
+
+
+def _make_qk_norm_rope_attention(write: Callable[..., Any], attend: Callable[..., Any]) -> Callable[..., Tensor]:
+    def qk_norm_rope_attention(
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        q_weight: Tensor | None,
+        k_weight: Tensor | None,
+        eps: float,
+        positions: Tensor,
+        cos_sin: Tensor,
+        cache: Tensor,
+        meta: Any,
+        **scaled: Any,
+    ) -> Tensor:
+        """Attention of a step's tokens to the cache, in which their own keys and values are stored first.
+
+        Args are those of ``qk_norm_rope_write_kv``. Returns ``[tokens, heads, head_dim]``.
+        """
+        q = write(q, k, v, q_weight, k_weight, eps, positions, cos_sin, cache, meta, **scaled)
+        out: Tensor = attend(q, cache, meta, **scaled)
+        return out
+
+    return qk_norm_rope_attention
+
+
 def make_norm_rope_write_latent(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
     """Builds ``norm_rope_write_latent`` from ``rms_norm``, ``rope_interleaved`` and the attention backend's
     ``attention.write``."""

@@ -104,6 +104,18 @@ _COMPOSITES = (
         "The same with norms whose weights are stored less one.",
     ),
     (
+        "qk_norm_rope_attention",
+        "composites:make_qk_norm_rope_attention",
+        ("qk_norm_rope_write_kv", "attention.run"),
+        "Norms queries and keys, rotates them, stores keys and values, and attends.",
+    ),
+    (
+        "qk_norm_plus_one_rope_attention",
+        "composites:make_qk_norm_plus_one_rope_attention",
+        ("qk_norm_plus_one_rope_write_kv", "attention.run"),
+        "The same with norms whose weights are stored less one.",
+    ),
+    (
         "state_space_mixer",
         "recurrent.mixers:make_state_space_mixer",
         ("causal_conv", "state_space_scan", "gated_rms_norm"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -13,17 +14,21 @@ from llmk.api.cache import CacheStep
 from llmk.api.query import AttentionQuery
 from llmk_triton.decode import decode_kernel
 from llmk_triton.prefill import prefill_kernel
+from llmk_triton.schedule import Rule, Schedule
 from llmk_triton.tiles import current_target, decode_tile, dot_precision, num_cores, prefill_tile
-from llmk_triton.write import write
+from llmk_triton.write import pdl_options, qk_norm_rope_write_kv, rows, write
 
 LAYOUT = "paged_hnd"
 """Blocks, keys before values, heads, tokens, dimensions."""
 
-_LONGEST_SPLIT = 4096
-"""Keys that one program of a decoding request takes at most, however many other programs there are."""
+_Tensors = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Out, query, cache, sinks."""
+
+_LEAST_PART = 256
+"""Keys that a program of a decoding request takes at least: for fewer, merging takes longer than reading."""
 
 _MERGED = 8192
-"""Elements of what splits have found that are merged at a time: what registers hold."""
+"""Elements of what parts have found that are merged at a time: what registers hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,30 +36,43 @@ class AttentionMeta:
     """A step, ready for :meth:`TritonAttention.write` and :meth:`TritonAttention.run`.
 
     Attributes:
-        decodes, prefills: whether requests with one query, and with several, may be in it.
-        parallel, splits: among how many programs a request's keys are split where they are few enough, and at most.
-        partial, stats, arrived: where splits meet, if there are any; see :func:`llmk_triton.decode.decode_kernel`.
+        prefills: whether requests with several queries may be in it.
+        schedule: how requests with one query are divided; ``None``: there are none.
+        partial, stats: where parts of those meet; see :func:`llmk_triton.decode.decode_kernel`.
     """
 
+    backend: TritonAttention
     step: CacheStep
-    decodes: bool
     prefills: bool
-    parallel: int = 1
-    splits: int = 1
+    schedule: Schedule | None = None
     partial: Tensor | None = None
     stats: Tensor | None = None
-    arrived: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewTokens:
+    """What a step's queries, keys and values are before norm and rotation; arguments of
+    :func:`llmk.reference.composites.make_qk_norm_rope_write_kv`'s op."""
+
+    key: Tensor
+    value: Tensor
+    q_weight: Tensor | None
+    k_weight: Tensor | None
+    eps: float
+    positions: Tensor
+    cos_sin: Tensor
 
 
 class TritonAttention:
     """Causal attention with grouped heads, sliding window, soft cap and sinks.
 
     The cache is ``[num_blocks, 2, kv_heads, block_size, head_dim]``, so that what one head keeps of a block lies in one
-    piece. Slots that no sequence has written are never read. Requests with one query have their keys split between
+    piece. Slots that no sequence has written are never read. Requests with one query have their keys divided among
     programs; all others go tile by tile, and both kinds may be in one step. Nothing waits for the device, and launches
-    depend on shapes and on the step's upper bounds alone: a captured step may be replayed for every other whose padded
-    shapes are its own and whose bounds don't exceed its own. Padding is requests without queries at the end, of
-    which ``query_start`` repeats the number of tokens; rows of padding come back as zeros, or as they were.
+    depend on shapes and on the step's upper bounds alone: a step that was captured from :meth:`prepare` on, which
+    launches a kernel too, may be replayed for every other whose padded shapes are its own and whose bounds don't exceed
+    its own. Padding is requests without queries at the end, of which ``query_start`` repeats the number of tokens; rows
+    of padding come back as zeros, or as they were.
 
     Where the query asks for deterministic results, all requests take the tiles of prefill, whose rows are the same bit
     for bit whatever else is in the batch: a tile that a row doesn't see leaves it as it is.
@@ -62,9 +80,11 @@ class TritonAttention:
     Attributes:
         prefill_tile, decode_tile: what a program computes at a time.
         programs_per_core: how many decoding programs a multiprocessor has room for.
+        least_part: keys that a decoding program takes at least.
     """
 
-    programs_per_core = 4
+    programs_per_core = 3
+    least_part = _LEAST_PART
 
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:
         self.query = query
@@ -74,11 +94,9 @@ class TritonAttention:
         block = max(16, triton.next_power_of_2(query.head_dim))
         self.prefill_tile = prefill_tile(current_target(), block, itemsize, self._group)
         self.decode_tile = decode_tile(current_target(), block, itemsize, self._group)
-        self._merged_heads = triton.next_power_of_2(self._group)
         self._shape = {
             "SCALE": query.scale,
             "SOFTCAP": query.softcap or 0.0,
-            "WINDOW": query.sliding_window or 0,
             "HAS_SINKS": query.sinks,
             "HEADS": query.num_heads,
             "GROUP": self._group,
@@ -86,6 +104,7 @@ class TritonAttention:
             "BLOCK": block,
             "BLOCK_SIZE": query.block_size,
             "PRECISION": dot_precision(current_target()),
+            **pdl_options(),
         }
 
     def cache_layout(self, num_blocks: int) -> CacheLayout:
@@ -95,77 +114,148 @@ class TritonAttention:
         return CacheLayout(LAYOUT, shape, query.cache_dtype)
 
     def prepare(self, step: CacheStep) -> AttentionMeta:
-        """Decides which kernels run, and among how many programs keys are split."""
-        requests, query = step.seq_lens.shape[0], self.query
+        """Decides which kernels run; the device divides the work of decoding requests."""
+        query = self.query
         prefills = query.deterministic or step.max_query_len > 1
-        decodes = not prefills or (not query.deterministic and requests > 1)
-        window = query.sliding_window
-        # A window may begin within a tile.
-        tiles = triton.cdiv(step.max_seq_len, self.decode_tile.keys)
-        tiles = min(tiles, triton.cdiv(window, self.decode_tile.keys) + 1) if window else tiles
-        parallel = max(1, min(self.programs_per_core * self._cores // (requests * query.num_kv_heads), tiles))
-        splits = max(parallel, triton.cdiv(tiles, self._most_tiles))
-        if not decodes or splits == 1:
-            return AttentionMeta(step, decodes, prefills)
-        shape, device = (requests, query.num_kv_heads, splits, self._group), step.seq_lens.device
+        if query.deterministic or (prefills and step.seq_lens.shape[0] == 1):
+            return AttentionMeta(self, step, prefills)
+        schedule = self._rule()(step, query.num_kv_heads, mixed=prefills)
+        shape, device = (schedule.parts, query.num_heads), step.seq_lens.device
         partial = torch.empty(*shape, query.head_dim, dtype=torch.float32, device=device)
         stats = torch.empty(*shape, 2, dtype=torch.float32, device=device)
-        arrived = torch.zeros(requests * query.num_kv_heads, dtype=torch.int32, device=device)
-        return AttentionMeta(step, decodes, prefills, parallel, splits, partial, stats, arrived)
+        return AttentionMeta(self, step, prefills, schedule, partial, stats)
 
-    def write(self, key: Tensor, value: Tensor, cache: Tensor, meta: AttentionMeta) -> None:
+    def write(
+        self,
+        key: Tensor,
+        value: Tensor,
+        cache: Tensor,
+        meta: AttentionMeta,
+        scales: tuple[float, float] = (1.0, 1.0),
+    ) -> None:
         """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``, cast to the cache's dtype); slots of -1 are
         left out."""
-        write(key, value, cache, meta.step.slot_mapping)
+        write(key, value, cache, meta.step.slot_mapping, scales)
 
-    def run(self, query: Tensor, cache: Tensor, meta: AttentionMeta, sinks: Tensor | None = None) -> Tensor:
-        """Attends ``query`` (``[tokens, heads, head_dim]``) to the cache."""
-        if query.stride(2) != 1 or query.stride(1) != query.shape[2]:
-            query = query.contiguous()
-        step = meta.step
-        padded = meta.prefills and query.shape[0] != step.num_tokens
+    def run(
+        self,
+        query: Tensor,
+        cache: Tensor,
+        meta: AttentionMeta,
+        sinks: Tensor | None = None,
+        scales: tuple[float, float] = (1.0, 1.0),
+        *,
+        new: NewTokens | None = None,
+    ) -> Tensor:
+        """Attends ``query`` (``[tokens, heads, head_dim]``) to the cache. Where all requests decode, norm, rotation and
+        the write of the ``new`` tokens may be left to it."""
+        query = rows(query)
+        padded = meta.prefills and query.shape[0] != meta.step.num_tokens
         out = (torch.zeros if padded else torch.empty)(query.shape, dtype=query.dtype, device=query.device)
         tensors = (out, query, cache, query if sinks is None else sinks)
-        index = (step.query_start, step.seq_lens, step.block_table)
-        strides = (query.stride(0), *cache.stride()[:4], step.block_table.stride(0))
-        requests, kv_heads = step.seq_lens.shape[0], self.query.num_kv_heads
-        if meta.decodes:
-            tile = self.decode_tile
-            decode_kernel[(kv_heads, meta.splits, requests)](
-                *tensors,
-                *index,
-                query.shape[0],
-                *(out if scratch is None else scratch for scratch in (meta.partial, meta.stats, meta.arrived)),
-                *strides,
-                meta.parallel,
-                **self._shape,
-                ROWS=tile.rows,
-                TILE=tile.keys,
-                MOST_TILES=self._most_tiles,
-                SPLIT=meta.splits > 1,
-                MERGED_HEADS=self._merged_heads,
-                MERGED_AT_ONCE=max(2, _MERGED // (self._merged_heads * self._shape["BLOCK"])),
-                MIXED=meta.prefills,
-                num_warps=tile.warps,
-                num_stages=tile.stages,
-            )
+        if meta.schedule is not None:
+            self._decode(tensors, meta, meta.schedule, scales, new)
         if meta.prefills:
-            tile = self.prefill_tile
-            programs = query.shape[0] // (tile.rows // self._group) + requests
-            prefill_kernel[(programs, kv_heads)](
-                *tensors,
-                *index,
-                requests,
-                *strides,
-                **self._shape,
-                ROWS=tile.rows,
-                TILE=tile.keys,
-                SKIP_DECODE=meta.decodes,
-                num_warps=tile.warps,
-                num_stages=tile.stages,
-            )
+            self._prefill(tensors, meta, scales)
         return out
 
-    @property
-    def _most_tiles(self) -> int:
-        return _LONGEST_SPLIT // self.decode_tile.keys
+    def _decode(
+        self,
+        tensors: _Tensors,
+        meta: AttentionMeta,
+        schedule: Schedule,
+        scales: tuple[float, float],
+        new: NewTokens | None,
+    ) -> None:
+        _, query, cache, _ = tensors
+        tile, table = self.decode_tile, meta.step.block_table
+        heads = triton.next_power_of_2(self._group)
+        fresh: tuple[Any, ...] = (query,) * 7 + (0, 0)
+        norms: dict[str, Any] = {"EPS": 0.0, "ROTARY": 0, "Q_WEIGHT": False, "K_WEIGHT": False}
+        if new is not None:
+            key, value = rows(new.key), rows(new.value)
+            weights = (key if weight is None else weight for weight in (new.q_weight, new.k_weight))
+            index = (new.positions, new.cos_sin, meta.step.slot_mapping)
+            fresh = (key, value, *weights, *index, key.stride(0), value.stride(0))
+            norms = {"EPS": new.eps, "ROTARY": new.cos_sin.shape[1]}
+            norms |= {"Q_WEIGHT": new.q_weight is not None, "K_WEIGHT": new.k_weight is not None}
+        decode_kernel[(self.query.num_kv_heads, schedule.items.shape[0] - 1)](
+            *tensors,
+            schedule.items,
+            schedule.spans,
+            schedule.arrived,
+            meta.partial,
+            meta.stats,
+            table,
+            query.stride(0),
+            *cache.stride()[:4],
+            table.stride(0),
+            *fresh,
+            *scales,
+            **self._shape,
+            **norms,
+            ROWS=tile.rows,
+            TILE=tile.keys,
+            MERGED_HEADS=heads,
+            MERGED_AT_ONCE=max(2, _MERGED // (heads * self._shape["BLOCK"])),
+            FUSED=new is not None,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+        )
+
+    def _prefill(self, tensors: _Tensors, meta: AttentionMeta, scales: tuple[float, float]) -> None:
+        _, query, cache, _ = tensors
+        tile, step = self.prefill_tile, meta.step
+        requests, table = step.seq_lens.shape[0], step.block_table
+        programs = query.shape[0] // (tile.rows // self._group) + requests
+        prefill_kernel[(programs, self.query.num_kv_heads)](
+            *tensors,
+            step.query_start,
+            step.seq_lens,
+            table,
+            requests,
+            query.stride(0),
+            *cache.stride()[:4],
+            table.stride(0),
+            *scales,
+            **self._shape,
+            WINDOW=self.query.sliding_window or 0,
+            ROWS=tile.rows,
+            TILE=tile.keys,
+            SKIP_DECODE=meta.schedule is not None,
+            num_warps=tile.warps,
+            num_stages=tile.stages,
+        )
+
+    def _rule(self) -> Rule:
+        """How decoding requests are divided. A window begins elsewhere for each request: none share programs."""
+        tile, window = self.decode_tile, self.query.sliding_window or 0
+        return Rule(
+            slots=max(1, self.programs_per_core * self._cores // self.query.num_kv_heads),
+            tile=tile.keys,
+            least=max(1, self.least_part // tile.keys),
+            team=1 if window else 1 << (tile.rows // self._group).bit_length() - 1,
+            window=window,
+        )
+
+
+def qk_norm_rope_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_weight: Tensor | None,
+    k_weight: Tensor | None,
+    eps: float,
+    positions: Tensor,
+    cos_sin: Tensor,
+    cache: Tensor,
+    meta: AttentionMeta,
+    scales: tuple[float, float] = (1.0, 1.0),
+) -> Tensor:
+    """As :func:`llmk.reference.composites.make_qk_norm_rope_attention` has it, with the meta of ``triton.attention``:
+    one launch where all requests decode."""
+    if meta.prefills:
+        q = qk_norm_rope_write_kv(q, k, v, q_weight, k_weight, eps, positions, cos_sin, cache, meta, scales)
+        return meta.backend.run(q, cache, meta, scales=scales)
+    new = NewTokens(k, v, q_weight, k_weight, eps, positions, cos_sin)
+    return meta.backend.run(q, cache, meta, scales=scales, new=new)

@@ -1,30 +1,15 @@
-"""Attention of requests with one query in a step. Their keys are split between programs (Flash-Decoding), of which the
-last to finish merges what all of them found."""
+"""Attention of requests with one query in a step. Their keys are split between programs (Flash-Decoding), as
+:mod:`llmk_triton.schedule` says; the last of a request's programs to finish merges what all of them found."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from llmk_triton.attend import attend_tile, finish_rows, start_rows
-
-
-@triton.jit
-def _leave(
-    acc, peak, total, partial, stats, arrived, split, splits, row, here, GROUP: tl.constexpr, SIZE: tl.constexpr
-):
-    """Leaves what a split has found where the last one finds it; returns whether this is the last, and then counts from
-    zero again."""
-    at = split * GROUP + row
-    column = tl.arange(0, acc.shape[1])
-    tl.store(partial + at[:, None] * SIZE + column[None, :], acc, here)
-    tl.store(stats + 2 * at, peak, row < GROUP)
-    tl.store(stats + 2 * at + 1, total, row < GROUP)
-    # All of the program's stores come before the count that tells of them.
-    tl.debug_barrier()
-    last = tl.atomic_add(arrived, 1, sem="acq_rel") == splits - 1
-    tl.store(arrived, 0, last)
-    return last
+from llmk_triton import pdl
+from llmk_triton.attend import LOG2E, attend_tile, blocks_of, finish_rows, scaled, start_rows
+from llmk_triton.rotate import rotated, store_new
+from llmk_triton.schedule import FIELDS
 
 
 @triton.jit
@@ -63,76 +48,124 @@ def _merge(
     tl.store(out + head[:, None] * SIZE + column[None, :], found, here)
 
 
-@triton.jit(do_not_specialize=["num_rows", "stride_table", "parallel"])
-def decode_kernel(
-    out, query, cache, sinks, query_start, seq_lens, block_table, num_rows, partial, stats, arrived, stride_query,
-    stride_block, stride_kind, stride_head, stride_token, stride_table, parallel,
-    SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, HAS_SINKS: tl.constexpr, HEADS: tl.constexpr,
-    GROUP: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, ROWS: tl.constexpr,
-    TILE: tl.constexpr, PRECISION: tl.constexpr, MOST_TILES: tl.constexpr, SPLIT: tl.constexpr,
-    MERGED_HEADS: tl.constexpr, MERGED_AT_ONCE: tl.constexpr, MIXED: tl.constexpr,
+@triton.jit
+def _leave(
+    acc, peak, total, out, partial, stats, arrived, spans, request, members, part, row, here,
+    GROUP: tl.constexpr, SIZE: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """Programs are ``[kv_heads, splits, requests]``; a split takes a ``parallel``-th of a request's keys, but
-    ``MOST_TILES`` tiles at most.
+    """Leaves what a part has found where the last one finds it. Where this is the last of a request, merges them to its
+    row of ``out``, and counts from zero again. Parts of one request and key head lie side by side."""
+    kv_head, kv_heads = tl.program_id(0), tl.num_programs(0)
+    inside = row // GROUP < members
+    spans += request
+    before = tl.load(spans + row // GROUP, inside, other=0)
+    parts = tl.load(spans + row // GROUP + 1, inside, other=0) - before
+    at = ((before * kv_heads + kv_head * parts + part) * GROUP + row % GROUP).to(tl.int64)
+    column = tl.arange(0, acc.shape[1])
+    tl.store(partial + at[:, None] * SIZE + column[None, :], acc, here)
+    tl.store(stats + 2 * at, peak, inside)
+    tl.store(stats + 2 * at + 1, total, inside)
+    # All of the program's stores come before the counts that tell of them.
+    tl.debug_barrier()
+    for member in tl.range(0, members):
+        start = tl.load(spans + member)
+        count = tl.load(spans + member + 1) - start
+        tally = arrived + (request + member) * kv_heads + kv_head
+        if tl.atomic_add(tally, 1, sem="acq_rel") == count - 1:
+            tl.store(tally, 0)
+            first = (start * kv_heads + kv_head * count).to(tl.int64) * GROUP
+            to = out + (member * kv_heads + kv_head) * GROUP * SIZE
+            _merge(to, partial + first * SIZE, stats + 2 * first, count, GROUP, SIZE, HEADS, BLOCK, AT_ONCE)
 
-    With ``SPLIT``, ``partial`` (float32 ``[requests, kv_heads, splits, GROUP, SIZE]``) and ``stats`` (``[..., GROUP,
-    2]``) hold what splits have found, ``arrived`` (int32 ``[requests * kv_heads]``) is zero before and after. Requests
-    without a query are padding: with ``MIXED`` they are left alone, as are those with more than one; without, request
-    ``i`` is row ``i``, if there is such a row, which becomes zeros.
+
+@triton.jit
+def _see_newest(acc, total, peak, q, k, v, newest, SCALE: tl.constexpr, SOFTCAP: tl.constexpr):
+    """Where it is the ``newest``, rows that have seen nothing but a sink see a key that is in registers: ``k`` and
+    ``v`` are ``[1, BLOCK]``."""
+    logits = tl.sum(q.to(tl.float32) * k.to(q.dtype).to(tl.float32), axis=1) * SCALE
+    if SOFTCAP > 0:
+        logits = SOFTCAP * (2.0 * tl.sigmoid(2.0 / SOFTCAP * logits) - 1.0)
+    logits = tl.where(newest, logits * LOG2E, float("-inf"))
+    new_peak = tl.maximum(peak, logits)
+    anchor = tl.where(new_peak == float("-inf"), 0.0, new_peak)
+    weights = tl.exp2(logits - anchor)
+    total = total * tl.exp2(peak - anchor) + weights
+    return acc + weights[:, None] * v.to(tl.float32), total, new_peak
+
+
+@triton.jit(do_not_specialize=["stride_table"])
+def decode_kernel(
+    out, query, cache, sinks, items, spans, arrived, partial, stats, block_table, stride_query, stride_block,
+    stride_kind, stride_head, stride_token, stride_table,
+    key, value, q_weight, k_weight, positions, cos_sin, slot_mapping, stride_key, stride_value, k_scale, v_scale,
+    SCALE: tl.constexpr, SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr,
+    SIZE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+    ROWS: tl.constexpr, TILE: tl.constexpr, MERGED_HEADS: tl.constexpr, MERGED_AT_ONCE: tl.constexpr,
+    FUSED: tl.constexpr, EPS: tl.constexpr, ROTARY: tl.constexpr, Q_WEIGHT: tl.constexpr, K_WEIGHT: tl.constexpr,
+):  # fmt: skip
+    """Programs are ``[kv_heads, items]``; ``items``, ``spans`` and ``arrived`` are a
+    :class:`~llmk_triton.schedule.Schedule`. The rows of a program are the ``GROUP`` heads that share a key head, of
+    each request that shares the item.
+
+    ``partial`` (float32 ``[parts, HEADS, SIZE]``) and ``stats`` (``[parts, HEADS, 2]``) hold what parts have found.
+    With ``FUSED``, ``query`` and ``key`` are as they were before norm and rotation, and the program that has a
+    request's last part stores its newest key and value in the cache, and sees them without reading them there.
     """
-    kv_head, split, request = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    pdl.wait(PDL)
+    pdl.release(PDL)
+    item = items + (1 + tl.program_id(1)) * FIELDS
+    first_token, request = tl.load(item), tl.load(item + 1)
+    first, end, low = tl.load(item + 2), tl.load(item + 3), tl.load(item + 4)
+    part, parts, members = tl.load(item + 5), tl.load(item + 6), tl.load(item + 7)
+    if tl.program_id(1) >= tl.load(items):
+        return
+    kv_head = tl.program_id(0).to(tl.int64)
+    keys = cache + kv_head * stride_head
+    table = block_table + request.to(tl.int64) * stride_table
+    newest = (part == parts - 1) & (end > first)
+    if FUSED:
+        end -= newest.to(tl.int32)
+    block = blocks_of(table, first, low, end, BLOCK_SIZE, TILE)
+
     row = tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
-    head = kv_head * GROUP + row
-    here = (row < GROUP)[:, None] & (column < SIZE)[None, :]
-    token = tl.load(query_start + request)
-    length = tl.load(query_start + request + 1) - token
-    if MIXED:
-        if length != 1:
-            return
-    else:
-        if request >= num_rows:
-            return
-        token = request
-    seq_len = tl.where(length == 1, tl.load(seq_lens + request), 0)
-    place = (token.to(tl.int64) * HEADS + head)[:, None] * SIZE + column[None, :]
-
-    low = 0
-    if WINDOW > 0:
-        low = tl.maximum(0, seq_len - WINDOW)
-    first = low // TILE * TILE
-    tiles = tl.maximum(tl.cdiv(seq_len - first, TILE), 1)
-    splits = 1
-    if SPLIT:
-        each = tl.minimum(tl.cdiv(tiles, parallel), MOST_TILES)
-        splits = tl.cdiv(tiles, each)
-        if split >= splits:
-            return
-        first += split * each * TILE
-        tiles = tl.minimum(tiles - split * each, each)
-
-    q_place = (token.to(tl.int64) * stride_query + head * SIZE)[:, None] + column[None, :]
-    q = tl.load(query + q_place, here, other=0.0)
-    peak, total = start_rows(sinks, head, row < GROUP, split == 0, HAS_SINKS)
+    inside = row // GROUP < members
+    here = inside[:, None] & (column < SIZE)[None, :]
+    head = kv_head * GROUP + row % GROUP
+    token = first_token.to(tl.int64) + row // GROUP
+    peak, total = start_rows(sinks, head, inside, part == 0, HAS_SINKS)
     acc = tl.zeros([ROWS, BLOCK], tl.float32)
-    keys = cache + kv_head.to(tl.int64) * stride_head
-    values = keys + stride_kind
-    table = block_table + request.to(tl.int64) * stride_table
-    position = tl.zeros([ROWS], tl.int32) + seq_len - 1
-    for at in tl.range(first, first + tiles * TILE, TILE):
-        acc, total, peak = attend_tile(
-            acc, total, peak, q, keys, values, table, at, position, low, seq_len, stride_block, stride_token,
-            SCALE, SOFTCAP, WINDOW, SIZE, BLOCK_SIZE, TILE, PRECISION, True,
+    place = query + token * stride_query + head * SIZE
+    if FUSED:
+        angles = cos_sin + tl.load(positions + token, inside, other=0) * ROTARY
+        q = rotated(place, q_weight, angles, inside, EPS, SIZE, BLOCK, ROTARY, Q_WEIGHT)
+        q = scaled(q.to(query.dtype.element_ty), k_scale, cache)
+        one = first_token.to(tl.int64) + tl.arange(0, 1)
+        slot = tl.load(slot_mapping + one, newest, other=-1)
+        k, v = store_new(
+            key + one * stride_key + kv_head * SIZE, value + one * stride_value + kv_head * SIZE, k_weight,
+            cos_sin + tl.load(positions + one) * ROTARY, keys + one * 0, slot, stride_block, stride_kind, stride_token,
+            k_scale, v_scale, EPS, SIZE, BLOCK, BLOCK_SIZE, ROTARY, K_WEIGHT,
         )  # fmt: skip
-    if splits == 1:
-        found = finish_rows(acc, total)
-        tl.store(out + place, found.to(out.dtype.element_ty), here)
-    if SPLIT:  # noqa: SIM102 (known when compiling, unlike the other)
-        if splits > 1:
-            owner = request.to(tl.int64) * tl.num_programs(0) + kv_head
-            partial += owner * tl.num_programs(1) * GROUP * SIZE
-            stats += owner * tl.num_programs(1) * GROUP * 2
-            last = _leave(acc, peak, total, partial, stats, arrived + owner, split, splits, row, here, GROUP, SIZE)
-            if last:
-                first_head = out + (token.to(tl.int64) * HEADS + kv_head * GROUP) * SIZE
-                _merge(first_head, partial, stats, splits, GROUP, SIZE, MERGED_HEADS, BLOCK, MERGED_AT_ONCE)
+        acc, total, peak = _see_newest(acc, total, peak, q, k, v, newest, SCALE, SOFTCAP)
+    else:
+        q = scaled(tl.load(place[:, None] + column[None, :], here, other=0.0), k_scale, cache)
+    position = tl.zeros([ROWS], tl.int32) + end
+    for at in tl.range(first, end, TILE):
+        following = blocks_of(table, at + TILE, low, end, BLOCK_SIZE, TILE)
+        acc, total, peak = attend_tile(
+            acc, total, peak, q, keys, keys + stride_kind, block, at, position, low, end, stride_block, stride_token,
+            SCALE, SOFTCAP, 0, SIZE, BLOCK_SIZE, TILE, PRECISION, True,
+        )  # fmt: skip
+        block = following
+
+    acc = scaled(acc, v_scale, cache)
+    if parts == 1:
+        found = finish_rows(acc, total).to(out.dtype.element_ty)
+        tl.store(out + (token * HEADS + head)[:, None] * SIZE + column[None, :], found, here)
+    else:
+        out += first_token.to(tl.int64) * HEADS * SIZE
+        _leave(
+            acc, peak, total, out, partial, stats, arrived, spans, request, members, part, row, here,
+            GROUP, SIZE, MERGED_HEADS, BLOCK, MERGED_AT_ONCE,
+        )  # fmt: skip

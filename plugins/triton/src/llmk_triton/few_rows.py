@@ -1,5 +1,5 @@
-"""Products of few rows of activations with a plain or an fp8 weight, alone or with the norm before and the SwiGLU after them,
-each one launch: :mod:`llmk_triton.gemv` for a handful of rows, :mod:`llmk_triton.skinny` for more."""
+"""Products of few rows of activations with a plain weight or one in fp8, alone or with the norm before and the SwiGLU
+after them, each one launch: :mod:`llmk_triton.gemv` for a handful of rows, :mod:`llmk_triton.skinny` for more."""
 
 from __future__ import annotations
 

@@ -19,6 +19,8 @@ _WIDEST_HEAD = 256
 _LARGEST_GROUP = 32
 """Heads that share a key head and fit into one tile in every dtype."""
 
+_NO_FP8 = no("missing_feature", wanted="fp8", found="a platform without")
+
 _OPS = (
     ("rms_norm", "norms:rms_norm", "Root-mean-square norm, whole rows per program."),
     ("rms_norm_plus_one", "norms:rms_norm_plus_one", "The same with a weight that is stored less one."),
@@ -30,6 +32,7 @@ _OPS = (
     ("gelu_tanh_and_mul", "activations:gelu_tanh_and_mul", "GEGLU with GELU's tanh approximation in one launch."),
     ("embedding", "embedding:embedding", "Token embedding."),
     ("qk_norm_rope_write_kv", "write:qk_norm_rope_write_kv", "QK-norm, rotary embedding and K/V write in one launch."),
+    ("qk_norm_rope_attention", "attention:qk_norm_rope_attention", "That and decode in one launch; two for prefill."),
 )
 
 
@@ -51,13 +54,17 @@ def supports_attention(query: AttentionQuery) -> Verdict:
         verdict &= no("causal", wanted="attention to later tokens", found="causal attention only")
     if query.latent_dim is not None:
         verdict &= no("latent_dim", wanted=query.latent_dim, found="values of their own only")
-    if query.cache_dtype not in _DTYPES:
+    if query.cache_dtype not in (*_DTYPES, "float8_e4m3fn"):
         verdict &= no("cache_dtype", wanted=query.cache_dtype, found=", ".join(_DTYPES))
+    elif query.cache_dtype not in _DTYPES and "fp8" not in query.platform.features:
+        verdict &= _NO_FP8
     if query.num_heads % query.num_kv_heads:
         verdict &= no("num_kv_heads", wanted=f"{query.num_heads} heads", found=f"{query.num_kv_heads} key heads")
     elif query.num_heads // query.num_kv_heads > _LARGEST_GROUP:
         found = f"up to {_LARGEST_GROUP} heads per key head"
         verdict &= no("num_heads", wanted=query.num_heads // query.num_kv_heads, found=found)
+    if query.scale <= 0:
+        verdict &= no("scale", wanted=query.scale, found="above 0 only")
     if query.head_dim > _WIDEST_HEAD:
         verdict &= no("head_dim", wanted=query.head_dim, found=f"up to {_WIDEST_HEAD}")
     return verdict
@@ -70,27 +77,28 @@ def supports_norm(query: OpQuery) -> Verdict:
 
 
 def supports_write(query: OpQuery) -> Verdict:
-    """The cache of this plugin's own attention."""
+    """The cache, and what prepares steps, of this plugin's own attention."""
     if query.attention == _ATTENTION:
         return OK
     return no("attention", wanted=query.attention, found=f"writes to the cache of {_ATTENTION} only")
 
 
 def supports_product(query: LinearQuery | OpQuery, *kept: str) -> Verdict:
-    """Weights that are kept in one of these layouts, as they are among them; in fp8 where the platform multiplies it."""
+    """Weights that are ``kept`` in one of these layouts; in fp8 where the platform has it."""
     wanted = query.weight_format if isinstance(query, LinearQuery) else query.weight_layout
     if wanted not in kept:
         return no("weight", wanted=wanted, found=" or ".join(kept))
-    if wanted != "plain" and "fp8" not in query.platform.features:
-        return no("missing_feature", wanted="fp8", found=", ".join(sorted(query.platform.features)))
-    return OK
+    return OK if wanted == "plain" or "fp8" in query.platform.features else _NO_FP8
 
 
 def _among(*kept: str) -> Callable[[LinearQuery | OpQuery], Verdict]:
     return lambda query: supports_product(query, *kept)
 
 
-_SUPPORTS: Mapping[str, Callable[[Any], Verdict]] = {"qk_norm_rope_write_kv": supports_write}
+_SUPPORTS: Mapping[str, Callable[[Any], Verdict]] = {
+    "qk_norm_rope_write_kv": supports_write,
+    "qk_norm_rope_attention": supports_write,
+}
 
 
 @hookimpl

@@ -1,0 +1,103 @@
+"""Who does what in a decode step: every key of every request is somebody's, once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+from paged import Step, attention_query
+
+from llmk.api import CacheStep
+from llmk_triton.schedule import Rule, Schedule
+
+TILE = 8
+
+
+def items(schedule: Schedule) -> list[list[int]]:
+    """Row, request, first, end, first seen, part, parts, members."""
+    found: list[list[int]] = schedule.items[1 : 1 + int(schedule.items[0, 0])].tolist()
+    return found
+
+
+def check(schedule: Schedule, lengths: list[int], window: int = 0) -> None:
+    """Each key of each request is in one item, whose part is its own."""
+    seen: Counter[tuple[int, int]] = Counter()
+    parts: Counter[tuple[int, int]] = Counter()
+    spans = schedule.spans.tolist()
+    for _, request, first, end, low, part, count, members in items(schedule):
+        assert first % TILE == 0
+        for member in range(request, request + members):
+            seen.update((member, key) for key in range(max(first, low), end))
+            parts[member, part] += 1
+            assert part < count
+            assert spans[member + 1] - spans[member] == count or members > 1
+    begins = [max(0, length - window) if window else 0 for length in lengths]
+    expected = [(i, key) for i, length in enumerate(lengths) for key in range(begins[i], length)]
+    assert seen == Counter(expected)
+    assert parts == Counter((i, part) for i in range(len(spans) - 1) for part in range(spans[i + 1] - spans[i]))
+    assert len(items(schedule)) <= schedule.items.shape[0] - 1
+    assert spans[-1] <= schedule.parts
+
+
+def step(lengths: list[int], **options: int) -> CacheStep:
+    return Step(attention_query(), [(length, 1) for length in lengths], **options).index
+
+
+@pytest.mark.parametrize("window", [0, 21])
+@pytest.mark.parametrize("slots", [1, 7, 64])
+@pytest.mark.parametrize("least", [1, 3])
+@pytest.mark.parametrize("lengths", [[1], [200], [70, 1, 9], [5] * 30 + [150]], ids=str)
+def test_every_key_is_somebodys_once(lengths: list[int], least: int, slots: int, window: int) -> None:
+    rule = Rule(slots=slots, tile=TILE, least=least, team=1, window=window)
+    check(rule(step(lengths), 2, mixed=False), lengths, window)
+
+
+def test_work_is_divided_evenly_where_lengths_are_not() -> None:
+    """The longest item takes no more than its share of all, however few others there are."""
+    lengths = [8, 8, 8, 800]
+    rule = Rule(slots=8, tile=TILE, least=1, team=1, window=0)
+    sizes = [end - first for _, _, first, end, *_ in items(rule(step(lengths), 2, mixed=False))]
+    assert max(sizes) <= TILE * -(-sum(lengths) // (TILE * rule.slots))
+
+
+def test_bounds_and_padding_cost_no_items_with_keys() -> None:
+    lengths = [30, 9]
+    rule = Rule(slots=64, tile=TILE, least=1, team=1, window=0)
+    padded = rule(step(lengths, padding=5, longest=5000), 2, mixed=False)
+    with_keys = [item for item in items(padded) if item[3] > item[2]]
+    assert with_keys == items(rule(step(lengths), 2, mixed=False))
+    assert len(items(padded)) == len(with_keys) + 5
+
+
+@pytest.mark.parametrize("team", [2, 4])
+@pytest.mark.parametrize("shared", [0, 3, 8, 15])
+def test_teams_share_whole_tiles_that_all_of_them_begin_with(
+    shared: int, team: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llmk_triton.schedule._LEAST_SHARED", 16)
+    monkeypatch.setattr("llmk_triton.schedule._COLUMNS", 4)
+    lengths = [61, 62, 75, 90, 61, 61, 64, 70, 66, 61]
+    rule = Rule(slots=16, tile=TILE, least=2, team=team, window=0)
+    schedule = rule(step(lengths, shared=shared), 2, mixed=False)
+    check(schedule, lengths)
+    teams = [item for item in items(schedule) if item[7] > 1]
+    tokens = shared * 4 // TILE * TILE
+    expected = dict.fromkeys(range(0, len(lengths) - team + 1, team), tokens) if tokens >= 16 else {}
+    assert {request: max(e[3] for e in teams if e[1] == request) for _, request, *_ in teams} == expected
+
+
+def test_a_stranger_breaks_no_team_but_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llmk_triton.schedule._LEAST_SHARED", 16)
+    index = step([61] * 8, shared=10)
+    index.block_table[5] += 1
+    schedule = Rule(slots=16, tile=TILE, least=2, team=4, window=0)(index, 2, mixed=False)
+    check(schedule, [61] * 8)
+    assert {item[1] for item in items(schedule) if item[7] > 1} == {0}
+
+
+def test_requests_with_several_queries_are_left_out() -> None:
+    index = Step(attention_query(), [(20, 1), (30, 4), (9, 1)], padding=1).index
+    schedule = Rule(slots=8, tile=TILE, least=1, team=1, window=0)(index, 2, mixed=True)
+    assert {(row, request) for row, request, *_ in items(schedule)} == {(0, 0), (5, 2)}
+    assert schedule.arrived.eq(torch.zeros(4, 2)).all()
