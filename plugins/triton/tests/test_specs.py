@@ -51,7 +51,7 @@ def test_attention_says_what_it_can_do() -> None:
         {"head_dim": 256},
         {"cache_dtype": "float8_e4m3fn", "platform": WITH_FP8},
     ):
-        assert match(spec, attention_query(**able, **changes))
+        assert match(spec, attention_query(**able | changes))
     for changes, code in (
         ({"platform": PLAIN}, "missing_feature"),
         ({"causal": False}, "causal"),
