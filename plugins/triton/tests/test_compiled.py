@@ -44,9 +44,12 @@ def test_elementwise(target: str) -> None:
 @pytest.mark.parametrize("target", ["cuda:90", "hip:gfx942"])
 def test_products(target: str) -> None:
     found = compile_for(target, "^(linear 1024x3072|norm gate up 3072x1024) x(1|16) bf16$")
-    by_case = {(kernel["case"].split(" x")[1], kernel["kernel"]): kernel["matrix"] for kernel in found}
-    assert set(by_case) == {("1 bf16", "gemv_kernel"), ("16 bf16", "skinny_kernel")}
-    assert by_case["16 bf16", "skinny_kernel"] > 0
+    assert {kernel["kernel"] for kernel in found} == {"gemv_kernel", "skinny_kernel"}
+    for kernel in found:
+        if kernel["kernel"] == "gemv_kernel":
+            assert kernel["shared"] < 1024, "what a thread loaded went to others, other than sums"
+        else:
+            assert kernel["matrix"] > 0
 
 
 def test_what_was_tuned_fits_what_it_was_tuned_for() -> None:

@@ -26,30 +26,32 @@ def _append(tiles, tile):
 
 
 @triton.jit
-def _rows(at, row, column, SIZE: tl.constexpr, KEEP: tl.constexpr):
-    """The rows of ``SIZE`` elements at ``at``, in tiles of ``[rows, threads, vector]`` whose ``column`` is given; zeros
-    beyond their ends. ``KEEP`` says whether the processor's own cache is to keep them."""
-    BLOCK: tl.constexpr = column.numel
+def _rows(at, row, column, SIZE: tl.constexpr, VECTOR: tl.constexpr, KEEP: tl.constexpr):
+    """The rows of ``SIZE`` elements at ``at``, in tiles of ``[rows, threads, VECTOR]`` of which a thread has the last
+    dimension; zeros beyond their ends. ``KEEP`` says whether the processor's own cache is to keep them."""
+    BLOCK: tl.constexpr = column.shape[0]
     tiles = _nothing()
     for first in tl.static_range(0, SIZE, BLOCK):
-        place = at + row[:, None, None] * SIZE + (first + column)
+        place = at + row[:, None] * SIZE + (first + column)[None, :]
         if first + BLOCK <= SIZE:
             tile = tl.load(place, eviction_policy="" if KEEP else "evict_first")
         else:
-            tile = tl.load(place, first + column < SIZE, other=0.0, eviction_policy="" if KEEP else "evict_first")
-        tiles = _append(tiles, tile)
+            inside = (first + column < SIZE)[None, :]
+            tile = tl.load(place, inside, other=0.0, eviction_policy="" if KEEP else "evict_first")
+        tiles = _append(tiles, tl.reshape(tile, [row.shape[0], BLOCK // VECTOR, VECTOR]))
     return tiles
 
 
 @triton.jit
 def _add(tiles, others, total, row, column, writes, SIZE: tl.constexpr):
     """``tiles`` plus ``others``, rounded; the row at ``total`` gets the sum where ``writes``."""
-    BLOCK: tl.constexpr = column.numel
+    BLOCK: tl.constexpr = column.shape[0]
     sums = _nothing()
     for i in tl.static_range(len(tiles)):
         value = (tiles[i].to(tl.float32) + others[i].to(tl.float32)).to(total.dtype.element_ty)
-        at = row[:, None, None] * SIZE + (i * BLOCK + column)
-        tl.store(total + at, value, writes[:, None, None] & (i * BLOCK + column < SIZE))
+        at = row[:, None] * SIZE + (column + i * BLOCK)[None, :]
+        inside = writes[:, None] & (column + i * BLOCK < SIZE)[None, :]
+        tl.store(total + at, tl.reshape(value, [row.shape[0], BLOCK]), inside)
         sums = _append(sums, value)
     return sums
 
@@ -135,23 +137,22 @@ def gemv_kernel(
     pdl.release(PDL)
     first = tl.program_id(0) * ROWS
     row = tl.minimum(tl.arange(0, ROWS), OUT - 1 - first)
-    # Three dimensions from the beginning: what one thread has stays with it.
-    column = (tl.arange(0, THREADS) * VECTOR)[None, :, None] + tl.arange(0, VECTOR)[None, None, :]
+    column = tl.arange(0, THREADS * VECTOR)
     at = weight + first.to(tl.int64) * SIZE
-    held = _rows(at, row, column, SIZE, False)
+    held = _rows(at, row, column, SIZE, VECTOR, False)
     if GATED:
-        held_up = _rows(at + OUT * SIZE, row, column, SIZE, False)
+        held_up = _rows(at + OUT * SIZE, row, column, SIZE, VECTOR, False)
     scales, scales_up = _nothing(), _nothing()
     if SCALED > 0:
         thread = tl.arange(0, THREADS) * VECTOR
-        scales = _scales(scale, first + row, thread, SIZE, column.numel, SCALED)
+        scales = _scales(scale, first + row, thread, SIZE, THREADS * VECTOR, SCALED)
         if GATED:
-            scales_up = _scales(scale, OUT + first + row, thread, SIZE, column.numel, SCALED)
+            scales_up = _scales(scale, OUT + first + row, thread, SIZE, THREADS * VECTOR, SCALED)
     # Tiles of the one row that is multiplied lie as the weight's do, where that is a warp's own.
     alike = tl.arange(0, ROWS if APART else 1)
     one = alike * 0
     if HAS_NORM:
-        norms = _rows(norm_weight, one, column, SIZE, True)
+        norms = _rows(norm_weight, one, column, SIZE, VECTOR, True)
     added = tl.load(bias + first + row).to(tl.float32) if HAS_BIAS else 0.0
     added_up = tl.load(bias + OUT + first + row).to(tl.float32) if HAS_BIAS and GATED else 0.0
     pdl.wait(PDL)
@@ -159,14 +160,16 @@ def gemv_kernel(
     every, others = _nothing(), _nothing()
     for m in tl.static_range(MOST_ROWS):
         place = tl.minimum(m, num_rows - 1) * SIZE
-        every = _append(every, _rows(x + place, one, column, SIZE, True))
+        every = every + _rows(x + place, one, column, SIZE, VECTOR, True)
         if HAS_RESIDUAL:
-            others = _append(others, _rows(residual + place, one, column, SIZE, True))
+            others = others + _rows(residual + place, one, column, SIZE, VECTOR, True)
     for m in tl.static_range(MOST_ROWS):
-        tiles = every[m]
+        tiles = every[m * len(held) : (m + 1) * len(held)]
         if HAS_RESIDUAL:
             writes = (alike == 0) & (first == 0) & (m < num_rows)
-            tiles = _add(tiles, others[m], total + m * SIZE, one, column, writes, SIZE)
+            tiles = _add(
+                tiles, others[m * len(held) : (m + 1) * len(held)], total + m * SIZE, one, column, writes, SIZE
+            )
         if HAS_NORM:
             tiles = _norm(tiles, norms, out, EPS, SIZE)
         found = _product(tiles, held, scales, added, out, SCALED, HAS_BIAS)
