@@ -4,6 +4,7 @@
     python benchmarks/kernels.py --only attention   # some cases, by regular expression
     python benchmarks/kernels.py --sweep            # attention over tile sizes
     python benchmarks/kernels.py --sweep products --save DIR    # products over configurations, saves the best
+    python benchmarks/kernels.py --sweep fp8 --save DIR         # those with fp8 weights
     TRITON_INTERPRET=1 python benchmarks/kernels.py --device cpu --tiny    # tries the cases out, measures nothing
 
 Each line has the time of one call within a replayed graph, the rate, the share of the roofline (the larger of bytes
@@ -21,8 +22,8 @@ from pathlib import Path
 
 import torch
 import triton
-from kernel_cases import attention, elementwise, products
-from kernel_cases.harness import Bench
+from kernel_cases import attention, elementwise, fp8, products
+from kernel_cases.harness import SHAPES, Bench
 
 
 def main() -> int:
@@ -32,7 +33,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="regular expression of the cases to run")
     parser.add_argument("--seconds", type=float, default=225.0, help="when to stop")
     parser.add_argument(
-        "--sweep", nargs="?", const="attention", choices=("attention", "products"), help="what to sweep"
+        "--sweep", nargs="?", const="attention", choices=("attention", "products", "fp8"), help="what to sweep"
     )
     parser.add_argument("--save", type=Path, default=Path("configs"), help="folder for tuned configurations")
     parser.add_argument("--tiny", action="store_true", help="small shapes")
@@ -47,6 +48,8 @@ def main() -> int:
     with torch.inference_mode():
         if args.sweep == "products":
             products.sweep(bench, only, args.save)
+        elif args.sweep == "fp8":
+            products.sweep(bench, only, args.save, fp8.sites(SHAPES, fp8.ROWS))
         elif args.sweep:
             attention.sweep(bench)
         if args.sweep:
@@ -57,7 +60,7 @@ def main() -> int:
     return 1 if bench.failed else 0
 
 
-_KINDS = (elementwise, products, attention)
+_KINDS = (elementwise, products, fp8, attention)
 
 
 def _name(bench: Bench) -> str:

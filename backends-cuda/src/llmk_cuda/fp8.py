@@ -26,14 +26,22 @@ def linear_rowwise(x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tens
     """``x @ weight.T + bias``, bfloat16 ``[tokens, in]`` to ``[tokens, out]``, with a scale per row of ``x`` and per
     output."""
     values, scale = quantize_rows(x)
-    scales = {"scale_a": scale, "scale_b": weight.scale.t()}
-    return torch._scaled_mm(values, weight.values.t(), **scales, bias=bias, out_dtype=x.dtype, use_fast_accum=True)
+    return torch._scaled_mm(
+        values,
+        weight.values.t(),
+        scale_a=scale,
+        scale_b=weight.scale.t(),
+        bias=bias,
+        out_dtype=x.dtype,
+        use_fast_accum=True,
+    )
 
 
 def linear_block(x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
     """``x @ weight.T + bias``, bfloat16 ``[tokens, in]`` to ``[tokens, out]``, with a scale per 128 inputs of a row of
     ``x`` and per block of 128x128 weights."""
     values, scale = quantize_groups(x)
-    scales = {"scale_a": scale, "scale_b": weight.scale.t()}
-    product = torch._scaled_mm(values, weight.values.t(), **scales, out_dtype=x.dtype)[: x.shape[0]]
+    scale_b = weight.scale.t()
+    product = torch._scaled_mm(values, weight.values.t(), scale_a=scale, scale_b=scale_b, out_dtype=x.dtype)
+    product = product[: x.shape[0]]
     return product if bias is None else product + bias

@@ -105,17 +105,19 @@ def product(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, sca
 def _tuned() -> dict[str, Callable[[], None]]:
     """Everything that has a tuned configuration, each for what it was tuned for."""
     cases: dict[str, Callable[[], None]] = {}
-    names = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items()}
+    formats = {str(dtype).removeprefix("torch."): (name, 0) for name, dtype in DTYPES.items()}
+    formats |= {"fp8_channel": ("bf16", 1), "fp8_block": ("bf16", 128)}
     for file in Path(llmk_triton.__file__).parent.glob("configs/*.json"):
         kernel, arch = file.name.removesuffix(".json").split(".")
         if kernel not in {kernel for kernel, _, _ in PRODUCTS.values()}:
             continue
-        for dtype, shapes in table(kernel, arch).items():
+        for weight_format, shapes in table(kernel, arch).items():
+            name, scaled = formats[weight_format]
             for shape, rows in ((shape, int(rows)) for shape, by_rows in shapes.items() for rows in by_rows):
                 out, size = map(int, shape.split("x"))
                 out //= 2 if kernel.endswith("gate_up_silu") else 1
-                run = partial(product, kernel, getattr(torch, dtype), rows, size, out, arch=arch)
-                cases[f"tuned {arch} {kernel} {shape} x{rows} {names[dtype]}"] = run
+                run = partial(product, kernel, DTYPES[name], rows, size, out, scaled, arch=arch)
+                cases[f"tuned {arch} {kernel} {weight_format} {shape} x{rows} {name}"] = run
     return cases
 
 

@@ -12,7 +12,7 @@ import triton
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 
-from llmk.reference.quantized_weight import ScaledWeight
+from llmk.reference.quantized_weight import FP8_BLOCK, ScaledWeight
 from llmk_triton import pdl
 from llmk_triton.gemv import gemv_kernel
 from llmk_triton.skinny import skinny_kernel
@@ -36,6 +36,7 @@ _LINE = 128
 """Bytes that memory is asked for at a time."""
 _LEAST_SPLIT = 256
 """Elements of a row of the weight for which a program more is worth its while."""
+_SCALES = {1: "channel", FP8_BLOCK: "block"}
 _COUNTERS = 1 << 16
 """Tiles whose rows are split, at most."""
 
@@ -87,6 +88,11 @@ class Product:
     def stored(self) -> torch.dtype:
         """The weight's dtype."""
         return torch.float8_e4m3fn if self.scaled else self.dtype
+
+    @property
+    def weight_format(self) -> str:
+        """How tuned configurations name what the weight is stored in: plain ones by their dtype."""
+        return str(self.dtype).removeprefix("torch.") if not self.scaled else f"fp8_{_SCALES[self.scaled]}"
 
     @property
     def normed(self) -> bool:
@@ -143,7 +149,7 @@ def add_rms_norm_gate_up_silu(
 def choose(product: Product, target: GPUTarget, cores: int) -> Gemv | Skinny:
     """How to launch it: as was measured, or else by what registers and shared memory hold, and what keeps ``cores``
     multiprocessors' memory busy."""
-    found = tuned(product.kernel, target, str(product.stored).removeprefix("torch."), product.shape, product.rows)
+    found = tuned(product.kernel, target, product.weight_format, product.shape, product.rows)
     if found is not None:
         return Skinny(**found) if "block_n" in found else Gemv(**found)
     gemv = _gemv(product, target) if product.rows <= _GEMV_ROWS else None
