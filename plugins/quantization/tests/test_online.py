@@ -68,6 +68,12 @@ def test_a_quantized_checkpoint_is_not_quantized_again(tmp_path: Path) -> None:
         logits(quantized, quantization="fp8_tensor")
 
 
+def test_modules_of_transformers_stay_as_they_are(tmp_path: Path) -> None:
+    plain = write_checkpoint(tmp_path / "plain", "qwen3", **SIZES)
+    with pytest.raises(CheckpointError, match=r"quantization\.fp8 can't serve a model whose modules"):
+        ModelHarness.of(plain, {"model.quantization": "fp8", "select.model.use": "models.transformers"})
+
+
 def test_what_is_not_plain_is_not_quantized(tmp_path: Path) -> None:
     """A checkpoint whose config forgot to say that it is quantized."""
     quantized, plain = write(tmp_path, "dense", LAYOUTS["fp8 block"])

@@ -36,9 +36,8 @@ class Stored(Quantization):
             raise _bad(module, f"stores {', '.join(sorted(stored))}, but no weight")
         if weight.dtype != _FP8:
             raise CheckpointError(
-                f"{module} is stored as {weight.dtype}, but others of its kind as {_FP8}",
-                hint="layers that are multiplied by one kernel must all be quantized, or none: use a checkpoint whose "
-                "list of ignored modules names all layers of a kind, or the unquantized one with --model.quantization",
+                f"{module} is stored as {weight.dtype}, not as {_FP8}: all products of the layers must be quantized",
+                hint="use the unquantized checkpoint, with --model.quantization fp8 if it is to be smaller",
             )
         if unknown := sorted(set(stored) - {"weight", *_SCALES, *_UNUSED}):
             raise _bad(module, f"stores {', '.join(unknown)}, which fp8 weights don't have")
