@@ -3,8 +3,10 @@
     python benchmarks/kernels.py                    # on the accelerator that torch finds
     python benchmarks/kernels.py --only attention   # some cases, by regular expression
     python benchmarks/kernels.py --sweep            # attention over tile sizes
+    python benchmarks/kernels.py --sweep moe --save DIR    # mixtures of experts over tile sizes, saves the best
     python benchmarks/kernels.py --sweep products --save DIR    # products over configurations, saves the best
     python benchmarks/kernels.py --sweep fp8 --save DIR         # those with fp8 weights
+    python benchmarks/kernels.py --sweep sampling   # sampling over rounds and sizes of parts
     TRITON_INTERPRET=1 python benchmarks/kernels.py --device cpu --tiny    # tries the cases out, measures nothing
 
 Each line has the time of one call within a replayed graph, the rate, the share of the roofline (the larger of bytes
@@ -18,11 +20,12 @@ import argparse
 import re
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import triton
-from kernel_cases import attention, elementwise, fp8, products
+from kernel_cases import attention, elementwise, fp8, moe, products, sampling
 from kernel_cases.harness import SHAPES, Bench
 
 
@@ -32,9 +35,7 @@ def main() -> int:
     parser.add_argument("--device", default="", help="torch device; the current accelerator where it is not given")
     parser.add_argument("--only", default="", help="regular expression of the cases to run")
     parser.add_argument("--seconds", type=float, default=225.0, help="when to stop")
-    parser.add_argument(
-        "--sweep", nargs="?", const="attention", choices=("attention", "products", "fp8"), help="what to sweep"
-    )
+    parser.add_argument("--sweep", nargs="?", const="attention", choices=_SWEPT, help="what to sweep")
     parser.add_argument("--save", type=Path, default=Path("configs"), help="folder for tuned configurations")
     parser.add_argument("--tiny", action="store_true", help="small shapes")
     args = parser.parse_args()
@@ -46,21 +47,23 @@ def main() -> int:
     bench.calibrate()
     only = re.compile(args.only)
     with torch.inference_mode():
-        if args.sweep == "products":
-            products.sweep(bench, only, args.save)
-        elif args.sweep == "fp8":
-            products.sweep(bench, only, args.save, fp8.sites(SHAPES, fp8.ROWS))
-        elif args.sweep:
-            attention.sweep(bench)
         if args.sweep:
-            return 0
-        for kind in _KINDS:
-            bench.run(kind.cases(device, tiny=args.tiny), only=only)
+            _SWEPT[args.sweep](bench, only, args.save)
+        else:
+            for kind in _KINDS:
+                bench.run(kind.cases(device, tiny=args.tiny), only=only)
     print(f"{len(bench.failed)} failed, {time.monotonic() - bench.started:.0f} s: {', '.join(bench.failed)}")
     return 1 if bench.failed else 0
 
 
-_KINDS = (elementwise, products, fp8, attention)
+_KINDS = (elementwise, products, fp8, moe, sampling, attention)
+_SWEPT: dict[str, Callable[[Bench, re.Pattern[str], Path], None]] = {
+    "attention": lambda bench, only, _: bench.run(attention.sweep(bench.device), only=only),
+    "fp8": lambda bench, only, folder: products.sweep(bench, only, folder, fp8.sites(SHAPES, fp8.ROWS)),
+    "moe": moe.sweep,
+    "products": products.sweep,
+    "sampling": lambda bench, only, _: bench.run(sampling.sweep(bench.device), only=only),
+}
 
 
 def _name(bench: Bench) -> str:

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from llmk import LLM, SamplingParams
+from llmk.engine import file_reader
 from llmk.engine.core import EngineCore
 from llmk.engine.request import EngineRequest
 from llmk.engine.trace import Trace
@@ -38,7 +39,7 @@ def llmk_platforms():
                          probe=lambda host: Probe(OK, FACTS), known=(FACTS,))]
 
 class Any:
-    graphs = collectives = None
+    graphs = compiling = collectives = None
     def __init__(self, facts):
         self.facts = facts
         self.device = self.memory = self
@@ -51,6 +52,8 @@ class Any:
     def total(self):
         return 1 << 32
     available = total
+    def measure(self, run):
+        run()
 """
 MIXED = [
     SamplingParams(temperature=0, max_tokens=20, ignore_eos=True),
@@ -95,6 +98,27 @@ def test_two_steps_are_in_flight_and_tokens_are_those_of_one(checkpoint: Path) -
             outputs = llm.generate(PROMPTS, PARAMS, use_tqdm=False)
             tokens.append([output.outputs[0].token_ids for output in outputs])
     assert tokens[0] == tokens[1] == tokens[2]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("first", [0, 3])
+def test_weights_reach_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, first: int
+) -> None:
+    """All columns and some, in pieces that use each buffer many times over; what is issued next finds them there."""
+    monkeypatch.setattr(file_reader, "NUM_THREADS", 2)
+    values = torch.randn(4000, 1000)
+    file = tmp_path / "values"
+    file.write_bytes(values.numpy().tobytes())
+    expected = values[:, first:].to(dtype)
+    into = torch.zeros(expected.shape, dtype=dtype, device=FOUND)
+    chunks = [
+        file_reader.Chunk(file, 4000 * row + 4 * first, 4000, torch.float32, into[row : row + 10])
+        for row in range(0, 4000, 10)
+    ]
+    with file_reader.FileReader() as reader:
+        found = [into.clone() for _ in reader.read([("all", chunks)])]
+    assert torch.equal(found[0].cpu(), expected)
 
 
 @contextmanager

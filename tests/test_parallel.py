@@ -4,21 +4,18 @@ processes are tested in ``test_parallel_processes.py``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
-from safetensors import safe_open
+import torch
 from spread import FAMILIES, answers, check, make, tight
 from threaded_ranks import ThreadedRanks
 
 from llmk import LLM, SamplingParams
 from llmk.api import Plan, RecurrentCache, sharded
 from llmk.config import load
-from llmk.engine import launch, weights
+from llmk.engine import file_reader, launch
 from llmk.kernel.boot import boot
 from llmk.nn import Linear
 from llmk.nn.parallel import Parallel
@@ -56,30 +53,16 @@ def place(plan: Plan, rank: int) -> Parallel:
     return Parallel(rank % plan.tensor, plan.tensor, rank // plan.tensor, plan.pipeline)
 
 
-class Counted:
-    """A file's tensor, which takes down how much of it is read."""
-
-    read: ClassVar[list[int]] = []
-
-    def __init__(self, found: Any) -> None:
-        self.found = found
-
-    def __getitem__(self, index: Any) -> Any:
-        values = self.found[index]
-        self.read[-1] += values.nbytes
-        return values
-
-
-@contextmanager
-def counting(*args: Any, **options: Any) -> Iterator[Any]:
-    """``safe_open``, whose slices are counted."""
-    with safe_open(*args, **options) as reader:
-        yield SimpleNamespace(get_slice=lambda name: Counted(reader.get_slice(name)))
-
-
 def test_each_rank_reads_its_share_of_the_file(mixtral: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "safe_open", counting)
-    monkeypatch.setattr(Counted, "read", read := [])
+    read: list[int] = []
+    fill = file_reader._fill
+
+    def counting(chunk: file_reader.Chunk, into: torch.Tensor) -> None:
+        read[-1] += chunk.num_bytes
+        fill(chunk, into)
+
+    monkeypatch.setattr(file_reader, "NUM_THREADS", 1)
+    monkeypatch.setattr(file_reader, "_fill", counting)
     for rank in range(4):
         read.append(0)
         launch.load_model(mixtral, rank, lambda _, rank=rank: place(mixtral.plan, rank))

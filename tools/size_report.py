@@ -93,7 +93,7 @@ def budgets(root: Path = ROOT) -> list[Budget]:
     core = python_files(root / CORE)
     rest = tuple(file for file in core if (root / CORE / "reference") not in file.parents)
     kernel = tuple(file for file in core if (root / CORE / "kernel") in file.parents)
-    return [Budget("llmk without llmk.reference", rest, 12_499), Budget("llmk.kernel", kernel, 1_000)]
+    return [Budget("llmk without llmk.reference", rest, 13_499), Budget("llmk.kernel", kernel, 1_000)]
 
 
 def functions(file: Path) -> Iterator[tuple[int, str, int]]:

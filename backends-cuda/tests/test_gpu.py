@@ -110,6 +110,65 @@ def test_what_is_available_can_be_allocated(platform: CUDAPlatform) -> None:
     torch.cuda.empty_cache()  # what runs next needs memory beside the allocator's
 
 
+def test_what_a_step_takes_is_measured_at_its_peak(platform: CUDAPlatform) -> None:
+    kept = torch.empty(GIB, dtype=torch.uint8, device="cuda")
+    torch.empty(GIB, dtype=torch.uint8, device="cuda")  # what the allocator has from before is not the step's
+
+    def run() -> None:
+        for size in (GIB // 2, GIB, GIB // 4):
+            torch.empty(size, dtype=torch.uint8, device="cuda")
+
+    assert platform.memory.measure(run) == pytest.approx(GIB, rel=0.05)
+    assert kept.numel() == GIB
+
+
+AHEAD = """
+import torch, triton, triton.language as tl
+from llmk.api import Host
+from llmk_cuda.platform import CUDAPlatform
+from llmk_cuda.probe import probe
+
+compiled = []
+triton.knobs.compilation.listener = lambda **what: compiled.append(what["src"].name)
+
+@triton.jit
+def take(table, index, out, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    tl.store(out + at, tl.load(table + tl.load(index + at)))
+
+@triton.jit
+def reverse(out, SIZE: tl.constexpr):
+    at = tl.arange(0, SIZE)
+    tl.store(out + at, SIZE - 1 - at)
+
+def step(size):
+    index, out = torch.empty(size, dtype=torch.int64, device="cuda"), torch.empty(size, device="cuda")
+    reverse[(1,)](index, size)
+    table = torch.arange(size, device="cuda").float()[index]  # out of bounds, if nothing filled the index
+    take[(1,)](table, index, out, size)
+    return out
+
+platform = CUDAPlatform(probe(Host()).facts)
+platform.device.setup(0)
+with platform.compiling.ahead():
+    for size in (16, 32, 64, 128):
+        step(size)
+platform.device.synchronize()
+assert len(compiled) == 8, compiled
+for size in (16, 32, 64, 128):
+    assert step(size).tolist() == list(range(size))
+assert len(compiled) == 8, compiled
+"""
+
+
+def test_kernels_that_were_compiled_ahead_run(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    (tmp_path / "ahead.py").write_text(AHEAD)
+    environ = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, tmp_path / "ahead.py"], capture_output=True, text=True, env=environ)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_graph_replays_on_new_inputs(graphs: Graphs) -> None:
     x = torch.ones(64, 64, device="cuda")
     weight = torch.randn(64, 64, device="cuda")

@@ -161,9 +161,9 @@ def test_an_installed_torch_is_not_imported(tmp_path: Path) -> None:
 @pytest.mark.hook("llmk_platforms")
 def test_known_machines_can_be_told_apart() -> None:
     (spec,) = llmk_platforms()
-    labels = [facts.label for facts in spec.known]
+    names = [facts.device_name for facts in spec.known]
     assert spec.known == KNOWN
-    assert len(set(labels)) == len(labels)
-    assert labels[0] == "cuda/sm_90"
+    assert len(set(names)) == len(names)
+    assert spec.known[0].label == "cuda/sm_90"
     assert spec.rank > 0
     assert "llmk-triton" in spec.vouches

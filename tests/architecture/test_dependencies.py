@@ -14,6 +14,9 @@ from size_report import source_folders
 
 ROOT = Path(__file__).resolve().parents[2]
 
+PROVIDERS = {"llmk": ["llmk-core"], "flashinfer": ["flashinfer-python"]}
+"""Distributions of packages that need not be installed here."""
+
 
 def imported_packages(file: Path) -> set[str]:
     """Top-level packages that a file imports, at its top or within functions."""
@@ -31,7 +34,7 @@ def test_imports_are_required(folder: Path) -> None:
     project = tomllib.loads((folder.parents[1] / "pyproject.toml").read_text())["project"]
     extras = (line for extra in project.get("optional-dependencies", {}).values() for line in extra)
     required = {re.split(r"[^\w.-]", line)[0].lower() for line in (*project["dependencies"], *extras)}
-    providers = packages_distributions() | {"llmk": ["llmk-core"]}
+    providers = packages_distributions() | PROVIDERS
     missing: dict[str, str] = {}
     for file in sorted(folder.rglob("*.py")):
         for package in imported_packages(file) - set(sys.stdlib_module_names) - {folder.name}:

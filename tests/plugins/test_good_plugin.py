@@ -64,7 +64,7 @@ def ask(environment: Environment, checkpoint: Path, expression: str) -> Any:
     """Evaluates an expression of ``registry`` and ``checkpoint`` inside the environment."""
     code = f"""
 import json
-from llmk.api import IOProcessorSpec, LogitsProcessorSpec, TunedConfigs
+from llmk.api import IOProcessorSpec, LogitsProcessorSpec
 from llmk.config import Config
 from llmk.kernel.checkpoint import read_checkpoint
 from llmk.kernel.registry import Registry
@@ -190,9 +190,15 @@ def test_logits_processor_is_registered(environment: Environment, checkpoint: Pa
 
 
 @pytest.mark.hook("llmk_tuned_configs")
-def test_tuned_configs_are_registered(environment: Environment, checkpoint: Path) -> None:
-    expression = "[[r.spec.id, r.spec.kernel, r.spec.folder] for r in registry.of(TunedConfigs)]"
-    assert ask(environment, checkpoint, expression) == [["good.tuned", "good.linear", "tuned"]]
+def test_shipped_measurements_decide_on_their_device(environment: Environment, checkpoint: Path) -> None:
+    flags = ("--dtype", "bfloat16")
+    pieces = choice(explain(environment, checkpoint, *flags), "linear", "up")["pieces"]
+    assert [(piece["start"], piece["id"], piece["why"]) for piece in pieces] == [
+        (1, "reference.linear", "measured 0.50x of good.linear at 4 tokens, 2026-11-21"),
+        (5, "good.linear", "measured 0.33x of reference.linear at 64 tokens, 2026-11-21"),
+    ]
+    without = explain(environment, checkpoint, *flags, "--platform.measurements", "none")
+    assert chosen(without, "linear", "up") == "good.linear"
 
 
 @pytest.mark.hook("llmk_config_defaults")

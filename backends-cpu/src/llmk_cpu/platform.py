@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import psutil
 import torch
 
-from llmk.api import Graphs, Host, PlatformFacts
+from llmk.api import Compiling, Graphs, Host, PlatformFacts
 from llmk_cpu.machine import cores, memory_free, memory_limit
 
 
@@ -41,6 +42,11 @@ class CPUMemory:
         """Bytes that could be allocated now without swapping."""
         return memory_free(Host()) or psutil.virtual_memory().available
 
+    def measure(self, run: Callable[[], None]) -> int | None:
+        """Runs it; torch does not count what it allocates here."""
+        run()
+        return None
+
 
 class GlooCollectives:
     """Collectives through gloo."""
@@ -49,9 +55,10 @@ class GlooCollectives:
 
 
 class CPUPlatform:
-    """Follows ``llmk.api.Platform``. There are no graphs to capture."""
+    """Follows ``llmk.api.Platform``. There are no graphs to capture, and no kernels to compile."""
 
     graphs: Graphs | None = None
+    compiling: Compiling | None = None
 
     def __init__(self, facts: PlatformFacts) -> None:
         self.facts = facts

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import torch
 
-from llmk.api import Collectives, Device, Graphs, Memory, PlatformFacts
+from llmk.api import Collectives, Compiling, Device, Graphs, Memory, PlatformFacts
+from llmk_cuda.compiling import TritonCompiling
 from llmk_cuda.graphs import CUDAGraphs
 
 
@@ -46,6 +48,15 @@ class CUDAMemory:
         torch.cuda.empty_cache()
         return torch.cuda.mem_get_info()[0]
 
+    def measure(self, run: Callable[[], None]) -> int | None:
+        """What torch's allocator took of the driver at most, hence with what it could not use."""
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_reserved()
+        torch.cuda.reset_peak_memory_stats()
+        run()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_reserved() - before
+
 
 class NCCLCollectives:
     """Collectives through NCCL."""
@@ -61,4 +72,5 @@ class CUDAPlatform:
         self.device: Device = CUDADevice()
         self.memory: Memory = CUDAMemory()
         self.graphs: Graphs | None = CUDAGraphs()
+        self.compiling: Compiling | None = TritonCompiling() if "triton" in facts.features else None
         self.collectives: Collectives | None = NCCLCollectives()

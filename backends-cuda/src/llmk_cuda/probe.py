@@ -9,8 +9,6 @@ from llmk_cuda.nvml import Driver, NvmlFailed, read_driver
 from llmk_cuda.torch_build import TorchBuild, installed_torch
 from llmk_cuda.visible import VARIABLE, visible
 
-_GIB = 1 << 30
-
 _SINCE = {"fp8": (8, 9), "tma": (9, 0), "fp4": (10, 0)}
 """Compute capability from which on the tensor cores multiply fp8 and fp4, and the bulk tensor copy engine is there."""
 
@@ -77,16 +75,25 @@ def facts_of(
     )
 
 
-KNOWN = (
-    facts_of((9, 0), memory_bytes=80 * _GIB, device_name="H100 80 GB; H200 and H20 have more memory"),
-    facts_of((8, 0), memory_bytes=80 * _GIB, device_name="A100 80 GB"),
-    facts_of((7, 5), memory_bytes=16 * _GIB, device_name="T4"),
-    facts_of((8, 6), memory_bytes=24 * _GIB, device_name="A10; RTX 3090"),
-    facts_of((8, 9), memory_bytes=48 * _GIB, device_name="L40S; L4 and RTX 4090 have 24 GB"),
-    facts_of((10, 0), memory_bytes=180 * _GIB, device_name="B200"),
-    facts_of((12, 0), memory_bytes=96 * _GIB, device_name="RTX PRO 6000; RTX 5090 has 32 GB"),
+KNOWN = tuple(
+    facts_of(capability, memory_bytes=mib << 20, device_name=name)
+    for capability, mib, name in (
+        ((9, 0), 81559, "NVIDIA H100 80GB HBM3"),
+        ((9, 0), 143771, "NVIDIA H200"),
+        ((8, 0), 81920, "NVIDIA A100-SXM4-80GB"),
+        ((7, 5), 15360, "Tesla T4"),
+        ((8, 6), 23028, "NVIDIA A10"),
+        ((8, 9), 46068, "NVIDIA L40S"),
+        ((8, 9), 23034, "NVIDIA L4"),
+        ((8, 9), 24564, "NVIDIA GeForce RTX 4090"),
+        ((10, 0), 183359, "NVIDIA B200"),
+        ((12, 0), 97887, "NVIDIA RTX PRO 6000 Blackwell Server Edition"),
+        ((12, 0), 32607, "NVIDIA GeForce RTX 5090"),
+    )
 )
-"""GPUs to plan for that are not here. The first is what ``--on cuda`` means."""
+"""GPUs to plan for that are not here, with the names and the memory (MiB) that the driver tells. The first is what
+``--on cuda`` means, the first of an architecture what ``--on cuda/sm_90`` does; ``--on cuda/h200`` takes one by its
+name."""
 
 
 def _judge_torch(build: TorchBuild | None) -> Verdict:

@@ -1,4 +1,4 @@
-"""The plugin ``cuda``: platform, linear kernels, defaults and checks. Imports no torch."""
+"""The plugin ``cuda``: platform, linear kernels, FlashInfer's attention, defaults and checks. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from llmk.api import (
     OK,
+    AttentionQuery,
     Default,
     KernelSpec,
     LinearQuery,
@@ -23,15 +24,14 @@ from llmk.api import (
 from llmk_cuda.defaults import advise
 from llmk_cuda.probe import KNOWN, probe
 
-_MANY_ROWS = 129
+_MANY_ROWS = 17
 """Rows from which on cuBLAS keeps the tensor cores busy. With fewer, a product is as fast as its weights are read, and
 kernels that are made for that read them faster."""
 
-_MANY_ROWS_FP8 = 65
-"""The same for fp8 weights, which take half as long to read."""
-
 _PREPARED = "llmk.reference.quantized_weight"
 """fp8 weights are kept as the reference has them, so that kernels for few rows may share a site."""
+
+_FLASHINFER_HEADS = (64, 128, 256)
 
 _ALIGNMENT = 16
 _BLOCK_ALIGNMENT = 512
@@ -91,6 +91,46 @@ def _multiple(query: LinearQuery, inputs: int, outputs: int) -> Verdict:
     return verdict
 
 
+def supports_flashinfer(query: AttentionQuery) -> Verdict:
+    """Causal attention of plain heads to all earlier tokens, in a cache of the engine's dtype."""
+    verdict = OK
+    for name, plain in (("causal", True), ("latent_dim", None), ("sliding_window", None), ("sinks", False)):
+        if getattr(query, name) != plain:
+            verdict &= no(name, wanted=getattr(query, name), found=plain)
+    if query.cache_dtype != query.dtype:
+        verdict &= no("cache_dtype", wanted=query.cache_dtype, found=query.dtype)
+    if query.head_dim not in _FLASHINFER_HEADS:
+        verdict &= no("head_dim", wanted=query.head_dim, found=", ".join(map(str, _FLASHINFER_HEADS)))
+    if query.num_heads % query.num_kv_heads:
+        verdict &= no("num_kv_heads", wanted=f"{query.num_heads} heads", found=f"{query.num_kv_heads} key heads")
+    return verdict
+
+
+@hookimpl
+def llmk_attention_backends() -> list[KernelSpec]:
+    """FlashInfer, where it is installed; chosen by name or measurement alone, since it compiles for long."""
+    return [
+        KernelSpec(
+            id="cuda.flashinfer",
+            kind="attention",
+            implementation="llmk_cuda.flashinfer_attention:FlashInferAttention",
+            tier=Tier.VENDOR,
+            needs=Needs(
+                platforms=("cuda",),
+                min_arch={"cuda": (8, 0)},
+                dtypes=("bfloat16", "float16"),
+                packages=("flashinfer-python>=0.6",),
+            ),
+            supports=supports_flashinfer,
+            layout="flashinfer_hnd",
+            host_cost_us=500.0,
+            jit=True,
+            slow_start=True,
+            summary="FlashInfer's paged attention, planned on the host for each step",
+        )
+    ]
+
+
 @hookimpl
 def llmk_linear_kernels() -> list[KernelSpec]:
     """cuBLAS for plain weights, and for fp8 weights on chips that multiply fp8."""
@@ -124,7 +164,7 @@ def _fp8(
         layout=f"reference_fp8_{kept}",
         # As of plain weights.
         tier=Tier.PORTABLE,
-        bands=(TokenBand(1, _MANY_ROWS_FP8), TokenBand(_MANY_ROWS_FP8, score=100)),
+        bands=(TokenBand(1, _MANY_ROWS), TokenBand(_MANY_ROWS, score=100)),
         needs=Needs(platforms=("cuda",), min_arch={"cuda": (8, 9)}, dtypes=("bfloat16",), packages=("triton>=3.6",)),
         jit=True,
         supports=supports,
@@ -136,7 +176,7 @@ def _fp8(
 @hookimpl
 def llmk_config_defaults(platform: PlatformFacts, model: ModelFacts | None) -> list[Default]:
     """Sizes that fit the GPU's memory."""
-    return list(advise(platform, model)) if platform.name == "cuda" else []
+    return list(advise(platform)) if platform.name == "cuda" else []
 
 
 @hookimpl

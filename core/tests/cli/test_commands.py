@@ -159,3 +159,8 @@ def test_a_mistyped_flag_is_answered_with_the_one_that_was_meant(capsys: pytest.
     assert capsys.readouterr().err == (
         "llmk: unrecognized arguments: --cache.blok_size 3\n  hint: did you mean --cache.block-size?\n"
     )
+
+
+def test_tune_refuses_to_measure_for_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "--platform.measurements", "none"]) == 2
+    assert "nothing can be kept" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from llmk.api import Checkpoint, CheckpointError
-from llmk.engine import weights
+from llmk.engine import file_reader, weights
 from llmk.engine.weights import load_weights
 from llmk.kernel.checkpoint import read_checkpoint
 from llmk.nn import Build, Layer, Parameter
@@ -308,18 +308,63 @@ def test_a_share_is_read_and_no_more(write: Callable[..., Checkpoint], monkeypat
     with model.build.stage(False):
         model.add(Parameter(model.build, ["elsewhere.weight"], [9], [9]))
     read: list[int] = []
-    indexed = weights._Slices.__getitem__
+    fill = file_reader._fill
 
-    def counted(self: weights._Slices, index: object) -> Tensor:
-        values = indexed(self, index)
-        read.append(values.numel())
-        return values
+    def counted(chunk: file_reader.Chunk, into: Tensor) -> None:
+        read.append(chunk.num_bytes)
+        fill(chunk, into)
 
-    monkeypatch.setattr(weights._Slices, "__getitem__", counted)
+    monkeypatch.setattr(file_reader, "_fill", counted)
     load_weights(model, write(tensors), torch.float32, progress=False)
     (layer,) = model.finished
     up, down, experts = layer.tensors
     assert torch.equal(up, tensors["up.weight"][4:])
     assert torch.equal(down, tensors["down.weight"][:, 2:4])
     assert torch.equal(experts, tensors["experts.gate_up_proj"][:, 1::2])
-    assert sum(read) == up.numel() + down.numel() + experts.numel()
+    assert sum(read) == up.nbytes + down.nbytes + experts.nbytes
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_tensors_are_read_in_pieces(
+    write: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    """Pieces of a row and a half at most, and of one row where that is more; no more than some on their way."""
+    monkeypatch.setattr(weights, "CHUNK_BYTES", 24)
+    monkeypatch.setattr(file_reader, "CHUNK_BYTES", 24)
+    monkeypatch.setattr(file_reader, "_AHEAD_BYTES", 100)
+    tensors = make_tensors()
+    assert equal(load(write(tensors), dtype).tensors, [tensor.to(dtype) for tensor in packed(tensors)])
+
+
+def test_many_small_tensors(write: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is loaded once, in the files' order, and few are ahead of the layer that is being finished."""
+    monkeypatch.setattr(file_reader, "_AHEAD_BYTES", 64)
+    model = PackedModel()
+    del model.build.layers[:]
+    for i in range(500):
+        model.add(Parameter(model.build, [f"n{i:03d}.a", f"n{i:03d}.b"], [3, 1]))
+    tensors = {f"n{i:03d}.{part}": torch.randn(3 if part == "a" else 1) for i in range(500) for part in "ab"}
+    begun: list[int] = []
+    storage = Parameter._storage
+    monkeypatch.setattr(Parameter, "_storage", lambda self: (begun.append(len(model.finished)), storage(self))[1])
+    load_weights(model, write(tensors), torch.float32, progress=False)
+    assert model.finished == model.build.layers
+    for i, tensor in enumerate(model.tensors):
+        assert torch.equal(tensor, torch.cat([tensors[f"n{i:03d}.a"], tensors[f"n{i:03d}.b"]]))
+    assert max(number // 3 - finished for number, finished in enumerate(begun)) < 10
+
+
+def test_a_file_that_is_cut_meanwhile_is_named(
+    write: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint = write(make_tensors())
+    (file,) = checkpoint.weight_files
+    headers = weights.read_headers(checkpoint.weight_files)
+    monkeypatch.setattr(weights, "read_headers", lambda files: headers)
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(CheckpointError, match=re.escape(f"{file} can't be read: it ends")):
+        load(checkpoint)
+    file.unlink()
+    monkeypatch.setattr(weights, "weight_files", lambda checkpoint: (file,))
+    with pytest.raises(CheckpointError, match=re.escape(f"{file} can't be read: ")):
+        load(checkpoint)

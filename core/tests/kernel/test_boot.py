@@ -21,8 +21,8 @@ from llmk.api import (
     UnknownArchitecture,
 )
 from llmk.config import load
+from llmk.config.measurements import Measured, Measurements, key_of, save_measurements
 from llmk.kernel.boot import Boot, boot
-from llmk.kernel.resolver import resolve
 
 LINEAR = 'id="{0}.linear", tier=Tier.{1}'
 
@@ -167,13 +167,65 @@ def test_layout_with_a_gap_is_set_aside(house: Wheelhouse, model: Path) -> None:
 
 def test_measurement_beats_tier_and_vouching(house: Wheelhouse, model: Path) -> None:
     house.install("fast", kernels("fast", "linear_kernels", LINEAR.format("fast", "PORTABLE")))
-    b = start(house, model)
-    plan = resolve(
-        b.registry, b.settings.config, b.checkpoint, b.facts, b.platform_facts,
-        measured={("up", "fast.linear"): 0.5, ("up", "reference.linear"): 1.0},
-    )  # fmt: skip
-    assert plan.choice("linear", "up").pieces[0].why == "measured fastest (0.5)"
+    up = start(house, model).plan.choice("linear", "up").query
+    assert up is not None
+    folder, times = str(house.folder / "measured"), {1: {"fast.linear": 0.5, "reference.linear": 1.0}}
+    measured = Measurements({key_of(up): Measured("2026-11-21", times)})
+    save_measurements(folder, up.platform, measured, {"fast-wheel": "1.0"})
+    plan = start(house, model, platform__measurements=folder).plan
+    assert plan.choice("linear", "up").pieces[0].why == "measured 0.50x of reference.linear at 1 token, 2026-11-21"
     assert (plan.choice("linear", "up").id, plan.choice("linear", "head").id) == ("fast.linear", "reference.linear")
+    save_measurements(folder, up.platform, measured, {"fast-wheel": "0.9"})
+    plan = start(house, model, platform__measurements=folder).plan
+    assert plan.choice("linear", "up").id == "reference.linear"
+    assert any("left out: they are of fast-wheel 0.9, installed is 1.0" in warning for warning in plan.warnings)
+
+
+def test_shipped_measurements_count_where_the_platform_vouches_and_the_user_has_none(
+    house: Wheelhouse, model: Path, tmp_path: Path
+) -> None:
+    house.install("fast", kernels("fast", "linear_kernels", LINEAR.format("fast", "PORTABLE")))
+    up = start(house, model).plan.choice("linear", "up").query
+    assert up is not None
+    for wheel in ("friend", "foe"):
+        (house.folder / f"data_{wheel}").mkdir()
+        times = {1: {"fast.linear": 0.5, "reference.linear": 1.0}}
+        shipped = Measurements({key_of(up): Measured("2026-11-21", times)})
+        save_measurements(str(house.folder / f"data_{wheel}/here"), up.platform, shipped, {})
+    code = (
+        "@hookimpl\ndef llmk_tuned_configs():\n    return [TunedConfigs(id='{0}.m', package='data_{0}', folder='here')]"
+    )
+    house.install("foe", code.format("foe"))
+    assert start(house, model).plan.choice("linear", "up").id == "reference.linear"
+    house.install("friend", code.format("friend"))
+    assert start(house, model).plan.choice("linear", "up").id == "fast.linear"
+    own = Measurements({key_of(up): Measured("2026-11-22", {1: {"fast.linear": 2.0, "reference.linear": 1.0}})})
+    save_measurements(str(tmp_path / "own"), up.platform, own, {})
+    plan = start(house, model, platform__measurements=str(tmp_path / "own")).plan
+    assert plan.choice("linear", "up").pieces[0].why == "measured 0.50x of fast.linear at 1 token, 2026-11-22"
+    assert start(house, model, platform__measurements="none").plan.choice("linear", "up").id == "reference.linear"
+
+
+def test_a_machine_can_be_named_by_its_device(house: Wheelhouse, model: Path) -> None:
+    named = "import plug_box\nBIG = replace(plug_box.BOX, name='crate', device_name='Acme Box-9000 XL')\n"
+    house.install(
+        "crate",
+        f"""
+        from dataclasses import replace
+        {named.replace(chr(10), chr(10) + " " * 8)}
+        @hookimpl
+        def llmk_platforms():
+            return [PlatformSpec(
+                id="crate.crate", name="crate", implementation="plug_crate:BIG", probe=lambda host: Probe(no("absent")),
+                known=(BIG,),
+            )]
+        """,
+    )
+    assert {start(house, model, on=on).plan.platform.device_name for on in ("crate/9000", "crate/Box", "crate")} == {
+        "Acme Box-9000 XL"
+    }
+    with pytest.raises(SelectionError, match=r"'crate/8000'.*\n.*crate/9000"):
+        start(house, model, on="crate/8000")
 
 
 def test_consented_override_wins_like_what_it_replaces(house: Wheelhouse, model: Path) -> None:

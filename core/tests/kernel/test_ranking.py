@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from llmk.api import KernelSpec, SelectionError, Tier, TokenBand
+from llmk.config.measurements import Measured
 from llmk.kernel.discovery import Plugin
 from llmk.kernel.ranking import END, Candidate, Misfit, Ranking
 from llmk.kernel.registry import Registered
@@ -25,13 +26,15 @@ def kernel(name: str, tier: Tier = Tier.NATIVE, *bands: TokenBand, layout: str =
     return Registered(spec, Plugin(name.partition(".")[0], f"{name.partition('.')[0]}-wheel", "1.0"), "linear")
 
 
-def ranking(*, pin: str = "", prefer: tuple[str, ...] = (), measured: dict[str, float] | None = None) -> Ranking:
+def ranking(
+    *, pin: str = "", prefer: tuple[str, ...] = (), measured: dict[int, dict[str, float]] | None = None
+) -> Ranking:
     return Ranking(
         "up",
         "[select.linear]",
         pin,
         prefer,
-        measured or {},
+        Measured("2026-11-21", measured or {}),
         lambda candidate: candidate.plugin.name != "stranger",
         one_layout=True,
     )
@@ -45,6 +48,8 @@ REFERENCE = kernel("reference.r", Tier.REFERENCE)
 NATIVE = kernel("a.n")
 VENDOR = kernel("a.v", Tier.VENDOR)
 STRANGER = kernel("stranger.s", Tier.VENDOR, score=9)
+SLOW = replace(VENDOR, spec=replace(VENDOR.spec, id="a.slow", slow_start=True))
+AT_ONE = "at 1 token, 2026-11-21"
 
 
 @pytest.mark.parametrize(
@@ -54,10 +59,21 @@ STRANGER = kernel("stranger.s", Tier.VENDOR, score=9)
         (ranking(), [REFERENCE, NATIVE, VENDOR], "a.v", "tier vendor"),
         (ranking(), [NATIVE, kernel("b.n", score=1)], "b.n", "best score in tier native"),
         (ranking(), [NATIVE, kernel("b.n", Tier.NATIVE, TokenBand(score=2))], "b.n", "best score in tier native"),
-        (ranking(measured={"a.n": 0.5, "a.v": 0.7}), [REFERENCE, NATIVE, VENDOR], "a.n", "measured fastest (0.5)"),
-        (ranking(measured={"stranger.s": 0.5}), [STRANGER, VENDOR], "stranger.s", "measured fastest (0.5)"),
         (
-            ranking(prefer=("z.z", "reference.r"), measured={"a.n": 0.5}),
+            ranking(measured={1: {"a.n": 0.5, "a.v": 1.0}}),
+            [REFERENCE, NATIVE, VENDOR],
+            "a.n",
+            "measured 0.50x of a.v at 1 token, 2026-11-21",
+        ),
+        (
+            ranking(measured={8: {"stranger.s": 0.5}}),
+            [STRANGER, VENDOR],
+            "stranger.s",
+            "measured alone at 8 tokens, 2026-11-21",
+        ),
+        (ranking(measured={1: {"z.z": 0.5}}), [NATIVE, VENDOR], "a.v", "tier vendor"),
+        (
+            ranking(prefer=("z.z", "reference.r"), measured={1: {"a.n": 0.5}}),
             [REFERENCE, NATIVE],
             "reference.r",
             "preferred by [select.linear] prefer",
@@ -66,6 +82,11 @@ STRANGER = kernel("stranger.s", Tier.VENDOR, score=9)
         (ranking(), [STRANGER, REFERENCE], "reference.r", "only candidate that the platform vouches for"),
         (ranking(prefer=("stranger.s",)), [STRANGER, VENDOR], "stranger.s", "preferred by [select.linear] prefer"),
         (ranking(), [STRANGER], "stranger.s", "only candidate"),
+        (ranking(), [SLOW, NATIVE, REFERENCE], "a.n", "tier native"),
+        (ranking(), [SLOW, REFERENCE], "reference.r", "only candidate that starts at once"),
+        (ranking(), [SLOW], "a.slow", "only candidate"),
+        (ranking(prefer=("a.slow",)), [SLOW, NATIVE], "a.slow", "preferred by [select.linear] prefer"),
+        (ranking(measured={1: {"a.slow": 1, "a.n": 2}}), [SLOW, NATIVE], "a.slow", f"measured 0.50x of a.n {AT_ONE}"),
     ],
 )
 def test_winner(rules: Ranking, able: list[Candidate], winner: str, why: str) -> None:
@@ -100,6 +121,24 @@ def test_scores_of_bands_decide_range_by_range_and_equal_neighbours_merge() -> N
     one = kernel("a.one", Tier.NATIVE, TokenBand(1, 8, score=2), TokenBand(8, 64, score=1), TokenBand(64, score=3))
     two = kernel("a.two", Tier.NATIVE, TokenBand(1, 64, score=0), TokenBand(64, 99, score=5), TokenBand(99, score=0))
     assert laid_out(ranking(), one, two) == [(1, 64, "a.one"), (64, 99, "a.two"), (99, END, "a.one")]
+
+
+def test_measured_token_counts_make_pieces() -> None:
+    times = {
+        1: {"a.n": 1.0, "a.v": 2.0},
+        4: {"a.n": 1.02, "a.v": 1.0},
+        16: {"a.n": 3.0, "a.v": 1.0, "reference.r": 0.9},
+        64: {"a.n": 3.0, "a.v": 1.0},
+    }
+    able = (REFERENCE, NATIVE, VENDOR)
+    assert laid_out(ranking(measured=times), *able) == [
+        (1, 5, "a.n"),  # at 4, the other is faster by less than noise
+        (5, 17, "reference.r"),
+        (17, END, "a.v"),  # the highest count stands for all above; what was not measured there doesn't compete
+    ]
+    small = kernel("a.small", Tier.PORTABLE, TokenBand(1, 9))
+    fast = {count: {"a.small": 0.5} | each for count, each in times.items()}
+    assert laid_out(ranking(measured=fast), small, *able)[:2] == [(1, 9, "a.small"), (9, 17, "reference.r")]
 
 
 def test_one_piece_serves_all_token_counts_where_that_is_asked_for() -> None:
@@ -137,8 +176,8 @@ def test_losers_are_told_why_and_which_line_would_choose_them() -> None:
     packed = kernel("a.packed", Tier.NATIVE, layout="packed")
     rules = ranking()
     slots = rules.lay_out([VENDOR, NATIVE, packed, STRANGER])
-    codes = {c.spec.id: rules.loser(c, slots) for c in (NATIVE, packed, STRANGER)}
-    assert [reason.code for reason in codes.values()] == ["outranked", "layout", "not_vouched"]
+    codes = {c.spec.id: rules.loser(c, slots) for c in (NATIVE, packed, STRANGER, SLOW)}
+    assert [reason.code for reason in codes.values()] == ["outranked", "layout", "not_vouched", "slow_start"]
     for id, reason in codes.items():
         assert f'[select.linear] prefer = ["{id}"]' in reason.hint
     assert '[plugins] trust = ["stranger-wheel"]' in codes["stranger.s"].hint

@@ -57,12 +57,12 @@ def test_appended_tokens_are_read_by_the_next_step() -> None:
     tokens = torch.zeros(3, 8, dtype=torch.int32)
     computed = torch.tensor([2, 0, 5])
     slots = torch.tensor([2, 0])
-    append_tokens(tokens, slots, computed[slots], torch.tensor([77, 88]))
+    append_tokens(tokens, computed, slots, torch.tensor([77, 88]))
     step = build_step(tokens, computed, slots, torch.tensor([1, 1]), 2)
     assert step.token_ids.tolist() == [77, 88]
 
 
 def test_padding_appends_nothing() -> None:
     tokens = torch.arange(12, dtype=torch.int32).view(3, 4)
-    append_tokens(tokens, torch.tensor([2, -1, -1]), torch.tensor([3, 3, 1]), torch.tensor([77, 88, 99]))
+    append_tokens(tokens, torch.tensor([1, 2, 3]), torch.tensor([2, -1, -1]), torch.tensor([77, 88, 99]))
     assert tokens.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 77]]

@@ -133,6 +133,14 @@ def test_extreme_temperatures(temperature: float) -> None:
     assert chi_square(tokens, torch.where(expected < 1e-9, 0, expected)) < 18.5
 
 
+def test_logits_in_16_bits_are_computed_with_in_float32() -> None:
+    logits = spread(4, 2000).to(torch.bfloat16)
+    arguments = (torch.full((4,), 0.7), None, torch.full((4,), 0.8), None, torch.arange(4), torch.arange(4))
+    assert torch.equal(sample(logits, *arguments), sample(logits.float(), *arguments))
+    ids = torch.arange(4)
+    assert all(map(torch.equal, logprobs(logits, ids, 3), logprobs(logits.float(), ids, 3)))
+
+
 def test_sampling_leaves_the_logits_alone() -> None:
     logits = spread(3, 50)
     before = logits.clone()
@@ -206,27 +214,31 @@ def test_ties_are_kept_together(vocab: int) -> None:
 @pytest.mark.parametrize("penalty", [1.0, 1.3, 0.7])
 def test_repetition_penalty_agrees_with_transformers(penalty: float) -> None:
     torch.manual_seed(0)
-    logits = torch.randn(1, 20)
-    prompt, output = torch.tensor([3, 3, 7]), torch.tensor([7, 11])
-    mask = torch.zeros(1, 20, dtype=torch.bool)
-    mask[0, prompt] = True
-    counts = torch.bincount(output, minlength=20)[None].to(torch.int32)
-    expected = RepetitionPenaltyLogitsProcessor(penalty)(torch.cat((prompt, output))[None], logits.clone())
-    zero = torch.zeros(1)
-    torch.testing.assert_close(apply_penalties(logits, mask, counts, zero, zero, torch.tensor([penalty])), expected)
+    logits, tokens = torch.randn(1, 20), torch.tensor([[3, 3, 7, 7, 11]], dtype=torch.int32)
+    expected = RepetitionPenaltyLogitsProcessor(penalty)(tokens.long(), logits.clone())
+    row, zero = torch.tensor([0]), torch.zeros(1)
+    lengths = torch.tensor([3]), torch.tensor([5])
+    out = apply_penalties(logits, row, tokens, row, *lengths, zero, zero, torch.tensor([penalty]))
+    torch.testing.assert_close(out, expected)
 
 
 def test_presence_and_frequency_look_at_the_output_alone() -> None:
-    logits = torch.tensor([[1.0, -1.0, 2.0, 0.5], [1.0, 1.0, 1.0, 1.0]])
-    prompt = torch.tensor([[True, False, False, False], [False, True, False, False]])
-    counts = torch.tensor([[0, 3, 1, 0], [0, 0, 0, 2]], dtype=torch.int32)
-    before = logits.clone()
+    logits = torch.tensor([[1.0, -1.0, 2.0, 0.5], [9.0, 9.0, 9.0, 9.0], [1.0, 1.0, 1.0, 1.0]])
+    tokens = torch.tensor([[1, 3, 3, 0, 0], [0, 0, 0, 0, 0], [0, 1, 1, 2, 1]], dtype=torch.int32)
     out = apply_penalties(
-        logits, prompt, counts, torch.tensor([0.5, 0.0]), torch.tensor([0.25, 1.0]), torch.tensor([1.0, 2.0])
+        logits,
+        torch.tensor([0, 2]),
+        tokens,
+        torch.tensor([2, 0]),
+        torch.tensor([1, 1]),
+        torch.tensor([5, 3]),
+        torch.tensor([0.5, 0.0]),
+        torch.tensor([0.25, 1.0]),
+        torch.tensor([1.0, 2.0]),
     )
-    expected = torch.tensor([[1.0, -1.0 - 0.75 - 0.5, 2.0 - 0.25 - 0.5, 0.5], [1.0, 0.5, 1.0, 0.5 - 2.0]])
-    torch.testing.assert_close(out, expected)
-    assert torch.equal(logits, before)
+    expected = [[1.0, -1.0 - 0.75 - 0.5, 2.0 - 0.25 - 0.5, 0.5], [9.0] * 4, [1.0, 0.5, 1.0, 0.5 - 2.0]]
+    assert out is logits
+    torch.testing.assert_close(out, torch.tensor(expected))
 
 
 def test_bias_adds_in_place_and_forbids() -> None:

@@ -14,6 +14,7 @@ from scripted import ScriptedEngine
 
 from llmk.api import ConfigError, PortInUse
 from llmk.serve import lifecycle
+from llmk.serve.server import Server
 from llmk.serve.service import Service
 
 BODY = json.dumps({"messages": [{"role": "user", "content": "hi"}], "stream": True}).encode()
@@ -48,7 +49,7 @@ class Live:
     def __init__(self, service: Service) -> None:
         self.listener = lifecycle.bind("127.0.0.1", 0)
         self.address = self.listener.getsockname()[:2]
-        self.server = lifecycle.Server(service)
+        self.server = Server(service)
         self.writers: list[asyncio.StreamWriter] = []
         self.task = asyncio.create_task(self.server.serve([self.listener]))
 

@@ -14,8 +14,11 @@ import torch
 import llmk_triton
 from llmk.api import AttentionQuery, CacheStep, PlatformFacts
 from llmk.reference.quantized_weight import ScaledWeight
-from llmk_triton import activations, embedding, few_rows, norms
+from llmk_triton import activations, batch, embedding, few_rows, moe, norms
 from llmk_triton.attention import TritonAttention, qk_norm_rope_attention
+from llmk_triton.logprobs import logprobs
+from llmk_triton.penalties import apply_penalties
+from llmk_triton.sample import sample
 from llmk_triton.tiles import current_target
 from llmk_triton.tuned import architecture, table
 
@@ -32,6 +35,13 @@ MODELS: dict[str, dict[str, Any]] = {
     "gpt-oss-20b": {"num_heads": 64, "num_kv_heads": 8, "head_dim": 64, "sliding_window": 128, "sinks": True},
     "phi-3-mini": {"num_heads": 32, "num_kv_heads": 32, "head_dim": 96, "sliding_window": 2047},
 }
+
+EXPERTS: dict[str, tuple[int, int, int, int]] = {
+    "qwen3-30b-a3b": (128, 8, 2048, 768),
+    "mixtral-8x7b": (8, 2, 4096, 14336),
+    "qwen3-next": (512, 10, 2048, 512),
+}
+"""Experts, those of a token, hidden and intermediate sizes."""
 
 
 PRODUCTS = {
@@ -89,6 +99,17 @@ def elementwise(size: int, inner: int, dtype: torch.dtype) -> None:
     embedding.embedding(torch.zeros(4, dtype=torch.int64), x)
 
 
+def experts(model: str, dtype: torch.dtype, tokens: int) -> None:
+    """A mixture of experts."""
+    count, top_k, hidden, inner = EXPERTS[model]
+    x, logits = torch.zeros(tokens, hidden, dtype=dtype), torch.zeros(tokens, count, dtype=dtype)
+    # Nothing reads them, so they need no memory.
+    one = torch.zeros(1, dtype=dtype)
+    weights = {"gate_up": one.expand(count, 2 * inner, hidden), "down": one.expand(count, hidden, inner)}
+    current_target.cache_clear()
+    moe.fused_moe(x, logits, weights, top_k=top_k, renormalize=True)
+
+
 def product(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, scaled: int = 0, arch: str = "") -> None:
     """One of :data:`PRODUCTS`, as it is chosen; with ``arch``, for that alone. fp8 is for devices that have it."""
     current_target.cache_clear()
@@ -121,9 +142,31 @@ def _tuned() -> dict[str, Callable[[], None]]:
     return cases
 
 
+def choosing(vocab: int, dtype: torch.dtype) -> None:
+    """The likeliest token, and one that is drawn."""
+    logits = torch.zeros(2, vocab, dtype=dtype)
+    current_target.cache_clear()
+    sample(logits, None, None, None, None, None, None)
+    real, whole = torch.zeros(2, 6), torch.zeros(2, 3, dtype=torch.int64)
+    sample(logits, real[:, 0], whole[:, 0], real[:, 1], real[:, 2], whole[:, 1], whole[:, 2])
+    logprobs(logits, whole[:, 0], 5)
+    tokens, rows = torch.zeros(2, 64, dtype=torch.int32), whole[:, 0].contiguous()
+    apply_penalties(logits, rows, tokens, rows, rows, rows, real[:, 3], real[:, 4], real[:, 5])
+
+
+def batch_state() -> None:
+    """A step laid out, and what it changes."""
+    tokens, slots, computed = (torch.zeros(2, 64, dtype=torch.int32), *torch.zeros(2, 2, dtype=torch.int64))
+    step = batch.build_step(tokens, computed, slots, slots, 2)
+    batch.map_slots(tokens, slots, step.rows, step.positions, 16, 4)
+    batch.append_tokens(tokens, computed, slots, slots)
+    batch.update_rows(tokens, slots, slots, slots, slots)
+
+
 def _cases() -> dict[str, Callable[[], None]]:
-    cases: dict[str, Callable[[], None]] = {}
+    cases: dict[str, Callable[[], None]] = {"batch state": batch_state}
     for name, dtype in DTYPES.items():
+        cases[f"sampling {name}"] = partial(choosing, 151936, dtype)
         for size, inner in ((1024, 3072), (2048, 768), (4096, 12288), (3584, 14336)):
             cases[f"elementwise {size}x{inner} {name}"] = partial(elementwise, size, inner, dtype)
         for label, (kernel, all_rows, shapes) in PRODUCTS.items():
@@ -141,6 +184,9 @@ def _cases() -> dict[str, Callable[[], None]]:
             if name == "bf16":
                 run = partial(attention, model, dtype, 2, 256, 512, cache_dtype="float8_e4m3fn")
                 cases[f"mixed {model}, fp8 cache {name}"] = run
+        for model in EXPERTS:
+            for power in range(14):
+                cases[f"experts {model} x{1 << power} {name}"] = partial(experts, model, dtype, 1 << power)
     return cases
 
 

@@ -52,6 +52,8 @@ SERVED = {
     ("op", "norm_qkv"),
     ("op", "norm_gate_up_silu"),
     *(("linear", site) for site in ("qkv", "out", "gate_up", "down", "lm_head")),
+    *(("op", op) for op in ("sample", "logprobs", "apply_penalties")),
+    *(("op", op) for op in ("update_rows", "build_step", "map_slots", "append_tokens")),
 }
 
 
@@ -88,6 +90,15 @@ def test_a_platform_with_triton_that_vouches_gets_them(house: Wheelhouse) -> Non
     }
     assert ends["triton.add_rms_norm_gate_up_silu"] < ends["triton.gate_up_silu"] < ends["reference.gate_up_silu"]
     assert dict(chosen.wheels)["llmk-triton"]
+
+
+def test_experts_are_theirs_too(house: Wheelhouse) -> None:
+    house.install("box", PLATFORM.format(features='{"triton"}', vouches='("llmk-triton",)'))
+    sparse = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
+    changed = CONFIG | sparse | {"architectures": ["Qwen3MoeForCausalLM"]}
+    (house.folder.parent / "model/config.json").write_text(json.dumps(changed))
+    choices = plan(house, "box").choices
+    assert {choice.id for choice in choices if choice.kind == "moe"} == {"triton.fused_moe"}
 
 
 def test_the_fused_ops_go_with_the_attention(house: Wheelhouse) -> None:

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from paged import attention_query
 
-from llmk.api import KernelSpec, LinearQuery, OpQuery, PlatformFacts, Tier, match
+from llmk.api import KernelSpec, LinearQuery, MoEQuery, OpQuery, PlatformFacts, Tier, match
 from llmk.kernel.loader import load_object
 from llmk.reference import specs as reference
 from llmk_triton.attention import LAYOUT
-from llmk_triton.specs import llmk_attention_backends, llmk_linear_kernels, llmk_ops
+from llmk_triton.specs import llmk_attention_backends, llmk_linear_kernels, llmk_moe_kernels, llmk_ops
 
 GPU = PlatformFacts(name="some", arch="gpu", device_type="gpu", features=frozenset({"triton"}), dtypes=("bfloat16",))
 WITH_FP8 = replace(GPU, features=GPU.features | {"fp8"})
@@ -20,7 +20,7 @@ PLAIN = PlatformFacts(name="some", arch="cpu", device_type="cpu")
 
 
 def specs() -> list[KernelSpec]:
-    return [*llmk_attention_backends(), *llmk_linear_kernels(), *llmk_ops()]
+    return [*llmk_attention_backends(), *llmk_linear_kernels(), *llmk_moe_kernels(), *llmk_ops()]
 
 
 def reasons(spec: KernelSpec, query: Any) -> list[str]:
@@ -65,6 +65,27 @@ def test_attention_says_what_it_can_do() -> None:
         ({"dtype": "float64", "cache_dtype": "float32"}, "dtype"),
     ):
         assert reasons(spec, attention_query(**able | changes)) == [code]
+
+
+def test_moe_says_what_it_can_do() -> None:
+    (spec,) = llmk_moe_kernels()
+    able = {"site": "experts", "num_experts": 8, "top_k": 2, "hidden_size": 64, "intermediate_size": 32}
+    for changes in (
+        {},
+        {"activation": "gelu", "scoring": "sigmoid", "scaling": 2.5},
+        {"num_groups": 2, "top_groups": 2},
+    ):
+        assert match(spec, MoEQuery(platform=GPU, dtype="bfloat16", **able | changes))
+    for changes, code in (
+        ({"weight_format": "fp8_block"}, "weight_format"),
+        ({"activation": "relu"}, "activation"),
+        ({"scoring": "linear"}, "scoring"),
+        ({"bias": True}, "bias"),
+        ({"num_groups": 2}, "num_groups"),
+        ({"num_experts": 2048}, "num_experts"),
+        ({"deterministic": True}, "not_deterministic"),
+    ):
+        assert reasons(spec, MoEQuery(platform=GPU, dtype="bfloat16", **able | changes)) == [code]
 
 
 def test_ops_say_what_they_can_do() -> None:

@@ -52,6 +52,7 @@ from llmk.api.parsers import ParserContext, ReasoningParser, ToolParser
 from llmk.api.plan import Choice, Piece, Plan, Rejection
 from llmk.api.platform import (
     Collectives,
+    Compiling,
     Device,
     Graphs,
     Memory,
@@ -103,6 +104,7 @@ __all__ = [
     "CheckpointError",
     "Choice",
     "Collectives",
+    "Compiling",
     "ConfigError",
     "ContextLengthExceeded",
     "Default",

@@ -4,6 +4,7 @@ group of such layers sees it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
@@ -97,6 +98,8 @@ class CacheStep:
         num_requests, num_tokens: how many there are, padding included.
         max_query_len, max_seq_len: upper bounds known on the host, passed in and never derived from tensors.
         block_size: tokens per block of this group.
+        host_query_lens, host_seq_lens: what each request has in this step and in the cache after it, without padding,
+            for backends that plan on the host; nothing where a step is captured.
     """
 
     query_start: torch.Tensor
@@ -108,3 +111,5 @@ class CacheStep:
     max_query_len: int
     max_seq_len: int
     block_size: int
+    host_query_lens: Sequence[int] = ()
+    host_seq_lens: Sequence[int] = ()

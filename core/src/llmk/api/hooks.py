@@ -123,7 +123,7 @@ def llmk_check_config(config: object, platform: PlatformFacts) -> Iterable[Probl
 
 @hookspec
 def llmk_tuned_configs() -> Iterable[TunedConfigs]:
-    """Folders of tuned kernel configs."""
+    """Folders of measurements by which kernels are chosen on known devices."""
     return ()
 
 

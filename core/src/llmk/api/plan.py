@@ -42,6 +42,8 @@ class Piece:
     """``pinned by …``, ``preferred by …``, ``measured …``, ``tier native``, ``only candidate``, …"""
     capture: str = "none"
     """The spec's."""
+    jit: bool = False
+    """The spec's."""
     parts: tuple[str, ...] = ()
     """The spec's ``parts``: where there are any, ``implementation`` is a factory that takes them."""
 

@@ -6,6 +6,7 @@ A facet that a platform lacks is ``None``; nothing answers for it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -74,12 +75,26 @@ class Memory(Protocol):
         """What could be allocated now."""
         ...
 
+    def measure(self, run: Callable[[], None]) -> int | None:
+        """Calls ``run``; returns the most that it took at a time beside what was there; ``None``: unknown."""
+        ...
+
 
 class Graphs(Protocol):
     """The graphs facet: capture a step once, replay it many times."""
 
     def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
         """Captures ``run``, whose tensors must outlive the graph; returns the replay."""
+        ...
+
+
+class Compiling(Protocol):
+    """The compiling facet: of kernels that are compiled when they are first launched."""
+
+    def ahead(self) -> AbstractContextManager[None]:
+        """While it is entered, what would launch such a kernel begins to compile it, several at a time, and launches
+        nothing: what the kernel would have written, and memory that nothing else fills, holds zeros. Leaving it waits
+        until all are compiled, and raises what keeps one from being."""
         ...
 
 
@@ -99,6 +114,7 @@ class Platform(Protocol):
     device: Device
     memory: Memory
     graphs: Graphs | None
+    compiling: Compiling | None
     collectives: Collectives | None
 
     def __init__(self, facts: PlatformFacts) -> None: ...

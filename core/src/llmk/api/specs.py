@@ -119,6 +119,9 @@ class KernelSpec(_Checked):
     """Host time per step that the kernel spends on planning."""
     jit: bool = False
     """Whether it compiles when first used, and must be warmed up."""
+    slow_start: bool = False
+    """Whether that takes so long (tens of seconds) that it is chosen only by pin, preference or measurement, or where
+    nothing else can serve."""
     overrides: str = ""
     """Id of the spec that this one replaces, once the user's config consents."""
     summary: str = ""
@@ -245,10 +248,14 @@ class LogitsProcessorSpec(_Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedConfigs:
-    """A folder of tuned kernel configs inside a package, for the kernel ``kernel``."""
+    """A folder inside a package with measurements of kernels, as ``llmk tune`` writes them, by device.
+
+    They count on devices of their name where the user has measured nothing, and where the platform vouches for the
+    wheel that ships them. ``versions`` in the files names those distributions that, in another version, would make them
+    worthless.
+    """
 
     id: str
-    kernel: str
     package: str
     folder: str
     overrides: str = ""

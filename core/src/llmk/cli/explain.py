@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 
 from llmk.api import Plan
 from llmk.config import flags
 from llmk.engine.depth import OTHER_PROCESSES, choose_depth, why_asynchronous
+from llmk.engine.memory import forecast
 from llmk.kernel.boot import boot
 from llmk.kernel.report import render_table
 
@@ -18,7 +20,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Adds the command."""
     parser = subparsers.add_parser("explain", help="show what would be chosen for a model, and why")
     flags.add_model(parser)
-    parser.add_argument("--on", metavar="PLATFORM/ARCH", help="plan for this machine, which need not be here")
+    on = "plan for a machine that need not be here, by its architecture or a word of its device's name"
+    parser.add_argument("--on", metavar="PLATFORM/DEVICE", help=on)
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
     parser.add_argument("--verbose", action="store_true", help="also show what was turned down, with all reasons")
     flags.add_flags(parser, SECTIONS)
@@ -27,10 +30,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Prints the plan. Imports nothing that was chosen, so it needs neither torch nor the device."""
     booted = boot(flags.load_settings(args), on=args.on, verify=False)
+    memory = forecast(booted)
     if args.json:
-        print(json.dumps(booted.plan.to_dict(), indent=2))
+        facts = memory and asdict(memory) | {"rest": memory.rest, "num_tokens": memory.num_tokens}
+        print(json.dumps(booted.plan.to_dict() | {"memory": facts}, indent=2))
         return 0
     print(render_table(booted.plan))
+    print(f"memory of a device: {memory or 'nobody knows how much there is'}")
     several = booted.plan.num_ranks > 1
     asynchronous = OTHER_PROCESSES if several else why_asynchronous(booted.platform_facts)
     print("steps in flight: {} ({})".format(*choose_depth(booted.settings.config.engine.steps_in_flight, asynchronous)))

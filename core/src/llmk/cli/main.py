@@ -16,6 +16,7 @@ COMMANDS = {
     "chat": "talk to a model in the terminal",
     "plugins": "list installed plugins and the state of each",
     "explain": "show what would be chosen for a model, and why",
+    "tune": "measure which kernels are fastest here for a model",
     "doctor": "check this installation and say what is missing",
     "config": "show the configuration and who set each value",
     "bench": "measure a model on this machine",

@@ -45,6 +45,10 @@ class PlatformSection(Section):
     threads: Size = Field(
         default=0, description="Compute threads, which the engine's workers share. 0: what the platform advises."
     )
+    measurements: str = Field(
+        default="",
+        description="Folder of what llmk tune measured. Empty: the user's cache. 'none': choose without measurements.",
+    )
 
 
 class ParallelSection(Section):
@@ -194,6 +198,9 @@ class EngineSection(Section):
     seed: int = Field(default=0, description="Seeds dummy weights, and requests that name no seed of their own.")
     graphs: bool = Field(
         default=True, description="Record steps that decode, and replay them, where platform and kernels allow it."
+    )
+    warm_up: bool = Field(
+        default=True, description="Run steps of every kind before the first request, where kernels are compiled by use."
     )
     steps_in_flight: Annotated[int, Field(ge=0, le=2)] = Field(
         default=0, description="2: prepare a step while the device runs another. 0: 2 where steps run behind the host."

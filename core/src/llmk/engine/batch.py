@@ -77,17 +77,17 @@ class Batch:
         sampled = [i for i, work in enumerate(plan.work) if work.sample]
         sample_ends = [ends[i] - 1 for i in sampled]
         device_slots, device_counts, sample_rows, indices = self._upload(slots, counts, sample_ends, sampled)
-        longest = self.count(slots, counts)
-        tensors, groups = self.place(device_slots, device_counts, total, max(counts), longest)
+        lengths = self.count(slots, counts)
+        tensors, groups = self.place(device_slots, device_counts, total, max(counts), max(lengths))
+        for group in groups:
+            group.host_query_lens, group.host_seq_lens = counts, lengths
         return LaidOutStep(tensors, groups, device_slots, sample_rows, indices, [slots[i] for i in sampled])
 
-    def count(self, slots: Sequence[int], counts: Sequence[int]) -> int:
-        """Takes note, on the host, that so many tokens of each slot are computed; returns the longest request's."""
-        longest = 0
+    def count(self, slots: Sequence[int], counts: Sequence[int]) -> list[int]:
+        """Takes note, on the host, that so many tokens of each slot are computed; returns those of each so far."""
         for slot, count in zip(slots, counts, strict=True):
             self._host_computed[slot] += count
-            longest = max(longest, self._host_computed[slot])
-        return longest
+        return [self._host_computed[slot] for slot in slots]
 
     def place(
         self, slots: Tensor, counts: Tensor, num_tokens: int, max_query: int, max_seq: int
@@ -104,7 +104,7 @@ class Batch:
     def append(self, slots: Tensor, sampled: Tensor) -> None:
         """Puts each sampled token (int64 ``[samples]``) behind what its slot has computed, where the next step reads
         it."""
-        self._append_tokens(self.tokens, slots, self.computed[slots], sampled)
+        self._append_tokens(self.tokens, self.computed, slots, sampled)
 
     @property
     def max_len(self) -> int:

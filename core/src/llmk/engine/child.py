@@ -35,7 +35,10 @@ def enter() -> tuple[Any, ...]:
     for ignored in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)
     source = sys.stdin.buffer
-    folder, *given = pickle.loads(source.read(int.from_bytes(source.read(_LENGTH_BYTES), "little")))
+    payload = source.read(int.from_bytes(source.read(_LENGTH_BYTES), "little"))
+    if not payload:
+        sys.exit("the parent is gone, and gave nothing to do")
+    folder, *given = pickle.loads(payload)
     threading.Thread(target=_end_with_parent, args=(Path(folder),), name="llmk-parent", daemon=True).start()
     return tuple(given)
 

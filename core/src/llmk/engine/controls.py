@@ -86,6 +86,11 @@ class Controls:
     scored: Tensor | None
     num_top: list[int]
 
+    @property
+    def changes_logits(self) -> bool:
+        """Whether any row's logits are to be changed before one is sampled."""
+        return any(part is not None for part in (self.penalized, self.bias, self.words, self.allowed))
+
     def of(self, feature: str, column: Tensor) -> Tensor | None:
         """``column`` where any row uses the feature."""
         return column if feature in self.using else None

@@ -16,6 +16,7 @@ from msgspec import structs
 
 from llmk.api import EngineDead, LlmkError, Overloaded, RequestError
 from llmk.api.errors import describe
+from llmk.engine import logs
 from llmk.engine.client import EngineClient, EngineInfo, Outage
 from llmk.engine.failure import Failure
 from llmk.engine.intake import Intake, default_params
@@ -27,11 +28,14 @@ from llmk.engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from llmk.config import Settings
+    from llmk.engine.process import ProcessClient
     from llmk.kernel.boot import Boot
 
 __all__ = ["AsyncLLM", "GenerationDelta"]
 
 logger = logging.getLogger(__name__)
+
+_IMPORTED_AHEAD = "llmk.engine.launch"
 
 
 class AsyncLLM:
@@ -65,25 +69,28 @@ class AsyncLLM:
 
         Raises whatever keeps the model from being served, as :class:`~llmk.api.LlmkError`.
         """
+        from llmk.engine.process import ProcessClient
         from llmk.kernel.boot import boot as start_up
 
-        boot = await asyncio.to_thread(start_up, settings, verify=in_process)
-        model = boot.settings.config.model
-        tokenizer = await asyncio.to_thread(
-            Tokenizer.load, boot.checkpoint, folder=model.tokenizer, chat_template=model.chat_template
-        )
-        configured = {pin: read_text(pin) for pin in boot.settings.config.cache.pins}
-        if in_process:
-            llm = cls(boot, await _start_thread(boot), tokenizer)
-        else:
-            client, boot = await _start_process(boot)
+        async with contextlib.AsyncExitStack() as undo:
+            process = None
+            if not in_process:  # it imports what takes it longest while its plan is made
+                process = await ProcessClient.spawn(_IMPORTED_AHEAD)
+                undo.push_async_callback(process.close)
+            with logs.timed("plan"):
+                boot = await asyncio.to_thread(start_up, settings, verify=in_process)
+            model = boot.settings.config.model
+            with logs.timed("tokenizer"):
+                tokenizer = await asyncio.to_thread(
+                    Tokenizer.load, boot.checkpoint, folder=model.tokenizer, chat_template=model.chat_template
+                )
+            configured = {pin: read_text(pin) for pin in boot.settings.config.cache.pins}
+            client, boot = await (_start_process(boot, process) if process else _start_thread(boot))
             llm = cls(boot, client, tokenizer)
-        try:
+            undo.push_async_callback(llm.close)
             for pin, text in configured.items():
                 await llm.pin(pin.id, text, seconds=pin.seconds, cache_salt=pin.cache_salt, tenant=pin.tenant)
-        except BaseException:
-            await llm.close()
-            raise
+            undo.pop_all()
         return llm
 
     @property
@@ -302,24 +309,26 @@ class _Stream:
         return item
 
 
-async def _start_thread(boot: Boot) -> EngineClient:
-    """An engine in a thread. Imports torch only here."""
+async def _start_thread(boot: Boot) -> tuple[EngineClient, Boot]:
+    """An engine in a thread, and its boot. Imports torch only here."""
     from llmk.engine.launch import build_core
     from llmk.engine.local import LocalClient
 
     seconds = boot.settings.config.engine.restart_seconds
-    return await Supervisor.start(lambda: LocalClient.start(lambda: build_core(boot)), restart_seconds=seconds)
+    client = await Supervisor.start(lambda: LocalClient.start(lambda: build_core(boot)), restart_seconds=seconds)
+    return client, boot
 
 
-async def _start_process(boot: Boot) -> tuple[EngineClient, Boot]:
-    """An engine in its own process, and the boot with the plan that could be loaded there."""
-    from llmk.engine.process import ProcessClient
+async def _start_process(boot: Boot, spawned: ProcessClient) -> tuple[EngineClient, Boot]:
+    """An engine in its own process, and the boot with the plan that could be loaded there. ``spawned`` is the first."""
     from llmk.engine.worker import pack
 
-    config, packed = boot.settings.config.engine, pack(boot)
+    config, packed, first = boot.settings.config.engine, pack(boot), [spawned]
 
     async def start() -> EngineClient:
-        return await ProcessClient.start(packed, builder="llmk.engine.worker:build", hang_seconds=config.hang_seconds)
+        client = first.pop() if first else await type(spawned).spawn(_IMPORTED_AHEAD)
+        await client.build(packed, builder="llmk.engine.worker:build", hang_seconds=config.hang_seconds)
+        return client
 
     client = await Supervisor.start(start, restart_seconds=config.restart_seconds)
     return client, replace(boot, plan=pickle.loads(client.info.pickled_plan))

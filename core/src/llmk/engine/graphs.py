@@ -91,14 +91,15 @@ def why_not_recorded(plan: Plan, sizes: Sequence[int], wanted: bool = True) -> s
     if plan.num_ranks > 1:
         return "several processes hold the model"
     choices = [choice for choice in plan.choices if choice.kind != "policy" and choice.op not in _NOT_RECORDED]
-    found = dict(pair for size in sizes for choice in choices for pair in _obstacles(choice, size))
+    found = dict(pair for size in sizes for choice in choices for pair in obstacles(choice, size))
     return "; ".join(f"{id} at {site} can't be recorded" for id, site in found.items())
 
 
-def _obstacles(choice: Choice, num_tokens: int) -> Iterator[tuple[str, str]]:
+def obstacles(choice: Choice, num_tokens: int) -> Iterator[tuple[str, str]]:
+    """Ids and sites of what was chosen for so many tokens, parts included, and can't be recorded."""
     piece = next(piece for piece in choice.pieces if piece.start <= num_tokens < piece.stop)
     if piece.capture == "none":
         yield piece.id, choice.site
     for part in choice.parts:
         if part.op in piece.parts:
-            yield from _obstacles(part, num_tokens)
+            yield from obstacles(part, num_tokens)

@@ -22,13 +22,14 @@ from llmk.engine.deadlines import Deadlines
 from llmk.engine.depth import choose_depth, why_asynchronous
 from llmk.engine.graphs import graph_sizes, why_not_recorded
 from llmk.engine.groups import CacheGroup, block_bytes, cache_groups
-from llmk.engine.memory import CachePlan, check_weights, gib, plan_cache
+from llmk.engine.memory import CachePlan, activation_bytes, check_weights, gib, plan_cache
 from llmk.engine.policy import GuardedPolicy
 from llmk.engine.processors import Processors
 from llmk.engine.runner import Runner
 from llmk.engine.scheduler import Scheduler
 from llmk.engine.stage import StageRunner
 from llmk.engine.trace import OFF, Off
+from llmk.engine.warmup import BLOCKS, WarmUp, compiles
 from llmk.engine.weights import load_weights
 from llmk.engine.workers import Workers
 from llmk.kernel.loader import load_object
@@ -54,11 +55,6 @@ class LoadedModel:
     def cache_specs(self) -> list[CacheSpec]:
         """Those of the model's layers."""
         return [spec for _, _, spec in self.model.cache_specs()]
-
-    def available(self) -> int:
-        """Bytes that are free on the device now that all processes have loaded theirs."""
-        self.build.parallel.barrier()
-        return self.platform.memory.available()
 
 
 def build_core(boot: Boot, trace: Off = OFF) -> tuple[EngineCore, EngineInfo]:
@@ -111,8 +107,10 @@ def start_executor(boot: Boot, trace: Off = OFF) -> tuple[Executor, CachePlan]:
     loaded = load_model(boot)
     (groups,) = cache_groups(boot, [loaded.cache_specs])
     size = block_bytes(loaded.cache_specs, groups)
-    cache = plan_cache(boot.settings.config, boot.facts.max_model_len, groups, size, loaded.available())
-    return build_runner(boot, loaded, cache.num_blocks, groups, trace), cache
+    cache = plan_cache(boot.settings.config, boot.facts.max_model_len, groups, size, cache_room(boot, loaded))
+    runner = build_runner(boot, loaded, cache.num_blocks, groups, trace)
+    record_graphs(boot, loaded.platform, runner)
+    return runner, cache
 
 
 def alone(platform: Platform) -> Parallel:
@@ -137,8 +135,11 @@ def load_model(boot: Boot, rank: int = 0, join: Callable[[Platform], Parallel] =
     build = Build(plan, dtype=dtype, load_object=load_object, checkpoint=boot.checkpoint, **where)
     model: Model = load_object(plan.model_implementation)(build, boot.checkpoint)
     how, seed = config.model.load_format, config.engine.seed
-    load_weights(model, boot.checkpoint, dtype, progress=rank == 0, load_format=how, seed=seed)
+    start = time.perf_counter()
+    read = load_weights(model, boot.checkpoint, dtype, progress=rank == 0, load_format=how, seed=seed)
     platform.device.synchronize()
+    seconds = time.perf_counter() - start
+    logger.info("weights: %.2f s%s", seconds, f", {gib(read)} at {read / seconds / 1e9:.1f} GB/s" if read else "")
     return LoadedModel(model, build, platform)
 
 
@@ -162,18 +163,38 @@ def build_runner(
     found = boot.registry.of(LogitsProcessorSpec)
     load = {each.spec.id: partial(load_object, each.spec.implementation, plugin=each.plugin) for each in found}
     kind = Runner if build.parallel.is_first else StageRunner
-    runner = kind(model, build, batch, *laid_out, Processors(load, boot.facts.vocab_size), **how)
-    record_graphs(boot, loaded.platform, runner)
-    return runner
+    return kind(model, build, batch, *laid_out, Processors(load, boot.facts.vocab_size), **how)
+
+
+def cache_room(boot: Boot, loaded: LoadedModel, rank: int = 0) -> int:
+    """Bytes that are free on the device now that all processes have loaded theirs, less those that steps need. Warms up
+    to know them, where there is something to warm up; else they are estimated."""
+    limits, needed = boot.settings.config.scheduler, None
+    if boot.settings.config.engine.warm_up and compiles(boot.plan):
+        (groups,) = cache_groups(boot, [loaded.cache_specs])
+        runner = build_runner(boot, loaded, BLOCKS, groups)
+        sizes, against = recordable(boot, loaded.platform)
+        most = (limits.max_num_batched_tokens, limits.max_num_seqs, boot.facts.max_model_len)
+        needed = WarmUp(runner, groups, *most, () if against else sizes).run(loaded.platform)
+    if needed is None:
+        needed = activation_bytes(boot.facts, limits.max_num_batched_tokens, limits.max_num_seqs)
+    loaded.build.parallel.barrier()
+    return max(0, loaded.platform.memory.available() - needed * len(boot.plan.ranks_beside(rank)))
+
+
+def recordable(boot: Boot, platform: Platform) -> tuple[list[int], str]:
+    """Numbers of requests for which steps that decode are to be recorded, and what speaks against it, if anything."""
+    config, plan = boot.settings.config, boot.plan
+    sizes = graph_sizes(config.scheduler.max_num_seqs)
+    against = why_not_recorded(plan, sizes, config.engine.graphs)
+    return sizes, against or ("" if platform.graphs else f"{plan.platform.label} has none")
 
 
 def record_graphs(boot: Boot, platform: Platform, runner: Runner) -> None:
     """Records steps that decode, where nothing speaks against it; else the log says what does."""
-    config, plan = boot.settings.config, boot.plan
-    sizes = graph_sizes(config.scheduler.max_num_seqs)
-    against = why_not_recorded(plan, sizes, config.engine.graphs)
+    sizes, against = recordable(boot, platform)
     if against or platform.graphs is None:
-        logger.info("graphs: none (%s)", against or f"{plan.platform.label} has none")
+        logger.info("graphs: none (%s)", against)
         return
     start = time.perf_counter()
     runner.record(platform.graphs, sizes)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -11,6 +14,8 @@ from typing import Any, Literal
 request_id: ContextVar[str] = ContextVar("request_id", default="")
 """The request that is being served. Lines that are logged meanwhile carry it; others name theirs as ``extra``, by
 ``request_id`` or, where there are several, ``request_ids``."""
+
+logger = logging.getLogger(__name__)
 
 _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
@@ -53,6 +58,14 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             data["exception"] = self.formatException(record.exc_info)
         return json.dumps(data, default=str)
+
+
+@contextmanager
+def timed(what: str) -> Iterator[None]:
+    """Tells how long a part of the start took."""
+    start = time.perf_counter()
+    yield
+    logger.info("%s: %.2f s", what, time.perf_counter() - start)
 
 
 def _add_request(record: logging.LogRecord) -> bool:

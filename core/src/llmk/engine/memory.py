@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from llmk.api import ModelFacts, NotEnoughMemory
+from llmk.api import (
+    AttentionQuery,
+    CacheSpec,
+    FullAttentionCache,
+    LatentCache,
+    ModelFacts,
+    NotEnoughMemory,
+    RecurrentCache,
+    SlidingWindowCache,
+)
 from llmk.api.cache import DTYPE_BYTES
+from llmk.api.sharding import sharded
+from llmk.engine.groups import CacheGroup, block_bytes, cache_groups
 
 if TYPE_CHECKING:
     from llmk.config.schema import Config
-    from llmk.engine.groups import CacheGroup
+    from llmk.kernel.boot import Boot
 
 _GIB = 1 << 30
+
+_SAMPLING_BYTES = 48
+"""Per logit of a step: float32 logits, sorted copies with indices, and 64-bit sums of ``llmk.reference.sampling``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +46,98 @@ class CachePlan:
         return self.num_blocks * self.block_bytes
 
 
-def check_weights(
-    facts: ModelFacts, dtype: str, available: int, *, share: float = 1.0, quantized: bool = False
-) -> None:
-    """Raises :class:`~llmk.api.NotEnoughMemory` where a ``share`` of the weights alone doesn't fit in ``available``
-    bytes. Where they are ``quantized``, a number at a site that may be is counted as one byte."""
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Where one device's bytes will go, as far as that can be told before anything is loaded. ``cache`` is what the
+    weights and the largest step leave room for, or ``problem`` says why that is not enough."""
+
+    total: int
+    weights: int
+    activations: int
+    cache: CachePlan | None
+    problem: str = ""
+
+    @property
+    def rest(self) -> int:
+        """What is left to libraries, graphs, and whoever else is there."""
+        return self.total - self.weights - self.activations - (self.cache.total_bytes if self.cache else 0)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of one request that the cache would hold, whatever the longest one may have."""
+        return _longest(self.cache.groups, self.cache.num_blocks, 1 << 40) if self.cache else 0
+
+    def __str__(self) -> str:
+        parts = f"{gib(self.weights)} weights, about {gib(self.activations)} activations"
+        if self.cache is None:
+            return f"{gib(self.total)}: {parts}. {self.problem}"
+        cache = f"{gib(self.cache.total_bytes)} cache ({self.cache.num_blocks:,} blocks, {self.num_tokens:,} tokens)"
+        return f"{gib(self.total)}: {parts}, {cache}, {gib(self.rest)} for the rest"
+
+
+def forecast(boot: Boot) -> MemoryPlan | None:
+    """The memory plan of each device; ``None`` where nobody knows how much memory that has."""
+    plan, limits = boot.plan, boot.settings.config.scheduler
+    total, sharing = plan.platform.memory_bytes, len(plan.ranks_beside(0))
+    if not total:
+        return None
+    facts = sharded(boot.facts, plan.tensor)
+    weights = weight_bytes(boot.facts, plan.dtype, bool(plan.quantization)) * sharing // plan.num_ranks
+    activations = activation_bytes(facts, limits.max_num_batched_tokens, limits.max_num_seqs) * sharing
+    specs = list(_cache_specs(boot, facts))[:: plan.pipeline]
+    (groups,) = cache_groups(boot, [specs])
+    room, size = max(0, total - weights - activations), block_bytes(specs, groups) * sharing
+    try:
+        cache = plan_cache(boot.settings.config, facts.max_model_len, groups, size, room)
+    except NotEnoughMemory as error:
+        return MemoryPlan(total, weights, activations, None, error.message)
+    return MemoryPlan(total, weights, activations, cache)
+
+
+def _cache_specs(boot: Boot, facts: ModelFacts) -> Iterator[CacheSpec]:
+    """Those that layers will have: one after the other by site, as backends lay them out that waste nothing."""
+    for site in facts.attention:
+        query = boot.plan.choice("attention", site.site).query
+        assert isinstance(query, AttentionQuery)
+        row = query.head_dim if query.latent_dim else 2 * query.num_kv_heads * query.head_dim
+        size = (query.block_size, query.block_size * row * DTYPE_BYTES[query.cache_dtype])
+        window = query.sliding_window
+        kind = SlidingWindowCache(*size, window) if window else FullAttentionCache(*size)
+        yield from [LatentCache(*size) if query.latent_dim else kind] * site.num_layers
+    for state in facts.recurrent:
+        yield from [RecurrentCache.of(state.tensors)] * state.num_layers
+
+
+def weight_bytes(facts: ModelFacts, dtype: str, quantized: bool = False) -> int:
+    """Bytes of a model's weights. Where they are ``quantized``, a number at a site that may be is one byte."""
     narrow = 0
     if quantized:
         narrow += sum(site.count * site.in_features * site.out_features for site in facts.linear if site.quantizable)
         narrow += sum(3 * moe.count * moe.num_experts * moe.hidden_size * moe.intermediate_size for moe in facts.moe)
-    needed = int(share * (narrow + (facts.num_parameters - narrow) * DTYPE_BYTES[dtype]))
+    return narrow + (facts.num_parameters - narrow) * DTYPE_BYTES[dtype]
+
+
+def check_weights(
+    facts: ModelFacts, dtype: str, available: int, *, share: float = 1.0, quantized: bool = False
+) -> None:
+    """Raises :class:`~llmk.api.NotEnoughMemory` where a ``share`` of the weights alone doesn't fit in ``available``
+    bytes."""
+    needed = int(share * weight_bytes(facts, dtype, quantized))
     if needed > available:
         raise NotEnoughMemory(
             f"the weights need {gib(needed)} ({int(share * facts.num_parameters):,} parameters in {dtype}"
-            f"{', those of products in 8 bits' if narrow else ''}), {gib(available)} is free",
+            f"{', those of products in 8 bits' if quantized else ''}), {gib(available)} is free",
             hint="free memory, choose a smaller checkpoint, or a narrower --model.dtype",
         )
+
+
+def activation_bytes(facts: ModelFacts, tokens: int, rows: int) -> int:
+    """About what a step of ``tokens`` tokens that samples ``rows`` rows holds at most at a time."""
+    sites = [site for site in facts.linear if site.out_features != facts.vocab_size]
+    widest = max((site.in_features + site.out_features for site in sites), default=0)
+    experts = max((site.top_k * (site.hidden_size + 3 * site.intermediate_size) for site in facts.moe), default=0)
+    per_token = (4 * facts.hidden_size + max(widest, experts)) * DTYPE_BYTES[facts.dtype]
+    return tokens * per_token + rows * facts.vocab_size * _SAMPLING_BYTES
 
 
 def plan_cache(
@@ -59,7 +149,7 @@ def plan_cache(
         max_model_len: longest sequence, in tokens.
         groups: the model's cache groups, which share the pool.
         block_bytes: bytes of one block.
-        available: bytes that are free now that the weights are loaded.
+        available: bytes that are free now that the weights are loaded, beside what steps need.
 
     Raises:
         NotEnoughMemory: where not even one request of ``max_model_len`` tokens would fit.

@@ -42,6 +42,7 @@ class ProcessClient(LoopClient):
         self._receiver: zmq.asyncio.Socket = child.bind(self._context, zmq.PULL, self._folder.name, "out")
         self._encoder = msgspec.msgpack.Encoder()
         self._process: asyncio.subprocess.Process | None = None
+        self._given = False
         self._tasks: list[asyncio.Task[None]] = []
         self._closing: asyncio.Task[None] | None = None
 
@@ -53,17 +54,34 @@ class ProcessClient(LoopClient):
         ``boot`` must be picklable. Raises what ``builder`` raises there, as the same class of
         :class:`~llmk.api.LlmkError`, or :class:`~llmk.api.EngineDead` where the process ends before.
         """
+        client = await cls.spawn()
+        await client.build(boot, builder=builder, hang_seconds=hang_seconds)
+        return client
+
+    @classmethod
+    async def spawn(cls, ahead: str = "") -> ProcessClient:
+        """Starts a process that imports the module ``ahead`` while it waits for what it is to :meth:`build`."""
         client = cls()
         try:
-            addresses = child.address(client._sender), child.address(client._receiver)
-            await client._launch(child.packed(client._folder.name, builder, *addresses, boot))
-            await client._ready
+            await client._launch(ahead)
         except BaseException:
             await client.close()
             raise
-        if hang_seconds:
-            client._tasks.append(asyncio.create_task(client._end_silence(hang_seconds)))
         return client
+
+    async def build(self, boot: Any, *, builder: str, hang_seconds: float = 0.0) -> None:
+        """Has the process make its engine; arguments and errors are those of :meth:`start`."""
+        self._given = True
+        addresses = child.address(self._sender), child.address(self._receiver)
+        try:
+            if self._process is not None and self._process.stdin is not None:
+                self._process.stdin.write(child.packed(self._folder.name, builder, *addresses, boot))
+            await self._ready
+        except BaseException:
+            await self.close()
+            raise
+        if hang_seconds:
+            self._tasks.append(asyncio.create_task(self._end_silence(hang_seconds)))
 
     @property
     def pid(self) -> int:
@@ -91,19 +109,20 @@ class ProcessClient(LoopClient):
             self._context.destroy(linger=0)
             self._folder.cleanup()
 
-    async def _launch(self, payload: bytes) -> None:
+    async def _launch(self, ahead: str) -> None:
+        command = (sys.executable, "-m", "llmk.engine.process", *filter(None, [ahead]))
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "llmk.engine.process", stdin=asyncio.subprocess.PIPE, stdout=2, start_new_session=True
+            *command, stdin=asyncio.subprocess.PIPE, stdout=2, start_new_session=True
         )
         self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._watch(self._process))]
-        if self._process.stdin is not None:
-            self._process.stdin.write(payload)
 
     async def _end_process(self) -> None:
         process = self._process
         if process is None:
             return
-        if process.returncode is None and not self._sent(Close()) and process.stdin is not None:
+        if process.returncode is None and not self._given:
+            process.kill()
+        elif process.returncode is None and not self._sent(Close()) and process.stdin is not None:
             process.stdin.close()  # reaches a process too that does not listen yet, or no longer
         try:
             await asyncio.wait_for(process.wait(), CLOSE_SECONDS)
@@ -190,8 +209,12 @@ class _Channel:
 
 
 def main() -> int:
-    """The process: reads what to build, builds it, and runs it until it is told to close or the front end is gone."""
+    """The process: imports the module that it is called with, if any, reads what to build, builds it, and runs it until
+    it is told to close or the front end is gone."""
     logs.setup()
+    for ahead in sys.argv[1:]:
+        with contextlib.suppress(ImportError):  # whoever needs it tells
+            import_module(ahead)
     builder, commands, replies, boot = child.enter()
     module, _, attribute = builder.partition(":")
     channel = _Channel(commands, replies)

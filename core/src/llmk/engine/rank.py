@@ -16,7 +16,7 @@ from llmk.engine import child, logs
 from llmk.engine.depth import why_asynchronous
 from llmk.engine.exchange import START, Allocate, Command, Failed, Loaded, Ready, Reply, Resume, Run, Stepped
 from llmk.engine.failure import Failure
-from llmk.engine.launch import build_runner, load_model
+from llmk.engine.launch import build_runner, cache_room, load_model
 from llmk.engine.worker import unpack
 from llmk.nn.distributed import Distributed
 from llmk.nn.parallel import Parallel
@@ -78,7 +78,7 @@ class Rank:
         loaded = load_model(boot, self.rank, lambda platform: join(boot, platform, self.rank, store))
         self._parallel = loaded.build.parallel
         self._overlaps = bool(why_asynchronous(boot.plan.platform))
-        self._send(Loaded(self.rank, pickle.dumps(loaded.cache_specs), loaded.available()))
+        self._send(Loaded(self.rank, pickle.dumps(loaded.cache_specs), cache_room(boot, loaded, self.rank)))
         allocate = self._receive(Allocate)
         runner = build_runner(boot, loaded, allocate.num_blocks, allocate.groups[self._parallel.stage])
         gc.collect()

@@ -111,12 +111,13 @@ class Sampler:
         """
         if self.takes_likeliest(slots):
             return Sampled(slots, self.likeliest(logits))
-        logits = logits.float()
         controls = self._controls
         if controls is None or controls.slots != slots or not controls.steps:
             controls = self._controls = self._slots.controls(slots, rows, batch.num_computed)
         controls.steps -= 1
         raw = None if controls.scored is None else logits[controls.scored]
+        if controls.changes_logits or (self._processors is not None and self._processors.active):
+            logits = logits.float()
         if controls.penalized is not None:
             self._apply_penalties(logits, controls, rows, batch)
         errors: dict[int, tuple[str, str]] = {}
@@ -153,10 +154,16 @@ class Sampler:
         if at is None or table is None or whole is None:
             return
         longest = max(batch.num_computed(controls.slots[row]) for row in controls.using["penalties"])
-        known = batch.computed[rows[at]]
-        counts = count_tokens(batch.tokens[rows[at], :longest], whole[at, 2], known, logits.shape[-1])
-        penalties = table[at]
-        logits[at] = self._penalize(logits[at], *counts, penalties[:, 3], penalties[:, 4], penalties[:, 5])
+        slots, penalties = rows[at], table[at]
+        self._penalize(
+            logits,
+            at,
+            batch.tokens[:, :longest],
+            slots,
+            whole[at, 2],
+            batch.computed[slots],
+            *(penalties[:, column] for column in (3, 4, 5)),
+        )
 
     def _ban_words(self, logits: Tensor, controls: Controls, words: Words, rows: Tensor, batch: Batch) -> Tensor:
         if controls.whole is None:
@@ -164,23 +171,3 @@ class Sampler:
         slots = rows[words.at]
         begun = self._match(batch.tokens, slots, controls.whole[words.at, 2], batch.computed[slots], words.before)
         return self._bias(logits, words.at, words.last, begun * BAN)
-
-
-def count_tokens(tokens: Tensor, prompt_lengths: Tensor, known: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
-    """What penalties look at: which tokens stand in each prompt, and how often each stands in the output.
-
-    Args:
-        tokens: int32 ``[samples, max_len]``.
-        prompt_lengths, known: int64 ``[samples]``; tokens from ``prompt_lengths`` to ``known - 1`` are output.
-
-    Returns:
-        bool ``[samples, vocab]`` and int32 ``[samples, vocab]``.
-    """
-    column = torch.arange(tokens.shape[1], device=tokens.device)
-    in_prompt = column < prompt_lengths[:, None]
-    in_output = (column < known[:, None]) & ~in_prompt
-    index = tokens.to(torch.int64)
-    counts = torch.zeros(2, tokens.shape[0], vocab_size, dtype=torch.int32, device=tokens.device)
-    counts[0].scatter_add_(1, index, in_prompt.to(torch.int32))
-    counts[1].scatter_add_(1, index, in_output.to(torch.int32))
-    return counts[0] > 0, counts[1]

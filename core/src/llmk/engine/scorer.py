@@ -83,7 +83,7 @@ class Scorer:
     def _score(self, work: int, start: int, token_ids: list[int], num_top: int, hidden: Tensor) -> Scored:
         wanted = to_device(token_ids, hidden.device)
         scores = [
-            scores_to_host(self._logprobs(self._logits(rows).float(), targets, num_top))
+            scores_to_host(self._logprobs(self._logits(rows), targets, num_top))
             for rows, targets in zip(hidden.split(ROWS), wanted.split(ROWS), strict=True)
         ]
         return Scored(work, start, token_ids, num_top, scores)

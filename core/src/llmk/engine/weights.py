@@ -1,22 +1,21 @@
 """Brings a checkpoint's tensors into a model: checked before any is read, cast on the way, prepared layer by layer.
 
-Only one layer exists twice at any time: its tensors are let go as soon as its kernel has made of them what it wants.
+Few layers exist twice at any time: a layer's tensors are let go as soon as its kernel has made of them what it wants,
+and no more than a set number of bytes is read meanwhile.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
-from safetensors import SafetensorError, safe_open
 from tqdm import tqdm
 
 from llmk.api import Checkpoint, CheckpointError
+from llmk.engine.file_reader import CHUNK_BYTES, Chunk, FileReader
 from llmk.nn.layer import STORED_DTYPES
 from llmk.nn.model import SelfLoading
 from llmk.nn.tensor_file import StoredTensor, read_headers, weight_files
@@ -27,18 +26,6 @@ if TYPE_CHECKING:
 
 _WIDE = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 _LISTED = 10
-
-
-@dataclass(frozen=True, slots=True)
-class _Slices:
-    """A file's tensor, read as it is indexed."""
-
-    shape: tuple[int, ...]
-    _slice: Any
-
-    def __getitem__(self, index: Any) -> torch.Tensor:
-        values: torch.Tensor = self._slice[index]
-        return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +45,8 @@ def load_weights(
     *,
     load_format: str = "safetensors",
     seed: int = 0,
-) -> None:
-    """Fills all of the model's parameters and prepares them for their kernels.
+) -> int:
+    """Fills all of the model's parameters and prepares them for their kernels. Returns how many bytes were read here.
 
     Args:
         dtype: the engine's dtype, in which floating-point tensors are kept whatever the checkpoint stores.
@@ -75,7 +62,8 @@ def load_weights(
     elif load_format == "dummy":
         _fill(model.weights, seed, progress)
     else:
-        _load(model, checkpoint, progress)
+        return _load(model, checkpoint, progress)
+    return 0
 
 
 def _fill(layers: Sequence[Layer], seed: int, progress: bool) -> None:
@@ -86,7 +74,7 @@ def _fill(layers: Sequence[Layer], seed: int, progress: bool) -> None:
         layer.finish()
 
 
-def _load(model: Model, checkpoint: Checkpoint, progress: bool) -> None:
+def _load(model: Model, checkpoint: Checkpoint, progress: bool) -> int:
     stored = read_headers(weight_files(checkpoint))
     by_prefix: dict[str, list[StoredTensor]] = {}
     for tensor in stored:
@@ -100,26 +88,42 @@ def _load(model: Model, checkpoint: Checkpoint, progress: bool) -> None:
         for parameter in layer.parameters
         for name, shards in parameter.targets.items()
     }
-    wanted = [tensor for tensor in stored if tensor.name in targets and targets[tensor.name].layer.here]
     _check(checkpoint, stored, targets, model.ignored_weights)
-    total = sum(tensor.stop - tensor.start for tensor in wanted)
-    with tqdm(total=total, desc="Loading weights", unit="B", unit_scale=True, disable=_hidden(progress)) as bar:
-        for file, tensors in groupby(wanted, key=lambda tensor: tensor.file):
-            _load_file(file, tensors, targets, bar)
+    wanted = list(_wanted(stored, targets))
+    total = sum(tensor.num_bytes for tensor, _ in wanted)
+    bar = tqdm(total=total, desc="Loading weights", unit="B", unit_scale=True, disable=_hidden(progress))
+    with bar, FileReader() as reader:
+        for tensor, target in reader.read((each, _chunks(*each)) for each in wanted):
+            target.parameter.loaded(target.shards)
+            if all(parameter.complete for parameter in target.layer.parameters):
+                target.layer.finish()
+            bar.update(tensor.num_bytes)
+    return total
 
 
-def _load_file(file: Path, tensors: Iterable[StoredTensor], targets: dict[str, _Target], bar: tqdm) -> None:
-    try:
-        with safe_open(file, framework="pt") as reader:
-            for tensor in tensors:
-                target = targets[tensor.name]
-                if not target.parameter.complete:
-                    target.parameter.load(target.shards, _Slices(tensor.shape, reader.get_slice(tensor.name)))
-                    if all(parameter.complete for parameter in target.layer.parameters):
-                        target.layer.finish()
-                bar.update(tensor.stop - tensor.start)
-    except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{file} can't be read: {error}", hint="download or copy the file again") from error
+def _wanted(stored: Sequence[StoredTensor], targets: dict[str, _Target]) -> Iterator[tuple[StoredTensor, _Target]]:
+    """Tensors of layers that are here, and where they go; of those that are stored twice, as tied ones may be, one."""
+    begun: dict[Parameter, set[int]] = {}
+    for tensor in stored:
+        target = targets.get(tensor.name)
+        if target is not None and target.layer.here:
+            known = begun.setdefault(target.parameter, set())
+            if not known.issuperset(target.shards):
+                known.update(target.shards)
+                yield tensor, target
+
+
+def _chunks(tensor: StoredTensor, target: _Target) -> Iterator[Chunk]:
+    """What is to be read of a tensor, in pieces."""
+    rows, *columns = target.parameter.shape(target.shards)
+    stride = tensor.num_bytes // rows
+    step = max(1, CHUNK_BYTES // max(1, stride))
+    for place in target.parameter.places(target.shards):
+        cut = place.columns[0].start * stride // columns[0] if place.columns else 0
+        for row in range(place.start, place.stop, step):
+            start = tensor.start + row * stride + cut
+            into = place.into[row - place.start : row - place.start + step]
+            yield Chunk(tensor.file, start, stride, STORED_DTYPES[tensor.dtype], into)
 
 
 def _check(

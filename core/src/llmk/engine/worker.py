@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import logging
 import pickle
+import time
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
+import psutil
 from msgspec.structs import replace
 
 from llmk.engine import logs
@@ -15,6 +18,9 @@ from llmk.engine.client import EngineInfo
 if TYPE_CHECKING:
     from llmk.engine.core import EngineCore
     from llmk.kernel.boot import Boot
+
+
+logger = logging.getLogger(__name__)
 
 
 def pack(boot: Boot) -> dict[str, Any]:
@@ -40,6 +46,7 @@ def build(packed: dict[str, Any]) -> tuple[EngineCore, EngineInfo]:
     server = packed["settings"].config.server
     logs.setup(server.log_level, server.log_format)
     boot = verified(unpack(packed))
+    logger.info("engine process: %.2f s of imports", time.time() - psutil.Process().create_time())
     core, info = build_core(boot)
     gc.collect()
     gc.freeze()  # what was built stays for good: collecting garbage needn't look at it again

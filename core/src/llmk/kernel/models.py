@@ -75,20 +75,18 @@ def choose_quantization(
 ) -> Registered[QuantizationSpec] | None:
     """The method that claims the checkpoint's weights, or that ``model.quantization`` names; ``None`` where they are
     plain, and stay so. Raises CheckpointError, SelectionError."""
-    stored, wanted = checkpoint.quantization.get("quant_method", "unnamed"), config.model.quantization
-    if not (checkpoint.quantization or wanted):
+    wanted, rules = config.model.quantization, config.select.quantization
+    if not (wanted or checkpoint.quantization):
         return None
     methods = [method for method in registry.of(QuantizationSpec) if method.spec.online == bool(wanted)]
     claims = [(method, ask(method.spec.claims, checkpoint)) for method in methods]
-    line, rules = "[select.quantization]", config.select.quantization
     if wanted:
-        line, rules = "[model] quantization", rules.model_copy(update={"use": wanted})
-    chosen, _ = elect(line, rules, claims)
+        return elect("[model] quantization", rules.model_copy(update={"use": wanted}), claims)[0]
+    chosen, _ = elect("[select.quantization]", rules, claims)
     if chosen is None:
-        installed = ", ".join(method.spec.id for method in methods) or "none"
-        raise CheckpointError(
-            f"the checkpoint is quantized with {stored!r}, which no installed method claims (installed: {installed})",
-            reasons=[reason.about(method.spec.id) for method, verdict in claims for reason in verdict.reasons],
-            hint="install a wheel with that method (pip install llmk-quantization), or use an unquantized checkpoint",
-        )
+        name, ids = checkpoint.quantization.get("quant_method", "unnamed"), [method.spec.id for method in methods]
+        message = f"the checkpoint is quantized with {name!r}, which no installed method claims"
+        reasons = [reason.about(method.spec.id) for method, verdict in claims for reason in verdict.reasons]
+        hint = "install a wheel with that method (pip install llmk-quantization), or use an unquantized checkpoint"
+        raise CheckpointError(f"{message} (installed: {', '.join(ids) or 'none'})", reasons=reasons, hint=hint)
     return chosen

@@ -24,7 +24,8 @@ def probe_platforms(registry: Registry, host: Host | None = None) -> list[tuple[
 
 
 def choose_platform(registry: Registry, config: Config, host: Host | None = None, *, on: str | None = None) -> Found:
-    """The platform to use and its facts; ``on`` (``name`` or ``name/arch``) plans for a machine that need not be here.
+    """The platform to use and its facts; ``on`` (``name``, ``name/arch``, or ``name/`` and a word of the device's
+    name) plans for a machine that need not be here.
 
     Raises SelectionError that tells of every platform why it is not usable.
     """
@@ -53,9 +54,10 @@ def _known_machine(probed: Sequence[tuple[Registered[PlatformSpec], Probe]], on:
     known: dict[str, Found] = {}
     for platform, probe in probed:
         for facts in (*([probe.facts] if probe.facts else []), *platform.spec.known):
-            known.setdefault(facts.label, (platform, facts))
-            known.setdefault(facts.name, (platform, facts))
-    if on in known:
-        return known[on]
-    close = get_close_matches(on, known, n=3, cutoff=0.4) or sorted(known)
+            words = facts.device_name.lower().replace("-", " ").split()
+            for name in (facts.label, facts.name, *(f"{facts.name}/{word}" for word in words)):
+                known.setdefault(name, (platform, facts))
+    if on.lower() in known:
+        return known[on.lower()]
+    close = get_close_matches(on, known, n=3, cutoff=0.4) or sorted({facts.label for _, facts in known.values()})
     raise SelectionError(f"no installed platform knows the machine {on!r}", hint=f"known: {', '.join(close) or 'none'}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from llmk.api import KernelSpec, Reason, SelectionError, TokenBand
+from llmk.config.measurements import NOTHING, Measured
 from llmk.kernel.registry import Registered
 
 Candidate = Registered[KernelSpec]
@@ -36,16 +37,16 @@ class Misfit(Exception):
 class Ranking:
     """The rules for one site.
 
-    ``line`` is the config section that rules it, ``measured`` are times by id. Where ``one_layout`` holds, all pieces
-    keep their data in the layout of the one that serves one token (or of the pinned one). Where ``one_piece`` holds,
-    that one serves all token counts.
+    ``line`` is the config section that rules it, ``measured`` what was measured for its query. Where ``one_layout``
+    holds, all pieces keep their data in the layout of the one that serves one token (or of the pinned one). Where
+    ``one_piece`` holds, that one serves all token counts.
     """
 
     site: str
     line: str
     pin: str = ""
     prefer: Sequence[str] = ()
-    measured: Mapping[str, float] = field(default_factory=dict)
+    measured: Measured = NOTHING
     is_vouched: Callable[[Candidate], bool] = lambda candidate: True
     one_layout: bool = False
     one_piece: bool = False
@@ -57,7 +58,8 @@ class Ranking:
         """
         layouts = {c.spec.layout for c in able if c.spec.id == self.pin}
         pool = [c for c in able if not (self.one_layout and layouts) or c.spec.layout in layouts]
-        edges = {1, END} | {edge for c in pool for band in c.spec.bands for edge in (band.start, band.stop)}
+        bands = (band for c in pool for band in c.spec.bands)
+        edges = {1, END, *self.measured.edges, *(edge for band in bands for edge in (band.start, band.stop))}
         alone = ""
         if self.one_piece and len(edges) > 2:
             edges, alone = {1, END}, " at one token; serves every count, for batch invariance"
@@ -67,7 +69,7 @@ class Ranking:
             if not active:
                 gap = Reason("token_gap", f"token counts from {start} to {stop - 1}", "no kernel of the same layout")
                 raise Misfit((c.spec.id for c in pool), gap)
-            winner, why = self._winner(active, start)
+            winner, why = self._winner(active, start, slots[-1].winner.spec.id if slots else "")
             if slots and slots[-1].winner is winner:
                 start, why = slots[-1].start, slots.pop().why
             slots.append(Slot(start, stop, winner, why + alone))
@@ -81,29 +83,31 @@ class Ranking:
         if not self.is_vouched(candidate):
             hint = f'{how}, or [plugins] trust = ["{wheel}"]'
             return Reason("not_vouched", "a wheel that the platform vouches for", wheel, hint)
+        if candidate.spec.slow_start and not winner.spec.slow_start:
+            return Reason("slow_start", "to be chosen by name or measurement", "it compiles for long at first", how)
         if self.one_layout and candidate.spec.layout != winner.spec.layout:
             return Reason("layout", f"{winner.spec.layout}, as {winner.spec.id} has it", candidate.spec.layout, how)
         return Reason("outranked", found=f"by {winner.spec.id}, {slots[0].why}", hint=how)
 
-    def _winner(self, active: Sequence[Candidate], start: int) -> tuple[Candidate, str]:
+    def _winner(self, active: Sequence[Candidate], start: int, last: str) -> tuple[Candidate, str]:
         by_id = {candidate.spec.id: candidate for candidate in active}
         if self.pin in by_id:
             return by_id[self.pin], f"pinned by {self.line} use"
         for id in self.prefer:
             if id in by_id:
                 return by_id[id], f"preferred by {self.line} prefer"
-        times = {id: self.measured[id] for id in by_id if id in self.measured}
-        if times:
-            fastest = min(times, key=lambda id: times[id])
-            return by_id[fastest], f"measured fastest ({times[fastest]:.3g})"
+        if fastest := self.measured.fastest(by_id, start, last):
+            return by_id[fastest[0]], fastest[1]
         return self._by_tier(active, start)
 
     def _by_tier(self, active: Sequence[Candidate], start: int) -> tuple[Candidate, str]:
-        vouched = [c for c in active if self.is_vouched(c)]
-        ranked = sorted(vouched or active, key=lambda c: _merit(c.spec, start), reverse=True)
+        vouched = [c for c in active if self.is_vouched(c)] or active
+        ready = [c for c in vouched if not c.spec.slow_start] or vouched
+        ranked = sorted(ready, key=lambda c: _merit(c.spec, start), reverse=True)
         best, tier = ranked[0], ranked[0].spec.tier.name.lower()
         if len(ranked) == 1:
-            return best, "only candidate" if len(active) == 1 else "only candidate that the platform vouches for"
+            which = "that starts at once" if vouched[1:] else "that the platform vouches for"
+            return best, "only candidate" if len(active) == 1 else f"only candidate {which}"
         if _merit(best.spec, start) == _merit(ranked[1].spec, start):
             tied = [f"{c.spec.id} of {c.plugin.wheel}" for c in ranked[:2]]
             lines = [f'prefer = ["{c.spec.id}"]' for c in ranked[:2]]

@@ -18,7 +18,9 @@ from llmk.api.plan import Choice, Piece, Plan, Rejection
 from llmk.api.platform import PlatformFacts
 from llmk.api.query import OpQuery, Query, ask_of, site_queries
 from llmk.api.sharding import sharded
+from llmk.api.specs import TunedConfigs
 from llmk.api.verdict import Reason
+from llmk.config.measurements import Measurements, load_measurements
 from llmk.kernel.discovery import CORE
 from llmk.kernel.election import unknown_id
 from llmk.kernel.models import choose_quantization
@@ -52,14 +54,13 @@ def resolve(
     facts: ModelFacts,
     platform_facts: PlatformFacts,
     *,
-    measured: Mapping[tuple[str, str], float] | None = None,
     excluded: Mapping[str, Reason] | None = None,
 ) -> Plan:
     """Chooses for every site of the model and of the engine.
 
-    ``measured`` maps (site, id) to a time on this machine, the less the better; ``excluded`` maps ids that can't be
-    loaded to the reason. Raises SelectionError where a site can't be served, a pin can't be honoured or two candidates
-    tie, CheckpointError where no method claims the checkpoint's quantization.
+    Measurements are those of ``platform.measurements`` and those that vouched-for wheels ship; ``excluded`` maps ids
+    that can't be loaded to the reason. Raises SelectionError where a site can't be served, a pin can't be honoured or
+    two candidates tie, CheckpointError where no method claims the checkpoint's quantization.
     """
     platform = next(p for p in registry.platforms if p.spec.name == platform_facts.name)
     model = next(m for m in registry.models if m.spec.id == facts.model)
@@ -67,7 +68,9 @@ def resolve(
     dtype, warnings = choose_dtype(config, facts, platform_facts)
     vouched = (CORE, platform.plugin.distribution, *platform.spec.vouches, *config.plugins.trust)
     vouched_names = frozenset(canonicalize_name(name) for name in vouched)
-    resolver = Resolver(registry, config, platform_facts, dtype, vouched_names, measured or {}, excluded or {})
+    shipped = [r.spec for r in registry.of(TunedConfigs) if r.plugin.distribution in vouched_names]
+    measured, stale = load_measurements(config.platform.measurements, platform_facts, shipped)
+    resolver = Resolver(registry, config, platform_facts, dtype, vouched_names, measured, excluded or {})
     share = sharded(facts, config.parallel.tensor)
     choices = resolver.choose_all(share, quantization.spec.weight_format if quantization else "plain")
     choices.append(choose_policy(registry, config, excluded or {}))
@@ -83,7 +86,7 @@ def resolve(
         dtype=dtype,
         choices=tuple(choices),
         wheels=tuple(sorted((resolver.wheels | others).items())),
-        warnings=(*registry.warnings, *warnings, *resolver.check_rules()),
+        warnings=(*registry.warnings, *warnings, *stale, *resolver.check_rules()),
         quantization=quantization.spec.id if quantization else "",
         quantization_implementation=quantization.spec.implementation if quantization else "",
         tensor=config.parallel.tensor,
@@ -113,7 +116,7 @@ class Resolver:
     platform: PlatformFacts
     dtype: str
     vouched: frozenset[str]
-    measured: Mapping[tuple[str, str], float]
+    measured: Measurements
     excluded: Mapping[str, Reason]
     wheels: dict[str, str] = field(default_factory=lambda: {CORE: metadata.version(CORE)})
     seen: dict[str, set[str]] = field(default_factory=lambda: {k: set() for k in ("attention", "linear", "moe", "op")})
@@ -206,8 +209,8 @@ class Resolver:
             raise unknown_id(line, pin, list(known), [r for out, r in self.registry.refused if out.spec.id == pin])
         if pin and known[pin] != op and not for_all:
             raise self._pin_error(query, pin, [Reason("op", op, known[pin])])
-        measured = {id: time for (site, id), time in self.measured.items() if site == query.site}
-        return Ranking(query.site, line, pin, rules.prefer, measured, self._is_vouched, not op, query.deterministic)
+        measured, asks = self.measured.of(query), (not op, query.deterministic)
+        return Ranking(query.site, line, pin, rules.prefer, measured, self._is_vouched, *asks)
 
     def _pin_error(self, query: Query, pin: str, reasons: Sequence[Reason]) -> SelectionError:
         what = f"{query.kind} site {query.site!r} on {self.platform.label} in {self.dtype}"
@@ -262,7 +265,5 @@ class Resolver:
 
 def _piece(slot: Slot) -> Piece:
     spec, plugin = slot.winner.spec, slot.winner.plugin
-    where = (spec.implementation, spec.prepare, spec.tier.name.lower())
-    return Piece(
-        slot.start, slot.stop, spec.id, plugin.distribution, plugin.version, *where, slot.why, spec.capture, spec.parts
-    )
+    where = (plugin.distribution, plugin.version, spec.implementation, spec.prepare, spec.tier.name.lower())
+    return Piece(slot.start, slot.stop, spec.id, *where, slot.why, spec.capture, spec.jit, spec.parts)

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,13 +36,13 @@ STORED_DTYPES: Mapping[str, torch.dtype] = {
 """torch's dtypes by the names that safetensors files use."""
 
 
-class Source(Protocol):
-    """A tensor, in memory or still in a file, of which only what is indexed is read."""
+class Place(NamedTuple):
+    """Where rows ``start`` to ``stop - 1`` of a stored tensor belong. ``columns``: what is kept of each; none: all."""
 
-    @property
-    def shape(self) -> Sequence[int]: ...
-
-    def __getitem__(self, index: Any, /) -> Tensor: ...
+    start: int
+    stop: int
+    columns: tuple[slice, ...]
+    into: Tensor
 
 
 class Parameter:
@@ -119,23 +119,29 @@ class Parameter:
             return shape == (expected[0] // rows, rows, *self._columns)
         return shape == expected or (shape == () and expected == (1,))
 
-    def load(self, shards: tuple[int, ...], source: Source) -> None:
-        """Copies what this process keeps of ``shards``, all of which ``source`` holds, to where they lie, in the
-        parameter's own dtype and on its device."""
-        storage = self._storage()
-        stacked = len(source.shape) > 1 + len(self._columns)
-        above = 0
+    def places(self, shards: tuple[int, ...]) -> Iterator[Place]:
+        """Where what this process keeps of ``shards`` belongs, of a tensor that holds them one below the other. All but
+        the parameter's own columns are its rows, so that a stack of matrices counts as one."""
+        storage, above = self._storage(), 0
         for shard in shards:
-            stack, row = divmod(above, source.shape[1]) if stacked else (0, above)
             start = self._starts[shard]
             for run in self._kept_rows[shard]:
-                index = (*((stack,) if stacked else ()), slice(row + run.start, row + run.stop), *self._kept_columns)
-                values = source[index if source.shape else ...]
                 stop = start + run.stop - run.start
-                storage[start:stop].copy_(values)
+                yield Place(above + run.start, above + run.stop, self._kept_columns, storage[start:stop])
                 start = stop
             above += self._rows[shard]
+
+    def loaded(self, shards: tuple[int, ...]) -> None:
+        """Notes that ``shards`` are at their places."""
         self._loaded.update(shards)
+
+    def load(self, shards: tuple[int, ...], values: Tensor) -> None:
+        """Copies what this process keeps of ``shards``, all of which ``values`` holds, to their places, in the
+        parameter's own dtype and on its device."""
+        rows = values.reshape(self.shape(shards))
+        for place in self.places(shards):
+            place.into.copy_(rows[(slice(place.start, place.stop), *place.columns)])
+        self.loaded(shards)
 
     def fill(self, seed: int) -> None:
         """Fills every shard with random values that depend on its name and ``seed`` only, however it is cut."""

@@ -21,7 +21,7 @@ _AGAIN = "download or copy the file again"
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """One tensor of a file. ``dtype`` is safetensors' name (``"BF16"``); ``start`` and ``stop`` are byte offsets."""
+    """One tensor of a file. ``dtype`` is safetensors' name (``"BF16"``); it lies at bytes ``start`` to ``stop - 1``."""
 
     name: str
     file: Path
@@ -29,6 +29,11 @@ class StoredTensor:
     shape: tuple[int, ...]
     start: int
     stop: int
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes in the file."""
+        return self.stop - self.start
 
     @property
     def num_elements(self) -> int:
@@ -82,18 +87,20 @@ def _read_header(file: Path) -> list[StoredTensor]:
             f"{file} is not a whole safetensors file: it has {size:,} bytes, its header asks for {length + 8:,}",
             hint=_AGAIN,
         )
+    begin = 8 + length
     try:
-        entries = json.loads(text)
         tensors = [
-            StoredTensor(name, file, entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"])
-            for name, entry in entries.items()
+            StoredTensor(
+                name, file, entry["dtype"], tuple(entry["shape"]), *(begin + at for at in entry["data_offsets"])
+            )
+            for name, entry in json.loads(text).items()
             if name != "__metadata__"
         ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointError(f"{file} has a damaged header: {error}", hint=_AGAIN) from error
-    expected = 8 + length + max((tensor.stop for tensor in tensors), default=0)
+    expected = max((tensor.stop for tensor in tensors), default=begin)
     if size < expected:
-        cut = [tensor.name for tensor in tensors if 8 + length + tensor.stop > size]
+        cut = [tensor.name for tensor in tensors if tensor.stop > size]
         raise CheckpointError(
             f"{file} is truncated: it has {size:,} of {expected:,} bytes, so {_listed(cut)} can't be read", hint=_AGAIN
         )

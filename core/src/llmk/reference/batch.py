@@ -88,9 +88,10 @@ def map_slots(
     return block_table, torch.where(rows < 0, -1, block * block_size + positions % block_size)
 
 
-def append_tokens(tokens: Tensor, slots: Tensor, positions: Tensor, sampled: Tensor) -> None:
-    """Writes ``sampled`` (int64 ``[requests]``) at ``tokens[slots, positions]``, in place, where the next step reads
-    them; nothing for slots below 0, which are padding. No position is 0: something was computed before."""
+def append_tokens(tokens: Tensor, computed: Tensor, slots: Tensor, sampled: Tensor) -> None:
+    """Writes ``sampled`` (int64 ``[requests]``) at ``tokens[slots, computed[slots]]``, in place, where the next step
+    reads them; nothing for slots below 0, which are padding. ``computed`` (int64 ``[slots]``) is never 0 there."""
     padding = slots < 0
-    slots, positions = slots.clamp(min=0), positions.masked_fill(padding, 0)
+    slots = slots.clamp(min=0)
+    positions = computed[slots].masked_fill(padding, 0)
     tokens[slots, positions] = torch.where(padding, tokens[0, 0], sampled.to(tokens.dtype))

@@ -10,38 +10,49 @@ import torch
 from torch import Tensor
 
 from llmk.reference.counter_rng import uniform_bits
-from llmk.reference.truncation import Truncation, total_weight
+from llmk.reference.truncation import Truncation, weigh
 
 _SHORTLIST = 512
 """Likeliest tokens among which :func:`sample` looks for the last one to keep before it sorts a whole row."""
-_WEIGHT_BITS = 24
-"""The likeliest token weighs 2**24. With up to 2**18 tokens a row's weights then add up to less than 2**42: see
-:func:`_draw`."""
 _HALF = 20
 _HALF_MASK = (1 << _HALF) - 1
 
 
 def apply_penalties(
-    logits: Tensor, prompt_mask: Tensor, output_counts: Tensor, presence: Tensor, frequency: Tensor, repetition: Tensor
+    logits: Tensor,
+    rows: Tensor,
+    tokens: Tensor,
+    slots: Tensor,
+    prompt_lengths: Tensor,
+    known: Tensor,
+    presence: Tensor,
+    frequency: Tensor,
+    repetition: Tensor,
 ) -> Tensor:
-    """Lowers the logits of tokens that have already been seen.
+    """Lowers, in place, the logits of tokens that requests have already seen.
 
     Repetition (arXiv:1909.05858) first, over prompt and output: positive logits are divided, negative ones
     multiplied. Then OpenAI's two, over the output alone: ``frequency`` times the count, and ``presence`` once.
 
     Args:
         logits: float32 ``[R, V]``.
-        prompt_mask: bool ``[R, V]``, tokens that stand in the prompt.
-        output_counts: int32 ``[R, V]``, how often each stands in the output.
-        presence, frequency, repetition: float32 ``[R]``; 0, 0 and 1 change nothing.
+        rows: int64 ``[M]``, one for each request with penalties.
+        tokens: int32 ``[slots, L]``, what stands in each slot, ``L`` at least the greatest of ``known``.
+        slots: int64 ``[M]``, the requests'.
+        prompt_lengths, known: int64 ``[M]``; a slot's tokens before ``prompt_lengths`` are its prompt, those from there
+            to ``known - 1`` its output.
+        presence, frequency, repetition: float32 ``[M]``; 0, 0 and 1 change nothing.
 
     Returns:
-        A new float32 ``[R, V]``.
+        ``logits``.
     """
-    in_output = output_counts > 0
-    factor = torch.where(prompt_mask | in_output, repetition[:, None], 1.0)
-    logits = torch.where(logits > 0, logits / factor, logits * factor)
-    return logits - frequency[:, None] * output_counts - presence[:, None] * in_output
+    in_prompt, counts = _count(tokens[slots], prompt_lengths, known, logits.shape[1])
+    in_output = counts > 0
+    factor = torch.where(in_prompt | in_output, repetition[:, None], 1.0)
+    lowered = logits[rows]
+    lowered = torch.where(lowered > 0, lowered / factor, lowered * factor)
+    logits[rows] = lowered - frequency[:, None] * counts - presence[:, None] * in_output
+    return logits
 
 
 def apply_bias(logits: Tensor, rows: Tensor, ids: Tensor, values: Tensor) -> Tensor:
@@ -77,8 +88,8 @@ def mask_top_k_top_p_min_p(logits: Tensor, top_k: Tensor | None, top_p: Tensor |
     """Sets to ``-inf`` what sampling must not choose. Each row keeps at least its likeliest token.
 
     ``top_k`` comes first, then ``top_p`` over the probabilities of the ``top_k`` (arXiv:1904.09751), then ``min_p``
-    (arXiv:2407.01082). Tokens exactly as likely as the last one kept are kept with it, so no result depends on how
-    ties are sorted.
+    (arXiv:2407.01082). Probabilities are added up as :func:`sample` rounds them. Tokens exactly as likely as the last
+    one kept are kept with it, so no result depends on how ties are sorted.
 
     Args:
         logits: float32 ``[R, V]``, already divided by the temperature.
@@ -112,7 +123,7 @@ def sample(
     Tokens less likely than 2**-25 times the likeliest are never drawn.
 
     Args:
-        logits: ``[R, V]``, ``V <= 2**18``, float32, or any floating dtype where all rows are greedy; not changed.
+        logits: ``[R, V]``, ``V <= 2**18``, any floating dtype, computed with in float32; not changed.
         temperature: float32 ``[R]``; ``None``: all rows are greedy, and nothing else is looked at.
         top_k, top_p, min_p: as in :func:`mask_top_k_top_p_min_p`.
         seeds, positions: int64 ``[R]``; needed unless ``temperature`` is ``None``.
@@ -123,6 +134,7 @@ def sample(
     greedy = logits.argmax(dim=-1)
     if temperature is None or seeds is None or positions is None:
         return greedy
+    logits = logits.float()
     is_greedy = temperature == 0
     divisor = torch.where(is_greedy, 1.0, temperature)[:, None]
     best = logits.gather(1, greedy[:, None])
@@ -138,7 +150,7 @@ def logprobs(logits: Tensor, token_ids: Tensor, num_top: int) -> tuple[Tensor, T
     """Natural-log probabilities of chosen tokens, and the likeliest tokens beside them.
 
     Args:
-        logits: float32 ``[R, V]``, raw.
+        logits: ``[R, V]``, raw, any floating dtype, computed with in float32.
         token_ids: int64 ``[R]``.
         num_top: how many of the likeliest tokens to return; 0: none.
 
@@ -147,12 +159,25 @@ def logprobs(logits: Tensor, token_ids: Tensor, num_top: int) -> tuple[Tensor, T
         share a rank; ``top_ids`` int64 and ``top_logprobs`` float32 ``[R, num_top]``, likeliest first and of equals
         the lower id first.
     """
+    logits = logits.float()
     normalised = torch.log_softmax(logits, dim=-1)
     chosen = logits.gather(1, token_ids[:, None])
     rank = (logits > chosen).sum(dim=-1) + 1
     top_ids = _likeliest(logits, min(num_top, logits.shape[1]))
     logprob = normalised.gather(1, token_ids[:, None]).squeeze(1)
     return logprob, rank, top_ids, normalised.gather(1, top_ids)
+
+
+def _count(tokens: Tensor, prompt_lengths: Tensor, known: Tensor, vocab: int) -> tuple[Tensor, Tensor]:
+    """Which tokens stand in each prompt (bool ``[M, V]``), and how often each stands in the output (int32 ``[M, V]``);
+    ``tokens`` is int32 ``[M, L]``."""
+    column = torch.arange(tokens.shape[1], device=tokens.device)
+    in_prompt = column < prompt_lengths[:, None]
+    in_output = (column < known[:, None]) & ~in_prompt
+    counts = torch.zeros(2, tokens.shape[0], vocab, dtype=torch.int32, device=tokens.device)
+    for count, counted in zip(counts, (in_prompt, in_output), strict=True):
+        count.scatter_add_(1, tokens.to(torch.int64), counted.to(torch.int32))
+    return counts[0] > 0, counts[1]
 
 
 def _sample_truncated(logits: Tensor, truncation: Truncation, seeds: Tensor, positions: Tensor) -> Tensor:
@@ -176,7 +201,7 @@ def _sample_by_shortlist(
     ids, order = ids.sort(dim=-1)
     total = None
     if truncation.top_p is not None:
-        total = total_weight((logits - best).div_(divisor))
+        total = weigh((logits - best).div_(divisor)).sum(dim=-1)
     floor = truncation.floor_of_sorted(values, vocab, total)
     kept = values.masked_fill(values < floor[:, None], float("-inf")).gather(1, order)
     tokens = ids.gather(1, _draw(kept, seeds, positions)[:, None]).squeeze(1)
@@ -204,12 +229,12 @@ def _likeliest(logits: Tensor, count: int) -> Tensor:
 
 
 def _draw(logits: Tensor, seeds: Tensor, positions: Tensor) -> Tensor:
-    """Inverts each row's cumulative distribution at its own uniform number, in integers.
+    """Inverts each row's cumulative distribution at its own uniform number, in integers; ``logits`` have a greatest
+    element of 0.
 
     The uniform has 40 bits and the total less than 42, so their product is formed in two halves to stay within 63 bits.
     """
-    weights = (logits - logits.amax(dim=-1, keepdim=True)).exp_().mul_(1 << _WEIGHT_BITS).round_()
-    cumulative = weights.to(torch.int64).cumsum_(dim=-1)
+    cumulative = weigh(logits).cumsum_(dim=-1)
     total = cumulative[:, -1]
     bits = uniform_bits(seeds, positions, 2 * _HALF)
     high, low = bits >> _HALF, bits & _HALF_MASK

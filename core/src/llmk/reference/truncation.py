@@ -7,6 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+_WEIGHT_BITS = 24
+"""The likeliest token weighs 2**24. With up to 2**18 tokens a row's weights then add up to less than 2**42: see
+:func:`llmk.reference.sampling.sample`."""
+
+_NEVER = 1 << 62
+
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
@@ -29,7 +35,7 @@ class Truncation:
         """The least logit to keep, float32 ``[R]``; ``logits`` are float32 ``[R, V]`` with a greatest element of 0."""
         if self.top_k is None and self.top_p is None:
             return self.floor_of_sorted(logits[:, :0], logits.shape[1], None)
-        total = None if self.top_p is None else total_weight(logits)
+        total = None if self.top_p is None else weigh(logits).sum(dim=-1)
         return self.floor_of_sorted(logits.sort(dim=-1, descending=True).values, logits.shape[1], total)
 
     def floor_of_sorted(self, values: Tensor, vocab: int, total: Tensor | None) -> Tensor:
@@ -37,7 +43,7 @@ class Truncation:
 
         Args:
             values: float32 ``[R, K]``, the ``K`` greatest of ``vocab`` logits, descending from 0.
-            total: float32 ``[R]``, sum of ``exp(logit)`` over the whole row; needed where there is a ``top_p``.
+            total: int64 ``[R]``, what the whole row weighs; needed where there is a ``top_p``.
         """
         rows, listed = values.shape
         floor = torch.full((rows,), float("-inf"), device=values.device)
@@ -45,13 +51,14 @@ class Truncation:
         if self.top_k is not None:
             kept = torch.where(self.top_k > 0, self.top_k, kept).clamp(max=vocab)
         if self.top_p is not None and total is not None:
-            weights = values.exp()
+            weights = weigh(values)
             cumulative = weights.cumsum(dim=-1)
             last = kept.clamp(max=listed)[:, None] - 1
             mass = torch.where(kept < vocab, cumulative.gather(1, last).squeeze(1), total)
+            goal = (self.top_p * mass).ceil().to(torch.int64)
             # Of a top-k longer than the list the mass is unknown: keep the whole list, which is never final.
-            mass = mass.masked_fill((kept > listed) & (kept < vocab), float("inf"))
-            nucleus = (cumulative - weights < (self.top_p * mass)[:, None]).sum(dim=-1).clamp(min=1)
+            goal = goal.masked_fill((kept > listed) & (kept < vocab), _NEVER)
+            nucleus = (cumulative - weights < goal[:, None]).sum(dim=-1).clamp(min=1)
             kept = torch.where(self.top_p < 1, torch.minimum(kept, nucleus), kept)
         if self.top_k is not None or self.top_p is not None:
             last = kept.clamp(max=listed)[:, None] - 1
@@ -59,9 +66,9 @@ class Truncation:
         return floor if self.min_p is None else torch.maximum(floor, self.min_p.log())
 
 
-def total_weight(logits: Tensor) -> Tensor:
-    """Sum of ``exp(logit)`` over each row of ``logits`` (float32 ``[R, V]`` with a greatest element of 0), ``[R]``.
+def weigh(logits: Tensor) -> Tensor:
+    """``2**24 * exp(logit)``, rounded, int64; ``logits`` are float32 ``[R, V]`` with a greatest element of 0.
 
-    By softmax, which adds up each row by itself; torch's sum would share out a single long row among threads.
+    Sums of integers don't depend on the order of adding.
     """
-    return 1 / torch.softmax(logits, dim=-1).amax(dim=-1)
+    return logits.exp().mul_(1 << _WEIGHT_BITS).round_().to(torch.int64)

@@ -9,28 +9,23 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import TYPE_CHECKING
-
-import uvicorn
 
 from llmk.api import ConfigError, PortInUse
 from llmk.config import Settings
 from llmk.engine import logs
 from llmk.engine.frontend import AsyncLLM
-from llmk.serve.app import create_app
-from llmk.serve.parsing import Dialect
-from llmk.serve.service import Service
 
 if TYPE_CHECKING:
+    from llmk.serve.service import Service
     from llmk.serve.spans import Spans
 
 logger = logging.getLogger(__name__)
 
 BACKLOG = 2048
-LAST_WORDS = 2.0
-"""Seconds that answers which were cut short get to tell their clients so."""
 
-Ready = Callable[[Service, str], None]
+Ready = Callable[["Service", str], None]
 
 
 def serve(settings: Settings, ready: Ready) -> None:
@@ -98,6 +93,7 @@ def url_of(listener: socket.socket) -> str:
 
 async def _run(settings: Settings, listener: socket.socket, ready: Ready, spans: Spans | None) -> None:
     starting = asyncio.create_task(AsyncLLM.start(settings))
+    http = asyncio.create_task(asyncio.to_thread(import_module, "llmk.serve.server"))
     on_signal: list[Callable[[], object]] = [starting.cancel]
     with _signals(lambda: on_signal[-1]()):
         try:
@@ -106,50 +102,16 @@ async def _run(settings: Settings, listener: socket.socket, ready: Ready, spans:
             logger.info("stopped before the model was loaded")
             return
         try:
-            service = Service(engine, Dialect.choose(engine.boot), settings.config.server, spans)
-            server = Server(service)
+            server = (await http).Server.of(engine, spans)
             on_signal.append(server.stop)
             serving = asyncio.create_task(server.serve([listener]))
             while not server.started and not serving.done():
                 await asyncio.sleep(0.01)
             if not server.should_exit:
-                ready(service, url_of(listener))
+                ready(server.service, url_of(listener))
             await serving
         finally:
             await engine.close()
-
-
-class Server(uvicorn.Server):
-    """uvicorn, with a drain that ends answers in words and an exit status of 0."""
-
-    def __init__(self, service: Service) -> None:
-        self._drain_seconds = service.config.drain_seconds
-        config = uvicorn.Config(
-            create_app(service),
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            server_header=False,
-            timeout_graceful_shutdown=round(self._drain_seconds + 2 * LAST_WORDS),
-        )
-        super().__init__(config)
-        self._stopping = service.stopping
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leaves signals to this module; uvicorn would end the process by the signal that it caught."""
-        yield
-
-    def stop(self) -> None:
-        """The first time: no new connections, and time for what runs. The second time: no time."""
-        loop = asyncio.get_running_loop()
-        if not self.should_exit:
-            logger.info("shutting down; running requests have %.0f s", self._drain_seconds)
-            self.should_exit = True
-            loop.call_later(self._drain_seconds, self._stopping.set)
-        else:
-            self._stopping.set()
-            loop.call_later(LAST_WORDS, setattr, self, "force_exit", True)
 
 
 @contextlib.contextmanager

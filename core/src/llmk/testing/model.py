@@ -97,6 +97,8 @@ class ModelHarness:
             max_query_len=max(counts),
             max_seq_len=max(lengths),
             block_size=block_size,
+            host_query_lens=counts,
+            host_seq_lens=lengths,
         )
 
     def _prepare(self, site: str, spec: CacheSpec, step: CacheStep) -> Any:

@@ -9,9 +9,13 @@ before a finished kernel finished too, and a kernel need not know what its prede
 
     on = pdl.on()
     kernel[grid](..., PDL=on, **({"launch_pdl": True} if on else {}))
+
+which is ``kernel[grid](..., **pdl.options())``.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import triton
 import triton.language as tl
@@ -25,6 +29,11 @@ def on() -> bool:
         return False
     target = current_target()
     return bool(target.backend == "cuda" and target.arch >= 90)
+
+
+def options() -> dict[str, Any]:
+    """What such a kernel is launched with."""
+    return {"PDL": True, "launch_pdl": True} if on() else {"PDL": False}
 
 
 @triton.jit

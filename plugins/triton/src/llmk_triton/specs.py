@@ -6,7 +6,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from llmk.api import OK, AttentionQuery, KernelSpec, LinearQuery, Needs, OpQuery, Tier, TokenBand, Verdict, hookimpl, no
+from llmk.api import (
+    OK,
+    AttentionQuery,
+    KernelSpec,
+    LinearQuery,
+    MoEQuery,
+    Needs,
+    OpQuery,
+    Tier,
+    TokenBand,
+    Verdict,
+    hookimpl,
+    no,
+)
 
 _PACKAGE = "llmk_triton"
 _ATTENTION = "triton.attention"
@@ -18,6 +31,10 @@ _WIDEST_ROW = 1 << 15
 _WIDEST_HEAD = 256
 _LARGEST_GROUP = 32
 """Heads that share a key head and fit into one tile in every dtype."""
+_ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
+_SCORINGS = ("softmax", "sigmoid")
+_MOST_EXPERTS = 1024
+"""Experts of which one program looks at a few tokens' logits."""
 
 _NO_FP8 = no("missing_feature", wanted="fp8", found="a platform without")
 
@@ -33,16 +50,26 @@ _OPS = (
     ("embedding", "embedding:embedding", "Token embedding."),
     ("qk_norm_rope_write_kv", "write:qk_norm_rope_write_kv", "QK-norm, rotary embedding and K/V write in one launch."),
     ("qk_norm_rope_attention", "attention:qk_norm_rope_attention", "That and decode in one launch; two for prefill."),
+    ("sample", "sample:sample", "One token per row without sorting, by a hash of seed and position."),
+    ("logprobs", "logprobs:logprobs", "Log-probabilities, ranks and the likeliest tokens in one reading."),
+    ("apply_penalties", "penalties:apply_penalties", "Penalties of the tokens seen, in place."),
+    ("update_rows", "batch:update_rows", "Ragged runs into rows of the batch state in one launch."),
+    ("build_step", "batch:build_step", "A step's tokens in one launch."),
+    ("map_slots", "batch:map_slots", "A step's block table and slots in one launch."),
+    ("append_tokens", "batch:append_tokens", "Sampled tokens to where the next step reads them, in one launch."),
 )
 
 
 _FORMATS = {"plain": "", "fp8_channel": "reference_fp8_channel", "fp8_block": "reference_fp8_block"}
 """Formats of the weights of products with few rows, and in which of the reference's layouts they are kept."""
 
+_MOST_ROWS = 16
+"""Rows up to which a product is as fast as its weight is read; with more, measured on an H200, libraries do as well."""
+
 _FEW_ROWS = (
-    ("gate_up_silu", 128, "Gate and up product and SwiGLU of few rows in one launch."),
-    ("add_rms_norm_linear", 16, "Residual sum, norm and product of few rows in one launch."),
-    ("add_rms_norm_gate_up_silu", 16, "Residual sum, norm, gate and up product and SwiGLU of few rows in one launch."),
+    ("gate_up_silu", _MOST_ROWS, "Gate and up product and SwiGLU of few rows in one launch."),
+    ("add_rms_norm_linear", 1, "Residual sum, norm and product of one row in one launch."),
+    ("add_rms_norm_gate_up_silu", 1, "Residual sum, norm, gate and up product and SwiGLU of one row in one launch."),
 )
 """Products that are fused with what stands around them, and for how many rows that pays."""
 
@@ -67,6 +94,25 @@ def supports_attention(query: AttentionQuery) -> Verdict:
         verdict &= no("scale", wanted=query.scale, found="above 0 only")
     if query.head_dim > _WIDEST_HEAD:
         verdict &= no("head_dim", wanted=query.head_dim, found=f"up to {_WIDEST_HEAD}")
+    return verdict
+
+
+def supports_moe(query: MoEQuery) -> Verdict:
+    """Unquantized experts without biases, all of which every token chooses among."""
+    verdict = OK
+    if query.weight_format != "plain":
+        verdict &= no("weight_format", wanted=query.weight_format, found="plain")
+    if query.activation not in _ACTIVATIONS:
+        verdict &= no("activation", wanted=query.activation, found=", ".join(_ACTIVATIONS))
+    if query.scoring not in _SCORINGS:
+        verdict &= no("scoring", wanted=query.scoring, found=", ".join(_SCORINGS))
+    if query.bias:
+        verdict &= no("bias", wanted="experts with biases", found="products without")
+    if query.top_groups < query.num_groups:
+        groups = f"experts of {query.top_groups} of {query.num_groups} groups"
+        verdict &= no("num_groups", wanted=groups, found="a choice among all experts")
+    if query.num_experts > _MOST_EXPERTS:
+        verdict &= no("num_experts", wanted=query.num_experts, found=f"up to {_MOST_EXPERTS}")
     return verdict
 
 
@@ -123,6 +169,24 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
 
 
 @hookimpl
+def llmk_moe_kernels() -> Iterable[KernelSpec]:
+    """Mixture of experts."""
+    return [
+        KernelSpec(
+            id="triton.fused_moe",
+            kind="moe",
+            implementation=f"{_PACKAGE}.moe:fused_moe",
+            tier=Tier.PORTABLE,
+            needs=_NEEDS,
+            supports=supports_moe,
+            capture="full",
+            jit=True,
+            summary="Routes on the device; vectors times matrices for few tokens, products by blocks of rows for more.",
+        )
+    ]
+
+
+@hookimpl
 def llmk_linear_kernels() -> Iterable[KernelSpec]:
     """Products of few rows."""
     return [
@@ -136,7 +200,7 @@ def llmk_linear_kernels() -> Iterable[KernelSpec]:
             score=50,
             needs=_NEEDS,
             supports=_among(weight_format),
-            bands=(TokenBand(1, 129),),
+            bands=(TokenBand(1, _MOST_ROWS + 1),),
             capture="full",
             jit=True,
             summary="As fast as the weight is read.",

@@ -1,0 +1,105 @@
+"""Triton's kernels, compiled several at a time before they are needed.
+
+A launch compiles the kernel that it needs and waits for it, so that a model's kernels are compiled one after the other,
+each for a second. Here launches only say what they need, and threads compile it: Triton lets go of Python's lock
+while LLVM and ptxas work. Results go to Triton's own cache, on disk too.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+logger = logging.getLogger(__name__)
+
+_ATEN = torch.ops.aten
+_UNFILLED = {_ATEN.empty, _ATEN.empty_like, _ATEN.empty_strided, _ATEN.new_empty, _ATEN.new_empty_strided}
+
+
+class TritonCompiling:
+    """Follows ``llmk.api.Compiling``. It is one thread's launches that are noted: the one that enters :meth:`ahead`."""
+
+    @contextmanager
+    def ahead(self) -> Iterator[None]:
+        """See :meth:`llmk.api.Compiling.ahead`. Kernels behind ``triton.autotune`` must not be launched within: what is
+        not run can't be compared."""
+        try:
+            from triton.runtime._async_compile import active_mode
+        except ImportError as error:
+            logger.warning("kernels are compiled one by one, where they are launched: %s", error)
+            yield
+            return
+        with ThreadPoolExecutor(os.cpu_count(), "llmk-compile") as pool:
+            mode = _Ahead(pool)
+            token = active_mode.set(mode)
+            try:
+                with _Zeros():  # type: ignore[no-untyped-call]
+                    yield
+            finally:
+                active_mode.reset(token)
+                mode.finish()
+
+
+class _Ahead:
+    """Stands where Triton's ``AsyncCompileMode`` does. There a launch waits for its kernel; here it is left out."""
+
+    def __init__(self, pool: Executor) -> None:
+        self._pool = pool
+        self._unlaunched = _Unlaunched()
+        self._kernels: dict[str, Future[Any]] = {}
+        self._waiting: list[tuple[Future[Any], Callable[[Any], None]]] = []
+
+    def submit(self, key: str, compile: Callable[[], Any], keep: Callable[[Any], None]) -> _Unlaunched:
+        """Called for a kernel that is not in this process's cache, where ``keep`` puts one. ``key`` is that of the
+        cache on disk, which may be the same for two."""
+        if key not in self._kernels:
+            self._kernels[key] = self._pool.submit(compile)
+        self._waiting.append((self._kernels[key], keep))
+        keep(self._unlaunched)
+        return self._unlaunched
+
+    def finish(self) -> None:
+        """Waits for all, and raises what the first failed with that did."""
+        self._unlaunched.over = True
+        errors = []
+        for kernel, keep in self._waiting:
+            if error := kernel.exception():
+                errors.append(error)
+            else:
+                keep(kernel.result())
+        if errors:
+            raise errors[0]
+
+
+class _Unlaunched:
+    """Stands for a kernel that is being compiled, as a launch sees it."""
+
+    function = packed_metadata = None
+
+    def __init__(self) -> None:
+        self.over = False
+
+    def launch_metadata(self, *arguments: object) -> None:
+        """None."""
+
+    def run(self, *arguments: object) -> None:
+        """Launches nothing; later on, raises ``RuntimeError``: this kernel could not be compiled."""
+        if self.over:
+            raise RuntimeError("the kernel could not be compiled ahead of its first launch, which told why")
+
+
+class _Zeros(TorchDispatchMode):
+    """Fills what would be left as it was. A kernel that is left out writes no indices, and zeros are harmless ones."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result.zero_() if func.overloadpacket in _UNFILLED else result

@@ -1,0 +1,31 @@
+"""``llmk tune``: measures which kernels are fastest here for a model, which is what ``serve`` then chooses by."""
+
+from __future__ import annotations
+
+import argparse
+
+from llmk.api import ConfigError
+from llmk.config import flags
+from llmk.config.measurements import OFF
+
+SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "scheduler", "cache")
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command."""
+    parser = subparsers.add_parser("tune", help="measure which kernels are fastest here for a model")
+    flags.add_model(parser)
+    flags.add_flags(parser, SECTIONS)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measures and saves. No weights are read: what matters of them is their shape."""
+    settings = flags.load_settings(args)
+    if settings.config.platform.measurements == OFF:
+        raise ConfigError(f"platform.measurements is {OFF!r}, so nothing can be kept", hint="name a folder, or none")
+    from llmk.engine.tune import Tuner
+    from llmk.kernel.boot import boot
+
+    path = Tuner(boot(settings), print).run()
+    print(f"kept in {path}; llmk explain shows what it changes" if path else "no site has more than one candidate")
+    return 0

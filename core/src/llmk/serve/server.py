@@ -1,0 +1,63 @@
+"""The HTTP server. Importing it takes a while: an engine may start meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from llmk.serve.app import create_app
+from llmk.serve.parsing import Dialect
+from llmk.serve.service import Service
+
+if TYPE_CHECKING:
+    from llmk.engine.frontend import AsyncLLM
+    from llmk.serve.spans import Spans
+
+logger = logging.getLogger(__name__)
+
+LAST_WORDS = 2.0
+"""Seconds that answers which were cut short get to tell their clients so."""
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with a drain that ends answers in words and an exit status of 0."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self._drain_seconds = service.config.drain_seconds
+        config = uvicorn.Config(
+            create_app(service),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            server_header=False,
+            timeout_graceful_shutdown=round(self._drain_seconds + 2 * LAST_WORDS),
+        )
+        super().__init__(config)
+        self._stopping = service.stopping
+
+    @classmethod
+    def of(cls, engine: AsyncLLM, spans: Spans | None) -> Server:
+        """The server of an engine, as the engine's settings want it."""
+        return cls(Service(engine, Dialect.choose(engine.boot), engine.boot.settings.config.server, spans))
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves signals to this module; uvicorn would end the process by the signal that it caught."""
+        yield
+
+    def stop(self) -> None:
+        """The first time: no new connections, and time for what runs. The second time: no time."""
+        loop = asyncio.get_running_loop()
+        if not self.should_exit:
+            logger.info("shutting down; running requests have %.0f s", self._drain_seconds)
+            self.should_exit = True
+            loop.call_later(self._drain_seconds, self._stopping.set)
+        else:
+            self._stopping.set()
+            loop.call_later(LAST_WORDS, setattr, self, "force_exit", True)

@@ -1,0 +1,77 @@
+"""Files of measurements: what is kept, found again and left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from llmk.api import LinearQuery, OpQuery, PlatformFacts, TunedConfigs
+from llmk.config.measurements import NOTHING, Measured, Measurements, folder_of, key_of, load_measurements
+from llmk.config.measurements import save_measurements as save
+
+BOX = PlatformFacts(name="box", arch="b_2", device_type="cpu", device_name="Acme Box-9000 (80 GB)")
+UP = LinearQuery(platform=BOX, site="up", dtype="bfloat16", in_features=64, out_features=128)
+TIMES = Measured("2026-11-21", {1: {"a.fast": 1.5, "a.slow": 3.0}, 8: {"a.fast": 2.0}})
+
+
+def load(folder: Path, platform: PlatformFacts = BOX) -> tuple[Measurements, list[str]]:
+    return load_measurements(str(folder), platform, ())
+
+
+def test_what_is_kept_is_found_by_all_that_look_alike(tmp_path: Path) -> None:
+    path = save(str(tmp_path), BOX, Measurements({key_of(UP): TIMES}), {"torch": version("torch")})
+    assert path == tmp_path / "box-b_2-acme-box-9000-80-gb.json"
+    found, warnings = load(tmp_path)
+    assert warnings == []
+    assert found.of(UP) == found.of(replace(UP, site="down", platform=replace(BOX, num_devices=4))) == TIMES
+    for other in (replace(UP, dtype="float16"), replace(UP, in_features=65), replace(UP, deterministic=True)):
+        assert found.of(other) is NOTHING
+    assert load(tmp_path, replace(BOX, device_name="Acme Box-8000"))[0] == {}
+
+
+def test_ops_are_told_apart_by_their_facts_and_neighbours() -> None:
+    op = OpQuery(platform=BOX, site="s", dtype="bfloat16", op="norm", facts={"size": 64}, linear="a.fast")
+    others = (replace(op, op="act"), replace(op, facts={"size": 65}), replace(op, linear="a.slow"))
+    assert len({key_of(each) for each in (op, replace(op, site="t"), *others)}) == 4
+
+
+def test_new_measurements_join_old_ones_and_replace_those_of_their_query(tmp_path: Path) -> None:
+    save(str(tmp_path), BOX, Measurements({key_of(UP): TIMES}), {})
+    down, newer = replace(UP, in_features=128), Measured("2026-11-22", {1: {"a.slow": 1.0}})
+    save(str(tmp_path), BOX, Measurements({key_of(down): TIMES}), {})
+    save(str(tmp_path), BOX, Measurements({key_of(UP): newer}), {})
+    found, _ = load(tmp_path)
+    assert (found.of(UP), found.of(down)) == (newer, TIMES)
+
+
+def test_those_of_other_versions_are_left_out_and_begun_anew(tmp_path: Path) -> None:
+    save(str(tmp_path), BOX, Measurements({key_of(UP): TIMES}), {"pydantic": "0.1"})
+    found, (warning,) = load(tmp_path)
+    assert found == {}
+    assert f"of pydantic 0.1, installed is {version('pydantic')}; llmk tune measures again" in warning
+    other = replace(UP, in_features=128)
+    save(str(tmp_path), BOX, Measurements({key_of(other): TIMES}), {"not-installed": "1.0"})
+    found, warnings = load(tmp_path)
+    assert (list(found), warnings) == ([key_of(other)], [])
+
+
+@pytest.mark.parametrize("text", ["{", '{"device": "x", "versions": {}}'])
+def test_a_damaged_file_is_told_and_left_out(tmp_path: Path, text: str) -> None:
+    path = save(str(tmp_path), BOX, Measurements(), {})
+    path.write_text(text)
+    found, (warning,) = load(tmp_path)
+    assert found == {}
+    assert str(path) in warning
+
+
+def test_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert folder_of("") == tmp_path / "llmk/measurements"
+    assert folder_of("here") == Path("here")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert folder_of("") == Path.home() / ".cache/llmk/measurements"
+    assert load_measurements("none", BOX, [TunedConfigs(id="a.m", package="not_there", folder="x")]) == ({}, [])
+    assert load_measurements(str(tmp_path), BOX, [TunedConfigs(id="a.m", package="not_there", folder="x")]) == ({}, [])

@@ -1,0 +1,171 @@
+"""Measuring kernels: what is run, what is kept, and what is not believed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from llmk.config import load
+from llmk.engine import tune
+from llmk.engine.trials import Trials
+from llmk.engine.tune import Tuner
+from llmk.kernel.boot import boot
+from llmk.kernel.loader import load_object
+from llmk.nn.build import Build
+from llmk.testing.checkpoints import write_checkpoint
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "kernel"))
+
+from wheelhouse import Wheelhouse
+
+OTHERS = """
+import time
+import torch
+
+def quick(x, weight, bias):
+    return torch.nn.functional.linear(x, weight, bias)
+
+def wrong(x, weight, bias):
+    return quick(x, weight, bias) * (1.01 if x.shape[0] > 2 else 1)
+
+def broken(x, weight, bias):
+    raise RuntimeError("out of luck")
+
+@hookimpl
+def llmk_linear_kernels():
+    return [
+        KernelSpec(
+            id=f"other.{name}", kind="linear", implementation=f"plug_other:{name}", tier=Tier.VENDOR,
+            bands=(TokenBand(1, stop),),
+        )
+        for name, stop in (("quick", 3), ("wrong", 99), ("broken", 99))
+    ]
+
+def alike(kind, where, **others):
+    where = f"llmk.reference.{where}"
+    return [KernelSpec(id=f"other.{kind}", kind=kind, implementation=where, tier=Tier.VENDOR, **others)]
+
+@hookimpl
+def llmk_attention_backends():
+    return alike("attention", "attention:ReferenceAttention", layout="reference")
+
+@hookimpl
+def llmk_moe_kernels():
+    return alike("moe", "moe:fused_moe")
+
+@hookimpl
+def llmk_ops():
+    return alike("op", "norms:make_add_rms_norm", op="add_rms_norm", parts=("rms_norm",))
+"""
+
+
+@pytest.fixture
+def house(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wheelhouse]:
+    """Few and short measurements, of the core's kernels and of another wheel's."""
+    monkeypatch.setattr(tune, "COUNTS", (1, 2, 8))
+    monkeypatch.setattr(tune, "_ROUND", 1e-4)
+    house = Wheelhouse(tmp_path / "site")
+    house.install("other", OTHERS)
+    yield house
+    house.close()
+
+
+def settings(house: Wheelhouse, checkpoint: Path, **others: object) -> dict[str, object]:
+    """Of all that is installed, the CPU's platform, model families, the core and the other wheel."""
+    disabled = [name for name in house.flags()["plugins.disable"] if name not in ("cpu", "models")]
+    folder = str(house.folder.parent / "measured")
+    common = {"model.path": str(checkpoint), "platform.measurements": folder, "plugins.disable": disabled}
+    return {
+        **common,
+        "platform.use": "cpu",
+        "platform.threads": 1,
+        "select.linear.avoid": ["cpu.linear_torch"],
+        **others,
+    }
+
+
+def test_the_plan_follows_what_was_measured(house: Wheelhouse, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "model", "qwen3", num_hidden_layers=1)
+    booted = boot(load(settings(house, checkpoint), environ={}), verify=False)
+    said: list[str] = []
+    path = Tuner(booted, said.append).run()
+    assert path is not None
+    data = json.loads(path.read_text())
+    assert set(data["versions"]) >= {"torch", "llmk-core", "other-wheel"}
+    by_site = {(each["query"]["kind"], each["query"].get("out_features")): each for each in data["measured"]}
+    assert {kind for kind, _ in by_site} == {"attention", "linear", "op"}
+    up = by_site["linear", 224]["microseconds"]
+    assert set(up) == {"1", "2", "8"}
+    assert set(up["2"]) == {"reference.linear", "other.quick"}, "of references the best alone"
+    assert "other.quick" not in up["8"], "it is not offered for so many"
+    told = "\n".join(said)
+    assert "other.wrong is left out: WrongResult: at 8 tokens it differs from the reference by 1.0e-02" in told
+    assert "other.broken is left out: RuntimeError: out of luck" in told
+    plan = boot(load(settings(house, checkpoint), environ={}), verify=False).plan
+    for choice in plan.choices:
+        if choice.kind == "linear":
+            assert choice.pieces[0].why.startswith("measured "), choice
+            assert {"other.wrong", "other.broken"}.isdisjoint(piece.id for piece in choice.pieces)
+
+
+def test_sparse_models_have_their_experts_measured(house: Wheelhouse, tmp_path: Path) -> None:
+    sizes: dict[str, Any] = {
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32,
+        "decoder_sparse_step": 1,
+    }
+    checkpoint = write_checkpoint(tmp_path / "model", "qwen3_moe", num_hidden_layers=1, mlp_only_layers=[], **sizes)
+    said: list[str] = []
+    Tuner(boot(load(settings(house, checkpoint), environ={}), verify=False), said.append).run()
+    told = "\n".join(said)
+    for id in ("reference.fused_moe", "other.moe"):
+        assert f"us by {id}" in told
+
+
+def test_equal_sites_get_equal_inputs_whatever_is_chosen(house: Wheelhouse, tmp_path: Path) -> None:
+    """Also where a kernel was asked for other token counts before."""
+    checkpoint = write_checkpoint(tmp_path / "model", "qwen3", num_hidden_layers=1)
+    results = []
+    for id, counts in (("reference.linear", (1, 4, 8)), ("reference.linear_invariant", (8,))):
+        flags = settings(house, checkpoint, **{"select.linear.use": id, "select.linear.avoid": []})
+        booted = boot(load(flags, environ={}), verify=False)
+        build = Build(booted.plan, dtype=torch.float32, device=torch.device("cpu"), load_object=load_object)
+        trial = Trials(build, booted.facts).of(booted.plan.choice("linear", "gate_up"))
+        assert trial is not None
+        assert trial.sets > 1
+        (*_, run) = (trial.at(count) for count in counts)
+        results.append(run(trial.sets - 1))
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
+
+
+class PlayedGraphs:
+    """Records nothing and runs anew; a platform with graphs is not here."""
+
+    recorded = 0
+
+    def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        self.recorded += 1
+        return run
+
+
+def test_what_cannot_be_recorded_is_not_kept_for_steps_that_decode(house: Wheelhouse, tmp_path: Path) -> None:
+    """It would keep the whole step from being recorded."""
+    checkpoint = write_checkpoint(tmp_path / "model", "qwen3", num_hidden_layers=1)
+    flags = settings(house, checkpoint, **{"scheduler.max_num_seqs": 2})
+    tuner = Tuner(boot(load(flags, environ={}), verify=False), lambda line: None)
+    tuner.platform.graphs = graphs = PlayedGraphs()
+    path = tuner.run()
+    assert path is not None
+    times = [each["microseconds"] for each in json.loads(path.read_text())["measured"]]
+    assert graphs.recorded
+    kept = {id for columns in times for count in ("1", "2") for id in columns.get(count, {})}
+    assert "reference.linear" in kept
+    assert kept.isdisjoint({"other.quick", "other.attention", "reference.attention"})
+    assert any("other.attention" in columns.get("8", {}) for columns in times)

@@ -1,0 +1,152 @@
+"""Mixtures of experts against the reference, at sizes that fill no tile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from llmk.reference.moe import fused_moe as reference
+from llmk_triton import moe
+from llmk_triton.moe import Mixture, fused_moe
+from llmk_triton.moe_tiles import Tile, Tiles
+
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 8e-3, torch.float16: 1e-3}
+FEW = Tiles(0, Tile(8, 32, 4, 1), Tile(4, 32, 4, 1))
+GROUPED = Tiles(16, Tile(16, 32, 4, 2), Tile(32, 16, 4, 2))
+
+
+@pytest.fixture(autouse=True)
+def poisoned() -> Iterator[None]:
+    """Fresh memory holds NaN, so that an element which nobody wrote is noticed."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def random(seed: int, dtype: torch.dtype, *shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def experts(count: int, hidden: int, inner: int, dtype: torch.dtype) -> dict[str, Tensor]:
+    gate_up, down = random(1, dtype, count, 2 * inner, hidden), random(2, dtype, count, hidden, inner)
+    return {"gate_up": gate_up / hidden**0.5, "down": down / inner**0.5}
+
+
+def distinct(tokens: int, count: int, dtype: torch.dtype) -> Tensor:
+    """Logits of which no two of a token are equal, as which of those comes first is nobody's promise."""
+    rows = [torch.randperm(count, generator=torch.Generator().manual_seed(seed)) for seed in range(tokens)]
+    return (torch.stack(rows) / 4 - 2).to(dtype)
+
+
+def same(actual: Tensor, expected: Tensor) -> None:
+    assert actual.dtype == expected.dtype
+    tolerance = TOLERANCE[actual.dtype]
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+def mixture(x: Tensor, logits: Tensor, weights: Mapping[str, Tensor], top_k: int) -> Mixture:
+    return Mixture(x, logits, weights, top_k, True)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize(("tokens", "count", "top_k"), [(1, 12, 3), (3, 6, 1), (9, 12, 3), (70, 5, 2)], ids=str)
+def test_as_the_reference(tokens: int, count: int, top_k: int, dtype: torch.dtype) -> None:
+    """Experts that nobody takes, that all take, and those with more than a block of rows."""
+    x, logits, weights = random(0, dtype, tokens, 72), distinct(tokens, count, dtype), experts(count, 72, 40, dtype)
+    logits[:, 1] = 9.0
+    actual = fused_moe(x, logits, weights, top_k=top_k, renormalize=True)
+    same(actual, reference(x, logits, weights, top_k=top_k, renormalize=True))
+
+
+@pytest.mark.parametrize(("tokens", "tiles"), [(1, FEW), (3, FEW), (1, GROUPED), (19, GROUPED)])
+def test_by_either_way(tokens: int, tiles: Tiles) -> None:
+    """Tiles that divide no size, and tiles that divide all of them."""
+    for hidden, inner in ((72, 40), (64, 96)):
+        x, logits = random(0, torch.bfloat16, tokens, hidden), distinct(tokens, 7, torch.bfloat16)
+        weights = experts(7, hidden, inner, torch.bfloat16)
+        expected = reference(x, logits, weights, top_k=2, renormalize=True)
+        same(mixture(x, logits, weights, 2).run(tiles), expected)
+
+
+@pytest.mark.parametrize(("tokens", "at_once"), [(1, 512), (20, 512), (20, 0)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"renormalize": False},
+        {"renormalize": False, "scoring": "sigmoid", "activation": "gelu"},
+        {"renormalize": True, "scoring": "sigmoid", "scaling": 2.5, "activation": "gelu_tanh"},
+        {"renormalize": True, "selection_bias": torch.linspace(0.5, -0.5, 10)},
+        {"renormalize": False, "scoring": "sigmoid", "selection_bias": torch.linspace(-0.5, 0.5, 10)},
+    ],
+    ids=lambda options: " ".join(options),
+)
+def test_ways_of_routing(options: dict[str, Any], tokens: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moe, "_ROUTED_AT_ONCE", at_once)
+    x, logits = random(0, torch.float32, tokens, 32), distinct(tokens, 10, torch.float32)
+    weights = experts(10, 32, 16, torch.float32)
+    same(fused_moe(x, logits, weights, top_k=3, **options), reference(x, logits, weights, top_k=3, **options))
+
+
+@pytest.mark.parametrize("tiles", [FEW, GROUPED], ids=["few", "grouped"])
+def test_of_equal_scores_the_lowest_number_is_taken(tiles: Tiles) -> None:
+    x, weights = random(0, torch.float32, 2, 32), experts(6, 32, 16, torch.float32)
+    logits = torch.tensor([[0.0, 1.0, 1.0, 1.0, 0.0, 1.0], [2.0] * 6])
+    first = torch.tensor([[0.0, 1.0, 1.0, 0.0, 0.0, 0.0], [2.0, 2.0, 0.0, 0.0, 0.0, 0.0]])
+    expected = reference(x, first, weights, top_k=2, renormalize=True)
+    same(mixture(x, logits, weights, 2).run(tiles), expected)
+
+
+@pytest.mark.parametrize("tiles", [FEW, GROUPED], ids=["few", "grouped"])
+def test_rows_without_meaning_leave_others_alone(tiles: Tiles) -> None:
+    """What padding holds may be anything, in the router's logits too."""
+    x, logits, weights = (
+        random(0, torch.float32, 4, 32),
+        distinct(4, 6, torch.float32),
+        experts(6, 32, 16, torch.float32),
+    )
+    x[2], logits[2] = float("inf"), float("nan")
+    logits[3] = float("-inf")
+    with pytest.warns(RuntimeWarning, match="invalid value"):
+        actual = mixture(x, logits, weights, 2).run(tiles)
+    same(actual[:2], reference(x[:2], logits[:2], weights, top_k=2, renormalize=True))
+
+
+@pytest.mark.parametrize("at_once", [512, 0])
+def test_every_expert_gets_its_rows_in_order(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moe, "_ROUTED_AT_ONCE", at_once)
+    x, logits = random(0, torch.float32, 37, 32), distinct(37, 5, torch.float32)
+    rows = mixture(x, logits, experts(5, 32, 16, torch.float32), 2).route()
+    chosen = logits.topk(2).indices
+    for expert, count in enumerate(rows.counts.tolist()):
+        pairs = (chosen.flatten() == expert).nonzero().flatten()
+        assert rows.order[expert, :count].tolist() == pairs.tolist()
+
+
+def test_nothing_depends_on_who_is_first() -> None:
+    x, logits, weights = (
+        random(0, torch.float32, 20, 32),
+        distinct(20, 4, torch.float32),
+        experts(4, 32, 16, torch.float32),
+    )
+    once, again = (fused_moe(x, logits, weights, top_k=2, renormalize=True) for _ in range(2))
+    assert torch.equal(once, again)
+
+
+def test_strided_rows_and_no_rows() -> None:
+    x, logits, weights = (
+        random(0, torch.float32, 6, 32)[::2],
+        distinct(3, 4, torch.float32),
+        experts(4, 32, 16, torch.float32),
+    )
+    expected = reference(x, logits, weights, top_k=2, renormalize=True)
+    same(fused_moe(x, logits, weights, top_k=2, renormalize=True), expected)
+    assert fused_moe(x[:0], logits[:0], weights, top_k=2, renormalize=True).shape == (0, 32)
+
+
+def test_tiles_are_what_a_tuned_configuration_says() -> None:
+    assert Tiles.of(GROUPED.config()) == GROUPED
+    assert Tiles.of({**FEW.config(), "rows": 32}).rows == 32

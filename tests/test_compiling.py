@@ -1,0 +1,104 @@
+"""Compiling Triton's kernels ahead, by the platform that has them and for kernels that ship: through Triton's own
+launch path, in processes of their own, with a driver that launches nothing but counts (``plugins/triton/tests``)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SETUP = """
+import sys, threading
+sys.path.insert(0, {tests!r})
+import torch, triton
+import triton.language as tl
+import ahead_of_time, shipped
+from llmk_cuda.compiling import TritonCompiling
+
+launched = []
+
+class Counting(ahead_of_time.StandIn):
+    def __init__(self, name):
+        super().__init__(name)
+        self.launcher_cls = lambda source, metadata: lambda *arguments: launched.append(source.name)
+
+ahead_of_time.driver.set_active(Counting("cuda:90"))
+compiled, threads = [], set()
+
+def listen(src, cache_hit, **others):
+    compiled.append((src.name, cache_hit))
+    threads.add(threading.current_thread().name)
+
+triton.knobs.compilation.listener = listen
+"""
+STEP = """
+def step():
+    shipped.CASES["mixed qwen3-0.6b bf16"]()
+    shipped.CASES["elementwise 1024x3072 bf16"]()
+
+with TritonCompiling().ahead():
+    step()
+    step()
+    assert launched == [], launched
+    assert torch.empty(5).tolist() == torch.empty_like(torch.ones(5)).tolist() == [0.0] * 5
+number = len(compiled)
+assert number >= 8 and len(set(compiled)) >= 5, compiled
+assert not any(hit for _, hit in compiled)
+assert all(name.startswith("llmk-compile") for name in threads), threads
+step()
+assert len(launched) >= number, launched
+assert len(compiled) == number, "the step compiles nothing any more"
+"""
+KERNEL = """
+@triton.jit
+def broken(x, SIZE: tl.constexpr):
+    tl.store(x + tl.arange(0, SIZE), tl.arange(0, SIZE + 1))
+
+@triton.jit
+def whole(x):
+    tl.store(x, 1.0)
+
+def fails(run, kind):
+    try:
+        run()
+    except kind as error:
+        return str(error)
+    raise AssertionError("nothing was raised")
+
+x = torch.zeros(8)
+"""
+BROKEN = """
+def ahead():
+    with TritonCompiling().ahead():
+        broken[(1,)](x, 4)
+        whole[(1,)](x)
+
+assert "arange" in fails(ahead, triton.CompilationError)
+whole[(1,)](x)
+assert launched == ["whole"], "the other one is compiled"
+assert "could not be compiled" in fails(lambda: broken[(1,)](x, 4), RuntimeError), "it is never left out in silence"
+"""
+RAISING = """
+def ahead():
+    with TritonCompiling().ahead():
+        whole[(1,)](x)
+        raise KeyError("of the step's own")
+
+assert "own" in fails(ahead, KeyError)
+whole[(1,)](x)
+assert launched == ["whole"] and len(compiled) == 1
+assert torch.empty is not None
+"""
+
+
+@pytest.mark.parametrize("code", [STEP, KERNEL + BROKEN, KERNEL + RAISING], ids=["step", "broken", "raising"])
+def test_ahead(code: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SETUP.format(tests=str(ROOT / "plugins/triton/tests")) + code)
+    environment = os.environ | {"TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr

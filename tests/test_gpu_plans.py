@@ -1,0 +1,109 @@
+"""What is chosen for NVIDIA GPUs, told on any machine: the choices that must not change unnoticed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from llmk.api import Choice, Piece, Plan, SelectionError
+from llmk.config import load
+from llmk.kernel.boot import Boot, boot
+
+COMMON = {
+    "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 1e6, "vocab_size": 151936, "head_dim": 128,
+    "max_position_embeddings": 40960, "torch_dtype": "bfloat16",
+}  # fmt: skip
+DENSE = COMMON | {
+    "architectures": ["Qwen3ForCausalLM"], "hidden_size": 4096, "intermediate_size": 12288, "num_hidden_layers": 36,
+    "num_attention_heads": 32, "num_key_value_heads": 8,
+}  # fmt: skip
+SPARSE = COMMON | {
+    "architectures": ["Qwen3MoeForCausalLM"], "hidden_size": 2048, "intermediate_size": 6144, "num_hidden_layers": 48,
+    "num_attention_heads": 32, "num_key_value_heads": 4, "num_experts": 128, "num_experts_per_tok": 8,
+    "moe_intermediate_size": 768, "norm_topk_prob": True,
+}  # fmt: skip
+MODELS = {"dense": DENSE, "sparse": SPARSE}
+LINEARS = {"dense": ("qkv", "out", "gate_up", "down", "lm_head"), "sparse": ("qkv", "out", "moe.router", "lm_head")}
+GPUS = ["cuda/h100", "cuda/h200", "cuda/a100", "cuda/b200", "cuda/l40s", "cuda/sm_90", "cuda/sm_80", "cuda/sm_100"]
+
+
+def start(folder: Path, model: str, on: str, **flags: Any) -> Boot:
+    (folder / "config.json").write_text(json.dumps(MODELS[model]))
+    settings = {"model.path": str(folder), "platform.measurements": "none", **flags}
+    return boot(load(settings, environ={}), on=on, verify=False)
+
+
+def at(choice: Choice, tokens: int) -> Piece:
+    (piece,) = (piece for piece in choice.pieces if piece.start <= tokens < piece.stop)
+    return piece
+
+
+def reasons(plan: Plan, kind: str, site: str, id: str) -> list[str]:
+    (rejection,) = (out for out in plan.choice(kind, site).rejected if out.id == id)
+    return [reason.code for reason in rejection.reasons]
+
+
+@pytest.mark.parametrize("on", GPUS)
+@pytest.mark.parametrize("model", MODELS)
+def test_hot_sites_have_their_kernels(tmp_path: Path, model: str, on: str) -> None:
+    plan = start(tmp_path, model, on).plan
+    assert plan.dtype == "bfloat16"
+    assert not plan.warnings
+    assert {piece.id for piece in plan.choice("attention", "attention").pieces} == {"triton.attention"}
+    for site in LINEARS[model]:
+        choice = plan.choice("linear", site)
+        assert at(choice, 4096).id == "cuda.linear", "the library keeps the tensor cores busy"
+        assert at(choice, 1).id.partition(".")[0] in ("cuda", "triton")
+        assert {piece.tier for piece in choice.pieces} == {"portable"}
+    for site in ("rms_norm", "add_rms_norm", "embedding", "attention.qk_norm_rope_write_kv"):
+        assert plan.choice("op", site).id == f"triton.{site.rpartition('.')[2]}"
+
+
+def test_flashinfer_says_what_it_lacks_of_a_device(tmp_path: Path) -> None:
+    found = reasons(start(tmp_path, "dense", "cuda/t4").plan, "attention", "attention", "cuda.flashinfer")
+    assert set(found) - {"package_missing"} == {"arch"}
+    pinned = {"select.attention.use": "cuda.flashinfer", "cache.dtype": "float16"}
+    with pytest.raises(SelectionError, match="wanted float16, found bfloat16"):
+        start(tmp_path, "dense", "cuda/h200", **pinned)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("flashinfer") is not None, reason="flashinfer-python is installed")
+def test_flashinfer_pinned_without_its_package_says_what_to_install(tmp_path: Path) -> None:
+    with pytest.raises(SelectionError, match=re.escape("pip install 'flashinfer-python>=0.6'")):
+        start(tmp_path, "dense", "cuda/h200", **{"select.attention.use": "cuda.flashinfer"})
+
+
+def test_flashinfer_that_is_installed_waits_to_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed distribution of that name: matching reads metadata alone."""
+    from llmk.api import matching
+
+    info = tmp_path / "site/flashinfer_python-0.6.13.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: flashinfer-python\nVersion: 0.6.13\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    matching._check_package.cache_clear()
+    try:
+        plan = start(tmp_path, "dense", "cuda/h200").plan
+        assert plan.choice("attention", "attention").id == "triton.attention"
+        assert reasons(plan, "attention", "attention", "cuda.flashinfer") == ["slow_start"]
+        named = start(tmp_path, "dense", "cuda/h200", **{"select.attention.prefer": ["cuda.flashinfer"]}).plan
+        assert named.choice("attention", "attention").id == "cuda.flashinfer"
+        assert named.choice("op", "attention.qk_norm_rope_write_kv").id.startswith("reference.")
+    finally:
+        matching._check_package.cache_clear()
+
+
+def test_sizes_follow_the_memory_of_the_device_that_is_named(tmp_path: Path) -> None:
+    booted = {on: start(tmp_path, "sparse", f"cuda/{on}") for on in ("h100", "h200", "b200")}
+    memory = {on: each.platform_facts.memory_bytes >> 30 for on, each in booted.items()}
+    assert memory == {"h100": 79, "h200": 140, "b200": 179}
+    shares = {on: each.settings.config.cache.memory_share for on, each in booted.items()}
+    assert shares["h100"] < shares["h200"] == shares["b200"], (
+        "61 GB of weights leave the H100 the least beside activations"
+    )
+    assert all(each.settings.config.scheduler.max_num_batched_tokens == 8192 for each in booted.values())
