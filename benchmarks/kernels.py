@@ -58,7 +58,7 @@ def main() -> int:
 
 _KINDS = (elementwise, products, fp8, moe, sampling, attention)
 _SWEPT: dict[str, Callable[[Bench, re.Pattern[str], Path], None]] = {
-    "attention": lambda bench, only, _: bench.run(attention.sweep(bench.device), only=only),
+    "attention": lambda bench, only, _: attention.sweep(bench),
     "fp8": lambda bench, only, folder: products.sweep(bench, only, folder, fp8.sites(SHAPES, fp8.ROWS)),
     "moe": moe.sweep,
     "products": products.sweep,

@@ -27,7 +27,7 @@ _Tensors = tuple[Tensor, Tensor, Tensor, Tensor]
 _LEAST_PART = 256
 """Keys that a program of a decoding request takes at least: for fewer, merging takes longer than reading."""
 
-_MERGED = 8192
+_MERGED = 4096
 """Elements of what parts have found that are merged at a time: what registers hold."""
 
 
@@ -81,10 +81,12 @@ class TritonAttention:
         prefill_tile, decode_tile: what a program computes at a time.
         programs_per_core: how many decoding programs a multiprocessor has room for.
         least_part: keys that a decoding program takes at least.
+        fused: whether norm, rotation and write are left to the kernel that decodes.
     """
 
-    programs_per_core = 3
+    programs_per_core = 4
     least_part = _LEAST_PART
+    fused = True
 
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:
         self.query = query
@@ -179,7 +181,7 @@ class TritonAttention:
             fresh = (key, value, *weights, *index, key.stride(0), value.stride(0))
             norms = {"EPS": new.eps, "ROTARY": new.cos_sin.shape[1]}
             norms |= {"Q_WEIGHT": new.q_weight is not None, "K_WEIGHT": new.k_weight is not None}
-        decode_kernel[(self.query.num_kv_heads, schedule.items.shape[0] - 1)](
+        decode_kernel[(self.query.num_kv_heads, schedule.programs)](
             *tensors,
             schedule.items,
             schedule.spans,
@@ -199,8 +201,7 @@ class TritonAttention:
             MERGED_HEADS=heads,
             MERGED_AT_ONCE=max(2, _MERGED // (heads * self._shape["BLOCK"])),
             FUSED=new is not None,
-            num_warps=tile.warps,
-            num_stages=tile.stages,
+            **tile.options(),
         )
 
     def _prefill(self, tensors: _Tensors, meta: AttentionMeta, scales: tuple[float, float]) -> None:
@@ -223,8 +224,7 @@ class TritonAttention:
             ROWS=tile.rows,
             TILE=tile.keys,
             SKIP_DECODE=meta.schedule is not None,
-            num_warps=tile.warps,
-            num_stages=tile.stages,
+            **tile.options(),
         )
 
     def _rule(self) -> Rule:
@@ -254,7 +254,7 @@ def qk_norm_rope_attention(
 ) -> Tensor:
     """As :func:`llmk.reference.composites.make_qk_norm_rope_attention` has it, with the meta of ``triton.attention``:
     one launch where all requests decode."""
-    if meta.prefills:
+    if meta.prefills or not meta.backend.fused:
         q = qk_norm_rope_write_kv(q, k, v, q_weight, k_weight, eps, positions, cos_sin, cache, meta, scales)
         return meta.backend.run(q, cache, meta, scales=scales)
     new = NewTokens(k, v, q_weight, k_weight, eps, positions, cos_sin)

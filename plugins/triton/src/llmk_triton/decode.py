@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from llmk_triton import pdl
-from llmk_triton.attend import LOG2E, attend_tile, blocks_of, finish_rows, scaled, start_rows
+from llmk_triton.attend import attend_tile, blocks_of, finish_rows, scaled, start_rows
 from llmk_triton.rotate import rotated, store_new
 from llmk_triton.schedule import FIELDS
 
@@ -78,21 +78,6 @@ def _leave(
             _merge(to, partial + first * SIZE, stats + 2 * first, count, GROUP, SIZE, HEADS, BLOCK, AT_ONCE)
 
 
-@triton.jit
-def _see_newest(acc, total, peak, q, k, v, newest, SCALE: tl.constexpr, SOFTCAP: tl.constexpr):
-    """Where it is the ``newest``, rows that have seen nothing but a sink see a key that is in registers: ``k`` and
-    ``v`` are ``[1, BLOCK]``."""
-    logits = tl.sum(q.to(tl.float32) * k.to(q.dtype).to(tl.float32), axis=1) * SCALE
-    if SOFTCAP > 0:
-        logits = SOFTCAP * (2.0 * tl.sigmoid(2.0 / SOFTCAP * logits) - 1.0)
-    logits = tl.where(newest, logits * LOG2E, float("-inf"))
-    new_peak = tl.maximum(peak, logits)
-    anchor = tl.where(new_peak == float("-inf"), 0.0, new_peak)
-    weights = tl.exp2(logits - anchor)
-    total = total * tl.exp2(peak - anchor) + weights
-    return acc + weights[:, None] * v.to(tl.float32), total, new_peak
-
-
 @triton.jit(do_not_specialize=["stride_table"])
 def decode_kernel(
     out, query, cache, sinks, items, spans, arrived, partial, stats, block_table, stride_query, stride_block,
@@ -103,69 +88,69 @@ def decode_kernel(
     ROWS: tl.constexpr, TILE: tl.constexpr, MERGED_HEADS: tl.constexpr, MERGED_AT_ONCE: tl.constexpr,
     FUSED: tl.constexpr, EPS: tl.constexpr, ROTARY: tl.constexpr, Q_WEIGHT: tl.constexpr, K_WEIGHT: tl.constexpr,
 ):  # fmt: skip
-    """Programs are ``[kv_heads, items]``; ``items``, ``spans`` and ``arrived`` are a
+    """Programs are ``[kv_heads, any number]``, and share out the items; ``items``, ``spans`` and ``arrived`` are a
     :class:`~llmk_triton.schedule.Schedule`. The rows of a program are the ``GROUP`` heads that share a key head, of
     each request that shares the item.
 
     ``partial`` (float32 ``[parts, HEADS, SIZE]``) and ``stats`` (``[parts, HEADS, 2]``) hold what parts have found.
     With ``FUSED``, ``query`` and ``key`` are as they were before norm and rotation, and the program that has a
-    request's last part stores its newest key and value in the cache, and sees them without reading them there.
+    request's last part stores its newest key and value in the cache first.
+
+    What the schedule says, and what it was made from, is read before the wait: the schedule's kernel releases nothing,
+    so no kernel of the step's layers starts before that is written.
     """
-    pdl.wait(PDL)
     pdl.release(PDL)
-    item = items + (1 + tl.program_id(1)) * FIELDS
-    first_token, request = tl.load(item), tl.load(item + 1)
-    first, end, low = tl.load(item + 2), tl.load(item + 3), tl.load(item + 4)
-    part, parts, members = tl.load(item + 5), tl.load(item + 6), tl.load(item + 7)
-    if tl.program_id(1) >= tl.load(items):
-        return
     kv_head = tl.program_id(0).to(tl.int64)
     keys = cache + kv_head * stride_head
-    table = block_table + request.to(tl.int64) * stride_table
-    newest = (part == parts - 1) & (end > first)
-    if FUSED:
-        end -= newest.to(tl.int32)
-    block = blocks_of(table, first, low, end, BLOCK_SIZE, TILE)
-
     row = tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
-    inside = row // GROUP < members
-    here = inside[:, None] & (column < SIZE)[None, :]
     head = kv_head * GROUP + row % GROUP
-    token = first_token.to(tl.int64) + row // GROUP
-    peak, total = start_rows(sinks, head, inside, part == 0, HAS_SINKS)
-    acc = tl.zeros([ROWS, BLOCK], tl.float32)
-    place = query + token * stride_query + head * SIZE
-    if FUSED:
-        angles = cos_sin + tl.load(positions + token, inside, other=0) * ROTARY
-        q = rotated(place, q_weight, angles, inside, EPS, SIZE, BLOCK, ROTARY, Q_WEIGHT)
-        q = scaled(q.to(query.dtype.element_ty), k_scale, cache)
-        one = first_token.to(tl.int64) + tl.arange(0, 1)
-        slot = tl.load(slot_mapping + one, newest, other=-1)
-        k, v = store_new(
-            key + one * stride_key + kv_head * SIZE, value + one * stride_value + kv_head * SIZE, k_weight,
-            cos_sin + tl.load(positions + one) * ROTARY, keys + one * 0, slot, stride_block, stride_kind, stride_token,
-            k_scale, v_scale, EPS, SIZE, BLOCK, BLOCK_SIZE, ROTARY, K_WEIGHT,
-        )  # fmt: skip
-        acc, total, peak = _see_newest(acc, total, peak, q, k, v, newest, SCALE, SOFTCAP)
-    else:
-        q = scaled(tl.load(place[:, None] + column[None, :], here, other=0.0), k_scale, cache)
-    position = tl.zeros([ROWS], tl.int32) + end
-    for at in tl.range(first, end, TILE):
-        following = blocks_of(table, at + TILE, low, end, BLOCK_SIZE, TILE)
-        acc, total, peak = attend_tile(
-            acc, total, peak, q, keys, keys + stride_kind, block, at, position, low, end, stride_block, stride_token,
-            SCALE, SOFTCAP, 0, SIZE, BLOCK_SIZE, TILE, PRECISION, True,
-        )  # fmt: skip
-        block = following
-
-    acc = scaled(acc, v_scale, cache)
-    if parts == 1:
-        found = finish_rows(acc, total).to(out.dtype.element_ty)
-        tl.store(out + (token * HEADS + head)[:, None] * SIZE + column[None, :], found, here)
-    else:
-        out += first_token.to(tl.int64) * HEADS * SIZE
-        _leave(
-            acc, peak, total, out, partial, stats, arrived, spans, request, members, part, row, here,
-            GROUP, SIZE, MERGED_HEADS, BLOCK, MERGED_AT_ONCE,
-        )  # fmt: skip
+    for index in tl.range(tl.program_id(1), tl.load(items), tl.num_programs(1)):
+        item = items + (1 + index) * FIELDS
+        first_token, request = tl.load(item), tl.load(item + 1)
+        first, end, low = tl.load(item + 2), tl.load(item + 3), tl.load(item + 4)
+        part, parts, members = tl.load(item + 5), tl.load(item + 6), tl.load(item + 7)
+        table = block_table + request.to(tl.int64) * stride_table
+        block = blocks_of(table, first, low, end, BLOCK_SIZE, TILE)
+        inside = row // GROUP < members
+        here = inside[:, None] & (column < SIZE)[None, :]
+        token = first_token.to(tl.int64) + row // GROUP
+        place = query + token * stride_query + head * SIZE
+        if FUSED:
+            angles = cos_sin + tl.load(positions + token, inside, other=0) * ROTARY
+            pdl.wait(PDL)
+            if (part == parts - 1) & (end > first):
+                one = first_token.to(tl.int64) + tl.arange(0, 1)
+                store_new(
+                    key + one * stride_key + kv_head * SIZE, value + one * stride_value + kv_head * SIZE, k_weight,
+                    cos_sin + tl.load(positions + one) * ROTARY, keys + one * 0, tl.load(slot_mapping + one),
+                    stride_block, stride_kind, stride_token, k_scale, v_scale, EPS, SIZE, BLOCK, BLOCK_SIZE, ROTARY,
+                    K_WEIGHT,
+                )  # fmt: skip
+            q = rotated(place, q_weight, angles, inside, EPS, SIZE, BLOCK, ROTARY, Q_WEIGHT).to(query.dtype.element_ty)
+            # The newest key is in the cache before any thread reads it there.
+            tl.debug_barrier()
+        else:
+            pdl.wait(PDL)
+            q = tl.load(place[:, None] + column[None, :], here, other=0.0)
+        q = scaled(q, k_scale, cache)
+        peak, total = start_rows(sinks, head, inside, part == 0, HAS_SINKS)
+        acc = tl.zeros([ROWS, BLOCK], tl.float32)
+        position = tl.zeros([ROWS], tl.int32) + end
+        for at in tl.range(first, end, TILE):
+            following = blocks_of(table, at + TILE, low, end, BLOCK_SIZE, TILE)
+            acc, total, peak = attend_tile(
+                acc, total, peak, q, keys, keys + stride_kind, block, at, position, low, end, stride_block,
+                stride_token, SCALE, SOFTCAP, 0, SIZE, BLOCK_SIZE, TILE, PRECISION, True,
+            )  # fmt: skip
+            block = following
+        acc = scaled(acc, v_scale, cache)
+        if parts == 1:
+            found = finish_rows(acc, total).to(out.dtype.element_ty)
+            tl.store(out + (token * HEADS + head)[:, None] * SIZE + column[None, :], found, here)
+        else:
+            _leave(
+                acc, peak, total, out + first_token.to(tl.int64) * HEADS * SIZE, partial, stats, arrived, spans,
+                request, members, part, row, here, GROUP, SIZE, MERGED_HEADS, BLOCK, MERGED_AT_ONCE,
+            )  # fmt: skip
+    pdl.wait(PDL)

@@ -34,18 +34,20 @@ class Schedule:
     """What :func:`schedule_kernel` writes.
 
     Attributes:
-        items: int32 ``[1 + programs, 8]``: in row 0 how many items there are, in each other row the work of one program
+        items: int32 ``[1 + most, 8]``: in row 0 how many items there are, in each other row the work of one program
             per key head: the first row of the step, the first request, where its keys begin (at a tile) and end, the
             first of them that is seen, which part of its requests' keys these are, of how many, and how many requests
             share it.
         spans: int32 ``[requests + 1]``, how many parts there are of all the requests before.
         arrived: int32 ``[requests, kv_heads]``, zeros.
+        programs: how many per key head share out the items: no more than the device runs at a time.
         parts: upper bound of parts in all.
     """
 
     items: Tensor
     spans: Tensor
     arrived: Tensor
+    programs: int
     parts: int
 
 
@@ -74,8 +76,8 @@ class Rule:
         tiles = triton.cdiv(step.max_seq_len, self.tile)
         tiles = min(tiles, triton.cdiv(self.window, self.tile) + 1) if self.window else tiles
         splits = min(self.slots, requests * triton.cdiv(tiles, self.least))
-        programs = requests + requests // self.team * (self.team > 1) + splits
-        items = torch.empty(1 + programs, FIELDS.value, dtype=torch.int32, device=device)
+        most = requests + requests // self.team * (self.team > 1) + splits
+        items = torch.empty(1 + most, FIELDS.value, dtype=torch.int32, device=device)
         spans = torch.empty(requests + 1, dtype=torch.int32, device=device)
         arrived = torch.empty(requests, kv_heads, dtype=torch.int32, device=device)
         schedule_kernel[(1,)](
@@ -101,7 +103,7 @@ class Rule:
             COLUMNS=_COLUMNS,
             num_warps=8,
         )
-        return Schedule(items, spans, arrived, self.team * programs)
+        return Schedule(items, spans, arrived, min(most, self.slots), self.team * most)
 
 
 @triton.jit

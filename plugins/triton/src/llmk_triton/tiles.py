@@ -31,12 +31,19 @@ LEAST_SHARED = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """``rows`` of queries meet ``keys`` at a time; ``warps`` and ``stages`` are Triton's."""
+    """``rows`` of queries meet ``keys`` at a time; ``warps`` and ``stages`` are Triton's. ``registers`` are what a
+    thread has at most, where that is fewer than the compiler would take (NVIDIA only; 0: as it likes)."""
 
     rows: int
     keys: int
     warps: int
     stages: int
+    registers: int = 0
+
+    def options(self) -> dict[str, int]:
+        """What a kernel is launched with."""
+        limit = {"maxnreg": self.registers} if self.registers else {}
+        return {"num_warps": self.warps, "num_stages": self.stages, **limit}
 
 
 @cache
@@ -81,8 +88,13 @@ def decode_tile(target: GPUTarget, head_dim: int, itemsize: int, group: int) -> 
     rows = max(16, triton.next_power_of_2(group))
     if small_waves(target):
         return Tile(rows, 32 if row <= 256 else 16, 4 if row <= 256 else 8, 1)
-    keys = max(16, min(64, 64 * 256 // row))
-    return _fit(target, row, Tile(rows, keys, 4, 2 if target.backend == "hip" else 3))
+    if target.backend == "hip":
+        return _fit(target, row, Tile(rows, max(16, min(64, 64 * 256 // row)), 4, 2))
+    # Few keys, many stages and a limit of registers, so that a multiprocessor has room for four programs: where there
+    # are more requests than room, the last of them run alone.
+    limit = SHARED_MEMORY.get(target.arch, LEAST_SHARED)
+    stages = 4 if limit > 200 << 10 else 3 if limit > 160 << 10 else 2
+    return Tile(rows, max(16, min(32, 32 * 256 // row)), 4, stages, 128 if itemsize < 4 else 0)
 
 
 def small_waves(target: GPUTarget) -> bool:
