@@ -15,7 +15,7 @@ from llmk_cuda import fp8
 DEVICE = torch.device("cuda" if FP8 else "cpu")
 ROWWISE = {
     "tensor": (quantize_fp8_tensor, prepare_fp8_tensor, fp8.prepare_tensor),
-    "channel": (quantize_fp8_channel, prepare_fp8_channel, fp8.prepare_channel),
+    "channel": (quantize_fp8_channel, prepare_fp8_channel, prepare_fp8_channel),
 }
 ROWS = (1, 3, 16, 17, 130)
 OF_ROUNDING = 6e-3
@@ -64,10 +64,10 @@ def test_block(bias: bool, outputs: int, inputs: int) -> None:
     added = 0 if offset is None else offset.double()
     for rows in ROWS:
         x = draw(rows, inputs) * torch.logspace(-2, 2, inputs // 128, device=DEVICE).repeat_interleave(128).bfloat16()
-        values, scale = fp8.quantize_groups(x)
-        wide = values.double() * scale.double().repeat_interleave(128, dim=1)
+        values, scale = (part[:rows].double() for part in fp8.quantize_groups(x))
+        wide = values * scale.repeat_interleave(128, dim=1)
         product = wide @ prepare_fp8_block(stored).dequantize(torch.float64).t()
-        found = fp8.linear_block(x, fp8.prepare_block(stored), offset)
+        found = fp8.linear_block(x, prepare_fp8_block(stored), offset)
         assert error(found, product + added) < OF_ROUNDING
         assert error(found, x.double() @ weight.double().t() + added) < OF_FP8
 
@@ -98,11 +98,21 @@ def test_groups_have_scales_of_their_own_in_the_order_that_cublas_reads() -> Non
     torch.testing.assert_close(wide, x.float(), rtol=2**-4, atol=1e-2)
 
 
-def test_operands_lie_as_the_product_wants_them() -> None:
-    """Column-major weights, so that both operands' rows of inputs are contiguous, without a copy of the weight."""
-    stored = quantize_fp8_channel(draw(48, 32))
-    prepared = fp8.prepare_channel(stored)
-    assert prepared.values.data_ptr() == stored["weight"].data_ptr()
-    assert (prepared.values.shape, prepared.values.stride()) == ((32, 48), (1, 32))
-    transposed = draw(64, 5).t()
-    assert fp8.quantize_rows(transposed)[0].stride() == (64, 1)
+def test_rows_of_views_and_of_no_tokens_are_quantized() -> None:
+    x = draw(256, 8).t()
+    for quantize in (fp8.quantize_rows, fp8.quantize_groups):
+        values, scale = quantize(x)
+        expected = quantize(x.contiguous())
+        assert torch.equal(values.view(torch.uint8), expected[0].view(torch.uint8))
+        assert torch.equal(scale, expected[1])
+        assert values.stride() == (256, 1), "operands' rows of inputs are contiguous"
+        assert quantize(x[:0])[0].shape == (0, 256)
+
+
+def test_groups_are_padded_with_rows_of_zeros() -> None:
+    x = draw(5, 640)
+    values, scale = fp8.quantize_groups(x)
+    assert (values.shape, scale.shape, scale.stride()) == ((8, 640), (8, 5), (1, 8))
+    assert not values[5:].float().any()
+    wide = values[:5].float() * scale[:5].repeat_interleave(128, dim=1)
+    torch.testing.assert_close(wide, x.float(), rtol=2**-4, atol=1e-2)

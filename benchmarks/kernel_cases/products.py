@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -107,6 +107,10 @@ class Site:
         return Case(run, lambda: expected, moved, flops, len(self.operands), TOLERANCE)
 
 
+Sited = tuple[str, Callable[[], Site]]
+"""A site's name, and what makes it."""
+
+
 def cases(device: torch.device, *, tiny: bool) -> Iterator[Named]:
     """All sites of all models; products by torch beside those alone, and norm and product apart beside those in one."""
     for name, site in _sites(TINY if tiny else SHAPES, (1, 3) if tiny else ROWS):
@@ -115,11 +119,11 @@ def cases(device: torch.device, *, tiny: bool) -> Iterator[Named]:
         yield f"{name} {other}", partial(site().case, device, other)
 
 
-def sweep(bench: Bench, only: re.Pattern[str], folder: Path) -> None:
-    """Times configurations for every site and number of rows whose name has ``only``; prints each's best, and writes
-    them to ``folder`` as tuned configurations, beside those that it has already."""
+def sweep(bench: Bench, only: re.Pattern[str], folder: Path, sites: Iterable[Sited] | None = None) -> None:
+    """Times configurations for each of ``sites`` (those with plain weights) whose name has ``only``; prints each's
+    best, and writes them to ``folder`` as tuned configurations, beside those that it has already."""
     cores = num_cores(bench.device)
-    for name, make in _sites(SHAPES, ROWS):
+    for name, make in _sites(SHAPES, ROWS) if sites is None else sites:
         if not only.search(name):
             continue
         if time.monotonic() - bench.started > bench.seconds:
@@ -137,7 +141,8 @@ def sweep(bench: Bench, only: re.Pattern[str], folder: Path) -> None:
             if error <= TOLERANCE
         ]
         (default, _), (best, config) = timed[0], min(timed, key=lambda one: one[0])
-        rate = site.operands[0].weight.nbytes / best / 1e9
+        weight_bytes = site.product.stored.itemsize * site.out * (1 + site.product.gated) * site.size
+        rate = weight_bytes / best / 1e9
         left_out = f", {len(configs) - len(timed)} of {len(configs)} left out" if len(timed) < len(configs) else ""
         print(
             f"{name:<52}{1e6 * best:8.2f} us {rate:6,.0f} GB/s (chosen {1e6 * default:.2f}) {config}{left_out}",
@@ -158,7 +163,7 @@ def _error(site: Site, expected: tuple[Tensor, Tensor], config: Gemv | Skinny) -
 def _save(site: Site, config: Gemv | Skinny, folder: Path) -> None:
     path = folder / f"{site.kernel}.{architecture(current_target())}.json"
     table = json.loads(path.read_text()) if path.is_file() else {}
-    by_rows = table.setdefault(str(site.dtype).removeprefix("torch."), {}).setdefault(site.product.shape, {})
+    by_rows = table.setdefault(site.product.weight_format, {}).setdefault(site.product.shape, {})
     by_rows[str(site.rows)] = asdict(config)
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(table, indent=1) + "\n")
@@ -167,7 +172,7 @@ def _save(site: Site, config: Gemv | Skinny, folder: Path) -> None:
 def _swept(site: Site, cores: int) -> Iterator[Gemv | Skinny]:
     """Configurations to try."""
     shape = site.product
-    row_bytes, gated = shape.size * shape.dtype.itemsize, shape.gated
+    row_bytes, gated = shape.size * shape.stored.itemsize, shape.gated
     if shape.rows <= 4:
         for rows, warps, apart in product((1, 2, 4, 8), (2, 4, 8, 16), (0, 1)):
             threads = 32 if apart else 32 * warps
@@ -177,6 +182,8 @@ def _swept(site: Site, cores: int) -> Iterator[Gemv | Skinny]:
     if shape.rows == 1:
         return
     for block_n, block_k, swap, warps, stages in SWEPT_SKINNY[max(16, shape.rows)]:
+        if shape.scaled > 1 and block_k > shape.scaled:
+            continue
         tiles = -(-shape.out // block_n)
         splits = {max(1, min(waves * cores // tiles, shape.size // 256, 16)) for waves in SWEPT_WAVES}
         yield from (Skinny(block_n, block_k, split, swap, warps, stages) for split in sorted(splits))
@@ -185,23 +192,28 @@ def _swept(site: Site, cores: int) -> Iterator[Gemv | Skinny]:
 def _sites(shapes: tuple[Shape, ...], all_rows: tuple[int, ...]) -> Iterator[tuple[str, Callable[[], Site]]]:
     """Every product of the models with every number of rows, by name."""
     for shape, rows in product(shapes, all_rows):
-        heads, dense = shape.heads * shape.head_dim, not shape.experts
-        qkv = heads + 2 * shape.kv_heads * shape.head_dim
-        sites: list[tuple[str, str, int, int]] = [
-            ("qkv", "linear", shape.hidden, qkv),
-            ("out", "linear", heads, shape.hidden),
-            ("head", "linear", shape.hidden, shape.vocab),
-            ("norm_qkv", "add_rms_norm_linear", shape.hidden, qkv),
-        ]
-        if dense:
-            sites += [
-                ("down", "linear", shape.inner, shape.hidden),
-                ("gate_up", "gate_up_silu", shape.hidden, shape.inner),
-                ("norm_gate_up", "add_rms_norm_gate_up_silu", shape.hidden, shape.inner),
-            ]
-        for site, kernel, size, out in sites:
+        for site, kernel, size, out in model_sites(shape):
             if rows in NORMED_ROWS or not site.startswith("norm"):
                 yield f"{site} {shape.name} {out}x{size} x{rows}", partial(Site, kernel, rows, size, out, shape.dtype)
+
+
+def model_sites(shape: Shape) -> list[tuple[str, str, int, int]]:
+    """The products of a model: name, op, and how much they make of how much (``size``, ``out``)."""
+    heads, dense = shape.heads * shape.head_dim, not shape.experts
+    qkv = heads + 2 * shape.kv_heads * shape.head_dim
+    sites = [
+        ("qkv", "linear", shape.hidden, qkv),
+        ("out", "linear", heads, shape.hidden),
+        ("head", "linear", shape.hidden, shape.vocab),
+        ("norm_qkv", "add_rms_norm_linear", shape.hidden, qkv),
+    ]
+    if dense:
+        sites += [
+            ("down", "linear", shape.inner, shape.hidden),
+            ("gate_up", "gate_up_silu", shape.hidden, shape.inner),
+            ("norm_gate_up", "add_rms_norm_gate_up_silu", shape.hidden, shape.inner),
+        ]
+    return sites
 
 
 _PARTS: dict[str, Callable[..., Any]] = {

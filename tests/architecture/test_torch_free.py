@@ -24,6 +24,7 @@ STATEMENTS = [
     "import llmk_cuda.specs",
     "import llmk_parsers.specs",
     "import llmk_policies.specs",
+    "import llmk_quantization.specs",
     "import llmk_triton.specs",
 ]
 

@@ -19,6 +19,7 @@ PACKAGES = {
     "backends-cuda": "llmk_cuda",
     "plugins-parsers": "llmk_parsers",
     "plugins-policies": "llmk_policies",
+    "plugins-quantization": "llmk_quantization",
     "plugins-triton": "llmk_triton",
 }
 DEMO = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
@@ -75,7 +76,7 @@ def test_meta_distribution_names_the_others(tmp_path: Path) -> None:
     assert all(".dist-info/" in name for name in contents(wheel)), "it holds nothing of its own"
     message = metadata(wheel)
     required = {re.split(r"[^\w.-]", line)[0] for line in message.get_all("Requires-Dist") if "extra" not in line}
-    assert required == {"llmk-core", "llmk-models", "llmk-parsers", "llmk-policies"}
+    assert required == {"llmk-core", "llmk-models", "llmk-parsers", "llmk-policies", "llmk-quantization"}
     assert {"cpu", "cuda", "rocm", "xpu", "tpu", "all"} <= set(message.get_all("Provides-Extra"))
 
 

@@ -28,6 +28,9 @@ _MANY_ROWS = 17
 """Rows from which on cuBLAS keeps the tensor cores busy. With fewer, a product is as fast as its weights are read, and
 kernels that are made for that read them faster."""
 
+_PREPARED = "llmk.reference.quantized_weight"
+"""fp8 weights are kept as the reference has them, so that kernels for few rows may share a site."""
+
 _FLASHINFER_HEADS = (64, 128, 256)
 
 _ALIGNMENT = 16
@@ -144,21 +147,26 @@ def llmk_linear_kernels() -> list[KernelSpec]:
             capture="full",
             summary="cuBLAS through torch",
         ),
-        _fp8("tensor", "rowwise", supports_rowwise("fp8_tensor")),
-        _fp8("channel", "rowwise", supports_rowwise("fp8_channel")),
-        _fp8("block", "block", supports_block),
+        _fp8("tensor", "rowwise", supports_rowwise("fp8_tensor"), "llmk_cuda.fp8:prepare_tensor", "channel"),
+        _fp8("channel", "rowwise", supports_rowwise("fp8_channel"), f"{_PREPARED}:prepare_fp8_channel", "channel"),
+        _fp8("block", "block", supports_block, f"{_PREPARED}:prepare_fp8_block", "block"),
     ]
 
 
-def _fp8(granularity: str, product: str, supports: Callable[[LinearQuery], Verdict]) -> KernelSpec:
+def _fp8(
+    granularity: str, product: str, supports: Callable[[LinearQuery], Verdict], prepare: str, kept: str
+) -> KernelSpec:
     return KernelSpec(
         id=f"cuda.linear_fp8_{granularity}",
         kind="linear",
         implementation=f"llmk_cuda.fp8:linear_{product}",
-        prepare=f"llmk_cuda.fp8:prepare_{granularity}",
-        layout=f"fp8_{product}",
-        tier=Tier.VENDOR,
-        needs=Needs(platforms=("cuda",), min_arch={"cuda": (8, 9)}, dtypes=("bfloat16",)),
+        prepare=prepare,
+        layout=f"reference_fp8_{kept}",
+        # As of plain weights.
+        tier=Tier.PORTABLE,
+        bands=(TokenBand(1, _MANY_ROWS), TokenBand(_MANY_ROWS, score=100)),
+        needs=Needs(platforms=("cuda",), min_arch={"cuda": (8, 9)}, dtypes=("bfloat16",), packages=("triton>=3.6",)),
+        jit=True,
         supports=supports,
         capture="full",
         summary=f"fp8 weights with scales by {granularity}, activations quantized to fp8",

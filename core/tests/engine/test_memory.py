@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from llmk.api import CacheSpec, FullAttentionCache, ModelFacts, NotEnoughMemory, Plan, PlatformFacts, RecurrentCache
+from llmk.api import (
+    CacheSpec,
+    FullAttentionCache,
+    LinearFacts,
+    ModelFacts,
+    NotEnoughMemory,
+    Plan,
+    PlatformFacts,
+    RecurrentCache,
+)
 from llmk.config.schema import CacheSection, Config, SchedulerSection
 from llmk.engine.groups import CacheGroup, form_groups
 from llmk.engine.memory import check_weights, gib, plan_cache
@@ -28,6 +37,18 @@ def test_weights_that_do_not_fit_are_refused_with_both_sizes() -> None:
     check_weights(FACTS, "bfloat16", 2_000_000_000)
     with pytest.raises(NotEnoughMemory, match=r"need 3\.7 GiB .*in float32.*, 1\.9 GiB is free"):
         check_weights(FACTS, "float32", 2_000_000_000)
+
+
+def test_a_process_needs_its_share_of_the_weights_and_a_byte_of_quantized_ones() -> None:
+    sites = [LinearFacts(site="up", in_features=20_000, out_features=20_000, count=2)]
+    sites.append(LinearFacts(site="head", in_features=10_000, out_features=10_000, quantizable=False))
+    facts = replace(FACTS, linear=tuple(sites))
+    check_weights(facts, "bfloat16", 1_200_000_000, quantized=True)
+    with pytest.raises(NotEnoughMemory, match=r"need 1\.1 GiB .*in bfloat16, those of products in 8 bits\)"):
+        check_weights(facts, "bfloat16", 1_199_999_999, quantized=True)
+    check_weights(facts, "bfloat16", 1_000_000_000, share=0.5)
+    with pytest.raises(NotEnoughMemory, match=r"\(500,000,000 parameters in bfloat16\)"):
+        check_weights(facts, "bfloat16", 999_999_999, share=0.5)
 
 
 def test_the_pool_is_no_larger_than_the_requests_can_use() -> None:

@@ -470,6 +470,28 @@ def test_quantized_checkpoint_needs_a_method_that_claims_it(house: Wheelhouse, t
     assert start(house, model, select__quantization__use="mine.q").plan.quantization == "mine.q"
 
 
+@pytest.mark.hook("llmk_quantization_methods")
+def test_plain_weights_are_quantized_where_that_is_asked_for(house: Wheelhouse, tmp_path: Path) -> None:
+    stored = QUANTIZATION.format(name="mine", method="shrink")
+    online = """
+        id="mine.online", name="press", weight_format="fp8_channel", implementation="plug_mine:claims", online=True,
+        claims=lambda checkpoint: no("quantized") if checkpoint.quantization else OK,
+    """
+    house.install("mine", stored.replace("return [", f"return [QuantizationSpec({online}), "))
+    plain = write_model(tmp_path / "plain")
+    quantized = write_model(tmp_path / "quantized", quantization_config={"quant_method": "shrink"})
+    assert (start(house, plain).plan.quantization, start(house, quantized).plan.quantization) == ("", "mine.q")
+    plan = start(house, plain, model__quantization="press").plan
+    formats = {c.site: c.query.weight_format for c in plan.choices if c.kind == "linear"}  # type: ignore[union-attr]
+    assert (plan.quantization, formats) == ("mine.online", {"up": "fp8_channel", "head": "plain"})
+    with pytest.raises(
+        SelectionError, match=r"\[model\] quantization names 'shrink'.*did you mean|installed: mine.online"
+    ):
+        start(house, plain, model__quantization="shrink")
+    with pytest.raises(SelectionError, match="press is pinned by"):
+        start(house, quantized, model__quantization="press")
+
+
 DEFAULTS = """
 @hookimpl
 def llmk_config_defaults(platform, model):

@@ -156,7 +156,7 @@ def test_experts_add_up(stacked: bool) -> None:
 
 
 def values_of(experts: Experts, values: dict[str, Tensor]) -> list[Tensor]:
-    return [values[name] for name in ("gate_up", "gate_up_bias", "down", "down_bias")]
+    return [values[name] for name in ("gate_up", "down", "gate_up_bias", "down_bias")]
 
 
 def stored(prefix: str, tensors: dict[str, Tensor]) -> dict[str, list[StoredTensor]]:

@@ -101,7 +101,9 @@ class Step:
         cache, meta = self.written(backend)
         return backend.run(self.q, cache, meta, self.sinks)
 
-    def written(self, backend: ReferenceAttention) -> tuple[Tensor, AttentionMeta]:
+    def written(
+        self, backend: ReferenceAttention, scales: tuple[float, float] = (1.0, 1.0)
+    ) -> tuple[Tensor, AttentionMeta]:
         """The cache once the step's keys and values are written, earlier ones placed by this test's own indexing."""
         cache = self.empty(backend)
         size = self.spec.block_size
@@ -110,7 +112,10 @@ class Step:
                 cache[slot // size, :, slot % size] = kv[:, position].to(cache.dtype)
         meta = backend.prepare(self.index())
         key, *value = self.new_kv()
-        backend.write(key, value[0] if value else None, cache, meta)
+        if scales == (1.0, 1.0):
+            backend.write(key, value[0] if value else None, cache, meta)
+        else:
+            backend.write(key * scales[0], value[0] * scales[1] if value else None, cache, meta, scales)
         return cache, meta
 
     def empty(self, backend: ReferenceAttention) -> Tensor:
@@ -263,6 +268,29 @@ def test_cache_may_be_wider_than_the_engine() -> None:
     assert error(case.run(), case.expected()) < BOUND[torch.bfloat16]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("gap", [0, 7])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_fp8_cache_holds_what_its_scales_multiply(
+    backend: type[ReferenceAttention], gap: int, step: str, kind: str
+) -> None:
+    case, scales = Step(query(cache_dtype="float8_e4m3fn", **KINDS[kind]), STEPS[step], gap=gap), (0.3, 3.0)
+    case.kv = [kv.to(torch.float8_e4m3fn).float() for kv in case.kv]
+    attention = backend(case.spec, DEVICE)
+    out = attention.run(case.q, *case.written(attention, scales), case.sinks, scales)
+    case.kv = [kv * torch.tensor(scales[: len(kv)])[:, None, None, None] for kv in case.kv]
+    assert error(out, case.expected()) < BOUND[torch.float32]
+
+
+def test_an_fp8_cache_holds_no_more_than_fp8_does() -> None:
+    case = Step(query(cache_dtype="float8_e4m3fn"), [Request(3, 3)])
+    case.kv = [torch.full_like(case.kv[0], 1e6)]
+    attention = ReferenceAttention(case.spec, DEVICE)
+    out = attention.run(case.q, *case.written(attention, (2.0, 0.5)), scales=(2.0, 0.5))
+    torch.testing.assert_close(out, torch.full_like(out, 448 * 0.5))
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_blocks_behind_the_window_are_not_read(backend: type[ReferenceAttention]) -> None:
     case = Step(query(sliding_window=10), [Request(400, 3), Request(290, 1)])
@@ -413,5 +441,5 @@ def test_the_quick_path_agrees_with_the_plain_one(queries: int, heads: int, kv_h
 
 def test_says_what_it_can_not_do() -> None:
     assert supports_attention(query())
-    verdict = supports_attention(query(causal=False, cache_dtype="float8_e4m3fn", num_heads=5))
+    verdict = supports_attention(query(causal=False, cache_dtype="int8", num_heads=5))
     assert [reason.code for reason in verdict.reasons] == ["causal", "cache_dtype", "num_kv_heads"]

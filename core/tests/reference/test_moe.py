@@ -10,6 +10,7 @@ from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2TopkR
 from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
 from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeSparseMoeBlock
 
+from llmk.reference import moe, quantize, quantized_weight
 from llmk.reference.moe import fused_moe, fused_moe_invariant, prepare_invariant, route
 
 BOUND = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 1.2e-2}
@@ -157,6 +158,25 @@ def test_sigmoid_scores_with_a_bias_that_only_chooses() -> None:
 def test_an_unknown_scoring_is_refused() -> None:
     with pytest.raises(KeyError, match="tanh"):
         route(torch.zeros(1, 2), 1, renormalize=False, scoring="tanh")
+
+
+@pytest.mark.parametrize("name", ["fp8_channel", "fp8_block"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_fp8_experts_are_those_of_the_numbers_that_are_stored(name: str, bias: bool) -> None:
+    torch.manual_seed(0)
+    x, logits = torch.randn(9, 144), torch.randn(9, 5)
+    exact = {"gate_up": torch.randn(5, 260, 144), "down": torch.randn(5, 144, 130)}
+    stored = {f"{key}_bias": torch.randn(weight.shape[:2]) for key, weight in exact.items() if bias}
+    plain = dict(stored)
+    for key, weights in exact.items():
+        parts = [getattr(quantize, f"quantize_{name}")(weight) for weight in weights]
+        for kind in ("weight", "weight_scale"):
+            stored[key + kind.removeprefix("weight")] = torch.stack([part[kind] for part in parts])
+        prepare = getattr(quantized_weight, f"prepare_{name}")
+        plain[key] = torch.stack([prepare(part).dequantize(torch.float32) for part in parts])
+    prepared = getattr(moe, f"prepare_moe_{name}")(stored)
+    found = moe.fused_moe_dequantized(x, logits, prepared, top_k=2, renormalize=True)
+    assert error(found, fused_moe(x, logits, plain, top_k=2, renormalize=True)) < 1e-5
 
 
 def test_rows_agree_alone_and_in_a_batch() -> None:

@@ -101,6 +101,11 @@ class TransformersModel:
 
     def load(self, checkpoint: Checkpoint, dtype: torch.dtype, dummy_seed: int | None) -> None:
         """Loads through transformers, then checks that every layer asks of attention what was described."""
+        if self._build.plan.quantization:
+            raise CheckpointError(
+                f"{self._build.plan.quantization} can't serve a model whose modules are transformers' own",
+                hint="use an unquantized checkpoint without --model.quantization, or a family that llmk has natively",
+            )
         model: Any = self._pretrained(checkpoint, dtype) if dummy_seed is None else self._random(dtype, dummy_seed)
         model = model.to(self._build.device).eval().requires_grad_(False)
         decoder = model.get_decoder()

@@ -1,7 +1,8 @@
-"""Mends Triton's interpreter, which is silently wrong on bfloat16: it keeps such values as 16-bit integers.
+"""Mends Triton's interpreter, which is silently wrong on bfloat16 and fp8: it keeps such values as integers.
 
 Conversions truncate, products multiply integers, and so does arithmetic. Here conversions round to the nearest even,
-products widen first, and arithmetic is an error: kernels are to widen by themselves, as all of this package's do.
+those to fp8 within its range, as hardware does; products widen first, and arithmetic is an error: kernels are to widen
+by themselves, as all of this package's do.
 """
 
 from __future__ import annotations
@@ -10,11 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import triton.language as tl
 from numpy.typing import NDArray
 from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorHandle
 
 _dot, _cast, _binary = InterpreterBuilder.create_dot, InterpreterBuilder.cast_impl, InterpreterBuilder.binary_op
+
+
+_FP8 = tl.float8e4nv
+_NARROW = (tl.bfloat16, _FP8)
 
 
 def mend() -> None:
@@ -43,7 +49,9 @@ def row_by_row_dot(self: Any, a: Any, b: Any, d: Any, *options: Any) -> Any:
 
 
 def cast_impl(self: Any, src: Any, to: Any) -> Any:
-    """A conversion that rounds to bfloat16 as hardware does."""
+    """A conversion that rounds to bfloat16, and to fp8 e4m3, as hardware does."""
+    if _FP8 in (to.scalar, src.dtype.scalar) and to.scalar != src.dtype.scalar:
+        return _from_fp8(self, src, to) if src.dtype.scalar == _FP8 else _to_fp8(_widened(src))
     if to.scalar == tl.bfloat16 and src.dtype.scalar != tl.bfloat16:
         return TensorHandle(_to_bfloat16(src.data.astype(np.float32)), tl.bfloat16)
     if src.dtype.scalar == tl.bfloat16 and to.scalar != tl.bfloat16:
@@ -53,7 +61,7 @@ def cast_impl(self: Any, src: Any, to: Any) -> Any:
 
 def binary_op(self: Any, left: Any, right: Any, op: Any) -> Any:
     """Arithmetic, but not on bfloat16."""
-    assert left.dtype.scalar != tl.bfloat16, f"{op.__name__} on bfloat16, which the interpreter does on its bits"
+    assert left.dtype.scalar not in _NARROW, f"{op.__name__} on {left.dtype}, which the interpreter does on its bits"
     return _binary(self, left, right, op)
 
 
@@ -61,6 +69,17 @@ def _widened(handle: Any) -> Any:
     if handle.dtype.scalar != tl.bfloat16:
         return handle
     return TensorHandle((handle.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+
+def _from_fp8(self: Any, src: Any, to: Any) -> Any:
+    wide = torch.from_numpy(src.data).view(torch.float8_e4m3fn).float().numpy()
+    return cast_impl(self, TensorHandle(wide, tl.float32), to)
+
+
+def _to_fp8(src: Any) -> Any:
+    limit = torch.finfo(torch.float8_e4m3fn).max
+    narrow = torch.from_numpy(src.data.astype(np.float32)).clamp(-limit, limit).to(torch.float8_e4m3fn)
+    return TensorHandle(narrow.view(torch.uint8).numpy(), _FP8)
 
 
 def _to_bfloat16(x: NDArray[np.float32]) -> NDArray[np.uint16]:

@@ -41,6 +41,7 @@ class Step:
         padding: how many requests and tokens without meaning follow the true ones.
         longest: the step's upper bound on lengths; the true one unless given.
         shared: how many blocks all requests begin with that are the first one's.
+        scales: of an fp8 cache; ``kv`` is then what it holds, to be multiplied by them.
     """
 
     def __init__(
@@ -51,9 +52,10 @@ class Step:
         padding: int = 0,
         longest: int = 0,
         shared: int = 0,
+        scales: tuple[float, float] = (1.0, 1.0),
         seed: int = 0,
     ) -> None:
-        self.query, self.requests = query, requests
+        self.query, self.requests, self.scales = query, requests, scales
         random = torch.Generator().manual_seed(seed)
         dtype, size = getattr(torch, query.dtype), query.block_size
         self.num_tokens = sum(queries for _, queries in requests)
@@ -113,8 +115,12 @@ class Step:
         """Writes and attends."""
         cache = self.cache(backend, stride=stride)
         meta: AttentionMeta = backend.prepare(self.index)
-        backend.write(*self.new_kv(), cache, meta)
-        return backend.run(self.q, cache, meta, self.sinks)
+        key, value = self.new_kv()
+        if self.scales == (1.0, 1.0):
+            backend.write(key, value, cache, meta)
+            return backend.run(self.q, cache, meta, self.sinks)
+        backend.write(key * self.scales[0], value * self.scales[1], cache, meta, self.scales)
+        return backend.run(self.q, cache, meta, self.sinks, self.scales)
 
     def expected(self) -> Tensor:
         """Float32 attention of the true rows."""
@@ -125,7 +131,7 @@ class Step:
             allowed = key <= position
             if spec.sliding_window:
                 allowed &= key > position - spec.sliding_window
-            k, v = kv.to(getattr(torch, spec.cache_dtype)).float()
+            k, v = kv.to(getattr(torch, spec.cache_dtype)).float() * torch.tensor(self.scales)[:, None, None, None]
             q = self.q[row : row + queries].float()
             out.append(attend_plain(q[None], k[None], v[None], allowed[None], spec.scale, spec.softcap, self.sinks)[0])
             row += queries

@@ -13,6 +13,7 @@ import torch
 
 import llmk_triton
 from llmk.api import AttentionQuery, CacheStep, PlatformFacts
+from llmk.reference.quantized_weight import ScaledWeight
 from llmk_triton import activations, batch, embedding, few_rows, moe, norms
 from llmk_triton.attention import TritonAttention, qk_norm_rope_attention
 from llmk_triton.logprobs import logprobs
@@ -22,6 +23,8 @@ from llmk_triton.tiles import current_target
 from llmk_triton.tuned import architecture, table
 
 FACTS = PlatformFacts(name="any", arch="any", device_type="cpu")
+NO_FP8 = (80, "gfx942", "gfx1100")
+"""Architectures without fp8 as checkpoints have it."""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -57,6 +60,8 @@ def attention(model: str, dtype: torch.dtype, requests: int, queries: int, lengt
     facts = {"dtype": name, "cache_dtype": name, "block_size": 16, "scale": 0.1, **MODELS[model], **changes}
     query = AttentionQuery(platform=FACTS, site="attention", **facts)
     current_target.cache_clear()
+    if query.cache_dtype == "float8_e4m3fn" and current_target().arch in NO_FP8:
+        return
     backend = TritonAttention(query, torch.device("cpu"))
     tokens, size = requests * queries, query.head_dim
     step = CacheStep(
@@ -105,13 +110,15 @@ def experts(model: str, dtype: torch.dtype, tokens: int) -> None:
     moe.fused_moe(x, logits, weights, top_k=top_k, renormalize=True)
 
 
-def product(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, arch: str = "") -> None:
-    """One of :data:`PRODUCTS`, as it is chosen; with ``arch``, for that alone."""
+def product(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, scaled: int = 0, arch: str = "") -> None:
+    """One of :data:`PRODUCTS`, as it is chosen; with ``arch``, for that alone. fp8 is for devices that have it."""
     current_target.cache_clear()
-    if arch and arch != architecture(current_target()):
+    target = current_target()
+    if (arch and arch != architecture(target)) or (scaled and target.arch in NO_FP8):
         return
-    what = few_rows.Product(kernel, dtype, rows, size, out)
-    x, weight = torch.empty(rows, size, dtype=dtype), torch.empty(1, dtype=dtype)
+    what = few_rows.Product(kernel, dtype, rows, size, out, scaled)
+    x, values = torch.empty(rows, size, dtype=dtype), torch.empty(1, dtype=what.stored)
+    weight = ScaledWeight(values, torch.empty(1), (scaled, scaled)) if scaled else values
     norm = (x, x[0], 1e-6) if what.normed else ()
     few_rows.launch(what, few_rows.choose(what, current_target(), cores=132), few_rows.Operands(x, weight, None, *norm))
 
@@ -119,17 +126,19 @@ def product(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, arc
 def _tuned() -> dict[str, Callable[[], None]]:
     """Everything that has a tuned configuration, each for what it was tuned for."""
     cases: dict[str, Callable[[], None]] = {}
-    names = {str(dtype).removeprefix("torch."): name for name, dtype in DTYPES.items()}
+    formats = {str(dtype).removeprefix("torch."): (name, 0) for name, dtype in DTYPES.items()}
+    formats |= {"fp8_channel": ("bf16", 1), "fp8_block": ("bf16", 128)}
     for file in Path(llmk_triton.__file__).parent.glob("configs/*.json"):
         kernel, arch = file.name.removesuffix(".json").split(".")
         if kernel not in {kernel for kernel, _, _ in PRODUCTS.values()}:
             continue
-        for dtype, shapes in table(kernel, arch).items():
+        for weight_format, shapes in table(kernel, arch).items():
+            name, scaled = formats[weight_format]
             for shape, rows in ((shape, int(rows)) for shape, by_rows in shapes.items() for rows in by_rows):
                 out, size = map(int, shape.split("x"))
                 out //= 2 if kernel.endswith("gate_up_silu") else 1
-                run = partial(product, kernel, getattr(torch, dtype), rows, size, out, arch)
-                cases[f"tuned {arch} {kernel} {shape} x{rows} {names[dtype]}"] = run
+                run = partial(product, kernel, DTYPES[name], rows, size, out, scaled, arch=arch)
+                cases[f"tuned {arch} {kernel} {weight_format} {shape} x{rows} {name}"] = run
     return cases
 
 
@@ -165,11 +174,17 @@ def _cases() -> dict[str, Callable[[], None]]:
             for rows, (out, columns) in itertools.product(all_rows, shapes if name == "bf16" else shapes[:1]):
                 run = partial(product, kernel, dtype, rows, columns, out)
                 cases[f"{label} {out}x{columns} x{rows} {name}"] = run
+                for scales, scaled in (("channel", 1), ("block", 128)) if name == "bf16" else ():
+                    run = partial(product, kernel, dtype, rows, columns, out, scaled)
+                    cases[f"fp8 {scales} {label} {out}x{columns} x{rows} {name}"] = run
         for model in MODELS:
             cases[f"decode {model} {name}"] = partial(attention, model, dtype, 1, 1, 512)
             cases[f"many decode {model} {name}"] = partial(attention, model, dtype, 256, 1, 512)
             cases[f"prefill {model} {name}"] = partial(attention, model, dtype, 1, 512, 512)
             cases[f"mixed {model} {name}"] = partial(attention, model, dtype, 2, 256, 512)
+            if name == "bf16":
+                run = partial(attention, model, dtype, 2, 256, 512, cache_dtype="float8_e4m3fn")
+                cases[f"mixed {model}, fp8 cache {name}"] = run
         for model in EXPERTS:
             for power in range(14):
                 cases[f"experts {model} x{1 << power} {name}"] = partial(experts, model, dtype, 1 << power)

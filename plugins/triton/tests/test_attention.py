@@ -46,6 +46,23 @@ def test_agrees_with_plain_attention(step: str, kind: str) -> None:
     assert error(out, case.expected()) < BOUND[torch.float32]
 
 
+@pytest.mark.parametrize("kind", ["plain", "all"])
+@pytest.mark.parametrize("step", STEPS)
+def test_an_fp8_cache(step: str, kind: str) -> None:
+    """Key by key as fp8 rounds them, whatever their scales; in float32, where scaling queries rounds nothing."""
+    query = attention_query(cache_dtype="float8_e4m3fn", **KINDS[kind])
+    case = Step(query, STEPS[step], scales=(0.3, 3.0))
+    case.kv = [kv.to(torch.float8_e4m3fn).float() for kv in case.kv]
+    assert error(case.run(small(TritonAttention(query, DEVICE))), case.expected()) < BOUND[torch.float32]
+
+
+def test_an_fp8_cache_holds_no_more_than_fp8_does() -> None:
+    case = Step(attention_query(cache_dtype="float8_e4m3fn"), [(9, 4), (5, 1)], scales=(2.0, 0.5))
+    case.kv = [torch.full_like(kv, 1e6) for kv in case.kv]
+    out = case.run(small(TritonAttention(case.query, DEVICE)))
+    torch.testing.assert_close(out, torch.full_like(out, 448 * 0.5))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("step", ["decode", "mixed"])
 def test_in_16_bits_with_the_tiles_that_ship(step: str, dtype: torch.dtype) -> None:
@@ -125,10 +142,12 @@ def test_a_step_of_nothing_but_padding() -> None:
 
 @pytest.mark.parametrize("step", [DECODE, MIXED], ids=["decode", "mixed"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("kind", ["plain", "window", "softcap"])
+@pytest.mark.parametrize("kind", ["plain", "window", "softcap", "fp8 cache"])
 def test_one_op_for_all_agrees_with_its_parts(kind: str, dtype: torch.dtype, step: list[tuple[int, int]]) -> None:
-    """Padding is written nowhere; split or not, the newest token is seen."""
-    query = attention_query(dtype, **KINDS[kind])
+    """Padding is written nowhere; split or not, the newest token is seen. Parts round a key once more than the op does,
+    which is a step of fp8 where it falls on another side."""
+    fp8 = kind == "fp8 cache"
+    query = attention_query(dtype, **{"cache_dtype": "float8_e4m3fn"} if fp8 else KINDS[kind])
     case, backend = Step(query, step, padding=2), small(TritonAttention(query, DEVICE))
     rows, rotary = case.q.shape[0], 16
     qkv = torch.randn(rows, query.num_heads + 2 * query.num_kv_heads, query.head_dim).to(dtype)
@@ -137,12 +156,15 @@ def test_one_op_for_all_agrees_with_its_parts(kind: str, dtype: torch.dtype, ste
     given = (*split, q_weight, k_weight, 1e-6, torch.randint(0, 50, (rows,)), torch.randn(50, rotary))
     caches = [case.cache(backend, stride=2) for _ in range(2)]
     meta = backend.prepare(case.index)
-    out = qk_norm_rope_attention(*given, caches[0], meta)
+    scaled: dict[str, Any] = {"scales": (0.02, 0.01)} if fp8 else {}
+    out = qk_norm_rope_attention(*given, caches[0], meta, **scaled)
     write = make_qk_norm_rope_write_kv({"rms_norm": rms_norm, "rope": rope, "attention.write": backend.write})
-    expected = backend.run(write(*given, caches[1], meta), caches[1], meta)
-    assert error(out[: case.num_tokens], expected[: case.num_tokens]) < BOUND[dtype]
+    expected = backend.run(write(*given, caches[1], meta, **scaled), caches[1], meta, **scaled)
+    bound = 0.02 if fp8 else BOUND[dtype]
+    assert error(out[: case.num_tokens], expected[: case.num_tokens]) < bound
+    caches = [cache.float() for cache in caches]
     assert torch.equal(caches[0].isnan(), caches[1].isnan()), "another slot than the step's own was written"
-    assert error(caches[0].nan_to_num(), caches[1].nan_to_num()) < BOUND[dtype]
+    assert error(caches[0].nan_to_num(), caches[1].nan_to_num()) < bound
 
 
 @pytest.mark.parametrize("padding", [0, 3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 
-from llmk.reference import activations, normed, norms
+from llmk.reference import activations, normed, norms, quantize, quantized_weight
 from llmk.reference.linear import linear
 from llmk_triton import few_rows, tuned
 from llmk_triton.few_rows import Gemv, Operands, Product, Skinny
@@ -69,6 +70,24 @@ def test_every_op_in_every_way(kernel: str, config: str) -> None:
     close(found, expected(kernel, given))
     assert torch.equal(given.x, before)
     assert not few_rows._counters(given.x.device).any(), "counters are left as they were found"
+
+
+@pytest.mark.parametrize("kernel", ["linear", "add_rms_norm_gate_up_silu"])
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("scales", ["channel", "block"])
+def test_fp8_weights(scales: str, config: str, kernel: str) -> None:
+    """By float32, in which the reference's dequantized weight is not rounded."""
+    how, rows = CONFIGS[config]
+    size, out = 312, 138 if kernel == "linear" else 69
+    given = operands(kernel, torch.float32, rows, size, out)
+    spread = torch.linspace(0.2, 5, given.weight.shape[0])[:, None] * torch.linspace(3, 0.3, size)
+    stored = getattr(quantize, f"quantize_fp8_{scales}")(given.weight * spread)
+    weight = getattr(quantized_weight, f"prepare_fp8_{scales}")(stored)
+    exact = replace(given, weight=weight.dequantize(torch.float32))
+    product = Product(kernel, torch.float32, rows, size, out, weight.block[0])
+    found, wanted = few_rows.launch(product, how, replace(given, weight=weight)), expected(kernel, exact)
+    assert torch.equal(found[1], wanted[1])
+    assert (found[0] - wanted[0]).norm() < 1e-5 * wanted[0].norm()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from llmk_triton.attention import LAYOUT
 from llmk_triton.specs import llmk_attention_backends, llmk_linear_kernels, llmk_moe_kernels, llmk_ops
 
 GPU = PlatformFacts(name="some", arch="gpu", device_type="gpu", features=frozenset({"triton"}), dtypes=("bfloat16",))
+WITH_FP8 = replace(GPU, features=GPU.features | {"fp8"})
 PLAIN = PlatformFacts(name="some", arch="cpu", device_type="cpu")
 
 
@@ -47,12 +49,14 @@ def test_attention_says_what_it_can_do() -> None:
         {"sliding_window": 8, "softcap": 30.0, "sinks": True},
         {"deterministic": True},
         {"head_dim": 256},
+        {"cache_dtype": "float8_e4m3fn", "platform": WITH_FP8},
     ):
-        assert match(spec, attention_query(**able, **changes))
+        assert match(spec, attention_query(**able | changes))
     for changes, code in (
         ({"platform": PLAIN}, "missing_feature"),
         ({"causal": False}, "causal"),
-        ({"cache_dtype": "float8_e4m3fn"}, "cache_dtype"),
+        ({"cache_dtype": "float8_e5m2"}, "cache_dtype"),
+        ({"cache_dtype": "float8_e4m3fn"}, "missing_feature"),
         ({"latent_dim": 16}, "latent_dim"),
         ({"head_dim": 576}, "head_dim"),
         ({"scale": -0.1}, "scale"),
@@ -98,11 +102,21 @@ def test_ops_say_what_they_can_do() -> None:
     assert reasons(write, query(write.op, attention="reference.attention")) == ["attention"]
 
 
-def test_products_take_weights_as_they_are() -> None:
-    (linear,) = llmk_linear_kernels()
-    asked: dict[str, Any] = {"platform": GPU, "site": "o", "dtype": "bfloat16"}
-    assert match(linear, LinearQuery(in_features=8, out_features=8, **asked))
-    assert reasons(linear, LinearQuery(in_features=8, out_features=8, weight_format="fp8_block", **asked)) == ["weight"]
+def test_products_take_weights_as_they_are_and_in_fp8() -> None:
+    kernels = {spec.id: spec for spec in llmk_linear_kernels()}
+    sizes: dict[str, Any] = {"site": "o", "dtype": "bfloat16"}
+    for weight_format, platform, able in (
+        ("plain", GPU, "triton.linear_few_rows"),
+        ("fp8_channel", WITH_FP8, "triton.linear_few_rows_fp8_channel"),
+        ("fp8_block", WITH_FP8, "triton.linear_few_rows_fp8_block"),
+        ("fp8_block", GPU, ""),
+        ("int8_channel", WITH_FP8, ""),
+    ):
+        query = LinearQuery(in_features=8, out_features=8, weight_format=weight_format, platform=platform, **sizes)
+        assert [id for id, spec in kernels.items() if match(spec, query)] == ([able] if able else [])
     for spec in (spec for spec in llmk_ops() if "few_rows" in spec.implementation):
-        assert match(spec, OpQuery(op=spec.op, weight_layout="plain", **asked))
-        assert reasons(spec, OpQuery(op=spec.op, weight_layout="reference_tiled", **asked)) == ["weight"]
+        layouts = {kernel.layout for kernel in kernels.values()}
+        assert all(match(spec, OpQuery(op=spec.op, weight_layout=kept, platform=WITH_FP8, **sizes)) for kept in layouts)
+        query = OpQuery(op=spec.op, weight_layout="reference_fp8_block", platform=GPU, **sizes)
+        assert reasons(spec, query) == ["missing_feature"]
+        assert reasons(spec, replace(query, weight_layout="reference_tiled")) == ["weight"]

@@ -34,6 +34,10 @@ class AttentionBackend(Protocol):
     Where the query has a ``latent_dim``, a token's value is the first ``latent_dim`` entries of its key, and isn't
     stored apart: :meth:`write` gets ``None`` for it, and :meth:`run` returns ``[tokens, heads, latent_dim]``.
 
+    Where the query's ``cache_dtype`` is an fp8, what is stored is a layer's keys and values divided by its ``scales``
+    (the keys', the values'), rounded to the nearest and kept within the dtype's range; :meth:`run` multiplies by them
+    again. Layers pass ``scales`` where the cache is fp8, and there alone.
+
     A layer's cache may be strided along ``block_dim``, where blocks of several layouts share one pool.
     """
 
@@ -47,13 +51,25 @@ class AttentionBackend(Protocol):
         """Once a step and cache group: turns index tensors into what :meth:`write` and :meth:`run` take as ``meta``."""
         ...
 
-    def write(self, key: torch.Tensor, value: torch.Tensor | None, cache: torch.Tensor, meta: Any) -> None:
+    def write(
+        self,
+        key: torch.Tensor,
+        value: torch.Tensor | None,
+        cache: torch.Tensor,
+        meta: Any,
+        scales: tuple[float, float] = (1.0, 1.0),
+    ) -> None:
         """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``) in ``cache`` at the step's slots, in
         place."""
         ...
 
     def run(
-        self, query: torch.Tensor, cache: torch.Tensor, meta: Any, sinks: torch.Tensor | None = None
+        self,
+        query: torch.Tensor,
+        cache: torch.Tensor,
+        meta: Any,
+        sinks: torch.Tensor | None = None,
+        scales: tuple[float, float] = (1.0, 1.0),
     ) -> torch.Tensor:
         """Attends ``query`` (``[tokens, heads, head_dim]``) to the cache; returns the same shape and dtype,
         but for latent values.

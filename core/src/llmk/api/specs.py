@@ -160,13 +160,19 @@ class PlatformSpec(_Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationSpec(_Checked):
-    """A way in which weights are stored. ``claims`` says whether a checkpoint is stored so."""
+    """A way in which weights are stored, or become stored while they load.
+
+    ``claims`` says whether a checkpoint is stored so; of a method that is ``online``, whether it can quantize the plain
+    weights of a checkpoint. ``implementation`` names a class that follows ``llmk.nn.Quantization``.
+    """
 
     id: str
     name: str
     weight_format: str
     claims: Callable[[Checkpoint], Verdict]
     implementation: str
+    online: bool = False
+    """Whether it quantizes plain weights while they load, where ``model.quantization`` names it."""
     overrides: str = ""
     summary: str = ""
 

@@ -33,6 +33,9 @@ class ModelSection(Section):
     load_format: Literal["safetensors", "dummy"] = Field(
         default="safetensors", description="dummy: random weights, for measuring without a checkpoint's tensors."
     )
+    quantization: str = Field(
+        default="", description="Method that quantizes plain weights while they load (fp8, …). Empty: as they are."
+    )
 
 
 class PlatformSection(Section):
@@ -143,7 +146,7 @@ class CacheSection(Section):
     memory_share: Annotated[float, Field(gt=0, le=1)] = Field(
         default=0.9, description="Share of the free device memory that the cache may take where memory_gib is 0."
     )
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+    dtype: Literal["auto", "float32", "bfloat16", "float16", "float8_e4m3fn"] = Field(
         default="auto", description="Cache dtype. auto: the engine's."
     )
     state_block_size: Annotated[int, Field(ge=1)] = Field(

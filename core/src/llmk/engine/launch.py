@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -128,10 +128,11 @@ def load_model(boot: Boot, rank: int = 0, join: Callable[[Platform], Parallel] =
     threads = config.platform.threads
     platform.device.setup(rank, max(1, threads // neighbours) if threads else 0)
     device = platform.device.torch_device(rank)
-    share = replace(boot.facts, num_parameters=boot.facts.num_parameters * neighbours // plan.num_ranks)
-    check_weights(share, plan.dtype, platform.memory.available())
+    share, quantized = neighbours / plan.num_ranks, bool(plan.quantization)
+    check_weights(boot.facts, plan.dtype, platform.memory.available(), share=share, quantized=quantized)
     dtype = getattr(torch, plan.dtype)
-    build = Build(plan, dtype=dtype, device=device, load_object=load_object, parallel=join(platform))
+    where: dict[str, Any] = {"device": device, "parallel": join(platform)}
+    build = Build(plan, dtype=dtype, load_object=load_object, checkpoint=boot.checkpoint, **where)
     model: Model = load_object(plan.model_implementation)(build, boot.checkpoint)
     how, seed = config.model.load_format, config.engine.seed
     start = time.perf_counter()

@@ -82,7 +82,7 @@ def forecast(boot: Boot) -> MemoryPlan | None:
     if not total:
         return None
     facts = sharded(boot.facts, plan.tensor)
-    weights = facts.num_parameters * DTYPE_BYTES[plan.dtype] * sharing // plan.num_ranks
+    weights = weight_bytes(boot.facts, plan.dtype, bool(plan.quantization)) * sharing // plan.num_ranks
     activations = activation_bytes(facts, limits.max_num_batched_tokens, limits.max_num_seqs) * sharing
     specs = list(_cache_specs(boot, facts))[:: plan.pipeline]
     (groups,) = cache_groups(boot, [specs])
@@ -108,13 +108,25 @@ def _cache_specs(boot: Boot, facts: ModelFacts) -> Iterator[CacheSpec]:
         yield from [RecurrentCache.of(state.tensors)] * state.num_layers
 
 
-def check_weights(facts: ModelFacts, dtype: str, available: int) -> None:
-    """Raises :class:`~llmk.api.NotEnoughMemory` where the weights alone don't fit in ``available`` bytes."""
-    needed = facts.num_parameters * DTYPE_BYTES[dtype]
+def weight_bytes(facts: ModelFacts, dtype: str, quantized: bool = False) -> int:
+    """Bytes of a model's weights. Where they are ``quantized``, a number at a site that may be is one byte."""
+    narrow = 0
+    if quantized:
+        narrow += sum(site.count * site.in_features * site.out_features for site in facts.linear if site.quantizable)
+        narrow += sum(3 * moe.count * moe.num_experts * moe.hidden_size * moe.intermediate_size for moe in facts.moe)
+    return narrow + (facts.num_parameters - narrow) * DTYPE_BYTES[dtype]
+
+
+def check_weights(
+    facts: ModelFacts, dtype: str, available: int, *, share: float = 1.0, quantized: bool = False
+) -> None:
+    """Raises :class:`~llmk.api.NotEnoughMemory` where a ``share`` of the weights alone doesn't fit in ``available``
+    bytes."""
+    needed = int(share * weight_bytes(facts, dtype, quantized))
     if needed > available:
         raise NotEnoughMemory(
-            f"the weights need {gib(needed)} ({facts.num_parameters:,} parameters in {dtype}), "
-            f"{gib(available)} is free",
+            f"the weights need {gib(needed)} ({int(share * facts.num_parameters):,} parameters in {dtype}"
+            f"{', those of products in 8 bits' if quantized else ''}), {gib(available)} is free",
             hint="free memory, choose a smaller checkpoint, or a narrower --model.dtype",
         )
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import importlib_metadata as metadata
 
-from llmk.api import Checkpoint, ModelFacts, ModelSpec, QuantizationSpec, Reason, SelectionError
-from llmk.api.errors import CheckpointError, LlmkError, ModelNotFound, PluginError, UnknownArchitecture, describe
+from llmk.api import Checkpoint, CheckpointError, ModelFacts, ModelSpec, QuantizationSpec, Reason
+from llmk.api.errors import LlmkError, ModelNotFound, PluginError, SelectionError, UnknownArchitecture, describe
 from llmk.api.matching import ask, match_model
 from llmk.kernel.election import elect
 from llmk.kernel.loader import load_object
@@ -73,17 +73,20 @@ def choose_model(registry: Registry, config: Config, checkpoint: Checkpoint) -> 
 def choose_quantization(
     registry: Registry, config: Config, checkpoint: Checkpoint
 ) -> Registered[QuantizationSpec] | None:
-    """The method that claims the checkpoint's weights; ``None`` where they are plain. Raises CheckpointError."""
-    if not checkpoint.quantization:
+    """The method that claims the checkpoint's weights, or that ``model.quantization`` names; ``None`` where they are
+    plain, and stay so. Raises CheckpointError, SelectionError."""
+    wanted, rules = config.model.quantization, config.select.quantization
+    if not (wanted or checkpoint.quantization):
         return None
-    claims = [(method, ask(method.spec.claims, checkpoint)) for method in registry.of(QuantizationSpec)]
-    chosen, _ = elect("[select.quantization]", config.select.quantization, claims)
+    methods = [method for method in registry.of(QuantizationSpec) if method.spec.online == bool(wanted)]
+    claims = [(method, ask(method.spec.claims, checkpoint)) for method in methods]
+    if wanted:
+        return elect("[model] quantization", rules.model_copy(update={"use": wanted}), claims)[0]
+    chosen, _ = elect("[select.quantization]", rules, claims)
     if chosen is None:
-        name = checkpoint.quantization.get("quant_method", "unnamed")
-        installed = ", ".join(method.spec.id for method, _ in claims) or "none"
-        raise CheckpointError(
-            f"the checkpoint is quantized with {name!r}, which no installed method claims (installed: {installed})",
-            reasons=[reason.about(method.spec.id) for method, verdict in claims for reason in verdict.reasons],
-            hint="install a wheel with that method (pip install llmk-quantization), or use an unquantized checkpoint",
-        )
+        name, ids = checkpoint.quantization.get("quant_method", "unnamed"), [method.spec.id for method in methods]
+        message = f"the checkpoint is quantized with {name!r}, which no installed method claims"
+        reasons = [reason.about(method.spec.id) for method, verdict in claims for reason in verdict.reasons]
+        hint = "install a wheel with that method (pip install llmk-quantization), or use an unquantized checkpoint"
+        raise CheckpointError(f"{message} (installed: {', '.join(ids) or 'none'})", reasons=reasons, hint=hint)
     return chosen

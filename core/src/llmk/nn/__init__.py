@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from llmk.nn.model import Model, SelfLoading
     from llmk.nn.moe import MoE
     from llmk.nn.norm import AddRMSNorm, NormedProduct, RMSNorm, SandwichNorm
+    from llmk.nn.quantization import Quantization
     from llmk.nn.recurrent import GatedDeltaNet, StateSpaceMixer
 
 _LAZY = {
@@ -40,6 +41,7 @@ _LAZY = {
     "NormedMLP": "mlp",
     "NormedProduct": "norm",
     "Parameter": "layer",
+    "Quantization": "quantization",
     "RMSNorm": "norm",
     "SandwichNorm": "norm",
     "SelfLoading": "model",
@@ -66,6 +68,7 @@ __all__ = [
     "NormedMLP",
     "NormedProduct",
     "Parameter",
+    "Quantization",
     "RMSNorm",
     "SandwichNorm",
     "SelfLoading",

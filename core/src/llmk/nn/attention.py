@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,6 +15,7 @@ from llmk.nn.layer import Layer, Parameter
 
 if TYPE_CHECKING:
     from llmk.nn.build import Build
+    from llmk.nn.tensor_file import StoredTensor
 
 
 class Attention(Layer):
@@ -50,12 +52,29 @@ class Attention(Layer):
         self._eps = qk_norm_eps or 0.0
         self._q_weight: Tensor | None = None
         self._k_weight: Tensor | None = None
+        self._build = build
+        self._prefix = prefix
+        cache_dtype = getattr(build.plan.choice("attention", site).query, "cache_dtype", "")
+        self._scaled: dict[str, Any] = {"scales": (1.0, 1.0)} if cache_dtype.startswith("float8") else {}
+        self._scales: dict[int, Parameter] = {}
         names = ("q_norm", "k_norm") if qk_norm_eps is not None else ()
-        norms = [Parameter(build, [f"{prefix}.{name}.weight"], [head_dim], dummy_std=None) for name in names]
-        super().__init__(build, norms)
+        self._norms = [Parameter(build, [f"{prefix}.{name}.weight"], [head_dim], dummy_std=None) for name in names]
+        super().__init__(build, self._norms)
+
+    def discover(self, stored: Mapping[str, Sequence[StoredTensor]]) -> None:
+        """Takes the scales of an fp8 cache where the checkpoint has some, whatever the cache is."""
+        for i, names in enumerate(self._build.quantization.cache_scales):
+            for name in (f"{self._prefix}.{name}" for name in names):
+                if any(tensor.name == name for tensor in stored.get(name.rpartition(".")[0], ())):
+                    self._scales[i] = Parameter(self._build, [name], [1], dtype=torch.float32)
+        self.parameters = (*self._norms, *self._scales.values())
 
     def finish(self) -> None:
-        self._q_weight, self._k_weight = (parameter.take() for parameter in self.parameters)
+        if self._norms:
+            self._q_weight, self._k_weight = (parameter.take() for parameter in self._norms)
+        stored = {i: parameter.take().item() for i, parameter in self._scales.items()}
+        if self._scaled:
+            self._scaled = {"scales": (stored.get(0, 1.0), stored.get(1, 1.0))}
 
     def __call__(self, qkv: Tensor, step: StepContext) -> Tensor:
         """``[tokens, (heads + 2 * kv_heads) * head_dim]`` to ``[tokens, heads * head_dim]``, of this process's
@@ -67,7 +86,7 @@ class Attention(Layer):
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, step: StepContext) -> Tensor:
         cache, meta = step.caches[self._index], step.meta[self._index]
         norms = self._q_weight, self._k_weight, self._eps
-        out: Tensor = self._op(q, k, v, *norms, step.positions, self._cos_sin, cache, meta)
+        out: Tensor = self._op(q, k, v, *norms, step.positions, self._cos_sin, cache, meta, **self._scaled)
         return out.flatten(1)
 
 

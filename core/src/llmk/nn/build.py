@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from llmk.api import AttentionBackend, CacheLayout, CacheStep, Choice, Piece, Plan, PluginError
+from llmk.api import AttentionBackend, CacheLayout, CacheStep, Checkpoint, Choice, Piece, Plan, PluginError
 from llmk.nn.parallel import Parallel
+from llmk.nn.quantization import Quantization
 
 if TYPE_CHECKING:
     from llmk.nn.layer import Layer
@@ -57,13 +58,13 @@ class AttentionSwitch(Switch):
         """The current backend's."""
         return self.current.prepare(step)
 
-    def write(self, key: Tensor, value: Tensor | None, cache: Tensor, meta: Any) -> None:
+    def write(self, key: Tensor, value: Tensor | None, cache: Tensor, meta: Any, **options: Any) -> None:
         """The current backend's."""
-        self.current.write(key, value, cache, meta)
+        self.current.write(key, value, cache, meta, **options)
 
-    def run(self, query: Tensor, cache: Tensor, meta: Any, sinks: Tensor | None = None) -> Tensor:
+    def run(self, query: Tensor, cache: Tensor, meta: Any, sinks: Tensor | None = None, **options: Any) -> Tensor:
         """The current backend's."""
-        return self.current.run(query, cache, meta, sinks)
+        return self.current.run(query, cache, meta, sinks, **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +82,11 @@ class Build:
     Args:
         dtype: the engine's dtype, the only one: no layer reads the checkpoint's.
         parallel: the process's place among those that run the model together.
+        checkpoint: what the plan's method of quantization is made for, if it has one.
         load_object: returns what ``"module:attribute"`` names; called as ``load_object(path, plugin="name version")``.
 
     Attributes:
+        quantization: the method that layers at sites of its weight format ask.
         layers: every layer built so far that owns parameters.
         here: whether what is built now is for this process's stage.
     """
@@ -96,11 +99,15 @@ class Build:
         device: torch.device,
         load_object: Callable[..., Any],
         parallel: Parallel | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
         self.plan = plan
         self.dtype = dtype
         self.device = device
         self.parallel = parallel or Parallel()
+        self.quantization = Quantization(checkpoint)
+        if checkpoint is not None and plan.quantization_implementation:
+            self.quantization = load_object(plan.quantization_implementation)(checkpoint)
         self.layers: list[Layer] = []
         self.here = True
         self._load_object = load_object

@@ -8,7 +8,7 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -91,6 +91,11 @@ class Parameter:
         self._dummy_std = dummy_std
         self._loaded: set[int] = set()
         self._value: Tensor | None = None
+
+    @property
+    def rows(self) -> list[int]:
+        """Rows of each shard that this process keeps."""
+        return [stop - start for start, stop in pairwise(self._starts)]
 
     @property
     def complete(self) -> bool:

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from llmk.api import CheckpointError
 from llmk.nn.layer import STORED_DTYPES, Layer, Parameter
+from llmk.nn.quantization import Quantization
 from llmk.nn.tensor_file import StoredTensor
 
 if TYPE_CHECKING:
     from llmk.api.facts import Cut
     from llmk.nn.build import Build
 
-_SCALED = ("weight", "weight_packed", "weight_scale", "weight_zero_point")
+_SCALED = ("weight", "weight_packed", "weight_scale", "weight_scale_inv", "weight_zero_point")
 """Tensors of quantized formats with a row for each of so many output features, and a column for so many input features
 or for all."""
 
@@ -61,7 +62,7 @@ class Linear(Layer):
         self._build = build
         self._run = build.parallel.added_up(kernel.run) if parallel == "row" and not partial else kernel.run
         self._prepare = kernel.prepare
-        self._plain = kernel.weight_format == "plain"
+        self._quantization = None if kernel.weight_format == "plain" else build.quantization
         self._prefix = prefix
         parent = prefix.rpartition(".")[0]
         self._prefixes = [f"{parent}.{part}" if parent else part for part in parts] or [prefix]
@@ -81,23 +82,26 @@ class Linear(Layer):
 
     def discover(self, stored: Mapping[str, Sequence[StoredTensor]]) -> None:
         """Where the kernel's weight format is not plain, takes what the checkpoint stores for this layer."""
-        if self._plain:
+        if self._quantization is None:
             return
         found = [prefix for prefix in self._prefixes if prefix in stored]
         prefixes = self._prefixes if found or self._prefix not in stored else [self._prefix]
         by_name: dict[str, dict[str, StoredTensor]] = {}
         for prefix in prefixes:
-            for tensor in stored.get(prefix, ()):
-                by_name.setdefault(tensor.name.rpartition(".")[2], {})[prefix] = tensor
-        by_name.pop("bias", None)
+            tensors = weight_tensors(self._quantization, prefix, stored.get(prefix, ()))
+            for name, tensor in tensors.items():
+                by_name.setdefault(name, {})[prefix] = tensor
         for name, tensors in by_name.items():
             shapes = {prefix: tensor.shape or (1,) for prefix, tensor in tensors.items()}
             some = next(iter(shapes.values()))
-            rows = [shapes.get(prefix, some)[0] for prefix in prefixes]
+            rows, columns = [shapes.get(prefix, some)[0] for prefix in prefixes], some[1:]
+            if name == "weight":
+                rows = self._rows if len(prefixes) == len(self._rows) else [sum(self._rows)]
+                columns = (self._in_features,)
             names = [f"{prefix}.{name}" for prefix in prefixes]
             stored_dtype = STORED_DTYPES[next(iter(tensors.values())).dtype]
-            kept = self._kept(names, rows, some[1:])
-            self._named[name] = Parameter(self._build, names, rows, some[1:], dtype=stored_dtype, **kept)
+            kept = self._kept(names, rows, columns)
+            self._named[name] = Parameter(self._build, names, rows, columns, dtype=stored_dtype, **kept)
         if by_name and "weight" not in by_name:
             del self._named["weight"]
         self.parameters = tuple(self._named.values())
@@ -121,22 +125,27 @@ class Linear(Layer):
         """
         if self._build.parallel.tensor_size == 1 or not (self._kept_rows or self._kept_columns):
             return {}
+        if all(count == 1 for count in rows) and not any(count > 1 for count in columns):
+            return {}  # a number for each
         if names[0].rpartition(".")[2] not in _SCALED or len(rows) != len(self._rows):
-            raise _uncuttable(names[0], self._build.parallel.tensor_size)
+            raise uncuttable(names[0], self._build.parallel.tensor_size)
         try:
             if self._kept_rows:
-                return {"kept_rows": [_stored(*of) for of in zip(self._kept_rows, self._rows, rows, strict=True)]}
+                return {"kept_rows": [stored_share(*of) for of in zip(self._kept_rows, self._rows, rows, strict=True)]}
             if self._kept_columns and columns:
-                return {"kept_columns": _stored([self._kept_columns], self._in_features, columns[0])[0]}
+                return {"kept_columns": stored_share([self._kept_columns], self._in_features, columns[0])[0]}
         except ValueError:
-            raise _uncuttable(names[0], self._build.parallel.tensor_size) from None
+            raise uncuttable(names[0], self._build.parallel.tensor_size) from None
         return {}
 
     def finish(self) -> None:
+        rows = next(iter(self._named.values())).rows
         tensors = {name: parameter.take() for name, parameter in self._named.items()}
         self.bias = tensors.pop("bias", None)
         if self.bias is not None and self._kept_columns and self._build.parallel.tensor_rank:
             self.bias.zero_()  # added up over the processes, of which the first has it
+        if self._quantization is not None:
+            tensors = self._quantization.convert(self._prefix, tensors, rows)
         self.weight = self._prepare(tensors)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -144,7 +153,17 @@ class Linear(Layer):
         return self._run(x, self.weight, self.bias)
 
 
-def _stored(kept: Sequence[slice], size: int, stored: int) -> list[slice]:
+def weight_tensors(quantization: Quantization, module: str, stored: Sequence[StoredTensor]) -> dict[str, StoredTensor]:
+    """What the files hold of a projection's weight, by the last part of the names, once the method has looked at it."""
+    cache_scales = {name.rpartition(".")[2] for names in quantization.cache_scales for name in names}
+    by_name = {tensor.name.rpartition(".")[2]: tensor for tensor in stored}
+    tensors = {name: tensor for name, tensor in by_name.items() if name not in {"bias", *cache_scales}}
+    if tensors:
+        quantization.check(module, tensors)
+    return tensors
+
+
+def stored_share(kept: Sequence[slice], size: int, stored: int) -> list[slice]:
     """Where ``kept`` of ``size`` lie in ``stored`` rows or columns, each of which is for a power of two of them, or for
     all. Raises ValueError where one begins or ends within another."""
     if stored == 1:
@@ -155,7 +174,7 @@ def _stored(kept: Sequence[slice], size: int, stored: int) -> list[slice]:
     return [slice(run.start // shared, run.stop // shared) for run in kept]
 
 
-def _uncuttable(name: str, tensor_size: int) -> CheckpointError:
+def uncuttable(name: str, tensor_size: int) -> CheckpointError:
     return CheckpointError(
         f"{name} is stored in a way that can't be cut for {tensor_size} processes",
         hint="lower parallel.tensor, or use an unquantized checkpoint",

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from llmk.nn.facts import router_site
-from llmk.nn.layer import Layer, Parameter
-from llmk.nn.linear import Linear
+from llmk.nn.layer import STORED_DTYPES, Layer, Parameter
+from llmk.nn.linear import Linear, stored_share, uncuttable, weight_tensors
+from llmk.nn.tensor_file import StoredTensor
 
 if TYPE_CHECKING:
     from llmk.api import MoEFacts
@@ -22,6 +24,8 @@ class Experts(Layer):
 
     Checkpoints store the experts one by one (``{prefix}.{expert}.{name}.weight``), or all of them in these two tensors
     (``{prefix}.gate_up_proj``, ``{prefix}.down_proj``; transformers 5 in its own format).
+
+    Quantized ones are stored one by one. Further parameters of their weight format are ``gate_up_scale`` and so on.
 
     Args:
         names: what the checkpoint calls an expert's gate, up and down projections.
@@ -37,8 +41,11 @@ class Experts(Layer):
         self, build: Build, prefix: str, facts: MoEFacts, names: tuple[str, str, str], also_named: Sequence[str] = ()
     ) -> None:
         kernel = build.moe(facts.site)
+        self._build = build
         self._run = kernel.run
         self._prepare = kernel.prepare
+        self._quantization = None if kernel.weight_format == "plain" else build.quantization
+        self._prefix = prefix
         self._tensor_rank = build.parallel.tensor_rank
         self._options = {
             "top_k": facts.top_k,
@@ -50,32 +57,79 @@ class Experts(Layer):
             "top_groups": facts.top_groups,
             "group_scoring": facts.group_scoring,
         }
-        self._named: dict[str, Parameter] = {}
+        self._weights: dict[str, dict[str, Parameter]] = {}
+        self._biases: dict[str, Parameter] = {}
+        self._num_experts, self._inner = facts.num_experts, facts.intermediate_size
         prefixes, hidden, inner = (prefix, *also_named), facts.hidden_size, facts.intermediate_size
-        kept = build.parallel.share(inner)
         for key, parts, rows, columns in (("gate_up", names[:2], inner, hidden), ("down", names[2:], hidden, inner)):
             stems = [f"{prefix}.{expert}.{part}" for expert in range(facts.num_experts) for part in parts]
-            kinds = [(key, "weight", f"{key}_proj", [columns])]
-            if facts.bias:
-                kinds.append((f"{key}_bias", "bias", f"{key}_proj_bias", []))
-            for name, each, whole, rest in kinds:
-                self._named[name] = Parameter(
-                    build,
-                    [f"{stem}.{each}" for stem in stems],
-                    [rows] * len(stems),
-                    rest,
-                    others={f"{p}.{whole}": tuple(range(len(stems))) for p in prefixes},
-                    stacks=facts.num_experts,
-                    kept_rows=[[kept]] * len(stems) if key == "gate_up" else None,
-                    kept_columns=kept if name == "down" else None,
-                )
-        super().__init__(build, list(self._named.values()))
+            for name, kind in (("weight", ""), ("bias", "_bias")):
+                others = {f"{p}.{key}_proj{kind}": tuple(range(len(stems))) for p in prefixes}
+                if name == "weight":
+                    self._weights[key] = {name: self._parameter(key, stems, name, rows, [columns], others=others)}
+                elif facts.bias:
+                    self._biases[key + kind] = self._parameter(key, stems, name, rows, [], others=others)
+        super().__init__(build, self._all())
+
+    def discover(self, stored: Mapping[str, Sequence[StoredTensor]]) -> None:
+        """Where the kernel's weight format is not plain, takes what the checkpoint stores for each expert."""
+        if self._quantization is None:
+            return
+        for key, parameters in self._weights.items():
+            weight = parameters["weight"]
+            stems = [name.removesuffix(".weight") for name in weight.names]
+            found = [weight_tensors(self._quantization, stem, stored.get(stem, ())) for stem in stems]
+            for name, tensor in next(filter(None, found), {}).items():
+                rows, *columns = weight.shape((0,)) if name == "weight" else tensor.shape or (1,)
+                dtype = STORED_DTYPES[tensor.dtype]
+                others = {n: of for n, of in weight.targets.items() if len(of) > 1} if name == "weight" else {}
+                parameters[name] = self._parameter(key, stems, name, rows, columns, dtype=dtype, others=others)
+        self.parameters = tuple(self._all())
+
+    def _parameter(
+        self, key: str, stems: Sequence[str], name: str, rows: int, columns: Sequence[int], **options: Any
+    ) -> Parameter:
+        """One tensor of each of ``stems``, of which the process keeps its share of the experts' features: rows of
+        ``gate_up``, columns of ``down``.
+
+        Raises:
+            CheckpointError: where the cut would go through what several features share.
+        """
+        names = [f"{stem}.{name}" for stem in stems]
+        parallel = self._build.parallel
+        kept = [parallel.share(self._inner)]
+        try:
+            if parallel.tensor_size > 1 and key == "gate_up":
+                options["kept_rows"] = [stored_share(kept, self._inner, rows)] * len(stems)
+            elif parallel.tensor_size > 1 and columns:
+                options["kept_columns"] = stored_share(kept, self._inner, columns[0])[0]
+        except ValueError:
+            raise uncuttable(names[0], parallel.tensor_size) from None
+        return Parameter(self._build, names, [rows] * len(stems), columns, stacks=self._num_experts, **options)
+
+    def _all(self) -> list[Parameter]:
+        return [*(p for parameters in self._weights.values() for p in parameters.values()), *self._biases.values()]
 
     def finish(self) -> None:
-        weights = {name: parameter.take() for name, parameter in self._named.items()}
+        weights = {name: parameter.take() for name, parameter in self._biases.items()}
         if self._tensor_rank and "down_bias" in weights:
             weights["down_bias"].zero_()  # added up over the processes, of which the first has it
+        for key, parameters in self._weights.items():
+            rows = parameters["weight"].rows
+            tensors = {name: parameter.take() for name, parameter in parameters.items()}
+            if self._quantization is not None:
+                tensors = self._converted(tensors, rows[: len(rows) // self._num_experts])
+            weights |= {key + name.removeprefix("weight"): tensor for name, tensor in tensors.items()}
         self.weights = self._prepare(weights)
+
+    def _converted(self, tensors: dict[str, Tensor], rows: Sequence[int]) -> dict[str, Tensor]:
+        """What the method makes of each expert's tensors, stacked again."""
+        assert self._quantization is not None
+        converted = [
+            self._quantization.convert(f"{self._prefix}.{expert}", dict(zip(tensors, each, strict=True)), rows)
+            for expert, each in enumerate(zip(*tensors.values(), strict=True))
+        ]
+        return {name: torch.stack([each[name] for each in converted]) for name in converted[0]}
 
     def __call__(self, x: Tensor, router_logits: Tensor) -> Tensor:
         """``[tokens, hidden]`` and ``[tokens, experts]`` to ``[tokens, hidden]``."""

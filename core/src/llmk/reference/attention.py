@@ -89,25 +89,44 @@ class ReferenceAttention:
         together = len(groups) == 1 and starts[-1] == step.num_tokens
         return AttentionMeta(together, written, key_rows, key_rows + self.query.block_size, groups)
 
-    def write(self, key: Tensor, value: Tensor | None, cache: Tensor, meta: AttentionMeta) -> None:
+    def write(
+        self,
+        key: Tensor,
+        value: Tensor | None,
+        cache: Tensor,
+        meta: AttentionMeta,
+        scales: tuple[float, float] = (1.0, 1.0),
+    ) -> None:
         """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``, cast to the cache's dtype); slots of -1
         and padding are left out."""
-        for tensor, places in ((key, meta.key_rows), (value, meta.value_rows)):
+        for tensor, places, scale in zip((key, value), (meta.key_rows, meta.value_rows), scales, strict=True):
             if tensor is not None:
                 kept = tensor if meta.written is None else tensor[meta.written]
+                if cache.itemsize == 1:
+                    limit = torch.finfo(cache.dtype).max
+                    kept = (kept.float() / scale).clamp_(-limit, limit)
                 _write_rows(cache, places, kept.to(cache.dtype))
 
-    def run(self, query: Tensor, cache: Tensor, meta: AttentionMeta, sinks: Tensor | None = None) -> Tensor:
+    def run(
+        self,
+        query: Tensor,
+        cache: Tensor,
+        meta: AttentionMeta,
+        sinks: Tensor | None = None,
+        scales: tuple[float, float] = (1.0, 1.0),
+    ) -> Tensor:
         """Attends ``query`` (``[tokens, heads, head_dim]``) to the cache. Rows of padding come back as zeros."""
         if meta.together:
-            return self._attend(query, cache, meta.groups[0], sinks)
+            return self._attend(query, cache, meta.groups[0], sinks, scales)
         out = torch.zeros_like(query[..., : self.query.latent_dim])
         for group in meta.groups:
-            out[group.tokens] = self._attend(query[group.tokens], cache, group, sinks)
+            out[group.tokens] = self._attend(query[group.tokens], cache, group, sinks, scales)
         return out
 
-    def _attend(self, query: Tensor, cache: Tensor, group: Group, sinks: Tensor | None) -> Tensor:
-        planes = self._gather(cache, group).to(query.dtype)
+    def _attend(
+        self, query: Tensor, cache: Tensor, group: Group, sinks: Tensor | None, scales: tuple[float, float]
+    ) -> Tensor:
+        planes = self._gather(cache, group, query.dtype, scales)
         # Latent vectors serve as values whole, and the result is cut: torch's quick kernels want values as wide as
         # keys.
         k, v = planes if self._planes == 2 else planes.expand(2, *planes.shape[1:])
@@ -123,15 +142,19 @@ class ReferenceAttention:
         out = out.reshape(query.shape)
         return out if spec.latent_dim is None else out[..., : spec.latent_dim]
 
-    def _gather(self, cache: Tensor, group: Group) -> Tensor:
-        """The group's keys and values, ``[planes, requests, keys, kv_heads, head_dim]``, in the buffer: a new one each
-        time would cost more in page faults than the copying."""
-        needed = group.gather.shape[0]
-        if self._gathered.dtype != cache.dtype or self._gathered.shape[0] < needed:
+    def _gather(self, cache: Tensor, group: Group, dtype: torch.dtype, scales: tuple[float, float]) -> Tensor:
+        """The group's keys and values, ``[planes, requests, keys, kv_heads, head_dim]``, in the buffer where the cache
+        is in ``dtype``: a new one each time would cost more in page faults than the copying."""
+        raw, needed = _copyable(cache), group.gather.shape[0]
+        if self._gathered.dtype != raw.dtype or self._gathered.shape[0] < needed:
             with torch.inference_mode(False):
-                self._gathered = torch.empty(needed, *cache.shape[3:], dtype=cache.dtype, device=cache.device)
-        buffer = _read_rows(cache, group.gather, self._gathered[:needed])
-        return buffer.view(self._planes, group.requests, -1, *cache.shape[3:])
+                self._gathered = torch.empty(needed, *raw.shape[3:], dtype=raw.dtype, device=raw.device)
+        buffer = _read_rows(raw, group.gather, self._gathered[:needed])
+        planes = buffer.view(self._planes, group.requests, -1, *raw.shape[3:]).view(cache.dtype).to(dtype)
+        if cache.itemsize == 1:
+            for plane, scale in zip(planes, scales, strict=False):
+                plane.mul_(scale)
+        return planes
 
     def _groups(self, step: CacheStep, starts: list[int], lengths: list[int]) -> Iterator[Group]:
         """What attends together; ``starts`` are the requests' first rows and the end, ``lengths`` their tokens."""
@@ -210,10 +233,16 @@ def _read_rows(cache: Tensor, places: Tensor, out: Tensor) -> Tensor:
 def _write_rows(cache: Tensor, places: Tensor, values: Tensor) -> None:
     """Stores ``values`` (``[rows, kv_heads, head_dim]``) as the tokens at ``places``."""
     if cache.is_contiguous():
-        cache.view(-1, *cache.shape[3:]).index_copy_(0, places, values)
+        rows = cache.view(-1, *cache.shape[3:])
+        _copyable(rows).index_copy_(0, places, _copyable(values))
     else:
         pieces, places = _in_pieces(cache, places)
-        pieces.index_copy_(0, places, values.reshape(-1, pieces.shape[1]))
+        _copyable(pieces).index_copy_(0, places, _copyable(values).reshape(-1, pieces.shape[1]))
+
+
+def _copyable(x: Tensor) -> Tensor:
+    """fp8 as bytes: torch indexes no narrow floats."""
+    return x.view(torch.uint8) if x.itemsize == 1 else x
 
 
 def _in_pieces(cache: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:

@@ -85,8 +85,10 @@ class InvariantAttention(ReferenceAttention):
         gather = torch.cat([rows + plane * self.query.block_size for plane in range(self._planes)])
         return Group((row + query).flatten(), len(pieces), gather, allowed, causal=False)
 
-    def _attend(self, query: Tensor, cache: Tensor, group: Group, sinks: Tensor | None) -> Tensor:
-        planes = self._gather(cache, group).float()
+    def _attend(
+        self, query: Tensor, cache: Tensor, group: Group, sinks: Tensor | None, scales: tuple[float, float]
+    ) -> Tensor:
+        planes = self._gather(cache, group, torch.float32, scales)
         keys, values = planes[0], planes[-1]
         spec, allowed = self.query, group.allowed
         assert allowed is not None

@@ -34,6 +34,7 @@ def _make_qk_norm_rope_write_kv(
         cos_sin: Tensor,
         cache: Tensor,
         meta: Any,
+        **scaled: Any,
     ) -> Tensor:
         """Norms the heads of ``q`` and ``k`` where there is a weight, rotates both, and stores ``k`` and ``v`` in
         the cache.
@@ -43,6 +44,7 @@ def _make_qk_norm_rope_write_kv(
             q_weight, k_weight: ``[head_dim]``; ``None``: not normed.
             positions, cos_sin: as in :func:`llmk.reference.rope.rope`.
             cache, meta: as in :meth:`llmk.api.AttentionBackend.write`.
+            scaled: ``scales`` likewise, where the cache is fp8.
 
         Returns:
             The new ``q``.
@@ -52,7 +54,7 @@ def _make_qk_norm_rope_write_kv(
         if k_weight is not None:
             k = norm(k, k_weight, eps)
         q, k = rotate(q, k, positions, cos_sin)
-        write(k, v, cache, meta)
+        write(k, v, cache, meta, **scaled)
         return q
 
     return qk_norm_rope_write_kv
@@ -82,13 +84,14 @@ def _make_qk_norm_rope_attention(write: Callable[..., Any], attend: Callable[...
         cos_sin: Tensor,
         cache: Tensor,
         meta: Any,
+        **scaled: Any,
     ) -> Tensor:
         """Attention of a step's tokens to the cache, in which their own keys and values are stored first.
 
         Args are those of ``qk_norm_rope_write_kv``. Returns ``[tokens, heads, head_dim]``.
         """
-        q = write(q, k, v, q_weight, k_weight, eps, positions, cos_sin, cache, meta)
-        out: Tensor = attend(q, cache, meta)
+        q = write(q, k, v, q_weight, k_weight, eps, positions, cos_sin, cache, meta, **scaled)
+        out: Tensor = attend(q, cache, meta, **scaled)
         return out
 
     return qk_norm_rope_attention

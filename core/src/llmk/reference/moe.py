@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from llmk.reference.activations import ACTIVATIONS, INVARIANT_ACTIVATIONS
-from llmk.reference.linear import linear_invariant
+from llmk.reference.linear import linear_dequantized, linear_invariant
+from llmk.reference.quantized_weight import ScaledWeight, prepare_fp8_block, prepare_fp8_channel
 from llmk.reference.tiles import TiledWeight, tiled
 
 _SCORING: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -25,12 +26,15 @@ _GROUP_SCORING: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TiledExperts:
-    """What :func:`prepare_invariant` makes: weights by expert, and the biases of all, where there are any."""
+Weight = TypeVar("Weight", TiledWeight, ScaledWeight)
 
-    gate_up: tuple[TiledWeight, ...]
-    down: tuple[TiledWeight, ...]
+
+@dataclass(frozen=True, slots=True)
+class Experts(Generic[Weight]):
+    """Weights by expert, and the biases of all, where there are any."""
+
+    gate_up: tuple[Weight, ...]
+    down: tuple[Weight, ...]
     gate_up_bias: Tensor | None
     down_bias: Tensor | None
 
@@ -87,22 +91,64 @@ def fused_moe(
 
 
 def fused_moe_invariant(
-    x: Tensor, router_logits: Tensor, weights: TiledExperts, *, activation: str = "silu", **routing: Any
+    x: Tensor, router_logits: Tensor, weights: Experts[TiledWeight], *, activation: str = "silu", **routing: Any
 ) -> Tensor:
     """:func:`fused_moe` by tiles (:mod:`llmk.reference.tiles`): a token's result is the same bit for bit, whichever
     tokens its experts compute besides. ``weights`` are what :func:`prepare_invariant` made."""
+    return _by_tiles(linear_invariant, x, router_logits, weights, activation, routing)
 
+
+def fused_moe_dequantized(
+    x: Tensor, router_logits: Tensor, weights: Experts[ScaledWeight], *, activation: str = "silu", **routing: Any
+) -> Tensor:
+    """:func:`fused_moe_invariant` with the weights of an expert dequantized to ``x``'s dtype whenever it is chosen."""
+    return _by_tiles(linear_dequantized, x, router_logits, weights, activation, routing)
+
+
+def _by_tiles(
+    multiply: Callable[..., Tensor],
+    x: Tensor,
+    router_logits: Tensor,
+    weights: Experts[Any],
+    activation: str,
+    routing: Mapping[str, Any],
+) -> Tensor:
     def compute(expert: int, rows: Tensor) -> Tensor:
-        gated = linear_invariant(rows, weights.gate_up[expert], _row(weights.gate_up_bias, expert))
+        gated = multiply(rows, weights.gate_up[expert], _row(weights.gate_up_bias, expert))
         gated = INVARIANT_ACTIVATIONS[activation](gated)
-        return linear_invariant(gated, weights.down[expert], _row(weights.down_bias, expert))
+        return multiply(gated, weights.down[expert], _row(weights.down_bias, expert))
 
     return _mix(x, *route(router_logits, **routing), len(weights.gate_up), compute)
 
 
-def prepare_invariant(parameters: Mapping[str, Tensor]) -> TiledExperts:
+def prepare_moe_fp8_channel(parameters: Mapping[str, Tensor]) -> Experts[ScaledWeight]:
+    """Parameters as :func:`fused_moe` takes them, in fp8, and ``gate_up_scale`` ``[E, 2 * I, 1]`` and ``down_scale``
+    ``[E, H, 1]``."""
+    return _scaled(prepare_fp8_channel, parameters)
+
+
+def prepare_moe_fp8_block(parameters: Mapping[str, Tensor]) -> Experts[ScaledWeight]:
+    """Parameters as :func:`fused_moe` takes them, in fp8, and ``gate_up_scale`` ``[E, ceil(2 * I / 128), ceil(H /
+    128)]`` and ``down_scale`` ``[E, ceil(H / 128), ceil(I / 128)]``."""
+    return _scaled(prepare_fp8_block, parameters)
+
+
+def _scaled(
+    prepare: Callable[[Mapping[str, Tensor]], ScaledWeight], parameters: Mapping[str, Tensor]
+) -> Experts[ScaledWeight]:
+    gate_up, down = (
+        tuple(
+            prepare({"weight": weight, "weight_scale": scale})
+            for weight, scale in zip(parameters[name], parameters[f"{name}_scale"], strict=True)
+        )
+        for name in ("gate_up", "down")
+    )
+    return Experts(gate_up, down, parameters.get("gate_up_bias"), parameters.get("down_bias"))
+
+
+def prepare_invariant(parameters: Mapping[str, Tensor]) -> Experts[TiledWeight]:
     """Parameters as :func:`fused_moe` takes them, each expert's weights with the sizes of tile that agree."""
-    return TiledExperts(
+    return Experts(
         tuple(tiled(weight) for weight in parameters["gate_up"]),
         tuple(tiled(weight) for weight in parameters["down"]),
         parameters.get("gate_up_bias"),

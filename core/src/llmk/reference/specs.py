@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 from llmk.api import OK, AttentionQuery, KernelSpec, LinearQuery, MoEQuery, Tier, Verdict, hookimpl, no
 
 _PACKAGE = "llmk.reference"
-_CACHE_DTYPES = ("float32", "bfloat16", "float16")
+_CACHE_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn")
 _ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 _SCORINGS = ("softmax", "sigmoid")
 _GROUP_SCORINGS = ("max", "top2_sum")
@@ -156,12 +157,14 @@ _QUANTIZED = (
 )
 
 
+_QUANTIZED_EXPERTS = ("fp8_channel", "fp8_block")
+
 _INVARIANT_SCORE = -1
 """Of kernels that are slower than others for being deterministic: they win where it is asked for."""
 
 
 def supports_attention(query: AttentionQuery) -> Verdict:
-    """Causal attention with any whole number of heads per key head, in a cache of an unquantized dtype."""
+    """Causal attention with any whole number of heads per key head, in a cache of a floating-point dtype."""
     verdict = OK
     if not query.causal:
         verdict &= no("causal", wanted="attention to later tokens", found="causal attention only")
@@ -172,9 +175,9 @@ def supports_attention(query: AttentionQuery) -> Verdict:
     return verdict
 
 
-def supports_moe(query: MoEQuery) -> Verdict:
-    """Unquantized experts with a gated activation that :mod:`llmk.reference.activations` has, in equal groups."""
-    verdict = _stored_as("plain")(query)
+def supports_moe(query: MoEQuery, weight_format: str = "plain") -> Verdict:
+    """Experts with a gated activation that :mod:`llmk.reference.activations` has, in equal groups."""
+    verdict = _stored_as(weight_format)(query)
     if query.activation not in _ACTIVATIONS:
         verdict &= no("activation", wanted=query.activation, found=", ".join(_ACTIVATIONS))
     if query.scoring not in _SCORINGS:
@@ -270,6 +273,21 @@ def llmk_moe_kernels() -> Iterable[KernelSpec]:
             layout="reference_tiled",
             deterministic=True,
             summary="The same, each expert by tiles of tokens.",
+        ),
+        *(
+            KernelSpec(
+                id=f"reference.fused_moe_{weight_format}",
+                kind="moe",
+                implementation=f"{_PACKAGE}.moe:fused_moe_dequantized",
+                prepare=f"{_PACKAGE}.moe:prepare_moe_{weight_format}",
+                tier=Tier.REFERENCE,
+                supports=partial(supports_moe, weight_format=weight_format),
+                layout=f"reference_{weight_format}",
+                deterministic=True,
+                summary=summary,
+            )
+            for weight_format, summary in _QUANTIZED
+            if weight_format in _QUANTIZED_EXPERTS
         ),
     ]
 

@@ -33,7 +33,8 @@ class ModelHarness:
         platform: Platform = load_object(plan.platform_implementation)(plan.platform)
         self.boot = boot
         self.device = platform.device.torch_device(0)
-        self.build = Build(plan, dtype=getattr(torch, plan.dtype), device=self.device, load_object=load_object)
+        dtype = getattr(torch, plan.dtype)
+        self.build = Build(plan, dtype=dtype, device=self.device, load_object=load_object, checkpoint=boot.checkpoint)
         self.model: Model = load_object(plan.model_implementation)(self.build, boot.checkpoint)
         load_weights(
             self.model,

@@ -28,6 +28,15 @@ def start_rows(sinks, head, inside, first, HAS_SINKS: tl.constexpr):
 
 
 @triton.jit
+def scaled(x, scale, like):
+    """``x`` times ``scale`` where ``like`` points to fp8: keys' scales go to queries, values' to what was found."""
+    if like.dtype.element_ty.primitive_bitwidth == 8:
+        return (x.to(tl.float32) * scale).to(x.dtype)
+    else:
+        return x
+
+
+@triton.jit
 def finish_rows(acc, total):
     """What rows have found; zeros for those that saw no key."""
     return acc / tl.where(total == 0.0, 1.0, total)[:, None]

@@ -128,10 +128,17 @@ class TritonAttention:
         stats = torch.empty(*shape, 2, dtype=torch.float32, device=device)
         return AttentionMeta(self, step, prefills, schedule, partial, stats)
 
-    def write(self, key: Tensor, value: Tensor, cache: Tensor, meta: AttentionMeta) -> None:
+    def write(
+        self,
+        key: Tensor,
+        value: Tensor,
+        cache: Tensor,
+        meta: AttentionMeta,
+        scales: tuple[float, float] = (1.0, 1.0),
+    ) -> None:
         """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``, cast to the cache's dtype); slots of -1 are
         left out."""
-        write(key, value, cache, meta.step.slot_mapping)
+        write(key, value, cache, meta.step.slot_mapping, scales)
 
     def run(
         self,
@@ -139,6 +146,7 @@ class TritonAttention:
         cache: Tensor,
         meta: AttentionMeta,
         sinks: Tensor | None = None,
+        scales: tuple[float, float] = (1.0, 1.0),
         *,
         new: NewTokens | None = None,
     ) -> Tensor:
@@ -149,12 +157,19 @@ class TritonAttention:
         out = (torch.zeros if padded else torch.empty)(query.shape, dtype=query.dtype, device=query.device)
         tensors = (out, query, cache, query if sinks is None else sinks)
         if meta.schedule is not None:
-            self._decode(tensors, meta, meta.schedule, new)
+            self._decode(tensors, meta, meta.schedule, scales, new)
         if meta.prefills:
-            self._prefill(tensors, meta)
+            self._prefill(tensors, meta, scales)
         return out
 
-    def _decode(self, tensors: _Tensors, meta: AttentionMeta, schedule: Schedule, new: NewTokens | None) -> None:
+    def _decode(
+        self,
+        tensors: _Tensors,
+        meta: AttentionMeta,
+        schedule: Schedule,
+        scales: tuple[float, float],
+        new: NewTokens | None,
+    ) -> None:
         _, query, cache, _ = tensors
         tile, table = self.decode_tile, meta.step.block_table
         heads = triton.next_power_of_2(self._group)
@@ -179,6 +194,7 @@ class TritonAttention:
             *cache.stride()[:4],
             table.stride(0),
             *fresh,
+            *scales,
             **self._shape,
             **norms,
             ROWS=tile.rows,
@@ -189,7 +205,7 @@ class TritonAttention:
             **tile.options(),
         )
 
-    def _prefill(self, tensors: _Tensors, meta: AttentionMeta) -> None:
+    def _prefill(self, tensors: _Tensors, meta: AttentionMeta, scales: tuple[float, float]) -> None:
         _, query, cache, _ = tensors
         tile, step = self.prefill_tile, meta.step
         requests, table = step.seq_lens.shape[0], step.block_table
@@ -203,6 +219,7 @@ class TritonAttention:
             query.stride(0),
             *cache.stride()[:4],
             table.stride(0),
+            *scales,
             **self._shape,
             WINDOW=self.query.sliding_window or 0,
             ROWS=tile.rows,
@@ -234,10 +251,12 @@ def qk_norm_rope_attention(
     cos_sin: Tensor,
     cache: Tensor,
     meta: AttentionMeta,
+    scales: tuple[float, float] = (1.0, 1.0),
 ) -> Tensor:
     """As :func:`llmk.reference.composites.make_qk_norm_rope_attention` has it, with the meta of ``triton.attention``:
     one launch where all requests decode."""
     if meta.prefills or not meta.backend.fused:
-        q = qk_norm_rope_write_kv(q, k, v, q_weight, k_weight, eps, positions, cos_sin, cache, meta)
-        return meta.backend.run(q, cache, meta)
-    return meta.backend.run(q, cache, meta, new=NewTokens(k, v, q_weight, k_weight, eps, positions, cos_sin))
+        q = qk_norm_rope_write_kv(q, k, v, q_weight, k_weight, eps, positions, cos_sin, cache, meta, scales)
+        return meta.backend.run(q, cache, meta, scales=scales)
+    new = NewTokens(k, v, q_weight, k_weight, eps, positions, cos_sin)
+    return meta.backend.run(q, cache, meta, scales=scales, new=new)

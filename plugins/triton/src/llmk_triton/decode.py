@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 
 from llmk_triton import pdl
-from llmk_triton.attend import attend_tile, blocks_of, finish_rows, start_rows
+from llmk_triton.attend import attend_tile, blocks_of, finish_rows, scaled, start_rows
 from llmk_triton.rotate import rotated, store_new
 from llmk_triton.schedule import FIELDS
 
@@ -82,7 +82,7 @@ def _leave(
 def decode_kernel(
     out, query, cache, sinks, items, spans, arrived, partial, stats, block_table, stride_query, stride_block,
     stride_kind, stride_head, stride_token, stride_table,
-    key, value, q_weight, k_weight, positions, cos_sin, slot_mapping, stride_key, stride_value,
+    key, value, q_weight, k_weight, positions, cos_sin, slot_mapping, stride_key, stride_value, k_scale, v_scale,
     SCALE: tl.constexpr, SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr,
     SIZE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
     ROWS: tl.constexpr, TILE: tl.constexpr, MERGED_HEADS: tl.constexpr, MERGED_AT_ONCE: tl.constexpr,
@@ -124,7 +124,8 @@ def decode_kernel(
                 store_new(
                     key + one * stride_key + kv_head * SIZE, value + one * stride_value + kv_head * SIZE, k_weight,
                     cos_sin + tl.load(positions + one) * ROTARY, keys + one * 0, tl.load(slot_mapping + one),
-                    stride_block, stride_kind, stride_token, EPS, SIZE, BLOCK, BLOCK_SIZE, ROTARY, K_WEIGHT,
+                    stride_block, stride_kind, stride_token, k_scale, v_scale, EPS, SIZE, BLOCK, BLOCK_SIZE, ROTARY,
+                    K_WEIGHT,
                 )  # fmt: skip
             q = rotated(place, q_weight, angles, inside, EPS, SIZE, BLOCK, ROTARY, Q_WEIGHT).to(query.dtype.element_ty)
             # The newest key is in the cache before any thread reads it there.
@@ -132,6 +133,7 @@ def decode_kernel(
         else:
             pdl.wait(PDL)
             q = tl.load(place[:, None] + column[None, :], here, other=0.0)
+        q = scaled(q, k_scale, cache)
         peak, total = start_rows(sinks, head, inside, part == 0, HAS_SINKS)
         acc = tl.zeros([ROWS, BLOCK], tl.float32)
         totals = tl.where(tl.arange(0, TILE)[None, :] == 0, total[:, None], 0.0)
@@ -144,6 +146,7 @@ def decode_kernel(
             )  # fmt: skip
             block = following
         total = tl.sum(totals, axis=1)
+        acc = scaled(acc, v_scale, cache)
         if parts == 1:
             found = finish_rows(acc, total).to(out.dtype.element_ty)
             tl.store(out + (token * HEADS + head)[:, None] * SIZE + column[None, :], found, here)

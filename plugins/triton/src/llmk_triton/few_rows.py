@@ -1,5 +1,5 @@
-"""Products of few rows of activations with a plain weight, alone or with the norm before and the SwiGLU after them,
-each one launch: :mod:`llmk_triton.gemv` for a handful of rows, :mod:`llmk_triton.skinny` for more."""
+"""Products of few rows of activations with a plain weight or one in fp8, alone or with the norm before and the SwiGLU
+after them, each one launch: :mod:`llmk_triton.gemv` for a handful of rows, :mod:`llmk_triton.skinny` for more."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import triton
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 
+from llmk.reference.quantized_weight import FP8_BLOCK, ScaledWeight
 from llmk_triton import pdl
 from llmk_triton.gemv import gemv_kernel
 from llmk_triton.skinny import skinny_kernel
@@ -35,8 +36,13 @@ _LINE = 128
 """Bytes that memory is asked for at a time."""
 _LEAST_SPLIT = 256
 """Elements of a row of the weight for which a program more is worth its while."""
+_SCALES = {1: "channel", FP8_BLOCK: "block"}
 _COUNTERS = 1 << 16
 """Tiles whose rows are split, at most."""
+
+
+Weight = Tensor | ScaledWeight
+"""``[out, size]``: as it is, or in fp8 with a scale per row or per block of 128x128."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,18 @@ class Product:
     rows: int
     size: int
     out: int
+    scaled: int = 0
+    """Rows of an fp8 weight that share a scale: 1, or as many as columns do, in blocks; 0: the weight is plain."""
+
+    @property
+    def stored(self) -> torch.dtype:
+        """The weight's dtype."""
+        return torch.float8_e4m3fn if self.scaled else self.dtype
+
+    @property
+    def weight_format(self) -> str:
+        """How tuned configurations name what the weight is stored in: plain ones by their dtype."""
+        return str(self.dtype).removeprefix("torch.") if not self.scaled else f"fp8_{_SCALES[self.scaled]}"
 
     @property
     def normed(self) -> bool:
@@ -97,32 +115,32 @@ class Operands:
     """``x`` ``[..., size]``, the weight and bias of the product, and what its norm takes, if there is one."""
 
     x: Tensor
-    weight: Tensor
+    weight: Weight
     bias: Tensor | None
     residual: Tensor | None = None
     norm_weight: Tensor | None = None
     eps: float = 0.0
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def linear(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
     """As :func:`llmk.reference.linear.linear`, summed in float32."""
     return run("linear", Operands(x, weight, bias))[0]
 
 
-def gate_up_silu(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def gate_up_silu(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
     """See :func:`llmk.reference.activations.make_gate_up_silu`; ``weight`` is ``[2 * I, H]``, gate before up."""
     return run("gate_up_silu", Operands(x, weight, bias))[0]
 
 
 def add_rms_norm_linear(
-    x: Tensor, residual: Tensor | None, norm_weight: Tensor, eps: float, weight: Tensor, bias: Tensor | None
+    x: Tensor, residual: Tensor | None, norm_weight: Tensor, eps: float, weight: Weight, bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """See :func:`llmk.reference.normed.make_add_rms_norm_linear`."""
     return run("add_rms_norm_linear", Operands(x, weight, bias, residual, norm_weight, eps))
 
 
 def add_rms_norm_gate_up_silu(
-    x: Tensor, residual: Tensor | None, norm_weight: Tensor, eps: float, weight: Tensor, bias: Tensor | None
+    x: Tensor, residual: Tensor | None, norm_weight: Tensor, eps: float, weight: Weight, bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """See :func:`llmk.reference.normed.make_add_rms_norm_gate_up_silu`."""
     return run("add_rms_norm_gate_up_silu", Operands(x, weight, bias, residual, norm_weight, eps))
@@ -131,7 +149,7 @@ def add_rms_norm_gate_up_silu(
 def choose(product: Product, target: GPUTarget, cores: int) -> Gemv | Skinny:
     """How to launch it: as was measured, or else by what registers and shared memory hold, and what keeps ``cores``
     multiprocessors' memory busy."""
-    found = tuned(product.kernel, target, str(product.dtype).removeprefix("torch."), product.shape, product.rows)
+    found = tuned(product.kernel, target, product.weight_format, product.shape, product.rows)
     if found is not None:
         return Skinny(**found) if "block_n" in found else Gemv(**found)
     gemv = _gemv(product, target) if product.rows <= _GEMV_ROWS else None
@@ -140,10 +158,11 @@ def choose(product: Product, target: GPUTarget, cores: int) -> Gemv | Skinny:
 
 def _gemv(product: Product, target: GPUTarget) -> Gemv | None:
     """A row per warp where one holds it; else as few warps as hold two rows, or one. None where none do."""
-    lanes, row_bytes = target.warp_size, product.size * product.dtype.itemsize
+    lanes = target.warp_size
+    x_bytes, row_bytes = product.size * product.dtype.itemsize, product.size * product.stored.itemsize
 
     def holds(rows: int, threads: int) -> bool:
-        held = row_bytes * (rows * (1 + product.gated) + product.rows - 1)
+        held = row_bytes * rows * (1 + product.gated) + x_bytes * product.rows - row_bytes
         normed = product.size if product.normed else 0
         return held <= _HELD * threads and normed <= _NORMED * threads
 
@@ -169,7 +188,8 @@ def _skinny(product: Product, target: GPUTarget, cores: int) -> Skinny:
     if block_m == MOST_ROWS and product.gated:
         warps = 8
     limit = SHARED_MEMORY.get(target.arch, LEAST_SHARED)
-    while stages > 1 and stages * (block_m + block_n * (1 + product.gated)) * block_k * product.dtype.itemsize > limit:
+    column = block_m * product.dtype.itemsize + block_n * (1 + product.gated) * product.stored.itemsize
+    while stages > 1 and stages * column * block_k > limit:
         stages -= 1
     tiles = triton.cdiv(product.out, block_n) * triton.cdiv(product.rows, block_m)
     splits = max(1, min(2 * cores // tiles, product.size // _LEAST_SPLIT, 8))
@@ -195,9 +215,14 @@ def _counters(device: torch.device) -> Tensor:
 def run(kernel: str, operands: Operands) -> tuple[Tensor, Tensor]:
     """:func:`launch` as is best for the device."""
     x, gated = operands.x, kernel.endswith("gate_up_silu")
-    size = x.shape[-1]
-    product = Product(kernel, x.dtype, x.numel() // size, size, operands.weight.shape[0] // (1 + gated))
+    size, (values, _, scaled) = x.shape[-1], _parts(operands.weight)
+    product = Product(kernel, x.dtype, x.numel() // size, size, values.shape[0] // (1 + gated), scaled)
     return launch(product, _chosen(product, current_target(), x.device), operands)
+
+
+def _parts(weight: Weight) -> tuple[Tensor, Tensor | None, int]:
+    """Values, scales, and :attr:`Product.scaled`."""
+    return (weight, None, 0) if isinstance(weight, Tensor) else (weight.values, weight.scale, weight.block[0])
 
 
 def launch(product: Product, config: Gemv | Skinny, operands: Operands) -> tuple[Tensor, Tensor]:
@@ -209,8 +234,8 @@ def launch(product: Product, config: Gemv | Skinny, operands: Operands) -> tuple
     if not product.rows:
         return out, total
     # What is not there is never touched: any tensor stands for it.
-    tensors = [out if tensor is None else tensor for tensor in (residual, operands.norm_weight)]
-    tensors = [x, *tensors, operands.weight, out if operands.bias is None else operands.bias, out, total]
+    given = (residual, operands.norm_weight, *_parts(operands.weight)[:2], operands.bias)
+    tensors = [x, *(out if tensor is None else tensor for tensor in given), out, total]
     on = pdl.on()
     options = {
         "EPS": operands.eps,
@@ -220,6 +245,7 @@ def launch(product: Product, config: Gemv | Skinny, operands: Operands) -> tuple
         "HAS_RESIDUAL": residual is not None,
         "HAS_BIAS": operands.bias is not None,
         "GATED": product.gated,
+        "SCALED": product.scaled,
         "PDL": on,
         "num_warps": config.warps,
         **({"launch_pdl": True} if on else {}),
@@ -238,7 +264,7 @@ def _launch_gemv(product: Product, config: Gemv, tensors: list[Tensor], options:
         MOST_ROWS=triton.next_power_of_2(product.rows),
         ROWS=config.rows,
         THREADS=config.threads(current_target()),
-        VECTOR=_LOADED // product.dtype.itemsize,
+        VECTOR=_LOADED // product.stored.itemsize,
         APART=config.apart,
         **options,
     )
@@ -246,6 +272,7 @@ def _launch_gemv(product: Product, config: Gemv, tensors: list[Tensor], options:
 
 def _launch_skinny(product: Product, config: Skinny, tensors: list[Tensor], options: dict[str, Any]) -> None:
     block_m, splits = _block_m(product.rows), config.splits
+    assert product.scaled <= 1 or product.scaled % config.block_k == 0, "a tile lies in one block of the weight"
     grid = (triton.cdiv(product.out, config.block_n), splits, triton.cdiv(product.rows, block_m))
     partial = arrived = tensors[0]
     if splits > 1:
@@ -272,5 +299,5 @@ def _launch_skinny(product: Product, config: Skinny, tensors: list[Tensor], opti
 
 def _lines(product: Product, config: Skinny) -> int:
     """Lines of a row of the weight that a program asks for before it waits: a power of two."""
-    each = triton.cdiv(product.size, config.splits) * product.dtype.itemsize // _LINE
+    each = triton.cdiv(product.size, config.splits) * product.stored.itemsize // _LINE
     return int(max(1, min(triton.next_power_of_2(each), _PREFETCHED // config.block_n // (1 + product.gated))))

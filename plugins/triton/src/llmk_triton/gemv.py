@@ -79,10 +79,38 @@ def _dot(left, right):
 
 
 @triton.jit
-def _product(tiles, held, added, like, HAS_BIAS: tl.constexpr):
+def _scales(scale, row, thread, SIZE: tl.constexpr, BLOCK: tl.constexpr, SCALED: tl.constexpr):
+    """What rows of a weight are multiplied with, float32: ``[rows]``, one for each, or, for blocks of ``SCALED`` rows
+    and columns, tiles of ``[rows, threads]`` like those of :func:`_rows`. ``thread`` is each thread's first column."""
+    if SCALED == 1:
+        return tl.load(scale + row)
+    else:
+        tiles = _nothing()
+        for first in tl.static_range(0, SIZE, BLOCK):
+            column = tl.minimum(first + thread, SIZE - 1) // SCALED
+            tiles = _append(tiles, tl.load(scale + row[:, None] // SCALED * tl.cdiv(SIZE, SCALED) + column[None, :]))
+        return tiles
+
+
+@triton.jit
+def _scaled_dot(left, right, scales, SCALED: tl.constexpr):
+    """:func:`_dot` with the weight ``left``, which :func:`_scales` multiply."""
+    if SCALED == 0:
+        return _dot(left, right)
+    elif SCALED == 1:
+        return _dot(left, right) * scales
+    else:
+        acc = tl.sum(left[0].to(tl.float32) * right[0].to(tl.float32), axis=2) * scales[0]
+        for i in tl.static_range(1, len(left)):
+            acc += tl.sum(left[i].to(tl.float32) * right[i].to(tl.float32), axis=2) * scales[i]
+        return tl.sum(acc, axis=1)
+
+
+@triton.jit
+def _product(tiles, held, scales, added, like, SCALED: tl.constexpr, HAS_BIAS: tl.constexpr):
     """What the rows that ``held`` make up make of the one that ``tiles`` make up, plus ``added``: float32 ``[rows]``,
     rounded to ``like``'s dtype."""
-    found = _dot(held, tiles)
+    found = _scaled_dot(held, tiles, scales, SCALED)
     if HAS_BIAS:
         found += added
     return found.to(like.dtype.element_ty).to(tl.float32)
@@ -90,16 +118,18 @@ def _product(tiles, held, added, like, HAS_BIAS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_rows"])
 def gemv_kernel(
-    x, residual, norm_weight, weight, bias, out, total, num_rows,
+    x, residual, norm_weight, weight, scale, bias, out, total, num_rows,
     EPS: tl.constexpr, SIZE: tl.constexpr, OUT: tl.constexpr, MOST_ROWS: tl.constexpr, ROWS: tl.constexpr,
     THREADS: tl.constexpr, VECTOR: tl.constexpr, APART: tl.constexpr, HAS_NORM: tl.constexpr,
-    HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr, GATED: tl.constexpr, PDL: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr, GATED: tl.constexpr, SCALED: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
     """``out = f(norm(x + residual) @ weight.T + bias)``; a program computes ``ROWS`` columns of ``out``.
 
     ``x``, ``residual`` and ``total`` (their sum) are ``[num_rows, SIZE]``, at most ``MOST_ROWS`` of them, ``weight`` is
     ``[OUT, SIZE]``, ``out`` ``[num_rows, OUT]``, all contiguous. With ``GATED``, ``weight`` and ``bias`` have as many
-    rows again, and ``f`` is SwiGLU of the first and the second half.
+    rows again, and ``f`` is SwiGLU of the first and the second half. ``SCALED`` is 0, or the rows of the weight that
+    share a number of ``scale``: 1, or as many as columns do, in blocks.
 
     ``THREADS`` share a row, each loads ``VECTOR`` elements together. Where warps stand ``APART``, each has rows of its
     own and reads all of ``x`` for them.
@@ -112,11 +142,17 @@ def gemv_kernel(
     held = _rows(at, row, column, SIZE, VECTOR, False)
     if GATED:
         held_up = _rows(at + OUT * SIZE, row, column, SIZE, VECTOR, False)
+    scales, scales_up = _nothing(), _nothing()
+    if SCALED > 0:
+        thread = tl.arange(0, THREADS) * VECTOR
+        scales = _scales(scale, first + row, thread, SIZE, THREADS * VECTOR, SCALED)
+        if GATED:
+            scales_up = _scales(scale, OUT + first + row, thread, SIZE, THREADS * VECTOR, SCALED)
     # Tiles of the one row that is multiplied lie as the weight's do, where that is a warp's own.
     alike = tl.arange(0, ROWS if APART else 1)
     one = alike * 0
     if HAS_NORM:
-        scales = _rows(norm_weight, one, column, SIZE, VECTOR, True)
+        norms = _rows(norm_weight, one, column, SIZE, VECTOR, True)
     added = tl.load(bias + first + row).to(tl.float32) if HAS_BIAS else 0.0
     added_up = tl.load(bias + OUT + first + row).to(tl.float32) if HAS_BIAS and GATED else 0.0
     pdl.wait(PDL)
@@ -135,10 +171,10 @@ def gemv_kernel(
                 tiles, others[m * len(held) : (m + 1) * len(held)], total + m * SIZE, one, column, writes, SIZE
             )
         if HAS_NORM:
-            tiles = _norm(tiles, scales, out, EPS, SIZE)
-        found = _product(tiles, held, added, out, HAS_BIAS)
+            tiles = _norm(tiles, norms, out, EPS, SIZE)
+        found = _product(tiles, held, scales, added, out, SCALED, HAS_BIAS)
         if GATED:
-            up = _product(tiles, held_up, added_up, out, HAS_BIAS)
+            up = _product(tiles, held_up, scales_up, added_up, out, SCALED, HAS_BIAS)
             found = activate(found, "silu").to(out.dtype.element_ty).to(tl.float32) * up
         inside = (tl.arange(0, ROWS) + first < OUT) & (m < num_rows)
         tl.store(out + m * OUT + first + tl.arange(0, ROWS), found.to(out.dtype.element_ty), inside)

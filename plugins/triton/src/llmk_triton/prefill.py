@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 
 from llmk_triton import pdl
-from llmk_triton.attend import attend_tile, blocks_of, finish_rows, start_rows
+from llmk_triton.attend import attend_tile, blocks_of, finish_rows, scaled, start_rows
 
 _TOGETHER = tl.constexpr(256)
 """Requests that are looked at together."""
@@ -31,7 +31,7 @@ def _find_request(query_start, num_requests, program, QUERIES: tl.constexpr):
 @triton.jit(do_not_specialize=["num_requests", "stride_table"])
 def prefill_kernel(
     out, query, cache, sinks, query_start, seq_lens, block_table, num_requests, stride_query, stride_block,
-    stride_kind, stride_head, stride_token, stride_table,
+    stride_kind, stride_head, stride_token, stride_table, k_scale, v_scale,
     SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, HAS_SINKS: tl.constexpr, HEADS: tl.constexpr,
     GROUP: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, ROWS: tl.constexpr,
     TILE: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr, SKIP_DECODE: tl.constexpr,
@@ -68,6 +68,7 @@ def prefill_kernel(
     here = inside[:, None] & (column < SIZE)[None, :]
     token = (first_row + index).to(tl.int64)
     q = tl.load(query + (token * stride_query + head * SIZE)[:, None] + column[None, :], here, other=0.0)
+    q = scaled(q, k_scale, cache)
     peak, total = start_rows(sinks, head, inside, True, HAS_SINKS)
     acc = tl.zeros([ROWS, BLOCK], tl.float32)
 
@@ -100,4 +101,4 @@ def prefill_kernel(
         )  # fmt: skip
         block = following
     place = (token * HEADS + head)[:, None] * SIZE + column[None, :]
-    tl.store(out + place, finish_rows(acc, total).to(out.dtype.element_ty), here)
+    tl.store(out + place, finish_rows(scaled(acc, v_scale, cache), total).to(out.dtype.element_ty), here)

@@ -51,8 +51,17 @@ def rotated(
 
 
 @triton.jit
+def _kept(x, scale, like):
+    """``x`` in the dtype that ``like`` points to; where that is fp8, divided by ``scale`` and kept within its range."""
+    if like.dtype.element_ty.primitive_bitwidth == 8:
+        return tl.clamp(x.to(tl.float32) / scale, -448.0, 448.0).to(like.dtype.element_ty)
+    else:
+        return x.to(like.dtype.element_ty)
+
+
+@triton.jit
 def store_new(
-    key, value, weight, angles, cache, slot, stride_block, stride_kind, stride_token,
+    key, value, weight, angles, cache, slot, stride_block, stride_kind, stride_token, k_scale, v_scale,
     EPS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, ROTARY: tl.constexpr,
     HAS_WEIGHT: tl.constexpr,
 ):  # fmt: skip
@@ -64,8 +73,8 @@ def store_new(
     here = inside[:, None] & (column < SIZE)[None, :]
     slot = tl.maximum(slot, 0)
     place = (cache + slot // BLOCK_SIZE * stride_block + slot % BLOCK_SIZE * stride_token)[:, None] + column[None, :]
-    k = rotated(key, weight, angles, inside, EPS, SIZE, BLOCK, ROTARY, HAS_WEIGHT).to(cache.dtype.element_ty)
-    v = tl.load(value[:, None] + column[None, :], here, other=0.0).to(cache.dtype.element_ty)
+    k = _kept(rotated(key, weight, angles, inside, EPS, SIZE, BLOCK, ROTARY, HAS_WEIGHT), k_scale, cache)
+    v = _kept(tl.load(value[:, None] + column[None, :], here, other=0.0), v_scale, cache)
     tl.store(place, k, here)
     tl.store(place + stride_kind, v, here)
     return k, v

@@ -60,10 +60,26 @@ def _load(place, column, SIZE: tl.constexpr, WHOLE: tl.constexpr):
 @triton.jit
 def _add_product(acc, tile, weight, SWAP: tl.constexpr, PRECISION: tl.constexpr):
     """``acc`` and ``tile`` times the transpose of ``weight``, or, with ``SWAP``, ``weight`` times that of ``tile``."""
+    weight = weight.to(tile.dtype)
     if SWAP:
         return tl.dot(weight, tl.trans(tile), acc, input_precision=PRECISION)
     else:
         return tl.dot(tile, tl.trans(weight), acc, input_precision=PRECISION)
+
+
+@triton.jit
+def _add_scaled(
+    acc, tile, weight, scale, column, first, SIZE: tl.constexpr, SCALED: tl.constexpr, SWAP: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """:func:`_add_product` of a tile of the weight that lies in blocks of ``SCALED`` rows and columns, from column
+    ``first`` on, which have a number of ``scale`` each; ``column`` are the result's."""
+    if SCALED <= 1:
+        return _add_product(acc, tile, weight, SWAP, PRECISION)
+    else:
+        product = _add_product(tl.zeros_like(acc), tile, weight, SWAP, PRECISION)
+        factor = tl.load(scale + column // SCALED * tl.cdiv(SIZE, SCALED) + first // SCALED)
+        return acc + product * (factor[:, None] if SWAP else factor[None, :])
 
 
 @triton.jit
@@ -93,8 +109,10 @@ def _sum_of_splits(like, partial, SPLITS: tl.constexpr):
 
 
 @triton.jit
-def _finish(acc, bias, column, like, HAS_BIAS: tl.constexpr):
-    """``acc``, whose ``column`` is given, plus its bias, rounded to ``like``'s dtype; float32."""
+def _finish(acc, scale, bias, column, like, SCALED: tl.constexpr, HAS_BIAS: tl.constexpr):
+    """``acc``, whose ``column`` is given, times its scale, plus its bias, rounded to ``like``'s dtype; float32."""
+    if SCALED == 1:
+        acc *= tl.load(scale + column)
     if HAS_BIAS:
         acc += tl.load(bias + column).to(tl.float32)
     return acc.to(like.dtype.element_ty).to(tl.float32)
@@ -102,11 +120,11 @@ def _finish(acc, bias, column, like, HAS_BIAS: tl.constexpr):
 
 @triton.jit(do_not_specialize=["num_rows"])
 def skinny_kernel(
-    x, residual, norm_weight, weight, bias, out, total, partial, arrived, num_rows,
+    x, residual, norm_weight, weight, scale, bias, out, total, partial, arrived, num_rows,
     EPS: tl.constexpr, SIZE: tl.constexpr, OUT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr, SPLITS: tl.constexpr, SWAP: tl.constexpr, LINES: tl.constexpr, PRECISION: tl.constexpr,
     HAS_NORM: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr, GATED: tl.constexpr,
-    PDL: tl.constexpr,
+    SCALED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``out = f(norm(x + residual) @ weight.T + bias)``; programs are ``[tiles of columns, SPLITS, tiles of rows]``.
 
@@ -141,15 +159,18 @@ def skinny_kernel(
             if HAS_RESIDUAL:
                 writes = (block == 0) & (m < num_rows)[:, None] & (k < SIZE)[None, :]
                 tl.store(total + row[:, None] * SIZE + k[None, :], tile.to(total.dtype.element_ty), writes)
-            scale = tl.load(norm_weight + k, k < SIZE, other=0.0).to(tl.float32)
+            norm = tl.load(norm_weight + k, k < SIZE, other=0.0).to(tl.float32)
             tile = (tile * factor).to(out.dtype.element_ty).to(tl.float32)
-            tile = (tile * scale[None, :]).to(out.dtype.element_ty)
+            tile = (tile * norm[None, :]).to(out.dtype.element_ty)
         else:
             tile = _load(x + row[:, None] * SIZE + k[None, :], k, SIZE, WHOLE)
         place = at + within[:, None] * SIZE + k[None, :]
-        acc = _add_product(acc, tile, _load(place, k, SIZE, WHOLE), SWAP, PRECISION)
+        known = within + block * BLOCK_N
+        held = _load(place, k, SIZE, WHOLE)
+        acc = _add_scaled(acc, tile, held, scale, known, first, SIZE, SCALED, SWAP, PRECISION)
         if GATED:
-            acc_up = _add_product(acc_up, tile, _load(place + OUT * SIZE, k, SIZE, WHOLE), SWAP, PRECISION)
+            held = _load(place + OUT * SIZE, k, SIZE, WHOLE)
+            acc_up = _add_scaled(acc_up, tile, held, scale, OUT + known, first, SIZE, SCALED, SWAP, PRECISION)
     if SPLITS > 1:
         owner = tl.program_id(2) * tl.num_programs(0) + block
         partial += owner.to(tl.int64) * (SPLITS * BLOCK_M * BLOCK_N * (2 if GATED else 1))
@@ -161,8 +182,8 @@ def skinny_kernel(
     row, column = (m[None, :], n[:, None]) if SWAP else (m[:, None], n[None, :])
     inside = (row < num_rows) & (column < OUT)
     known = tl.minimum(column, OUT - 1)
-    found = _finish(acc, bias, known, out, HAS_BIAS)
+    found = _finish(acc, scale, bias, known, out, SCALED, HAS_BIAS)
     if GATED:
-        up = _finish(acc_up, bias + OUT, known, out, HAS_BIAS)
+        up = _finish(acc_up, scale + OUT, bias + OUT, known, out, SCALED, HAS_BIAS)
         found = activate(found, "silu").to(out.dtype.element_ty).to(tl.float32) * up
     tl.store(out + row * OUT + column, found.to(out.dtype.element_ty), inside)

@@ -36,6 +36,8 @@ _SCORINGS = ("softmax", "sigmoid")
 _MOST_EXPERTS = 1024
 """Experts of which one program looks at a few tokens' logits."""
 
+_NO_FP8 = no("missing_feature", wanted="fp8", found="a platform without")
+
 _OPS = (
     ("rms_norm", "norms:rms_norm", "Root-mean-square norm, whole rows per program."),
     ("rms_norm_plus_one", "norms:rms_norm_plus_one", "The same with a weight that is stored less one."),
@@ -58,6 +60,9 @@ _OPS = (
 )
 
 
+_FORMATS = {"plain": "", "fp8_channel": "reference_fp8_channel", "fp8_block": "reference_fp8_block"}
+"""Formats of the weights of products with few rows, and in which of the reference's layouts they are kept."""
+
 _MOST_ROWS = 16
 """Rows up to which a product is as fast as its weight is read; with more, measured on an H200, libraries do as well."""
 
@@ -76,8 +81,10 @@ def supports_attention(query: AttentionQuery) -> Verdict:
         verdict &= no("causal", wanted="attention to later tokens", found="causal attention only")
     if query.latent_dim is not None:
         verdict &= no("latent_dim", wanted=query.latent_dim, found="values of their own only")
-    if query.cache_dtype not in _DTYPES:
+    if query.cache_dtype not in (*_DTYPES, "float8_e4m3fn"):
         verdict &= no("cache_dtype", wanted=query.cache_dtype, found=", ".join(_DTYPES))
+    elif query.cache_dtype not in _DTYPES and "fp8" not in query.platform.features:
+        verdict &= _NO_FP8
     if query.num_heads % query.num_kv_heads:
         verdict &= no("num_kv_heads", wanted=f"{query.num_heads} heads", found=f"{query.num_kv_heads} key heads")
     elif query.num_heads // query.num_kv_heads > _LARGEST_GROUP:
@@ -122,10 +129,16 @@ def supports_write(query: OpQuery) -> Verdict:
     return no("attention", wanted=query.attention, found=f"writes to the cache of {_ATTENTION} only")
 
 
-def supports_product(query: LinearQuery | OpQuery) -> Verdict:
-    """Weights that are kept as they are."""
-    kept = query.weight_format if isinstance(query, LinearQuery) else query.weight_layout
-    return OK if kept == "plain" else no("weight", wanted=kept, found="plain weights only")
+def supports_product(query: LinearQuery | OpQuery, *kept: str) -> Verdict:
+    """Weights that are ``kept`` in one of these layouts; in fp8 where the platform has it."""
+    wanted = query.weight_format if isinstance(query, LinearQuery) else query.weight_layout
+    if wanted not in kept:
+        return no("weight", wanted=wanted, found=" or ".join(kept))
+    return OK if wanted == "plain" or "fp8" in query.platform.features else _NO_FP8
+
+
+def _among(*kept: str) -> Callable[[LinearQuery | OpQuery], Verdict]:
+    return lambda query: supports_product(query, *kept)
 
 
 _SUPPORTS: Mapping[str, Callable[[Any], Verdict]] = {
@@ -178,18 +191,21 @@ def llmk_linear_kernels() -> Iterable[KernelSpec]:
     """Products of few rows."""
     return [
         KernelSpec(
-            id="triton.linear_few_rows",
+            id="triton.linear_few_rows" + (f"_{weight_format}" if layout else ""),
             kind="linear",
             implementation=f"{_PACKAGE}.few_rows:linear",
+            prepare=f"llmk.reference.quantized_weight:prepare_{weight_format}" if layout else "",
+            layout=layout or "plain",
             tier=Tier.PORTABLE,
             score=50,
             needs=_NEEDS,
-            supports=supports_product,
+            supports=_among(weight_format),
             bands=(TokenBand(1, _MOST_ROWS + 1),),
             capture="full",
             jit=True,
             summary="As fast as the weight is read.",
         )
+        for weight_format, layout in _FORMATS.items()
     ]
 
 
@@ -204,7 +220,7 @@ def llmk_ops() -> Iterable[KernelSpec]:
             implementation=f"{_PACKAGE}.few_rows:{name}",
             tier=Tier.PORTABLE,
             needs=_NEEDS,
-            supports=supports_product,
+            supports=_among("plain", *filter(None, _FORMATS.values())),
             bands=(TokenBand(1, most + 1),),
             capture="full",
             jit=True,

@@ -1,7 +1,7 @@
 """Tuned configurations: how a kernel is launched where that was measured, as data of the package.
 
-``configs/<kernel>.<architecture>.json`` maps a dtype, a shape and a number of rows to a configuration, whose keys are
-the kernel's own::
+``configs/<kernel>.<architecture>.json`` maps a dtype (or a weight's format, as ``fp8_block``), a shape and a number of
+rows to a configuration, whose keys are the kernel's own::
 
     {"bfloat16": {"6144x4096": {"1": {"rows": 4}, "16": {"block_n": 64}, ...}, ...}, ...}
 

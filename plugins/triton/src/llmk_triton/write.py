@@ -22,7 +22,8 @@ _HEADS = 4
 
 @triton.jit
 def write_kernel(
-    k, v, cache, slot_mapping, stride_k, stride_v, stride_block, stride_kind, stride_head, stride_token,
+    k, v, cache, slot_mapping, stride_k, stride_v, stride_block, stride_kind, stride_head, stride_token, k_scale,
+    v_scale,
     KV_HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, PART: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
@@ -35,7 +36,7 @@ def write_kernel(
     slot = tl.where(head < KV_HEADS, tl.load(slot_mapping + token), -1)
     store_new(
         k + token * stride_k + head * SIZE, v + token * stride_v + head * SIZE, k, k,
-        cache + head.to(tl.int64) * stride_head, slot, stride_block, stride_kind, stride_token,
+        cache + head.to(tl.int64) * stride_head, slot, stride_block, stride_kind, stride_token, k_scale, v_scale,
         0.0, SIZE, BLOCK, BLOCK_SIZE, 0, False,
     )  # fmt: skip
 
@@ -43,7 +44,7 @@ def write_kernel(
 @triton.jit
 def rotate_and_write_kernel(
     q, k, v, q_weight, k_weight, new_q, cache, positions, cos_sin, slot_mapping, stride_q, stride_k, stride_v,
-    stride_block, stride_kind, stride_head, stride_token,
+    stride_block, stride_kind, stride_head, stride_token, k_scale, v_scale,
     EPS: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, ROTARY: tl.constexpr,
     BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, PART: tl.constexpr, Q_WEIGHT: tl.constexpr, K_WEIGHT: tl.constexpr,
     PDL: tl.constexpr,
@@ -72,14 +73,15 @@ def rotate_and_write_kernel(
         slot = tl.where(head < KV_HEADS, tl.load(slot_mapping + token), -1)
         store_new(
             k + token * stride_k + head * SIZE, v + token * stride_v + head * SIZE, k_weight, angles,
-            cache + head.to(tl.int64) * stride_head, slot, stride_block, stride_kind, stride_token,
+            cache + head.to(tl.int64) * stride_head, slot, stride_block, stride_kind, stride_token, k_scale, v_scale,
             EPS, SIZE, BLOCK, BLOCK_SIZE, ROTARY, K_WEIGHT,
         )  # fmt: skip
 
 
-def write(key: Tensor, value: Tensor, cache: Tensor, slot_mapping: Tensor) -> None:
+def write(key: Tensor, value: Tensor, cache: Tensor, slot_mapping: Tensor, scales: tuple[float, float]) -> None:
     """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``) in ``cache`` (layout of
-    :class:`~llmk_triton.attention.TritonAttention`) at ``slot_mapping`` (int64 ``[tokens]``), in place."""
+    :class:`~llmk_triton.attention.TritonAttention`) at ``slot_mapping`` (int64 ``[tokens]``), in place; in an fp8 cache
+    divided by ``scales``."""
     key, value = rows(key), rows(value)
     tokens, kv_heads, size = key.shape
     if tokens:
@@ -91,6 +93,7 @@ def write(key: Tensor, value: Tensor, cache: Tensor, slot_mapping: Tensor) -> No
             key.stride(0),
             value.stride(0),
             *cache.stride()[:4],
+            *scales,
             kv_heads,
             size,
             triton.next_power_of_2(size),
@@ -112,6 +115,7 @@ def qk_norm_rope_write_kv(
     cos_sin: Tensor,
     cache: Tensor,
     meta: AttentionMeta,
+    scales: tuple[float, float] = (1.0, 1.0),
 ) -> Tensor:
     """As :func:`llmk.reference.composites.make_qk_norm_rope_write_kv` has it, with the meta of ``triton.attention``."""
     q, k, v = rows(q), rows(k), rows(v)
@@ -135,6 +139,7 @@ def qk_norm_rope_write_kv(
         k.stride(0),
         v.stride(0),
         *cache.stride()[:4],
+        *scales,
         eps,
         heads,
         kv_heads,

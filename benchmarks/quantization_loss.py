@@ -1,0 +1,89 @@
+"""What quantization costs the demo model, on documents that it was not trained on.
+
+    python benchmarks/quantization_loss.py --documents 200
+
+Every scheme sees the same documents, whole, through the kernels that the platform's plan chooses for it. Of the tokens
+of replies: the mean cross-entropy, the mean divergence from the plain model's distribution (nats), and how often the
+likeliest token is the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llmk.testing.model import ModelHarness
+
+ROOT = Path(__file__).resolve().parent.parent
+DEMO = ROOT / "models/src/llmk_models/demo"
+BLOCK = 16
+
+SCHEMES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "fp8, a scale per output": {"model.quantization": "fp8"},
+    "fp8, a scale per matrix": {"model.quantization": "fp8_tensor"},
+    "fp8, scales per 128x128": {"model.quantization": "fp8_block"},
+    "plain, fp8 cache": {"cache.dtype": "float8_e4m3fn"},
+    "fp8, a scale per output, fp8 cache": {"model.quantization": "fp8", "cache.dtype": "float8_e4m3fn"},
+}
+
+
+def documents(count: int, longest: int = 1024) -> list[tuple[list[int], int]]:
+    """Token ids of documents of the test split, and how many of each are the prompt's."""
+    sys.path.insert(0, str(ROOT / "models/training"))
+    from corpus import samples
+    from rendering import Encoder
+
+    encoder = Encoder(DEMO)
+    encoded = (encoder.ids(sample) for sample in samples(1, "test"))
+    fitting = ((prompt + reply, len(prompt)) for prompt, reply in encoded if prompt and len(prompt + reply) <= longest)
+    return list(islice(fitting, count))
+
+
+def replies(model: ModelHarness, docs: list[tuple[list[int], int]], at_once: int) -> Tensor:
+    """Log-probabilities, float32 ``[tokens, vocab]``, of all replies' tokens."""
+    found = []
+    for first in range(0, len(docs), at_once):
+        work = [(first + i, ids) for i, (ids, _) in enumerate(docs[first : first + at_once])]
+        for (name, _), logits in zip(work, model.step(work), strict=True):
+            found.append(torch.log_softmax(logits[docs[name][1] - 1 : -1].cpu(), dim=-1))
+    return torch.cat(found)
+
+
+def main() -> None:
+    """Prints the table as Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--documents", type=int, default=200)
+    parser.add_argument("--at-once", type=int, default=8, help="documents in one step")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--platform", default="", help="platform to use; empty: the best one that is usable here")
+    args = parser.parse_args()
+    docs = documents(args.documents)
+    targets = torch.tensor([token for ids, start in docs for token in ids[start:]])
+    num_blocks = sum(-(-len(ids) // BLOCK) for ids, _ in docs)
+    print(f"{len(docs)} documents, {len(targets):,} tokens in replies, {args.dtype}\n")
+    print("| weights and cache | kernels of qkv and attention | loss | divergence | same likeliest token |")
+    print("| --- | --- | --- | --- | --- |")
+    plain: Tensor | None = None
+    for scheme, settings in SCHEMES.items():
+        common = {"model.dtype": args.dtype, "platform.use": args.platform, "cache.block_size": BLOCK}
+        model = ModelHarness.of(DEMO, {**common, **settings}, num_blocks=num_blocks)
+        found = replies(model, docs, args.at_once)
+        plain = found if plain is None else plain
+        loss = -found.gather(1, targets[:, None]).mean()
+        divergence = (plain.exp() * (plain - found)).sum(dim=1).mean()
+        same = (plain.argmax(dim=1) == found.argmax(dim=1)).float().mean()
+        kernels = ", ".join(
+            model.boot.plan.choice(*site).id for site in (("linear", "qkv"), ("attention", "attention"))
+        )
+        print(f"| {scheme} | {kernels} | {loss:.4f} | {divergence:.5f} | {same:.2%} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,4 @@
+"""Quantized weights for llmk.
+
+``llmk_quantization.specs`` is the plugin module.
+"""

@@ -1,0 +1,145 @@
+"""fp8 e4m3 weights: their names and scales in checkpoints, and how plain weights become such."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from llmk.api import CheckpointError
+from llmk.nn.quantization import Quantization
+from llmk.nn.tensor_file import StoredTensor
+from llmk.reference.quantize import quantize_fp8_block, quantize_fp8_channel, quantize_fp8_tensor
+from llmk.reference.quantized_weight import FP8_BLOCK
+
+_FP8 = "F8_E4M3"
+_WIDE = ("F32", "BF16", "F16")
+_SCALES = ("weight_scale", "weight_scale_inv")
+"""Either is what values are multiplied with, whatever the second one's name says (DeepSeek-V3, arXiv:2412.19437)."""
+_UNUSED = ("input_scale",)
+"""The scale of activations that were seen when the checkpoint was made. Kernels take each row's own, which fits it."""
+
+
+class Stored(Quantization):
+    """Base of methods that read fp8 weights with their scales."""
+
+    cache_scales = (
+        ("k_scale", "k_proj.k_scale", "k_proj.output_scale"),
+        ("v_scale", "v_proj.v_scale", "v_proj.output_scale"),
+    )
+
+    def check(self, module: str, stored: Mapping[str, StoredTensor]) -> None:
+        """``weight`` in fp8, one of the scales in the shape that the format has, and nothing that is unknown."""
+        weight = stored.get("weight")
+        if weight is None:
+            raise _bad(module, f"stores {', '.join(sorted(stored))}, but no weight")
+        if weight.dtype != _FP8:
+            raise CheckpointError(
+                f"{module} is stored as {weight.dtype}, not as {_FP8}: all products of the layers must be quantized",
+                hint="use the unquantized checkpoint, with --model.quantization fp8 if it is to be smaller",
+            )
+        if unknown := sorted(set(stored) - {"weight", *_SCALES, *_UNUSED}):
+            raise _bad(module, f"stores {', '.join(unknown)}, which fp8 weights don't have")
+        scale = next((stored[name] for name in _SCALES if name in stored), None)
+        if scale is None:
+            raise _bad(module, f"lacks a scale ({' or '.join(_SCALES)})")
+        if scale.dtype not in _WIDE or scale.shape not in (shapes := self._shapes(*weight.shape)):
+            wanted = " or ".join(str(list(shape)) for shape in shapes)
+            raise _bad(module, f"has a scale of {scale.dtype} {list(scale.shape)}, not of {wanted}")
+
+    def convert(self, layer: str, parameters: dict[str, Tensor], rows: Sequence[int]) -> dict[str, Tensor]:
+        """``weight`` and ``weight_scale``."""
+        weight = parameters["weight"]
+        if weight.dtype != torch.float8_e4m3fn:
+            return self._quantized(weight)  # dummy values
+        scale = next(parameters[name] for name in _SCALES if name in parameters)
+        return {"weight": weight, "weight_scale": self._packed(layer, scale.float(), rows)}
+
+    def _shapes(self, rows: int, columns: int) -> list[tuple[int, ...]]:
+        """Shapes that the scale of a weight of ``rows`` and ``columns`` may have."""
+        raise NotImplementedError
+
+    def _quantized(self, weight: Tensor) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+    def _packed(self, layer: str, scale: Tensor, rows: Sequence[int]) -> Tensor:
+        """The format's ``weight_scale``, of the scales of projections of ``rows`` one after the other."""
+        raise NotImplementedError
+
+
+class StoredChannels(Stored):
+    """A scale for each output, or one for each projection, which every output of it then gets: so projections that are
+    packed together keep their own."""
+
+    def _shapes(self, rows: int, columns: int) -> list[tuple[int, ...]]:
+        return [(), (1,), (1, 1), (rows,), (rows, 1)]
+
+    def _quantized(self, weight: Tensor) -> dict[str, Tensor]:
+        return quantize_fp8_channel(weight)
+
+    def _packed(self, layer: str, scale: Tensor, rows: Sequence[int]) -> Tensor:
+        scale = scale.flatten()
+        if scale.numel() == sum(rows):
+            return scale[:, None]
+        if scale.numel() != len(rows):
+            raise _bad(layer, f"mixes scales per output and per matrix: {scale.numel()} for {list(rows)} rows")
+        return scale.repeat_interleave(torch.tensor(rows, device=scale.device))[:, None]
+
+
+class StoredBlocks(Stored):
+    """A scale for each block of 128x128; projections that are packed together must be of whole blocks."""
+
+    def _shapes(self, rows: int, columns: int) -> list[tuple[int, ...]]:
+        return [(-(-rows // FP8_BLOCK), -(-columns // FP8_BLOCK))]
+
+    def _quantized(self, weight: Tensor) -> dict[str, Tensor]:
+        return quantize_fp8_block(weight)
+
+    def _packed(self, layer: str, scale: Tensor, rows: Sequence[int]) -> Tensor:
+        if any(count % FP8_BLOCK for count in rows[:-1]):
+            raise _bad(layer, f"packs {list(rows)} rows, which are not all whole blocks of {FP8_BLOCK}")
+        return scale
+
+
+class Online(Quantization):
+    """Base of methods that quantize plain weights."""
+
+    def check(self, module: str, stored: Mapping[str, StoredTensor]) -> None:
+        """A plain ``weight`` and nothing else."""
+        found = [f"{name} ({tensor.dtype})" for name, tensor in stored.items()]
+        if [*stored] != ["weight"] or stored["weight"].dtype not in _WIDE:
+            raise _bad(module, f"stores {', '.join(found)}, where a plain weight was to be quantized")
+
+
+class OnlineChannels(Online):
+    """A scale for each output."""
+
+    def convert(self, layer: str, parameters: dict[str, Tensor], rows: Sequence[int]) -> dict[str, Tensor]:
+        """``weight`` and ``weight_scale``."""
+        return quantize_fp8_channel(parameters["weight"])
+
+
+class OnlineTensors(Online):
+    """One scale for each projection."""
+
+    def convert(self, layer: str, parameters: dict[str, Tensor], rows: Sequence[int]) -> dict[str, Tensor]:
+        """``weight`` and ``weight_scale``, the latter for each output."""
+        parts = [quantize_fp8_tensor(part) for part in parameters["weight"].split(list(rows))]
+        scales = [part["weight_scale"].expand(count, 1) for part, count in zip(parts, rows, strict=True)]
+        # fp8 as bytes: not every device of torch's joins narrow floats.
+        values = torch.cat([part["weight"].view(torch.uint8) for part in parts])
+        return {"weight": values.view(torch.float8_e4m3fn), "weight_scale": torch.cat(scales)}
+
+
+class OnlineBlocks(Online):
+    """A scale for each block of 128x128 of the packed weight."""
+
+    def convert(self, layer: str, parameters: dict[str, Tensor], rows: Sequence[int]) -> dict[str, Tensor]:
+        """``weight`` and ``weight_scale``."""
+        return quantize_fp8_block(parameters["weight"])
+
+
+def _bad(name: str, what: str) -> CheckpointError:
+    hint = "check that quantization_config in config.json belongs to these weights, and that the download is complete"
+    return CheckpointError(f"{name} {what}", hint=hint)
