@@ -8,7 +8,7 @@ import triton.language as tl
 
 from llmk_triton import pdl
 from llmk_triton.attend import attend_tile, blocks_of, finish_rows, scaled, start_rows
-from llmk_triton.rotate import rotated, store_new
+from llmk_triton.rotate import load_heads, rotated, store_new
 from llmk_triton.schedule import FIELDS
 
 
@@ -117,17 +117,20 @@ def decode_kernel(
         token = first_token.to(tl.int64) + row // GROUP
         place = query + token * stride_query + head * SIZE
         if FUSED:
+            new = first_token.to(tl.int64) + tl.arange(0, 1)
+            slot = tl.load(slot_mapping + new, (part == parts - 1) & (end > first), other=-1)
+            new_angles = cos_sin + tl.load(positions + new) * ROTARY
             angles = cos_sin + tl.load(positions + token, inside, other=0) * ROTARY
             pdl.wait(PDL)
-            if (part == parts - 1) & (end > first):
-                one = first_token.to(tl.int64) + tl.arange(0, 1)
-                store_new(
-                    key + one * stride_key + kv_head * SIZE, value + one * stride_value + kv_head * SIZE, k_weight,
-                    cos_sin + tl.load(positions + one) * ROTARY, keys + one * 0, tl.load(slot_mapping + one),
-                    stride_block, stride_kind, stride_token, k_scale, v_scale, EPS, SIZE, BLOCK, BLOCK_SIZE, ROTARY,
-                    K_WEIGHT,
-                )  # fmt: skip
-            q = rotated(place, q_weight, angles, inside, EPS, SIZE, BLOCK, ROTARY, Q_WEIGHT).to(query.dtype.element_ty)
+            heads = load_heads(place, q_weight, angles, inside, SIZE, BLOCK, ROTARY, Q_WEIGHT)
+            new_key, new_value = key + new * stride_key + kv_head * SIZE, value + new * stride_value + kv_head * SIZE
+            k = load_heads(new_key, k_weight, new_angles, slot >= 0, SIZE, BLOCK, ROTARY, K_WEIGHT)
+            v = tl.load(new_value[:, None] + column[None, :], (slot >= 0)[:, None] & (column < SIZE), other=0.0)
+            k = rotated(k, EPS, SIZE, ROTARY, K_WEIGHT)
+            store_new(
+                k, v, keys + new * 0, slot, stride_block, stride_kind, stride_token, k_scale, v_scale, SIZE, BLOCK_SIZE
+            )
+            q = rotated(heads, EPS, SIZE, ROTARY, Q_WEIGHT).to(query.dtype.element_ty)
             # The newest key is in the cache before any thread reads it there.
             tl.debug_barrier()
         else:

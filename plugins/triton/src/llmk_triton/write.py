@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from llmk_triton import pdl
-from llmk_triton.rotate import rotated, store_new
+from llmk_triton.rotate import load_heads, rotated, store_new
 
 if TYPE_CHECKING:
     from llmk_triton.attention import AttentionMeta
@@ -33,12 +33,13 @@ def write_kernel(
     pdl.wait(PDL)
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * PART + tl.arange(0, PART)
+    column = tl.arange(0, BLOCK)
     slot = tl.where(head < KV_HEADS, tl.load(slot_mapping + token), -1)
-    store_new(
-        k + token * stride_k + head * SIZE, v + token * stride_v + head * SIZE, k, k,
-        cache + head.to(tl.int64) * stride_head, slot, stride_block, stride_kind, stride_token, k_scale, v_scale,
-        0.0, SIZE, BLOCK, BLOCK_SIZE, 0, False,
-    )  # fmt: skip
+    here = (slot >= 0)[:, None] & (column < SIZE)[None, :]
+    key = tl.load((k + token * stride_k + head * SIZE)[:, None] + column[None, :], here, other=0.0)
+    value = tl.load((v + token * stride_v + head * SIZE)[:, None] + column[None, :], here, other=0.0)
+    place = cache + head.to(tl.int64) * stride_head
+    store_new(key, value, place, slot, stride_block, stride_kind, stride_token, k_scale, v_scale, SIZE, BLOCK_SIZE)
 
 
 @triton.jit
@@ -60,22 +61,24 @@ def rotate_and_write_kernel(
     part = tl.program_id(1)
     parts: tl.constexpr = (HEADS + PART - 1) // PART
     angles = cos_sin + (tl.load(positions + token) + tl.zeros([PART], tl.int64)) * ROTARY
+    column = tl.arange(0, BLOCK)
     if part < parts:
         head = part * PART + tl.arange(0, PART)
-        column = tl.arange(0, BLOCK)
         inside = head < HEADS
-        x = q + token * stride_q + head * SIZE
-        x = rotated(x, q_weight, angles, inside, EPS, SIZE, BLOCK, ROTARY, Q_WEIGHT)
+        heads = load_heads(q + token * stride_q + head * SIZE, q_weight, angles, inside, SIZE, BLOCK, ROTARY, Q_WEIGHT)
+        x = rotated(heads, EPS, SIZE, ROTARY, Q_WEIGHT)
         place = new_q + (token * HEADS + head)[:, None] * SIZE + column[None, :]
         tl.store(place, x.to(new_q.dtype.element_ty), inside[:, None] & (column < SIZE)[None, :])
     else:
         head = (part - parts) * PART + tl.arange(0, PART)
         slot = tl.where(head < KV_HEADS, tl.load(slot_mapping + token), -1)
-        store_new(
-            k + token * stride_k + head * SIZE, v + token * stride_v + head * SIZE, k_weight, angles,
-            cache + head.to(tl.int64) * stride_head, slot, stride_block, stride_kind, stride_token, k_scale, v_scale,
-            EPS, SIZE, BLOCK, BLOCK_SIZE, ROTARY, K_WEIGHT,
-        )  # fmt: skip
+        here = (slot >= 0)[:, None] & (column < SIZE)[None, :]
+        key, value = k + token * stride_k + head * SIZE, v + token * stride_v + head * SIZE
+        heads = load_heads(key, k_weight, angles, slot >= 0, SIZE, BLOCK, ROTARY, K_WEIGHT)
+        new_v = tl.load(value[:, None] + column[None, :], here, other=0.0)
+        new_k = rotated(heads, EPS, SIZE, ROTARY, K_WEIGHT)
+        to = cache + head.to(tl.int64) * stride_head
+        store_new(new_k, new_v, to, slot, stride_block, stride_kind, stride_token, k_scale, v_scale, SIZE, BLOCK_SIZE)
 
 
 def write(key: Tensor, value: Tensor, cache: Tensor, slot_mapping: Tensor, scales: tuple[float, float]) -> None:
