@@ -31,14 +31,14 @@ _MOST_FEW = 16
 """Tokens up to which the kernels for few are tried."""
 
 _FEW_GATE_UP = (
-    *((4, 1024, 4), (8, 1024, 4), (16, 1024, 4), (8, 1024, 8), (4, 512, 4), (8, 512, 4), (8, 256, 2)),
-    *((2, 2048, 4), (2, 2048, 8), (4, 2048, 8), (8, 2048, 8)),
+    *((4, 256, 4, 8), (4, 256, 4, 4), (8, 256, 4, 4), (8, 256, 8, 8), (8, 256, 8, 4), (16, 256, 8, 4)),
+    *((2, 256, 2, 8), (4, 256, 2, 4), (1, 256, 1, 8), (2, 256, 1, 4)),
 )
 _FEW_DOWN = (
-    *((1, 1024, 4), (2, 1024, 4), (4, 1024, 4), (2, 1024, 8), (4, 1024, 8), (8, 1024, 8)),
-    *((4, 256, 2), (4, 256, 4), (8, 256, 4), (16, 256, 4), (8, 256, 8), (4, 512, 4)),
+    *((2, 256, 4, 4), (4, 256, 4, 4), (1, 256, 4, 4), (1, 256, 2, 4), (1, 256, 1, 4), (2, 256, 2, 4)),
+    *((4, 256, 8, 4), (8, 256, 8, 4), (2, 256, 4, 2), (4, 256, 4, 2), (4, 256, 4, 1), (8, 256, 8, 2)),
 )
-"""Features, columns, warps."""
+"""Features, columns, warps, stages."""
 
 _NARROW = (
     *((64, 64, 4, 3), (64, 64, 4, 4), (64, 64, 4, 6), (64, 128, 4, 2), (64, 128, 4, 3), (64, 128, 4, 4)),
@@ -140,9 +140,11 @@ def _candidates(bench: Bench, inputs: Inputs) -> Iterator[Tiles]:
     mixtures = [inputs.mixture(i) for i in range(SETS)]
     tokens, each = inputs.rows[0][0].shape[0], inputs.rows[0][0].shape[0] * inputs.shape.top_k / inputs.shape.experts
     if tokens <= _MOST_FEW:
-        h = [mixture.gate_up_few(Tile(8, 1024, 4, 1)) for mixture in mixtures]
-        gate_up = _fastest(bench, lambda i, tile: mixtures[i].gate_up_few(tile), [Tile(*t, 1) for t in _FEW_GATE_UP])
-        down = _fastest(bench, lambda i, tile: mixtures[i].down_few(h[i], tile), [Tile(*t, 1) for t in _FEW_DOWN])
+        chosen = [mixture.select(1) for mixture in mixtures]
+        h = [mixture.gate_up_few(each, Tile(4, 256, 4, 8)) for mixture, each in zip(mixtures, chosen, strict=True)]
+        gate_ups, downs = ([Tile(*t) for t in swept] for swept in (_FEW_GATE_UP, _FEW_DOWN))
+        gate_up = _fastest(bench, lambda i, tile: mixtures[i].gate_up_few(chosen[i], tile), gate_ups)
+        down = _fastest(bench, lambda i, tile: mixtures[i].down_few(chosen[i], h[i], tile), downs)
         yield Tiles(0, gate_up, down)
     routed = [mixture.route() for mixture in mixtures]
     for size in _SWEPT_ROWS:

@@ -15,7 +15,7 @@ from llmk_triton.moe import Mixture, fused_moe
 from llmk_triton.moe_tiles import Tile, Tiles
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 8e-3, torch.float16: 1e-3}
-FEW = Tiles(0, Tile(8, 32, 4, 1), Tile(4, 32, 4, 1))
+FEW = Tiles(0, Tile(8, 32, 4, 1), Tile(4, 32, 4, 2))
 GROUPED = Tiles(16, Tile(16, 32, 4, 2), Tile(32, 16, 4, 2))
 
 

@@ -36,6 +36,14 @@ _SUMMED = 1024
 
 
 @dataclass(frozen=True, slots=True)
+class Chosen:
+    """The experts of each token, on the device, as :func:`llmk_triton.moe_routing.select_kernel` writes them."""
+
+    experts: Tensor
+    scores: Tensor
+
+
+@dataclass(frozen=True, slots=True)
 class Rows:
     """The tokens of each expert, on the device, as :func:`llmk_triton.moe_routing.route_kernel` writes them."""
 
@@ -100,8 +108,16 @@ class Mixture:
         self._tokens, self._top_k = x.shape[0], top_k
         self._pairs = self._tokens * top_k
         block = max(16, triton.next_power_of_2(self._experts))
-        self._shape = {"HIDDEN": self._hidden, "INNER": self._inner, "EXPERTS": self._experts, "EXPERT_BLOCK": block}
-        self._ranking = {"TOP_K": top_k, "SCORING": scoring, "HAS_BIAS": selection_bias is not None}
+        self._shape = {"HIDDEN": self._hidden, "INNER": self._inner}
+        self._grouping = {"EXPERTS": self._experts, "EXPERT_BLOCK": block}
+        self._ranking = {
+            "EXPERTS": self._experts,
+            "BLOCK": block,
+            "TOP_K": top_k,
+            "SCORING": scoring,
+            "RENORMALIZE": renormalize,
+            "HAS_BIAS": selection_bias is not None,
+        }
         self._weighting = {"RENORMALIZE": renormalize, "SCALING": scaling, "SLOTS": triton.next_power_of_2(top_k)}
         self._activation = activation
         on = pdl.on()
@@ -116,31 +132,47 @@ class Mixture:
     def run(self, tiles: Tiles) -> Tensor:
         """All of it: ``[tokens, hidden]``."""
         if not tiles.rows:
-            return self.down_few(self.gate_up_few(tiles.gate_up), tiles.down)
+            chosen = self.select(1)
+            return self.down_few(chosen, self.gate_up_few(chosen, tiles.gate_up), tiles.down)
         rows = self.route()
         h = self.gate_up(rows, tiles.rows, tiles.gate_up)
         return self.sum(rows, self.down(rows, h, tiles.rows, tiles.down))
 
-    def gate_up_few(self, tile: Tile) -> Tensor:
+    def select(self, size: int) -> Chosen:
+        """Which experts each token has, by blocks of ``size`` tokens."""
+        experts = self._x.new_empty(self._tokens, self._top_k, dtype=torch.int16)
+        scores = self._x.new_empty(self._tokens, self._top_k, dtype=torch.float32)
+        select_kernel[(triton.cdiv(self._tokens, size),)](
+            *(experts, scores, self._logits, self._bias, self._tokens),
+            **self._ranking,
+            ROWS=size,
+            num_warps=min(4, size),
+            **self._launch,
+        )
+        return Chosen(experts, scores)
+
+    def gate_up_few(self, chosen: Chosen, tile: Tile) -> Tensor:
         """The activations of every pair, ``[tokens * top_k, inner]``."""
         h = self._x.new_empty(self._pairs, self._inner)
         gate_up_few_kernel[(triton.cdiv(self._inner, tile.features), self._pairs)](
-            *(h, self._x, self._logits, self._bias, self._gate_up),
+            *(h, self._x, chosen.experts, self._gate_up),
             **self._shape,
-            **self._ranking,
+            TOP_K=self._top_k,
             ACTIVATION=self._activation,
+            STAGES=tile.stages,
             **self._options(tile),
         )
         return h
 
-    def down_few(self, h: Tensor, tile: Tile) -> Tensor:
+    def down_few(self, chosen: Chosen, h: Tensor, tile: Tile) -> Tensor:
         """The result, of activations."""
         out = torch.empty_like(self._x)
         down_few_kernel[(triton.cdiv(self._hidden, tile.features), self._tokens)](
-            *(out, h, self._logits, self._bias, self._down),
+            *(out, h, chosen.experts, chosen.scores, self._down),
             **self._shape,
-            **self._ranking,
+            TOP_K=self._top_k,
             **self._weighting,
+            STAGES=tile.stages,
             **self._options(tile),
         )
         return out
@@ -149,25 +181,20 @@ class Mixture:
         """Which rows each expert has. Two launches for many tokens."""
         counts = self._x.new_empty(self._experts, dtype=torch.int32)
         order = self._x.new_empty(self._experts, self._tokens, dtype=torch.int32)
-        scores = self._x.new_empty(self._tokens, self._top_k, dtype=torch.float32)
-        block = self._shape["EXPERT_BLOCK"]
-        rest: dict[str, Any] = {
-            "EXPERTS": self._experts,
-            "BLOCK": block,
-            "RENORMALIZE": self._weighting["RENORMALIZE"],
-            **self._ranking,
-            **self._launch,
-        }
-        inputs = (self._logits, self._bias, self._tokens)
-        if self._tokens <= _ROUTED_AT_ONCE:
-            size = min(max(16, _LOGITS // block), 64, max(16, triton.next_power_of_2(self._tokens)))
-            route_kernel[(self._experts,)](counts, order, scores, *inputs, **rest, ROWS=size, num_warps=8)
-        else:
-            size = max(1, _LOGITS // 4 // block)
-            experts = self._x.new_empty(self._tokens, self._top_k, dtype=torch.int16)
-            select_kernel[(triton.cdiv(self._tokens, size),)](experts, scores, *inputs, **rest, ROWS=size, num_warps=4)
+        block = self._ranking["BLOCK"]
+        if self._tokens > _ROUTED_AT_ONCE:
+            chosen = self.select(max(1, _LOGITS // 4 // block))
             place = {"TOP_K": self._top_k, "PAIRS": _PAIRS, "num_warps": 16, **self._launch}
-            place_kernel[(self._experts,)](counts, order, experts, self._tokens, **place)
+            place_kernel[(self._experts,)](counts, order, chosen.experts, self._tokens, **place)
+            return Rows(counts, order, chosen.scores)
+        scores = self._x.new_empty(self._tokens, self._top_k, dtype=torch.float32)
+        route_kernel[(self._experts,)](
+            *(counts, order, scores, self._logits, self._bias, self._tokens),
+            **self._ranking,
+            ROWS=min(max(16, _LOGITS // block), 64, max(16, triton.next_power_of_2(self._tokens))),
+            num_warps=8,
+            **self._launch,
+        )
         return Rows(counts, order, scores)
 
     def gate_up(self, rows: Rows, size: int, tile: Tile) -> Tensor:
@@ -176,6 +203,7 @@ class Mixture:
         gate_up_kernel[(self._blocks(size) * triton.cdiv(self._inner, tile.features),)](
             *(h, self._x, self._gate_up, rows.counts, rows.order, self._tokens),
             **self._shape,
+            **self._grouping,
             TOP_K=self._top_k,
             ACTIVATION=self._activation,
             ROWS=size,
@@ -190,6 +218,7 @@ class Mixture:
         down_kernel[(self._blocks(size) * triton.cdiv(self._hidden, tile.features),)](
             *(each, h, self._down, rows.counts, rows.order, self._tokens),
             **self._shape,
+            **self._grouping,
             ROWS=size,
             PRECISION=dot_precision(current_target()),
             **self._options(tile),

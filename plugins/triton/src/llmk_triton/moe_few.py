@@ -1,7 +1,7 @@
-"""A mixture of experts for so few tokens that hardly two share an expert: vectors times matrices, in two launches.
+"""A mixture of experts for so few tokens that hardly two share an expert: vectors times matrices.
 
-Every program ranks its token's experts anew, which takes less time than a launch would. Weights are the traffic: a
-program has a few rows of one expert's matrices, or of all of a token's experts', and much of that in flight at once.
+Weights are the traffic: a program has a few rows of one expert's matrices, or of all of a token's experts', and much of
+that in flight at once. Experts and scores are what :func:`llmk_triton.moe_routing.select_kernel` found.
 """
 
 from __future__ import annotations
@@ -11,39 +11,57 @@ import triton.language as tl
 
 from llmk_triton import pdl
 from llmk_triton.activations import activate
-from llmk_triton.moe_routing import rank_experts, share_of
+from llmk_triton.moe_routing import share_of
+
+
+@triton.jit
+def _nothing():
+    """A tuple to append to."""
+    return ()
+
+
+@triton.jit
+def _append(tiles, tile):
+    return tiles + (tile,)  # noqa: RUF005 (Triton has no unpacking)
+
+
+@triton.jit
+def _load(at, column, inside, FIRST: tl.constexpr, SIZE: tl.constexpr, STAGES: tl.constexpr):
+    """The next ``STAGES`` tiles from column ``FIRST`` on, as far as there are any of ``SIZE``; zeros beyond."""
+    tiles = _nothing()
+    for first in tl.static_range(FIRST, min(FIRST + STAGES * column.numel, SIZE), column.numel):
+        tiles = _append(tiles, tl.load(at + first, inside & (first + column < SIZE), other=0.0))
+    return tiles
 
 
 @triton.jit
 def gate_up_few_kernel(
-    out, x, logits, bias, weight,
-    HIDDEN: tl.constexpr, INNER: tl.constexpr, EXPERTS: tl.constexpr, TOP_K: tl.constexpr, SCORING: tl.constexpr,
-    HAS_BIAS: tl.constexpr, ACTIVATION: tl.constexpr, EXPERT_BLOCK: tl.constexpr, FEATURES: tl.constexpr,
-    COLUMNS: tl.constexpr, PDL: tl.constexpr,
+    out, x, experts, weight,
+    HIDDEN: tl.constexpr, INNER: tl.constexpr, TOP_K: tl.constexpr, ACTIVATION: tl.constexpr, FEATURES: tl.constexpr,
+    COLUMNS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``out[pair] = activate(gate) * up`` of a token's expert, ``[tokens * TOP_K, INNER]``; programs are ``[blocks of
-    FEATURES, tokens * TOP_K]``. ``weight`` is ``[EXPERTS, 2 * INNER, HIDDEN]``."""
+    FEATURES, tokens * TOP_K]``. ``experts`` are ``[tokens, TOP_K]``, ``weight`` is ``[experts, 2 * INNER, HIDDEN]``."""
     pair = tl.program_id(1)
     token = (pair // TOP_K).to(tl.int64)
     pdl.wait(PDL)
     pdl.release(PDL)
-    rank, _ = rank_experts(logits + token * EXPERTS, bias, EXPERTS, EXPERT_BLOCK, SCORING, HAS_BIAS)
-    expert = tl.sum(tl.where(rank == pair % TOP_K, tl.arange(0, EXPERT_BLOCK), 0), axis=0)
-
+    expert = tl.load(experts + pair)
     feature = tl.program_id(0) * FEATURES + tl.arange(0, FEATURES)
-    column = tl.arange(0, COLUMNS)
+    column = tl.arange(0, COLUMNS)[None, :]
     # Rows beyond the last repeat it, and are not stored.
-    row = tl.minimum(feature, INNER - 1)[:, None] * HIDDEN + column[None, :]
-    gates = weight + expert.to(tl.int64) * (2 * INNER * HIDDEN) + row
-    ups = gates + INNER * HIDDEN
-    x += token * HIDDEN + column
+    gates = weight + expert.to(tl.int64) * (2 * INNER * HIDDEN) + tl.minimum(feature, INNER - 1)[:, None] * HIDDEN
+    # Every row has its own copy, so that no thread gets it from another.
+    values = x + token * HIDDEN + feature[:, None] * 0 + column
     gate = tl.zeros([FEATURES, COLUMNS], tl.float32)
     up = tl.zeros([FEATURES, COLUMNS], tl.float32)
-    for first in tl.static_range(0, HIDDEN, COLUMNS):
-        inside = first + column < HIDDEN
-        value = tl.load(x + first, inside, other=0.0).to(tl.float32)[None, :]
-        gate += tl.load(gates + first, inside[None, :], other=0.0).to(tl.float32) * value
-        up += tl.load(ups + first, inside[None, :], other=0.0).to(tl.float32) * value
+    for first in tl.static_range(0, HIDDEN, COLUMNS * STAGES):
+        held = _load(gates + column, column, True, first, HIDDEN, STAGES)
+        held_up = _load(gates + INNER * HIDDEN + column, column, True, first, HIDDEN, STAGES)
+        value = _load(values, column, True, first, HIDDEN, STAGES)
+        for i in tl.static_range(len(held)):
+            gate += held[i].to(tl.float32) * value[i].to(tl.float32)
+            up += held_up[i].to(tl.float32) * value[i].to(tl.float32)
     dtype = out.dtype.element_ty
     gate = activate(tl.sum(gate, axis=1).to(dtype).to(tl.float32), ACTIVATION).to(dtype).to(tl.float32)
     up = tl.sum(up, axis=1).to(dtype).to(tl.float32)
@@ -52,38 +70,39 @@ def gate_up_few_kernel(
 
 @triton.jit
 def down_few_kernel(
-    out, h, logits, bias, weight,
-    HIDDEN: tl.constexpr, INNER: tl.constexpr, EXPERTS: tl.constexpr, TOP_K: tl.constexpr, SCORING: tl.constexpr,
-    HAS_BIAS: tl.constexpr, RENORMALIZE: tl.constexpr, SCALING: tl.constexpr, EXPERT_BLOCK: tl.constexpr,
-    SLOTS: tl.constexpr, FEATURES: tl.constexpr, COLUMNS: tl.constexpr, PDL: tl.constexpr,
+    out, h, experts, scores, weight,
+    HIDDEN: tl.constexpr, INNER: tl.constexpr, TOP_K: tl.constexpr, RENORMALIZE: tl.constexpr, SCALING: tl.constexpr,
+    SLOTS: tl.constexpr, FEATURES: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``out[token]``, ``[tokens, HIDDEN]``, from ``h`` ``[tokens * TOP_K, INNER]``; programs are ``[blocks of FEATURES,
-    tokens]``. ``weight`` is ``[EXPERTS, HIDDEN, INNER]``; ``SLOTS`` is a power of two from ``TOP_K`` on.
+    tokens]``. ``experts`` and ``scores`` are ``[tokens, TOP_K]``, ``weight`` is ``[experts, HIDDEN, INNER]``; ``SLOTS``
+    is a power of two from ``TOP_K`` on.
 
-    The kernel before has read the logits after it waited, before this one was started: they are complete, and need no
+    The kernel before let this one start after it had waited for experts and scores: they are complete, and need no
     waiting for. So the first weights are on their way before ``h`` is there.
     """
     token = tl.program_id(1).to(tl.int64)
-    rank, scores = rank_experts(logits + token * EXPERTS, bias, EXPERTS, EXPERT_BLOCK, SCORING, HAS_BIAS)
     slot = tl.arange(0, SLOTS)
-    taken = (rank[None, :] == slot[:, None]) & (slot < TOP_K)[:, None]
-    expert = tl.sum(tl.where(taken, tl.arange(0, EXPERT_BLOCK)[None, :], 0), axis=1)
-    share = share_of(tl.where(slot < TOP_K, tl.gather(scores, expert, 0), 0.0), RENORMALIZE, SCALING)
+    taken = slot < TOP_K
+    # Not from this processor's own cache, which only waiting makes new.
+    expert = tl.load(experts + token * TOP_K + slot, taken, other=0, cache_modifier=".cg").to(tl.int64)
+    score = tl.load(scores + token * TOP_K + slot, taken, other=0.0, cache_modifier=".cg")
 
     feature = tl.program_id(0) * FEATURES + tl.arange(0, FEATURES)
-    column = tl.arange(0, COLUMNS)
-    row = tl.minimum(feature, HIDDEN - 1)[:, None] * INNER + column[None, :]
-    weights = weight + expert.to(tl.int64)[:, None, None] * (HIDDEN * INNER) + row[None, :, :]
-    values = h + (token * TOP_K + slot)[:, None] * INNER + column[None, :]
-    inside = (slot < TOP_K)[:, None] & (column < INNER)[None, :]
-    ahead = tl.load(weights, inside[:, None, :], other=0.0).to(tl.float32)
-    pdl.wait(PDL)
-    pdl.release(PDL)
-    acc = ahead * tl.load(values, inside, other=0.0).to(tl.float32)[:, None, :]
-    for first in tl.range(COLUMNS, INNER, COLUMNS):
-        inside = (slot < TOP_K)[:, None] & (first + column < INNER)[None, :]
-        value = tl.load(values + first, inside, other=0.0).to(tl.float32)
-        acc += tl.load(weights + first, inside[:, None, :], other=0.0).to(tl.float32) * value[:, None, :]
+    column = tl.arange(0, COLUMNS)[None, None, :]
+    rows = weight + expert[:, None, None] * (HIDDEN * INNER) + tl.minimum(feature, HIDDEN - 1)[None, :, None] * INNER
+    values = h + (token * TOP_K + slot)[:, None, None] * INNER + feature[None, :, None] * 0 + column
+    inside = taken[:, None, None]
+    acc = tl.zeros([SLOTS, FEATURES, COLUMNS], tl.float32)
+    for first in tl.static_range(0, INNER, COLUMNS * STAGES):
+        held = _load(rows + column, column, inside, first, INNER, STAGES)
+        if first == 0:
+            pdl.wait(PDL)
+            pdl.release(PDL)
+        value = _load(values, column, inside, first, INNER, STAGES)
+        for i in tl.static_range(len(held)):
+            acc += held[i].to(tl.float32) * value[i].to(tl.float32)
+    share = share_of(score, RENORMALIZE, SCALING)
     dtype = out.dtype.element_ty
     each = tl.sum(acc, axis=2).to(dtype).to(tl.float32)
     tl.store(out + token * HIDDEN + feature, tl.sum(each * share[:, None], axis=0).to(dtype), feature < HIDDEN)

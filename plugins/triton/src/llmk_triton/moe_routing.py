@@ -13,11 +13,16 @@ from llmk_triton import pdl
 
 
 @triton.jit
+def _ordered(ranked, inside):
+    """int32 in the order of float32 ``ranked``; for what is no expert, less than for any."""
+    bits = ranked.to(tl.int32, bitcast=True)
+    return tl.where(inside, tl.maximum(bits ^ ((bits >> 31) & 0x7FFFFFFF), -0x7FFFFFFF), -0x80000000)
+
+
+@triton.jit
 def _key(ranked, expert, inside, BLOCK: tl.constexpr):
     """Different int64 for every expert of a token, in the order of float32 ``ranked``; least for what is no expert."""
-    bits = ranked.to(tl.int32, bitcast=True)
-    ordered = tl.where(inside, bits ^ ((bits >> 31) & 0x7FFFFFFF), -0x80000000)
-    return (ordered.to(tl.int64) << 32) | (BLOCK - 1 - expert)
+    return (_ordered(ranked, inside).to(tl.int64) << 32) | (BLOCK - 1 - expert)
 
 
 @triton.jit
@@ -45,26 +50,6 @@ def _score(logits, peak, total, SCORING: tl.constexpr):
         return tl.exp(logits - peak) / total
     else:
         return 1.0 / (1.0 + tl.exp(-logits))
-
-
-@triton.jit
-def rank_experts(
-    logits, bias, EXPERTS: tl.constexpr, BLOCK: tl.constexpr, SCORING: tl.constexpr, HAS_BIAS: tl.constexpr,
-):  # fmt: skip
-    """Of one token, whose row of logits is at ``logits``: each expert's rank, int32 ``[BLOCK]``, and its score."""
-    expert = tl.arange(0, BLOCK)
-    inside = expert < EXPERTS
-    # Not from this processor's own cache, which waiting makes new: who reads an older kernel's results needs none.
-    found = tl.load(logits + expert, inside, other=float("-inf"), cache_modifier=".cg").to(tl.float32)[None, :]
-    peak, total = _norms(found, SCORING == "softmax")
-    score = _score(found, peak[:, None], total[:, None], SCORING)
-    ranked = found
-    if HAS_BIAS:
-        ranked = score + tl.load(bias + expert, inside, other=0.0).to(tl.float32)[None, :]
-    key = _key(tl.reshape(ranked, [BLOCK]), expert, inside, BLOCK)
-    # Others by rows: what a thread adds up then are its own registers.
-    better = key[:, None] > key[None, :]
-    return tl.sum(better.to(tl.int32), axis=0), tl.reshape(score, [BLOCK])
 
 
 @triton.jit(do_not_specialize=["num_tokens"])
@@ -116,8 +101,9 @@ def select_kernel(
 ):  # fmt: skip
     """Finds the experts of ``ROWS`` tokens, best first: ``experts`` (int16) and ``scores`` (as of
     :func:`route_kernel`), both ``[num_tokens, TOP_K]``."""
-    pdl.wait(PDL)
+    # Who comes next can do nothing yet, but be there.
     pdl.release(PDL)
+    pdl.wait(PDL)
     token = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     real = token < num_tokens
     expert = tl.arange(0, BLOCK)[None, :]
@@ -128,14 +114,14 @@ def select_kernel(
     if HAS_BIAS:
         added = tl.load(bias + expert, inside, other=0.0).to(tl.float32)
         found = _score(found, peak[:, None], total[:, None], SCORING) + added
-    key = _key(found, expert, inside, BLOCK)
+    key = _ordered(found, inside)
     for slot in tl.static_range(TOP_K):
         best = tl.max(key, axis=1)
-        own = BLOCK - 1 - (best & 0xFFFFFFFF).to(tl.int32)
+        own = tl.min(tl.where(key == best[:, None], expert, BLOCK), axis=1)
         score = _score(tl.load(row + own).to(tl.float32), peak, total, SCORING)
         tl.store(experts + token * TOP_K + slot, own.to(tl.int16), real)
         tl.store(scores + token * TOP_K + slot, score, real)
-        key = tl.where(expert == own[:, None], -0x8000000000000000, key)
+        key = tl.where(expert == own[:, None], -0x80000000, key)
 
 
 @triton.jit(do_not_specialize=["num_tokens"])

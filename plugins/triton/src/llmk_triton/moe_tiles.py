@@ -17,19 +17,14 @@ from triton.backends.compiler import GPUTarget
 from llmk_triton.tiles import LEAST_SHARED, SHARED_MEMORY, small_waves
 from llmk_triton.tuned import Config, tuned
 
-MOST_RANKED = 128
-"""Experts that a program compares with each other."""
-
-_IN_FLIGHT = 16384
-"""Weights that a program of few tokens has on their way at once, in 16 bits."""
-
 _ROWS = ((8, 16), (16, 32), (48, 64))
 """Up to so many rows per expert on average, so many per block; beyond, twice as many."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A program makes ``features`` outputs from ``columns`` inputs at a time; ``warps`` and ``stages`` are Triton's."""
+    """A program makes ``features`` outputs from ``columns`` inputs at a time, and has ``stages`` of these on their way;
+    ``warps`` are Triton's."""
 
     features: int
     columns: int
@@ -69,7 +64,7 @@ def choose_tiles(
         return Tiles.of(found)
     itemsize = getattr(torch, dtype).itemsize
     pairs = num_tokens * top_k
-    if num_experts <= MOST_RANKED and (num_tokens == 1 or 4 * pairs <= num_experts):
+    if num_tokens == 1 or 4 * pairs <= num_experts:
         return _few(target, itemsize, triton.next_power_of_2(top_k), hidden, inner)
     each = pairs / num_experts
     rows = next((rows for most, rows in _ROWS if each <= most), 128)
@@ -89,11 +84,11 @@ def choose_tiles(
 
 
 def _few(target: GPUTarget, itemsize: int, slots: int, hidden: int, inner: int) -> Tiles:
-    elements = 2 * _IN_FLIGHT // itemsize // (2 if small_waves(target) else 1)
-    columns = min(1024, triton.next_power_of_2(hidden))
-    gate_up = Tile(max(1, elements // (2 * columns)), columns, 4, 1)
-    columns = min(1024, triton.next_power_of_2(inner), elements // slots)
-    return Tiles(0, gate_up, Tile(max(1, elements // (slots * columns)), columns, 4, 1))
+    # A warp has rows of its own, of which a thread loads sixteen bytes together.
+    columns = 32 * 16 // itemsize
+    features = 2 if small_waves(target) else 4
+    gate_up = Tile(features, min(columns, triton.next_power_of_2(hidden)), 4, 8)
+    return Tiles(0, gate_up, Tile(max(1, 4 * features // slots), min(columns, triton.next_power_of_2(inner)), 4, 4))
 
 
 def _fit(target: GPUTarget, itemsize: int, rows: int, matrices: int, tile: Tile) -> Tile:
