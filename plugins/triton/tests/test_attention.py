@@ -107,6 +107,15 @@ def test_splits(longest: int, window: int | None) -> None:
     assert error(case.run(small(TritonAttention(case.query, DEVICE))), case.expected()) < BOUND[torch.float32]
 
 
+def test_a_program_takes_several_items_where_the_device_has_room_for_few() -> None:
+    case, backend = Step(attention_query(), DECODE, padding=1), small(TritonAttention(attention_query(), DEVICE))
+    backend.programs_per_core = 0
+    schedule = backend.prepare(case.index).schedule
+    assert schedule is not None
+    assert schedule.programs == 1
+    assert error(case.run(backend)[: case.num_tokens], case.expected()) < BOUND[torch.float32]
+
+
 def test_counters_are_zero_again() -> None:
     """So that the next layer can count."""
     case = Step(attention_query(), [(70, 1), (20, 1)])

@@ -96,8 +96,8 @@ def decode_kernel(
     With ``FUSED``, ``query`` and ``key`` are as they were before norm and rotation, and the program that has a
     request's last part stores its newest key and value in the cache first.
 
-    What the schedule says, and what it was made from, is read before the wait: the schedule's kernel releases nothing,
-    so no kernel of the step's layers starts before that is written.
+    The schedule and the step's index, block table, slots and positions, are read before the wait: the schedule's kernel
+    neither waits nor releases, so that it has ended, as has all that came before it, when any later kernel starts.
     """
     pdl.release(PDL)
     kv_head = tl.program_id(0).to(tl.int64)

@@ -80,6 +80,7 @@ class Rule:
         items = torch.empty(1 + most, FIELDS.value, dtype=torch.int32, device=device)
         spans = torch.empty(requests + 1, dtype=torch.int32, device=device)
         arrived = torch.empty(requests, kv_heads, dtype=torch.int32, device=device)
+        # Without dependent launch: what comes before, and this, has ended when the step's layers start (decode_kernel).
         schedule_kernel[(1,)](
             items,
             spans,
