@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate, product
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from llmk.reference.composites import make_qk_norm_rope_write_kv
 from llmk.reference.norms import rms_norm
 from llmk.reference.rope import rope
 from llmk_triton.attention import TritonAttention, qk_norm_rope_attention
-from llmk_triton.tiles import Tile
+from llmk_triton.tiles import Decoding, Tile
 
 BLOCK = 16
 ROTATED_BYTES = 256 << 20
@@ -169,22 +169,19 @@ def cases(device: torch.device, *, tiny: bool) -> Iterator[Named]:
 
 
 def sweep(bench: Bench, only: re.Pattern[str]) -> None:
-    """Times decode steps with norm, rotation and write, in one launch (fused) and in two, over tiles, parts and
-    programs per multiprocessor, then prefill over tiles; prints the best few of each case whose name has
-    ``only``."""
+    """Times decode steps with norm, rotation and write over tiles, parts and programs per multiprocessor, then prefill
+    over tiles; prints the best few of each case whose name has ``only``."""
     for which, requests, length in SWEPT_DECODE:
         name = f"decode {SHAPES[which].name} {requests}x{length}"
         if not only.search(name):
             continue
         whole = Whole(SHAPES[which], requests, length, bench.device, shared=2048 if length > 2048 else 0)
         few = requests * SHAPES[which].kv_heads <= 64
-        configs: list[dict[str, Any]] = [{}, {"fused": False}]
+        configs: list[dict[str, Any]] = [{}]
         for keys, warps, stages, registers, programs in SWEPT_TILES:
             tile = Tile(16, keys, warps, stages, registers)
-            for least, fused in product(SWEPT_PARTS if few else SWEPT_PARTS[-1:], (False, True)):
-                configs.append(
-                    {"decode_tile": tile, "programs_per_core": programs, "least_part": least, "fused": fused}
-                )
+            ways = [Decoding(tile, programs, least) for least in (SWEPT_PARTS if few else SWEPT_PARTS[-1:])]
+            configs += [{"few": way, "many": way} for way in ways]
         _best(bench, name, [(str(config), whole.op(**config)) for config in configs], whole.sets)
     for requests, queries, length in PREFILL[1:4:2]:
         name, made = f"prefill {requests}x{queries} of {length}", []

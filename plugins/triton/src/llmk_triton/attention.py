@@ -16,7 +16,15 @@ from llmk_triton import pdl
 from llmk_triton.decode import decode_kernel
 from llmk_triton.prefill import prefill_kernel
 from llmk_triton.schedule import Rule, Schedule
-from llmk_triton.tiles import current_target, decode_tile, dot_precision, num_cores, prefill_tile
+from llmk_triton.tiles import (
+    Decoding,
+    Tile,
+    current_target,
+    decoding,
+    dot_precision,
+    num_cores,
+    prefill_tile,
+)
 from llmk_triton.write import qk_norm_rope_write_kv, rows, write
 
 LAYOUT = "paged_hnd"
@@ -24,9 +32,6 @@ LAYOUT = "paged_hnd"
 
 _Tensors = tuple[Tensor, Tensor, Tensor, Tensor]
 """Out, query, cache, sinks."""
-
-_LEAST_PART = 256
-"""Keys that a program of a decoding request takes at least: for fewer, merging takes longer than reading."""
 
 _MERGED = 4096
 """Elements of what parts have found that are merged at a time: what registers hold."""
@@ -38,13 +43,14 @@ class AttentionMeta:
 
     Attributes:
         prefills: whether requests with several queries may be in it.
-        schedule: how requests with one query are divided; ``None``: there are none.
+        decoding, schedule: how requests with one query are computed, and divided; ``None``: there are none.
         partial, stats: where parts of those meet; see :func:`llmk_triton.decode.decode_kernel`.
     """
 
     backend: TritonAttention
     step: CacheStep
     prefills: bool
+    decoding: Decoding | None = None
     schedule: Schedule | None = None
     partial: Tensor | None = None
     stats: Tensor | None = None
@@ -79,15 +85,9 @@ class TritonAttention:
     for bit whatever else is in the batch: a tile that a row doesn't see leaves it as it is.
 
     Attributes:
-        prefill_tile, decode_tile: what a program computes at a time.
-        programs_per_core: how many decoding programs a multiprocessor has room for.
-        least_part: keys that a decoding program takes at least.
-        fused: whether norm, rotation and write are left to the kernel that decodes.
+        prefill_tile: what a program computes at a time.
+        few, many: how decoding requests are computed, by whether they fill the device.
     """
-
-    programs_per_core = 4
-    least_part = _LEAST_PART
-    fused = True
 
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:
         self.query = query
@@ -96,7 +96,7 @@ class TritonAttention:
         itemsize = max(getattr(torch, dtype).itemsize for dtype in (query.dtype, query.cache_dtype))
         block = max(16, triton.next_power_of_2(query.head_dim))
         self.prefill_tile = prefill_tile(current_target(), block, itemsize, self._group)
-        self.decode_tile = decode_tile(current_target(), block, itemsize, self._group)
+        self.few, self.many = decoding(current_target(), block, itemsize, self._group)
         self._shape = {
             "SCALE": query.scale,
             "SOFTCAP": query.softcap or 0.0,
@@ -107,7 +107,6 @@ class TritonAttention:
             "BLOCK": block,
             "BLOCK_SIZE": query.block_size,
             "PRECISION": dot_precision(current_target()),
-            **pdl.options(),
         }
 
     def cache_layout(self, num_blocks: int) -> CacheLayout:
@@ -122,11 +121,12 @@ class TritonAttention:
         prefills = query.deterministic or step.max_query_len > 1
         if query.deterministic or (prefills and step.seq_lens.shape[0] == 1):
             return AttentionMeta(self, step, prefills)
-        schedule = self._rule()(step, query.num_kv_heads, mixed=prefills)
+        way = self.few if step.seq_lens.shape[0] * query.num_kv_heads < self._cores else self.many
+        schedule = self._rule(way)(step, query.num_kv_heads, mixed=prefills)
         shape, device = (schedule.parts, query.num_heads), step.seq_lens.device
         partial = torch.empty(*shape, query.head_dim, dtype=torch.float32, device=device)
         stats = torch.empty(*shape, 2, dtype=torch.float32, device=device)
-        return AttentionMeta(self, step, prefills, schedule, partial, stats)
+        return AttentionMeta(self, step, prefills, way, schedule, partial, stats)
 
     def write(
         self,
@@ -156,8 +156,8 @@ class TritonAttention:
         padded = meta.prefills and query.shape[0] != meta.step.num_tokens
         out = (torch.zeros if padded else torch.empty)(query.shape, dtype=query.dtype, device=query.device)
         tensors = (out, query, cache, query if sinks is None else sinks)
-        if meta.schedule is not None:
-            self._decode(tensors, meta, meta.schedule, scales, new)
+        if meta.decoding is not None and meta.schedule is not None:
+            self._decode(tensors, meta, meta.decoding.tile, meta.schedule, scales, new)
         if meta.prefills:
             self._prefill(tensors, meta, scales)
         return out
@@ -166,12 +166,13 @@ class TritonAttention:
         self,
         tensors: _Tensors,
         meta: AttentionMeta,
+        tile: Tile,
         schedule: Schedule,
         scales: tuple[float, float],
         new: NewTokens | None,
     ) -> None:
         _, query, cache, _ = tensors
-        tile, table = self.decode_tile, meta.step.block_table
+        table = meta.step.block_table
         heads = triton.next_power_of_2(self._group)
         fresh: tuple[Any, ...] = (query,) * 7 + (0, 0)
         norms: dict[str, Any] = {"EPS": 0.0, "ROTARY": 0, "Q_WEIGHT": False, "K_WEIGHT": False}
@@ -222,19 +223,20 @@ class TritonAttention:
             *scales,
             **self._shape,
             WINDOW=self.query.sliding_window or 0,
+            **pdl.options(),
             ROWS=tile.rows,
             TILE=tile.keys,
             SKIP_DECODE=meta.schedule is not None,
             **tile.options(),
         )
 
-    def _rule(self) -> Rule:
+    def _rule(self, way: Decoding) -> Rule:
         """How decoding requests are divided. A window begins elsewhere for each request: none share programs."""
-        tile, window = self.decode_tile, self.query.sliding_window or 0
+        tile, window = way.tile, self.query.sliding_window or 0
         return Rule(
-            slots=max(1, self.programs_per_core * self._cores // self.query.num_kv_heads),
+            slots=max(1, way.programs * self._cores // self.query.num_kv_heads),
             tile=tile.keys,
-            least=max(1, self.least_part // tile.keys),
+            least=max(1, way.least // tile.keys),
             team=1 if window else 1 << (tile.rows // self._group).bit_length() - 1,
             window=window,
         )
@@ -255,7 +257,7 @@ def qk_norm_rope_attention(
 ) -> Tensor:
     """As :func:`llmk.reference.composites.make_qk_norm_rope_attention` has it, with the meta of ``triton.attention``:
     one launch where all requests decode."""
-    if meta.prefills or not meta.backend.fused:
+    if meta.prefills:
         q = qk_norm_rope_write_kv(q, k, v, q_weight, k_weight, eps, positions, cos_sin, cache, meta, scales)
         return meta.backend.run(q, cache, meta, scales=scales)
     new = NewTokens(k, v, q_weight, k_weight, eps, positions, cos_sin)

@@ -82,19 +82,35 @@ def dot_precision(target: GPUTarget) -> str:
     return "tf32x3" if target.backend == "cuda" else "ieee"
 
 
-def decode_tile(target: GPUTarget, head_dim: int, itemsize: int, group: int) -> Tile:
-    """For one query of ``group`` heads: enough keys in flight to keep memory busy."""
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """How decoding requests are computed: ``tile`` by ``tile``, by ``programs`` per multiprocessor at most, of which
+    each takes ``least`` keys of a request at least: for fewer, merging takes longer than reading."""
+
+    tile: Tile
+    programs: int
+    least: int
+
+
+def decoding(target: GPUTarget, head_dim: int, itemsize: int, group: int) -> tuple[Decoding, Decoding]:
+    """For one query of ``group`` heads: where few requests leave most of the device empty, and where many fill it.
+
+    Many have few keys in flight each, so that a multiprocessor has room for four programs: otherwise the last requests
+    would run alone. Measured on an H200.
+    """
     row = head_dim * itemsize
     rows = max(16, triton.next_power_of_2(group))
     if small_waves(target):
-        return Tile(rows, 16, 4 if row <= 256 else 8, 1)
+        same = Decoding(Tile(rows, 16, 4 if row <= 256 else 8, 1), 4, 256)
+        return same, same
     if target.backend == "hip":
-        return _fit(target, row, Tile(rows, max(16, min(64, 64 * 256 // row)), 4, 2))
-    # Few keys, many stages and a limit of registers, so that a multiprocessor has room for four programs: where there
-    # are more requests than room, the last of them run alone.
-    limit = SHARED_MEMORY.get(target.arch, LEAST_SHARED)
-    stages = 4 if limit > 200 << 10 else 3 if limit > 160 << 10 else 2
-    return Tile(rows, max(16, min(32, 32 * 256 // row)), 4, stages, 128 if row <= 256 and itemsize < 4 else 0)
+        same = Decoding(_fit(target, row, Tile(rows, max(16, min(64, 64 * 256 // row)), 4, 2)), 4, 256)
+        return same, same
+    keys = max(16, min(64, 64 * 256 // row))
+    few = Decoding(_fit(target, row, Tile(rows, keys, 4, 3)), 3, 64)
+    if SHARED_MEMORY.get(target.arch, LEAST_SHARED) <= 200 << 10 or row > 256 or rows > 16 or itemsize > 2:
+        return few, Decoding(_fit(target, row, Tile(rows, max(16, keys // 2), 4, 2)), 4, 256)
+    return few, Decoding(Tile(rows, 32, 2, 4), 4, 256)
 
 
 def small_waves(target: GPUTarget) -> bool:
