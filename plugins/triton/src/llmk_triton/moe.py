@@ -159,7 +159,7 @@ class Mixture:
             **self._shape,
             TOP_K=self._top_k,
             ACTIVATION=self._activation,
-            STAGES=tile.stages,
+            STAGES=min(tile.stages, triton.cdiv(self._hidden, tile.columns)),
             **self._options(tile),
         )
         return h
@@ -172,7 +172,7 @@ class Mixture:
             **self._shape,
             TOP_K=self._top_k,
             **self._weighting,
-            STAGES=tile.stages,
+            STAGES=min(tile.stages, triton.cdiv(self._inner, tile.columns)),
             **self._options(tile),
         )
         return out

@@ -26,12 +26,20 @@ def _append(tiles, tile):
 
 
 @triton.jit
-def _load(at, column, inside, FIRST: tl.constexpr, SIZE: tl.constexpr, STAGES: tl.constexpr):
-    """The next ``STAGES`` tiles from column ``FIRST`` on, as far as there are any of ``SIZE``; zeros beyond."""
+def _load(rows, column, inside, SIZE: tl.constexpr, STAGES: tl.constexpr):
+    """``STAGES`` tiles of ``rows`` from ``column`` on; zeros beyond ``SIZE``."""
     tiles = _nothing()
-    for first in tl.static_range(FIRST, min(FIRST + STAGES * column.numel, SIZE), column.numel):
-        tiles = _append(tiles, tl.load(at + first, inside & (first + column < SIZE), other=0.0))
+    for _ in tl.static_range(STAGES):
+        tiles = _append(tiles, tl.load(rows + column, inside & (column < SIZE), other=0.0))
+        column += column.numel
     return tiles
+
+
+@triton.jit
+def _add_products(acc, left, right):
+    for i in tl.static_range(len(left)):
+        acc += left[i].to(tl.float32) * right[i].to(tl.float32)
+    return acc
 
 
 @triton.jit
@@ -52,16 +60,15 @@ def gate_up_few_kernel(
     # Rows beyond the last repeat it, and are not stored.
     gates = weight + expert.to(tl.int64) * (2 * INNER * HIDDEN) + tl.minimum(feature, INNER - 1)[:, None] * HIDDEN
     # Every row has its own copy, so that no thread gets it from another.
-    values = x + token * HIDDEN + feature[:, None] * 0 + column
+    values = x + token * HIDDEN + feature[:, None] * 0
     gate = tl.zeros([FEATURES, COLUMNS], tl.float32)
     up = tl.zeros([FEATURES, COLUMNS], tl.float32)
-    for first in tl.static_range(0, HIDDEN, COLUMNS * STAGES):
-        held = _load(gates + column, column, True, first, HIDDEN, STAGES)
-        held_up = _load(gates + INNER * HIDDEN + column, column, True, first, HIDDEN, STAGES)
-        value = _load(values, column, True, first, HIDDEN, STAGES)
-        for i in tl.static_range(len(held)):
-            gate += held[i].to(tl.float32) * value[i].to(tl.float32)
-            up += held_up[i].to(tl.float32) * value[i].to(tl.float32)
+    for first in tl.range(0, HIDDEN, COLUMNS * STAGES, num_stages=1):
+        held = _load(gates, first + column, True, HIDDEN, STAGES)
+        held_up = _load(gates + INNER * HIDDEN, first + column, True, HIDDEN, STAGES)
+        value = _load(values, first + column, True, HIDDEN, STAGES)
+        gate = _add_products(gate, held, value)
+        up = _add_products(up, held_up, value)
     dtype = out.dtype.element_ty
     gate = activate(tl.sum(gate, axis=1).to(dtype).to(tl.float32), ACTIVATION).to(dtype).to(tl.float32)
     up = tl.sum(up, axis=1).to(dtype).to(tl.float32)
@@ -91,17 +98,16 @@ def down_few_kernel(
     feature = tl.program_id(0) * FEATURES + tl.arange(0, FEATURES)
     column = tl.arange(0, COLUMNS)[None, None, :]
     rows = weight + expert[:, None, None] * (HIDDEN * INNER) + tl.minimum(feature, HIDDEN - 1)[None, :, None] * INNER
-    values = h + (token * TOP_K + slot)[:, None, None] * INNER + feature[None, :, None] * 0 + column
+    values = h + (token * TOP_K + slot)[:, None, None] * INNER + feature[None, :, None] * 0
     inside = taken[:, None, None]
+    ahead = _load(rows, column, inside, INNER, STAGES)
+    pdl.wait(PDL)
+    pdl.release(PDL)
     acc = tl.zeros([SLOTS, FEATURES, COLUMNS], tl.float32)
-    for first in tl.static_range(0, INNER, COLUMNS * STAGES):
-        held = _load(rows + column, column, inside, first, INNER, STAGES)
-        if first == 0:
-            pdl.wait(PDL)
-            pdl.release(PDL)
-        value = _load(values, column, inside, first, INNER, STAGES)
-        for i in tl.static_range(len(held)):
-            acc += held[i].to(tl.float32) * value[i].to(tl.float32)
+    acc = _add_products(acc, ahead, _load(values, column, inside, INNER, STAGES))
+    for first in tl.range(COLUMNS * STAGES, INNER, COLUMNS * STAGES, num_stages=1):
+        held = _load(rows, first + column, inside, INNER, STAGES)
+        acc = _add_products(acc, held, _load(values, first + column, inside, INNER, STAGES))
     share = share_of(score, RENORMALIZE, SCALING)
     dtype = out.dtype.element_ty
     each = tl.sum(acc, axis=2).to(dtype).to(tl.float32)
