@@ -101,7 +101,7 @@ def test_layers_have_the_shapes_that_were_planned_for(
         assert shape == (query.out_features, query.in_features), site
     for site in booted.facts.moe:
         experts: Any = booted.plan.choice("moe", site.site).query
-        assert model.layers[-1].mlp.experts.weights["down"].shape[-1] == experts.intermediate_size
+        assert model.layers[-1].mlp.block.experts.weights["down"].shape[-1] == experts.intermediate_size
     kept = {name: spec for _, name, spec in model.cache_specs()}
     for state in sharded(booted.facts, 2).recurrent:
         assert kept[state.site] == RecurrentCache.of(state.tensors)

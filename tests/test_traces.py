@@ -58,7 +58,8 @@ def build(folder: Path, options: Mapping[str, Any]) -> EngineCore:
 
 def tight(folder: Path, options: Mapping[str, Any], spare: int) -> EngineCore:
     """With ``spare`` blocks more than one request needs."""
-    needed = build(folder, options).scheduler.cache.least_blocks(MAX_LEN)
+    at_once = 1 if options["scheduler.chunked_prefill"] else MAX_LEN
+    needed = build(folder, options).scheduler.cache.least_blocks(MAX_LEN, at_once)
     try:
         return build(folder, {**options, "cache.num_blocks": needed + spare})
     except NotEnoughMemory as error:

@@ -36,12 +36,12 @@ class Normed:
 
     def __init__(self, norm: AddRMSNorm, block: Callable[..., Tensor]) -> None:
         self._norm = norm
-        self._block = block
+        self.block = block
 
     def __call__(self, x: Tensor, residual: Tensor | None, *step: StepContext) -> tuple[Tensor, Tensor]:
         """As :data:`AttentionHalf`, or :data:`FeedForwardHalf` without a step."""
         x, residual = self._norm(x, residual)
-        return self._block(x, *step), residual
+        return self.block(x, *step), residual
 
 
 class SelfAttention:
