@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SETUP = """
-import sys, threading
+import sys
 sys.path.insert(0, {tests!r})
 import torch, triton
 import triton.language as tl
@@ -27,11 +27,10 @@ class Counting(ahead_of_time.StandIn):
         self.launcher_cls = lambda source, metadata: lambda *arguments: launched.append(source.name)
 
 ahead_of_time.driver.set_active(Counting("cuda:90"))
-compiled, threads = [], set()
+compiled = []
 
 def listen(src, cache_hit, **others):
     compiled.append((src.name, cache_hit))
-    threads.add(threading.current_thread().name)
 
 triton.knobs.compilation.listener = listen
 """
@@ -47,8 +46,7 @@ with TritonCompiling().ahead():
     assert torch.empty(5).tolist() == torch.empty_like(torch.ones(5)).tolist() == [0.0] * 5
 number = len(compiled)
 assert number >= 8 and len(set(compiled)) >= 5, compiled
-assert not any(hit for _, hit in compiled)
-assert all(name.startswith("llmk-compile") for name in threads), threads
+assert all(hit for _, hit in compiled), "others compiled them"
 step()
 assert len(launched) >= number, launched
 assert len(compiled) == number, "the step compiles nothing any more"

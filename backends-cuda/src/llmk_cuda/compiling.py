@@ -1,21 +1,22 @@
 """Triton's kernels, compiled several at a time before they are needed.
 
 A launch compiles the kernel that it needs and waits for it, so that a model's kernels are compiled one after the other,
-each for a second. Here launches only say what they need, and threads compile it: Triton lets go of Python's lock
-while LLVM and ptxas work. Results go to Triton's own cache, on disk too.
+each for a second. Here launches only say what they need, and processes compile it: threads would wait for Python's
+lock, which Triton holds for a fifth of the time. Results go to Triton's own cache on disk, where this process finds
+them.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from llmk_cuda.forks import Forks
 
 logger = logging.getLogger(__name__)
 
@@ -36,44 +37,49 @@ class TritonCompiling:
             logger.warning("kernels are compiled one by one, where they are launched: %s", error)
             yield
             return
-        with ThreadPoolExecutor(os.cpu_count(), "llmk-compile") as pool:
-            mode = _Ahead(pool)
-            token = active_mode.set(mode)
-            try:
-                with _Zeros():  # type: ignore[no-untyped-call]
-                    yield
-            finally:
-                active_mode.reset(token)
-                mode.finish()
+        mode = _Ahead()
+        token = active_mode.set(mode)
+        try:
+            with _Zeros():  # type: ignore[no-untyped-call]
+                yield
+        finally:
+            active_mode.reset(token)
+            mode.finish()
 
 
 class _Ahead:
     """Stands where Triton's ``AsyncCompileMode`` does. There a launch waits for its kernel; here it is left out."""
 
-    def __init__(self, pool: Executor) -> None:
-        self._pool = pool
+    def __init__(self) -> None:
+        self._forks = Forks()
         self._unlaunched = _Unlaunched()
-        self._kernels: dict[str, Future[Any]] = {}
-        self._waiting: list[tuple[Future[Any], Callable[[Any], None]]] = []
+        self._compiles: dict[str, Callable[[], Any]] = {}
+        self._waiting: list[tuple[str, Callable[[Any], None]]] = []
 
     def submit(self, key: str, compile: Callable[[], Any], keep: Callable[[Any], None]) -> _Unlaunched:
         """Called for a kernel that is not in this process's cache, where ``keep`` puts one. ``key`` is that of the
         cache on disk, which may be the same for two."""
-        if key not in self._kernels:
-            self._kernels[key] = self._pool.submit(compile)
-        self._waiting.append((self._kernels[key], keep))
+        if key not in self._compiles:
+            self._compiles[key] = compile
+            self._forks.submit(compile)
+        self._waiting.append((key, keep))
         keep(self._unlaunched)
         return self._unlaunched
 
     def finish(self) -> None:
-        """Waits for all, and raises what the first failed with that did."""
+        """Waits for all, and takes them from the cache on disk; raises what the first failed with that did."""
         self._unlaunched.over = True
+        self._forks.join()
+        kernels: dict[str, Any] = {}
         errors = []
-        for kernel, keep in self._waiting:
-            if error := kernel.exception():
+        for key, compile in self._compiles.items():
+            try:
+                kernels[key] = compile()
+            except Exception as error:
                 errors.append(error)
-            else:
-                keep(kernel.result())
+        for key, keep in self._waiting:
+            if key in kernels:
+                keep(kernels[key])
         if errors:
             raise errors[0]
 

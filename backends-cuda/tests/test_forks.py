@@ -1,0 +1,32 @@
+"""Work in forked processes: all of it is done, what fails or hangs stops nothing else."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from llmk_cuda.forks import Forks
+
+
+def test_all_is_done_a_few_at_a_time_and_elsewhere(tmp_path: Path) -> None:
+    forks = Forks(most=2)
+    for number in range(7):
+        forks.submit(lambda number=number: (tmp_path / str(number)).write_text(str(os.getpid())))
+        assert len(forks._ends) <= 2
+    forks.join()
+    written = {path.name: int(path.read_text()) for path in tmp_path.iterdir()}
+    assert sorted(written) == [str(number) for number in range(7)]
+    assert os.getpid() not in written.values()
+    assert len(set(written.values())) == 7
+
+
+def test_what_fails_or_hangs_stops_nothing_else(tmp_path: Path) -> None:
+    forks = Forks(most=3, limit=0.5)
+    forks.submit(lambda: 1 / 0)
+    forks.submit(lambda: time.sleep(60))
+    forks.submit(lambda: (tmp_path / "done").touch())
+    start = time.monotonic()
+    forks.join()
+    assert (tmp_path / "done").exists()
+    assert 0.4 < time.monotonic() - start < 20
