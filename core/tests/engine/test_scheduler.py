@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from random import Random
 
 import pytest
@@ -12,67 +11,10 @@ from hypothesis import strategies as st
 from paged_device import PagedDevice, make_core, run_alone
 
 from llmk.api import PolicyContext, SchedulingPolicy, Ticket
-from llmk.engine.core import EngineCore
 from llmk.engine.groups import CacheGroup
 from llmk.engine.policy import BuiltIn
 from llmk.engine.request import EngineRequest, SamplingParams, TokenOutput
-
-
-def request(id_: str, prompt: list[int], *, priority: int = 0, salt: str = "", **params: object) -> EngineRequest:
-    params.setdefault("temperature", 0.0)
-    return EngineRequest(
-        id=id_, prompt_token_ids=prompt, params=SamplingParams(**params), priority=priority, cache_salt=salt
-    )
-
-
-def drain(core: EngineCore, limit: int = 2000) -> dict[str, list[TokenOutput]]:
-    """Steps until nothing is left; returns outputs by id."""
-    outputs: dict[str, list[TokenOutput]] = {}
-    for _ in range(limit):
-        if not core.has_work:
-            return outputs
-        for output in core.step().outputs:
-            outputs.setdefault(output.id, []).append(output)
-    raise AssertionError("the engine makes no progress")
-
-
-def tokens_of(outputs: list[TokenOutput]) -> list[int]:
-    return [token for output in outputs for token in output.token_ids]
-
-
-def assert_consistent(core: EngineCore) -> None:
-    """Every block is held as often as running sequences hold it, by those of one salt and one group, and free exactly
-    if none does."""
-    scheduler = core.scheduler
-    pool = scheduler.cache.pool
-    held: Counter[int] = Counter()
-    users: dict[int, set[tuple[int, str]]] = {}
-    for sequence in scheduler.running:
-        for group, (table, first) in enumerate(zip(sequence.tables.tables, sequence.tables.first, strict=True)):
-            held.update(table[first:])
-            for block in table[first:]:
-                users.setdefault(block, set()).add((group, sequence.request.cache_salt))
-    assert all(len(who) == 1 for who in users.values())
-    held.update(block for pin in scheduler.pins._pins.values() for block in pin.blocks)
-    assert [held[block] for block in range(pool.num_blocks)] == pool._holders
-    assert set(pool._free) == {block for block in range(pool.num_blocks) if not held[block]}
-    for group, cached in enumerate(pool._cached):
-        for key, block in cached.items():
-            assert pool._names[block] == (group, key)
-    slots = [seq.slot for seq in scheduler.running]
-    assert sorted(slots + scheduler._slots) == list(range(len(slots) + len(scheduler._slots)))
-    assert all(not any(seq.tables.tables) for seq in scheduler.waiting)
-
-
-def assert_empty(core: EngineCore) -> None:
-    """Nothing is left behind."""
-    scheduler = core.scheduler
-    assert not scheduler.running
-    assert not scheduler.waiting
-    assert not scheduler._sequences
-    assert scheduler.cache.num_free == scheduler.cache.num_blocks
-    assert not scheduler.cache._computing
-    assert_consistent(core)
+from runs import KINDS, assert_consistent, assert_empty, drain, request, tokens_of
 
 
 class Erratic(SchedulingPolicy):
@@ -110,17 +52,6 @@ def longest(num_blocks: int, groups: Sequence[CacheGroup], chunked: bool) -> int
     needed = [sum(group.most_held(n, 1 if chunked else n) for group in groups) for n in lengths]
     return min(max([n for n, blocks in zip(lengths, needed, strict=True) if blocks <= num_blocks], default=1), 128)
 
-
-KINDS: dict[str, Callable[[int], tuple[list[CacheGroup], set[int]]]] = {
-    "full": lambda size: ([CacheGroup(size)], set()),
-    "two full": lambda size: ([CacheGroup(size), CacheGroup(size)], set()),
-    "window": lambda size: ([CacheGroup(size, 5)], set()),
-    "full and window": lambda size: ([CacheGroup(size), CacheGroup(size, 2 * size)], set()),
-    "state": lambda size: ([CacheGroup(size, 1)], {0}),
-    "full and states": lambda size: ([CacheGroup(size), CacheGroup(2 * size, 1), CacheGroup(2 * size, 1)], {1, 2}),
-    "all": lambda size: ([CacheGroup(2 * size), CacheGroup(size, 7), CacheGroup(4 * size, 1)], {2}),
-}
-"""Cache groups by their tokens per block, and which of them keep recurrent state."""
 
 POLICIES = [BuiltIn, Erratic, Failing]
 prompts = st.lists(st.integers(0, 2), min_size=1, max_size=30)
@@ -247,66 +178,6 @@ def test_any_load_comes_out_as_if_alone(
             assert mine[-1] is ends[0]
             assert ends[0].error == ""
             assert tokens_of(mine) == expected
-
-
-def test_a_prefix_is_a_hit_once_computed_and_never_wholly():
-    core = make_core()
-    prompt = list(range(12))
-    core.add(request("a", prompt, max_tokens=1))
-    core.add(request("b", prompt, max_tokens=1))
-    assert [o.num_cached_tokens for o in core.step().outputs] == [0]
-    drain(core)
-    core.add(request("c", prompt, max_tokens=1))
-    assert [o.num_cached_tokens for o in core.step().outputs] == [8]
-
-
-def test_a_prefix_that_is_being_computed_is_waited_for():
-    core = make_core(max_num_batched_tokens=8)
-    prompt = list(range(24))
-    for id_ in "abc":
-        core.add(request(id_, [*prompt, ord(id_)], max_tokens=1))
-    core.add(request("other", [40], max_tokens=1))
-    outputs = drain(core)
-    assert core.runner.steps == [8, 8, 8, 4, 0], "the last step only frees slots"
-    assert {id_: o[0].num_cached_tokens for id_, o in outputs.items()} == {"a": 0, "b": 24, "c": 24, "other": 0}
-
-
-def test_a_prefix_whose_computing_is_given_up_is_not_waited_for():
-    core = make_core(max_num_batched_tokens=8)
-    prompt = list(range(24))
-    for id_ in "ab":
-        core.add(request(id_, prompt, max_tokens=1))
-    core.step()
-    core.abort("a")
-    outputs = drain(core)
-    assert outputs["b"][0].num_cached_tokens == 8
-    assert not core.scheduler.cache._computing
-
-
-def test_salts_keep_prefixes_apart():
-    core = make_core()
-    prompt = list(range(12))
-    for id_, salt, hit in (("a", "", 0), ("b", "x", 0), ("c", "x", 8), ("d", "", 8)):
-        core.add(request(id_, prompt, max_tokens=1, salt=salt))
-        (outputs,) = drain(core).values()
-        assert outputs[0].num_cached_tokens == hit
-
-
-def test_an_answer_is_a_hit_in_the_next_turn():
-    core = make_core()
-    core.add(request("a", [1, 2, 3], max_tokens=10))
-    (outputs,) = drain(core).values()
-    core.add(request("b", [1, 2, 3, *tokens_of(outputs), 4], max_tokens=1))
-    (outputs,) = drain(core).values()
-    assert outputs[0].num_cached_tokens == 12
-
-
-def test_no_prefix_caching_means_no_hits():
-    core = make_core(prefix_caching=False)
-    for id_ in "ab":
-        core.add(request(id_, list(range(12)), max_tokens=1))
-        (outputs,) = drain(core).values()
-        assert outputs[0].num_cached_tokens == 0
 
 
 def test_prompts_are_chunked_beside_decodes():
@@ -499,52 +370,3 @@ def test_an_interrupted_step_leaves_an_engine_that_works(depth):
     core.add(request("b", [1], max_tokens=5))
     assert tokens_of(drain(core)["b"]) == run_alone([1], 5, limit=64)
     assert_empty(core)
-
-
-@pytest.mark.parametrize("kinds", sorted(KINDS))
-def test_a_pinned_prefix_is_a_hit_whatever_came_between(kinds):
-    groups, states = KINDS[kinds](4)
-    core = make_core(num_blocks=40, groups=groups, states=states, max_model_len=64)
-    prefix = [7, 8, 9, 1] * 8
-    core.add(EngineRequest(id="pin", prompt_token_ids=prefix, params=SamplingParams(max_tokens=1), pin="p"))
-    ((pinned,),) = drain(core).values()
-    assert pinned.num_pinned_tokens == 32
-    for i in range(12):
-        core.add(request(f"flood{i}", [i] * 40, max_tokens=8))
-    drain(core)
-    core.add(request("late", [*prefix, 3], max_tokens=2))
-    assert drain(core)["late"][0].num_cached_tokens == 32
-    core.unpin(["p"])
-    assert_empty(core)
-
-
-def test_a_pin_ends_with_its_time_or_by_another_of_its_id():
-    core = make_core(num_blocks=40)
-    for id_, pin, seconds in (("a", "p", 9.0), ("b", "q", 0.0), ("c", "q", 0.0)):
-        prompt = [ord(id_)] * 9
-        core.add(
-            EngineRequest(
-                id=id_, prompt_token_ids=prompt, params=SamplingParams(max_tokens=1), pin=pin, pin_seconds=seconds
-            )
-        )
-        drain(core)
-    assert core.stats.pinned_blocks == 4, "b's blocks gave way to c's"
-    core.add(request("d", [1], max_tokens=9))
-    drain(core)
-    assert core.stats.pinned_blocks == 2
-    core.unpin(["q"])
-    assert_empty(core)
-
-
-def test_what_is_too_large_to_pin_is_refused_and_a_pin_gives_way_before_a_request_fails():
-    core = make_core(num_blocks=8, max_model_len=33)
-    core.add(EngineRequest(id="a", prompt_token_ids=[1] * 20, params=SamplingParams(max_tokens=1), pin="p"))
-    ((refused,),) = drain(core).values()
-    assert refused.error_code == "invalid_request_error"
-    assert "more than is left of the 4 blocks" in refused.error
-    core.add(EngineRequest(id="b", prompt_token_ids=[1] * 16, params=SamplingParams(max_tokens=1), pin="p"))
-    drain(core)
-    assert core.stats.pinned_blocks == 4
-    core.add(request("c", [2] * 10, max_tokens=22))
-    assert len(tokens_of(drain(core)["c"])) == 22
-    assert core.stats.pinned_blocks == 0

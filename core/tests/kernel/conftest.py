@@ -10,6 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from starts import write_model
 from wheelhouse import Wheelhouse
 
 from llmk.api import Checkpoint
@@ -41,3 +42,16 @@ def write_checkpoint(tmp_path: Path) -> Callable[..., Checkpoint]:
 def checkpoint(write_checkpoint: Callable[..., Checkpoint]) -> Checkpoint:
     """A checkpoint of the toy family."""
     return write_checkpoint()
+
+
+@pytest.fixture
+def house(wheelhouse: Wheelhouse) -> Wheelhouse:
+    """A platform and a model family are installed."""
+    wheelhouse.install_box()
+    return wheelhouse
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A checkpoint folder of the toy family."""
+    return write_model(tmp_path / "model")
