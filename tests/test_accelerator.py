@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from installed import install
 
 from llmk import LLM, SamplingParams
 from llmk.engine import file_reader
@@ -69,12 +70,7 @@ HOST = 0.02
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A tiny checkpoint, with the platform installed."""
-    site = tmp_path_factory.mktemp("site")
-    (site / "any_specs.py").write_text(SPECS)
-    info = site / "any-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: any\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[llmk.v1]\nany = any_specs\n")
+    site = install(tmp_path_factory.mktemp("site"), "any", SPECS)
     sys.path.insert(0, str(site))
     yield write_checkpoint(tmp_path_factory.mktemp("tiny"), "qwen3")
     sys.path.remove(str(site))

@@ -12,11 +12,11 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import psutil
 import pytest
+from installed import install
 from served import LLMK, Served, until
 
 from llmk import AsyncLLM, SamplingParams
@@ -362,13 +362,7 @@ class Exit:
 def site(tmp_path: Path) -> Path:
     """A folder of the path, where a wheel is installed whose logits processor ends the process."""
     folder = tmp_path / "site"
-    info = folder / "traps-1.0.dist-info"
-    info.mkdir(parents=True)
-    (folder / "traps_specs.py").write_text(dedent(SPECS))
-    (folder / "traps_processors.py").write_text(dedent(PROCESSORS))
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: traps\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[llmk.v1]\ntraps = traps_specs\n")
-    return folder
+    return install(folder, "traps", SPECS, traps_processors=PROCESSORS)
 
 
 def test_a_request_that_kills_engines_fails_alone(

@@ -11,6 +11,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+from installed import install
 from msgspec.structs import replace
 from served import Served
 
@@ -72,13 +73,7 @@ PROMPTS = [[5, 9], [17], [40, 41, 42]]
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder of the path where the wheel is installed."""
-    folder = tmp_path_factory.mktemp("site")
-    (folder / "rungs_specs.py").write_text(dedent(SPECS))
-    (folder / "rungs_processors.py").write_text(dedent(PROCESSORS))
-    info = folder / "rungs-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rungs\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[llmk.v1]\nrungs = rungs_specs\n")
+    folder = install(tmp_path_factory.mktemp("site"), "rungs", dedent(SPECS), rungs_processors=dedent(PROCESSORS))
     sys.path.insert(0, str(folder))
     yield folder
     sys.path.remove(str(folder))

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from collector import Collector, values
+from installed import install
 from served import Served
 
 from llmk.config import load
@@ -78,12 +79,7 @@ class Seen:
 
 @pytest.fixture(scope="module")
 def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
-    folder = tmp_path_factory.mktemp("seen")
-    (folder / "frail_specs.py").write_text(SPECS)
-    info = folder / "frail-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: frail\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[llmk.v1]\nfrail = frail_specs\n")
+    folder = install(tmp_path_factory.mktemp("seen"), "frail", SPECS)
     path = os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")])
     options = ["--port", "0", "--server.log-format", "json", "--cache.block-size", "8"]
     with closing(Collector()) as collector:
