@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -21,7 +22,7 @@ _UNUSED = ("input_scale",)
 """The scale of activations that were seen when the checkpoint was made. Kernels take each row's own, which fits it."""
 
 
-class Stored(Quantization):
+class Stored(Quantization, ABC):
     """Base of methods that read fp8 weights with their scales."""
 
     cache_scales = (
@@ -56,16 +57,17 @@ class Stored(Quantization):
         scale = next(parameters[name] for name in _SCALES if name in parameters)
         return {"weight": weight, "weight_scale": self._packed(layer, scale.float(), rows)}
 
+    @abstractmethod
     def _shapes(self, rows: int, columns: int) -> list[tuple[int, ...]]:
         """Shapes that the scale of a weight of ``rows`` and ``columns`` may have."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _quantized(self, weight: Tensor) -> dict[str, Tensor]:
-        raise NotImplementedError
+        """A plain weight's parameters in the format."""
 
+    @abstractmethod
     def _packed(self, layer: str, scale: Tensor, rows: Sequence[int]) -> Tensor:
         """The format's ``weight_scale``, of the scales of projections of ``rows`` one after the other."""
-        raise NotImplementedError
 
 
 class StoredChannels(Stored):
