@@ -12,17 +12,7 @@ import triton.language as tl
 
 from llmk_triton import pdl
 from llmk_triton.activations import activate
-
-
-@triton.jit
-def _nothing():
-    """A tuple to append to."""
-    return ()
-
-
-@triton.jit
-def _append(tiles, tile):
-    return tiles + (tile,)  # noqa: RUF005 (Triton has no unpacking)
+from llmk_triton.tuples import append, nothing
 
 
 @triton.jit
@@ -30,7 +20,7 @@ def _rows(at, row, column, SIZE: tl.constexpr, VECTOR: tl.constexpr, KEEP: tl.co
     """The rows of ``SIZE`` elements at ``at``, in tiles of ``[rows, threads, VECTOR]`` of which a thread has the last
     dimension; zeros beyond their ends. ``KEEP`` says whether the processor's own cache is to keep them."""
     BLOCK: tl.constexpr = column.shape[0]
-    tiles = _nothing()
+    tiles = nothing()
     for first in tl.static_range(0, SIZE, BLOCK):
         place = at + row[:, None] * SIZE + (first + column)[None, :]
         if first + BLOCK <= SIZE:
@@ -38,7 +28,7 @@ def _rows(at, row, column, SIZE: tl.constexpr, VECTOR: tl.constexpr, KEEP: tl.co
         else:
             inside = (first + column < SIZE)[None, :]
             tile = tl.load(place, inside, other=0.0, eviction_policy="" if KEEP else "evict_first")
-        tiles = _append(tiles, tl.reshape(tile, [row.shape[0], BLOCK // VECTOR, VECTOR]))
+        tiles = append(tiles, tl.reshape(tile, [row.shape[0], BLOCK // VECTOR, VECTOR]))
     return tiles
 
 
@@ -46,13 +36,13 @@ def _rows(at, row, column, SIZE: tl.constexpr, VECTOR: tl.constexpr, KEEP: tl.co
 def _add(tiles, others, total, row, column, writes, SIZE: tl.constexpr):
     """``tiles`` plus ``others``, rounded; the row at ``total`` gets the sum where ``writes``."""
     BLOCK: tl.constexpr = column.shape[0]
-    sums = _nothing()
+    sums = nothing()
     for i in tl.static_range(len(tiles)):
         value = (tiles[i].to(tl.float32) + others[i].to(tl.float32)).to(total.dtype.element_ty)
         at = row[:, None] * SIZE + (column + i * BLOCK)[None, :]
         inside = writes[:, None] & (column + i * BLOCK < SIZE)[None, :]
         tl.store(total + at, tl.reshape(value, [row.shape[0], BLOCK]), inside)
-        sums = _append(sums, value)
+        sums = append(sums, value)
     return sums
 
 
@@ -61,11 +51,11 @@ def _norm(tiles, scales, like, EPS: tl.constexpr, SIZE: tl.constexpr):
     """The norm of the rows that ``tiles`` make up, by the weight that ``scales`` make up; float32, rounded to
     ``like``'s dtype."""
     factor = tl.rsqrt(_dot(tiles, tiles) / SIZE + EPS)[:, None, None]
-    normed = _nothing()
+    normed = nothing()
     for i in tl.static_range(len(tiles)):
         value = (tiles[i].to(tl.float32) * factor).to(like.dtype.element_ty).to(tl.float32)
         value = (value * scales[i].to(tl.float32)).to(like.dtype.element_ty).to(tl.float32)
-        normed = _append(normed, value)
+        normed = append(normed, value)
     return normed
 
 
@@ -85,10 +75,10 @@ def _scales(scale, row, thread, SIZE: tl.constexpr, BLOCK: tl.constexpr, SCALED:
     if SCALED == 1:
         return tl.load(scale + row)
     else:
-        tiles = _nothing()
+        tiles = nothing()
         for first in tl.static_range(0, SIZE, BLOCK):
             column = tl.minimum(first + thread, SIZE - 1) // SCALED
-            tiles = _append(tiles, tl.load(scale + row[:, None] // SCALED * tl.cdiv(SIZE, SCALED) + column[None, :]))
+            tiles = append(tiles, tl.load(scale + row[:, None] // SCALED * tl.cdiv(SIZE, SCALED) + column[None, :]))
         return tiles
 
 
@@ -142,7 +132,7 @@ def gemv_kernel(
     held = _rows(at, row, column, SIZE, VECTOR, False)
     if GATED:
         held_up = _rows(at + OUT * SIZE, row, column, SIZE, VECTOR, False)
-    scales, scales_up = _nothing(), _nothing()
+    scales, scales_up = nothing(), nothing()
     if SCALED > 0:
         thread = tl.arange(0, THREADS) * VECTOR
         scales = _scales(scale, first + row, thread, SIZE, THREADS * VECTOR, SCALED)
@@ -157,7 +147,7 @@ def gemv_kernel(
     added_up = tl.load(bias + OUT + first + row).to(tl.float32) if HAS_BIAS and GATED else 0.0
     pdl.wait(PDL)
     # All rows are asked for before any is multiplied, so that they are waited for together.
-    every, others = _nothing(), _nothing()
+    every, others = nothing(), nothing()
     for m in tl.static_range(MOST_ROWS):
         place = tl.minimum(m, num_rows - 1) * SIZE
         every = every + _rows(x + place, one, column, SIZE, VECTOR, True)

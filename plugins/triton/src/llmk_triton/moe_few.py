@@ -12,25 +12,15 @@ import triton.language as tl
 from llmk_triton import pdl
 from llmk_triton.activations import activate
 from llmk_triton.moe_routing import share_of
-
-
-@triton.jit
-def _nothing():
-    """A tuple to append to."""
-    return ()
-
-
-@triton.jit
-def _append(tiles, tile):
-    return tiles + (tile,)  # noqa: RUF005 (Triton has no unpacking)
+from llmk_triton.tuples import append, nothing
 
 
 @triton.jit
 def _load(rows, column, inside, SIZE: tl.constexpr, STAGES: tl.constexpr):
     """``STAGES`` tiles of ``rows`` from ``column`` on; zeros beyond ``SIZE``."""
-    tiles = _nothing()
+    tiles = nothing()
     for _ in tl.static_range(STAGES):
-        tiles = _append(tiles, tl.load(rows + column, inside & (column < SIZE), other=0.0))
+        tiles = append(tiles, tl.load(rows + column, inside & (column < SIZE), other=0.0))
         column += column.numel
     return tiles
 
