@@ -62,7 +62,7 @@ SWEPT_SKINNY = {
 }
 """By rows of a tile: ``block_n`` (with ``bulk``, of both halves of a gated weight together), ``block_k``, ``swap``,
 warps, stages, ``bulk``."""
-SWEPT_WAVES = (1, 1.5, 2, 4)
+SWEPT_WAVES = (1, 2, 3)
 """Programs per multiprocessor that splitting aims at."""
 COMPILING = 30.0
 """Seconds that a kernel has to be compiled in: some have an assembler never end."""
@@ -272,9 +272,12 @@ def _swept(site: Site, cores: int) -> Iterator[Gemv | Skinny]:
         if (shape.scaled > 1 and block_k > shape.scaled) or (shape.normed and bulk):
             continue
         block_n = tall // (1 + gated) if bulk else tall
+        if bulk and swap and block_n < 64:
+            continue
         tiles = -(-shape.out // block_n)
-        splits = {max(1, min(int(waves * cores / tiles), shape.size // 128, 16)) for waves in SWEPT_WAVES}
-        yield from (Skinny(block_n, block_k, split, swap, warps, stages, *bulk) for split in sorted(splits))
+        splits = {max(1, min(waves * cores // tiles, shape.size // 128, 16)) for waves in SWEPT_WAVES}
+        for split, late in product(sorted(splits), range(1 + len(bulk))):
+            yield Skinny(block_n, block_k, split, swap, warps, stages, *(bulk or (0,)), late)
 
 
 def _sites(shapes: tuple[Shape, ...], all_rows: tuple[int, ...]) -> Iterator[tuple[str, Callable[[], Site]]]:

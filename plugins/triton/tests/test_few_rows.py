@@ -154,6 +154,8 @@ def test_hopper_has_tiles_of_more_rows_come_in_bulk(rows: int) -> None:
         return few_rows.choose(product, GPUTarget("cuda", arch, 32), cores=132)
 
     assert chosen().bulk
+    assert chosen().late
+    assert not chosen(size=1024).late
     assert chosen("gate_up_silu").bulk
     assert 2 * chosen().block_k * chosen().stages * (128 + rows) * 2 <= 227 << 10, "two programs fit"
     others = (chosen("add_rms_norm_linear"), chosen(size=4100), chosen(dtype=torch.float32), chosen(arch=80))

@@ -38,6 +38,9 @@ _LINE = 128
 _LEAST_SPLIT = 256
 """Elements of a row of the weight for which a program more is worth its while."""
 _SCALES = {1: "channel", FP8_BLOCK: "block"}
+_KEPT = 32 << 20
+"""Bytes that a cache still holds while as many are read: of longer products' successors, what they ask for early is
+gone again when they start."""
 _TALL = 128
 """Rows of the weight in a tile that the bulk copy engine fetches."""
 _COUNTERS = 1 << 16
@@ -65,8 +68,8 @@ class Gemv:
 @dataclass(frozen=True, slots=True)
 class Skinny:
     """Tiles of ``block_n`` rows of the weight by ``block_k`` columns, which are split between ``splits`` programs.
-    ``swap`` multiplies transposed; ``bulk`` has tiles come by the bulk copy engine, for which rows begin at multiples
-    of 16 bytes; ``warps`` and ``stages`` are Triton's."""
+    ``swap`` multiplies transposed; ``warps`` and ``stages`` are Triton's; ``bulk`` has tiles come by the bulk copy
+    engine, for which rows begin at multiples of 16 bytes; ``late`` has the next kernel start as this one ends."""
 
     block_n: int
     block_k: int
@@ -75,6 +78,7 @@ class Skinny:
     warps: int
     stages: int
     bulk: int = 0
+    late: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +220,9 @@ def _streamed(product: Product, block_m: int, cores: int) -> Skinny:
     stages = SHARED_MEMORY[90] // 2 // ((_TALL + block_m) * block_k * product.dtype.itemsize)
     tiles = triton.cdiv(product.out, block_n) * triton.cdiv(product.rows, block_m)
     splits = max(1, min(2 * cores // tiles, product.size // _LEAST_SPLIT, 8))
-    return Skinny(block_n, block_k, splits, int(block_m <= 64), 4 if block_m <= 64 else 8, stages, bulk=1)
+    weight_bytes = product.out * (1 + product.gated) * product.size * product.dtype.itemsize
+    swap, warps = (1, 4) if block_m <= 64 else (0, 8)
+    return Skinny(block_n, block_k, splits, swap, warps, stages, bulk=1, late=int(weight_bytes > _KEPT))
 
 
 def _block_m(rows: int) -> int:
@@ -322,6 +328,7 @@ def _launch_skinny(product: Product, config: Skinny, tensors: list[Tensor], opti
         SPLITS=splits,
         SWAP=config.swap,
         BULK=config.bulk,
+        LATE=config.late,
         LINES=_lines(product, config),
         PRECISION=dot_precision(current_target()),
         num_stages=config.stages,

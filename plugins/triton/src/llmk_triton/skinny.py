@@ -132,9 +132,9 @@ def _finish(acc, scale, bias, column, like, SCALED: tl.constexpr, HAS_BIAS: tl.c
 def skinny_kernel(
     x, residual, norm_weight, weight, scale, bias, out, total, partial, arrived, x_tiles, weight_tiles, num_rows,
     EPS: tl.constexpr, SIZE: tl.constexpr, OUT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, SPLITS: tl.constexpr, SWAP: tl.constexpr, BULK: tl.constexpr, LINES: tl.constexpr,
-    PRECISION: tl.constexpr, HAS_NORM: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr,
-    GATED: tl.constexpr, SCALED: tl.constexpr, PDL: tl.constexpr,
+    BLOCK_K: tl.constexpr, SPLITS: tl.constexpr, SWAP: tl.constexpr, BULK: tl.constexpr, LATE: tl.constexpr,
+    LINES: tl.constexpr, PRECISION: tl.constexpr, HAS_NORM: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
+    HAS_BIAS: tl.constexpr, GATED: tl.constexpr, SCALED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``out = f(norm(x + residual) @ weight.T + bias)``; programs are ``[tiles of columns, SPLITS, tiles of rows]``.
 
@@ -142,9 +142,10 @@ def skinny_kernel(
     ``[tiles, SPLITS, BLOCK_M * BLOCK_N]``, twice that with ``GATED``) is where splits meet, ``arrived`` (int32
     ``[tiles]``) is zero before and after. Before it waits, a program asks for ``LINES`` lines of each row that it
     reads. With ``BULK``, which no norm goes with, ``x_tiles`` and ``weight_tiles`` are descriptors of ``x`` and
-    ``weight`` in tiles of ``[BLOCK_M, BLOCK_K]`` and ``[BLOCK_N, BLOCK_K]``.
+    ``weight`` in tiles of ``[BLOCK_M, BLOCK_K]`` and ``[BLOCK_N, BLOCK_K]``. With ``LATE``, the next kernel may start
+    once every program has read its part.
     """
-    pdl.release(PDL)
+    pdl.release(PDL and not LATE)
     block, split = tl.program_id(0), tl.program_id(1)
     # Rows and columns beyond the last are computed from the last: results of theirs are not stored.
     m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -183,6 +184,7 @@ def skinny_kernel(
         if GATED:
             held = _tile(place + OUT * SIZE, weight_tiles, OUT + block * BLOCK_N, first, k, SIZE, WHOLE, BULK)
             acc_up = _add_scaled(acc_up, tile, held, scale, OUT + known, first, SIZE, SCALED, SWAP, PRECISION)
+    pdl.release(PDL and LATE)
     if SPLITS > 1:
         owner = tl.program_id(2) * tl.num_programs(0) + block
         partial += owner.to(tl.int64) * (SPLITS * BLOCK_M * BLOCK_N * (2 if GATED else 1))
