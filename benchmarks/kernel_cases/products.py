@@ -201,7 +201,7 @@ class _NotedError(Exception):
 class _Noting:
     """Stands where Triton's ``AsyncCompileMode`` does: keeps what a launch would compile."""
 
-    compile: Callable[[], Any] | None = None
+    compile: Callable[[], Any] = object
 
     def submit(self, key: str, compile: Callable[[], Any], keep: Callable[[Any], None]) -> Any:
         """Ends the launch."""
@@ -221,6 +221,8 @@ def _compiled(wanted: list[tuple[Site, Gemv | Skinny]]) -> deque[bool]:
                 site.launch(config, 0)
                 mark.touch()
             except _NotedError:
+                if mark is marks[0]:
+                    noting.compile()  # what the first sets up in the compiler, the others' processes have from here
                 forks.submit(partial(_compile, noting.compile, mark))
             except Exception as error:
                 print(f"    {site.product} {config}: {type(error).__name__}: {error}")
