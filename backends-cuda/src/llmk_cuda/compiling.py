@@ -8,9 +8,12 @@ them.
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -63,7 +66,8 @@ class _Ahead:
         cache on disk, which may be the same for two."""
         if key not in self._compiles:
             self._compiles[key] = compile
-            self._forks.submit(compile)
+            if not _is_cached(key):
+                self._forks.submit(partial(_compile, compile))
         self._waiting.append((key, keep))
         keep(self._unlaunched)
         return self._unlaunched
@@ -84,6 +88,22 @@ class _Ahead:
                 keep(kernels[key])
         if errors:
             raise errors[0]
+
+
+def _compile(compile: Callable[[], Any]) -> None:
+    """Leaves a kernel in the cache on disk, and what launches it, which Triton 3.6 has a C compiler make."""
+    from triton.runtime.driver import driver
+
+    kernel = compile()
+    driver.active.launcher_cls(kernel.src, kernel.metadata)
+
+
+def _is_cached(key: str) -> bool:
+    """Whether the cache on disk has it, or most of it."""
+    from triton.runtime.cache import get_cache_manager
+
+    folder = getattr(get_cache_manager(hashlib.sha256(key.encode()).hexdigest()), "cache_dir", None)
+    return folder is not None and bool(os.listdir(folder))
 
 
 class _Unlaunched:
