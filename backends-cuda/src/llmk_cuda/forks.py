@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import time
@@ -60,6 +61,8 @@ class Forks:
             self._ends[process] = time.monotonic() + self._limit
             return
         try:
+            # Garbage of the parent's may be graphs and events, which are not this process's to end.
+            gc.disable()
             os.setpgid(0, 0)  # so that what it starts, as an assembler, ends with it
             with open(os.devnull, "w") as null, contextlib.redirect_stdout(null), contextlib.redirect_stderr(null):
                 run()
