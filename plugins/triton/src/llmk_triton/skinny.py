@@ -128,6 +128,19 @@ def _finish(acc, scale, bias, column, like, SCALED: tl.constexpr, HAS_BIAS: tl.c
     return acc.to(like.dtype.element_ty).to(tl.float32)
 
 
+@triton.jit
+def _store(acc, acc_up, scale, bias, out, m, n, num_rows, OUT: tl.constexpr, SWAP: tl.constexpr, SCALED: tl.constexpr,
+           HAS_BIAS: tl.constexpr, GATED: tl.constexpr):  # fmt: skip
+    """Stores what ``acc`` and ``acc_up`` come to in rows ``m`` and columns ``n`` of ``out``."""
+    row, column = (m[None, :], n[:, None]) if SWAP else (m[:, None], n[None, :])
+    known = tl.minimum(column, OUT - 1)
+    found = _finish(acc, scale, bias, known, out, SCALED, HAS_BIAS)
+    if GATED:
+        up = _finish(acc_up, scale + OUT, bias + OUT, known, out, SCALED, HAS_BIAS)
+        found = activate(found, "silu").to(out.dtype.element_ty).to(tl.float32) * up
+    tl.store(out + row * OUT + column, found.to(out.dtype.element_ty), (row < num_rows) & (column < OUT))
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def skinny_kernel(
     x, residual, norm_weight, weight, scale, bias, out, total, partial, arrived, x_tiles, weight_tiles, num_rows,
@@ -193,11 +206,4 @@ def skinny_kernel(
         acc = _sum_of_splits(acc, partial, SPLITS)
         if GATED:
             acc_up = _sum_of_splits(acc_up, partial + SPLITS * BLOCK_M * BLOCK_N, SPLITS)
-    row, column = (m[None, :], n[:, None]) if SWAP else (m[:, None], n[None, :])
-    inside = (row < num_rows) & (column < OUT)
-    known = tl.minimum(column, OUT - 1)
-    found = _finish(acc, scale, bias, known, out, SCALED, HAS_BIAS)
-    if GATED:
-        up = _finish(acc_up, scale + OUT, bias + OUT, known, out, SCALED, HAS_BIAS)
-        found = activate(found, "silu").to(out.dtype.element_ty).to(tl.float32) * up
-    tl.store(out + row * OUT + column, found.to(out.dtype.element_ty), inside)
+    _store(acc, acc_up, scale, bias, out, m, n, num_rows, OUT, SWAP, SCALED, HAS_BIAS, GATED)
