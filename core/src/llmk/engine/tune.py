@@ -13,15 +13,17 @@ import importlib_metadata as metadata
 import torch
 from packaging.requirements import Requirement
 
-from llmk.api import Choice, KernelSpec, Piece, Plan, Platform, Tier
+from llmk.api import Choice, KernelSpec, Piece, Plan, Platform
 from llmk.api.errors import describe
 from llmk.api.sharding import sharded
 from llmk.config.measurements import Measured, Measurements, key_of, save_measurements
+from llmk.engine.candidates import able
 from llmk.engine.graphs import obstacles
 from llmk.engine.trials import Trial, Trials
 from llmk.kernel.loader import load_object
 from llmk.kernel.resolver import resolve
 from llmk.nn.build import Build
+from llmk.nn.compare import relative_error, tolerance
 
 if TYPE_CHECKING:
     from llmk.kernel.boot import Boot
@@ -31,11 +33,6 @@ Calls = tuple[Callable[[], Any], int]
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """Token counts at which kernels are measured; a count stands for those down to the next lower one."""
-ABLE = {"outranked", "layout", "not_vouched", "slow_start"}
-"""Why those that could serve were not chosen."""
-_TOLERANCE = {"float32": 1e-3}
-_ROUNDED = 2e-2
-"""Relative difference in the 2-norm to the reference that rounding explains, in float32 and in narrower dtypes."""
 _SLOW = 250_000.0
 """Microseconds of a call after which a kernel is not tried with more tokens."""
 _ROUND, _ROUNDS, _CALLS = 0.005, 5, 16
@@ -65,7 +62,7 @@ class Tuner:
         path, seen = None, set()
         for kinds in (("attention", "linear", "moe"), ("op",)):
             for choice in self._resolve().all_choices():
-                ids = self._able(choice)
+                ids = [spec.id for spec in able(self.boot.registry, choice)]
                 if choice.kind not in kinds or choice.query is None or len(ids) < 2:
                     continue
                 key = key_of(choice.query)
@@ -162,15 +159,6 @@ class Tuner:
             config = config.model_copy(update={"select": config.select.model_copy(update={choice.kind: rules})})
         return resolve(boot.registry, config, boot.checkpoint, boot.facts, boot.platform_facts)
 
-    def _able(self, choice: Choice) -> list[str]:
-        """Ids of all that could serve; of references the best, which is what others are compared with, comes first."""
-        others = [out.id for out in choice.rejected if ABLE.issuperset(reason.code for reason in out.reasons)]
-        ids = {*(piece.id for piece in choice.pieces), *others}
-        specs = [kernel.spec for kernel in self.boot.registry.kernels(choice.kind) if kernel.spec.id in ids]
-        specs.sort(key=lambda spec: (spec.tier, -spec.score))
-        references = [spec.id for spec in specs if spec.tier is Tier.REFERENCE]
-        return references[:1] + [spec.id for spec in specs if spec.id not in references]
-
     def _save(self, measured: Measurements, ids: list[str]) -> Path:
         boot, versions = self.boot, {"torch": metadata.version("torch")}
         for kernel in (kernel for kernel in boot.registry.of(KernelSpec) if kernel.spec.id in ids):
@@ -194,7 +182,7 @@ class _Entrant:
 
     def piece(self, tokens: int) -> Piece:
         """What serves so many tokens: the kernel, or another where it is not offered."""
-        return next(piece for piece in self.choice.pieces if piece.start <= tokens < piece.stop)
+        return self.choice.piece(tokens)
 
     def is_recorded(self, tokens: int) -> bool:
         """Whether steps with it can be recorded in a graph."""
@@ -203,7 +191,6 @@ class _Entrant:
 
 def _check(actual: Any, expected: Any, dtype: str, tokens: int) -> None:
     """Compares tensors, or tuples of them."""
-    for result, right in zip(*(r if isinstance(r, tuple) else (r,) for r in (actual, expected)), strict=True):
-        error = float((result.double() - right).norm() / right.double().norm().clamp(min=1e-30))
-        if not error <= _TOLERANCE.get(dtype, _ROUNDED):
-            raise WrongResult(f"at {tokens} tokens it differs from the reference by {error:.1e} (2-norm, relative)")
+    error = float(relative_error(actual, expected))
+    if not error <= tolerance(dtype):
+        raise WrongResult(f"at {tokens} tokens it differs from the reference by {error:.1e} (2-norm, relative)")
