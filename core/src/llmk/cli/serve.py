@@ -47,11 +47,14 @@ def _check_name(settings: Settings) -> None:
 
 
 def _announce(service: Service, url: str) -> None:
+    from llmk.engine.shadows import render_shadows
     from llmk.kernel.report import render_table
 
     engine = service.engine
     parsers = [f"{kind} parser  {p['id'] or 'none'}: {p['why']}" for kind, p in service.dialect.describe().items()]
-    table = "\n".join((render_table(engine.boot.plan), *parsers))
+    plan = engine.boot.plan
+    shadows = [render_shadows(plan)] if plan.shadows else []
+    table = "\n".join((render_table(plan), *shadows, *parsers))
     if service.config.log_format == "json":
         logger.info("%s", table)
     else:

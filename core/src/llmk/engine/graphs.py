@@ -93,7 +93,7 @@ def why_not_recorded(plan: Plan, sizes: Sequence[int], wanted: bool = True) -> s
     choices = [choice for choice in plan.choices if choice.kind != "policy" and choice.op not in _NOT_RECORDED]
     found = dict(pair for size in sizes for choice in choices for pair in obstacles(choice, size))
     for shadow in plan.shadows:
-        if getattr(shadow.choice.query, "attention", None):
+        if shadow.choice.kind == "attention" or getattr(shadow.choice.query, "attention", None):
             return f"what runs beside {shadow.choice.site} has a cache of its own, which every step must fill"
     return "; ".join(f"{id} at {site} can't be recorded" for id, site in found.items())
 

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from llmk.api import Choice, Reason, SelectionError, Shadow, Tier
+from llmk.api import Choice, Piece, Reason, SelectionError, Shadow, Tier
 from llmk.engine.candidates import able
+from llmk.kernel.report import render_rows
 from llmk.kernel.resolver import resolve
 
 if TYPE_CHECKING:
@@ -50,10 +51,30 @@ def shadowed(boot: Boot) -> Boot:
         idle -= kinds
         found.append(Shadow(other, max(sections[kind].shadow_rate for kind in kinds)))
     warnings += [f"[select.{kind}] shadow compares nothing: there is nothing else than was chosen" for kind in idle]
-    pieces = [piece for shadow in found for choice in shadow.choice.with_parts() for piece in choice.pieces]
+    pieces = [piece for shadow in found for piece in _pieces(shadow.choice)]
     wheels = dict(boot.plan.wheels) | {piece.distribution: piece.version for piece in pieces}
-    new = {"shadows": tuple(found), "wheels": tuple(sorted(wheels.items()))}
-    return replace(boot, plan=replace(boot.plan, **new, warnings=(*boot.plan.warnings, *warnings)))
+    plan = replace(
+        boot.plan,
+        shadows=tuple(found),
+        wheels=tuple(sorted(wheels.items())),
+        warnings=(*boot.plan.warnings, *warnings),
+    )
+    return replace(boot, plan=plan)
+
+
+def render_shadows(plan: Plan) -> str:
+    """The shadows beside what was chosen: where the two differ first, by range of token counts."""
+    rows = []
+    for shadow in plan.shadows:
+        choice, other = plan.choice(shadow.choice.kind, shadow.choice.site), shadow.choice
+        starts = _starts(choice, other)
+        pairs = [(start, choice.difference(other, start)) for start in starts]
+        changes = [one for i, one in enumerate(pairs) if i == 0 or one[1] != pairs[i - 1][1]]
+        for start, pair in changes:
+            wheel = next((f"{p.distribution} {p.version}" for p in _pieces(other) if pair and p.id == pair[1]), "")
+            tokens = f"{start}-" if len(changes) > 1 else ""
+            rows.append([choice.kind, choice.site, tokens, *(pair or ("", "the same")), wheel, f"{shadow.rate:g}"])
+    return "\n" + render_rows(("kind", "site", "tokens", "kernel", "shadow", "wheel", "of steps"), rows)
 
 
 def _second_plan(boot: Boot, sections: Mapping[str, KernelSelectSection]) -> Plan:
@@ -97,7 +118,7 @@ def _op_pins(boot: Boot, section: KernelSelectSection, excluded: dict[str, Reaso
         others = [spec.id for spec in specs if spec.op in have and spec.tier is not Tier.REFERENCE]
         excluded |= dict.fromkeys(others, Reason("not_reference", found="the shadow is to be a reference"))
         return ""
-    if REFERENCE in named:
+    if REFERENCE in named:  # what is excluded for one would be missing for another
         hint = "name the references by their ids too: reference.rms_norm"
         raise SelectionError("[select.op] shadow names ids and 'reference' side by side", hint=hint)
     ops = {spec.id: spec.op for spec in specs}
@@ -107,9 +128,11 @@ def _op_pins(boot: Boot, section: KernelSelectSection, excluded: dict[str, Reaso
 
 def _kinds(boot: Boot, sections: Mapping[str, KernelSelectSection], choice: Choice) -> Iterator[str]:
     """The kinds of shadows that ask for what the second plan has at a site."""
-    op = next((op for op in boot.facts.ops if choice.kind == "op" and op.site == choice.site), None)
-    own = {choice.kind: choice.site} if choice.kind != "op" else {}
-    for kind, site in (own or {"attention": op and op.attention, "linear": op and op.linear}).items():
+    sites: dict[str, str | None] = {choice.kind: choice.site}
+    if choice.kind == "op":
+        op = next((op for op in boot.facts.ops if op.site == choice.site), None)
+        sites = {"attention": op.attention, "linear": op.linear} if op else {}
+    for kind, site in sites.items():
         if site and kind in sections and (isinstance(rule := sections[kind].shadow, str) or site in rule):
             yield kind
     if choice.kind == "op" and "op" in sections:
@@ -121,8 +144,17 @@ def _kinds(boot: Boot, sections: Mapping[str, KernelSelectSection], choice: Choi
 
 def _differ(choice: Choice, other: Choice) -> bool:
     """Whether the two differ at any token count."""
-    starts = {piece.start for root in (choice, other) for each in root.with_parts() for piece in each.pieces}
-    return any(choice.difference(other, start) for start in starts)
+    return any(choice.difference(other, start) for start in _starts(choice, other))
+
+
+def _starts(*choices: Choice) -> list[int]:
+    """Token counts at which another kernel takes its turn."""
+    return sorted({piece.start for choice in choices for piece in _pieces(choice)})
+
+
+def _pieces(choice: Choice) -> list[Piece]:
+    """Those of a choice and of its parts."""
+    return [piece for each in choice.with_parts() for piece in each.pieces]
 
 
 def _section(boot: Boot, kind: str) -> KernelSelectSection:

@@ -172,7 +172,9 @@ class Build:
         shadow = self.plan.shadow(kind, site) if beside else None
         key = (kind, site, rows, shadow is not None)
         if key not in self._runs:
-            self._runs[key] = self._bind(shadow.choice if shadow else self.plan.choice(kind, site), {}, register=not rows)
+            self._runs[key] = self._bind(
+                shadow.choice if shadow else self.plan.choice(kind, site), {}, register=not rows
+            )
         return self._runs[key]
 
     def _preparing(self, choice: Choice, plain: Callable[..., Any]) -> Callable[..., Any]:
@@ -201,7 +203,7 @@ class Build:
         return self._backends[key]
 
     def _given(self, attention: str, linear: str, shadow: Shadow | None = None) -> dict[str, Any]:
-        """The parts that stand for what was chosen at an op's own sites; of its ``shadow``, for what runs beside that."""
+        """The parts that stand for what was chosen at an op's own sites; of its ``shadow``, for what is beside that."""
         given: dict[str, Any] = {}
         if attention:
             backend = self._backend(attention, beside=shadow is not None)

@@ -47,4 +47,5 @@ def _error(actual: Tensor, expected: Tensor) -> Tensor:
     actual, expected = actual.float(), expected.float()
     difference = torch.where(actual == expected, 0.0, actual - expected)
     scale = expected.masked_fill(expected.isinf(), 0.0)
-    return torch.linalg.vector_norm(difference) / torch.linalg.vector_norm(scale).clamp(min=1e-30)
+    error: Tensor = torch.linalg.vector_norm(difference) / torch.linalg.vector_norm(scale).clamp(min=1e-30)
+    return error

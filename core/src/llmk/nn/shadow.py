@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,7 +30,7 @@ WEIGHTS: Mapping[str, Collection[int]] = {
     "linear": (1,),
     "moe": (2,),
 }
-"""Positions of weights among the arguments of an op, or of a kind: too large to copy for each call, and never changed."""
+"""Positions of weights among the arguments of an op or a kind: too large to copy for each call, and never changed."""
 CHANGED: Mapping[str, Collection[int]] = {
     **dict.fromkeys(("update_rows", "append_tokens", "apply_penalties", "apply_bias", "allow_tokens"), (0,)),
     "build_step": (1,),
@@ -37,6 +38,7 @@ CHANGED: Mapping[str, Collection[int]] = {
 """Positions of arguments that an op changes in place; they are compared like results."""
 
 _NOTHING: Collection[int] = ()
+
 
 @dataclass(frozen=True, slots=True)
 class Compared:
@@ -48,7 +50,8 @@ class Compared:
     """Ids of the kernel that was chosen and of the one beside it."""
     error: Tensor | None
     """float32 ``[]``, see :func:`~llmk.nn.compare.relative_error`."""
-    results: tuple[Tensor, ...] = ()
+    results: tuple[tuple[list[int], str], ...] = ()
+    """Shapes and dtypes of what was compared."""
 
 
 class Shadows:
@@ -76,14 +79,14 @@ class Shadows:
 
     def begin(self) -> bool:
         """Begins a step; returns whether any kernel is compared in it. Processes of one seed sample the same steps."""
-        self._compared = []
+        self._compared = [each for each in self._compared if each.error is None]
         self.metas.clear()
         self.draw = 0.0 if self.always else self._random.random()
         return self.draw < self._rate
 
     def own(self, site: str, cache: Tensor, meta: Any) -> tuple[Tensor, Any]:
-        """What shadows at an attention site take instead of a layer's cache and of the step's ``meta``. Raises what their
-        backend raised when it prepared the step."""
+        """What shadows at an attention site take in the place of a layer's cache and the step's ``meta``. Raises what
+        their backend raised when it prepared the step."""
         prepared = self.metas[site, id(meta)]
         if isinstance(prepared, Exception):
             raise prepared
@@ -108,10 +111,19 @@ class Shadows:
 
         return attend
 
+    @contextmanager
+    def in_every_step(self) -> Iterator[None]:
+        """Steps within compare all there is to compare, and tell nothing of it but what fails."""
+        self.always = True
+        yield
+        self.always = False
+
     def take(self) -> list[Compared]:
-        """What was compared since the step began."""
+        """What was compared since the step began, and what has failed since this was asked for last."""
+        if self.always:
+            return []
         taken, self._compared = self._compared, []
-        return [] if self.always else taken
+        return taken
 
     def tell(self, compared: Compared) -> None:
         """Notes what came of a call."""
@@ -205,7 +217,8 @@ class Shadowed:
         if ours and self._sampled and self._pair is not None:
             error = relative_error([other, *(copies[i] for i in self._changed)], ours)
             chosen = self._choices[0]
-            self._shared.tell(Compared(chosen.kind, chosen.site, self._pair, error, tuple(ours)))
+            results = tuple((list(one.shape), str(one.dtype).removeprefix("torch.")) for one in ours)
+            self._shared.tell(Compared(chosen.kind, chosen.site, self._pair, error, results))
 
     def _guard(self, do: Callable[..., T], *args: Any) -> T | None:
         """What ``do`` returns; where it raises, the end of this shadow."""
