@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from llmk.api.platform import PlatformFacts
-from llmk.api.query import OpQuery, Query
+from llmk.api.query import Query
 from llmk.api.verdict import Reason
 
 
@@ -70,16 +70,14 @@ class Choice:
         return next(piece for piece in self.pieces if piece.start <= num_tokens < piece.stop)
 
     def difference(self, other: Choice, num_tokens: int) -> tuple[str, str] | None:
-        """What ``other``, for the same site, does so many tokens with, and this choice by another kernel: the ids of the
-        two. The op's own comes first, then those at its attention and linear sites, then its parts'. ``None`` where all
-        are the same."""
-        ids = [(self.piece(num_tokens).id, other.piece(num_tokens).id)]
-        if isinstance(self.query, OpQuery) and isinstance(other.query, OpQuery):
-            ids.append((self.query.attention or "", other.query.attention or ""))
-            ids.append((self.query.linear or "", other.query.linear or ""))
-        parts = {part.op: part for part in other.parts if part.op in other.piece(num_tokens).parts}
-        differ = [part.difference(parts[part.op], num_tokens) for part in self.parts if part.op in parts]
-        return next((pair for pair in (*ids, *differ) if pair is not None and pair[0] != pair[1]), None)
+        """Where this choice and ``other``, for the same site, differ first at so many tokens: the ids of the two
+        kernels, or of those of a part; ``None`` where all are the same."""
+        mine, its = self.piece(num_tokens), other.piece(num_tokens)
+        if mine.id != its.id:
+            return mine.id, its.id
+        parts = {part.op: part for part in other.parts if part.op in its.parts}
+        differ = (part.difference(parts[part.op], num_tokens) for part in self.parts if part.op in parts)
+        return next(filter(None, differ), None)
 
     def with_parts(self) -> Iterator[Choice]:
         """This choice, then those of its parts, and of theirs."""

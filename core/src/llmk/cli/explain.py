@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         return 0
     print(render_table(booted.plan))
     if booted.plan.shadows:
-        print(render_shadows(booted.plan))
+        print(render_shadows(booted))
     print(f"memory of a device: {memory or 'nobody knows how much there is'}")
     several = booted.plan.num_ranks > 1
     asynchronous = OTHER_PROCESSES if several else why_asynchronous(booted.platform_facts)

@@ -52,9 +52,8 @@ def _announce(service: Service, url: str) -> None:
 
     engine = service.engine
     parsers = [f"{kind} parser  {p['id'] or 'none'}: {p['why']}" for kind, p in service.dialect.describe().items()]
-    plan = engine.boot.plan
-    shadows = [render_shadows(plan)] if plan.shadows else []
-    table = "\n".join((render_table(plan), *shadows, *parsers))
+    shadows = [render_shadows(engine.boot)] if engine.boot.plan.shadows else []
+    table = "\n".join((render_table(engine.boot.plan), *shadows, *parsers))
     if service.config.log_format == "json":
         logger.info("%s", table)
     else:

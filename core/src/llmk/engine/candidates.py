@@ -14,8 +14,8 @@ _ABLE = {"outranked", "layout", "not_vouched", "slow_start"}
 
 
 def able(registry: Registry, choice: Choice) -> list[KernelSpec]:
-    """All that could serve the site of ``choice``. Of references, only the best, which is what others are compared with;
-    it comes first."""
+    """All that could serve the site of ``choice``. Of references only the best, which others are compared with; it is
+    the first."""
     others = [out.id for out in choice.rejected if _ABLE.issuperset(reason.code for reason in out.reasons)]
     ids = {*(piece.id for piece in choice.pieces), *others}
     specs = [kernel.spec for kernel in registry.kernels(choice.kind) if kernel.spec.id in ids]

@@ -31,8 +31,8 @@ class Resume(msgspec.Struct, tag=True):
 
 
 class Loaded(msgspec.Struct, tag=True):
-    """The weights are there. The cache specs of the rank's layers, pickled, bytes that are free on the device, and those
-    that shadows keep for a block."""
+    """The weights are there. The cache specs of the rank's layers, pickled, bytes that are free on the device, and what
+    shadows keep for a block, in bytes."""
 
     rank: int
     specs: bytes

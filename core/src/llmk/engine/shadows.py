@@ -36,14 +36,16 @@ def shadowed(boot: Boot) -> Boot:
     if not sections or boot.plan.shadows:
         return boot
     beside = _second_plan(boot, sections)
-    found, idle, warnings = [], set(sections), []
+    found: list[Shadow] = []
+    idle, warnings = set(sections), []
     recurrent = {site.site for site in boot.facts.recurrent}
     for choice in boot.plan.choices:
         if choice.query is None:
             continue
         other = beside.choice(choice.kind, choice.site)
         kinds = set(_kinds(boot, sections, other))
-        if not kinds or not _differ(choice, other):
+        pairs = [(choice, other), *((boot.plan.choice(*at), beside.choice(*at)) for at in _sites(boot, choice))]
+        if not kinds or not any(pair for _, pair in _differences(pairs)):
             continue
         if choice.site in recurrent:
             warnings.append(f"op site {choice.site} has no shadow: it changes recurrent state in place")
@@ -62,18 +64,19 @@ def shadowed(boot: Boot) -> Boot:
     return replace(boot, plan=plan)
 
 
-def render_shadows(plan: Plan) -> str:
-    """The shadows beside what was chosen: where the two differ first, by range of token counts."""
+def render_shadows(boot: Boot) -> str:
+    """The shadows beside what was chosen: the kernels in which the two differ, by the first of the token counts."""
     rows = []
-    for shadow in plan.shadows:
-        choice, other = plan.choice(shadow.choice.kind, shadow.choice.site), shadow.choice
-        starts = _starts(choice, other)
-        pairs = [(start, choice.difference(other, start)) for start in starts]
-        changes = [one for i, one in enumerate(pairs) if i == 0 or one[1] != pairs[i - 1][1]]
-        for start, pair in changes:
-            wheel = next((f"{p.distribution} {p.version}" for p in _pieces(other) if pair and p.id == pair[1]), "")
-            tokens = f"{start}-" if len(changes) > 1 else ""
-            rows.append([choice.kind, choice.site, tokens, *(pair or ("", "the same")), wheel, f"{shadow.rate:g}"])
+    for shadow in boot.plan.shadows:
+        at = (shadow.choice.kind, shadow.choice.site)
+        sites = [at, *_sites(boot, shadow.choice)]
+        pairs = [(boot.plan.choice(*site), found.choice) for site in sites if (found := boot.plan.shadow(*site))]
+        wheels = {piece.id: f"{piece.distribution} {piece.version}" for _, other in pairs for piece in _pieces(other)}
+        differences = _differences(pairs)
+        for start, pair in differences:
+            tokens = f"{start}-" if len(differences) > 1 else ""
+            kernel, beside = pair or ("", "the same")
+            rows.append([*at, tokens, kernel, beside, wheels.get(beside, ""), f"{shadow.rate:.0%}"])
     return "\n" + render_rows(("kind", "site", "tokens", "kernel", "shadow", "wheel", "of steps"), rows)
 
 
@@ -112,6 +115,12 @@ def _reference(boot: Boot, choice: Choice) -> str:
 def _op_pins(boot: Boot, section: KernelSelectSection, excluded: dict[str, Reason]) -> str | Table:
     """Pins of ops. A reference is one with all its parts: whatever has one and is none is ``excluded``."""
     specs = [kernel.spec for kernel in boot.registry.kernels("op")]
+    known = {*(choice.site for choice in boot.plan.all_choices()), *(spec.op for spec in specs)}
+    unknown = [] if isinstance(section.shadow, str) else [name for name in section.shadow if name not in known]
+    if unknown:
+        sites = ", ".join(choice.site for choice in boot.plan.choices if choice.kind == "op")
+        message = f"[select.op] shadow names {unknown[0]}, which this model does not have"
+        raise SelectionError(message, hint=f"op sites: {sites}")
     named = {section.shadow} if isinstance(section.shadow, str) else set(section.shadow.values())
     if named == {REFERENCE}:
         have = {spec.op for spec in specs if spec.tier is Tier.REFERENCE}
@@ -128,12 +137,8 @@ def _op_pins(boot: Boot, section: KernelSelectSection, excluded: dict[str, Reaso
 
 def _kinds(boot: Boot, sections: Mapping[str, KernelSelectSection], choice: Choice) -> Iterator[str]:
     """The kinds of shadows that ask for what the second plan has at a site."""
-    sites: dict[str, str | None] = {choice.kind: choice.site}
-    if choice.kind == "op":
-        op = next((op for op in boot.facts.ops if op.site == choice.site), None)
-        sites = {"attention": op.attention, "linear": op.linear} if op else {}
-    for kind, site in sites.items():
-        if site and kind in sections and (isinstance(rule := sections[kind].shadow, str) or site in rule):
+    for kind, site in _sites(boot, choice) if choice.kind == "op" else [(choice.kind, choice.site)]:
+        if kind in sections and (isinstance(rule := sections[kind].shadow, str) or site in rule):
             yield kind
     if choice.kind == "op" and "op" in sections:
         rule = sections["op"].shadow
@@ -142,14 +147,21 @@ def _kinds(boot: Boot, sections: Mapping[str, KernelSelectSection], choice: Choi
             yield "op"
 
 
-def _differ(choice: Choice, other: Choice) -> bool:
-    """Whether the two differ at any token count."""
-    return any(choice.difference(other, start) for start in _starts(choice, other))
+def _sites(boot: Boot, choice: Choice) -> list[tuple[str, str]]:
+    """Kinds and names of the sites that an op has parts of."""
+    ops = [op for op in boot.facts.ops if choice.kind == "op" and op.site == choice.site]
+    pairs = [pair for op in ops for pair in (("attention", op.attention), ("linear", op.linear))]
+    return [(kind, site) for kind, site in pairs if site]
 
 
-def _starts(*choices: Choice) -> list[int]:
-    """Token counts at which another kernel takes its turn."""
-    return sorted({piece.start for choice in choices for piece in _pieces(choice)})
+def _differences(pairs: list[tuple[Choice, Choice]]) -> list[tuple[int, tuple[str, str] | None]]:
+    """Where the choices of ``pairs`` differ first, by the token count from which on they do."""
+    found: list[tuple[int, tuple[str, str] | None]] = []
+    for start in sorted({piece.start for pair in pairs for choice in pair for piece in _pieces(choice)}):
+        difference = next(filter(None, (choice.difference(other, start) for choice, other in pairs)), None)
+        if not found or found[-1][1] != difference:
+            found.append((start, difference))
+    return found
 
 
 def _pieces(choice: Choice) -> list[Piece]:

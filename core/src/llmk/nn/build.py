@@ -139,9 +139,13 @@ class Build:
             kernel = self._bind(choice, self._given(attention, linear))
             if shadow is not None and self.shadows is not None:
                 beside = self._bind(shadow.choice, self._given(attention, linear, shadow))
-                cache = (attention, -2) if attention else None
-                pair = (self.shadows, choice, shadow, kernel, beside)
-                kernel = self._switched(Shadowed(*pair, cache=cache, every_step=bool(attention)))
+                kernel = Shadowed(
+                    *(self.shadows, choice, shadow, kernel, beside),
+                    sites=list(self._beside(("attention", attention), ("linear", linear))),
+                    cache=(attention, -2) if attention else None,
+                    every_step=bool(attention),
+                )
+                self._switched(kernel)
             self._kernels[key] = kernel
         return self._kernels[key]
 
@@ -201,6 +205,12 @@ class Build:
             pieces = [(p.start, p.stop, self._load(p)(choice.query, self.device)) for p in choice.pieces]
             self._backends[key] = self._one_of(pieces, AttentionSwitch)
         return self._backends[key]
+
+    def _beside(self, *sites: tuple[str, str]) -> Iterator[tuple[Choice, Choice]]:
+        """What was chosen and what is beside it, of sites by kind and name, where anything is."""
+        for kind, site in sites:
+            if (shadow := self.plan.shadow(kind, site)) is not None:
+                yield self.plan.choice(kind, site), shadow.choice
 
     def _given(self, attention: str, linear: str, shadow: Shadow | None = None) -> dict[str, Any]:
         """The parts that stand for what was chosen at an op's own sites; of its ``shadow``, for what is beside that."""

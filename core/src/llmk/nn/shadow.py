@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -138,6 +138,7 @@ class Shadowed:
     """A kernel and its shadow, called as the kernel is.
 
     Args:
+        sites: what was chosen, and what runs beside it, at the op's attention and linear sites.
         cache: of what reads or writes a cache, the attention site, and the cache's position among the arguments; what
             the backend made of the step follows it. The shadow has a cache of its own.
         every_step: whether the shadow runs in every step, compared or not, as it must where it fills that cache.
@@ -151,11 +152,12 @@ class Shadowed:
         run: Callable[..., Any],
         beside: Callable[..., Any],
         *,
+        sites: Sequence[tuple[Choice, Choice]] = (),
         cache: tuple[str, int] | None = None,
         every_step: bool = False,
     ) -> None:
         self._shared = shared
-        self._choices = chosen, shadow.choice
+        self._choices = ((chosen, shadow.choice), *sites)
         self._rate = shadow.rate
         self._run = run
         self._beside = beside
@@ -164,17 +166,17 @@ class Shadowed:
         self._failed = False
         self._kept = WEIGHTS.get(chosen.op or chosen.kind, _NOTHING)
         self._changed = CHANGED.get(chosen.op, _NOTHING)
-        self._pair = chosen.difference(shadow.choice, 1)
+        self._pair = self._differing(1)
         shared.has(shadow.rate)
 
     def select(self, num_tokens: int) -> tuple[int, int]:
         """Makes the kernels for ``num_tokens`` current; returns the range of counts for which they stay so."""
-        chosen, shadow = self._choices
-        self._pair = chosen.difference(shadow, num_tokens)
+        self._pair = self._differing(num_tokens)
         for kernel in (self._run, self._beside):
             if select := getattr(kernel, "select", None):
                 select(num_tokens)
-        pieces = [choice.piece(num_tokens) for root in self._choices for choice in root.with_parts()]
+        roots = [root for pair in self._choices for root in pair]
+        pieces = [choice.piece(num_tokens) for root in roots for choice in root.with_parts()]
         return max(piece.start for piece in pieces), min(piece.stop for piece in pieces)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
@@ -186,6 +188,10 @@ class Shadowed:
         if copies is not None:
             self._guard(self._compare, args, result, copies, options)
         return result
+
+    def _differing(self, num_tokens: int) -> tuple[str, str] | None:
+        """The first two kernels that differ at so many tokens; where none do, there is nothing to compare."""
+        return next(filter(None, (choice.difference(other, num_tokens) for choice, other in self._choices)), None)
 
     @property
     def _sampled(self) -> bool:
@@ -216,7 +222,7 @@ class Shadowed:
         ours = list(tensors_of([result, *(args[i] for i in self._changed)]))
         if ours and self._sampled and self._pair is not None:
             error = relative_error([other, *(copies[i] for i in self._changed)], ours)
-            chosen = self._choices[0]
+            chosen = self._choices[0][0]
             results = tuple((list(one.shape), str(one.dtype).removeprefix("torch.")) for one in ours)
             self._shared.tell(Compared(chosen.kind, chosen.site, self._pair, error, results))
 
@@ -226,7 +232,7 @@ class Shadowed:
             return do(*args)
         except Exception:
             self._failed = True
-            chosen, shadow = self._choices
+            chosen, shadow = self._choices[0]
             pair = self._pair or (chosen.id, shadow.id)
             self._shared.tell(Compared(chosen.kind, chosen.site, pair, None))
             text = "the shadow %s of %s at %s site %s failed and is run no more; answers are not touched by that"
