@@ -10,8 +10,8 @@ import torch
 
 from llmk.engine.request import ShadowCount, add_counts
 from llmk.engine.transfer import to_host
-from llmk.nn.compare import tolerance
 from llmk.nn.shadow import Compared, Shadows
+from llmk.reference.compare import tolerance
 
 logger = logging.getLogger(__name__)
 

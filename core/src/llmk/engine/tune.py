@@ -23,7 +23,7 @@ from llmk.engine.trials import Trial, Trials
 from llmk.kernel.loader import load_object
 from llmk.kernel.resolver import resolve
 from llmk.nn.build import Build
-from llmk.nn.compare import relative_error, tolerance
+from llmk.reference.compare import relative_error, tolerance
 
 if TYPE_CHECKING:
     from llmk.kernel.boot import Boot
@@ -114,7 +114,8 @@ class Tuner:
         # Parts of ops are bound like sites of the model.
         plan = replace(plan, choices=(pinned, *(c for c in plan.choices if c.site != pinned.site)))
         device = self.platform.device.torch_device(0)
-        build = Build(plan, dtype=getattr(torch, plan.dtype), device=device, load_object=load_object)
+        dtype, checkpoint = getattr(torch, plan.dtype), self.boot.checkpoint
+        build = Build(plan, dtype=dtype, device=device, load_object=load_object, checkpoint=checkpoint)
         trial = Trials(build, sharded(self.boot.facts, plan.tensor)).of(pinned)
         return _Entrant(id, build, pinned, trial) if trial else None
 

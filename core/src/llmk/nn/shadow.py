@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
-from llmk.nn.compare import relative_error, tensors_of
+from llmk.reference.compare import relative_error, tensors_of
+from llmk.reference.inputs import CHANGED, WEIGHTS
 
 if TYPE_CHECKING:
     from llmk.api import AttentionBackend, CacheStep, Choice, Shadow
@@ -22,20 +23,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-
-WEIGHTS: Mapping[str, Collection[int]] = {
-    **dict.fromkeys(("embedding", "scaled_embedding", "gate_up_silu", "gate_up_gelu_tanh"), (1,)),
-    **dict.fromkeys(("add_rms_norm_linear", "add_rms_norm_gate_up_silu"), (4,)),
-    "latent_attention": (4, 5),
-    "linear": (1,),
-    "moe": (2,),
-}
-"""Positions of weights among the arguments of an op or a kind: too large to copy for each call, and never changed."""
-CHANGED: Mapping[str, Collection[int]] = {
-    **dict.fromkeys(("update_rows", "append_tokens", "apply_penalties", "apply_bias", "allow_tokens"), (0,)),
-    "build_step": (1,),
-}
-"""Positions of arguments that an op changes in place; they are compared like results."""
 
 _NOTHING: Collection[int] = ()
 
@@ -49,7 +36,7 @@ class Compared:
     pair: tuple[str, str]
     """Ids of the kernel that was chosen and of the one beside it."""
     error: Tensor | None
-    """float32 ``[]``, see :func:`~llmk.nn.compare.relative_error`."""
+    """float32 ``[]``, see :func:`~llmk.reference.compare.relative_error`."""
     results: tuple[tuple[list[int], str], ...] = ()
     """Shapes and dtypes of what was compared."""
 
