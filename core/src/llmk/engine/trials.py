@@ -11,7 +11,7 @@ from torch import Tensor
 
 from llmk.api import AttentionQuery, CacheStep, Choice, LinearQuery, ModelFacts, MoEQuery, OpQuery
 from llmk.nn.build import Build
-from llmk.reference.inputs import EPS, INPUTS, OVER_ATTENTION, Source, rotary_dim
+from llmk.reference.inputs import CHANGED, EPS, INPUTS, OVER_ATTENTION, Source, rotary_dim
 
 DECODES = 256
 """Tokens up to which a step consists of as many decodes; more are those of prompts."""
@@ -135,9 +135,13 @@ class Trials:
         def at(tokens: int) -> Run:
             self._source.generator.manual_seed(1)
             given = INPUTS[query.op](self._source, tokens, query.facts)
-            return lambda i: kernel(*given)
+            changed = [given[position] for position in CHANGED.get(query.op, ())]
+            return lambda i: (kernel(*given), changed)
 
-        at(1)  # so that a size that the facts lack is missed at once
+        try:
+            INPUTS[query.op](self._source, 1, query.facts)
+        except KeyError:  # a part whose sizes the facts of the whole don't tell
+            return None
         return Trial(at)
 
     def _op_over(self, query: OpQuery, site: str, kernel: Callable[..., Any]) -> Trial:

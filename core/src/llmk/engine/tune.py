@@ -23,7 +23,7 @@ from llmk.engine.trials import Trial, Trials
 from llmk.kernel.loader import load_object
 from llmk.kernel.resolver import resolve
 from llmk.nn.build import Build
-from llmk.reference.compare import relative_error, tolerance
+from llmk.reference.compare import relative_error, tensors_of, tolerance
 
 if TYPE_CHECKING:
     from llmk.kernel.boot import Boot
@@ -43,11 +43,13 @@ _ROUND, _ROUNDS, _CALLS = 0.005, 5, 16
 class Tuner:
     """Measures on this machine what ``boot``'s plan chose and what else could serve.
 
-    ``say`` takes lines for people; ``wrong`` collects the ids of kernels that are not right.
+    ``say`` takes lines for people; ``only`` names the kinds, sites and ops to measure (none: all); ``wrong`` collects
+    the ids of kernels that are not right.
     """
 
     boot: Boot
     say: Callable[[str], None]
+    only: frozenset[str] = frozenset()
     platform: Platform = field(init=False)
     wrong: set[str] = field(default_factory=set)
 
@@ -65,6 +67,8 @@ class Tuner:
                 ids = [spec.id for spec in able(self.boot.registry, choice)]
                 if choice.kind not in kinds or choice.query is None or len(ids) < 2:
                     continue
+                if self.only and self.only.isdisjoint((choice.kind, choice.site, choice.op)):
+                    continue
                 key = key_of(choice.query)
                 if key not in seen and (times := self._measure(choice, ids)):
                     measured = Measurements({key: Measured(date.today().isoformat(), times)})
@@ -78,6 +82,8 @@ class Tuner:
         wide = getattr(choice.query, "out_features", 0) == self.boot.facts.vocab_size
         most = limits.max_num_seqs if wide else limits.max_num_batched_tokens
         entrants = [entrant for id in ids if (entrant := self._attempt(choice, id, self._enter, choice, id))]
+        if not entrants:
+            self.say(f"{choice.kind} {choice.site}: not measured, so its tiers decide")
         found: dict[int, dict[str, float]] = {}
         for tokens in (count for count in COUNTS if count <= most):
             expected: list[Any] = []
@@ -126,8 +132,8 @@ class Tuner:
         run, sets = entrant.trial.at(tokens), entrant.trial.sets
         actual = run(0)
         if not expected:
-            expected.append(actual)
-        _check(actual, expected[0], entrant.build.plan.dtype, tokens)
+            expected += [one.clone() for one in tensors_of(actual)]  # what an op changes in place, it will change again
+        _check(list(tensors_of(actual)), expected, entrant.build.plan.dtype, tokens)
         calls = sets * -(-_CALLS // sets) if self._clock(lambda: run(0)) < _SLOW / 1e6 else 1
 
         def all_calls() -> None:

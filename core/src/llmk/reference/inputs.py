@@ -78,8 +78,10 @@ def _activation(source: Source, tokens: int, facts: Mapping[str, Any]) -> tuple[
 
 
 def _rope(source: Source, tokens: int, facts: Mapping[str, Any]) -> tuple[Any, ...]:
-    heads = [source.normal(tokens, facts[name], facts["head_dim"]) for name in ("num_heads", "num_kv_heads")]
-    return *heads, source.arange(tokens), source.normal(tokens, facts["rotary_dim"], dtype=torch.float32)
+    latent = "qk_rope_head_dim" in facts  # all heads share a key, and what is rotated lies by itself
+    width = facts["qk_rope_head_dim" if latent else "head_dim"]
+    q, k = (source.normal(tokens, heads, width) for heads in (facts["num_heads"], facts.get("num_kv_heads", 1)))
+    return q, k, source.arange(tokens), source.normal(tokens, rotary_dim(facts), dtype=torch.float32)
 
 
 def _embedding(source: Source, tokens: int, facts: Mapping[str, Any]) -> tuple[Any, ...]:
