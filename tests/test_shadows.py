@@ -12,6 +12,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
+from equal_tokens import KINDS
 from installed import install
 from served import Served, until
 
@@ -324,3 +325,25 @@ def test_the_server_has_metrics_and_a_plan(folder: Path, site: Path, tmp_path: P
         assert re.search(r"linear +down +\S+ +odd.skewed +odd 1.0", served.log.read_text())
     finally:
         served.close()
+
+
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "windows, two groups of layers": ("gemma2", {"head_dim": 16, "sliding_window": 8, "query_pre_attn_scalar": 24}),
+    "latent": ("deepseek_v2", KINDS["latent"][1]),
+    "beside recurrent state": ("qwen3_next", KINDS["hybrid"][1]),
+    "layers that call the backend": ("gpt2", {"num_key_value_heads": 4}),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_attention_of_every_form_has_a_shadow(family: str, tmp_path: Path) -> None:
+    """Its own cache holds what the chosen one's does, and the answers stay."""
+    kind, config = FAMILIES[family]
+    model = write_checkpoint(tmp_path / "model", kind, **config)
+    flags = {"max_model_len": 64, "scheduler.max_num_batched_tokens": 12}
+    alone, _ = run(model, flags)
+    tokens, counts = run(model, flags | shadow("attention", "odd.attention") | shadow("op", "reference"))
+    assert tokens == alone
+    mine = [count for count in counts if count.shadow == "odd.attention"]
+    assert mine
+    assert all(count.compared and not count.diverged and not count.failures for count in mine), mine

@@ -102,8 +102,10 @@ class Shadows:
     def in_every_step(self) -> Iterator[None]:
         """Steps within compare all there is to compare, and tell nothing of it but what fails."""
         self.always = True
-        yield
-        self.always = False
+        try:
+            yield
+        finally:
+            self.always = False
 
     def take(self) -> list[Compared]:
         """What was compared since the step began, and what has failed since this was asked for last."""
