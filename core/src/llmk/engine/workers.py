@@ -100,8 +100,8 @@ class Workers(Executor):
             loaded = workers._from_all(Loaded)
             specs = [pickle.loads(each.specs) for each in loaded]
             groups = cache_groups(boot, specs[:: boot.plan.tensor])
-            room = [(each.available, each.shadow_bytes) for each in loaded]
-            cache = smallest_cache(boot, groups, specs, room)
+            room = [each.available for each in loaded]
+            cache = smallest_cache(boot, groups, specs, room, [each.shadow_bytes for each in loaded])
             workers._send(Allocate(cache.num_blocks, groups))
             workers._from_all(Ready)
         except BaseException:
@@ -242,16 +242,17 @@ def smallest_cache(
     boot: Boot,
     groups: Sequence[Sequence[CacheGroup]],
     specs: Sequence[Sequence[CacheSpec]],
-    room: Sequence[tuple[int, int]],
+    available: Sequence[int],
+    shadow_bytes: Sequence[int] = (),
 ) -> CachePlan:
     """The size of the cache, by each stage's cache groups, and each rank's cache specs, free bytes, and bytes that its
-    shadows keep for a block. All number their blocks alike, so the device with the least room for them decides. Raises
+    shadows keep for a block, if any do. All number their blocks alike, so the device with the least room for them decides. Raises
     NotEnoughMemory.
     """
     plan, plans = boot.plan, []
     sizes = [block_bytes(own, groups[rank // plan.tensor]) for rank, own in enumerate(specs)]
     for beside in {plan.ranks_beside(rank) for rank in range(plan.num_ranks)}:
-        size, free = sum(sizes[rank] for rank in beside), min(room[rank][0] for rank in beside)
-        shadows = sum(room[rank][1] for rank in beside)
+        size, free = sum(sizes[rank] for rank in beside), min(available[rank] for rank in beside)
+        shadows = sum(shadow_bytes[rank] for rank in beside) if shadow_bytes else 0
         plans.append(plan_cache(boot.settings.config, boot.facts.max_model_len, groups[0], size, free, shadows))
     return min(plans, key=lambda found: found.num_blocks)
