@@ -246,8 +246,8 @@ def smallest_cache(
     shadow_bytes: Sequence[int] = (),
 ) -> CachePlan:
     """The size of the cache, by each stage's cache groups, and each rank's cache specs, free bytes, and bytes that its
-    shadows keep for a block, if any do. All number their blocks alike, so the device with the least room for them decides. Raises
-    NotEnoughMemory.
+    shadows keep for a block, if any do. All number their blocks alike, so the device with the least room for them
+    decides. Raises NotEnoughMemory.
     """
     plan, plans = boot.plan, []
     sizes = [block_bytes(own, groups[rank // plan.tensor]) for rank, own in enumerate(specs)]
