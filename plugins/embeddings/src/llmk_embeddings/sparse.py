@@ -1,8 +1,8 @@
 """Sparse embeddings: a weight for each token of a text.
 
-The weight of a token is relu(w . h + b) of its final hidden state h, by a head that was trained with the model. Of equal
-tokens the largest counts; special tokens and weights of 0 are left out. What is left is told as it is, unscaled: Chen et
-al., "M3-Embedding" (2024), section 3.2, lexical retrieval, and the ``lexical_weights`` of BGE-M3.
+The weight of a token is relu(w . h + b) of its final hidden state h, by a head that was trained with the model. Of
+equal tokens the largest counts; special tokens and weights of 0 are left out. What is left is told as it is, unscaled:
+Chen et al., "M3-Embedding" (2024), section 3.2, lexical retrieval, and the ``lexical_weights`` of BGE-M3.
 """
 
 from __future__ import annotations

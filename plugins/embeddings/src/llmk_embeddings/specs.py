@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from llmk.api import OK, Checkpoint, IOProcessorSpec, Verdict, hookimpl, no
 
 HEAD = "sparse_linear.safetensors"
-"""The file beside a checkpoint with the head of sparse weights: ``weight`` ``[1, hidden_size]`` and ``bias`` ``[1]``."""
+"""The file beside a checkpoint with the head of sparse weights: ``weight`` ``[1, hidden_size]``, ``bias`` ``[1]``."""
 
 
 def has_head(checkpoint: Checkpoint) -> Verdict:
