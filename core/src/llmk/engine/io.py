@@ -66,12 +66,10 @@ class IOProcessors:
         run = IORun(f"the IO processor {found.spec.id} of {found.plugin.wheel}")
         with run.guard():
             run.request = self._processor(found).open(body)
-            prompts = list(run.request.prompts)
-            if not prompts:
+            for number, prompt in enumerate(run.request.prompts):
+                run.sequences.append(self._sequence(intake, prompt, number, how))
+            if not run.sequences:
                 raise ValueError("it made no prompt of the request")
-            params = [self._params(prompt) for prompt in prompts]
-        for number, (prompt, own) in enumerate(zip(prompts, params, strict=True)):
-            run.sequences.append(_sequence(intake, prompt, own, number, how))
         return run
 
     def _named(self, name: str) -> Registered[IOProcessorSpec]:
@@ -96,6 +94,18 @@ class IOProcessors:
             context = IOContext(boot.checkpoint, boot.facts, self._tokenizer, self._served_name, options)
             self._made[found.spec.id] = kind(context)
         return self._made[found.spec.id]
+
+    def _sequence(self, intake: Intake, prompt: IOPrompt, number: int, how: dict[str, Any]) -> EngineRequest:
+        params = self._params(prompt)
+        tokens = prompt.prompt if isinstance(prompt.prompt, str) else [int(token) for token in prompt.prompt]
+        own = {**how, "id": f"{how['id']}/{number}", "returns": _RETURNS[prompt.returns]}
+        try:
+            (sequence,) = intake.sequences(tokens, params, **own)
+        except RequestError as error:
+            if error.param in ("prompt", None):
+                error.param = prompt.param or None
+            raise
+        return sequence
 
     def _params(self, prompt: IOPrompt) -> SamplingParams:
         if prompt.returns not in _RETURNS:
@@ -154,20 +164,6 @@ class IORun:
         start = self._lengths.get(at, len(prompt))
         self._lengths[at] = start + len(delta.token_ids)
         return IOOutput(prompt=at, start=start, token_ids=delta.token_ids, text=delta.text, finish_reason=end)
-
-
-def _sequence(
-    intake: Intake, prompt: IOPrompt, params: SamplingParams, number: int, how: dict[str, Any]
-) -> EngineRequest:
-    tokens = prompt.prompt if isinstance(prompt.prompt, str) else [int(token) for token in prompt.prompt]
-    try:
-        own = {**how, "id": f"{how['id']}/{number}", "returns": _RETURNS[prompt.returns]}
-        (sequence,) = intake.sequences(tokens, params, **own)
-    except RequestError as error:
-        if error.param == "prompt" or error.param is None:
-            error.param = prompt.param or None
-        raise
-    return sequence
 
 
 def _tensor(rows: HiddenRows) -> Tensor:
