@@ -31,9 +31,9 @@ class _Checked:
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        for name in ("implementation", "describe", "prepare"):
+        for name in ("implementation", "describe", "prepare", "examples"):
             location = getattr(self, name, None)
-            empty = location == "" and name == "prepare"
+            empty = location == "" and name in ("prepare", "examples")
             if location is not None and not empty and not LOCATION.fullmatch(location):
                 raise ValueError(f"{name} = {location!r} is not of the form 'module:attribute'")
 
@@ -173,6 +173,8 @@ class QuantizationSpec(_Checked):
     implementation: str
     online: bool = False
     """Whether it quantizes plain weights while they load, where ``model.quantization`` names it."""
+    examples: str = ""
+    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk.testing`."""
     overrides: str = ""
     summary: str = ""
 
@@ -193,6 +195,8 @@ class ModelSpec(_Checked):
     deterministic: bool = False
     """Whether a token's result is the same bit for bit whatever else is in the batch, where the plan's kernels are
     deterministic: what the model computes itself takes each token by itself."""
+    examples: str = ""
+    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk.testing`."""
     overrides: str = ""
     summary: str = ""
 
@@ -209,6 +213,8 @@ class ParserSpec(_Checked):
     score: int = 0
     special_tokens: bool = False
     """Whether the dialect's markers are special tokens, which the text must then keep for the parser to see them."""
+    examples: str = ""
+    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk.testing`."""
     overrides: str = ""
     summary: str = ""
 
@@ -223,6 +229,8 @@ class IOProcessorSpec(_Checked):
     name: str
     implementation: str
     supports: Callable[[Checkpoint], Verdict] = lambda checkpoint: OK
+    examples: str = ""
+    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk.testing`."""
     overrides: str = ""
     summary: str = ""
 
@@ -234,6 +242,8 @@ class PolicySpec(_Checked):
     id: str
     name: str
     implementation: str
+    examples: str = ""
+    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk.testing`."""
     overrides: str = ""
     summary: str = ""
 
@@ -245,6 +255,8 @@ class LogitsProcessorSpec(_Checked):
 
     id: str
     implementation: str
+    examples: str = ""
+    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk.testing`."""
     overrides: str = ""
     summary: str = ""
 

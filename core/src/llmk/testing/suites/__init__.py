@@ -1,0 +1,31 @@
+"""The suites, one module per kind of spec. Each has ``cases(spec, bench)``, which yields the cases of one spec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+from llmk.testing.bench import Bench
+from llmk.testing.case import Case
+
+SUITES = {
+    "platform": "platform",
+    "attention": "attention",
+    "linear": "linear",
+    "moe": "moe",
+    "op": "op",
+    "quantization": "quantization",
+    "model": "model",
+    "reasoning_parser": "parser",
+    "tool_parser": "parser",
+    "io_processor": "io_processor",
+    "policy": "policy",
+    "logits_processor": "logits_processor",
+}
+"""The module of each kind of spec."""
+
+
+def cases(kind: str, spec: Any, bench: Bench) -> Iterator[Case]:
+    """The cases of one spec of a kind. Raises ``KeyError`` for a kind that has no suite."""
+    yield from import_module(f"{__name__}.{SUITES[kind]}").cases(spec, bench)
