@@ -11,6 +11,7 @@ from msgspec.structs import asdict
 
 from llmk.api import IOContext, IOOutput, IOProcessor, IOProcessorSpec, IOPrompt, LlmkError, PluginError, RequestError
 from llmk.api.io import Returns
+from llmk.api.matching import ask
 from llmk.engine.request import EngineRequest, HiddenRows, SamplingParams
 from llmk.engine.request import Returns as EngineReturns
 from llmk.kernel.loader import load_object
@@ -45,14 +46,17 @@ class IOProcessors:
         self._made: dict[str, IOProcessor] = {}
 
     def describe(self) -> list[dict[str, Any]]:
-        """For each, what it is, whose, and whether it serves this model."""
-        told = []
-        for found in self._found:
-            verdict = found.spec.supports(self._boot.checkpoint)
-            spec, wheel, reasons = found.spec, found.plugin.wheel, [str(reason) for reason in verdict.reasons]
-            told.append({"id": spec.id, "name": spec.name, "wheel": wheel, "summary": spec.summary}
-                        | {"supported": verdict.ok, "reasons": reasons})  # fmt: skip
-        return told
+        """For each, what it is, whose, and the reasons for which it can't serve this model, if any."""
+        return [
+            {
+                "id": found.spec.id,
+                "name": found.spec.name,
+                "wheel": found.plugin.wheel,
+                "summary": found.spec.summary,
+                "reasons": [str(reason) for reason in ask(found.spec.supports, self._boot.checkpoint).reasons],
+            }
+            for found in self._found
+        ]
 
     def open(self, name: str, body: Mapping[str, Any], intake: Intake, **how: Any) -> IORun:
         """Begins a request; ``how`` is passed on to :meth:`~llmk.engine.intake.Intake.sequences`.
@@ -80,9 +84,8 @@ class IOProcessors:
             raise UnknownIOProcessor(f"there is no IO processor {name!r} (installed: {ids or 'none'})")
         if len(chosen) > 1:
             raise RequestError(f"several IO processors are called {name!r}", hint=f"name one by its id: {ids}")
-        verdict = chosen[0].spec.supports(self._boot.checkpoint)
-        if not verdict.ok:
-            why = "; ".join(str(reason) for reason in verdict.reasons)
+        if reasons := ask(chosen[0].spec.supports, self._boot.checkpoint).reasons:
+            why = "; ".join(map(str, reasons))
             raise RequestError(f"the IO processor {ids} does not serve {self._served_name}: {why}")
         return chosen[0]
 
