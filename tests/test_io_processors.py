@@ -323,7 +323,7 @@ def test_over_http(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         status, listed = served.get("/v1/io")
         assert status == 200
         found = {entry["id"]: entry for entry in json.loads(listed)["data"]}
-        assert found["probes.probe"]["reasons"] == []
+        assert found["probes.probe"]["supported"]
         assert found["probes.probe"]["wheel"] == "probes 1.0"
         assert "full moon" in found["probes.never"]["reasons"][0]
         status, answer = served.post("/v1/io/probe", {"prompts": ["a few words", [5, 6]]})

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import msgspec
 from msgspec.structs import asdict
 
-from llmk.api import IOContext, IOOutput, IOProcessor, IOProcessorSpec, IOPrompt, LlmkError, PluginError, RequestError
+from llmk.api import (
+    IOContext,
+    IOOutput,
+    IOProcessor,
+    IOProcessorSpec,
+    IOPrompt,
+    LlmkError,
+    PluginError,
+    RequestError,
+    Verdict,
+)
 from llmk.api.io import Returns
 from llmk.api.matching import ask
 from llmk.engine.request import EngineRequest, HiddenRows, SamplingParams
@@ -42,21 +52,16 @@ class IOProcessors:
         self._tokenizer = tokenizer
         self._served_name = served_name
         self._default_params = default_params
-        self._found = boot.registry.of(IOProcessorSpec)
         self._made: dict[str, IOProcessor] = {}
 
     def describe(self) -> list[dict[str, Any]]:
-        """For each, what it is, whose, and the reasons for which it can't serve this model, if any."""
-        return [
-            {
-                "id": found.spec.id,
-                "name": found.spec.name,
-                "wheel": found.plugin.wheel,
-                "summary": found.spec.summary,
-                "reasons": [str(reason) for reason in ask(found.spec.supports, self._boot.checkpoint).reasons],
-            }
-            for found in self._found
-        ]
+        """For each, what it is, whose, and whether it can serve this model."""
+        told = []
+        for found in self._found:
+            verdict = ask(found.spec.supports, self._boot.checkpoint)
+            about = {"id": found.spec.id, "name": found.spec.name, "wheel": found.plugin.wheel}
+            told.append(about | {"summary": found.spec.summary, "supported": verdict.ok, "reasons": _why(verdict)})
+        return told
 
     def open(self, name: str, body: Mapping[str, Any], intake: Intake, **how: Any) -> IORun:
         """Begins a request; ``how`` is passed on to :meth:`~llmk.engine.intake.Intake.sequences`.
@@ -76,6 +81,10 @@ class IOProcessors:
                 raise ValueError("it made no prompt of the request")
         return run
 
+    @property
+    def _found(self) -> list[Registered[IOProcessorSpec]]:
+        return self._boot.registry.of(IOProcessorSpec)
+
     def _named(self, name: str) -> Registered[IOProcessorSpec]:
         by_name = [found for found in self._found if found.spec.name == name]
         chosen = [found for found in self._found if found.spec.id == name] or by_name
@@ -84,8 +93,8 @@ class IOProcessors:
             raise UnknownIOProcessor(f"there is no IO processor {name!r} (installed: {ids or 'none'})")
         if len(chosen) > 1:
             raise RequestError(f"several IO processors are called {name!r}", hint=f"name one by its id: {ids}")
-        if reasons := ask(chosen[0].spec.supports, self._boot.checkpoint).reasons:
-            why = "; ".join(map(str, reasons))
+        if not (verdict := ask(chosen[0].spec.supports, self._boot.checkpoint)):
+            why = "; ".join(_why(verdict))
             raise RequestError(f"the IO processor {ids} does not serve {self._served_name}: {why}")
         return chosen[0]
 
@@ -167,6 +176,10 @@ class IORun:
         start = self._lengths.get(at, len(prompt))
         self._lengths[at] = start + len(delta.token_ids)
         return IOOutput(prompt=at, start=start, token_ids=delta.token_ids, text=delta.text, finish_reason=end)
+
+
+def _why(verdict: Verdict) -> list[str]:
+    return [str(reason) for reason in verdict.reasons]
 
 
 def _tensor(rows: HiddenRows) -> Tensor:
