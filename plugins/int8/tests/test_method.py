@@ -77,7 +77,9 @@ def test_projections_that_are_packed_keep_their_own_scales(dense: Path) -> None:
     """Whatever stands beside it, an output is rounded by its own largest weight."""
     rewrite(dense, lambda weight: weight * torch.logspace(-3, 0, weight.shape[0])[:, None])
     tensors = load_file(dense / "model.safetensors")
-    packed = next(layer.weight for layer in harness(dense, quantization="int8").model.weights if isinstance(layer, Linear))
+    packed = next(
+        layer.weight for layer in harness(dense, quantization="int8").model.weights if isinstance(layer, Linear)
+    )
     parts = [tensors[f"model.layers.0.self_attn.{part}_proj.weight"] for part in "qkv"]
     assert torch.equal(packed.values, torch.cat([quantize_int8_channel(part)["weight"] for part in parts]))
     assert torch.equal(packed.scale, torch.cat([quantize_int8_channel(part)["weight_scale"] for part in parts]))

@@ -79,10 +79,12 @@ from llmk.api.specs import (
     PlatformSpec,
     PolicySpec,
     QuantizationSpec,
+    StatLoggerSpec,
     Tier,
     TokenBand,
     TunedConfigs,
 )
+from llmk.api.stats import Stat, StatLogger, StatLoggerContext, StatsSnapshot
 from llmk.api.verdict import OK, Reason, Verdict, no
 
 ENTRY_POINT_GROUP = "llmk.v1"
@@ -164,7 +166,12 @@ __all__ = [
     "SchedulingPolicy",
     "SelectionError",
     "SlidingWindowCache",
+    "Stat",
+    "StatLogger",
+    "StatLoggerContext",
+    "StatLoggerSpec",
     "StateTensor",
+    "StatsSnapshot",
     "TextDelta",
     "Ticket",
     "Tier",
