@@ -40,8 +40,8 @@ class StatLoggerContext:
 
 
 class StatLogger(Protocol):
-    """One instance serves one server, called from a thread of its own: it may block, and then misses snapshots, of which
-    it gets the next one when it is back. One that raises gets no more, but is closed."""
+    """One instance serves one server, called from a thread of its own. It may block, and misses snapshots meanwhile.
+    One that raises gets no more of them, and is closed."""
 
     def __init__(self, context: StatLoggerContext) -> None: ...
 

@@ -69,8 +69,8 @@ class AsyncLLM:
     ) -> AsyncLLM:
         """Resolves the plan and starts the engine, in a process of its own or (``in_process``) in a thread of this one.
 
-        ``check`` is called with what was resolved, before anything is loaded. Raises whatever keeps the model from being
-        served, as :class:`~llmk.api.LlmkError`, and what ``check`` raises.
+        ``check`` is called with what was resolved, before anything is loaded. Raises what it raises, and whatever keeps
+        the model from being served, as :class:`~llmk.api.LlmkError`.
         """
         from llmk.engine.process import ProcessClient
         from llmk.kernel.boot import boot as start_up

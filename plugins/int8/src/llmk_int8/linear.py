@@ -18,7 +18,7 @@ def linear_packed(x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tenso
 
 
 def linear_widened(x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
-    """The same for bfloat16, to which 8-bit integers widen exactly, and float32; sums of so many times what they stand for
-    would overflow float16."""
+    """The same for float32, too. 8-bit integers lose nothing when they become either; in float16, sums that are not
+    scaled yet would overflow."""
     out = F.linear(x, weight.values.to(x.dtype)).mul_(weight.scale.view(-1))
     return out if bias is None else out.add_(bias)

@@ -21,7 +21,7 @@ _PREPARED = {"prepare": "llmk.reference.quantized_weight:prepare_int8_channel", 
 """Weights are kept as the reference has them, so that all kernels of a site read the same ones."""
 
 _ALIGNMENT = 32
-"""torch's product reads whole vectors of each row, and beyond the last row's end where the rows are not made of such."""
+"""torch's product reads rows in whole vectors, beyond the end of the weight where they are not made of such."""
 _MOST_ROWS = 16
 """Rows up to which it was faster than widening the weights, by measurement (README)."""
 
