@@ -17,7 +17,8 @@ from llmk.api import (
 )
 
 _FORMAT = "int8_channel"
-_PREPARED = {"prepare": "llmk.reference.quantized_weight:prepare_int8_channel", "layout": "reference_int8_channel"}
+_PREPARE = "llmk.reference.quantized_weight:prepare_int8_channel"
+_LAYOUT = "reference_int8_channel"
 """Weights are kept as the reference has them, so that all kernels of a site read the same ones."""
 
 _ALIGNMENT = 32
@@ -50,22 +51,24 @@ def llmk_linear_kernels() -> list[KernelSpec]:
             id="int8.linear_packed",
             kind="linear",
             implementation="llmk_int8.linear:linear_packed",
+            prepare=_PREPARE,
+            layout=_LAYOUT,
             tier=Tier.NATIVE,
             needs=Needs(platforms=("cpu",), min_arch={"x86_64": (4,)}, dtypes=("bfloat16",)),
             supports=supports_packed,
             bands=(TokenBand(1, _MOST_ROWS + 1),),
-            **_PREPARED,
             summary="torch's own product of few rows with 8-bit weights",
         ),
         KernelSpec(
             id="int8.linear_widened",
             kind="linear",
             implementation="llmk_int8.linear:linear_widened",
+            prepare=_PREPARE,
+            layout=_LAYOUT,
             tier=Tier.PORTABLE,
             needs=Needs(dtypes=("bfloat16", "float32")),
             supports=supports_format,
             capture="full",
-            **_PREPARED,
             summary="torch's own product with the weights widened, and scaled afterwards",
         ),
     ]

@@ -23,7 +23,8 @@ class StatsD:
         self._tags, self._max_bytes = options["tags"], options["max_bytes"]
         self._sent: dict[str, float] = {}
         found = socket.getaddrinfo(options["host"], options["port"], type=socket.SOCK_DGRAM)
-        family, kind, _, _, self._address = found[0]
+        family, kind, _, _, address = found[0]
+        self._address = address
         self._socket = socket.socket(family, kind)
 
     def record(self, snapshot: StatsSnapshot) -> None:
