@@ -94,7 +94,7 @@ def budgets(root: Path = ROOT) -> list[Budget]:
     beside = {root / CORE / "reference", root / CORE / "testing"}
     rest = tuple(file for file in core if not beside.intersection(file.parents))
     kernel = tuple(file for file in core if (root / CORE / "kernel") in file.parents)
-    return [Budget("llmk without llmk.reference and llmk.testing", rest, 13_499), Budget("llmk.kernel", kernel, 1_000)]
+    return [Budget("llmk without llmk.reference and llmk.testing", rest, 14_499), Budget("llmk.kernel", kernel, 1_000)]
 
 
 def functions(file: Path) -> Iterator[tuple[int, str, int]]:
