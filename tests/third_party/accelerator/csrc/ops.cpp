@@ -184,9 +184,11 @@ void lend(const c10::OperatorHandle& op, Stack* stack) {
   for (size_t i = results; i < stack->size(); ++i) (*stack)[i] = loan.own((*stack)[i]);
 }
 
-// The same for ops whose result is of a shape, or a value, that the host must know: it waits.
+// The same for ops whose result is of a shape, or a value, that the host must know: it waits, unless it was told.
 void lend_and_wait(const c10::OperatorHandle& op, Stack* stack) {
-  count(Count::Waits, op.schema().name());
+  const auto size = op.schema().argumentIndexWithName("output_size");
+  const bool told = size && !torch::jit::peek(*stack, *size, op.schema().arguments().size()).isNone();
+  if (!told) count(Count::Waits, op.schema().name());
   lend(op, stack);
 }
 
