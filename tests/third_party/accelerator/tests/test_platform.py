@@ -15,6 +15,14 @@ from llmk.api import Host
 from llmk.reference.norms import make_add_rms_norm, rms_norm
 
 SIZE = 64 << 20
+PROBE = """
+import sys
+from llmk.api import Host
+from llmk_nova import specs
+
+specs.probe(Host())
+print("torch" in sys.modules)
+"""
 
 
 def test_the_probe_reads_the_environment() -> None:
@@ -22,14 +30,16 @@ def test_the_probe_reads_the_environment() -> None:
     assert found.verdict
     assert found.facts is not None
     assert (found.facts.num_devices, found.facts.memory_bytes) == (2, SIZE)
-    assert (found.facts.num_devices, found.facts.memory_bytes) == (torch.nova.device_count(), torch.accelerator.get_memory_info()[1])
+    assert (found.facts.num_devices, found.facts.memory_bytes) == (
+        torch.nova.device_count(),
+        torch.accelerator.get_memory_info()[1],
+    )
     hidden = probe(Host(environ={"NOVA_VISIBLE_DEVICES": ""}))
     assert [reason.code for reason in hidden.verdict.reasons] == ["no_visible_device"]
 
 
 def test_the_probe_starts_nothing() -> None:
-    code = "import sys; from llmk.api import Host; from llmk_nova import specs; specs.probe(Host()); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "False\n"
 
 

@@ -50,7 +50,7 @@ class NovaMemory:
 
 
 class NovaPlatform:
-    """Follows ``llmk.api.Platform``. There are no graphs, nothing is compiled, and devices don't talk to one another."""
+    """Follows ``llmk.api.Platform``. There are no graphs, nothing is compiled, devices don't talk to one another."""
 
     graphs: Graphs | None = None
     compiling: Compiling | None = None
