@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 
 import torch
+from torch.utils import backend_registration
 
 _COUNTED = ("waits", "fallbacks", "launches")
 
@@ -16,9 +17,9 @@ def _load() -> None:
     if found is None or found.origin is None:
         raise ImportError("llmk_nova was installed without its library llmk_nova/_C; build it with `pip wheel .`")
     torch.ops.load_library(found.origin)
-    torch.utils.rename_privateuse1_backend("nova")
+    backend_registration.rename_privateuse1_backend("nova")
     torch._register_device_module("nova", sys.modules[__name__])
-    torch.utils.generate_methods_for_privateuse1_backend()
+    backend_registration.generate_methods_for_privateuse1_backend()
 
 
 def is_available() -> bool:
