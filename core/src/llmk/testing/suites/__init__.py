@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from llmk.testing.bench import Bench
 from llmk.testing.case import Case
+
+if TYPE_CHECKING:
+    from llmk.testing.bench import Bench
 
 SUITES = {
     "platform": "platform",
