@@ -13,6 +13,7 @@ from llmk.api import AttentionBackend, CacheStep
 from llmk.engine.batch import Batch, LaidOutStep
 from llmk.engine.core import Executor
 from llmk.engine.graphs import Decoded, DecodeGraphs
+from llmk.engine.prompt_rows import Copied, HiddenReader
 from llmk.engine.sampler import Sampled, Sampler
 from llmk.engine.scorer import Scored, Scorer
 from llmk.engine.step import StepPlan, StepResult
@@ -36,6 +37,7 @@ class Pending:
     step: int
     sampled: Sampled | None
     scored: Sequence[Scored] = ()
+    hidden: Sequence[Copied] = ()
     done: torch.Event | None = None
 
     def result(self) -> StepResult:
@@ -43,8 +45,9 @@ class Pending:
         if self.done is not None:
             self.done.synchronize()
         scored = {part.work: part.result() for part in self.scored}
+        hidden = {part.work: part.result() for part in self.hidden}
         if self.sampled is None:
-            return StepResult(step=self.step, scored=scored)
+            return StepResult(step=self.step, scored=scored, hidden=hidden)
         token_ids = self.sampled.token_ids.tolist()
         return StepResult(
             step=self.step,
@@ -52,6 +55,7 @@ class Pending:
             token_ids=token_ids,
             logprobs=self.sampled.logprobs_by_slot(token_ids),
             scored=scored,
+            hidden=hidden,
             errors=self.sampled.errors,
         )
 
@@ -99,6 +103,7 @@ class Runner(Executor):
         self._layers = [self._prepares.index(layer) for layer in layers]
         self.sampler = Sampler(build, batch.tokens.shape[0], batch.device, processors)
         self.scorer = Scorer(model.logits, self.sampler.logprobs)
+        self.reader = HiddenReader()
         self._run = trace.on_device(batch.device, self._issue)
         self._apply = trace.timed("apply", batch.apply)
         self._lay_out = trace.timed("lay out", batch.lay_out)
@@ -120,6 +125,7 @@ class Runner(Executor):
     def _issue(self, plan: StepPlan) -> Pending:
         self.sampler.update(plan.freed, plan.new, self.batch.tokens)
         self.scorer.update(plan.freed, plan.new)
+        self.reader.update(plan.freed, plan.new)
         if not plan.work:
             return Pending(plan.step, None)
         self._apply(plan)
@@ -153,18 +159,18 @@ class Runner(Executor):
         else:
             sampled = self._sample(decoded.logits, slots, rows, self.batch)
             self._keep(rows, sampled.token_ids)
-        return Pending(plan.step, sampled.to_host(), scored, event(self.batch.device))
+        return Pending(plan.step, sampled.to_host(), scored, done=event(self.batch.device))
 
     def _finish(self, plan: StepPlan, step: LaidOutStep, hidden: Tensor) -> Pending:
-        """Scores prompts and samples, from the final hidden states."""
-        scored = self.scorer(hidden, plan.work)
+        """Scores prompts, copies what is wanted of the final hidden states, and samples from them."""
+        told = self.scorer(hidden, plan.work), self.reader(hidden, plan.work)
         if not step.sample_slots:
-            return Pending(plan.step, None, scored, event(self.batch.device))
+            return Pending(plan.step, None, *told, event(self.batch.device))
         logits = self.model.logits(hidden[step.sample_rows])
         slots = step.slots[step.sample_indices]
         sampled = self._sample(logits, step.sample_slots, slots, self.batch)
         self._keep(slots, sampled.token_ids)
-        return Pending(plan.step, sampled.to_host(), scored, event(self.batch.device))
+        return Pending(plan.step, sampled.to_host(), *told, event(self.batch.device))
 
     def _keep(self, slots: Tensor, token_ids: Tensor) -> None:
         """Puts sampled tokens where the next step reads them."""
