@@ -35,6 +35,7 @@ CONTRACTS = {
     "quantization": "llmk.nn:Quantization",
     "reasoning_parser": "llmk.api:ReasoningParser",
     "tool_parser": "llmk.api:ToolParser",
+    "io_processor": "llmk.api:IOProcessor",
     "policy": "llmk.api:SchedulingPolicy",
     "logits_processor": "llmk.api:LogitsProcessor",
 }
