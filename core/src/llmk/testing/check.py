@@ -30,6 +30,9 @@ LISTING = "its cases can be listed"
 DISCOVERY = "discovery"
 """The kind of what is before a distribution's first suite: a process that dies there will die there again."""
 
+STARTING = 300.0
+"""Seconds that discovering plugins, setting a platform up or listing cases may take."""
+
 
 def find_distributions(names: Sequence[str]) -> dict[str, str]:
     """Versions of distributions, by canonical name; each is named by its own name or that of an entry point. Raises
@@ -90,7 +93,8 @@ class Check:
 
     def _follow(self, process: _Process, progress: _Progress) -> None:
         """Reads events until the process ends, hangs, or has failed often enough."""
-        for event in process.events(self.timeout):
+        for event in process.events():
+            process.patience = self.timeout if event["event"] == "begin" else max(self.timeout, STARTING)
             match event.pop("event"):
                 case "suite":
                     progress.enter(**event)
@@ -142,7 +146,7 @@ class _Process:
     """A child, and what it writes."""
 
     def __init__(self, job: Job) -> None:
-        self.quiet_for = 0.0
+        self.patience, self.quiet_for = STARTING, 0.0
         self._errors: IO[bytes] = tempfile.TemporaryFile()
         command = [sys.executable, "-X", "faulthandler", "-m", "llmk.testing.child", job.dump()]
         self._process = subprocess.Popen(
@@ -151,13 +155,13 @@ class _Process:
         self._lines: queue.Queue[bytes] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
-    def events(self, timeout: float) -> Iterator[dict[str, Any]]:
-        """Events, until there are no more or none comes for ``timeout`` seconds."""
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Events, until there are no more or none comes for ``patience`` seconds."""
         try:
-            while line := self._lines.get(timeout=timeout):
+            while line := self._lines.get(timeout=self.patience):
                 yield json.loads(line)
         except queue.Empty:
-            self.quiet_for = timeout
+            self.quiet_for = self.patience
 
     def epitaph(self) -> str:
         """How it ended, and what it said last."""

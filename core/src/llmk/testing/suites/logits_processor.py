@@ -19,6 +19,7 @@ from llmk.api.errors import describe
 from llmk.kernel.loader import load_object
 from llmk.testing.bench import Bench
 from llmk.testing.case import Case, Skip
+from llmk.testing.watch import never_waiting
 
 Parameters = Mapping[str, Any]
 
@@ -180,7 +181,7 @@ def check_leaving(batch: Batch, examples: Sequence[Parameters]) -> None:
         batch.apply([number % SLOTS])
         batch.processor.leave(number % SLOTS)
     gc.collect()
-    held = sum(isinstance(thing, LogitsRequest) and thing.id.startswith("request-") for thing in gc.get_objects())
+    held = sum(type(thing) is LogitsRequest and thing.id.startswith("request-") for thing in gc.get_objects())
     assert not held, f"it still holds {held} of 24 requests that have left"
 
 
@@ -206,8 +207,6 @@ def check_parameters(batch: Batch, examples: Sequence[Parameters]) -> str:
 
 def check_waiting(batch: Batch, examples: Sequence[Parameters]) -> None:
     """The device runs behind the host, which this would stop."""
-    from llmk.testing.watch import never_waiting
-
     for number in range(3):
         batch.enter(number, number, _pick(examples, number), 5)
     logits, rows = batch.logits(3), batch.rows([0, 1, 2])

@@ -1,4 +1,4 @@
-"""The suite of reasoning and tool parsers, over :mod:`llmk.testing.parsers`.
+"""The cases of reasoning and tool parsers, over :mod:`llmk.testing.parsers`.
 
 ``ParserSpec.examples`` names a sequence of answers in the dialect: calls or reasoning, and text around them.
 """
@@ -46,9 +46,8 @@ TEMPLATES = (None, "", " ", "{{", "{% if x %}", "\x00\ud83d", "{{ messages[0].co
 CONFIGS: tuple[dict[str, Any], ...] = ({}, {"architectures": None}, {"architectures": ["X"], "model_type": 7})
 
 
-def cases(spec: ParserSpec, bench: Bench) -> Iterator[Case]:
-    """The cases of one parser."""
-    kind = _kind(spec, bench)
+def parser_cases(spec: ParserSpec, bench: Bench, kind: str) -> Iterator[Case]:
+    """The cases of one parser of a kind, which its spec doesn't tell."""
 
     def case(name: str, run: Callable[..., str | None], *arguments: Any) -> Case:
         return Case(spec.id, kind, name, partial(run, *arguments))
@@ -143,7 +142,7 @@ def check_apart(make: Factory, examples: Callable[[], Sequence[str]]) -> None:
 def check_linear(make: Factory, examples: Callable[[], Sequence[str]]) -> None:
     """Repeated four times as often, it takes about four times as many steps."""
     for example in examples():
-        parsers.check_linear(make, example)
+        parsers.check_linear(make, example, times=max(2, 256 // len(example)))
 
 
 class _Lazy:
@@ -159,12 +158,6 @@ class _Lazy:
             return load_object(self._spec.implementation)(context)
 
         return make
-
-
-def _kind(spec: ParserSpec, bench: Bench) -> str:
-    """By the hook that returned it: the spec doesn't say."""
-    found = [one.kind for one in bench.registry.of(ParserSpec) if one.spec is spec or one.spec.id == spec.id]
-    return found[0] if found else next(r.kind for r, _ in bench.registry.refused if r.spec.id == spec.id)
 
 
 def _examples(spec: ParserSpec) -> Sequence[str]:
