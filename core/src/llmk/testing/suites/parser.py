@@ -66,7 +66,7 @@ def parser_cases(spec: ParserSpec, bench: Bench, kind: str) -> Iterator[Case]:
     yield case("it returns the events of its kind alone", check_events, make, examples, EVENTS[kind])
     yield case("two parsers at once don't disturb each other", check_apart, make, examples)
     yield case("time is linear in an example's length", check_linear, make, examples)
-    yield case("time is linear in plain text", parsers.check_linear, make, PLAIN)
+    yield case("time is linear in plain text", parsers.check_linear, make, PLAIN, 4)
 
 
 def check_found(parser: _Lazy, examples: Callable[[], Sequence[str]], kind: str) -> str:

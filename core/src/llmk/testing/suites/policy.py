@@ -167,7 +167,7 @@ class Play:
     Slots are few and every request takes up tokens while it runs, so that all its methods are called.
     """
 
-    def __init__(self, policy: SchedulingPolicy, seed: int, slots: int = 4, capacity: int = 600) -> None:
+    def __init__(self, policy: SchedulingPolicy, seed: int, slots: int = 4, capacity: int = 150) -> None:
         self.policy = policy
         self.requests: tuple[Ticket, ...] = ()
         self._random = random.Random(seed)
