@@ -51,9 +51,13 @@ def find_distributions(names: Sequence[str]) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             close = get_close_matches(name, [*known, *aliases], n=1)
             hint = f"did you mean {close[0]}?" if close else f"pip install {name}"
-            raise PluginError(f"{name} is not installed", hint=f"{hint}; installed: {', '.join(sorted(known))}") from None
+            raise PluginError(
+                f"{name} is not installed", hint=f"{hint}; installed: {', '.join(sorted(known))}"
+            ) from None
         hint = f'[project.entry-points."{ENTRY_POINT_GROUP}"] in its pyproject.toml, then install it again'
-        raise PluginError(f"{name} {version} registers nothing: it has no entry point in {ENTRY_POINT_GROUP}", hint=hint)
+        raise PluginError(
+            f"{name} {version} registers nothing: it has no entry point in {ENTRY_POINT_GROUP}", hint=hint
+        )
     return found
 
 
@@ -175,7 +179,7 @@ class _Process:
 
     def end(self) -> None:
         """Ends it, and what it has started. One that is about to end by itself may, so that its exit code tells why."""
-        pid, deadline = self._process.pid, time.monotonic() + (0 if self.quiet_for else 2)
+        pid, deadline = self._process.pid, time.monotonic() + (0 if self.quiet_for else 15)
         while not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) and time.monotonic() < deadline:
             time.sleep(0.01)
         with suppress(ProcessLookupError, PermissionError):

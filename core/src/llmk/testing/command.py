@@ -20,7 +20,9 @@ from llmk.testing.suites import SUITES
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("distributions", nargs="+", metavar="DIST", help="a distribution, or an entry point of one")
-    parser.add_argument("--platform", default="", metavar="NAME", help="the platform to try kernels on; the best one here")
+    parser.add_argument(
+        "--platform", default="", metavar="NAME", help="the platform to try kernels on; the best one here"
+    )
     parser.add_argument("--only", default="", metavar="REGEX", help="cases whose 'spec::name' this is found in")
     parser.add_argument("--kind", action="append", default=[], choices=["wheel", *SUITES], help="specs of this kind")
     parser.add_argument("--thorough", action="store_true", help="take more time: more shapes, more rounds")
@@ -37,7 +39,9 @@ def run(args: argparse.Namespace) -> int:
     try:
         re.compile(args.only)
     except re.error as error:
-        raise ConfigError(f"--only {args.only!r} is no regular expression: {error}", hint="escape what is meant") from error
+        raise ConfigError(
+            f"--only {args.only!r} is no regular expression: {error}", hint="escape what is meant"
+        ) from error
     distributions = find_distributions(args.distributions)
     terminal = sys.stdout.isatty()
     card = Card(distributions, args.thorough, args.seed)

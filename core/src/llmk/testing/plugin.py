@@ -25,7 +25,7 @@ _CARD: pytest.StashKey[Card] = pytest.StashKey()
 def conformance(distribution: str) -> Callable[[Case], None]:
     """A test of every case of a distribution::
 
-        test_conformance = conformance("llmk-acme")
+    test_conformance = conformance("llmk-acme")
     """
 
     def test(llmk_case: Case, request: pytest.FixtureRequest) -> None:
