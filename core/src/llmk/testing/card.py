@@ -12,9 +12,9 @@ from typing import Any
 import importlib_metadata as metadata
 
 from llmk.kernel.report import render_rows
-from llmk.testing.case import Result
+from llmk.testing.case import Outcome, Result
 
-OUTCOMES = ("passed", "failed", "skipped")
+OUTCOMES: tuple[Outcome, ...] = ("passed", "failed", "skipped")
 HEADER = ("spec", "kind", *OUTCOMES, "seconds")
 RED, GREEN, PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[0m"
 

@@ -38,7 +38,7 @@ def find_distributions(names: Sequence[str]) -> dict[str, str]:
     """Versions of distributions, by canonical name; each is named by its own name or that of an entry point. Raises
     PluginError, with what there is, for one that isn't installed or registers nothing."""
     points = [p for p in metadata.entry_points() if p.dist and re.fullmatch(r"llmk\.v\d+", p.group)]
-    known = {canonicalize_name(p.dist.name): p.dist.version for p in points if p.dist}
+    known: dict[str, str] = {canonicalize_name(p.dist.name): p.dist.version for p in points if p.dist}
     aliases = {canonicalize_name(p.name): canonicalize_name(p.dist.name) for p in points if p.dist}
     found: dict[str, str] = {}
     for name in map(canonicalize_name, names):
@@ -151,7 +151,7 @@ class _Process:
 
     def __init__(self, job: Job) -> None:
         self.patience, self.quiet_for = STARTING, 0.0
-        self._errors: IO[bytes] = tempfile.TemporaryFile()
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115, it is read after the process ended
         command = [sys.executable, "-X", "faulthandler", "-m", "llmk.testing.child", job.dump()]
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True

@@ -14,14 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 _ATEN = torch.ops.aten
 _UNFILLED = {_ATEN.empty, _ATEN.empty_like, _ATEN.empty_strided, _ATEN.new_empty, _ATEN.new_empty_strided}
-_WAITING = {
-    _ATEN._local_scalar_dense,
-    _ATEN.nonzero,
-    _ATEN.masked_select,
-    _ATEN.bincount,
-    _ATEN.equal,
-    _ATEN.is_nonzero,
-}
+_WAITING = {_ATEN._local_scalar_dense, _ATEN.nonzero, _ATEN.masked_select, _ATEN.bincount, _ATEN.equal, _ATEN.is_nonzero}
 """Operators that read a tensor back, or whose result's shape depends on what is in one."""
 _INDEXING = {_ATEN.index, _ATEN.index_put, _ATEN.index_put_}
 _READING = {Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__array__}

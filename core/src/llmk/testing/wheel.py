@@ -20,7 +20,7 @@ from llmk.kernel.discovery import CORE, Plugin
 from llmk.testing.case import Case, Skip
 from llmk.testing.imports import TIMEOUT, Imports
 
-HEAVY = ("torch", "triton", "transformers", "tensorflow", "jax")
+HEAVY = ("torch", "transformers", "tensorflow", "jax")
 """Packages that cost seconds, so that a spec module must not import them."""
 
 MILLISECONDS = 300
@@ -115,7 +115,7 @@ def check_patches(imports: Imports) -> None:
 
 
 def check_tuned(spec: TunedConfigs) -> None:
-    """The folder is there, and its files are what ``llmk tune`` writes. Other files would silently count for nothing."""
+    """The folder is there, and its files are what ``llmk tune`` writes; others would silently count for nothing."""
     found = find_spec(spec.package)
     assert found is not None, f"there is no package {spec.package}"
     files = [

@@ -227,9 +227,9 @@ def _recorded(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]
         paged.check(paged.play(work), work, "the prompts")
     replays: list[tuple[Work, int]] = [(decode(40, 20, 33, 65), 0), ([(3, 20, 21), (0, 7, 8)], 2)]
     if candidate.spec.capture == "full":
-        return _replayed(
-            candidate, paged, [([(0, 40, 47), (1, 21, 22), (2, 30, 34)], 0), ([(3, 60, 66), (2, 9, 13)], 1)]
-        ) or (_replayed(candidate, paged, replays))
+        return _replayed(candidate, paged, [([(0, 40, 47), (1, 21, 22), (2, 30, 34)], 0), ([(3, 60, 66), (2, 9, 13)], 1)]) or (
+            _replayed(candidate, paged, replays)
+        )
     return _replayed(candidate, paged, replays)
 
 
