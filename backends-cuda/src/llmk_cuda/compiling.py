@@ -14,14 +14,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 from llmk_cuda.forks import Forks
 
 logger = logging.getLogger(__name__)
 
-_ATEN = torch.ops.aten
-_UNFILLED = {_ATEN.empty, _ATEN.empty_like, _ATEN.empty_strided, _ATEN.new_empty, _ATEN.new_empty_strided}
+_UNFILLED = {
+    *(torch.empty, torch.empty_like, torch.empty_strided),
+    *(torch.Tensor.new_empty, torch.Tensor.new_empty_strided),
+}
 
 
 class TritonCompiling:
@@ -40,7 +42,7 @@ class TritonCompiling:
         mode = _Ahead()
         token = active_mode.set(mode)
         try:
-            with _Zeros():  # type: ignore[no-untyped-call]
+            with _Zeros():
                 yield
         finally:
             active_mode.reset(token)
@@ -101,11 +103,14 @@ class _Unlaunched:
             raise RuntimeError("the kernel could not be compiled ahead of its first launch, which told why")
 
 
-class _Zeros(TorchDispatchMode):
-    """Fills what would be left as it was. A kernel that is left out writes no indices, and zeros are harmless ones."""
+class _Zeros(TorchFunctionMode):
+    """Fills what would be left as it was. A kernel that is left out writes no indices, and zeros are harmless ones.
 
-    def __torch_dispatch__(
+    Not a ``TorchDispatchMode``: the first of those in a process imports a thousand modules, for seconds.
+    """
+
+    def __torch_function__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        return result.zero_() if func.overloadpacket in _UNFILLED else result
+        return result.zero_() if func in _UNFILLED else result

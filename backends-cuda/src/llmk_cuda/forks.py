@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import time
@@ -59,6 +60,8 @@ class Forks:
             self._ends[process] = time.monotonic() + self._limit
             return
         try:
+            # Garbage of the parent's may be graphs and events, which are not this process's to end.
+            gc.disable()
             with open(os.devnull, "w") as null, contextlib.redirect_stdout(null), contextlib.redirect_stderr(null):
                 run()
         finally:
