@@ -20,7 +20,7 @@ from llmk.testing.inputs import angles
 from llmk.testing.paged import Paged, Work, decode, history
 from llmk.testing.queries import attention_queries
 from llmk.testing.recording import check_recorded
-from llmk.testing.tolerance import Right, bits, check
+from llmk.testing.tolerance import Right, bits, chained, check
 from llmk.testing.watch import poisoned
 
 _ROPE_KV = ("qk_norm_rope_write_kv", "qk_norm_plus_one_rope_write_kv")
@@ -77,11 +77,11 @@ def _first_sites(op: str, bench: Bench) -> Iterator[tuple[KernelSpec, Callable[.
                 break
 
 
-def _query(op: str, site: Site, *, platform: Any, dtype: str, **fields: Any) -> OpQuery:
-    attention = site.query(platform=platform, dtype=dtype, site="attention")
+def _query(op: str, over: Site, *, platform: Any, dtype: str, **fields: Any) -> OpQuery:
+    attention = over.query(platform=platform, dtype=dtype, site="attention")
     sizes = ("num_heads", "num_kv_heads", "head_dim")
     facts: dict[str, Any] = {name: getattr(attention, name) for name in sizes}
-    facts |= {"rotary_dim": _rotary(attention), "qk_norm": site.qk_norm}
+    facts |= {"rotary_dim": _rotary(attention), "qk_norm": over.qk_norm}
     if attention.latent_dim is not None:
         facts = {
             "num_heads": attention.num_heads,
@@ -90,7 +90,7 @@ def _query(op: str, site: Site, *, platform: Any, dtype: str, **fields: Any) -> 
             "qk_rope_head_dim": _rotary(attention),
             "v_head_dim": _VALUE_DIM,
         }
-    chosen = {"attention": site.backend.id, "cache_layout": site.backend.layout}
+    chosen = {"attention": over.backend.id, "cache_layout": over.backend.layout}
     return OpQuery(op=op, facts=facts, platform=platform, dtype=dtype, **chosen, **fields)
 
 
@@ -186,11 +186,7 @@ class Fused:
         right = self.right(work)
         tokens = right.shape[0]
         # What is rotated and rounded before it is stored may be rounded to a neighbour in a narrow cache.
-        bound = None
-        if self.paged.scaled:
-            from llmk.testing.tolerance import BOUNDS
-
-            bound = BOUNDS[torch.float8_e4m3fn]
+        bound = chained(torch.float8_e4m3fn if self.paged.scaled else self.dtype)
         error = check(out[:tokens], Right(right, self.dtype), what, bound)
         q, _, _ = self.paged.given(work)
         meta = self.paged.backend.prepare(self.paged.step(work))

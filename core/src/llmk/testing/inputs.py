@@ -43,7 +43,8 @@ class Inputs:
     """``facts``: what the op is asked with, ordinary first. ``make(draw, facts, rows)``: its arguments.
 
     ``by_row``: arguments of which row ``i`` is the result's row ``i``'s own. ``wide``: those that models hand over as
-    parts of wider rows. ``options``: keyword arguments.
+    parts of wider rows. ``options``: keyword arguments. ``chained``: whether it is several ops that round what they
+    hand on, to what they keep in float32 as well.
     """
 
     facts: tuple[Facts, ...]
@@ -51,6 +52,7 @@ class Inputs:
     by_row: tuple[int, ...] = ()
     wide: tuple[int, ...] = ()
     options: Facts = field(default_factory=dict)
+    chained: bool = False
 
 
 _EPS = 1e-6
@@ -246,8 +248,8 @@ INPUTS: Mapping[str, Inputs] = {
     "causal_conv": Inputs((_SPACE,), conv_inputs),
     "state_space_scan": Inputs((_SPACE,), scan_inputs),
     "gated_delta_rule": Inputs((_DELTA,), delta_inputs),
-    "state_space_mixer": Inputs((_SPACE,), mixer_inputs),
-    "gated_delta_net": Inputs((_DELTA,), delta_net_inputs),
+    "state_space_mixer": Inputs((_SPACE,), mixer_inputs, chained=True),
+    "gated_delta_net": Inputs((_DELTA,), delta_net_inputs, chained=True),
 }
 """Ops that take tensors alone. Those over an attention backend are in :mod:`llmk.testing.attention_ops`, those with a
 product in :mod:`llmk.testing.product_ops`."""

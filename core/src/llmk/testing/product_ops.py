@@ -20,7 +20,7 @@ from llmk.testing.case import Case
 from llmk.testing.inputs import Draw, mapped
 from llmk.testing.recording import check_recorded
 from llmk.testing.rows import counts
-from llmk.testing.tolerance import Right, check, check_same
+from llmk.testing.tolerance import Right, chained, check, check_same
 from llmk.testing.watch import poisoned
 from llmk.testing.weights import formats, stored
 
@@ -85,11 +85,11 @@ def _stores(weight_format: str, inputs: int) -> bool:
     return weight_format != "int4_group" or inputs % 128 == 0
 
 
-def _query(op: str, site: Site, **fields: Any) -> OpQuery:
-    facts = {"size": site.inputs} if op in _NORMED else {}
+def _query(op: str, over: Site, **fields: Any) -> OpQuery:
+    facts = {"size": over.inputs} if op in _NORMED else {}
     if op in _GATED:
-        facts["intermediate_size"] = site.outputs // 2
-    return OpQuery(op=op, facts=facts, linear=site.kernel.id, weight_layout=site.kernel.layout, **fields)
+        facts["intermediate_size"] = over.outputs // 2
+    return OpQuery(op=op, facts=facts, linear=over.kernel.id, weight_layout=over.kernel.layout, **fields)
 
 
 class Product:
@@ -127,7 +127,7 @@ class Product:
         right = self.reference(*wide, self.stored.meaning, None if self.bias is None else self.bias.float())
         right = right if isinstance(right, tuple) else (right,)
         assert len(out) == len(right), f"{what}: {len(out)} tensors came, {len(right)} were expected"
-        bounds = (self.stored.bound, None)
+        bounds = (self.stored.bound or chained(self.dtype), None)
         pairs = zip(out, right, bounds, strict=False)
         return max(check(found, Right(values, self.dtype), what, bound) for found, values, bound in pairs)
 

@@ -69,12 +69,11 @@ def scan_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, .
     x, dt = draw.floats(tokens, heads, size), draw.floats(tokens, heads)
     b, c = (draw.floats(tokens, facts["num_groups"], states) for _ in range(2))
     cache = _cache(draw, before, blocks, torch.float32, heads, size, states)
-    return x, dt, *_rates(draw, heads, b, c), facts["dt_limits"], cache, step
+    return x, dt, _decay(draw, heads), b, c, draw.reals(heads), draw.reals(heads), facts["dt_limits"], cache, step
 
 
-def _rates(draw: Draw, heads: int, b: Tensor, c: Tensor) -> tuple[Tensor, ...]:
-    decay = -0.1 - torch.rand(heads, generator=draw.random)
-    return decay, b, c, draw.reals(heads), draw.reals(heads)
+def _decay(draw: Draw, heads: int) -> Tensor:
+    return -0.1 - torch.rand(heads, generator=draw.random)
 
 
 def mixer_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, ...]:
@@ -83,10 +82,9 @@ def mixer_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, 
     heads, inner = facts["num_heads"], facts["num_heads"] * facts["head_dim"]
     before = conv.isfinite().flatten(1).all(1).nonzero().flatten().tolist()
     scan = _cache(draw, before, conv.shape[0], torch.float32, heads, facts["head_dim"], facts["state_size"])
-    decay, *_, d, dt_bias = _rates(draw, heads, conv, conv)
     projected = draw.floats(step.num_tokens, inner + weight.shape[0] + heads)
-    rest = decay, d, dt_bias, facts["dt_limits"], draw.floats(inner), 1e-5
-    return projected, weight, bias, *rest, (conv, scan), step
+    scanned = _decay(draw, heads), draw.reals(heads), draw.reals(heads), facts["dt_limits"]
+    return projected, weight, bias, *scanned, draw.floats(inner), 1e-5, (conv, scan), step
 
 
 def delta_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, ...]:
@@ -107,6 +105,5 @@ def delta_net_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[A
     conv = _cache(draw, before, blocks, draw.dtype, facts["conv_kernel"] - 1, channels)
     memory = _cache(draw, before, blocks, torch.float32, heads, value, facts["key_dim"])
     rows_of = draw.floats(tokens, channels), draw.floats(tokens, heads, value), draw.floats(tokens, heads)
-    decay = -0.1 - torch.rand(heads, generator=draw.random)
-    weights = draw.floats(channels, facts["conv_kernel"]), decay, draw.reals(heads), draw.floats(value), 1e-5
+    weights = draw.floats(channels, facts["conv_kernel"]), _decay(draw, heads), draw.reals(heads), draw.floats(value), 1e-5
     return *rows_of, draw.floats(tokens, heads), *weights, (conv, memory), step

@@ -18,7 +18,7 @@ from llmk.testing.case import Case, Skip
 from llmk.testing.inputs import INPUTS, Draw, mapped, tensors
 from llmk.testing.recording import check_recorded
 from llmk.testing.rows import counts
-from llmk.testing.tolerance import Right, check, check_same
+from llmk.testing.tolerance import Right, chained, check, check_same
 from llmk.testing.watch import poisoned
 
 _HALVES = (torch.bfloat16, torch.float16)
@@ -55,20 +55,20 @@ class Op:
         the same bit for bit."""
         documented, narrow = self._by_reference(arguments)
         values, wide = self._by_reference(mapped(_widened, arguments))
-        errors = [0.0]
+        errors, bound = [0.0], chained(self.dtype) if self.inputs.chained else None
         assert (result is None) == (documented is None), f"{what}: {result!r} was returned"
         found, dtypes, right = tensors(result), tensors(documented), tensors(values)
         assert len(found) == len(right), f"{what}: {len(found)} tensors came, {len(right)} were expected"
         names = getattr(documented, "_fields", [f"result {i}" for i in range(len(found))])
         for name, actual, like, expected in zip(names, found, dtypes, right, strict=True):
-            errors.append(check(actual, Right(expected, like.dtype), f"{what}: {name}"))
+            errors.append(check(actual, Right(expected, like.dtype), f"{what}: {name}", bound))
         places = zip(tensors(after), tensors(arguments), tensors(narrow), tensors(wide), strict=True)
         for place, (actual, before, changed, expected) in enumerate(places):
             name = f"{what}: tensor {place} of the arguments"
             if _equal(before, changed):
                 check_same(actual, before, f"{name}, an input")
             else:
-                errors.append(check(actual, Right(expected, changed.dtype), f"{name}, written in place"))
+                errors.append(check(actual, Right(expected, changed.dtype), f"{name}, written in place", bound))
         return max(errors)
 
     def _by_reference(self, arguments: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
