@@ -100,16 +100,15 @@ class WritesPadding(ReferenceAttention):
     """-1 is the last slot, to Python."""
 
     def prepare(self, step: CacheStep) -> AttentionMeta:
-        blocks = int(step.block_table.max()) + 2
-        slots = torch.where(step.slot_mapping < 0, step.slot_mapping + blocks * step.block_size, step.slot_mapping)
-        meta = super().prepare(step)
-        rows = self._rows(slots // self.query.block_size, slots)
-        return replace(meta, written=None, key_rows=rows, value_rows=rows + self.query.block_size)
+        slots = step.slot_mapping
+        rows = torch.where(slots < 0, -1, self._rows(slots // self.query.block_size, slots))
+        return replace(super().prepare(step), written=None, key_rows=rows)
 
-    def write(self, key: Tensor, value: Tensor | None, cache: Tensor, meta: AttentionMeta, *scales: Any, **s: Any) -> None:
-        limit = cache.shape[0] * self._planes * self.query.block_size - 1
-        meta = replace(meta, key_rows=meta.key_rows.clamp(max=limit), value_rows=meta.value_rows.clamp(max=limit))
-        super().write(key, value, cache, meta, *scales, **s)
+    def write(self, key: Tensor, value: Tensor | None, cache: Tensor, meta: AttentionMeta, *scales: Any) -> None:
+        size = self.query.block_size
+        last = cache.shape[0] * self._planes * size - 1 - size
+        rows = torch.where(meta.key_rows < 0, last, meta.key_rows)
+        super().write(key, value, cache, replace(meta, key_rows=rows, value_rows=rows + size), *scales)
 
 
 class NeighboursToo(ReferenceAttention):

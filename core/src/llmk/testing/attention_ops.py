@@ -137,8 +137,7 @@ class Fused:
 
     def tokens(self, work: Work, padding: int = 0) -> tuple[Tensor, ...]:
         """A step's own rows, on the host: queries, keys and values, or queries and latent rows."""
-        rows = torch.cat([self.paged.rows[request, start:stop] for request, start, stop in work])
-        rows = torch.cat([rows, torch.full((padding, *rows.shape[1:]), torch.nan, dtype=rows.dtype)])
+        rows = self.paged.own_rows(work, padding)
         if self.query.latent_dim is None:
             return rows.split_with_sizes(self.paged.sizes, 1)
         q, latent = rows.split_with_sizes(self.paged.sizes, 1)

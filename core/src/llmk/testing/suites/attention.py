@@ -136,9 +136,8 @@ def _padding(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery])
         with poisoned():
             out = paged.play(work, padding=padding)
         errors.append(paged.check(out, work, f"with {padding} requests and tokens of padding"))
-        last = before.shape[paged.backend.cache_layout(1).block_dim] - 1
         dim = paged.backend.cache_layout(1).block_dim
-        now, then = (bits(cache.select(dim, last)) for cache in (paged.cache, before))
+        now, then = (bits(cache.select(dim, -1)) for cache in (paged.cache, before))
         assert torch.equal(now, then), "a token of slot -1 was written to the cache's last block"
     return agreeing(errors)
 
@@ -239,7 +238,7 @@ def _replayed(candidate: Candidate[AttentionQuery], paged: Paged, works: list[tu
     tokens = max(sum(stop - start for _, start, stop in work) for work, _ in works)
     requests, queries = max(len(work) for work, _ in works), works[0][1]
     steps = [_pad(paged, work, requests, tokens, queries, longest) for work, _ in works]
-    given = [_pad_rows(paged.given(work), tokens) for work, _ in works]
+    given = [paged.given(work, padding=tokens - sum(b - a for _, a, b in work)) for work, _ in works]
     step, (q, key, value) = replace(steps[0]), (None if x is None else x.clone() for x in given[0])
     assert q is not None and key is not None
     for name in _INDEX:
@@ -280,13 +279,6 @@ def _pad(paged: Paged, work: Work, requests: int, tokens: int, queries: int, lon
         max_query_len=queries,
         max_seq_len=longest,
     )
-
-
-def _pad_rows(given: tuple[Tensor, Tensor, Tensor | None], tokens: int) -> tuple[Tensor, Tensor, Tensor | None]:
-    def wide(x: Tensor | None) -> Any:
-        return x if x is None else F.pad(x, (0, 0, 0, 0, 0, tokens - x.shape[0]), value=torch.nan)
-
-    return wide(given[0]), wide(given[1]), wide(given[2])
 
 
 def _host_cost(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:
