@@ -7,14 +7,13 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llmk.api import ConfigError
-from llmk.testing.card import Card
-from llmk.testing.case import Result
-from llmk.testing.check import Check, find_distributions
-from llmk.testing.child import Job
-from llmk.testing.collect import Options
 from llmk.testing.suites import SUITES
+
+if TYPE_CHECKING:
+    from llmk.testing.case import Result
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +35,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Checks each distribution and prints the card; returns 1 where anything failed."""
+    from llmk.testing.card import Card  # what a list of plugins shouldn't wait for
+    from llmk.testing.check import Check, find_distributions
+    from llmk.testing.child import Job
+    from llmk.testing.collect import Options
+
     try:
         re.compile(args.only)
     except re.error as error:
