@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -57,7 +57,7 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
 
 def _typical(served: list[Asked[AttentionQuery]]) -> list[Asked[AttentionQuery]]:
     """The first, the first with a window, in an fp8 cache, and of latent rows."""
-    kinds = (
+    kinds: tuple[Callable[[AttentionQuery], bool], ...] = (
         lambda query: True,
         lambda query: (query.sliding_window or 0) > 1,
         lambda query: query.cache_dtype.startswith("float8"),
