@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ def supports_by_turns(query: AttentionQuery) -> Verdict:
 class Edited(ReferenceAttention):
     """Serves another query than the one that it was made for."""
 
-    changes: dict[str, Any] = {}
+    changes: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:
         super().__init__(replace(query, **self.changes_of(query)), device)
@@ -47,7 +47,7 @@ class Edited(ReferenceAttention):
 
 
 class SoftcapForgotten(Edited):
-    changes = {"softcap": None}
+    changes: ClassVar[dict[str, Any]] = {"softcap": None}
 
 
 class ScaleOfItsOwn(Edited):
