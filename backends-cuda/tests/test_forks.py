@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -30,3 +31,11 @@ def test_what_fails_or_hangs_stops_nothing_else(tmp_path: Path) -> None:
     forks.join()
     assert (tmp_path / "done").exists()
     assert 0.4 < time.monotonic() - start < 20
+
+
+def test_what_a_stuck_process_started_ends_with_it(tmp_path: Path) -> None:
+    forks = Forks(limit=0.3)
+    forks.submit(lambda: subprocess.run(["sh", "-c", f"sleep 1; touch {tmp_path / 'late'}"], check=False))
+    forks.join()
+    time.sleep(1.2)
+    assert not (tmp_path / "late").exists()

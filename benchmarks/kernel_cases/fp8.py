@@ -58,6 +58,10 @@ class Fp8Site(Site):
         plain.operands = [replace(o, weight=_scaled(o).dequantize(self.dtype))]
         return plain.by_torch(0)
 
+    def by_library(self, i: int) -> tuple[Tensor, Tensor]:
+        """As :meth:`by_scaled_mm`, alone."""
+        return self.by_scaled_mm(i)
+
     def by_scaled_mm(self, i: int) -> tuple[Tensor, Tensor]:
         """Activations quantized, then cuBLAS or CUTLASS."""
         o, run = self.operands[i], fp8.linear_rowwise if self.kind == "channel" else fp8.linear_block

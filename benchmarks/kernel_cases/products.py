@@ -5,28 +5,33 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from triton.runtime._async_compile import active_mode
 
 from kernel_cases.harness import SHAPES, TINY, Bench, Case, Named, Shape, relative_error
 from llmk.reference import activations, norms
 from llmk.reference.normed import make_add_rms_norm_gate_up_silu, make_add_rms_norm_linear
+from llmk_cuda.forks import Forks
+from llmk_triton import activations as triton_activations
 from llmk_triton import few_rows
 from llmk_triton import norms as triton_norms
 from llmk_triton.few_rows import Gemv, Operands, Product, Skinny
 from llmk_triton.tiles import current_target, num_cores
 from llmk_triton.tuned import architecture
 
-ROWS = (1, 2, 4, 16, 32, 64, 128)
+ROWS = (1, 2, 4, 16, 24, 32, 64, 96, 128)
+SWEPT_ROWS = (1, 2, 4, 16, 32, 64, 128)
 NORMED_ROWS = (1, 2, 4, 16)
 ROTATED_BYTES = 192 << 20
 """What the sets of a case hold together at least: more than a cache of the device does."""
@@ -37,14 +42,30 @@ SWEPT_SKINNY = {
     16: (
         *((64, 128, 1, 4, 3), (64, 128, 1, 4, 5), (64, 256, 1, 4, 3), (128, 64, 1, 4, 5)),
         *((16, 256, 0, 4, 4), (32, 128, 0, 4, 4), (32, 256, 0, 4, 3)),
+        *((128, 64, 1, 4, 6, 1), (256, 64, 1, 8, 5, 1)),
     ),
-    32: ((64, 128, 1, 4, 3), (64, 128, 1, 4, 4), (64, 64, 1, 4, 6), (128, 64, 1, 4, 4), (32, 128, 0, 4, 4)),
-    64: ((64, 64, 1, 4, 5), (64, 128, 1, 4, 3), (128, 64, 1, 4, 4), (128, 64, 1, 8, 4), (128, 128, 1, 8, 3)),
-    128: ((64, 64, 0, 4, 4), (128, 64, 0, 8, 4), (64, 64, 1, 4, 4), (128, 64, 1, 8, 4), (128, 64, 1, 4, 3)),
+    32: (
+        *((64, 64, 1, 4, 8, 1), (64, 128, 1, 4, 4, 1), (128, 64, 1, 4, 5, 1), (128, 64, 1, 4, 10, 1)),
+        *((128, 128, 1, 4, 5, 1), (256, 64, 1, 8, 3, 1), (256, 64, 1, 8, 6, 1)),
+        *((64, 128, 1, 4, 3), (128, 64, 1, 4, 4), (32, 128, 0, 4, 4)),
+    ),
+    64: (
+        *((64, 64, 1, 4, 6, 1), (64, 128, 1, 4, 3, 1), (128, 64, 1, 4, 4, 1), (128, 64, 1, 4, 8, 1)),
+        *((128, 64, 0, 4, 4, 1), (128, 64, 1, 8, 4, 1), (128, 128, 1, 4, 4, 1), (256, 64, 1, 8, 5, 1)),
+        *((256, 64, 0, 8, 5, 1), (128, 64, 1, 4, 4), (128, 64, 1, 8, 4)),
+    ),
+    128: (
+        *((64, 64, 1, 4, 4, 1), (128, 64, 0, 8, 3, 1), (128, 64, 1, 8, 3, 1), (128, 64, 1, 8, 6, 1)),
+        *((128, 128, 1, 8, 3, 1), (256, 64, 0, 8, 4, 1), (256, 64, 1, 8, 4, 1)),
+        *((64, 64, 0, 4, 4), (128, 64, 0, 8, 4)),
+    ),
 }
-"""By rows of a tile: ``block_n``, ``block_k``, ``swap``, warps, stages."""
-SWEPT_WAVES = (1, 2, 4)
+"""By rows of a tile: ``block_n`` (with ``bulk``, of both halves of a gated weight together), ``block_k``, ``swap``,
+warps, stages, ``bulk``."""
+SWEPT_WAVES = (1, 2, 3)
 """Programs per multiprocessor that splitting aims at."""
+COMPILING = 30.0
+"""Seconds that a kernel has to be compiled in: some have an assembler never end."""
 
 
 @dataclass(slots=True)
@@ -88,6 +109,14 @@ class Site:
         normed, total = triton_norms.add_rms_norm(o.x, o.residual, o.norm_weight, o.eps)
         return few_rows.run(self.kernel.removeprefix("add_rms_norm_"), Operands(normed, o.weight, None))[0], total
 
+    def by_library(self, i: int) -> tuple[Tensor, Tensor]:
+        """The product by torch, what stands around it by kernels of its own."""
+        o, normed, total = self.operands[i], self.operands[i].x, self.operands[i].x
+        if o.residual is not None and o.norm_weight is not None:
+            normed, total = triton_norms.add_rms_norm(o.x, o.residual, o.norm_weight, o.eps)
+        found = F.linear(normed, o.weight)
+        return triton_activations.silu_and_mul(found) if self.product.gated else found, total
+
     def by_torch(self, i: int) -> tuple[Tensor, Tensor]:
         """The reference: torch's product, by cuBLAS on NVIDIA's devices."""
         o = self.operands[i]
@@ -121,34 +150,94 @@ def cases(device: torch.device, *, tiny: bool) -> Iterator[Named]:
 
 def sweep(bench: Bench, only: re.Pattern[str], folder: Path, sites: Iterable[Sited] | None = None) -> None:
     """Times configurations for each of ``sites`` (those with plain weights) whose name has ``only``; prints each's
-    best, and writes them to ``folder`` as tuned configurations, beside those that it has already."""
+    best beside the library's product, and writes those that are faster to ``folder`` as tuned configurations, beside
+    what it has already."""
     cores = num_cores(bench.device)
-    for name, make in _sites(SHAPES, ROWS) if sites is None else sites:
-        if not only.search(name):
-            continue
-        if time.monotonic() - bench.started > bench.seconds:
-            print(f"{name:<52}not run: the time is up")
-            continue
-        site = make()
+    found = [(name, make()) for name, make in sites or _sites(SHAPES, SWEPT_ROWS) if only.search(name)]
+    tried = []
+    for _, site in found:
         site.fill(bench.device)
-        expected = site.by_torch(0)
-        configs = list(dict.fromkeys([few_rows.choose(site.product, current_target(), cores), *_swept(site, cores)]))
-        with ThreadPoolExecutor() as pool:
-            errors = list(pool.map(partial(_error, site, expected), configs))
-        timed = [
-            (bench.time(partial(site.launch, config), len(site.operands)), config)
-            for config, error in zip(configs, errors, strict=True)
-            if error <= TOLERANCE
-        ]
-        (default, _), (best, config) = timed[0], min(timed, key=lambda one: one[0])
-        weight_bytes = site.product.stored.itemsize * site.out * (1 + site.product.gated) * site.size
-        rate = weight_bytes / best / 1e9
-        left_out = f", {len(configs) - len(timed)} of {len(configs)} left out" if len(timed) < len(configs) else ""
+        chosen = few_rows.choose(site.product, current_target(), cores)
+        tried.append(list(dict.fromkeys([chosen, *_swept(site, cores)])))
+    compiled = _compiled(
+        [(site, config) for (_, site), configs in zip(found, tried, strict=True) for config in configs]
+    )
+    print(f"compiled after {time.monotonic() - bench.started:.0f} s", flush=True)
+    for (name, site), configs in zip(found, tried, strict=True):
+        ready = [compiled.popleft() for _ in configs]
+        if time.monotonic() - bench.started > bench.seconds:
+            print(f"{name:<40}not run: the time is up")
+            continue
+        _sweep_one(bench, name, site, [config for config, able in zip(configs, ready, strict=True) if able], folder)
+
+
+def _sweep_one(bench: Bench, name: str, site: Site, configs: list[Gemv | Skinny], folder: Path) -> None:
+    expected = site.by_torch(0)
+    timed = [
+        (bench.time(partial(site.launch, config), len(site.operands)), config)
+        for config in configs
+        if _error(site, expected, config) <= TOLERANCE
+    ]
+    library = bench.time(site.by_library, len(site.operands))
+    timed.sort(key=lambda one: one[0])
+    for place, (seconds, config) in enumerate(timed[:3]):
+        rate = site.product.stored.itemsize * site.out * (1 + site.product.gated) * site.size / seconds / 1e9
         print(
-            f"{name:<52}{1e6 * best:8.2f} us {rate:6,.0f} GB/s (chosen {1e6 * default:.2f}) {config}{left_out}",
+            f"{'' if place else name:<40}{1e6 * seconds:8.2f} us {rate:6,.0f} GB/s "
+            f"{seconds / library:5.2f}x of {1e6 * library:.2f} {tuple(asdict(config).values())}",
             flush=True,
         )
-        _save(site, config, folder)
+    if not timed:
+        print(f"{name:<40}nothing can be launched")
+    elif timed[0][0] < library:
+        _save(site, timed[0][1], folder)
+
+
+class _NotedError(Exception):
+    """A launch would have to compile its kernel, and ends."""
+
+
+@dataclass(slots=True)
+class _Noting:
+    """Stands where Triton's ``AsyncCompileMode`` does: keeps what a launch would compile."""
+
+    compile: Callable[[], Any] = object
+
+    def submit(self, key: str, compile: Callable[[], Any], keep: Callable[[Any], None]) -> Any:
+        """Ends the launch."""
+        self.compile = compile
+        raise _NotedError
+
+
+def _compiled(wanted: list[tuple[Site, Gemv | Skinny]]) -> deque[bool]:
+    """Compiles in processes, to the cache on disk. Whether each could be, in :data:`COMPILING` seconds."""
+    forks = Forks(limit=COMPILING)
+    with TemporaryDirectory() as folder:
+        marks = [Path(folder, str(number)) for number in range(len(wanted))]
+        for mark, (site, config) in zip(marks, wanted, strict=True):
+            noting = _Noting()
+            token = active_mode.set(noting)  # type: ignore[arg-type]
+            try:
+                site.launch(config, 0)
+                mark.touch()
+            except _NotedError:
+                if mark is marks[0]:
+                    noting.compile()  # what the first sets up in the compiler, the others' processes have from here
+                forks.submit(partial(_compile, noting.compile, mark))
+            except Exception as error:
+                print(f"    {site.product} {config}: {type(error).__name__}: {error}")
+            finally:
+                active_mode.reset(token)
+        forks.join()
+        for mark, (site, config) in zip(marks, wanted, strict=True):
+            if not mark.exists():
+                print(f"    {site.product.shape} x{site.rows} {config} is not compiled in {COMPILING:.0f} s")
+        return deque(mark.exists() for mark in marks)
+
+
+def _compile(compile: Callable[[], Any], mark: Path) -> None:
+    compile()
+    mark.touch()
 
 
 def _error(site: Site, expected: tuple[Tensor, Tensor], config: Gemv | Skinny) -> float:
@@ -181,12 +270,16 @@ def _swept(site: Site, cores: int) -> Iterator[Gemv | Skinny]:
                 yield Gemv(rows * warps if apart else rows, warps, apart)
     if shape.rows == 1:
         return
-    for block_n, block_k, swap, warps, stages in SWEPT_SKINNY[max(16, shape.rows)]:
-        if shape.scaled > 1 and block_k > shape.scaled:
+    for tall, block_k, swap, warps, stages, *bulk in SWEPT_SKINNY[max(16, shape.rows)]:
+        if (shape.scaled > 1 and block_k > shape.scaled) or (shape.normed and bulk):
+            continue
+        block_n = tall // (1 + gated) if bulk else tall
+        if bulk and swap and block_n < 64:
             continue
         tiles = -(-shape.out // block_n)
-        splits = {max(1, min(waves * cores // tiles, shape.size // 256, 16)) for waves in SWEPT_WAVES}
-        yield from (Skinny(block_n, block_k, split, swap, warps, stages) for split in sorted(splits))
+        splits = {max(1, min(waves * cores // tiles, shape.size // 128, 16)) for waves in SWEPT_WAVES}
+        for split, late in product(sorted(splits), range(1 + len(bulk))):
+            yield Skinny(block_n, block_k, split, swap, warps, stages, *(bulk or (0,)), late)
 
 
 def _sites(shapes: tuple[Shape, ...], all_rows: tuple[int, ...]) -> Iterator[tuple[str, Callable[[], Site]]]:
@@ -199,7 +292,7 @@ def _sites(shapes: tuple[Shape, ...], all_rows: tuple[int, ...]) -> Iterator[tup
 
 def model_sites(shape: Shape) -> list[tuple[str, str, int, int]]:
     """The products of a model: name, op, and how much they make of how much (``size``, ``out``)."""
-    heads, dense = shape.heads * shape.head_dim, not shape.experts
+    heads = shape.heads * shape.head_dim
     qkv = heads + 2 * shape.kv_heads * shape.head_dim
     sites = [
         ("qkv", "linear", shape.hidden, qkv),
@@ -207,7 +300,9 @@ def model_sites(shape: Shape) -> list[tuple[str, str, int, int]]:
         ("head", "linear", shape.hidden, shape.vocab),
         ("norm_qkv", "add_rms_norm_linear", shape.hidden, qkv),
     ]
-    if dense:
+    if shape.experts:
+        sites.append(("router", "linear", shape.hidden, shape.experts))
+    else:
         sites += [
             ("down", "linear", shape.inner, shape.hidden),
             ("gate_up", "gate_up_silu", shape.hidden, shape.inner),

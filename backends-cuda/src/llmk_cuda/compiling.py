@@ -8,20 +8,25 @@ them.
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 from llmk_cuda.forks import Forks
 
 logger = logging.getLogger(__name__)
 
-_ATEN = torch.ops.aten
-_UNFILLED = {_ATEN.empty, _ATEN.empty_like, _ATEN.empty_strided, _ATEN.new_empty, _ATEN.new_empty_strided}
+_UNFILLED = {
+    *(torch.empty, torch.empty_like, torch.empty_strided),
+    *(torch.Tensor.new_empty, torch.Tensor.new_empty_strided),
+}
 
 
 class TritonCompiling:
@@ -40,7 +45,7 @@ class TritonCompiling:
         mode = _Ahead()
         token = active_mode.set(mode)
         try:
-            with _Zeros():  # type: ignore[no-untyped-call]
+            with _Zeros():
                 yield
         finally:
             active_mode.reset(token)
@@ -61,7 +66,8 @@ class _Ahead:
         cache on disk, which may be the same for two."""
         if key not in self._compiles:
             self._compiles[key] = compile
-            self._forks.submit(compile)
+            if not _is_cached(key):
+                self._forks.submit(partial(_compile, compile))
         self._waiting.append((key, keep))
         keep(self._unlaunched)
         return self._unlaunched
@@ -84,6 +90,22 @@ class _Ahead:
             raise errors[0]
 
 
+def _compile(compile: Callable[[], Any]) -> None:
+    """Leaves a kernel in the cache on disk, and what launches it, which Triton 3.6 has a C compiler make."""
+    from triton.runtime.driver import driver
+
+    kernel = compile()
+    driver.active.launcher_cls(kernel.src, kernel.metadata)
+
+
+def _is_cached(key: str) -> bool:
+    """Whether the cache on disk has it, or most of it."""
+    from triton.runtime.cache import get_cache_manager
+
+    folder = getattr(get_cache_manager(hashlib.sha256(key.encode()).hexdigest()), "cache_dir", None)
+    return folder is not None and bool(os.listdir(folder))
+
+
 class _Unlaunched:
     """Stands for a kernel that is being compiled, as a launch sees it."""
 
@@ -101,11 +123,14 @@ class _Unlaunched:
             raise RuntimeError("the kernel could not be compiled ahead of its first launch, which told why")
 
 
-class _Zeros(TorchDispatchMode):
-    """Fills what would be left as it was. A kernel that is left out writes no indices, and zeros are harmless ones."""
+class _Zeros(TorchFunctionMode):
+    """Fills what would be left as it was. A kernel that is left out writes no indices, and zeros are harmless ones.
 
-    def __torch_dispatch__(
+    Not a ``TorchDispatchMode``: the first of those in a process imports a thousand modules, for seconds.
+    """
+
+    def __torch_function__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        return result.zero_() if func.overloadpacket in _UNFILLED else result
+        return result.zero_() if func in _UNFILLED else result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import time
@@ -44,7 +45,8 @@ class Forks:
     def _advance(self) -> None:
         for process, end in list(self._ends.items()):
             if time.monotonic() > end:
-                os.kill(process, signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process, signal.SIGKILL)
             if _has_ended(process):
                 del self._ends[process]
         while self._queue and len(self._ends) < self._most:
@@ -59,6 +61,9 @@ class Forks:
             self._ends[process] = time.monotonic() + self._limit
             return
         try:
+            # Garbage of the parent's may be graphs and events, which are not this process's to end.
+            gc.disable()
+            os.setpgid(0, 0)  # so that what it starts, as an assembler, ends with it
             with open(os.devnull, "w") as null, contextlib.redirect_stdout(null), contextlib.redirect_stderr(null):
                 run()
         finally:

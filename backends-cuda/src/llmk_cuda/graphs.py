@@ -8,10 +8,6 @@ from typing import Any
 
 import torch
 
-_WARM_UPS = 2
-"""Runs before a capture: the first compiles kernels and makes library handles and workspaces, none of which a capture
-allows; the second sees what the first one tuned."""
-
 
 class CUDAGraphs:
     """Captures on a side stream, into one pool of memory that all graphs share.
@@ -21,15 +17,15 @@ class CUDAGraphs:
     """
 
     def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
-        """Captures ``run`` after running it twice; the replay returns what ``run`` returned while it was captured.
+        """Captures ``run`` after running it once, which compiles kernels and makes libraries' handles and
+        workspaces: a capture allows neither. The replay returns what ``run`` returned while it was captured.
 
         The tensors in it belong to the graph: they keep their place, and hold until that graph is replayed again.
         ``run`` must not wait for the device, and must have the same effect each time on the tensors that it reads.
         """
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            for _ in range(_WARM_UPS):
-                run()
+            run()
         graph = torch.cuda.CUDAGraph()
         # Other threads of a Python program may allocate meanwhile, which is no concern of this capture.
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):

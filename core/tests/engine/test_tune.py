@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from llmk.api import Plan
 from llmk.config import load
 from llmk.engine import tune
 from llmk.engine.trials import Trials
 from llmk.engine.tune import Tuner
-from llmk.kernel.boot import boot
+from llmk.kernel.boot import Boot, boot
 from llmk.kernel.loader import load_object
 from llmk.nn.build import Build
+from llmk.reference.compare import relative_error, tensors_of
 from llmk.testing.checkpoints import write_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernel"))
@@ -63,6 +67,13 @@ def llmk_moe_kernels():
 def llmk_ops():
     return alike("op", "norms:make_add_rms_norm", op="add_rms_norm", parts=("rms_norm",))
 """
+
+EXPERTS: dict[str, Any] = {
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+    "decoder_sparse_step": 1,
+}
 
 
 @pytest.fixture
@@ -115,13 +126,7 @@ def test_the_plan_follows_what_was_measured(house: Wheelhouse, tmp_path: Path) -
 
 
 def test_sparse_models_have_their_experts_measured(house: Wheelhouse, tmp_path: Path) -> None:
-    sizes: dict[str, Any] = {
-        "num_experts": 4,
-        "num_experts_per_tok": 2,
-        "moe_intermediate_size": 32,
-        "decoder_sparse_step": 1,
-    }
-    checkpoint = write_checkpoint(tmp_path / "model", "qwen3_moe", num_hidden_layers=1, mlp_only_layers=[], **sizes)
+    checkpoint = write_checkpoint(tmp_path / "model", "qwen3_moe", num_hidden_layers=1, mlp_only_layers=[], **EXPERTS)
     said: list[str] = []
     Tuner(boot(load(settings(house, checkpoint), environ={}), verify=False), said.append).run()
     told = "\n".join(said)
@@ -143,6 +148,90 @@ def test_equal_sites_get_equal_inputs_whatever_is_chosen(house: Wheelhouse, tmp_
         (*_, run) = (trial.at(count) for count in counts)
         results.append(run(trial.sets - 1))
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-5)
+
+
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "latent": (
+        "deepseek_v2",
+        {"kv_lora_rank": 32, "q_lora_rank": 48, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+        | {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "first_k_dense_replace": 0}
+        | {"n_group": 1, "topk_group": 1},
+    ),
+    "plus one": ("gemma2", {"head_dim": 16, "sliding_window": 24}),
+}
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_inputs_are_known_for_what_models_ask(house: Wheelhouse, tmp_path: Path, model: str) -> None:
+    """But for recurrent state, the step's layout, and parts whose sizes nobody tells."""
+    kind, sizes = MODELS[model]
+    checkpoint = write_checkpoint(tmp_path / "model", kind, num_hidden_layers=2, **sizes)
+    missing = unmeasured(boot(load(settings(house, checkpoint), environ={}), verify=False))
+    assert missing <= {"update_rows", "build_step", "rms_norm", "rms_norm_plus_one"}, missing
+
+
+@torch.inference_mode()
+def unmeasured(booted: Boot) -> set[str]:
+    """Ops, and sites of other kinds, for which nothing can be made; all others are run at two counts."""
+    missing = set()
+    for choice in booted.plan.all_choices():
+        if choice.query is None:
+            continue
+        roots = (choice, *(c for c in booted.plan.choices if c.site != choice.site))
+        device = torch.device("cpu")
+        build = Build(
+            replace(booted.plan, choices=roots),
+            dtype=torch.float32,
+            device=device,
+            load_object=load_object,
+            checkpoint=booted.checkpoint,
+        )
+        trial = Trials(build, booted.facts).of(choice)
+        if trial is None:
+            missing.add(choice.op or choice.site)
+            continue
+        for count in (1, 3):
+            found = list(tensors_of(trial.at(count)(0)))
+            again = list(tensors_of(trial.at(count)(0)))
+            assert found
+            assert float(relative_error(found, again)) < 1e-6, (choice.site, count)
+    return missing
+
+
+@pytest.mark.parametrize("method", ["fp8", "fp8_block"])
+def test_quantized_weights_are_made_by_the_method(house: Wheelhouse, tmp_path: Path, method: str) -> None:
+    checkpoint = write_checkpoint(tmp_path / "model", "qwen3_moe", num_hidden_layers=1, mlp_only_layers=[], **EXPERTS)
+    flags = settings(house, checkpoint, **{"model.quantization": method})
+    flags["plugins.disable"] = [name for name in flags["plugins.disable"] if name != "quantization"]
+    booted = boot(load(flags, environ={}), verify=False)
+    assert {c.query.weight_format for c in booted.plan.choices if c.kind == "moe"} == {
+        f"fp8_{'block' if 'b' in method else 'channel'}"
+    }
+    assert unmeasured(booted) <= {"update_rows", "build_step", "rms_norm"}
+
+
+def test_only_what_is_named_is_measured(house: Wheelhouse, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "model", "qwen3", num_hidden_layers=1)
+    said: list[str] = []
+    Tuner(boot(load(settings(house, checkpoint), environ={}), verify=False), said.append, frozenset({"down"})).run()
+    assert {line.partition(",")[0].partition(":")[0] for line in said} == {"linear down"}
+
+
+def test_measurements_lapse_with_another_version_of_the_wheel(house: Wheelhouse, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "model", "qwen3", num_hidden_layers=1)
+
+    def plan() -> Plan:
+        return boot(load(settings(house, checkpoint), environ={}), verify=False).plan
+
+    Tuner(boot(load(settings(house, checkpoint), environ={}), verify=False), print, frozenset({"down"})).run()
+    why = plan().choice("linear", "down").pieces[0].why
+    assert re.fullmatch(r"measured \d\.\d\dx of \S+ at 1 token, \d{4}-\d\d-\d\d", why), why
+    info = next(house.folder.glob("other_wheel*"))
+    (info / "METADATA").write_text((info / "METADATA").read_text().replace("Version: 1.0", "Version: 1.1"))
+    info.rename(info.with_name("other_wheel-1.1.dist-info"))
+    house._forget()
+    assert not plan().choice("linear", "down").pieces[0].why.startswith("measured")
+    assert any("they are of other-wheel 1.0, installed is 1.1" in warning for warning in plan().warnings)
 
 
 class PlayedGraphs:

@@ -52,6 +52,13 @@ def test_products(target: str) -> None:
             assert kernel["matrix"] > 0
 
 
+def test_tiles_that_come_in_bulk_leave_room_for_two_programs() -> None:
+    found = compile_for("cuda:90", r"^(linear|gate up) \S+ x(64|128) bf16$")
+    assert len(found) == 8
+    assert all(kernel["matrix"] > 0 and kernel["shared"] <= (227 << 10) // 2 - 1024 for kernel in found)
+    assert not any(kernel["stack"] for kernel in found)
+
+
 def test_products_fit_what_they_were_tuned_for() -> None:
     folder = Path(llmk_triton.__file__).parent / "configs"
     for arch in sorted({file.name.split(".")[1] for file in folder.glob("*.json") if not file.name.startswith("moe.")}):

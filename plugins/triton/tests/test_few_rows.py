@@ -30,6 +30,8 @@ CONFIGS = {
     "skinny": (Skinny(16, 64, 1, 0, 4, 2), 18),
     "split": (Skinny(16, 64, 3, 0, 4, 2), 5),
     "split, transposed": (Skinny(32, 128, 2, 1, 4, 2), 5),
+    "bulk": (Skinny(16, 64, 1, 0, 4, 2, bulk=1), 18),
+    "bulk, split, transposed": (Skinny(32, 128, 2, 1, 4, 2, bulk=1), 18),
 }
 H200 = GPUTarget("cuda", 90, 32)
 EPS = 1e-6
@@ -52,6 +54,11 @@ def expected(kernel: str, o: Operands) -> tuple[Tensor, Tensor]:
     return REFERENCE[kernel](o.x, o.residual, o.norm_weight, o.eps, o.weight, o.bias)
 
 
+def able(*kernels: str) -> list[tuple[str, str]]:
+    """What can be launched how: a norm is computed on what threads fetch."""
+    return [(kernel, name) for kernel in kernels for name in CONFIGS if not ("norm" in kernel and "bulk" in name)]
+
+
 def close(actual: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor]) -> None:
     """Products differ where a sum in another order rounds to another side; sums of a residual don't."""
     assert torch.equal(actual[1], wanted[1])
@@ -59,8 +66,7 @@ def close(actual: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor]) -> None:
     torch.testing.assert_close(actual[0], wanted[0], rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("kernel", REFERENCE)
-@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize(("kernel", "config"), able(*REFERENCE))
 def test_every_op_in_every_way(kernel: str, config: str) -> None:
     how, rows = CONFIGS[config]
     size, out = 312, 21
@@ -72,13 +78,12 @@ def test_every_op_in_every_way(kernel: str, config: str) -> None:
     assert not few_rows._counters(given.x.device).any(), "counters are left as they were found"
 
 
-@pytest.mark.parametrize("kernel", ["linear", "add_rms_norm_gate_up_silu"])
-@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize(("kernel", "config"), able("linear", "add_rms_norm_gate_up_silu", "gate_up_silu"))
 @pytest.mark.parametrize("scales", ["channel", "block"])
 def test_fp8_weights(scales: str, config: str, kernel: str) -> None:
     """By float32, in which the reference's dequantized weight is not rounded."""
     how, rows = CONFIGS[config]
-    size, out = 312, 138 if kernel == "linear" else 69
+    size, out = 304, 138 if kernel == "linear" else 69
     given = operands(kernel, torch.float32, rows, size, out)
     spread = torch.linspace(0.2, 5, given.weight.shape[0])[:, None] * torch.linspace(3, 0.3, size)
     stored = getattr(quantize, f"quantize_fp8_{scales}")(given.weight * spread)
@@ -140,6 +145,21 @@ def test_a_choice_holds_what_it_is_chosen_for(target: GPUTarget, shape: tuple[in
         assert rows > 1
         assert 1 <= config.splits <= 8
         assert config.splits == 1 or -(-shape[0] // config.block_n) * config.splits <= 2 * 132
+
+
+@pytest.mark.parametrize("rows", [17, 32, 64, 128])
+def test_hopper_has_tiles_of_more_rows_come_in_bulk(rows: int) -> None:
+    def chosen(kernel: str = "linear", size: int = 4096, dtype: torch.dtype = torch.bfloat16, arch: int = 90) -> Any:
+        product = Product(kernel, dtype, rows, size, 6144)
+        return few_rows.choose(product, GPUTarget("cuda", arch, 32), cores=132)
+
+    assert chosen().bulk
+    assert chosen().late
+    assert not chosen(size=1024).late
+    assert chosen("gate_up_silu").bulk
+    assert 2 * chosen().block_k * chosen().stages * (128 + rows) * 2 <= 227 << 10, "two programs fit"
+    others = (chosen("add_rms_norm_linear"), chosen(size=4100), chosen(dtype=torch.float32), chosen(arch=80))
+    assert not any(config.bulk for config in others)
 
 
 def test_a_tuned_configuration_serves_rows_up_to_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,9 +30,11 @@ def reasons(spec: KernelSpec, query: Any) -> list[str]:
 @pytest.mark.parametrize("spec", specs(), ids=lambda spec: spec.id)
 def test_every_spec_names_what_there_is(spec: KernelSpec) -> None:
     assert callable(load_object(spec.implementation, plugin="llmk-triton"))
-    assert (spec.tier, spec.jit, spec.needs.features) == (Tier.PORTABLE, True, ("triton",))
+    bulk = spec.id.endswith("_bulk")
+    tier = Tier.REFERENCE if bulk else Tier.PORTABLE
+    assert (spec.tier, spec.jit, spec.needs.features) == (tier, True, ("triton",))
     if spec.kind == "op":
-        assert spec.id == f"triton.{spec.op}"
+        assert spec.id == f"triton.{spec.op}" + ("_bulk" if bulk else "")
         assert spec.op in {other.op for other in reference.llmk_ops()}, "an op without a contract"
 
 
@@ -89,7 +91,7 @@ def test_moe_says_what_it_can_do() -> None:
 
 
 def test_ops_say_what_they_can_do() -> None:
-    by_op = {spec.op: spec for spec in llmk_ops()}
+    by_op = {spec.op: spec for spec in llmk_ops() if not spec.id.endswith("_bulk")}
 
     def query(op: str, **changes: Any) -> OpQuery:
         return OpQuery(platform=GPU, site=op, dtype="bfloat16", op=op, **changes)
@@ -103,7 +105,7 @@ def test_ops_say_what_they_can_do() -> None:
 
 
 def test_products_take_weights_as_they_are_and_in_fp8() -> None:
-    kernels = {spec.id: spec for spec in llmk_linear_kernels()}
+    kernels = {spec.id: spec for spec in llmk_linear_kernels() if not spec.id.endswith("_bulk")}
     sizes: dict[str, Any] = {"site": "o", "dtype": "bfloat16"}
     for weight_format, platform, able in (
         ("plain", GPU, "triton.linear_few_rows"),
@@ -114,9 +116,29 @@ def test_products_take_weights_as_they_are_and_in_fp8() -> None:
     ):
         query = LinearQuery(in_features=8, out_features=8, weight_format=weight_format, platform=platform, **sizes)
         assert [id for id, spec in kernels.items() if match(spec, query)] == ([able] if able else [])
-    for spec in (spec for spec in llmk_ops() if "few_rows" in spec.implementation):
+    for spec in (spec for spec in llmk_ops() if "few_rows" in spec.implementation and not spec.id.endswith("_bulk")):
         layouts = {kernel.layout for kernel in kernels.values()}
         assert all(match(spec, OpQuery(op=spec.op, weight_layout=kept, platform=WITH_FP8, **sizes)) for kept in layouts)
         query = OpQuery(op=spec.op, weight_layout="reference_fp8_block", platform=GPU, **sizes)
         assert reasons(spec, query) == ["missing_feature"]
         assert reasons(spec, replace(query, weight_layout="reference_tiled")) == ["weight"]
+
+
+@pytest.mark.parametrize("kind", ["linear", "op"])
+def test_the_bulk_copy_engine_is_hoppers(kind: str) -> None:
+    (spec,) = (
+        spec for spec in (*llmk_linear_kernels(), *llmk_ops()) if spec.id.endswith("_bulk") and spec.kind == kind
+    )
+    hopper = replace(GPU, arch="sm_90", arch_family="cuda", arch_version=(9, 0))
+
+    def query(size: int = 4096, dtype: str = "bfloat16", platform: PlatformFacts = hopper) -> LinearQuery | OpQuery:
+        asked: dict[str, Any] = {"site": "s", "dtype": dtype, "platform": platform}
+        if kind == "linear":
+            return LinearQuery(in_features=size, out_features=8, **asked)
+        return OpQuery(op=spec.op, facts={"size": size}, weight_layout="plain", **asked)
+
+    assert match(spec, query())
+    assert reasons(spec, query(size=4100)) == ["size"]
+    assert reasons(spec, query(platform=replace(hopper, arch="sm_100", arch_version=(10, 0)))) == ["arch"]
+    assert reasons(spec, query(dtype="float32")) == ["dtype"]
+    assert [(band.start, band.stop) for band in spec.bands] == [(17, 129)]

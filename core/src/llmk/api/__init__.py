@@ -49,7 +49,7 @@ from llmk.api.host import Host, Probe
 from llmk.api.logits import LogitsBatch, LogitsProcessor, LogitsRequest, LogitsRows
 from llmk.api.matching import match
 from llmk.api.parsers import ParserContext, ReasoningParser, ToolParser
-from llmk.api.plan import Choice, Piece, Plan, Rejection
+from llmk.api.plan import Choice, Piece, Plan, Rejection, Shadow
 from llmk.api.platform import (
     Collectives,
     Compiling,
@@ -163,6 +163,7 @@ __all__ = [
     "RequestTimeout",
     "SchedulingPolicy",
     "SelectionError",
+    "Shadow",
     "SlidingWindowCache",
     "StateTensor",
     "TextDelta",

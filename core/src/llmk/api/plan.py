@@ -65,11 +65,34 @@ class Choice:
         """The id of the piece that serves one token."""
         return self.pieces[0].id
 
+    def piece(self, num_tokens: int) -> Piece:
+        """The piece that serves so many tokens."""
+        return next(piece for piece in self.pieces if piece.start <= num_tokens < piece.stop)
+
+    def difference(self, other: Choice, num_tokens: int) -> tuple[str, str] | None:
+        """Where this choice and ``other``, for the same site, differ first at so many tokens: the ids of the two
+        kernels, or of those of a part; ``None`` where all are the same."""
+        mine, its = self.piece(num_tokens), other.piece(num_tokens)
+        if mine.id != its.id:
+            return mine.id, its.id
+        parts = {part.op: part for part in other.parts if part.op in its.parts}
+        differ = (part.difference(parts[part.op], num_tokens) for part in self.parts if part.op in parts)
+        return next(filter(None, differ), None)
+
     def with_parts(self) -> Iterator[Choice]:
         """This choice, then those of its parts, and of theirs."""
         yield self
         for part in self.parts:
             yield from part.with_parts()
+
+
+@dataclass(frozen=True, slots=True)
+class Shadow:
+    """What runs beside the choice for a site, in a share ``rate`` of all steps: its results are compared, and not
+    used."""
+
+    choice: Choice
+    rate: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +119,7 @@ class Plan:
     quantization_implementation: str = ""
     tensor: int = 1
     pipeline: int = 1
+    shadows: tuple[Shadow, ...] = ()
 
     @property
     def num_ranks(self) -> int:
@@ -115,6 +139,10 @@ class Plan:
         known = ", ".join(f"{c.kind}:{c.site}" for c in self.choices)
         raise KeyError(f"the plan has no {kind} site {site!r}; it has {known}")
 
+    def shadow(self, kind: str, site: str) -> Shadow | None:
+        """What runs beside the choice for a site, if anything."""
+        return next((s for s in self.shadows if (s.choice.kind, s.choice.site) == (kind, site)), None)
+
     def all_choices(self) -> Iterator[Choice]:
         """Every choice, each followed by those of its parts."""
         for choice in self.choices:
@@ -128,11 +156,12 @@ class Plan:
         It keys caches of what was compiled or measured.
         """
         facts: dict[str, Any] = _plain(asdict(self))
+        beside = (choice for shadow in self.shadows for choice in shadow.choice.with_parts())
         chosen = [
             (c.kind, c.site, c.query and _plain(asdict(c.query)), [(p.start, p.id) for p in c.pieces])
-            for c in self.all_choices()
+            for c in (*self.all_choices(), *beside)
         ]
-        facts |= {"choices": chosen, "warnings": []}
+        facts |= {"choices": chosen, "warnings": [], "shadows": [shadow.rate for shadow in self.shadows]}
         return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class KernelSpec(_Checked):
     bands: tuple[TokenBand, ...] = (TokenBand(),)
     prepare: str = ""
     """For linear and MoE: ``"module:attribute"`` of ``f(parameters: dict[str, Tensor]) -> prepared``, run once after
-    loading."""
+    loading. It changes none of the tensors, which another kernel may share."""
     layout: str = "plain"
     """Attention: the cache layout's name. Linear and MoE: what ``prepare`` makes, by name; pieces of one site share
     it."""

@@ -37,11 +37,12 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"{args.output} can't be written: there is no such folder", hint="name another with --output")
     settings = flags.load_settings(args)
     from llmk.engine.launch import build_core
+    from llmk.engine.shadows import shadowed
     from llmk.engine.trace import Trace
     from llmk.kernel.boot import boot
 
     trace = Trace()
-    core, info = build_core(boot(settings), trace)
+    core, info = build_core(shadowed(boot(settings)), trace)
     length = args.prompt_tokens + args.output_tokens
     if length > info.max_model_len:
         raise ConfigError(

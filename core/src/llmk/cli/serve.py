@@ -47,11 +47,13 @@ def _check_name(settings: Settings) -> None:
 
 
 def _announce(service: Service, url: str) -> None:
+    from llmk.engine.shadows import render_shadows
     from llmk.kernel.report import render_table
 
     engine = service.engine
     parsers = [f"{kind} parser  {p['id'] or 'none'}: {p['why']}" for kind, p in service.dialect.describe().items()]
-    table = "\n".join((render_table(engine.boot.plan), *parsers))
+    shadows = [render_shadows(engine.boot)] if engine.boot.plan.shadows else []
+    table = "\n".join((render_table(engine.boot.plan), *shadows, *parsers))
     if service.config.log_format == "json":
         logger.info("%s", table)
     else:

@@ -15,6 +15,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
     """Adds the command."""
     parser = subparsers.add_parser("tune", help="measure which kernels are fastest here for a model")
     flags.add_model(parser)
+    only = "kinds, sites and ops to measure (linear,attention,rms_norm); all others stay as they are"
+    parser.add_argument("--only", metavar="A,B", default="", help=only)
     flags.add_flags(parser, SECTIONS)
 
 
@@ -26,6 +28,8 @@ def run(args: argparse.Namespace) -> int:
     from llmk.engine.tune import Tuner
     from llmk.kernel.boot import boot
 
-    path = Tuner(boot(settings), print).run()
-    print(f"kept in {path}; llmk explain shows what it changes" if path else "no site has more than one candidate")
+    path = Tuner(boot(settings), print, frozenset(filter(None, args.only.split(",")))).run()
+    print(
+        f"kept in {path}; llmk explain shows what it changes" if path else "nothing to measure has several candidates"
+    )
     return 0

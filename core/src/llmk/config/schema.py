@@ -71,13 +71,26 @@ class SelectSection(Section):
     avoid: tuple[str, ...] = Field(default=(), description="Ids never to choose.")
 
 
+class KernelSelectSection(SelectSection):
+    """How the kernels of one kind are chosen between."""
+
+    shadow: str | dict[str, str] = Field(
+        default="",
+        description="Id of a kernel that runs beside the chosen one on live traffic, and is compared with it; "
+        "'reference': the best of the core's. As a table, one per site.",
+    )
+    shadow_rate: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=0.01, description="Share of the steps in which it is compared."
+    )
+
+
 class SelectSections(Section):
     """Choosing backends and kernels."""
 
-    attention: SelectSection = Field(default_factory=SelectSection, description="Attention backends.")
-    linear: SelectSection = Field(default_factory=SelectSection, description="Linear kernels.")
-    moe: SelectSection = Field(default_factory=SelectSection, description="Mixture-of-experts kernels.")
-    op: SelectSection = Field(default_factory=SelectSection, description="Ops.")
+    attention: KernelSelectSection = Field(default_factory=KernelSelectSection, description="Attention backends.")
+    linear: KernelSelectSection = Field(default_factory=KernelSelectSection, description="Linear kernels.")
+    moe: KernelSelectSection = Field(default_factory=KernelSelectSection, description="Mixture-of-experts kernels.")
+    op: KernelSelectSection = Field(default_factory=KernelSelectSection, description="Ops.")
     model: SelectSection = Field(default_factory=SelectSection, description="Model implementations.")
     quantization: SelectSection = Field(default_factory=SelectSection, description="Quantization methods.")
     reasoning_parser: SelectSection = Field(

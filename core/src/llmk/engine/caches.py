@@ -54,7 +54,19 @@ class Caches:
             self._column([group.layers[i] for group in self.groups if i < len(group.layers)], num_blocks)
             for i in range(width_of(self.groups))
         ]
-        return self._in_order([columns[i][layer] for group in self.groups for i, layer in enumerate(group.layers)])
+        own = self._in_order([columns[i][layer] for group in self.groups for i, layer in enumerate(group.layers)])
+        if self.build.shadows is not None:
+            self._allocate_shadows(num_blocks, own)
+        return own
+
+    def _allocate_shadows(self, num_blocks: int, caches: Sequence[Any]) -> None:
+        """What shadows keep beside each of ``caches``, in blocks of the same numbers."""
+        assert self.build.shadows is not None
+        found = self.build.shadows.caches = {}
+        for site, cache in zip(self.sites, caches, strict=True):
+            if (backend := self.build.shadows.backends.get(site)) and (site, id(cache)) not in found:
+                layout = backend.cache_layout(num_blocks)
+                found[site, id(cache)] = self._zeros(layout.shape, getattr(torch, layout.dtype))
 
     def _column(self, layers: Sequence[int], num_blocks: int) -> dict[int, Any]:
         """One buffer, as each of ``layers`` sees it."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol, TypeVar
 
 from llmk.api import EngineDead, LlmkError
-from llmk.engine.request import EngineOutputs, EngineRequest, EngineStats, StepTimes, TokenOutput
+from llmk.engine.request import EngineOutputs, EngineRequest, EngineStats, StepTimes, TokenOutput, add_counts
 from llmk.engine.scheduler import Scheduler
 from llmk.engine.step import StepPlan, StepResult
 from llmk.engine.trace import OFF, Off
@@ -145,6 +145,7 @@ class EngineCore:
             return self._fail(pending.step, error)
         if result.slots:
             self._failures = 0
+        add_counts(self.scheduler.stats.shadows, result.shadows)
         return self._update(result)
 
     def _counted(self, part: Callable[[S], T]) -> Callable[[S], T]:

@@ -6,6 +6,7 @@ import msgspec
 
 from llmk.engine.failure import Failure
 from llmk.engine.groups import CacheGroup
+from llmk.engine.request import ShadowCount
 from llmk.engine.step import StepPlan, StepResult
 
 START = -1
@@ -30,11 +31,13 @@ class Resume(msgspec.Struct, tag=True):
 
 
 class Loaded(msgspec.Struct, tag=True):
-    """The weights are there. The cache specs of the rank's layers, pickled, and bytes that are free on the device."""
+    """The weights are there. The cache specs of the rank's layers, pickled, bytes that are free on the device, and what
+    shadows keep for a block, in bytes."""
 
     rank: int
     specs: bytes
     available: int
+    shadow_bytes: int = 0
 
 
 class Ready(msgspec.Struct, tag=True):
@@ -47,6 +50,12 @@ class Stepped(msgspec.Struct, tag=True):
     """What a step brought, told by the first rank of the last stage."""
 
     result: StepResult
+
+
+class Compared(msgspec.Struct, tag=True):
+    """What a rank that doesn't tell what steps brought has compared in one."""
+
+    shadows: list[ShadowCount]
 
 
 class Failed(msgspec.Struct, tag=True):
@@ -67,4 +76,4 @@ class Ended(msgspec.Struct, tag=True):
 
 
 Command = Allocate | Run | Resume
-Reply = Loaded | Ready | Stepped | Failed | Ended
+Reply = Loaded | Ready | Stepped | Compared | Failed | Ended

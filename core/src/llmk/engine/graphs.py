@@ -92,12 +92,15 @@ def why_not_recorded(plan: Plan, sizes: Sequence[int], wanted: bool = True) -> s
         return "several processes hold the model"
     choices = [choice for choice in plan.choices if choice.kind != "policy" and choice.op not in _NOT_RECORDED]
     found = dict(pair for size in sizes for choice in choices for pair in obstacles(choice, size))
+    for shadow in plan.shadows:
+        if shadow.choice.kind == "attention" or getattr(shadow.choice.query, "attention", None):
+            return f"what runs beside {shadow.choice.site} has a cache of its own, which every step must fill"
     return "; ".join(f"{id} at {site} can't be recorded" for id, site in found.items())
 
 
 def obstacles(choice: Choice, num_tokens: int) -> Iterator[tuple[str, str]]:
     """Ids and sites of what was chosen for so many tokens, parts included, and can't be recorded."""
-    piece = next(piece for piece in choice.pieces if piece.start <= num_tokens < piece.stop)
+    piece = choice.piece(num_tokens)
     if piece.capture == "none":
         yield piece.id, choice.site
     for part in choice.parts:

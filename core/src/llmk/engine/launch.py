@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
@@ -33,6 +34,7 @@ from llmk.engine.warmup import BLOCKS, WarmUp, compiles
 from llmk.engine.weights import load_weights
 from llmk.engine.workers import Workers
 from llmk.kernel.loader import load_object
+from llmk.nn.attention import page_bytes
 from llmk.nn.build import Build
 from llmk.nn.parallel import Parallel
 
@@ -55,6 +57,12 @@ class LoadedModel:
     def cache_specs(self) -> list[CacheSpec]:
         """Those of the model's layers."""
         return [spec for _, _, spec in self.model.cache_specs()]
+
+    @property
+    def shadow_bytes(self) -> int:
+        """What shadows keep for each block of the cache."""
+        backends = self.build.shadows.backends if self.build.shadows else {}
+        return sum(page_bytes(backends[site]) for _, site, _ in self.model.cache_specs() if site in backends)
 
 
 def build_core(boot: Boot, trace: Off = OFF) -> tuple[EngineCore, EngineInfo]:
@@ -107,7 +115,8 @@ def start_executor(boot: Boot, trace: Off = OFF) -> tuple[Executor, CachePlan]:
     loaded = load_model(boot)
     (groups,) = cache_groups(boot, [loaded.cache_specs])
     size = block_bytes(loaded.cache_specs, groups)
-    cache = plan_cache(boot.settings.config, boot.facts.max_model_len, groups, size, cache_room(boot, loaded))
+    room, max_len = cache_room(boot, loaded), boot.facts.max_model_len
+    cache = plan_cache(boot.settings.config, max_len, groups, size, room, loaded.shadow_bytes)
     runner = build_runner(boot, loaded, cache.num_blocks, groups, trace)
     record_graphs(boot, loaded.platform, runner)
     return runner, cache
@@ -175,7 +184,9 @@ def cache_room(boot: Boot, loaded: LoadedModel, rank: int = 0) -> int:
         runner = build_runner(boot, loaded, BLOCKS, groups)
         sizes, against = recordable(boot, loaded.platform)
         most = (limits.max_num_batched_tokens, limits.max_num_seqs, boot.facts.max_model_len)
-        needed = WarmUp(runner, groups, *most, () if against else sizes).run(loaded.platform)
+        warm_up = WarmUp(runner, groups, *most, () if against else sizes)
+        with loaded.build.shadows.in_every_step() if loaded.build.shadows else nullcontext():
+            needed = warm_up.run(loaded.platform)
     if needed is None:
         needed = activation_bytes(boot.facts, limits.max_num_batched_tokens, limits.max_num_seqs)
     loaded.build.parallel.barrier()

@@ -37,12 +37,13 @@ class LLM:
     def __init__(self, model: str = "", **settings: Any) -> None:
         from llmk.config import load
         from llmk.engine.launch import build_core
+        from llmk.engine.shadows import shadowed
         from llmk.kernel.boot import boot
 
         flags = dict(dotted(settings))
         if model:
             flags["model.path"] = model
-        self.boot = boot(load(flags))
+        self.boot = shadowed(boot(load(flags)))
         config = self.boot.settings.config
         self.tokenizer = Tokenizer.load(
             self.boot.checkpoint, folder=config.model.tokenizer, chat_template=config.model.chat_template

@@ -14,6 +14,7 @@ from llmk.api import (
     LatentCache,
     ModelFacts,
     NotEnoughMemory,
+    Plan,
     RecurrentCache,
     SlidingWindowCache,
 )
@@ -39,6 +40,8 @@ class CachePlan:
     block_bytes: int
     why: str
     groups: tuple[CacheGroup, ...] = ()
+    shadow_bytes: int = 0
+    """Of those of a block, what shadows keep."""
 
     @property
     def total_bytes(self) -> int:
@@ -71,7 +74,9 @@ class MemoryPlan:
         parts = f"{gib(self.weights)} weights, about {gib(self.activations)} activations"
         if self.cache is None:
             return f"{gib(self.total)}: {parts}. {self.problem}"
-        cache = f"{gib(self.cache.total_bytes)} cache ({self.cache.num_blocks:,} blocks, {self.num_tokens:,} tokens)"
+        cache = f"{gib(self.cache.total_bytes)} cache ({self.cache.num_blocks:,} blocks, {self.num_tokens:,} tokens"
+        shadows = self.cache.num_blocks * self.cache.shadow_bytes
+        cache += f"; {gib(shadows)} of it are what shadows keep)" if shadows else ")"
         return f"{gib(self.total)}: {parts}, {cache}, {gib(self.rest)} for the rest"
 
 
@@ -84,18 +89,29 @@ def forecast(boot: Boot) -> MemoryPlan | None:
     facts = sharded(boot.facts, plan.tensor)
     weights = weight_bytes(boot.facts, plan.dtype, bool(plan.quantization)) * sharing // plan.num_ranks
     activations = activation_bytes(facts, limits.max_num_batched_tokens, limits.max_num_seqs) * sharing
-    specs = list(_cache_specs(boot, facts))[:: plan.pipeline]
+    sited = list(_cache_specs(boot, facts))[:: plan.pipeline]
+    specs = [spec for _, spec in sited]
     (groups,) = cache_groups(boot, [specs])
+    kept = sites_with_shadows(plan, facts)
+    shadow_bytes = sum(spec.page_bytes for site, spec in sited if site in kept) * sharing
     room, size = max(0, total - weights - activations), block_bytes(specs, groups) * sharing
     try:
-        cache = plan_cache(boot.settings.config, facts.max_model_len, groups, size, room)
+        cache = plan_cache(boot.settings.config, facts.max_model_len, groups, size, room, shadow_bytes)
     except NotEnoughMemory as error:
         return MemoryPlan(total, weights, activations, None, error.message)
     return MemoryPlan(total, weights, activations, cache)
 
 
-def _cache_specs(boot: Boot, facts: ModelFacts) -> Iterator[CacheSpec]:
-    """Those that layers will have: one after the other by site, as backends lay them out that waste nothing."""
+def sites_with_shadows(plan: Plan, facts: ModelFacts) -> set[str]:
+    """The attention sites that shadows keep a cache of their own for."""
+    shadowed = {(shadow.choice.kind, shadow.choice.site) for shadow in plan.shadows}
+    ops = {op.attention for op in facts.ops if op.attention and ("op", op.site) in shadowed}
+    return ops | {site for kind, site in shadowed if kind == "attention"}
+
+
+def _cache_specs(boot: Boot, facts: ModelFacts) -> Iterator[tuple[str, CacheSpec]]:
+    """Sites and specs that layers will have: one after the other by site, as backends lay them out that waste
+    nothing."""
     for site in facts.attention:
         query = boot.plan.choice("attention", site.site).query
         assert isinstance(query, AttentionQuery)
@@ -103,9 +119,9 @@ def _cache_specs(boot: Boot, facts: ModelFacts) -> Iterator[CacheSpec]:
         size = (query.block_size, query.block_size * row * DTYPE_BYTES[query.cache_dtype])
         window = query.sliding_window
         kind = SlidingWindowCache(*size, window) if window else FullAttentionCache(*size)
-        yield from [LatentCache(*size) if query.latent_dim else kind] * site.num_layers
+        yield from [(site.site, LatentCache(*size) if query.latent_dim else kind)] * site.num_layers
     for state in facts.recurrent:
-        yield from [RecurrentCache.of(state.tensors)] * state.num_layers
+        yield from [(state.site, RecurrentCache.of(state.tensors))] * state.num_layers
 
 
 def weight_bytes(facts: ModelFacts, dtype: str, quantized: bool = False) -> int:
@@ -141,7 +157,12 @@ def activation_bytes(facts: ModelFacts, tokens: int, rows: int) -> int:
 
 
 def plan_cache(
-    config: Config, max_model_len: int, groups: Sequence[CacheGroup], block_bytes: int, available: int
+    config: Config,
+    max_model_len: int,
+    groups: Sequence[CacheGroup],
+    block_bytes: int,
+    available: int,
+    shadow_bytes: int = 0,
 ) -> CachePlan:
     """Sizes the block pool.
 
@@ -150,11 +171,12 @@ def plan_cache(
         groups: the model's cache groups, which share the pool.
         block_bytes: bytes of one block.
         available: bytes that are free now that the weights are loaded, beside what steps need.
+        shadow_bytes: what shadows keep for each block besides.
 
     Raises:
         NotEnoughMemory: where not even one request of ``max_model_len`` tokens would fit.
     """
-    cache = config.cache
+    cache, block_bytes = config.cache, block_bytes + shadow_bytes
     per_request = _blocks_alone(groups, max_model_len)
     useful = sum(group.blocks_for(max_model_len) for group in groups) * config.scheduler.max_num_seqs
     if cache.num_blocks:
@@ -179,7 +201,7 @@ def plan_cache(
             f"{max_model_len} tokens, and {blocks} fit ({gib(blocks * block_bytes)}, by {why})",
             hint=f"lower --max-model-len to {longest} or less, or raise the cache's memory",
         )
-    return CachePlan(blocks, block_bytes, why, tuple(groups))
+    return CachePlan(blocks, block_bytes, why, tuple(groups), shadow_bytes)
 
 
 def _blocks_alone(groups: Sequence[CacheGroup], num_tokens: int) -> int:

@@ -14,7 +14,7 @@ import zmq
 from llmk.api import ConfigError, Platform
 from llmk.engine import child, logs
 from llmk.engine.depth import why_asynchronous
-from llmk.engine.exchange import START, Allocate, Command, Failed, Loaded, Ready, Reply, Resume, Run, Stepped
+from llmk.engine.exchange import START, Allocate, Command, Compared, Failed, Loaded, Ready, Reply, Resume, Run, Stepped
 from llmk.engine.failure import Failure
 from llmk.engine.launch import build_runner, cache_room, load_model
 from llmk.engine.worker import unpack
@@ -78,7 +78,8 @@ class Rank:
         loaded = load_model(boot, self.rank, lambda platform: join(boot, platform, self.rank, store))
         self._parallel = loaded.build.parallel
         self._overlaps = bool(why_asynchronous(boot.plan.platform))
-        self._send(Loaded(self.rank, pickle.dumps(loaded.cache_specs), cache_room(boot, loaded, self.rank)))
+        specs, room = pickle.dumps(loaded.cache_specs), cache_room(boot, loaded, self.rank)
+        self._send(Loaded(self.rank, specs, room, loaded.shadow_bytes))
         allocate = self._receive(Allocate)
         runner = build_runner(boot, loaded, allocate.num_blocks, allocate.groups[self._parallel.stage])
         gc.collect()
@@ -94,6 +95,8 @@ class Rank:
             return
         if self._parallel.is_last and self._parallel.tensor_rank == 0:
             self._send(Stepped(result))
+        elif result.shadows:
+            self._send(Compared(result.shadows))
 
     def _fail(self, step: int, error: Exception) -> None:
         logger.error("its start failed" if step == START else f"step {step} failed", exc_info=error)

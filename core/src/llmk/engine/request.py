@@ -153,6 +153,42 @@ class TokenOutput(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """:attr:`llmk.api.LlmkError.code` of the error."""
 
 
+class ShadowCount(msgspec.Struct, array_like=True, gc=False):
+    """What came of running ``shadow`` beside ``kernel`` at a site: calls that were compared, those in which they differ
+    by more than rounding, the largest relative error, and failures, after each of which it is run no more."""
+
+    kind: str
+    site: str
+    kernel: str
+    shadow: str
+    compared: int = 0
+    diverged: int = 0
+    failures: int = 0
+    largest: float = 0.0
+
+    def is_of(self, other: ShadowCount) -> bool:
+        """Whether ``other`` is about the same."""
+        mine, its = ((one.kind, one.site, one.kernel, one.shadow) for one in (self, other))
+        return mine == its
+
+    def add(self, other: ShadowCount) -> None:
+        """Adds what ``other`` counted. A NaN stays the largest error."""
+        self.compared += other.compared
+        self.diverged += other.diverged
+        self.failures += other.failures
+        self.largest = other.largest if math.isnan(other.largest) else max(self.largest, other.largest)
+
+
+def add_counts(counts: list[ShadowCount], more: list[ShadowCount]) -> None:
+    """Adds ``more`` to ``counts``, each to that of its site and pair."""
+    for one in more:
+        found = next((count for count in counts if count.is_of(one)), None)
+        if found is None:
+            counts.append(one)
+        else:
+            found.add(one)
+
+
 class EngineStats(msgspec.Struct, kw_only=True):
     """Gauges and counters of the engine, sent along with outputs. The last three are its supervisor's to say."""
 
@@ -173,6 +209,7 @@ class EngineStats(msgspec.Struct, kw_only=True):
     read_bytes: float = 0.0
     written_bytes: float = 0.0
     """Estimated work of one device (:mod:`llmk.engine.cost`)."""
+    shadows: list[ShadowCount] = []
     up: int = 1
     restarts: int = 0
     retried: int = 0

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from llmk.api import AttentionBackend, CacheStep
 from llmk.engine.batch import Batch, LaidOutStep
+from llmk.engine.comparisons import Comparisons, Issued
 from llmk.engine.core import Executor
 from llmk.engine.graphs import Decoded, DecodeGraphs
 from llmk.engine.sampler import Sampled, Sampler
@@ -37,14 +38,16 @@ class Pending:
     sampled: Sampled | None
     scored: Sequence[Scored] = ()
     done: torch.Event | None = None
+    compared: Issued | None = None
 
     def result(self) -> StepResult:
         """Waits for the device and returns what was sampled."""
         if self.done is not None:
             self.done.synchronize()
         scored = {part.work: part.result() for part in self.scored}
+        shadows = self.compared.result() if self.compared else []
         if self.sampled is None:
-            return StepResult(step=self.step, scored=scored)
+            return StepResult(step=self.step, scored=scored, shadows=shadows)
         token_ids = self.sampled.token_ids.tolist()
         return StepResult(
             step=self.step,
@@ -53,6 +56,7 @@ class Pending:
             logprobs=self.sampled.logprobs_by_slot(token_ids),
             scored=scored,
             errors=self.sampled.errors,
+            shadows=shadows,
         )
 
 
@@ -99,7 +103,9 @@ class Runner(Executor):
         self._layers = [self._prepares.index(layer) for layer in layers]
         self.sampler = Sampler(build, batch.tokens.shape[0], batch.device, processors)
         self.scorer = Scorer(model.logits, self.sampler.logprobs)
-        self._run = trace.on_device(batch.device, self._issue)
+        shadows = build.shadows
+        self._comparisons = Comparisons(shadows, build.plan.dtype) if shadows is not None else None
+        self._run = trace.on_device(batch.device, self._issue if shadows is None else self._issue_compared)
         self._apply = trace.timed("apply", batch.apply)
         self._lay_out = trace.timed("lay out", batch.lay_out)
         self._prepare = trace.timed("prepare", CachedLayer.prepare)
@@ -117,13 +123,22 @@ class Runner(Executor):
         """Issues a step: apply what changed, lay it out, run the model, sample. Does not wait for the device."""
         return self._run(plan)
 
-    def _issue(self, plan: StepPlan) -> Pending:
+    def _issue_compared(self, plan: StepPlan) -> Pending:
+        """Issues a step in which kernels may be compared with what runs beside them. Such steps are not replayed."""
+        assert self._comparisons is not None
+        pending = self._issue(plan, replay=not self._comparisons.shadows.begin())
+        pending.compared = self._comparisons.issued()
+        if pending.compared is not None:
+            pending.done = event(self.batch.device)
+        return pending
+
+    def _issue(self, plan: StepPlan, replay: bool = True) -> Pending:
         self.sampler.update(plan.freed, plan.new, self.batch.tokens)
         self.scorer.update(plan.freed, plan.new)
         if not plan.work:
             return Pending(plan.step, None)
         self._apply(plan)
-        if self._graphs is not None and _decodes(plan, self._graphs.largest):
+        if replay and self._graphs is not None and _decodes(plan, self._graphs.largest):
             return self._issue_recorded(plan)
         step = self._lay_out(plan)
         return self._finish(plan, step, self._compute(step.tensors, step.groups))

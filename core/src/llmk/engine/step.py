@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import msgspec
 
-from llmk.engine.request import SamplingParams, TokenLogprobs
+from llmk.engine.request import SamplingParams, ShadowCount, TokenLogprobs
 
 
 class NewRequest(msgspec.Struct, kw_only=True):
@@ -67,7 +67,7 @@ class ScoredTokens(msgspec.Struct, array_like=True, gc=False):
 class StepResult(msgspec.Struct, kw_only=True):
     """Sampled tokens, one per work item with ``sample``, in the plan's order. ``logprobs`` has an entry for slots that
     want them. ``scored`` has parts of prompts, by the number of the work item that computed them; ``errors`` has
-    message and code, by slot, of requests that the sampler had to fail.
+    message and code, by slot, of requests that the sampler had to fail. ``shadows`` is what the step compared.
     """
 
     step: int
@@ -76,3 +76,4 @@ class StepResult(msgspec.Struct, kw_only=True):
     logprobs: dict[int, TokenLogprobs] = {}
     scored: dict[int, ScoredTokens] = {}
     errors: dict[int, tuple[str, str]] = {}
+    shadows: list[ShadowCount] = []

@@ -11,16 +11,14 @@ from torch import Tensor
 
 from llmk.api import AttentionQuery, CacheStep, Choice, LinearQuery, ModelFacts, MoEQuery, OpQuery
 from llmk.nn.build import Build
+from llmk.reference.inputs import CHANGED, EPS, INPUTS, OVER_ATTENTION, Source, rotary_dim
 
 DECODES = 256
 """Tokens up to which a step consists of as many decodes; more are those of prompts."""
 _CONTEXT, _PROMPT = 1024, 2048
 _ROTATED_BYTES = 256 << 20
 """Weights that calls take in turn: more than a device's cache holds, as in a model of many layers."""
-_EPS = 1e-6
 
-_NORMS = ("rms_norm", "rms_norm_plus_one", "add_rms_norm", "add_rms_norm_plus_one")
-_ACTIVATIONS = ("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul")
 _PRODUCTS = ("gate_up_silu", "gate_up_gelu_tanh", "add_rms_norm_linear", "add_rms_norm_gate_up_silu")
 _ROUTING = ("top_k", "renormalize", "activation", "scoring", "scaling", "num_groups", "top_groups", "group_scoring")
 
@@ -45,17 +43,17 @@ class Trials:
     def __init__(self, build: Build, facts: ModelFacts) -> None:
         self.build = build
         self.facts = facts
-        self._generator = torch.Generator(build.device)
+        self._source = Source(torch.Generator(build.device), build.dtype)
 
     def of(self, choice: Choice) -> Trial | None:
         """The trial for a site; ``None`` where no inputs are known for what it asks."""
-        self._generator.manual_seed(0)
+        self._source.generator.manual_seed(0)
         match choice.query:
-            case LinearQuery(weight_format="plain") as linear:
+            case LinearQuery() as linear:
                 return self._linear(linear)
-            case MoEQuery(weight_format="plain", bias=False) as moe:
+            case MoEQuery() as moe:
                 return self._moe(moe)
-            case AttentionQuery(latent_dim=None) as attention:
+            case AttentionQuery() as attention:
                 return self._attention(attention)
             case OpQuery() as op:
                 return self._op(op)
@@ -74,8 +72,14 @@ class Trials:
     def _moe(self, query: MoEQuery) -> Trial:
         kernel, options = self.build.moe(query.site), {name: getattr(query, name) for name in _ROUTING}
         experts, hidden, inner = query.num_experts, query.hidden_size, query.intermediate_size
-        gate_up = self._random(experts, 2 * inner, hidden, scale=hidden**-0.5)
-        weights = kernel.prepare({"gate_up": gate_up, "down": self._random(experts, hidden, inner, scale=inner**-0.5)})
+        parameters = {}
+        for name, rows, columns in (("gate_up", 2 * inner, hidden), ("down", hidden, inner)):
+            stacked = [self._parameters(kernel.weight_format, rows, columns) for _ in range(experts)]
+            for key in stacked[0]:
+                parameters[name + key.removeprefix("weight")] = torch.stack([each[key] for each in stacked])
+            if query.bias:
+                parameters[f"{name}_bias"] = self._random(experts, rows)
+        weights = kernel.prepare(parameters)
 
         def at(tokens: int) -> Run:
             x, logits = self._inputs(tokens, hidden), self._random(tokens, experts)
@@ -87,67 +91,121 @@ class Trials:
         """Decodes behind a context, or prompts; prepared once for as many calls as the model has layers."""
         backend = self.build.attention(query.site)
         layers = next(site.num_layers for site in self.facts.attention if site.site == query.site)
-        sinks = self._random(query.num_heads).float() if query.sinks else None
+        sinks = self._random(query.num_heads, dtype=torch.float32) if query.sinks else None
+        scaled = _scaled(query)
 
         def at(tokens: int) -> Run:
-            queries = 1 if tokens <= DECODES else min(tokens, _PROMPT)
-            requests, length = tokens // queries, max(queries, _CONTEXT)
-            q = self._inputs(requests * queries, query.num_heads, query.head_dim)
-            kv = self._random(2, requests * length, query.num_kv_heads, query.head_dim)
-            places = requests * -(-length // query.block_size)
-            blocks = torch.randperm(places, generator=self._generator, device=q.device).view(requests, -1)
-            layout = backend.cache_layout(places)
-            cache = torch.zeros(layout.shape, dtype=getattr(torch, layout.dtype), device=q.device)
-            backend.write(kv[0], kv[1], cache, backend.prepare(_step(blocks, length, length, query.block_size)))
-            step = _step(blocks, queries, length, query.block_size)
-            meta = None
+            step, _ = _place(tokens, query.block_size, self._source.generator)
+            q = self._inputs(step.num_tokens, query.num_heads, query.head_dim)
+            cache, meta = self._cache(query, step), None
 
             def run(i: int) -> Tensor:
                 nonlocal meta
                 meta = backend.prepare(step) if i == 0 else meta
-                return backend.run(q, cache, meta, sinks)
+                return backend.run(q, cache, meta, sinks, **scaled)
 
             return run
 
         return Trial(at, layers)
 
+    def _cache(self, query: AttentionQuery, step: CacheStep) -> Tensor:
+        """A layer's cache with all tokens of a step's requests, whose blocks are those of the table."""
+        backend = self.build.attention(query.site)
+        layout = backend.cache_layout(step.block_table.numel())
+        cache = torch.zeros(layout.shape, dtype=getattr(torch, layout.dtype), device=self.build.device)
+        length = step.max_seq_len
+        shape = (step.num_requests * length, query.num_kv_heads, query.head_dim)
+        key, value = self._random(*shape), None if query.latent_dim else self._random(*shape)
+        whole = _step(step.block_table.long(), length, length, query.block_size)
+        backend.write(key, value, cache, backend.prepare(whole), **_scaled(query))
+        return cache
+
     def _op(self, query: OpQuery) -> Trial | None:
         facts = next((op for op in self.facts.ops if f"{query.site}.".startswith(f"{op.site}.")), None)
-        linear = facts.linear or "" if facts else ""
-        weights: list[tuple[Any, ...]] = [()]
-        if query.op in _PRODUCTS:
-            site = next(site for site in self.facts.linear if site.site == linear)
-            width, weights = site.in_features, [(weight, None) for weight in self._weights(linear)]
-        elif query.op in _NORMS and "size" in query.facts:
-            width = query.facts["size"]
-        elif query.op in _ACTIVATIONS:
-            width = 2 * query.facts["intermediate_size"]
-        else:
+        linear, attention = (facts.linear or "", facts.attention or "") if facts else ("", "")
+        over = attention if query.op in OVER_ATTENTION else ""
+        if not (over or query.op in _PRODUCTS or query.op in INPUTS):
             return None
-        kernel = self.build.kernel("op", query.site, linear=linear)
-        norm = (self._random(width), _EPS) if "norm" in query.op else ()
+        kernel = self.build.kernel("op", query.site, linear=linear, attention=over)
+        if over:
+            return self._op_over(query, over, kernel)
+        if query.op in _PRODUCTS:
+            return self._product(query.op, linear, kernel)
 
         def at(tokens: int) -> Run:
-            rows = self._inputs(2 if "add_" in query.op else 1, tokens, width)
-            return lambda i: kernel(*rows, *norm, *weights[i])
+            self._source.generator.manual_seed(1)
+            given = INPUTS[query.op](self._source, tokens, query.facts)
+            changed = [given[position] for position in CHANGED.get(query.op, ())]
+            return lambda i: (kernel(*given), changed)
+
+        try:
+            INPUTS[query.op](self._source, 1, query.facts)
+        except KeyError:  # a part whose sizes the facts of the whole don't tell
+            return None
+        return Trial(at)
+
+    def _op_over(self, query: OpQuery, site: str, kernel: Callable[..., Any]) -> Trial:
+        """An op over attention: of decodes behind a context, or prompts."""
+        asked = self.build.plan.choice("attention", site).query
+        assert isinstance(asked, AttentionQuery)
+        backend, scaled = self.build.attention(site), _scaled(asked)
+
+        def at(tokens: int) -> Run:
+            step, positions = _place(tokens, asked.block_size, self._source.generator)
+            self._source.generator.manual_seed(1)
+            given = OVER_ATTENTION[query.op](self._source, step.num_tokens, query.facts)
+            angles = self._random(step.max_seq_len, rotary_dim(query.facts) // 2, dtype=torch.float32)
+            table, cache = torch.cat((angles.cos(), angles.sin()), dim=1), self._cache(asked, step)
+            meta = backend.prepare(step)
+            return lambda i: kernel(*given, positions, table, cache, meta, **scaled)
+
+        return Trial(at)
+
+    def _product(self, op: str, linear: str, kernel: Callable[..., Any]) -> Trial:
+        width = next(site.in_features for site in self.facts.linear if site.site == linear)
+        weights = self._weights(linear)
+        norm = (self._random(width), EPS) if "norm" in op else ()
+
+        def at(tokens: int) -> Run:
+            rows = self._inputs(2 if "add_" in op else 1, tokens, width)
+            return lambda i: kernel(*rows, *norm, weights[i], None)
 
         return Trial(at, len(weights))
 
     def _weights(self, site: str) -> list[Any]:
         """What the kernel of a linear site makes of enough random weights."""
         facts = next(linear for linear in self.facts.linear if linear.site == site)
-        shape, prepare = (facts.out_features, facts.in_features), self.build.linear(site).prepare
+        shape, kernel = (facts.out_features, facts.in_features), self.build.linear(site)
         sets = 1 + min(64, _ROTATED_BYTES // (shape[0] * shape[1] * self.build.dtype.itemsize))
-        return [prepare({"weight": self._random(*shape, scale=facts.in_features**-0.5)}) for _ in range(sets)]
+        return [kernel.prepare(self._parameters(kernel.weight_format, *shape)) for _ in range(sets)]
+
+    def _parameters(self, weight_format: str, rows: int, columns: int) -> dict[str, Tensor]:
+        """A random matrix, in the parameters of a weight format."""
+        parameters = {"weight": self._random(rows, columns, scale=columns**-0.5)}
+        return parameters if weight_format == "plain" else self.build.quantization.convert("", parameters, [rows])
 
     def _inputs(self, *shape: int) -> Tensor:
         """The first random tensor of a call: the same for all kernels of a site, whatever they were asked before."""
-        self._generator.manual_seed(1)
+        self._source.generator.manual_seed(1)
         return self._random(*shape)
 
-    def _random(self, *shape: int, scale: float = 1.0) -> Tensor:
-        dtype, device = self.build.dtype, self.build.device
-        return torch.randn(shape, generator=self._generator, dtype=dtype, device=device).mul_(scale)
+    def _random(self, *shape: int, **options: Any) -> Tensor:
+        return self._source.normal(*shape, **options)
+
+
+def _scaled(query: AttentionQuery) -> dict[str, Any]:
+    """What backends of fp8 caches are told besides."""
+    return {"scales": (1.0, 1.0)} if query.cache_dtype.startswith("float8") else {}
+
+
+def _place(tokens: int, block_size: int, generator: torch.Generator) -> tuple[CacheStep, Tensor]:
+    """A step of decodes behind a context, or of prompts, and the positions of its tokens."""
+    queries = 1 if tokens <= DECODES else min(tokens, _PROMPT)
+    requests, length = tokens // queries, max(queries, _CONTEXT)
+    places = requests * -(-length // block_size)
+    blocks = torch.randperm(places, generator=generator, device=generator.device).view(requests, -1)
+    positions = torch.arange(length - queries, length, device=generator.device)
+    return _step(blocks, queries, length, block_size), positions.repeat(requests)
 
 
 def _step(blocks: Tensor, queries: int, length: int, block_size: int) -> CacheStep:

@@ -13,15 +13,17 @@ import importlib_metadata as metadata
 import torch
 from packaging.requirements import Requirement
 
-from llmk.api import Choice, KernelSpec, Piece, Plan, Platform, Tier
+from llmk.api import Choice, KernelSpec, Piece, Plan, Platform
 from llmk.api.errors import describe
 from llmk.api.sharding import sharded
 from llmk.config.measurements import Measured, Measurements, key_of, save_measurements
+from llmk.engine.candidates import able
 from llmk.engine.graphs import obstacles
 from llmk.engine.trials import Trial, Trials
 from llmk.kernel.loader import load_object
 from llmk.kernel.resolver import resolve
 from llmk.nn.build import Build
+from llmk.reference.compare import relative_error, tensors_of, tolerance
 
 if TYPE_CHECKING:
     from llmk.kernel.boot import Boot
@@ -31,11 +33,6 @@ Calls = tuple[Callable[[], Any], int]
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 """Token counts at which kernels are measured; a count stands for those down to the next lower one."""
-ABLE = {"outranked", "layout", "not_vouched", "slow_start"}
-"""Why those that could serve were not chosen."""
-_TOLERANCE = {"float32": 1e-3}
-_ROUNDED = 2e-2
-"""Relative difference in the 2-norm to the reference that rounding explains, in float32 and in narrower dtypes."""
 _SLOW = 250_000.0
 """Microseconds of a call after which a kernel is not tried with more tokens."""
 _ROUND, _ROUNDS, _CALLS = 0.005, 5, 16
@@ -46,11 +43,13 @@ _ROUND, _ROUNDS, _CALLS = 0.005, 5, 16
 class Tuner:
     """Measures on this machine what ``boot``'s plan chose and what else could serve.
 
-    ``say`` takes lines for people; ``wrong`` collects the ids of kernels that are not right.
+    ``say`` takes lines for people; ``only`` names the kinds, sites and ops to measure (none: all); ``wrong`` collects
+    the ids of kernels that are not right.
     """
 
     boot: Boot
     say: Callable[[str], None]
+    only: frozenset[str] = frozenset()
     platform: Platform = field(init=False)
     wrong: set[str] = field(default_factory=set)
 
@@ -65,8 +64,10 @@ class Tuner:
         path, seen = None, set()
         for kinds in (("attention", "linear", "moe"), ("op",)):
             for choice in self._resolve().all_choices():
-                ids = self._able(choice)
+                ids = [spec.id for spec in able(self.boot.registry, choice)]
                 if choice.kind not in kinds or choice.query is None or len(ids) < 2:
+                    continue
+                if self.only and self.only.isdisjoint((choice.kind, choice.site, choice.op)):
                     continue
                 key = key_of(choice.query)
                 if key not in seen and (times := self._measure(choice, ids)):
@@ -81,6 +82,8 @@ class Tuner:
         wide = getattr(choice.query, "out_features", 0) == self.boot.facts.vocab_size
         most = limits.max_num_seqs if wide else limits.max_num_batched_tokens
         entrants = [entrant for id in ids if (entrant := self._attempt(choice, id, self._enter, choice, id))]
+        if not entrants:
+            self.say(f"{choice.kind} {choice.site}: not measured, so its tiers decide")
         found: dict[int, dict[str, float]] = {}
         for tokens in (count for count in COUNTS if count <= most):
             expected: list[Any] = []
@@ -117,7 +120,8 @@ class Tuner:
         # Parts of ops are bound like sites of the model.
         plan = replace(plan, choices=(pinned, *(c for c in plan.choices if c.site != pinned.site)))
         device = self.platform.device.torch_device(0)
-        build = Build(plan, dtype=getattr(torch, plan.dtype), device=device, load_object=load_object)
+        dtype, checkpoint = getattr(torch, plan.dtype), self.boot.checkpoint
+        build = Build(plan, dtype=dtype, device=device, load_object=load_object, checkpoint=checkpoint)
         trial = Trials(build, sharded(self.boot.facts, plan.tensor)).of(pinned)
         return _Entrant(id, build, pinned, trial) if trial else None
 
@@ -128,8 +132,8 @@ class Tuner:
         run, sets = entrant.trial.at(tokens), entrant.trial.sets
         actual = run(0)
         if not expected:
-            expected.append(actual)
-        _check(actual, expected[0], entrant.build.plan.dtype, tokens)
+            expected += [one.clone() for one in tensors_of(actual)]  # what an op changes in place, it will change again
+        _check(list(tensors_of(actual)), expected, entrant.build.plan.dtype, tokens)
         calls = sets * -(-_CALLS // sets) if self._clock(lambda: run(0)) < _SLOW / 1e6 else 1
 
         def all_calls() -> None:
@@ -162,15 +166,6 @@ class Tuner:
             config = config.model_copy(update={"select": config.select.model_copy(update={choice.kind: rules})})
         return resolve(boot.registry, config, boot.checkpoint, boot.facts, boot.platform_facts)
 
-    def _able(self, choice: Choice) -> list[str]:
-        """Ids of all that could serve; of references the best, which is what others are compared with, comes first."""
-        others = [out.id for out in choice.rejected if ABLE.issuperset(reason.code for reason in out.reasons)]
-        ids = {*(piece.id for piece in choice.pieces), *others}
-        specs = [kernel.spec for kernel in self.boot.registry.kernels(choice.kind) if kernel.spec.id in ids]
-        specs.sort(key=lambda spec: (spec.tier, -spec.score))
-        references = [spec.id for spec in specs if spec.tier is Tier.REFERENCE]
-        return references[:1] + [spec.id for spec in specs if spec.id not in references]
-
     def _save(self, measured: Measurements, ids: list[str]) -> Path:
         boot, versions = self.boot, {"torch": metadata.version("torch")}
         for kernel in (kernel for kernel in boot.registry.of(KernelSpec) if kernel.spec.id in ids):
@@ -194,7 +189,7 @@ class _Entrant:
 
     def piece(self, tokens: int) -> Piece:
         """What serves so many tokens: the kernel, or another where it is not offered."""
-        return next(piece for piece in self.choice.pieces if piece.start <= tokens < piece.stop)
+        return self.choice.piece(tokens)
 
     def is_recorded(self, tokens: int) -> bool:
         """Whether steps with it can be recorded in a graph."""
@@ -203,7 +198,6 @@ class _Entrant:
 
 def _check(actual: Any, expected: Any, dtype: str, tokens: int) -> None:
     """Compares tensors, or tuples of them."""
-    for result, right in zip(*(r if isinstance(r, tuple) else (r,) for r in (actual, expected)), strict=True):
-        error = float((result.double() - right).norm() / right.double().norm().clamp(min=1e-30))
-        if not error <= _TOLERANCE.get(dtype, _ROUNDED):
-            raise WrongResult(f"at {tokens} tokens it differs from the reference by {error:.1e} (2-norm, relative)")
+    error = float(relative_error(actual, expected))
+    if not error <= tolerance(dtype):
+        raise WrongResult(f"at {tokens} tokens it differs from the reference by {error:.1e} (2-norm, relative)")

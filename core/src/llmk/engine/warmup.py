@@ -164,5 +164,6 @@ class WarmUp:
 
 
 def compiles(plan: Plan) -> bool:
-    """Whether any kernel of the plan is compiled when it is first used."""
-    return any(piece.jit for choice in plan.all_choices() for piece in choice.pieces)
+    """Whether any kernel of the plan, or beside it, is compiled when it is first used."""
+    beside = (choice for shadow in plan.shadows for choice in shadow.choice.with_parts())
+    return any(piece.jit for choice in (*plan.all_choices(), *beside) for piece in choice.pieces)

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from llmk.engine import logs
 from llmk.engine.client import EngineInfo
+from llmk.engine.shadows import shadowed
 
 if TYPE_CHECKING:
     from llmk.engine.core import EngineCore
@@ -45,7 +46,7 @@ def build(packed: dict[str, Any]) -> tuple[EngineCore, EngineInfo]:
 
     server = packed["settings"].config.server
     logs.setup(server.log_level, server.log_format)
-    boot = verified(unpack(packed))
+    boot = shadowed(verified(unpack(packed)))
     logger.info("engine process: %.2f s of imports", time.time() - psutil.Process().create_time())
     core, info = build_core(boot)
     gc.collect()

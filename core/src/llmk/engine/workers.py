@@ -20,9 +20,23 @@ from llmk.api import CacheSpec, EngineDead, LlmkError
 from llmk.engine import child
 from llmk.engine.core import Executor
 from llmk.engine.depth import OTHER_PROCESSES
-from llmk.engine.exchange import START, Allocate, Command, Ended, Failed, Loaded, Ready, Reply, Resume, Run, Stepped
+from llmk.engine.exchange import (
+    START,
+    Allocate,
+    Command,
+    Compared,
+    Ended,
+    Failed,
+    Loaded,
+    Ready,
+    Reply,
+    Resume,
+    Run,
+    Stepped,
+)
 from llmk.engine.groups import CacheGroup, block_bytes, cache_groups
 from llmk.engine.memory import CachePlan, plan_cache
+from llmk.engine.request import ShadowCount, add_counts
 from llmk.engine.step import StepPlan, StepResult
 from llmk.engine.worker import pack
 
@@ -69,6 +83,8 @@ class Workers(Executor):
         self._dead: EngineDead | None = None
         self._failed: dict[int, dict[int, Failed]] = {}
         """What failed and is not dealt with yet, by step and rank."""
+        self._compared: list[ShadowCount] = []
+        """What ranks compared since a step's result came."""
         self._closed = False
 
     @classmethod
@@ -84,7 +100,8 @@ class Workers(Executor):
             loaded = workers._from_all(Loaded)
             specs = [pickle.loads(each.specs) for each in loaded]
             groups = cache_groups(boot, specs[:: boot.plan.tensor])
-            cache = smallest_cache(boot, groups, specs, [each.available for each in loaded])
+            room = [each.available for each in loaded]
+            cache = smallest_cache(boot, groups, specs, room, [each.shadow_bytes for each in loaded])
             workers._send(Allocate(cache.num_blocks, groups))
             workers._from_all(Ready)
         except BaseException:
@@ -110,7 +127,11 @@ class Workers(Executor):
         self.check()
         while step not in self._failed:
             reply = self._receive()
+            if isinstance(reply, Compared):
+                add_counts(self._compared, reply.shadows)
             if isinstance(reply, Stepped):
+                add_counts(reply.result.shadows, self._compared)
+                self._compared = []
                 return reply.result
         raise self._cause(step)
 
@@ -218,14 +239,20 @@ class Workers(Executor):
 
 
 def smallest_cache(
-    boot: Boot, groups: Sequence[Sequence[CacheGroup]], specs: Sequence[Sequence[CacheSpec]], available: Sequence[int]
+    boot: Boot,
+    groups: Sequence[Sequence[CacheGroup]],
+    specs: Sequence[Sequence[CacheSpec]],
+    available: Sequence[int],
+    shadow_bytes: Sequence[int] = (),
 ) -> CachePlan:
-    """The size of the cache, by each stage's cache groups, and each rank's cache specs and free bytes. All number their
-    blocks alike, so the device with the least room for them decides. Raises NotEnoughMemory.
+    """The size of the cache, by each stage's cache groups, and each rank's cache specs, free bytes, and bytes that its
+    shadows keep for a block, if any do. All number their blocks alike, so the device with the least room for them
+    decides. Raises NotEnoughMemory.
     """
     plan, plans = boot.plan, []
     sizes = [block_bytes(own, groups[rank // plan.tensor]) for rank, own in enumerate(specs)]
     for beside in {plan.ranks_beside(rank) for rank in range(plan.num_ranks)}:
         size, free = sum(sizes[rank] for rank in beside), min(available[rank] for rank in beside)
-        plans.append(plan_cache(boot.settings.config, boot.facts.max_model_len, groups[0], size, free))
+        shadows = sum(shadow_bytes[rank] for rank in beside) if shadow_bytes else 0
+        plans.append(plan_cache(boot.settings.config, boot.facts.max_model_len, groups[0], size, free, shadows))
     return min(plans, key=lambda found: found.num_blocks)

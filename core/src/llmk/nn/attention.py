@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from llmk.api import AttentionQuery, CacheSpec, FullAttentionCache, LatentCache, SlidingWindowCache
+from llmk.api import AttentionBackend, AttentionQuery, CacheSpec, FullAttentionCache, LatentCache, SlidingWindowCache
 from llmk.nn.context import StepContext
 from llmk.nn.facts import whole_site
 from llmk.nn.layer import Layer, Parameter
@@ -114,10 +114,16 @@ def cache_spec(build: Build, site: str) -> CacheSpec:
     """The cache spec of the layers at an attention site, by the layout that its backend states."""
     query = build.plan.choice("attention", site).query
     assert isinstance(query, AttentionQuery)
-    layout = build.attention(site).cache_layout(1)
-    page_bytes = torch.Size(layout.shape).numel() * getattr(torch, layout.dtype).itemsize
+    size = page_bytes(build.attention(site))
     if query.latent_dim:
-        return LatentCache(query.block_size, page_bytes)
+        return LatentCache(query.block_size, size)
     if query.sliding_window:
-        return SlidingWindowCache(query.block_size, page_bytes, query.sliding_window)
-    return FullAttentionCache(query.block_size, page_bytes)
+        return SlidingWindowCache(query.block_size, size, query.sliding_window)
+    return FullAttentionCache(query.block_size, size)
+
+
+def page_bytes(backend: AttentionBackend) -> int:
+    """Bytes that a backend keeps for one layer and block."""
+    layout = backend.cache_layout(1)
+    size: int = torch.Size(layout.shape).numel() * getattr(torch, layout.dtype).itemsize
+    return size

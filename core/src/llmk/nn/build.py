@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 from torch import Tensor
 
-from llmk.api import AttentionBackend, CacheLayout, CacheStep, Checkpoint, Choice, Piece, Plan, PluginError
+from llmk.api import AttentionBackend, CacheLayout, CacheStep, Checkpoint, Choice, Piece, Plan, PluginError, Shadow
 from llmk.nn.parallel import Parallel
 from llmk.nn.quantization import Quantization
+from llmk.nn.shadow import Shadowed, ShadowedAttention, Shadows
 
 if TYPE_CHECKING:
     from llmk.nn.layer import Layer
 
+S = TypeVar("S", bound="Switch | Shadowed")
 T = TypeVar("T")
 _EVERY = (0, 1 << 31)
 
@@ -89,6 +91,7 @@ class Build:
         quantization: the method that layers at sites of its weight format ask.
         layers: every layer built so far that owns parameters.
         here: whether what is built now is for this process's stage.
+        shadows: what shadows share, where the plan has some.
     """
 
     def __init__(
@@ -110,11 +113,14 @@ class Build:
             self.quantization = load_object(plan.quantization_implementation)(checkpoint)
         self.layers: list[Layer] = []
         self.here = True
+        self.shadows = Shadows() if plan.shadows else None
         self._load_object = load_object
         self._kernels: dict[tuple[str, ...], Callable[..., Any]] = {}
         self._weighted: dict[tuple[str, str, bool], WeightKernel] = {}
         self._attention: dict[str, AttentionBackend] = {}
-        self._switches: list[Switch] = []
+        self._backends: dict[tuple[str, bool], AttentionBackend] = {}
+        self._runs: dict[tuple[str, str, bool, bool], Any] = {}
+        self._switches: list[Switch | Shadowed] = []
         self._band = _EVERY
 
     def kernel(self, kind: str, site: str, *, attention: str = "", linear: str = "") -> Callable[..., Any]:
@@ -129,13 +135,18 @@ class Build:
         """
         key = (kind, site, attention, linear)
         if key not in self._kernels:
-            given: dict[str, Any] = {}
-            if attention:
-                backend = self.attention(attention)
-                given |= {"attention.write": backend.write, "attention.run": backend.run}
-            if linear:
-                given["linear"] = self.linear(linear).run
-            self._kernels[key] = self._bind(self.plan.choice(kind, site), given)
+            choice, shadow = self.plan.choice(kind, site), self.plan.shadow(kind, site)
+            kernel = self._bind(choice, self._given(attention, linear))
+            if shadow is not None and self.shadows is not None:
+                beside = self._bind(shadow.choice, self._given(attention, linear, shadow))
+                kernel = Shadowed(
+                    *(self.shadows, choice, shadow, kernel, beside),
+                    sites=list(self._beside(("attention", attention), ("linear", linear))),
+                    cache=(attention, -2) if attention else None,
+                    every_step=bool(attention),
+                )
+                self._switched(kernel)
+            self._kernels[key] = kernel
         return self._kernels[key]
 
     def linear(self, site: str, *, rows: bool = False) -> WeightKernel:
@@ -148,21 +159,72 @@ class Build:
 
     def _with_weights(self, kind: str, site: str, rows: bool, plain: Callable[..., Any]) -> WeightKernel:
         if (kind, site, rows) not in self._weighted:
-            choice = self.plan.choice(kind, site)
-            run = self._bind(choice, {}, register=not rows)
-            first = choice.pieces[0]
-            prepare = self._load(first, first.prepare) if first.prepare else plain
+            choice, shadow = self.plan.choice(kind, site), self.plan.shadow(kind, site)
+            run, prepare = self._run(kind, site, rows), self._preparing(choice, plain)
+            if shadow is not None and self.shadows is not None:
+                beside = self._run(kind, site, rows, beside=True)
+                run = Shadowed(self.shadows, choice, shadow, run, beside)
+                run = run if rows else self._switched(run)
+                if choice.pieces[0].prepare != shadow.choice.pieces[0].prepare:
+                    prepare = self.shadows.preparing(prepare, self._preparing(shadow.choice, plain))
             weight_format = getattr(choice.query, "weight_format", "plain")
             self._weighted[kind, site, rows] = WeightKernel(run, prepare, weight_format)
         return self._weighted[kind, site, rows]
 
+    def _run(self, kind: str, site: str, rows: bool = False, *, beside: bool = False) -> Any:
+        """What was chosen for a site with weights, or what runs ``beside`` it, where anything does."""
+        shadow = self.plan.shadow(kind, site) if beside else None
+        key = (kind, site, rows, shadow is not None)
+        if key not in self._runs:
+            self._runs[key] = self._bind(
+                shadow.choice if shadow else self.plan.choice(kind, site), {}, register=not rows
+            )
+        return self._runs[key]
+
+    def _preparing(self, choice: Choice, plain: Callable[..., Any]) -> Callable[..., Any]:
+        first = choice.pieces[0]
+        return self._load(first, first.prepare) if first.prepare else plain
+
     def attention(self, site: str) -> AttentionBackend:
         """The backend of an attention site."""
         if site not in self._attention:
-            choice = self.plan.choice("attention", site)
-            pieces = [(p.start, p.stop, self._load(p)(choice.query, self.device)) for p in choice.pieces]
-            self._attention[site] = self._one_of(pieces, AttentionSwitch)
+            backend = self._backend(site)
+            if self.shadows is not None:
+                choice, shadow = self.plan.choice("attention", site), self.plan.shadow("attention", site)
+                if shadow is not None:
+                    self.shadows.backends[site] = self._backend(site, beside=True)
+                backend = ShadowedAttention(self.shadows, choice, shadow, backend)
+            self._attention[site] = backend
         return self._attention[site]
+
+    def _backend(self, site: str, *, beside: bool = False) -> AttentionBackend:
+        shadow = self.plan.shadow("attention", site) if beside else None
+        key = (site, shadow is not None)
+        if key not in self._backends:
+            choice = shadow.choice if shadow else self.plan.choice("attention", site)
+            pieces = [(p.start, p.stop, self._load(p)(choice.query, self.device)) for p in choice.pieces]
+            self._backends[key] = self._one_of(pieces, AttentionSwitch)
+        return self._backends[key]
+
+    def _beside(self, *sites: tuple[str, str]) -> Iterator[tuple[Choice, Choice]]:
+        """What was chosen and what is beside it, of sites by kind and name, where anything is."""
+        for kind, site in sites:
+            if (shadow := self.plan.shadow(kind, site)) is not None:
+                yield self.plan.choice(kind, site), shadow.choice
+
+    def _given(self, attention: str, linear: str, shadow: Shadow | None = None) -> dict[str, Any]:
+        """The parts that stand for what was chosen at an op's own sites; of its ``shadow``, for what is beside that."""
+        given: dict[str, Any] = {}
+        if attention:
+            backend = self._backend(attention, beside=shadow is not None)
+            given |= {"attention.write": backend.write, "attention.run": backend.run}
+            if shadow is not None and self.shadows is not None:
+                self.shadows.backends[attention] = backend
+                latent_dim = getattr(self.plan.choice("attention", attention).query, "latent_dim", None)
+                given["attention.run"] = self.shadows.attending(backend.run, shadow.rate, latent_dim)
+        if linear:
+            given["linear"] = self._run("linear", linear, beside=shadow is not None)
+        return given
 
     @contextmanager
     def stage(self, here: bool) -> Iterator[None]:
@@ -217,9 +279,12 @@ class Build:
         if len(pieces) == 1:
             return pieces[0][2]
         switch = switch_type(pieces)
-        if register:
-            self._switches.append(switch)
-            self._band = (0, 0)
+        return self._switched(switch) if register else switch
+
+    def _switched(self, switch: S) -> S:
+        """``switch``, which is flipped between steps from now on."""
+        self._switches.append(switch)
+        self._band = (0, 0)
         return switch
 
     def _load(self, piece: Piece, path: str = "") -> Any:

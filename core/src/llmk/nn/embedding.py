@@ -10,6 +10,7 @@ from torch import Tensor
 
 from llmk.nn.build import Switch
 from llmk.nn.layer import Layer, Parameter
+from llmk.nn.shadow import Shadowed
 
 if TYPE_CHECKING:
     from llmk.nn.build import Build
@@ -94,7 +95,7 @@ class LMHead(Layer):
     ) -> None:
         self._cap = None if softcap is None else partial(build.kernel("op", "softcap"), cap=softcap)
         self._kernel = build.linear(site, rows=True)
-        self._switch = self._kernel.run if isinstance(self._kernel.run, Switch) else None
+        self._switch = self._kernel.run if isinstance(self._kernel.run, (Switch, Shadowed)) else None
         self._parallel = build.parallel
         self._vocab_size = vocab_size
         kept, room = build.parallel.padded_share(vocab_size)

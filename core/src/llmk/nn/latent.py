@@ -12,6 +12,7 @@ from llmk.nn.context import StepContext
 from llmk.nn.layer import Layer, Parameter
 from llmk.nn.linear import Linear
 from llmk.nn.norm import RMSNorm
+from llmk.nn.shadow import Shadowed
 
 if TYPE_CHECKING:
     from llmk.nn.build import Build
@@ -47,7 +48,7 @@ class LatentUp(Linear):
         """Multiplies by the identity, which gives the matrix whatever the kernel keeps it in."""
         super().finish()
         shape, run = self._latent, self._kernel.run
-        if isinstance(run, Switch):
+        if isinstance(run, (Switch, Shadowed)):
             run.select(shape.kv_lora_rank)
         identity = torch.eye(shape.kv_lora_rank, dtype=self._build.dtype, device=self._build.device)
         heads = run(identity, self.weight, None).unflatten(1, (-1, shape.qk_nope_head_dim + shape.v_head_dim))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -49,6 +49,12 @@ _COUNTERS = (
     ("engine_restarts", "restarts", "Times that a dead engine was replaced."),
     ("sequences_retried", "retried", "Sequences that ran when the engine died and were given to the next one."),
 )
+_SHADOWS = (
+    ("shadow_calls_compared", "compared", "Calls of a kernel that were compared with its shadow's."),
+    ("shadow_calls_diverged", "diverged", "Of these, those in which the two differ by more than rounding."),
+    ("shadow_failures", "failures", "Times that a shadow raised, after which it is run no more."),
+    ("shadow_largest_relative_error", "largest", "The largest difference so far: 2-norm, relative."),
+)
 
 
 class EngineCollector(Collector):
@@ -68,11 +74,22 @@ class EngineCollector(Collector):
             counter = CounterMetricFamily(f"llmk:{name}", text, labels=["model_name"])
             counter.add_metric(label, getattr(stats, field))
             yield counter
+        yield from self._shadows()
         usage = GaugeMetricFamily(
             "llmk:kv_cache_usage_perc", "Share of the K/V cache in use, 0 to 1.", labels=["model_name"]
         )
         usage.add_metric(label, stats.used_blocks / stats.total_blocks if stats.total_blocks else 0.0)
         yield usage
+
+    def _shadows(self) -> Iterator[Metric]:
+        labels = ["model_name", "kind", "site", "kernel", "shadow"]
+        for name, field, text in _SHADOWS if self._engine.stats.shadows else ():
+            counts = field != "largest"
+            family = (CounterMetricFamily if counts else GaugeMetricFamily)(f"llmk:{name}", text, labels=labels)
+            for one in self._engine.stats.shadows:
+                at = [self._engine.model_name, one.kind, one.site, one.kernel, one.shadow]
+                family.add_metric(at, getattr(one, field))
+            yield family
 
 
 class Metrics:

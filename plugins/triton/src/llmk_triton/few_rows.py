@@ -11,6 +11,7 @@ import torch
 import triton
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from llmk.reference.quantized_weight import FP8_BLOCK, ScaledWeight
 from llmk_triton import pdl
@@ -37,6 +38,11 @@ _LINE = 128
 _LEAST_SPLIT = 256
 """Elements of a row of the weight for which a program more is worth its while."""
 _SCALES = {1: "channel", FP8_BLOCK: "block"}
+_KEPT = 32 << 20
+"""Bytes that a cache still holds while as many are read: of longer products' successors, what they ask for early is
+gone again when they start."""
+_TALL = 128
+"""Rows of the weight in a tile that the bulk copy engine fetches."""
 _COUNTERS = 1 << 16
 """Tiles whose rows are split, at most."""
 
@@ -62,7 +68,8 @@ class Gemv:
 @dataclass(frozen=True, slots=True)
 class Skinny:
     """Tiles of ``block_n`` rows of the weight by ``block_k`` columns, which are split between ``splits`` programs.
-    ``swap`` multiplies transposed; ``warps`` and ``stages`` are Triton's."""
+    ``swap`` multiplies transposed; ``warps`` and ``stages`` are Triton's; ``bulk`` has tiles come by the bulk copy
+    engine, for which rows begin at multiples of 16 bytes; ``late`` has the next kernel start as this one ends."""
 
     block_n: int
     block_k: int
@@ -70,6 +77,8 @@ class Skinny:
     swap: int
     warps: int
     stages: int
+    bulk: int = 0
+    late: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +186,8 @@ def _gemv(product: Product, target: GPUTarget) -> Gemv | None:
 
 def _skinny(product: Product, target: GPUTarget, cores: int) -> Skinny:
     block_m = _block_m(product.rows)
+    if block_m > 16 and _bulk(product, target):
+        return _streamed(product, block_m, cores)
     swap = target.backend == "cuda" and 90 <= target.arch < 120 and product.dtype.itemsize == 2 and block_m <= 64
     block_n, block_k, warps, stages = 64, 64, 4, 4
     if product.dtype.itemsize == 4 or small_waves(target):
@@ -194,6 +205,24 @@ def _skinny(product: Product, target: GPUTarget, cores: int) -> Skinny:
     tiles = triton.cdiv(product.out, block_n) * triton.cdiv(product.rows, block_m)
     splits = max(1, min(2 * cores // tiles, product.size // _LEAST_SPLIT, 8))
     return Skinny(block_n, block_k, splits, int(swap), warps, stages)
+
+
+def _bulk(product: Product, target: GPUTarget) -> bool:
+    """Whether the bulk copy engine can fetch its tiles for Hopper's matrix units to multiply as they are."""
+    hopper = target.backend == "cuda" and target.arch == 90
+    return hopper and not product.normed and product.stored.itemsize == 2 and product.size % (_LOADED // 2) == 0
+
+
+def _streamed(product: Product, block_m: int, cores: int) -> Skinny:
+    """Tiles of 128 rows of the weight, as many at a time as leave room for two programs per multiprocessor: with fewer
+    rows each, ``x`` would be read as often as the weight."""
+    block_n, block_k = _TALL // (1 + product.gated), 64
+    stages = SHARED_MEMORY[90] // 2 // ((_TALL + block_m) * block_k * product.dtype.itemsize)
+    tiles = triton.cdiv(product.out, block_n) * triton.cdiv(product.rows, block_m)
+    splits = max(1, min(2 * cores // tiles, product.size // _LEAST_SPLIT, 8))
+    weight_bytes = product.out * (1 + product.gated) * product.size * product.dtype.itemsize
+    swap, warps = (1, 4) if block_m <= 64 else (0, 8)
+    return Skinny(block_n, block_k, splits, swap, warps, stages, bulk=1, late=int(weight_bytes > _KEPT))
 
 
 def _block_m(rows: int) -> int:
@@ -280,21 +309,36 @@ def _launch_skinny(product: Product, config: Skinny, tensors: list[Tensor], opti
         arrived = _counters(tensors[0].device)
         shape = (grid[0] * grid[2], splits, block_m * config.block_n * (1 + product.gated))
         partial = torch.empty(shape, dtype=torch.float32, device=arrived.device)
+    x_tiles = weight_tiles = None
+    if config.bulk:
+        assert not product.normed, "what the bulk copy engine fetches goes to matrix units as it is"
+        x_tiles = _tiled(tensors[0], product.rows, product.size, block_m, config.block_k)
+        rows = product.out * (1 + product.gated)
+        weight_tiles = _tiled(tensors[3], rows, product.size, config.block_n, config.block_k)
     skinny_kernel[grid](
         *tensors,
         partial,
         arrived,
+        x_tiles,
+        weight_tiles,
         product.rows,
         BLOCK_M=block_m,
         BLOCK_N=config.block_n,
         BLOCK_K=config.block_k,
         SPLITS=splits,
         SWAP=config.swap,
+        BULK=config.bulk,
+        LATE=config.late,
         LINES=_lines(product, config),
         PRECISION=dot_precision(current_target()),
         num_stages=config.stages,
         **options,
     )
+
+
+def _tiled(tensor: Tensor, rows: int, columns: int, *tile: int) -> TensorDescriptor:
+    """A contiguous matrix, to be fetched in tiles. Made on the host and passed by value, so that a graph keeps it."""
+    return TensorDescriptor(tensor, [rows, columns], [columns, 1], list(tile))
 
 
 def _lines(product: Product, config: Skinny) -> int:

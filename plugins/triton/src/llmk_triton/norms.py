@@ -11,6 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from llmk_triton import pdl
+
 _TILE = 2048
 """Elements that a program takes at least, where rows are short: several rows then share one."""
 
@@ -34,20 +36,23 @@ def _normed(x, weight, out, EPS: tl.constexpr, SIZE: tl.constexpr, PLUS_ONE: tl.
 def norm_kernel(
     x, residual, post_weight, weight, out, total, num_rows,
     EPS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, PLUS_ONE: tl.constexpr,
-    HAS_RESIDUAL: tl.constexpr, HAS_POST: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr, HAS_POST: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``out = norm(total)`` with ``total = residual + x``, or ``residual + norm(x)`` by ``post_weight``.
 
     All of ``[num_rows, SIZE]``, contiguous; a program takes ``ROWS`` rows of ``BLOCK >= SIZE`` columns.
     """
+    pdl.release(PDL)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.arange(0, BLOCK)
-    inside = (row < num_rows)[:, None] & (column < SIZE)[None, :]
-    place = row.to(tl.int64)[:, None] * SIZE + column[None, :]
-    values = tl.load(x + place, inside, other=0.0).to(tl.float32)
     scale = tl.load(weight + column, column < SIZE, other=0.0).to(tl.float32)
     if HAS_POST:
         post_scale = tl.load(post_weight + column, column < SIZE, other=0.0).to(tl.float32)
+    pdl.wait(PDL)
+    inside = (row < num_rows)[:, None] & (column < SIZE)[None, :]
+    place = row.to(tl.int64)[:, None] * SIZE + column[None, :]
+    values = tl.load(x + place, inside, other=0.0).to(tl.float32)
+    if HAS_POST:
         values = _normed(values, post_scale, out, EPS, SIZE, PLUS_ONE)
     if HAS_RESIDUAL:
         values = _round(values + tl.load(residual + place, inside, other=0.0).to(tl.float32), out)
@@ -134,4 +139,5 @@ def _launch(
         has_residual,
         has_post,
         num_warps=min(max(rows * block // 512, 1), 16),
+        **pdl.options(),
     )

@@ -2,8 +2,8 @@
 
 Where the weight alone has too few tiles to keep all memory busy, its rows are split between programs, of which the last
 to finish adds what all of them found, in one order (split-K). The product may be computed transposed, weight first:
-Hopper's matrix units want 64 rows of their first operand, and 8 of the second will do. Roundings are where
-:mod:`llmk.reference` has them.
+Hopper's matrix units want 64 rows of their first operand, and 8 of the second will do. Tiles may come by the bulk copy
+engine, which one thread asks for a whole tile. Roundings are where :mod:`llmk.reference` has them.
 """
 
 from __future__ import annotations
@@ -55,6 +55,16 @@ def _load(place, column, SIZE: tl.constexpr, WHOLE: tl.constexpr):
         return tl.load(place)
     else:
         return tl.load(place, (column < SIZE)[None, :], other=0.0)
+
+
+@triton.jit
+def _tile(place, tiles, row, first, column, SIZE: tl.constexpr, WHOLE: tl.constexpr, BULK: tl.constexpr):
+    """What lies at ``place``; with ``BULK``, the tile of the descriptor ``tiles`` from ``row`` and column ``first`` on,
+    with zeros for rows and columns that there are not."""
+    if BULK:
+        return tiles.load([row, first])
+    else:
+        return _load(place, column, SIZE, WHOLE)
 
 
 @triton.jit
@@ -118,22 +128,37 @@ def _finish(acc, scale, bias, column, like, SCALED: tl.constexpr, HAS_BIAS: tl.c
     return acc.to(like.dtype.element_ty).to(tl.float32)
 
 
+@triton.jit
+def _store(acc, acc_up, scale, bias, out, m, n, num_rows, OUT: tl.constexpr, SWAP: tl.constexpr, SCALED: tl.constexpr,
+           HAS_BIAS: tl.constexpr, GATED: tl.constexpr):  # fmt: skip
+    """Stores what ``acc`` and ``acc_up`` come to in rows ``m`` and columns ``n`` of ``out``."""
+    row, column = (m[None, :], n[:, None]) if SWAP else (m[:, None], n[None, :])
+    known = tl.minimum(column, OUT - 1)
+    found = _finish(acc, scale, bias, known, out, SCALED, HAS_BIAS)
+    if GATED:
+        up = _finish(acc_up, scale + OUT, bias + OUT, known, out, SCALED, HAS_BIAS)
+        found = activate(found, "silu").to(out.dtype.element_ty).to(tl.float32) * up
+    tl.store(out + row * OUT + column, found.to(out.dtype.element_ty), (row < num_rows) & (column < OUT))
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def skinny_kernel(
-    x, residual, norm_weight, weight, scale, bias, out, total, partial, arrived, num_rows,
+    x, residual, norm_weight, weight, scale, bias, out, total, partial, arrived, x_tiles, weight_tiles, num_rows,
     EPS: tl.constexpr, SIZE: tl.constexpr, OUT: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, SPLITS: tl.constexpr, SWAP: tl.constexpr, LINES: tl.constexpr, PRECISION: tl.constexpr,
-    HAS_NORM: tl.constexpr, HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr, GATED: tl.constexpr,
-    SCALED: tl.constexpr, PDL: tl.constexpr,
+    BLOCK_K: tl.constexpr, SPLITS: tl.constexpr, SWAP: tl.constexpr, BULK: tl.constexpr, LATE: tl.constexpr,
+    LINES: tl.constexpr, PRECISION: tl.constexpr, HAS_NORM: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
+    HAS_BIAS: tl.constexpr, GATED: tl.constexpr, SCALED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``out = f(norm(x + residual) @ weight.T + bias)``; programs are ``[tiles of columns, SPLITS, tiles of rows]``.
 
     Tensors and ``f`` are those of :func:`llmk_triton.gemv.gemv_kernel`, with any number of rows. ``partial`` (float32
     ``[tiles, SPLITS, BLOCK_M * BLOCK_N]``, twice that with ``GATED``) is where splits meet, ``arrived`` (int32
     ``[tiles]``) is zero before and after. Before it waits, a program asks for ``LINES`` lines of each row that it
-    reads.
+    reads. With ``BULK``, which no norm goes with, ``x_tiles`` and ``weight_tiles`` are descriptors of ``x`` and
+    ``weight`` in tiles of ``[BLOCK_M, BLOCK_K]`` and ``[BLOCK_N, BLOCK_K]``. With ``LATE``, the next kernel may start
+    once every program has read its part.
     """
-    pdl.release(PDL)
+    pdl.release(PDL and not LATE)
     block, split = tl.program_id(0), tl.program_id(1)
     # Rows and columns beyond the last are computed from the last: results of theirs are not stored.
     m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
@@ -163,14 +188,16 @@ def skinny_kernel(
             tile = (tile * factor).to(out.dtype.element_ty).to(tl.float32)
             tile = (tile * norm[None, :]).to(out.dtype.element_ty)
         else:
-            tile = _load(x + row[:, None] * SIZE + k[None, :], k, SIZE, WHOLE)
+            place = x + row[:, None] * SIZE + k[None, :]
+            tile = _tile(place, x_tiles, tl.program_id(2) * BLOCK_M, first, k, SIZE, WHOLE, BULK)
         place = at + within[:, None] * SIZE + k[None, :]
         known = within + block * BLOCK_N
-        held = _load(place, k, SIZE, WHOLE)
+        held = _tile(place, weight_tiles, block * BLOCK_N, first, k, SIZE, WHOLE, BULK)
         acc = _add_scaled(acc, tile, held, scale, known, first, SIZE, SCALED, SWAP, PRECISION)
         if GATED:
-            held = _load(place + OUT * SIZE, k, SIZE, WHOLE)
+            held = _tile(place + OUT * SIZE, weight_tiles, OUT + block * BLOCK_N, first, k, SIZE, WHOLE, BULK)
             acc_up = _add_scaled(acc_up, tile, held, scale, OUT + known, first, SIZE, SCALED, SWAP, PRECISION)
+    pdl.release(PDL and LATE)
     if SPLITS > 1:
         owner = tl.program_id(2) * tl.num_programs(0) + block
         partial += owner.to(tl.int64) * (SPLITS * BLOCK_M * BLOCK_N * (2 if GATED else 1))
@@ -179,11 +206,4 @@ def skinny_kernel(
         acc = _sum_of_splits(acc, partial, SPLITS)
         if GATED:
             acc_up = _sum_of_splits(acc_up, partial + SPLITS * BLOCK_M * BLOCK_N, SPLITS)
-    row, column = (m[None, :], n[:, None]) if SWAP else (m[:, None], n[None, :])
-    inside = (row < num_rows) & (column < OUT)
-    known = tl.minimum(column, OUT - 1)
-    found = _finish(acc, scale, bias, known, out, SCALED, HAS_BIAS)
-    if GATED:
-        up = _finish(acc_up, scale + OUT, bias + OUT, known, out, SCALED, HAS_BIAS)
-        found = activate(found, "silu").to(out.dtype.element_ty).to(tl.float32) * up
-    tl.store(out + row * OUT + column, found.to(out.dtype.element_ty), inside)
+    _store(acc, acc_up, scale, bias, out, m, n, num_rows, OUT, SWAP, SCALED, HAS_BIAS, GATED)

@@ -4,6 +4,7 @@ Triton."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from llmk.api import (
@@ -65,6 +66,11 @@ _FORMATS = {"plain": "", "fp8_channel": "reference_fp8_channel", "fp8_block": "r
 
 _MOST_ROWS = 16
 """Rows up to which a product is as fast as its weight is read; with more, measured on an H200, libraries do as well."""
+
+_SOME_ROWS = 128
+"""Rows up to which the bulk copy engine's tiles have them all."""
+_COPIED = 8
+"""Values of 16 bits of which rows have a multiple where the bulk copy engine can fetch them."""
 
 _FEW_ROWS = (
     ("gate_up_silu", _MOST_ROWS, "Gate and up product and SwiGLU of few rows in one launch."),
@@ -137,6 +143,17 @@ def supports_product(query: LinearQuery | OpQuery, *kept: str) -> Verdict:
     return OK if wanted == "plain" or "fp8" in query.platform.features else _NO_FP8
 
 
+def supports_bulk(query: LinearQuery | OpQuery) -> Verdict:
+    """Weights as they are, in rows that Hopper's bulk copy engine can fetch."""
+    verdict = supports_product(query, "plain")
+    size = query.in_features if isinstance(query, LinearQuery) else query.facts.get("size", 0)
+    if size % _COPIED:
+        verdict &= no("size", wanted=size, found=f"multiples of {_COPIED}")
+    if (query.platform.arch_family, query.platform.arch_version) != ("cuda", (9, 0)):
+        verdict &= no("arch", wanted=query.platform.arch, found="sm_90")
+    return verdict
+
+
 def _among(*kept: str) -> Callable[[LinearQuery | OpQuery], Verdict]:
     return lambda query: supports_product(query, *kept)
 
@@ -189,7 +206,7 @@ def llmk_moe_kernels() -> Iterable[KernelSpec]:
 @hookimpl
 def llmk_linear_kernels() -> Iterable[KernelSpec]:
     """Products of few rows."""
-    return [
+    few_rows = [
         KernelSpec(
             id="triton.linear_few_rows" + (f"_{weight_format}" if layout else ""),
             kind="linear",
@@ -207,6 +224,26 @@ def llmk_linear_kernels() -> Iterable[KernelSpec]:
         )
         for weight_format, layout in _FORMATS.items()
     ]
+    return [*few_rows, _by_bulk("linear", "linear")]
+
+
+def _by_bulk(kind: str, name: str) -> KernelSpec:
+    """A product whose weight comes by the bulk copy engine. It ranks behind all others: whether it is faster than the
+    platform's library depends on the shape, which measurements tell."""
+    return KernelSpec(
+        id=f"triton.{name}_bulk",
+        kind=kind,
+        op=name if kind == "op" else "",
+        implementation=f"{_PACKAGE}.few_rows:{name}",
+        tier=Tier.REFERENCE,
+        score=-1,
+        needs=replace(_NEEDS, dtypes=("bfloat16", "float16")),
+        supports=supports_bulk,
+        bands=(TokenBand(_MOST_ROWS + 1, _SOME_ROWS + 1),),
+        capture="full",
+        jit=True,
+        summary=f"Up to {_SOME_ROWS} rows, the weight streamed by Hopper's bulk copy engine; chosen by measurement.",
+    )
 
 
 @hookimpl
@@ -228,7 +265,10 @@ def llmk_ops() -> Iterable[KernelSpec]:
         )
         for name, most, summary in _FEW_ROWS
     ]
-    return few_rows + [
+    return [
+        *few_rows,
+        _by_bulk("op", "gate_up_silu"),
+    ] + [
         KernelSpec(
             id=f"triton.{name}",
             kind="op",
