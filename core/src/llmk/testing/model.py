@@ -68,8 +68,8 @@ class ModelHarness:
 
     @torch.inference_mode()
     def step(self, work: Sequence[tuple[Any, Sequence[int]]]) -> list[Tensor]:
-        """Runs the next tokens of several requests as one step; returns float32 logits ``[tokens, vocab]`` of each; of a
-        stage but the last, nothing."""
+        """Runs the next tokens of several requests as one step; returns float32 logits ``[tokens, vocab]`` of each, or
+        nothing where the model is a stage but the last."""
         counts = [len(tokens) for _, tokens in work]
         positions = [self._extend(name, len(tokens)) for name, tokens in work]
         steps = {size: self._lay_out(work, positions, size) for size in {self._size(spec) for _, spec in self._specs}}

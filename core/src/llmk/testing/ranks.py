@@ -1,5 +1,6 @@
-"""Ranks as threads of one process, so that what models do with their place can be tried without starting processes: they
-exchange tensors through memory."""
+"""Ranks as threads of one process, so that what models do with their place can be tried without starting processes.
+
+They exchange tensors through memory."""
 
 from __future__ import annotations
 
