@@ -15,17 +15,16 @@ import torch
 from torch import Tensor
 
 from llmk.api import ModelSpec
-from llmk.api.sharding import parallel_problems
-from llmk.config import load
-from llmk.kernel.boot import Boot, boot
+from llmk.kernel.boot import Boot
 from llmk.kernel.loader import load_object
+from llmk.nn.parallel import Parallel
 from llmk.testing.bench import Bench
+from llmk.testing.booting import boot_on, on_ranks
 from llmk.testing.case import Case, Skip
 from llmk.testing.comparing import check_logits, relative_error
 from llmk.testing.files import rounded_to
 from llmk.testing.model import ModelHarness
 from llmk.testing.model_example import ModelExample
-from llmk.testing.ranks import Meeting, on_all
 from llmk.testing.suites import model_files
 
 _PROMPT, _DECODED = 40, 8
@@ -80,15 +79,18 @@ class Trial:
         """The same."""
         return self.folder
 
-    def boot(self, folder: Path, **settings: Any) -> Boot:
-        """As an engine would start with this family, on this platform."""
-        chosen = {"model.path": str(folder), "select.model.use": self._spec.id}
-        chosen |= {"platform.use": self._bench.facts.name, "model.dtype": "float32", "cache.block_size": 8}
-        return boot(load({**chosen, **settings}, environ={}))
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What chooses the family."""
+        return {"select.model.use": self._spec.id}
 
     def harness(self, folder: Path | None = None, **settings: Any) -> ModelHarness:
         """A model that is loaded, with caches."""
-        return ModelHarness(self.boot(folder or self.folder, **settings), num_blocks=_BLOCKS, seed=self._bench.seed)
+        return ModelHarness(
+            boot_on(self._bench, folder or self.folder, **self.settings, **settings),
+            num_blocks=_BLOCKS,
+            seed=self._bench.seed,
+        )
 
     @cached_property
     def model(self) -> ModelHarness:
@@ -197,29 +199,26 @@ class Trial:
 
     def spread(self, tensor: int, pipeline: int) -> str:
         """Several ranks, which are threads here, give the logits of one."""
-        facts, platform = self.model.boot.facts, self._bench.facts
-        way, size = ("tensor", tensor) if tensor > 1 else ("pipeline", pipeline)
-        if way not in facts.parallel:
+        way = "tensor" if tensor > 1 else "pipeline"
+        if way not in self.model.boot.facts.parallel:
             raise Skip(f"the facts claim no way to be cut by {way} parallelism")
-        if problems := parallel_problems(facts, platform, tensor, pipeline):
-            raise Skip("; ".join(problem.message for problem in problems))
-        booted, meeting = self.boot(self.folder, **{f"parallel.{way}": size}), Meeting(tensor, pipeline)
 
-        def run(rank: int) -> list[Tensor]:
-            model = ModelHarness(booted, num_blocks=_BLOCKS, seed=self._bench.seed, parallel=meeting.place(rank))
+        def run(booted: Boot, place: Parallel) -> list[Tensor]:
+            model = ModelHarness(booted, num_blocks=_BLOCKS, seed=self._bench.seed, parallel=place)
             first = model.step([("prompt", self.prompt[:-2]), ("other", self.prompt[:3])])[:1]
             return [*first, *(row for token in self.prompt[-2:] for row in model.step([("prompt", [token])]))]
 
-        for rank, logits in enumerate(on_all(meeting, run)):
+        size = {"tensor": tensor, "pipeline": pipeline}
+        for rank, logits in enumerate(on_ranks(self._bench, self.folder, run, **size, **self.settings)):
             if logits:
                 self._check(torch.cat(logits), self.expected, f"rank {rank} of {tensor} x {pipeline}")
-        return f"{size} ranks"
+        return f"{tensor * pipeline} ranks"
 
     def _check(self, found: Tensor, expected: Tensor, what: str) -> str:
         return check_logits(found, expected, self._example.tolerance, f"{what} ({self._seed})")
 
     def _tokens(self, count: int, *which: Any) -> list[int]:
-        vocab = self.boot(self.folder).facts.vocab_size
+        vocab = self.model.boot.facts.vocab_size
         generator = self._bench.random(self._example.name, *which)
         return torch.randint(3, vocab, (count,), generator=generator).tolist()
 
