@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -51,9 +52,9 @@ def checks(
     """Cases by name. ``folder`` returns the checkpoint, ``harness`` loads one."""
 
     def needs_no_torch() -> None:
-        done = subprocess.run(
-            [sys.executable, "-c", _ALONE, spec.describe, str(folder())], capture_output=True, text=True, timeout=60
-        )
+        command = [sys.executable, "-c", _ALONE, spec.describe, str(folder())]
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ)
         assert done.returncode == 0, f"{spec.describe} fails in a process of its own:\n{done.stderr[-2000:]}"
         assert done.stdout.strip() == "False", f"{spec.describe} imports torch, which `llmk explain` must do without"
 

@@ -38,7 +38,7 @@ if answer.verdict:
         device.setup(0)
         torch.ones(2, device=device.torch_device(0)).sum().item()
         os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "a child that was forked after the probe can't use it"
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "a child forked after the probe can't use it"
 """
 
 _MADE = """
