@@ -43,8 +43,7 @@ def _converts(change: Callable[[Tensor], dict[str, Tensor]]) -> Callable[..., No
 
 def _saturated(weight: Tensor) -> dict[str, Tensor]:
     """Scales by the mean of an output's weights, so that its largest don't fit."""
-    parts = quantize_fp8_channel(weight.clamp(-weight.abs().mean(), weight.abs().mean()))
-    return parts
+    return quantize_fp8_channel(weight.clamp(-weight.abs().mean(), weight.abs().mean()))
 
 
 def _of_whole(weight: Tensor) -> dict[str, Tensor]:
