@@ -16,6 +16,8 @@ from llmk.testing.tolerance import Right, check
 Work = Sequence[tuple[int, int, int]]
 """Requests of a step: which, and from which of its tokens up to which."""
 
+_OF_PADDING = 7.0
+
 FP8_SCALES = (0.25, 2.0)
 """Of keys and values in an fp8 cache; powers of two, so that dividing by them rounds nothing."""
 
@@ -106,12 +108,17 @@ class Paged:
         return self.tables[request, positions // size] * size + positions % size
 
     def given(self, work: Work, *, padding: int = 0) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Queries, keys and values of a step, on the device: parts of one tensor, as a model's product leaves them.
-        Rows of padding are NaN."""
-        rows = [self.rows[request, start:stop] for request, start, stop in work]
-        rows.append(torch.full((padding, *self.rows.shape[2:]), torch.nan, dtype=self.rows.dtype))
-        parts = torch.cat(rows).to(self.device).split_with_sizes(self.sizes, 1)
+        """Queries, keys and values of a step, on the device: parts of one tensor, as a model's product leaves them."""
+        parts = self.own_rows(work, padding).to(self.device).split_with_sizes(self.sizes, 1)
         return parts[0], parts[1], parts[2] if len(parts) == 3 else None
+
+    def own_rows(self, work: Work, padding: int = 0) -> Tensor:
+        """The tokens' queries, keys and values as one tensor, on the host. In padding queries are NaN; keys and values
+        are not, so that they show in a cache of NaN."""
+        rows = [self.rows[request, start:stop] for request, start, stop in work]
+        rows.append(torch.full((padding, *self.rows.shape[2:]), _OF_PADDING, dtype=self.rows.dtype))
+        rows[-1][:, : self.query.num_heads] = torch.nan
+        return torch.cat(rows)
 
     def play(self, work: Work, *, padding: int = 0, beyond: int = 0) -> Tensor:
         """Prepares, writes and attends as the engine does."""
@@ -159,8 +166,8 @@ class Paged:
 
     def keep_own(self, work: Work) -> None:
         """Keeps the requests' own keys and values."""
-        planes = [torch.cat([self.rows[r, a:b] for r, a, b in work]).split_with_sizes(self.sizes, 1)[1:]]
-        self.keep(work, planes[0][0], planes[0][1] if len(planes[0]) == 2 else None)
+        _, key, *value = self.own_rows(work).split_with_sizes(self.sizes, 1)
+        self.keep(work, key, value[0] if value else None)
 
     def check(self, out: Tensor, work: Work, what: str) -> float:
         """Compares what came of a step's true tokens with what is right; what it wrote is kept."""

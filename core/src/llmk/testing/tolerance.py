@@ -38,6 +38,12 @@ ROUNDED_INPUTS = Bound(4e-2, 0.3)
 """Of products with fp8 weights, whose kernels may round the other operand to fp8 too, with scales of their own."""
 
 
+def chained(dtype: torch.dtype) -> Bound:
+    """Of ops made of several that round what they hand on: the errors add up, and where terms cancel they stay."""
+    bound = BOUNDS[dtype]
+    return Bound(2 * bound.norm, 4 * bound.largest)
+
+
 class Right(NamedTuple):
     """What a result must be: ``values``, which are looked at in float64, in a tensor of ``dtype``."""
 

@@ -9,19 +9,21 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from llmk.api import AttentionQuery, CacheStep, KernelSpec
 from llmk.testing.bench import Bench
 from llmk.testing.candidate import Asked, Candidate, agreeing
 from llmk.testing.case import Case
-from llmk.testing.paged import Paged, Work, allocate, decode, history
+from llmk.testing.paged import Paged, Work, decode, history
 from llmk.testing.queries import attention_queries
 from llmk.testing.recording import check_recorded
 from llmk.testing.tolerance import bits, check_same
 from llmk.testing.watch import poisoned
 
 _LONG = 257
+_INDEX = ("query_start", "seq_lens", "block_table", "slot_mapping")
 _HOST_COST_FACTOR = 5.0
 
 
@@ -134,9 +136,8 @@ def _padding(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery])
         with poisoned():
             out = paged.play(work, padding=padding)
         errors.append(paged.check(out, work, f"with {padding} requests and tokens of padding"))
-        last = before.shape[paged.backend.cache_layout(1).block_dim] - 1
         dim = paged.backend.cache_layout(1).block_dim
-        now, then = (bits(cache.select(dim, last)) for cache in (paged.cache, before))
+        now, then = (bits(cache.select(dim, -1)) for cache in (paged.cache, before))
         assert torch.equal(now, then), "a token of slot -1 was written to the cache's last block"
     return agreeing(errors)
 
@@ -188,7 +189,7 @@ def _bounds(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) 
 def _inputs(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> None:
     paged, work = _paged(candidate, asked, requests=3, longest=64), history(20, 5, 33)
     step = paged.step(work)
-    index = {name: getattr(step, name) for name in ("query_start", "seq_lens", "block_table", "slot_mapping")}
+    index = {name: getattr(step, name) for name in _INDEX}
     given = {name: x for name, x in zip(("query", "key", "value"), paged.given(work), strict=True) if x is not None}
     before = {name: tensor.clone() for name, tensor in (index | given).items()}
     meta = paged.backend.prepare(step)
@@ -220,29 +221,28 @@ def _deterministic(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQ
         check_same(chunk, prompted[first:last], f"tokens {first}-{last - 1} of a prompt, as a chunk and with the rest")
 
 
-def _recorded(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str | None:
+def _recorded(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:
     """Prepared and run within a recording; replayed for fewer and shorter requests, padded."""
     paged = _paged(candidate, asked, requests=4, longest=96)
-    for work in (history(40, 20, 33, 65),):
-        paged.check(paged.play(work), work, "the prompts")
-    replays: list[tuple[Work, int]] = [(decode(40, 20, 33, 65), 0), ([(3, 20, 21), (0, 7, 8)], 2)]
+    prompts = history(40, 20, 33, 65)
+    paged.check(paged.play(prompts), prompts, "the prompts")
+    remark = _replayed(candidate, paged, [(decode(40, 20, 33, 65), 1), ([(3, 20, 21), (0, 7, 8)], 1)])
     if candidate.spec.capture == "full":
-        return _replayed(candidate, paged, [([(0, 40, 47), (1, 21, 22), (2, 30, 34)], 0), ([(3, 60, 66), (2, 9, 13)], 1)]) or (
-            _replayed(candidate, paged, replays)
-        )
-    return _replayed(candidate, paged, replays)
+        _replayed(candidate, paged, [([(0, 40, 47), (1, 21, 22), (2, 30, 34)], 7), ([(3, 60, 66), (2, 9, 13)], 7)])
+    return remark
 
 
-def _replayed(candidate: Candidate[AttentionQuery], paged: Paged, works: list[tuple[Work, int]]) -> str | None:
-    longest, dtype = max(stop for work, _ in works for _, _, stop in work), paged.rows.dtype
-    size = max(sum(stop - start for _, start, stop in work) for work, _ in works)
-    requests = max(len(work) for work, _ in works)
-
-    def padded(work: Work) -> tuple[CacheStep, tuple[Tensor, Tensor, Tensor | None]]:
-        return _pad(paged, work, requests, size, longest), _pad_rows(paged.given(work), size)
-
-    step, given = padded(works[0][0])
-    q, key, value = given
+def _replayed(candidate: Candidate[AttentionQuery], paged: Paged, works: list[tuple[Work, int]]) -> str:
+    """Steps, each with the most tokens that a request of any has; the first is the one that is recorded."""
+    longest = max(stop for work, _ in works for _, _, stop in work)
+    tokens = max(sum(stop - start for _, start, stop in work) for work, _ in works)
+    requests, queries = max(len(work) for work, _ in works), works[0][1]
+    steps = [_pad(paged, work, requests, tokens, queries, longest) for work, _ in works]
+    given = [paged.given(work, padding=tokens - sum(b - a for _, a, b in work)) for work, _ in works]
+    step, (q, key, value) = replace(steps[0]), (None if x is None else x.clone() for x in given[0])
+    assert q is not None and key is not None
+    for name in _INDEX:
+        setattr(step, name, getattr(step, name).clone())
 
     def run() -> Tensor:
         meta = paged.backend.prepare(step)
@@ -250,45 +250,35 @@ def _replayed(candidate: Candidate[AttentionQuery], paged: Paged, works: list[tu
         return paged.attend(q, meta)
 
     def load(i: int) -> None:
-        other, rows = padded(works[i][0])
-        for name in ("query_start", "seq_lens", "block_table", "slot_mapping"):
-            getattr(step, name).copy_(getattr(other, name))
-        for into, values in zip(given, rows, strict=True):
-            if into is not None and values is not None:
-                into.copy_(values)
+        for name in _INDEX:
+            getattr(step, name).copy_(getattr(steps[i], name))
+        for into, rows in zip((q, key, value), given[i], strict=True):
+            if into is not None and rows is not None:
+                into.copy_(rows)
 
     def judge(i: int, out: Tensor) -> float:
-        assert out.dtype == dtype
         return paged.check(out, works[i][0], "a step that was recorded" if i == 0 else "a replay for another step")
 
     return check_recorded(candidate.bench, run, load, judge, len(works))
 
 
-def _pad(paged: Paged, work: Work, requests: int, tokens: int, longest: int) -> CacheStep:
+def _pad(paged: Paged, work: Work, requests: int, tokens: int, queries: int, longest: int) -> CacheStep:
     """The step of ``work``, in tensors for so many requests and tokens, with bounds that hold for all."""
     step = paged.step(work, on_host=False)
     more, width = requests - len(work), -(-longest // paged.query.block_size)
     table = torch.full((requests, width), paged.poison, dtype=torch.int32, device=paged.device)
     table[: len(work), : step.block_table.shape[1]] = step.block_table
-    fill = partial(torch.nn.functional.pad)
     return replace(
         step,
         query_start=torch.cat([step.query_start, step.query_start[-1:].expand(more)]),
-        seq_lens=fill(step.seq_lens, (0, more)),
+        seq_lens=F.pad(step.seq_lens, (0, more)),
         block_table=table,
-        slot_mapping=fill(step.slot_mapping, (0, tokens - step.num_tokens), value=-1),
+        slot_mapping=F.pad(step.slot_mapping, (0, tokens - step.num_tokens), value=-1),
         num_requests=requests,
         num_tokens=tokens,
-        max_query_len=7 if tokens > requests else 1,
+        max_query_len=queries,
         max_seq_len=longest,
     )
-
-
-def _pad_rows(given: tuple[Tensor, Tensor, Tensor | None], tokens: int) -> tuple[Tensor, Tensor, Tensor | None]:
-    def wide(x: Tensor | None) -> Any:
-        return x if x is None else torch.nn.functional.pad(x, (0, 0, 0, 0, 0, tokens - x.shape[0]), value=torch.nan)
-
-    return wide(given[0]), wide(given[1]), wide(given[2])
 
 
 def _host_cost(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:
