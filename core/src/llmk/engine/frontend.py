@@ -72,10 +72,13 @@ class AsyncLLM:
         self._pump = asyncio.create_task(self._deliver(), name="llmk-outputs")
 
     @classmethod
-    async def start(cls, settings: Settings, *, in_process: bool = False) -> AsyncLLM:
+    async def start(
+        cls, settings: Settings, *, in_process: bool = False, check: Callable[[Boot], object] = lambda boot: None
+    ) -> AsyncLLM:
         """Resolves the plan and starts the engine, in a process of its own or (``in_process``) in a thread of this one.
 
-        Raises whatever keeps the model from being served, as :class:`~llmk.api.LlmkError`.
+        ``check`` is called with what was resolved, before anything is loaded. Raises what it raises, and whatever keeps
+        the model from being served, as :class:`~llmk.api.LlmkError`.
         """
         from llmk.engine.process import ProcessClient
         from llmk.kernel.boot import boot as start_up
@@ -87,6 +90,7 @@ class AsyncLLM:
                 undo.push_async_callback(process.close)
             with logs.timed("plan"):
                 boot = await asyncio.to_thread(start_up, settings, verify=in_process)
+                check(boot)
             model = boot.settings.config.model
             with logs.timed("tokenizer"):
                 tokenizer = await asyncio.to_thread(
@@ -195,7 +199,7 @@ class AsyncLLM:
 
     @property
     def io_processors(self) -> list[dict[str, Any]]:
-        """The IO processors that are installed, and whether they serve this model."""
+        """The IO processors that are installed (:meth:`~llmk.engine.io.IOProcessors.describe`)."""
         return self._io.describe()
 
     async def _beside(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -238,7 +242,6 @@ class AsyncLLM:
         self._pump.cancel()
         await asyncio.gather(self._pump, return_exceptions=True)
         self._fail(EngineDead("the engine was closed"))
-        self._io_thread.shutdown(wait=False)
         await self._client.close()
 
     def _check_room(self, num_new: int, tenant: str) -> None:
