@@ -22,8 +22,8 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "LLMK__PLATFORM__THREADS": "1"}
 
 
 class Served:
-    """A server, once it says that it serves. ``log`` is a file that takes its standard error, ``python`` the interpreter
-    of the environment that it runs in."""
+    """A server, once it says that it serves. ``log`` is a file that takes its standard error, ``python`` the
+    interpreter of the environment that it runs in."""
 
     def __init__(
         self,

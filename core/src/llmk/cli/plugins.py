@@ -28,7 +28,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Prints the list, unless another action is named. Broken plugins are shown, and are no failure of the list."""
     if args.action:
-        return {"check": command, "new": new}[args.action].run(args)
+        return command.run(args) if args.action == "check" else new.run(args)
     registry = Registry.discover(flags.load_settings(args).config.plugins)
     if args.json:
         print(json.dumps([as_dict(plugin) for plugin in registry.plugins], indent=2))

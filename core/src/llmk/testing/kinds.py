@@ -67,9 +67,7 @@ KINDS = {
         section="select.op",
         value="acme.rms_norm",
     ),
-    "platform": Kind(
-        help="a device that models can run on", summary="A platform", section="platform", value="acme"
-    ),
+    "platform": Kind(help="a device that models can run on", summary="A platform", section="platform", value="acme"),
     "model": Kind(
         help="a model family, made of llmk's layers",
         summary="A model family",

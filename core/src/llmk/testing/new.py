@@ -27,7 +27,7 @@ from llmk.testing.kinds import KINDS, Kind
 
 TEMPLATES = Path(__file__).with_name("templates")
 COMMON = {
-    "pyproject.toml": "pyproject.toml",
+    "pyproject.toml.in": "pyproject.toml",
     "README.md": "README.md",
     "gitignore": ".gitignore",
     "test_conformance.py": "tests/test_conformance.py",
@@ -65,14 +65,18 @@ class Project:
             yield place, Template((TEMPLATES / "common" / file).read_text()).substitute(fields)
         package = f"src/{self.package}"
         yield f"{package}/py.typed", ""
-        yield f"{package}/__init__.py", f'"""{self.facts.summary} for llmk. ``{self.package}.specs`` is the plugin."""\n'
+        yield (
+            f"{package}/__init__.py",
+            f'"""{self.facts.summary} for llmk. ``{self.package}.specs`` is the plugin."""\n',
+        )
         for source in self._sources():
             yield f"{package}/{source.name}", self.rename(source.read_text())
 
     def rename(self, text: str) -> str:
         """A template's text with this distribution's names."""
         title = "".join(word.capitalize() for word in self.name.split("-"))
-        return text.replace("llmk_acme", self.package).replace("acme", self.name).replace("Acme", title)
+        names = {"llmk_acme": self.package, "acme": self.name, "Acme": title}
+        return re.sub("|".join(names), lambda found: names[found.group()], text)
 
     def _sources(self) -> list[Path]:
         return sorted((TEMPLATES / self.kind.replace("-", "_")).glob("*.py"))
@@ -131,8 +135,10 @@ def _checked(given: str) -> str:
     """The canonical form of a distribution's name that nothing else has. Raises ConfigError."""
     name = canonicalize_name(given)
     example = "take a name of your own, such as llmk-acme"
-    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or name.startswith("llmk-core") or name in ("llmk", "acme"):
-        raise ConfigError(f"{given!r} is no name for a plugin: letters, digits and hyphens, a letter first", hint=example)
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or name.startswith("llmk-core") or name == "llmk":
+        raise ConfigError(
+            f"{given!r} is no name for a plugin: letters, digits and hyphens, a letter first", hint=example
+        )
     project, points = Project(name, ""), metadata.entry_points(group=ENTRY_POINT_GROUP)
     plugins = {point.name: canonicalize_name(point.dist.name) for point in points if point.dist}
     if plugins.get(project.name, name) != name:
@@ -145,9 +151,11 @@ def _checked(given: str) -> str:
 
 def _authors(author: str) -> str:
     """The line of pyproject.toml, with a line break before it; empty where there is no author."""
+    if not author:
+        return ""
     name, address = parseaddr(author)
-    said = [f"{key} = {json.dumps(value)}" for key, value in (("name", name or author), ("email", address)) if "@" in value or key == "name"]
-    return f"\nauthors = [{{ {', '.join(said)} }}]" if author else ""
+    email = f", email = {json.dumps(address)}" if "@" in address else ""
+    return f"\nauthors = [{{ name = {json.dumps(name or author)}{email} }}]"
 
 
 def _about(source: Path) -> str:

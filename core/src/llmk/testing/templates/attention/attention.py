@@ -15,20 +15,19 @@ from llmk.reference.attend import attend_plain
 class Meta:
     """A step, ready for ``write`` and ``run``.
 
-    ``written`` are the tokens to store, ``blocks`` and ``offsets`` their places. ``requests`` are first row, end, and
-    length in the cache, of each that has tokens; ``tables`` their blocks, ``[max_blocks]``.
+    ``written`` are the tokens to store, ``blocks`` and ``offsets`` their places. ``requests`` are the first row, the
+    end, the length in the cache and the blocks (``[max_blocks]``) of each request that has tokens.
     """
 
     written: Tensor
     blocks: Tensor
     offsets: Tensor
-    requests: list[tuple[int, int, int]]
-    tables: list[Tensor]
+    requests: list[tuple[int, int, int, Tensor]]
 
 
 class AcmeAttention:
-    """Follows ``llmk.api.AttentionBackend``. The cache is ``[blocks, block_size, 2, kv_heads, head_dim]``, a token's key
-    before its value; blocks may lie further apart than they are long, so that it is indexed, never viewed flat."""
+    """Follows ``llmk.api.AttentionBackend``. The cache is ``[blocks, block_size, 2, kv_heads, head_dim]``, keys before
+    values; blocks may lie further apart than they are long, so that it is indexed, never viewed flat."""
 
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:
         self._query = query
@@ -45,7 +44,7 @@ class AcmeAttention:
         written = (slots >= 0).nonzero().squeeze(1)
         starts, lengths = step.query_start.tolist(), step.seq_lens.tolist()
         requests = [
-            (starts[request], starts[request + 1], lengths[request], request)
+            (starts[request], starts[request + 1], lengths[request], step.block_table[request].long())
             for request in range(step.num_requests)
             if starts[request] < starts[request + 1]
         ]
@@ -53,8 +52,7 @@ class AcmeAttention:
             written,
             slots[written] // self._query.block_size,
             slots[written] % self._query.block_size,
-            [(start, end, length) for start, end, length, _ in requests],
-            [step.block_table[request].long() for *_, request in requests],
+            requests,
         )
 
     def write(
@@ -65,7 +63,7 @@ class AcmeAttention:
         meta: Meta,
         scales: tuple[float, float] = (1.0, 1.0),
     ) -> None:
-        """Stores ``[tokens, kv_heads, head_dim]`` each. ``scales`` are for narrower caches, which ``supports`` refuses."""
+        """Stores ``[tokens, kv_heads, head_dim]`` each. ``scales`` are those of fp8 caches, which ``supports`` refuses."""
         assert value is not None
         cache[meta.blocks, meta.offsets] = torch.stack((key, value), dim=1)[meta.written]
 
@@ -79,7 +77,7 @@ class AcmeAttention:
     ) -> Tensor:
         """Attends ``[tokens, heads, head_dim]`` to the cache; padding comes back as zeros."""
         spec, out = self._query, torch.zeros_like(query)
-        for (start, end, length), table in zip(meta.requests, meta.tables, strict=True):
+        for start, end, length, table in meta.requests:
             window = spec.sliding_window or length
             # What lies before the windows of all queries may be gone.
             first = max(0, length - (end - start) + 1 - window)

@@ -6,7 +6,7 @@ from llmk.api import OK, KernelSpec, LinearQuery, Needs, Tier, Verdict, hookimpl
 
 
 def supports(query: LinearQuery) -> Verdict:
-    """Weights that are stored as they are. ``query`` has the product's shape, too; say no to what is not served well."""
+    """Weights that are stored as they are. ``query`` has the product's shape, too: refuse what isn't served well."""
     if query.weight_format == "plain":
         return OK
     return no("weight_format", wanted=query.weight_format, found="plain")

@@ -37,8 +37,10 @@ class Shape:
     @property
     def num_parameters(self) -> int:
         """Elements of all parameters; a tied table counts once."""
-        hidden, inner, (queries, *_), rows = (
-            *(self.hidden_size, self.intermediate_size, self.qkv_sizes),
+        hidden, inner, queries, rows = (
+            self.hidden_size,
+            self.intermediate_size,
+            self.qkv_sizes[0],
             sum(self.qkv_sizes),
         )
         attention = rows * (hidden + self.qkv_bias) + hidden * (queries + self.out_bias)

@@ -8,7 +8,7 @@ from llmk.api import CacheSpec, Checkpoint
 from llmk.nn import AddRMSNorm, Attention, Build, Embedding, GatedMLP, Linear, LMHead, StepContext
 from llmk.nn.attention import cache_spec
 from llmk.reference.rope import cos_sin_cache
-from llmk_acme.facts import Shape, shape_of
+from .facts import Shape, shape_of
 
 
 class Layer:
@@ -59,9 +59,7 @@ class AcmeModel:
         rope = {"rope_type": "default"}
         cos_sin = cos_sin_cache(rope, shape.head_dim, shape.max_model_len, shape.rope_theta).to(build.device)
         also_named = ("lm_head.weight",) if shape.tied else ()
-        table = Embedding(
-            build, "model.embed_tokens", shape.vocab_size, shape.hidden_size, also_named=also_named
-        )
+        table = Embedding(build, "model.embed_tokens", shape.vocab_size, shape.hidden_size, also_named=also_named)
         self._embed = table
         self._layers = [Layer(build, shape, index, cos_sin) for index in range(shape.num_layers)]
         self._norm = AddRMSNorm(build, "model.norm", shape.hidden_size, shape.norm_eps)

@@ -20,8 +20,8 @@ def facts_of(machine: str) -> PlatformFacts:
 
 
 def probe(host: Host) -> Probe:
-    """Usable wherever torch is. Read files, ``host.path`` and ``host.read``, for a device that may be missing, and answer
-    ``Probe(no("no_device", wanted="/dev/acme0", found="none"))``; never open the device here."""
+    """Usable wherever torch is. A device that may be missing shows in files (``host.read``), and is not opened here:
+    ``Probe(no("no_device", wanted="/dev/acme0", found="none"))``."""
     return Probe(OK, facts_of(host.machine))
 
 

@@ -10,8 +10,8 @@ OPEN, CLOSE = "[[call ", "]]"
 
 
 class Brackets:
-    """Follows ``llmk.api.ToolParser``. Text goes on as it comes, but for what may turn out to be a marker; a call is told
-    when it is complete. One that is malformed, or never ends, is text."""
+    """Follows ``llmk.api.ToolParser``. Text goes on as it comes, but for what may turn out to be a marker; a call goes
+    on when it is complete. One that is malformed, or never ends, is text."""
 
     def __init__(self, context: ParserContext) -> None:
         self._call: list[str] | None = None
