@@ -63,7 +63,7 @@ class AcmeAttention:
         meta: Meta,
         scales: tuple[float, float] = (1.0, 1.0),
     ) -> None:
-        """Stores ``[tokens, kv_heads, head_dim]`` each. ``scales`` are those of fp8 caches, which ``supports`` refuses."""
+        """Stores ``[tokens, kv_heads, head_dim]`` each. ``scales`` are for fp8 caches, which ``supports`` refuses."""
         assert value is not None
         cache[meta.blocks, meta.offsets] = torch.stack((key, value), dim=1)[meta.written]
 

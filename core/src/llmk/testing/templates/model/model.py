@@ -8,6 +8,7 @@ from llmk.api import CacheSpec, Checkpoint
 from llmk.nn import AddRMSNorm, Attention, Build, Embedding, GatedMLP, Linear, LMHead, StepContext
 from llmk.nn.attention import cache_spec
 from llmk.reference.rope import cos_sin_cache
+
 from .facts import Shape, shape_of
 
 
