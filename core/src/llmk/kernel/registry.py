@@ -172,7 +172,7 @@ def _call(plugin: Plugin, hook: str, item: type[S], **arguments: Any) -> list[S]
     items = answer if isinstance(answer, list) else [] if answer is None else [answer]
     wrong = next((type(one).__name__ for one in items if not isinstance(one, item)), "")
     if wrong:
-        plugin.stop("broken", Reason("bad_spec", found=f"{hook} returned {wrong}, not {item.__name__} or a list of them"))
+        plugin.stop("broken", Reason("bad_spec", found=f"{hook} returned {wrong}, not {item.__name__} or a list"))
     return [] if wrong else items
 
 

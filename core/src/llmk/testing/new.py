@@ -30,7 +30,7 @@ COMMON = {
     "pyproject.toml.in": "pyproject.toml",
     "README.md": "README.md",
     "gitignore": ".gitignore",
-    "test_conformance.py": "tests/test_conformance.py",
+    "conformance.py": "tests/test_conformance.py",
 }
 """Files of every distribution, and where they go; all others go into its package."""
 
