@@ -126,6 +126,11 @@ def errors(answers: Oracle, exact: Oracle) -> list[float]:
     return distances
 
 
+def most(distances: list[float]) -> float:
+    """What nine of ten don't exceed."""
+    return sorted(distances)[len(distances) * 9 // 10]
+
+
 def test_bf16_is_as_close_to_fp32_as_transformers_is(checkpoint: Path) -> None:
     exact = oracle(checkpoint, "float32")
     theirs = errors(oracle(checkpoint, "bfloat16"), exact)
@@ -135,6 +140,7 @@ def test_bf16_is_as_close_to_fp32_as_transformers_is(checkpoint: Path) -> None:
         (result.outputs[0].token_ids, [entry.logprob for entry in result.outputs[0].logprobs]) for result in results
     ]
     ours = errors(answers, exact)
-    assert max(ours) < max(0.5, 1.5 * max(theirs))  # experts that nearly tie make either go astray
+    # Experts that nearly tie make either go astray for a token, wherever its rounding falls: so not the largest error.
+    assert most(ours) < max(0.1, 1.5 * most(theirs))
     assert mean(ours) < 1.5 * mean(theirs) + 0.01
     assert len(ours) > 0.2 * len(exact) * NEW_TOKENS

@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from threading import Thread
 from typing import Any
 
 import torch
@@ -27,6 +28,16 @@ _UNFILLED = {
     *(torch.empty, torch.empty_like, torch.empty_strided),
     *(torch.Tensor.new_empty, torch.Tensor.new_empty_strided),
 }
+
+
+def read_compiler() -> None:
+    """Has Triton read its own files, by whose hash it names what it keeps on disk, while other things are begun: that
+    takes most of a second, and the first kernel would wait for it."""
+    try:
+        from triton.runtime.cache import triton_key
+    except ImportError:  # whoever needs kernels says so
+        return
+    Thread(target=triton_key, daemon=True).start()
 
 
 class TritonCompiling:

@@ -8,12 +8,15 @@ from collections.abc import Callable
 import torch
 
 from llmk.api import Collectives, Compiling, Device, Graphs, Memory, PlatformFacts
-from llmk_cuda.compiling import TritonCompiling
+from llmk_cuda.compiling import TritonCompiling, read_compiler
 from llmk_cuda.graphs import CUDAGraphs
 
 
 class CUDADevice:
-    """The GPUs that ``CUDA_VISIBLE_DEVICES`` shows, one per worker."""
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` shows, one per worker; ``compiles`` says whether kernels will be."""
+
+    def __init__(self, compiles: bool) -> None:
+        self._compiles = compiles
 
     def torch_device(self, index: int) -> torch.device:
         """``cuda:index``."""
@@ -24,6 +27,8 @@ class CUDADevice:
         does little but launch."""
         # CUDA's own order is by speed, that of the facts (and of nvidia-smi) by PCI bus. Read when CUDA starts.
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+        if self._compiles:
+            read_compiler()
         torch.cuda.set_device(index)
         torch.set_num_threads(threads or 1)
 
@@ -69,8 +74,9 @@ class CUDAPlatform:
 
     def __init__(self, facts: PlatformFacts) -> None:
         self.facts = facts
-        self.device: Device = CUDADevice()
+        compiles = "triton" in facts.features
+        self.device: Device = CUDADevice(compiles)
         self.memory: Memory = CUDAMemory()
         self.graphs: Graphs | None = CUDAGraphs()
-        self.compiling: Compiling | None = TritonCompiling() if "triton" in facts.features else None
+        self.compiling: Compiling | None = TritonCompiling() if compiles else None
         self.collectives: Collectives | None = NCCLCollectives()

@@ -48,7 +48,7 @@ REFERENCE = kernel("reference.r", Tier.REFERENCE)
 NATIVE = kernel("a.n")
 VENDOR = kernel("a.v", Tier.VENDOR)
 STRANGER = kernel("stranger.s", Tier.VENDOR, score=9)
-SLOW = replace(VENDOR, spec=replace(VENDOR.spec, id="a.slow", slow_start=True))
+SLOW = replace(VENDOR, spec=replace(VENDOR.spec, id="a.slow", only_if_asked="it starts slowly"))
 AT_ONE = "at 1 token, 2026-11-21"
 
 
@@ -83,7 +83,7 @@ AT_ONE = "at 1 token, 2026-11-21"
         (ranking(prefer=("stranger.s",)), [STRANGER, VENDOR], "stranger.s", "preferred by [select.linear] prefer"),
         (ranking(), [STRANGER], "stranger.s", "only candidate"),
         (ranking(), [SLOW, NATIVE, REFERENCE], "a.n", "tier native"),
-        (ranking(), [SLOW, REFERENCE], "reference.r", "only candidate that starts at once"),
+        (ranking(), [SLOW, REFERENCE], "reference.r", "only candidate that need not be asked for"),
         (ranking(), [SLOW], "a.slow", "only candidate"),
         (ranking(prefer=("a.slow",)), [SLOW, NATIVE], "a.slow", "preferred by [select.linear] prefer"),
         (ranking(measured={1: {"a.slow": 1, "a.n": 2}}), [SLOW, NATIVE], "a.slow", f"measured 0.50x of a.n {AT_ONE}"),
@@ -177,7 +177,7 @@ def test_losers_are_told_why_and_which_line_would_choose_them() -> None:
     rules = ranking()
     slots = rules.lay_out([VENDOR, NATIVE, packed, STRANGER])
     codes = {c.spec.id: rules.loser(c, slots) for c in (NATIVE, packed, STRANGER, SLOW)}
-    assert [reason.code for reason in codes.values()] == ["outranked", "layout", "not_vouched", "slow_start"]
+    assert [reason.code for reason in codes.values()] == ["outranked", "layout", "not_vouched", "only_if_asked"]
     for id, reason in codes.items():
         assert f'[select.linear] prefer = ["{id}"]' in reason.hint
     assert '[plugins] trust = ["stranger-wheel"]' in codes["stranger.s"].hint

@@ -31,8 +31,8 @@ def reasons(spec: KernelSpec, query: Any) -> list[str]:
 def test_every_spec_names_what_there_is(spec: KernelSpec) -> None:
     assert callable(load_object(spec.implementation, plugin="llmk-triton"))
     bulk = spec.id.endswith("_bulk")
-    tier = Tier.REFERENCE if bulk else Tier.PORTABLE
-    assert (spec.tier, spec.jit, spec.needs.features) == (tier, True, ("triton",))
+    assert (spec.tier, spec.jit, spec.needs.features) == (Tier.PORTABLE, True, ("triton",))
+    assert bool(spec.only_if_asked) == bulk
     if spec.kind == "op":
         assert spec.id == f"triton.{spec.op}" + ("_bulk" if bulk else "")
         assert spec.op in {other.op for other in reference.llmk_ops()}, "an op without a contract"

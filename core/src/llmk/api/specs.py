@@ -119,9 +119,9 @@ class KernelSpec(_Checked):
     """Host time per step that the kernel spends on planning."""
     jit: bool = False
     """Whether it compiles when first used, and must be warmed up."""
-    slow_start: bool = False
-    """Whether that takes so long (tens of seconds) that it is chosen only by pin, preference or measurement, or where
-    nothing else can serve."""
+    only_if_asked: str = ""
+    """Why it is chosen only by pin, preference or measurement, or where nothing else can serve, if it is: it takes long
+    to start, or is faster on some shapes alone."""
     overrides: str = ""
     """Id of the spec that this one replaces, once the user's config consents."""
     summary: str = ""

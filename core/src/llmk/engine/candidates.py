@@ -9,7 +9,7 @@ from llmk.api import Choice, KernelSpec, Tier
 if TYPE_CHECKING:
     from llmk.kernel.registry import Registry
 
-_ABLE = {"outranked", "layout", "not_vouched", "slow_start"}
+_ABLE = {"outranked", "layout", "not_vouched", "only_if_asked"}
 """Why those that could serve were not chosen."""
 
 

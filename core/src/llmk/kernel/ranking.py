@@ -83,8 +83,8 @@ class Ranking:
         if not self.is_vouched(candidate):
             hint = f'{how}, or [plugins] trust = ["{wheel}"]'
             return Reason("not_vouched", "a wheel that the platform vouches for", wheel, hint)
-        if candidate.spec.slow_start and not winner.spec.slow_start:
-            return Reason("slow_start", "to be chosen by name or measurement", "it compiles for long at first", how)
+        if candidate.spec.only_if_asked and not winner.spec.only_if_asked:
+            return Reason("only_if_asked", "to be chosen by name or measurement", candidate.spec.only_if_asked, how)
         if self.one_layout and candidate.spec.layout != winner.spec.layout:
             return Reason("layout", f"{winner.spec.layout}, as {winner.spec.id} has it", candidate.spec.layout, how)
         return Reason("outranked", found=f"by {winner.spec.id}, {slots[0].why}", hint=how)
@@ -102,11 +102,11 @@ class Ranking:
 
     def _by_tier(self, active: Sequence[Candidate], start: int) -> tuple[Candidate, str]:
         vouched = [c for c in active if self.is_vouched(c)] or active
-        ready = [c for c in vouched if not c.spec.slow_start] or vouched
+        ready = [c for c in vouched if not c.spec.only_if_asked] or vouched
         ranked = sorted(ready, key=lambda c: _merit(c.spec, start), reverse=True)
         best, tier = ranked[0], ranked[0].spec.tier.name.lower()
         if len(ranked) == 1:
-            which = "that starts at once" if vouched[1:] else "that the platform vouches for"
+            which = "that need not be asked for" if vouched[1:] else "that the platform vouches for"
             return best, "only candidate" if len(active) == 1 else f"only candidate {which}"
         if _merit(best.spec, start) == _merit(ranked[1].spec, start):
             tied = [f"{c.spec.id} of {c.plugin.wheel}" for c in ranked[:2]]

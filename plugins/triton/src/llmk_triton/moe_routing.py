@@ -83,7 +83,8 @@ def route_kernel(
         if HAS_BIAS:
             added = tl.load(bias + expert, expert < EXPERTS, other=0.0).to(tl.float32)
             found = _score(found, peak[:, None], total[:, None], SCORING) + added[None, :]
-            mine = score + tl.load(bias + own).to(tl.float32)
+            # Computed anew it might be rounded otherwise, and outrank itself.
+            mine = tl.sum(tl.where((expert == own)[None, :], found, 0.0), axis=1)
         better = _key(found, expert[None, :], inside, BLOCK) > _key(mine, own, real, BLOCK)[:, None]
         rank = tl.sum(better.to(tl.int32), axis=1)
         chosen = real & (rank < TOP_K)

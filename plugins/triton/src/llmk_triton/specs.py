@@ -228,15 +228,14 @@ def llmk_linear_kernels() -> Iterable[KernelSpec]:
 
 
 def _by_bulk(kind: str, name: str) -> KernelSpec:
-    """A product whose weight comes by the bulk copy engine. It ranks behind all others: whether it is faster than the
-    platform's library depends on the shape, which measurements tell."""
+    """A product whose weight comes by the bulk copy engine."""
     return KernelSpec(
         id=f"triton.{name}_bulk",
         kind=kind,
         op=name if kind == "op" else "",
         implementation=f"{_PACKAGE}.few_rows:{name}",
-        tier=Tier.REFERENCE,
-        score=-1,
+        tier=Tier.PORTABLE,
+        only_if_asked="it is faster than the platform's library on some shapes alone",
         needs=replace(_NEEDS, dtypes=("bfloat16", "float16")),
         supports=supports_bulk,
         bands=(TokenBand(_MOST_ROWS + 1, _SOME_ROWS + 1),),
