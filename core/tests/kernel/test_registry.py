@@ -36,7 +36,7 @@ def ids(registry: Registry) -> list[str]:
         ("return [KernelSpec(id='bad.x', kind='op', implementation='a:b', tier=Tier.NATIVE)]", "an op must be named"),
         (
             "return [KernelSpec(id='other.x', kind='op', op='x', implementation='a:b', tier=Tier.NATIVE)]",
-            "'other.x' is not of the form 'bad.name'",
+            "'other.x' is not of the form 'bad.name', where 'bad' is the entry point's name",
         ),
         (
             "return [KernelSpec(id='bad.', kind='op', op='x', implementation='a:b', tier=Tier.NATIVE)]",

@@ -154,7 +154,7 @@ def _import(plugin: Plugin, point: metadata.EntryPoint) -> None:
     except pluggy.PluginValidationError as error:
         known = [name for name in vars(hooks) if name.startswith("llmk_")]
         close = [match for name in plugin.hooks for match in get_close_matches(name, known, n=1) if name not in known]
-        hint = f"did you mean {', '.join(close)}?" if close else ""
+        hint = f"did you mean {', '.join(close)}?" if close else "llmk.api.hooks has all hooks, with their arguments"
         plugin.stop("broken", Reason("bad_hook", found=str(error).splitlines()[-1], hint=hint), error)
     except BaseException as error:
         plugin.stop("broken", Reason("import_failed", point.value, describe(error)), error)

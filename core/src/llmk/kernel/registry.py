@@ -151,7 +151,7 @@ def _collect(plugin: Plugin) -> Iterator[Registered[Any]]:
     for r in found:
         problem = ""
         if not r.spec.id.startswith(f"{plugin.name}.") or r.spec.id == f"{plugin.name}.":
-            problem = f"is not of the form '{plugin.name}.name'"
+            problem = f"is not of the form '{plugin.name}.name', where {plugin.name!r} is the entry point's name"
         elif counts[r.kind, r.spec.id] > 1:
             problem = "is registered twice"
         elif getattr(r.spec, "kind", r.kind) != r.kind:
@@ -162,7 +162,7 @@ def _collect(plugin: Plugin) -> Iterator[Registered[Any]]:
     if plugin.state == "loaded" and plugin.hooks:
         plugin.state = "active"
     elif plugin.state == "loaded":
-        plugin.reasons.append(Reason("no_hooks", found="nothing is marked with @hookimpl"))
+        plugin.reasons.append(Reason("no_hooks", found="nothing in its module is marked with @hookimpl"))
     if plugin.is_usable:
         yield from found
 
@@ -172,7 +172,7 @@ def _call(plugin: Plugin, hook: str, item: type[S], **arguments: Any) -> list[S]
     items = answer if isinstance(answer, list) else [] if answer is None else [answer]
     wrong = next((type(one).__name__ for one in items if not isinstance(one, item)), "")
     if wrong:
-        plugin.stop("broken", Reason("bad_spec", found=f"{hook} returned {wrong}, not {item.__name__}"))
+        plugin.stop("broken", Reason("bad_spec", found=f"{hook} returned {wrong}, not {item.__name__} or a list"))
     return [] if wrong else items
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -105,13 +105,29 @@ def _cases(registered: Registered[Any], bench: Bench, imports: Imports) -> Itera
     """The cases of one spec; a kernel that isn't meant for the bench's platform has one that says so."""
     spec, kind = registered.spec, registered.kind
     missing = _missing(spec, bench)
-    yield Case(spec.id, kind, "what it names can be imported", lambda: imports.check(spec, missing))
+    bad: list[Exception] = []
+    yield Case(spec.id, kind, "what it names can be imported", lambda: _kept(bad, lambda: imports.check(spec, missing)))
     if missing:
         yield Case(spec.id, kind, f"it serves on {bench.facts.label}", lambda: _skip(missing))
         return
     from llmk.testing import suites
 
-    yield from suites.cases(kind, spec, bench)
+    for case in suites.cases(kind, spec, bench):
+        yield replace(case, run=partial(_unless, bad, case.run))
+
+
+def _kept(bad: list[Exception], check: Callable[[], str | None]) -> str | None:
+    """Runs the check, and keeps what it raises."""
+    try:
+        return check()
+    except AssertionError as error:
+        bad.append(error)
+        raise
+
+
+def _unless(bad: list[Exception], run: Callable[[], str | None]) -> str | None:
+    """Runs a case, unless it can but fail in the same way once more."""
+    return _skip("what it names can't be imported") if bad else run()
 
 
 def _missing(spec: Any, bench: Bench) -> str:

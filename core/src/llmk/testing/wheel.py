@@ -17,6 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from llmk.api import TunedConfigs
 from llmk.kernel.discovery import CORE, Plugin
+from llmk.kernel.registry import HOOKS
 from llmk.testing.case import Case, Skip
 from llmk.testing.imports import TIMEOUT, Imports
 
@@ -48,6 +49,7 @@ def cases(distribution: str, imports: Imports) -> Iterator[Case]:
     yield case("it says which llmk-core it works with", partial(check_bound, distribution))
     for plugin in imports.plugins:
         yield case(f"the plugin {plugin.name} takes part", partial(check_active, plugin))
+        yield case(f"the hooks of {plugin.name} return something", partial(check_returned, plugin))
     for module in imports.modules:
         yield case(f"{module} imports none of the heavy packages", partial(check_light, module))
         yield case(f"{module} imports in {MILLISECONDS} ms", partial(check_quick, module))
@@ -87,6 +89,12 @@ def check_active(plugin: Plugin) -> None:
     tail = "\n".join(plugin.traceback.splitlines()[-8:])
     reasons = "\n".join(map(str, plugin.reasons))
     assert plugin.state == "active", f"it is {plugin.state}: {reasons}\n{tail}".rstrip()
+
+
+def check_returned(plugin: Plugin) -> None:
+    """A hook for specs that returns nothing at all has most likely lost its ``return``."""
+    silent = [hook for hook in plugin.hooks if hook in HOOKS and plugin.is_usable and plugin.call(hook) is None]
+    assert not silent, f"{', '.join(silent)} returned None; return a list of specs, which may be empty"
 
 
 def check_light(module: str) -> None:
