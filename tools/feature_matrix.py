@@ -106,4 +106,5 @@ def _cell(spec: KernelSpec, facts: PlatformFacts) -> str:
     verdicts = {dtype: check_needs(needs, facts, dtype) for dtype in facts.dtypes}
     if serving := [dtype for dtype, verdict in verdicts.items() if verdict]:
         return "yes" if len(serving) == len(verdicts) else ", ".join(serving)
-    return f"no: {verdicts[facts.dtypes[0]].reasons[0]}"
+    reason = verdicts[facts.dtypes[0]].reasons[0]
+    return f"no: {reason.code.replace('_', ' ')} {reason.wanted}"

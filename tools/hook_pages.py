@@ -8,6 +8,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 from docstrings import Documented, document, listed
 from first_party import registry
@@ -59,9 +60,25 @@ WITH_KERNELS = ("llmk.api.specs:Needs", "llmk.api.specs:TokenBand", "llmk.api.sp
 
 
 def pages() -> Iterator[Page]:
-    """The page of every hook."""
+    """The page of every hook, and their list."""
+    yield Page(f"{FOLDER}/index.md", {"hook_pages.py": overview})
     for name in HOOKS:
-        yield Page(f"{FOLDER}/{name.removeprefix('llmk_')}.md", {"hook_pages.py": partial(render, name)})
+        yield Page(_path(name), {"hook_pages.py": partial(render, name)})
+
+
+def overview() -> str:
+    """A row for each hook."""
+    rows = []
+    for name in HOOKS:
+        purpose = re.search(r"\*\*Purpose:\*\*\s+(.+?)\n\n", (ROOT / _path(name)).read_text(), re.S)
+        if purpose is None:
+            raise ValueError(f"{_path(name)} doesn't say what the hook is for")
+        rows.append((f"[`{name}`]({Path(_path(name)).name})", purpose[1].replace("\n", " ")))
+    return table(("hook", "what it is for"), rows)
+
+
+def _path(name: str) -> str:
+    return f"{FOLDER}/{name.removeprefix('llmk_')}.md"
 
 
 def render(name: str) -> str:

@@ -87,7 +87,8 @@ def errors() -> str:
 
 def _known(error: type[LlmkError]) -> Iterator[type[LlmkError]]:
     """Errors of the core that a request may end with: those that no start of the server survives have no part."""
-    if error.exit_code == LlmkError.exit_code and error is not LlmkError and error.__module__.startswith("llmk."):
+    ours = error.__module__.startswith(("llmk.api.", "llmk.serve."))
+    if error.exit_code == LlmkError.exit_code and error is not LlmkError and ours:
         yield error
     for child in error.__subclasses__():
         yield from _known(child)
