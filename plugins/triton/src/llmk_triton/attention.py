@@ -33,8 +33,8 @@ LAYOUT = "paged_hnd"
 _Tensors = tuple[Tensor, Tensor, Tensor, Tensor]
 """Out, query, cache, sinks."""
 
-_MERGED = 4096
-"""Elements of what parts have found that are merged at a time: what registers hold."""
+_MERGED = 8
+"""Parts of a request's keys whose results are read at a time, to be merged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class TritonAttention:
             ROWS=tile.rows,
             TILE=tile.keys,
             MERGED_HEADS=heads,
-            MERGED_AT_ONCE=max(2, _MERGED // (heads * self._shape["BLOCK"])),
+            MERGED_AT_ONCE=_MERGED,
             FUSED=new is not None,
             **tile.options(),
         )

@@ -9,6 +9,7 @@ import triton.language as tl
 from llmk_triton.attend import attend_tile, blocks_of, finish_rows, scaled, start_rows
 from llmk_triton.rotate import load_heads, rotated, store_new
 from llmk_triton.schedule import FIELDS
+from llmk_triton.tuples import append, nothing
 
 
 @triton.jit
@@ -18,33 +19,38 @@ def _merge(
 ):  # fmt: skip
     """Makes the attention over all keys of what ``count`` programs have found, each over its own: ``[GROUP, SIZE]`` at
     ``out``, within a tile of ``[HEADS, BLOCK]``. ``AT_ONCE`` programs' results are read together: one after the other,
-    each would wait for memory.
+    each would wait for memory. Every thread has the same place of all of them, so that none waits for another.
     """
     head = tl.arange(0, HEADS)
     column = tl.arange(0, BLOCK)
+    here = (head < GROUP)[:, None] & (column < SIZE)[None, :]
     acc = tl.zeros([HEADS, BLOCK], tl.float32)
     total = tl.zeros([HEADS], tl.float32)
     peak = tl.full([HEADS], float("-inf"), tl.float32)
     for first in tl.range(0, count, AT_ONCE):
-        split = first + tl.arange(0, AT_ONCE)
-        there = (split < count)[:, None] & (head < GROUP)[None, :]
-        at = split[:, None] * GROUP + head[None, :]
-        # Other programs wrote these: they must not come from this processor's own cache.
-        peaks = tl.load(stats + 2 * at, there, other=float("-inf"), cache_modifier=".cg")
-        totals = tl.load(stats + 2 * at + 1, there, other=0.0, cache_modifier=".cg")
-        whole = there[:, :, None] & (column < SIZE)[None, None, :]
-        place = at[:, :, None] * SIZE + column[None, None, :]
-        found = tl.load(partial + place, whole, other=0.0, cache_modifier=".cg")
-        new_peak = tl.maximum(peak, tl.max(peaks, axis=0))
+        peaks, totals, found = nothing(), nothing(), nothing()
+        for i in tl.static_range(AT_ONCE):
+            at = (first + i) * GROUP + head
+            there = (head < GROUP) & (first + i < count)
+            whole = here & (first + i < count)
+            # Other programs wrote these: they must not come from this processor's own cache.
+            peaks = append(peaks, tl.load(stats + 2 * at, there, other=float("-inf"), cache_modifier=".cg"))
+            totals = append(totals, tl.load(stats + 2 * at + 1, there, other=0.0, cache_modifier=".cg"))
+            place = partial + at[:, None] * SIZE + column[None, :]
+            found = append(found, tl.load(place, whole, other=0.0, cache_modifier=".cg"))
+        new_peak = peak
+        for i in tl.static_range(AT_ONCE):
+            new_peak = tl.maximum(new_peak, peaks[i])
         anchor = tl.where(new_peak == float("-inf"), 0.0, new_peak)
-        weights = tl.exp2(peaks - anchor[None, :])
         kept = tl.exp2(peak - anchor)
-        acc = acc * kept[:, None] + tl.sum(found * weights[:, :, None], axis=0)
-        total = total * kept + tl.sum(totals * weights, axis=0)
+        acc, total = acc * kept[:, None], total * kept
+        for i in tl.static_range(AT_ONCE):
+            weight = tl.exp2(peaks[i] - anchor)
+            acc += found[i] * weight[:, None]
+            total += totals[i] * weight
         peak = new_peak
-    here = (head < GROUP)[:, None] & (column < SIZE)[None, :]
-    found = finish_rows(acc, total).to(out.dtype.element_ty)
-    tl.store(out + head[:, None] * SIZE + column[None, :], found, here)
+    result = finish_rows(acc, total).to(out.dtype.element_ty)
+    tl.store(out + head[:, None] * SIZE + column[None, :], result, here)
 
 
 @triton.jit
