@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -110,12 +111,13 @@ def test_what_is_available_can_be_allocated(platform: CUDAPlatform) -> None:
     torch.cuda.empty_cache()  # what runs next needs memory beside the allocator's
 
 
-def test_what_a_step_takes_is_measured_at_its_peak(platform: CUDAPlatform) -> None:
+@pytest.mark.parametrize("order", itertools.permutations((GIB // 2, GIB, GIB // 4)))
+def test_what_a_step_takes_is_measured_at_its_peak(platform: CUDAPlatform, order: tuple[int, ...]) -> None:
     kept = torch.empty(GIB, dtype=torch.uint8, device="cuda")
     torch.empty(GIB, dtype=torch.uint8, device="cuda")  # what the allocator has from before is not the step's
 
     def run() -> None:
-        for size in (GIB // 2, GIB, GIB // 4):
+        for size in order:
             torch.empty(size, dtype=torch.uint8, device="cuda")
 
     assert platform.memory.measure(run) == pytest.approx(GIB, rel=0.05)

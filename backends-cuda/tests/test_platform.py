@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-import torch
+import subprocess
+import sys
 
-from llmk.api import Platform
+ALONE = """
+import torch
 from llmk_cuda.platform import CUDAPlatform
 from llmk_cuda.probe import KNOWN
 
+platform = CUDAPlatform(KNOWN[0])
+assert not torch.cuda.is_initialized()
+assert platform.facts is KNOWN[0]
+assert platform.device.torch_device(2) == torch.device("cuda", 2)
+assert platform.graphs is not None
+assert platform.collectives is not None
+assert platform.collectives.backend == "nccl"
+"""
+
 
 def test_making_one_leaves_cuda_alone() -> None:
-    platform: Platform = CUDAPlatform(KNOWN[0])
-    assert not torch.cuda.is_initialized()
-    assert platform.facts is KNOWN[0]
-    assert platform.device.torch_device(2) == torch.device("cuda", 2)
-    assert platform.graphs is not None
-    assert platform.collectives is not None
-    assert platform.collectives.backend == "nccl"
+    """In a process where nobody else began it."""
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

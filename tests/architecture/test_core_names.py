@@ -54,7 +54,7 @@ def assignments(source: str) -> list[int]:
 
 def test_plugins_leave_core_names_alone(root: Path) -> None:
     plugins = [folder for folder in source_folders(root) if folder.name != "llmk"]
-    assert {"llmk_models", "llmk_cpu", "llmk_cuda", "llmk_parsers", "llmk_policies"} <= {
+    assert {"llmk_models", "llmk_cpu", "llmk_cuda", "llmk_embeddings", "llmk_parsers", "llmk_policies"} <= {
         folder.name for folder in plugins
     }
     places = [

@@ -23,6 +23,7 @@ STATEMENTS = [
     "import llmk_cpu.specs",
     "import llmk_cuda.specs",
     "import llmk_parsers.specs",
+    "import llmk_embeddings.specs",
     "import llmk_policies.specs",
     "import llmk_quantization.specs",
     "import llmk_triton.specs",

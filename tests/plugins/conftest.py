@@ -13,7 +13,7 @@ WORKSPACE = {
     name: ROOT / name
     for name in (
         *("core", "models", "backends-cpu", "backends-cuda"),
-        *("plugins/parsers", "plugins/policies", "plugins/quantization", "plugins/triton"),
+        *("plugins/embeddings", "plugins/parsers", "plugins/policies", "plugins/quantization", "plugins/triton"),
     )
 }
 FIXTURES = {folder.name: folder for folder in sorted((ROOT / "tests/plugins/fixtures").iterdir()) if folder.is_dir()}

@@ -17,6 +17,7 @@ PACKAGES = {
     "models": "llmk_models",
     "backends-cpu": "llmk_cpu",
     "backends-cuda": "llmk_cuda",
+    "plugins-embeddings": "llmk_embeddings",
     "plugins-parsers": "llmk_parsers",
     "plugins-policies": "llmk_policies",
     "plugins-quantization": "llmk_quantization",

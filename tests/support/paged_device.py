@@ -151,7 +151,7 @@ class PagedDevice(Executor):
     def _score(self, number: int, row: Row, first: int, result: StepResult) -> None:
         """A prompt token's log-probability is minus its place."""
         request = row.request
-        start, stop = max(first + 1, request.num_scored), min(row.computed + 1, request.num_prompt_tokens)
+        start, stop = max(first + 1, request.num_told), min(row.computed + 1, request.num_prompt_tokens)
         if request.params.prompt_logprobs is not None and start < stop:
             tokens = [TokenLogprobs(row.tokens[at], -float(at), 1) for at in range(start, stop)]
             result.scored[number] = ScoredTokens(start, tokens)

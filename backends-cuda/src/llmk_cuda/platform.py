@@ -49,13 +49,13 @@ class CUDAMemory:
         return torch.cuda.mem_get_info()[0]
 
     def measure(self, run: Callable[[], None]) -> int | None:
-        """What torch's allocator took of the driver at most, hence with what it could not use."""
-        torch.cuda.empty_cache()
-        before = torch.cuda.memory_reserved()
+        """The most that torch's tensors took at a time. What its allocator keeps beside them doesn't count: that goes
+        back to the driver where a cache, or a later step, would find too little."""
+        before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         run()
         torch.cuda.synchronize()
-        return torch.cuda.max_memory_reserved() - before
+        return torch.cuda.max_memory_allocated() - before
 
 
 class NCCLCollectives:

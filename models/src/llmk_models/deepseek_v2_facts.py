@@ -9,7 +9,7 @@ from typing import Any
 
 from llmk.api import AttentionFacts, Checkpoint, CheckpointError, LinearFacts, ModelFacts, MoEFacts, OpFacts
 from llmk.nn.facts import LatentShape, latent_attention_facts, latent_linears, latent_ops, norm_ops
-from llmk_models.config import required, rope_parameters
+from llmk_models.config import checked, required, rope_parameters
 from llmk_models.decoder_facts import DecoderShape, Family
 from llmk_models.moe_facts import MoEShape, moe_facts
 
@@ -65,6 +65,7 @@ class DeepseekV2Shape(MoEShape):
     decoder: LatentDecoderShape
 
 
+@checked
 def shape_of(checkpoint: Checkpoint) -> DeepseekV2Shape:
     """Sizes and switches of a DeepSeek-V2 checkpoint. Raises CheckpointError.
 

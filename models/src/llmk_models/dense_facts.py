@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from llmk.api import Checkpoint, ModelFacts
 from llmk.nn.facts import mlp_linears, normed_mlp_op
+from llmk_models.config import checked
 from llmk_models.decoder_facts import DecoderShape, Family, decoder_facts
 
 FAMILIES: Mapping[str, Family] = {
@@ -19,6 +20,7 @@ FAMILIES: Mapping[str, Family] = {
 """By architecture; the numbers are the defaults of transformers' config classes."""
 
 
+@checked
 def shape_of(checkpoint: Checkpoint) -> DecoderShape:
     """Sizes and switches of a Llama, Mistral, Qwen2 or Qwen3 checkpoint. Raises CheckpointError."""
     return DecoderShape.of(checkpoint, FAMILIES[checkpoint.architecture])

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from llmk.api import Checkpoint, CheckpointError, ModelFacts
 from llmk.nn.facts import mlp_linears, mlp_op, sandwich_norm_ops, scaled_embedding_op, softcap_op
+from llmk_models.config import checked
 from llmk_models.decoder_facts import DecoderShape, Family, decoder_facts
 
 FAMILY = Family(
@@ -35,6 +36,7 @@ class Gemma2Shape:
         return decoder.table_parameters + decoder.num_layers * layer
 
 
+@checked
 def shape_of(checkpoint: Checkpoint) -> Gemma2Shape:
     """Sizes and switches of a Gemma 2 checkpoint. Raises CheckpointError."""
     config = checkpoint.config

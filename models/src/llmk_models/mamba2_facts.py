@@ -7,7 +7,7 @@ from math import inf
 
 from llmk.api import Checkpoint, CheckpointError, LinearFacts, ModelFacts
 from llmk.nn.facts import StateSpaceSizes, embedding_op, head_linear, norm_ops, recurrent_site
-from llmk_models.config import checkpoint_dtype, number, required
+from llmk_models.config import checked, checkpoint_dtype, number, required
 
 MAX_MODEL_LEN = 262_144
 """Nothing in a checkpoint bounds the length, and a state is as large after one token as after a million. This is as far
@@ -44,6 +44,7 @@ class Mamba2Shape:
         return self.num_layers * layer + self.vocab_size * hidden * (1 if self.tied else 2) + hidden
 
 
+@checked
 def shape_of(checkpoint: Checkpoint) -> Mamba2Shape:
     """Sizes and switches of a Mamba-2 checkpoint; defaults are those of transformers' config class.
 
@@ -55,7 +56,7 @@ def shape_of(checkpoint: Checkpoint) -> Mamba2Shape:
     low, high = (number(limit) for limit in config.get("time_step_limit") or (0.0, inf))
     mixer = StateSpaceSizes(
         num_heads=config.get("num_heads", 128),
-        head_dim=config.get("head_dim", 64),
+        head_dim=config.get("head_dim") or 64,
         num_groups=config.get("n_groups", 8),
         state_size=config.get("state_size", 128),
         conv_kernel=config.get("conv_kernel", 4),

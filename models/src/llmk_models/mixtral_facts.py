@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llmk.api import Checkpoint, ModelFacts, MoEFacts
+from llmk_models.config import checked
 from llmk_models.decoder_facts import DecoderShape, Family
 from llmk_models.moe_facts import MoEShape, moe_facts
 
@@ -10,6 +11,7 @@ FAMILY = Family(windows="all", window=None, num_kv_heads=8, norm_eps=1e-5, rope_
 """The numbers are the defaults of transformers' config class."""
 
 
+@checked
 def shape_of(checkpoint: Checkpoint) -> MoEShape:
     """Sizes and switches of a Mixtral checkpoint: experts in every layer. Raises CheckpointError."""
     decoder = DecoderShape.of(checkpoint, FAMILY)

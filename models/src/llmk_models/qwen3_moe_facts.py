@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from llmk.api import Checkpoint, ModelFacts
+from llmk_models.config import checked
 from llmk_models.decoder_facts import DecoderShape, Family
 from llmk_models.moe_facts import MoEShape, moe_facts, qwen_moe_shape
 
@@ -10,6 +11,7 @@ FAMILY = Family(bias_flags=("attention_bias",), qk_norm=True, windows="all switc
 """The numbers, and those below, are the defaults of transformers' config class."""
 
 
+@checked
 def shape_of(checkpoint: Checkpoint) -> MoEShape:
     """Sizes and switches of a Qwen3-MoE checkpoint. Raises CheckpointError."""
     decoder = DecoderShape.of(checkpoint, FAMILY)

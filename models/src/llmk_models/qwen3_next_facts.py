@@ -18,7 +18,7 @@ from llmk.nn.facts import (
     router_linear,
     sigmoid_gate_op,
 )
-from llmk_models.config import checkpoint_dtype
+from llmk_models.config import checked, checkpoint_dtype
 from llmk_models.decoder_facts import DecoderShape, Family
 from llmk_models.moe_facts import MoEShape, qwen_moe_shape
 
@@ -71,6 +71,7 @@ class Qwen3NextShape:
         return others + shared + sum(mixers[attends] for attends in self.attends)
 
 
+@checked
 def shape_of(checkpoint: Checkpoint) -> Qwen3NextShape:
     """Sizes and switches of a Qwen3-Next checkpoint.
 

@@ -37,6 +37,7 @@ def llmk_models() -> list[ModelSpec]:
             architectures=("*",),
             implementation="llmk_models.transformers_model:TransformersModel",
             describe="llmk_models.transformers_facts:describe",
+            examples="llmk_models.examples:TRANSFORMERS",
             summary="decoders of the transformers library, by its own modules on llmk's paged cache",
         ),
     ]
@@ -49,5 +50,6 @@ def _native(module: str, model: str, architectures: tuple[str, ...], summary: st
         implementation=f"llmk_models.{module}:{model}",
         describe=f"llmk_models.{module}_facts:describe",
         deterministic=True,
+        examples=f"llmk_models.examples:{module.upper()}",
         summary=summary,
     )

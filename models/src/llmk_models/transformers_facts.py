@@ -11,7 +11,7 @@ from typing import Any
 
 from llmk.api import AttentionFacts, Checkpoint, ModelFacts, UnknownArchitecture
 from llmk.nn.tensor_file import read_headers, weight_files
-from llmk_models.config import checkpoint_dtype, layer_windows, required
+from llmk_models.config import checked, checkpoint_dtype, layer_windows, required
 
 _RECURRENT_KEYS = (
     "ssm_cfg",
@@ -30,6 +30,7 @@ _SUFFIXES = ("ForCausalLM", "LMHeadModel")
 _BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
 
+@checked
 def describe(checkpoint: Checkpoint) -> ModelFacts:
     """The facts of a decoder whose layers all attend by softmax.
 

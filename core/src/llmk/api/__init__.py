@@ -46,6 +46,7 @@ from llmk.api.events import (
 )
 from llmk.api.facts import AttentionFacts, LinearFacts, ModelFacts, MoEFacts, OpFacts, RecurrentFacts
 from llmk.api.host import Host, Probe
+from llmk.api.io import IOContext, IOOutput, IOProcessor, IOPrompt, IORequest, IOTokenizer
 from llmk.api.logits import LogitsBatch, LogitsProcessor, LogitsRequest, LogitsRows
 from llmk.api.matching import match
 from llmk.api.parsers import ParserContext, ReasoningParser, ToolParser
@@ -114,7 +115,13 @@ __all__ = [
     "FullAttentionCache",
     "Graphs",
     "Host",
+    "IOContext",
+    "IOOutput",
+    "IOProcessor",
     "IOProcessorSpec",
+    "IOPrompt",
+    "IORequest",
+    "IOTokenizer",
     "KernelSpec",
     "LatentCache",
     "LinearFacts",

@@ -76,7 +76,9 @@ class Memory(Protocol):
         ...
 
     def measure(self, run: Callable[[], None]) -> int | None:
-        """Calls ``run``; returns the most that it took at a time beside what was there; ``None``: unknown."""
+        """Calls ``run`` and waits for it; returns the most that it needed at a time beside what was there: by so much
+        less may a cache take. What an allocator keeps for later and would give back doesn't count, so that the order of
+        allocations doesn't matter. ``None``: unknown."""
         ...
 
 

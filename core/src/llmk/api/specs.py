@@ -221,11 +221,14 @@ class ParserSpec(_Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IOProcessorSpec(_Checked):
-    """Turns requests of another shape into prompts, and outputs back. ``implementation`` names its class."""
+    """Turns requests of another shape into prompts, and outputs back. ``implementation`` names a class that follows
+    :class:`~llmk.api.IOProcessor`; it is imported when a request first names the processor, by ``name`` or ``id``.
+    ``supports`` says whether it can serve a checkpoint."""
 
     id: str
     name: str
     implementation: str
+    supports: Callable[[Checkpoint], Verdict] = lambda checkpoint: OK
     examples: str = ""
     """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk.testing`."""
     overrides: str = ""

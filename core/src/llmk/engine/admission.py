@@ -58,7 +58,7 @@ class Admission:
 
     def awaits_another(self, sequence: Sequence) -> bool:
         """Whether the sequence's next prefix block is just being computed by another, and so will be a hit."""
-        return not sequence.unscored and self._cache.awaits_another(sequence.tables, sequence.tokens)
+        return not sequence.untold and self._cache.awaits_another(sequence.tables, sequence.tokens)
 
     def is_short(self, sequence: Sequence, num_running: int) -> bool:
         """Whether there are too few blocks to let a sequence in beside ``num_running`` others."""
@@ -66,7 +66,7 @@ class Admission:
         refused, had = self._refused
         if sequence is refused and self._cache.num_free - spare <= had:
             return True
-        ahead, reuse = self._ahead(num_running), not sequence.unscored
+        ahead, reuse = self._ahead(num_running), not sequence.untold
         return not self._cache.fits(sequence.tables, sequence.tokens, ahead=ahead, spare=spare, reuse=reuse)
 
     def take(self, sequence: Sequence, num_running: int) -> int | None:
@@ -87,7 +87,7 @@ class Admission:
 
     def _try(self, sequence: Sequence, num_running: int) -> int | None:
         ahead, spare = self._ahead(num_running), self._spare(num_running)
-        reuse = not sequence.unscored
+        reuse = not sequence.untold
         return self._cache.admit(sequence.tables, sequence.tokens, ahead=ahead, spare=spare, reuse=reuse)
 
     def _spare(self, num_running: int) -> int:

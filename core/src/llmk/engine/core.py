@@ -19,7 +19,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 MAX_FAILURES = 3
-"""So many steps that fail with none between that brings a token: the device is broken, and not the requests."""
+"""So many steps that fail with none between that brings something: the device is broken, and not the requests."""
 
 
 class PendingStep(Protocol):
@@ -143,7 +143,7 @@ class EngineCore:
             result = self._wait(pending)
         except BaseException as error:
             return self._fail(pending.step, error)
-        if result.slots:
+        if result.slots or result.scored or result.hidden:
             self._failures = 0
         add_counts(self.scheduler.stats.shadows, result.shadows)
         return self._update(result)

@@ -7,10 +7,12 @@ import contextlib
 import logging
 import pickle
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from contextvars import copy_context
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from msgspec import structs
 
@@ -20,6 +22,7 @@ from llmk.engine import logs
 from llmk.engine.client import EngineClient, EngineInfo, Outage
 from llmk.engine.failure import Failure
 from llmk.engine.intake import Intake, default_params
+from llmk.engine.io import IOProcessors
 from llmk.engine.output import GenerationDelta, SequenceOutput
 from llmk.engine.pinned import PinBoard, Pinned, read_text
 from llmk.engine.request import EngineRequest, EngineStats, SamplingParams, StepTimes, TokenOutput
@@ -32,6 +35,9 @@ if TYPE_CHECKING:
     from llmk.kernel.boot import Boot
 
 __all__ = ["AsyncLLM", "GenerationDelta"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +58,8 @@ class AsyncLLM:
         self._intake = Intake(
             tokenizer, self.info, seed=config.engine.seed, isolate_tenants=config.cache.isolate_tenants
         )
+        self._io = IOProcessors(boot, tokenizer, self.model_name, self.default_params)
+        self._io_thread = ThreadPoolExecutor(1, thread_name_prefix="llmk-io")
         self.pins = PinBoard()
         self._max_per_tenant = config.scheduler.max_per_tenant
         self._max_sequences = config.scheduler.max_num_seqs + config.scheduler.max_waiting
@@ -130,7 +138,7 @@ class AsyncLLM:
             prompt, params, id=request_id, priority=priority, cache_salt=cache_salt, tenant=tenant
         )
         self._check_room(len(sequences), tenant)
-        async with aclosing(self._answer(request_id, sequences, params)) as deltas:
+        async with aclosing(self._answer(request_id, sequences)) as deltas:
             async for delta in deltas:
                 yield delta
 
@@ -149,7 +157,7 @@ class AsyncLLM:
         sequences = self._intake.sequences(prompt, params, id=request_id, cache_salt=cache_salt, tenant=tenant)
         pinning = [structs.replace(sequence, pin=id, pin_seconds=seconds) for sequence in sequences]
         num_tokens = 0
-        async with aclosing(self._answer(request_id, pinning, params)) as deltas:
+        async with aclosing(self._answer(request_id, pinning)) as deltas:
             async for delta in deltas:
                 num_tokens = delta.num_pinned_tokens
         pinned = Pinned(id, num_tokens, time.time() + seconds if seconds else None, cache_salt, tenant)
@@ -162,14 +170,46 @@ class AsyncLLM:
         await self._client.unpin([id])
         return known
 
-    async def _answer(
-        self, request_id: str, sequences: list[EngineRequest], params: SamplingParams
-    ) -> AsyncGenerator[GenerationDelta, None]:
+    async def process(
+        self,
+        name: str,
+        body: Mapping[str, Any],
+        *,
+        request_id: str,
+        priority: int = 0,
+        cache_salt: str = "",
+        tenant: str = "",
+    ) -> bytes:
+        """What the IO processor of that name or id answers to ``body``, as JSON. Cancelling it aborts.
+
+        Raises what :meth:`generate` raises, UnknownIOProcessor where there is none, and PluginError where it fails.
+        """
+        self._intake.info = self.info
+        how = {"id": request_id, "priority": priority, "cache_salt": cache_salt, "tenant": tenant}
+        run = await self._beside(self._io.open, name, body, self._intake, **how)
+        self._check_room(len(run.sequences), tenant)
+        async with aclosing(self._answer(request_id, run.sequences)) as deltas:
+            async for delta in deltas:
+                await self._beside(run.add, delta)
+        return await self._beside(run.answer)
+
+    @property
+    def io_processors(self) -> list[dict[str, Any]]:
+        """The IO processors that are installed, and whether they serve this model."""
+        return self._io.describe()
+
+    async def _beside(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs a call of an IO processor beside the event loop, one at a time."""
+        context = copy_context()
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._io_thread, lambda: context.run(call, *args, **kwargs))
+
+    async def _answer(self, request_id: str, sequences: list[EngineRequest]) -> AsyncGenerator[GenerationDelta, None]:
         if self._dead is not None:
             raise EngineDead(self._dead.message, hint=self._dead.hint)
         if request_id in self._requests:
             raise RequestError(f"a request with the id {request_id!r} is being answered")
-        stream = self._open(request_id, sequences, params)
+        stream = self._open(request_id, sequences)
         try:
             await self._client.add(sequences)
             unfinished = len(sequences)
@@ -198,10 +238,14 @@ class AsyncLLM:
         self._pump.cancel()
         await asyncio.gather(self._pump, return_exceptions=True)
         self._fail(EngineDead("the engine was closed"))
+        self._io_thread.shutdown(wait=False)
         await self._client.close()
 
     def _check_room(self, num_new: int, tenant: str) -> None:
-        """Raises :class:`~llmk.api.Overloaded` where ``num_new`` more sequences are too many."""
+        """Raises :class:`~llmk.api.Overloaded` where ``num_new`` more sequences are too many, and RequestError where
+        they always are."""
+        if num_new > (most := min(self._max_sequences, self._max_per_tenant or num_new)):
+            raise RequestError(f"the request comes to {num_new} sequences; no more than {most} may run and wait")
         if len(self._streams) + num_new > self._max_sequences:
             raise Overloaded(f"{len(self._streams)} sequences run and wait; no more than {self._max_sequences} may")
         if limit := self._max_per_tenant:
@@ -210,12 +254,12 @@ class AsyncLLM:
                 what = f"{mine} sequences of this client run and wait"
                 raise Overloaded(f"{what}; no more than {limit} (scheduler.max_per_tenant) may")
 
-    def _open(self, request_id: str, sequences: list[EngineRequest], params: SamplingParams) -> _Stream:
+    def _open(self, request_id: str, sequences: list[EngineRequest]) -> _Stream:
         stream = self._requests[request_id] = _Stream(sequences[0])
         for index, sequence in enumerate(sequences):
             stream.sequences[sequence.id] = SequenceOutput(
-                params,
-                self.tokenizer.detokenizer(params.skip_special_tokens),
+                sequence.params,
+                self.tokenizer.detokenizer(sequence.params.skip_special_tokens),
                 index=index,
                 num_prompt_tokens=len(sequence.prompt_token_ids),
             )

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from llmk.api import CheckpointError, ContextLengthExceeded, RequestError
 from llmk.engine.client import EngineInfo
 from llmk.engine.logs import request_id
-from llmk.engine.request import EngineRequest, SamplingParams
+from llmk.engine.request import EngineRequest, Returns, SamplingParams
 from llmk.engine.tokenizer import Tokenizer
 
 _DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
@@ -41,6 +41,7 @@ class Intake:
         priority: int = 0,
         cache_salt: str = "",
         tenant: str = "",
+        returns: Returns = "tokens",
     ) -> list[EngineRequest]:
         """``params.n`` sequences for one prompt; a text is tokenized with the tokenizer's special tokens around it.
 
@@ -62,6 +63,7 @@ class Intake:
                 priority=priority,
                 cache_salt=f"{tenant}/{cache_salt}" if self._isolate_tenants else cache_salt,
                 tenant=tenant,
+                returns=returns,
                 request_id=request_id.get() or id,
             )
             for index in range(params.n)

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 from tqdm import tqdm
 
 from llmk.api import LlmkError, RequestError
 from llmk.engine.chat_template import Message
 from llmk.engine.failure import Failure
 from llmk.engine.intake import Intake, default_params
+from llmk.engine.io import IOProcessors, IORun
 from llmk.engine.output import CompletionOutput, GenerationDelta, RequestOutput, SequenceOutput
 from llmk.engine.request import EngineRequest, EngineStats, SamplingParams
 from llmk.engine.tokenizer import Tokenizer
@@ -53,6 +55,8 @@ class LLM:
         self._core: EngineCore | None = core
         self._ids = itertools.count()
         self._intake = Intake(self.tokenizer, self.info, seed=config.engine.seed)
+        name = config.model.served_name or self.boot.checkpoint.path.name
+        self._io = IOProcessors(self.boot, self.tokenizer, name, self.default_params)
 
     def generate(
         self,
@@ -67,9 +71,9 @@ class LLM:
         """
         batch = _as_batch(prompts)
         params = self._params_for(len(batch), sampling_params)
-        return self._run(
-            [_Job(self._intake, next(self._ids), p, sp) for p, sp in zip(batch, params, strict=True)], use_tqdm
-        )
+        jobs = [_Job(self._intake, next(self._ids), p, sp) for p, sp in zip(batch, params, strict=True)]
+        self._run(jobs, use_tqdm)
+        return [job.output for job in jobs]
 
     def chat(
         self,
@@ -90,6 +94,16 @@ class LLM:
         for output, prompt in zip(outputs, prompts, strict=True):
             output.prompt = prompt
         return outputs
+
+    def process(self, name: str, body: Mapping[str, Any]) -> Any:
+        """What the IO processor of that name or id answers to ``body``, as ``POST /v1/io/{name}`` would.
+
+        Raises :class:`~llmk.api.RequestError` for a body that can't be served, and :class:`~llmk.api.PluginError` where
+        the processor fails.
+        """
+        run = self._io.open(name, body, self._intake, id=str(next(self._ids)))
+        self._run([run], use_tqdm=False)
+        return msgspec.json.decode(run.answer())
 
     @property
     def stats(self) -> EngineStats:
@@ -126,13 +140,14 @@ class LLM:
             raise RequestError(f"there are {count} prompts and {len(params)} sampling parameters")
         return params
 
-    def _run(self, jobs: list[_Job], use_tqdm: bool) -> list[RequestOutput]:
+    def _run(self, jobs: Sequence[_Job | IORun], use_tqdm: bool) -> None:
+        """Runs the sequences of ``jobs`` to their ends, and tells each job what comes of its own."""
         core = self.core
-        open_sequences: dict[str, tuple[_Job, SequenceOutput]] = {}
+        open_sequences: dict[str, tuple[_Job | IORun, SequenceOutput]] = {}
         for job in jobs:
             for index, sequence in enumerate(job.sequences):
-                detokenizer = self.tokenizer.detokenizer(job.params.skip_special_tokens)
-                open_sequences[sequence.id] = job, SequenceOutput(job.params, detokenizer, index=index)
+                detokenizer = self.tokenizer.detokenizer(sequence.params.skip_special_tokens)
+                open_sequences[sequence.id] = job, SequenceOutput(sequence.params, detokenizer, index=index)
         progress = tqdm(total=len(open_sequences), desc="generating", unit="sequence", disable=not use_tqdm)
         try:
             for job in jobs:
@@ -147,14 +162,12 @@ class LLM:
             core.abort(open_sequences)
             while core.has_work:
                 core.step()
-        return [job.output for job in jobs]
 
 
 class _Job:
     """A prompt that is being completed."""
 
     def __init__(self, intake: Intake, number: int, prompt: Prompt, params: SamplingParams) -> None:
-        self.params = params
         self.sequences: list[EngineRequest] = intake.sequences(prompt, params, id=str(number))
         self.output = RequestOutput(
             prompt=prompt if isinstance(prompt, str) else None,
@@ -170,8 +183,8 @@ class _Job:
 
 
 def _stepped(
-    core: EngineCore, open_sequences: dict[str, tuple[_Job, SequenceOutput]]
-) -> Iterator[tuple[_Job, GenerationDelta]]:
+    core: EngineCore, open_sequences: dict[str, tuple[_Job | IORun, SequenceOutput]]
+) -> Iterator[tuple[_Job | IORun, GenerationDelta]]:
     """Steps until all sequences have ended, and takes each out when it has."""
     while open_sequences:
         outputs = core.step()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from llmk.engine.detokenizer import Detokenizer
-from llmk.engine.request import FinishReason, SamplingParams, TokenLogprobs, TokenOutput
+from llmk.engine.request import FinishReason, HiddenRows, SamplingParams, TokenLogprobs, TokenOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,7 @@ class GenerationDelta:
     stop_reason: str | int | None = None
     prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)
     """One for each token of the prompt, ``None`` for the first, where they are wanted; in a choice's first delta."""
+    hidden: HiddenRows | None = None
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     num_pinned_tokens: int = 0
@@ -107,11 +108,13 @@ class SequenceOutput:
             logprobs=output.logprobs,
             finish_reason=output.finish_reason,
             stop_reason=output.stop_token_id,
+            hidden=output.hidden,
             num_prompt_tokens=self._num_prompt_tokens,
             num_cached_tokens=output.num_cached_tokens,
             num_pinned_tokens=output.num_pinned_tokens,
         )
-        if output.token_ids and not self._num_tokens and self._params.prompt_logprobs is not None:
+        first = not self._num_tokens and (output.token_ids or output.finish_reason == "stop")
+        if first and self._params.prompt_logprobs is not None:
             delta.prompt_logprobs = [None, *output.prompt_logprobs]
         silent_end = output.finish_reason == "stop" and not self._params.include_stop
         spoken = output.token_ids[:-1] if silent_end else output.token_ids

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from llmk.engine.cost import Cost
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+Returns = Literal["tokens", "prompt_logprobs", "hidden", "last_hidden"]
+"""What comes of a sequence: tokens; or, with nothing sampled, what is told of its prompt's tokens alone: their
+log-probabilities, the hidden states of all of them or of the last."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -117,6 +120,9 @@ class EngineRequest(msgspec.Struct, kw_only=True):
     """How long; 0: without end."""
     request_id: str = ""
     """Of the request that it is for: what the log calls it."""
+    returns: Returns = "tokens"
+    num_told: int = 0
+    """Prompt tokens whose hidden states an engine before this one delivered."""
     generated_token_ids: list[int] = []
     """Tokens that an engine before this one delivered: the sequence goes on after them as if nothing had happened."""
     age: float = 0.0
@@ -133,6 +139,21 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
     top: tuple[tuple[int, float], ...] = ()
 
 
+class HiddenRows(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Final hidden states ``[num, hidden_size]`` of a prompt's tokens from number ``start`` on: their bytes, of torch's
+    ``dtype`` of that name."""
+
+    start: int
+    num: int
+    dtype: str
+    data: bytes
+
+    def after(self, count: int) -> HiddenRows:
+        """The same without the first ``count``."""
+        skipped = len(self.data) // self.num * count
+        return HiddenRows(self.start + count, self.num - count, self.dtype, self.data[skipped:]) if count else self
+
+
 class TokenOutput(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     """What one step added to one sequence."""
 
@@ -141,6 +162,7 @@ class TokenOutput(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     logprobs: list[TokenLogprobs] = []
     prompt_logprobs: list[TokenLogprobs] = []
     """Those of the prompt's second token and on, with the first output of a sequence that wants them."""
+    hidden: HiddenRows | None = None
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
     num_cached_tokens: int = 0

@@ -14,6 +14,7 @@ from llmk.engine.batch import Batch, LaidOutStep
 from llmk.engine.comparisons import Comparisons, Issued
 from llmk.engine.core import Executor
 from llmk.engine.graphs import Decoded, DecodeGraphs
+from llmk.engine.prompt_rows import Copied, HiddenReader
 from llmk.engine.sampler import Sampled, Sampler
 from llmk.engine.scorer import Scored, Scorer
 from llmk.engine.step import StepPlan, StepResult
@@ -37,6 +38,7 @@ class Pending:
     step: int
     sampled: Sampled | None
     scored: Sequence[Scored] = ()
+    hidden: Sequence[Copied] = ()
     done: torch.Event | None = None
     compared: Issued | None = None
 
@@ -46,8 +48,9 @@ class Pending:
             self.done.synchronize()
         scored = {part.work: part.result() for part in self.scored}
         shadows = self.compared.result() if self.compared else []
+        hidden = {part.work: part.result() for part in self.hidden}
         if self.sampled is None:
-            return StepResult(step=self.step, scored=scored, shadows=shadows)
+            return StepResult(step=self.step, scored=scored, hidden=hidden, shadows=shadows)
         token_ids = self.sampled.token_ids.tolist()
         return StepResult(
             step=self.step,
@@ -55,6 +58,7 @@ class Pending:
             token_ids=token_ids,
             logprobs=self.sampled.logprobs_by_slot(token_ids),
             scored=scored,
+            hidden=hidden,
             errors=self.sampled.errors,
             shadows=shadows,
         )
@@ -103,6 +107,7 @@ class Runner(Executor):
         self._layers = [self._prepares.index(layer) for layer in layers]
         self.sampler = Sampler(build, batch.tokens.shape[0], batch.device, processors)
         self.scorer = Scorer(model.logits, self.sampler.logprobs)
+        self.reader = HiddenReader()
         shadows = build.shadows
         self._comparisons = Comparisons(shadows, build.plan.dtype) if shadows is not None else None
         self._run = trace.on_device(batch.device, self._issue if shadows is None else self._issue_compared)
@@ -135,6 +140,7 @@ class Runner(Executor):
     def _issue(self, plan: StepPlan, replay: bool = True) -> Pending:
         self.sampler.update(plan.freed, plan.new, self.batch.tokens)
         self.scorer.update(plan.freed, plan.new)
+        self.reader.update(plan.freed, plan.new)
         if not plan.work:
             return Pending(plan.step, None)
         self._apply(plan)
@@ -168,18 +174,18 @@ class Runner(Executor):
         else:
             sampled = self._sample(decoded.logits, slots, rows, self.batch)
             self._keep(rows, sampled.token_ids)
-        return Pending(plan.step, sampled.to_host(), scored, event(self.batch.device))
+        return Pending(plan.step, sampled.to_host(), scored, done=event(self.batch.device))
 
     def _finish(self, plan: StepPlan, step: LaidOutStep, hidden: Tensor) -> Pending:
-        """Scores prompts and samples, from the final hidden states."""
-        scored = self.scorer(hidden, plan.work)
+        """Scores prompts, copies what is wanted of the final hidden states, and samples from them."""
+        told = self.scorer(hidden, plan.work), self.reader(hidden, plan.work)
         if not step.sample_slots:
-            return Pending(plan.step, None, scored, event(self.batch.device))
+            return Pending(plan.step, None, *told, event(self.batch.device))
         logits = self.model.logits(hidden[step.sample_rows])
         slots = step.slots[step.sample_indices]
         sampled = self._sample(logits, step.sample_slots, slots, self.batch)
         self._keep(slots, sampled.token_ids)
-        return Pending(plan.step, sampled.to_host(), scored, event(self.batch.device))
+        return Pending(plan.step, sampled.to_host(), *told, event(self.batch.device))
 
     def _keep(self, slots: Tensor, token_ids: Tensor) -> None:
         """Puts sampled tokens where the next step reads them."""

@@ -24,7 +24,7 @@ from llmk.engine.groups import CacheGroup
 from llmk.engine.pins import Pins
 from llmk.engine.policy import GuardedPolicy
 from llmk.engine.queue import Queue
-from llmk.engine.request import EngineRequest, EngineStats, TokenLogprobs, TokenOutput
+from llmk.engine.request import EngineRequest, EngineStats, HiddenRows, TokenLogprobs, TokenOutput
 from llmk.engine.sequence import NO_SLOT, Sequence, arrival_of
 from llmk.engine.step import NewRequest, StepPlan, StepResult, Work
 
@@ -170,6 +170,8 @@ class Scheduler:
                 self._finish(sequence)
             elif sample:
                 outputs.append(self._append(sequence, token, logprobs.get(slot)))
+            elif sequence.request.returns != "tokens":
+                outputs += self._tell(sequence, result.hidden.get(work), ended=num_computed == sequence.num_prompt)
         return outputs
 
     def requests_in(self, step: int) -> list[str]:
@@ -293,7 +295,8 @@ class Scheduler:
 
     def _issue(self, plan: StepPlan, issued: _Issued, sequence: Sequence, count: int) -> int:
         sequence.num_computed += count
-        sample = sequence.num_computed == len(sequence.tokens) + sequence.num_pending
+        known = len(sequence.tokens) + sequence.num_pending
+        sample = sequence.num_computed == known and sequence.request.returns == "tokens"
         if sample:
             sequence.num_pending += 1
         news = sequence.tables.take_news()
@@ -375,7 +378,8 @@ class Scheduler:
                 params=request.params,
                 eos_token_ids=request.eos_token_ids,
                 seed=request.seed,
-                num_scored=sequence.num_prompt - sequence.unscored,
+                returns=request.returns,
+                num_told=sequence.num_prompt - sequence.untold,
                 request_id=request.request_id,
             )
         )
@@ -401,11 +405,19 @@ class Scheduler:
             num_cached_tokens=sequence.num_cached,
             num_pinned_tokens=pinned,
         )
-        if sequence.silent:
-            sequence.silent = False
-            output.arrived, output.began = sequence.arrived, sequence.began
-            output.prompt_logprobs, sequence.scored = sequence.scored, []
-        return output
+        return _introduced(sequence, output)
+
+    def _tell(self, sequence: Sequence, hidden: HiddenRows | None, *, ended: bool) -> Iterator[TokenOutput]:
+        """What a step adds to a sequence that ends with its prompt."""
+        hidden = hidden and sequence.take_hidden(hidden)
+        if ended:
+            self._finish(sequence)
+            self._given_way = 0
+        if ended or hidden is not None:
+            cached = sequence.num_cached
+            output = TokenOutput(id=sequence.id, hidden=hidden, num_cached_tokens=cached)
+            output.finish_reason = "stop" if ended else None
+            yield _introduced(sequence, output)
 
     def _pin(self, sequence: Sequence) -> int:
         request = sequence.request
@@ -455,6 +467,15 @@ class Scheduler:
         if issued.step != step:
             raise RuntimeError(f"the result of step {step} arrived, that of step {issued.step} was expected")
         return issued
+
+
+def _introduced(sequence: Sequence, output: TokenOutput) -> TokenOutput:
+    """``output``, with what goes with a sequence's first."""
+    if sequence.silent:
+        sequence.silent = False
+        output.arrived, output.began = sequence.arrived, sequence.began
+        output.prompt_logprobs, sequence.scored = sequence.scored, []
+    return output
 
 
 def _failure(sequence: Sequence, error: str, code: str) -> TokenOutput:

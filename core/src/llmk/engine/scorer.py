@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from llmk.engine.prompt_rows import PromptRows, Rows
 from llmk.engine.request import TokenLogprobs
 from llmk.engine.sampler import Scores, read_scores, scores_to_host
 from llmk.engine.step import NewRequest, ScoredTokens, Work
@@ -36,54 +37,30 @@ class Scored:
         return ScoredTokens(self.start, tokens)
 
 
-@dataclass(slots=True)
-class _Prompt:
-    token_ids: Sequence[int]
-    num_computed: int
-    num_scored: int
-    num_top: int
-
-
-class Scorer:
-    """Keeps the prompts that are to be scored. ``logits`` is the model's, ``logprobs`` the op of that name."""
+class Scorer(PromptRows):
+    """Scores prompts. ``logits`` is the model's, ``logprobs`` the op of that name."""
 
     def __init__(self, logits: Callable[[Tensor], Tensor], logprobs: Callable[[Tensor, Tensor, int], Scores]) -> None:
+        super().__init__(_scoring)
         self._logits = logits
         self._logprobs = logprobs
-        self._prompts: dict[int, _Prompt] = {}
-
-    def update(self, freed: Sequence[int], new: Sequence[NewRequest]) -> None:
-        """Forgets requests that left the batch, then takes note of those that entered it."""
-        for slot in (*freed, *(request.slot for request in new)) if self._prompts else ():
-            self._prompts.pop(slot, None)
-        for request in new:
-            prompt = request.token_ids[: request.num_prompt_tokens]
-            wanted = request.params.prompt_logprobs
-            if wanted is not None and request.num_scored < len(prompt):
-                self._prompts[request.slot] = _Prompt(prompt, request.num_computed, request.num_scored, wanted)
 
     def __call__(self, hidden: Tensor, work: Sequence[Work]) -> list[Scored]:
         """Scores what ``work`` computes of prompts. ``hidden`` is ``[tokens, hidden]``, in the order of the work."""
-        found: list[Scored] = []
-        row = 0
-        for number, item in enumerate(work if self._prompts else ()):
-            prompt = self._prompts.get(item.slot)
-            if prompt is not None:
-                first, prompt.num_computed = prompt.num_computed, prompt.num_computed + item.num_tokens
-                start = max(first + 1, prompt.num_scored)
-                stop = min(prompt.num_computed + 1, len(prompt.token_ids))
-                if start < stop:
-                    rows = hidden[row + start - first - 1 : row + stop - first - 1]
-                    found.append(self._score(number, start, list(prompt.token_ids[start:stop]), prompt.num_top, rows))
-                if stop == len(prompt.token_ids):
-                    del self._prompts[item.slot]
-            row += item.num_tokens
-        return found
+        return [self._score(rows) for rows in self.of(hidden, work)]
 
-    def _score(self, work: int, start: int, token_ids: list[int], num_top: int, hidden: Tensor) -> Scored:
-        wanted = to_device(token_ids, hidden.device)
+    def _score(self, rows: Rows) -> Scored:
+        start, num_top = rows.start + 1, rows.prompt.num_top
+        token_ids = list(rows.prompt.token_ids[start : start + rows.hidden.shape[0]])
+        wanted = to_device(token_ids, rows.hidden.device)
         scores = [
-            scores_to_host(self._logprobs(self._logits(rows), targets, num_top))
-            for rows, targets in zip(hidden.split(ROWS), wanted.split(ROWS), strict=True)
+            scores_to_host(self._logprobs(self._logits(part), targets, num_top))
+            for part, targets in zip(rows.hidden.split(ROWS), wanted.split(ROWS), strict=True)
         ]
-        return Scored(work, start, token_ids, num_top, scores)
+        return Scored(rows.work, start, token_ids, num_top, scores)
+
+
+def _scoring(request: NewRequest) -> range:
+    """The tokens whose rows score those that follow them."""
+    last = request.num_prompt_tokens - 1
+    return range(last if request.params.prompt_logprobs is None else request.num_told - 1, last)

@@ -9,7 +9,7 @@ from llmk.api import Ticket
 
 if TYPE_CHECKING:
     from llmk.engine.blocks import BlockTables
-    from llmk.engine.request import EngineRequest, FinishReason, TokenLogprobs
+    from llmk.engine.request import EngineRequest, FinishReason, HiddenRows, TokenLogprobs
     from llmk.engine.step import ScoredTokens
 
 NO_SLOT = -1
@@ -27,7 +27,8 @@ class Sequence:
         num_computed: tokens in the cache once all issued steps have run.
         num_pending: tokens that issued steps will sample, not yet known to the host.
         scored: log-probabilities of the prompt's second token and on, until they are told.
-        unscored: how many more of them are wanted.
+        untold: of how many of the prompt's tokens, which are the last, something is still wanted: log-probabilities
+            or hidden states. Until there are none, it reads no cached prefix.
         silent: whether nothing was told of it yet.
         admissions: how often it entered the batch; tells the steps of one stay from those of another.
     """
@@ -50,7 +51,7 @@ class Sequence:
         "tables",
         "ticket",
         "tokens",
-        "unscored",
+        "untold",
     )
 
     def __init__(self, request: EngineRequest, arrival: int, limit: int, tables: BlockTables, arrived: float) -> None:
@@ -71,9 +72,11 @@ class Sequence:
         self.num_cached = 0
         self.scored: list[TokenLogprobs] = []
         scored = params.prompt_logprobs is not None and not request.generated_token_ids
-        self.unscored = self.num_prompt - 1 if scored else 0
+        self.untold = self.num_prompt - 1 if scored else 0
+        if request.returns == "hidden":
+            self.untold = self.num_prompt - request.num_told
         self.admissions = 0
-        self.silent = not request.generated_token_ids
+        self.silent = not (request.generated_token_ids or request.num_told)
         self.finished = False
 
     @property
@@ -83,9 +86,17 @@ class Sequence:
 
     def take_scores(self, part: ScoredTokens) -> None:
         """Adds log-probabilities of the prompt, but those that are there already because it was computed again."""
-        new = part.tokens[self.num_prompt - self.unscored - part.start :]
+        new = part.tokens[self.num_prompt - self.untold - part.start :]
         self.scored += new
-        self.unscored -= len(new)
+        self.untold -= len(new)
+
+    def take_hidden(self, part: HiddenRows) -> HiddenRows | None:
+        """What is new of hidden states of the prompt; ``None`` where all of it was told before."""
+        if self.request.returns == "last_hidden":
+            return part
+        new = part.after(min(part.num, self.num_prompt - self.untold - part.start))
+        self.untold -= new.num
+        return new if new.num else None
 
     def end(self, token: int) -> tuple[FinishReason | None, int | None]:
         """Whether the sequence ends with ``token``, its last one: the reason, and the stop token that the request

@@ -6,15 +6,16 @@ from __future__ import annotations
 
 import msgspec
 
-from llmk.engine.request import SamplingParams, ShadowCount, TokenLogprobs
+from llmk.engine.request import HiddenRows, Returns, SamplingParams, ShadowCount, TokenLogprobs
 
 
 class NewRequest(msgspec.Struct, kw_only=True):
     """A request that enters the batch at ``slot``.
 
     ``token_ids`` are all tokens known so far (prompt, and output where the request was preempted before). The first
-    ``num_computed`` of them are in the cache already. ``block_ids`` has one list per cache group. The log-probabilities
-    of the first ``num_scored`` tokens are not wanted (again). The log calls it by ``request_id``.
+    ``num_computed`` of them are in the cache already. ``block_ids`` has one list per cache group. What
+    ``returns`` and ``params`` want of each of the prompt's tokens is not wanted (again) of the first ``num_told``. The
+    log calls it by ``request_id``.
     """
 
     id: str
@@ -26,7 +27,8 @@ class NewRequest(msgspec.Struct, kw_only=True):
     params: SamplingParams
     eos_token_ids: tuple[int, ...]
     seed: int
-    num_scored: int = 0
+    returns: Returns = "tokens"
+    num_told: int = 0
     request_id: str = ""
 
 
@@ -34,7 +36,7 @@ class Work(msgspec.Struct, kw_only=True, gc=False):
     """Compute the next ``num_tokens`` tokens of ``slot``.
 
     ``new_blocks`` (one list per cache group) are appended to its block tables first. ``sample``: the last of these
-    tokens is the last known one, so the next is to be sampled from its logits.
+    tokens is the last known one, so the next is to be sampled from its logits, if any is wanted.
     """
 
     slot: int
@@ -66,8 +68,9 @@ class ScoredTokens(msgspec.Struct, array_like=True, gc=False):
 
 class StepResult(msgspec.Struct, kw_only=True):
     """Sampled tokens, one per work item with ``sample``, in the plan's order. ``logprobs`` has an entry for slots that
-    want them. ``scored`` has parts of prompts, by the number of the work item that computed them; ``errors`` has
-    message and code, by slot, of requests that the sampler had to fail. ``shadows`` is what the step compared.
+    want them. ``scored`` and ``hidden`` have parts of prompts, by the number of the work item that computed them;
+    ``errors`` has message and code, by slot, of requests that the sampler had to fail. ``shadows`` is what the step
+    compared.
     """
 
     step: int
@@ -75,5 +78,6 @@ class StepResult(msgspec.Struct, kw_only=True):
     token_ids: list[int] = []
     logprobs: dict[int, TokenLogprobs] = {}
     scored: dict[int, ScoredTokens] = {}
+    hidden: dict[int, HiddenRows] = {}
     errors: dict[int, tuple[str, str]] = {}
     shadows: list[ShadowCount] = []

@@ -44,19 +44,21 @@ class _Stage(IntEnum):
 
 @dataclass(slots=True, eq=False)
 class _Live:
-    """A sequence that has not ended: what was asked for, since when, and what was delivered. ``deaths`` counts engines
-    that may have died of it.
+    """A sequence that has not ended: what was asked for, since when, and what was delivered: tokens, or the hidden
+    states of ``num_told`` prompt tokens. ``deaths`` counts engines that may have died of it.
     """
 
     request: EngineRequest
     arrived: float
     tokens: list[int] = field(default_factory=list)
+    num_told: int = 0
     stage: _Stage = _Stage.HELD
     deaths: int = 0
 
     def continued(self, now: float) -> EngineRequest:
         """What an engine must know to go on with it."""
-        return replace(self.request, generated_token_ids=list(self.tokens), age=now - self.arrived)
+        told = {"generated_token_ids": list(self.tokens), "num_told": self.num_told}
+        return replace(self.request, **told, age=now - self.arrived)
 
 
 class Supervisor:
@@ -182,8 +184,9 @@ class Supervisor:
                 if output.num_pinned_tokens:
                     seconds = one.request.pin_seconds
                     self._pins[one.request.pin] = one.request, time.monotonic() + seconds if seconds else math.inf
-            elif one is not None and output.token_ids:
+            elif one is not None and (output.token_ids or output.hidden):
                 one.tokens += output.token_ids
+                one.num_told += output.hidden.num if output.hidden else 0
                 one.stage = _Stage.PROVEN
         self._stats = outputs.stats
         self._pass_on(outputs)

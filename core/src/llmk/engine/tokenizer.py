@@ -24,6 +24,7 @@ class Tokenizer:
     """Text to tokens and back, and messages to a prompt.
 
     ``eos_token_ids`` end an answer: those of the generation config (else of the model's), and the tokenizer's own.
+    ``special_token_ids`` stand for no text.
     """
 
     def __init__(
@@ -34,9 +35,10 @@ class Tokenizer:
         self._backend = backend
         self._templates = templates
         self.eos_token_ids = eos_token_ids
-        special = frozenset(i for i, token in backend.get_added_tokens_decoder().items() if token.special)
+        added = backend.get_added_tokens_decoder()
+        self.special_token_ids = frozenset(i for i, token in added.items() if token.special)
         state = json.loads(backend.decoder.__getstate__()) if backend.decoder is not None else None
-        self._vocabulary = Vocabulary(state, backend.id_to_token, special, self._decode_all)
+        self._vocabulary = Vocabulary(state, backend.id_to_token, self.special_token_ids, self._decode_all)
 
     @classmethod
     def load(cls, checkpoint: Checkpoint, *, folder: str = "", chat_template: str = "") -> Tokenizer:

@@ -36,6 +36,7 @@ class Linear(Layer):
         partial: whether the caller adds up what a product that is cut by rows gives, and perhaps other things with it.
 
     Attributes:
+        in_features: those of the whole layer.
         weight: what the kernel's ``prepare`` made of the parameters; any type.
         bias: ``[sum(sizes)]``, of the process's share, or ``None``.
     """
@@ -67,7 +68,7 @@ class Linear(Layer):
         parent = prefix.rpartition(".")[0]
         self._prefixes = [f"{parent}.{part}" if parent else part for part in parts] or [prefix]
         self._whole = (*([prefix] if parts else []), *also_named)
-        self._in_features = in_features
+        self.in_features = in_features
         self._rows = list(sizes) if parts else [sum(sizes)]
         self._kept_rows, self._kept_columns = None, None
         if parallel == "column":
@@ -97,7 +98,7 @@ class Linear(Layer):
             rows, columns = [shapes.get(prefix, some)[0] for prefix in prefixes], some[1:]
             if name == "weight":
                 rows = self._rows if len(prefixes) == len(self._rows) else [sum(self._rows)]
-                columns = (self._in_features,)
+                columns = (self.in_features,)
             names = [f"{prefix}.{name}" for prefix in prefixes]
             stored_dtype = STORED_DTYPES[next(iter(tensors.values())).dtype]
             kept = self._kept(names, rows, columns)
@@ -133,7 +134,7 @@ class Linear(Layer):
             if self._kept_rows:
                 return {"kept_rows": [stored_share(*of) for of in zip(self._kept_rows, self._rows, rows, strict=True)]}
             if self._kept_columns and columns:
-                return {"kept_columns": stored_share([self._kept_columns], self._in_features, columns[0])[0]}
+                return {"kept_columns": stored_share([self._kept_columns], self.in_features, columns[0])[0]}
         except ValueError:
             raise uncuttable(names[0], self._build.parallel.tensor_size) from None
         return {}

@@ -41,6 +41,9 @@ class Quantization:
                 dummy weights, ``weight`` alone in the engine's dtype.
             rows: output features of each projection that is packed into the layer.
 
+        Of a method that quantizes plain weights, the share is all that it sees: where the layer's inputs are cut, each
+        process scales its own.
+
         Raises:
             CheckpointError: where they can't be packed.
         """

@@ -10,7 +10,7 @@ import llmk
 from llmk.serve import errors
 from llmk.serve.auth import ApiKeys
 from llmk.serve.limits import Limits
-from llmk.serve.routes import chat, completions, models, pins, tokens
+from llmk.serve.routes import chat, completions, io, models, pins, tokens
 from llmk.serve.routes import service as service_routes
 from llmk.serve.service import Service
 from llmk.serve.traffic import Traffic
@@ -30,6 +30,6 @@ def create_app(service: Service) -> FastAPI:
     app = FastAPI(title="llmk", version=llmk.__version__, middleware=layers)
     app.state.service = service
     errors.install(app)
-    for routes in (chat, completions, models, tokens, pins, service_routes):
+    for routes in (chat, completions, io, models, tokens, pins, service_routes):
         app.include_router(routes.router)
     return app

@@ -17,6 +17,7 @@ from llmk.engine.weights import load_weights
 from llmk.kernel.boot import Boot, boot
 from llmk.kernel.loader import load_object
 from llmk.nn import Build, Model, StepContext
+from llmk.nn.parallel import Parallel
 
 
 class ModelHarness:
@@ -25,16 +26,25 @@ class ModelHarness:
     Blocks are handed out in random order. Requests are named by any hashable key and live until the harness does.
 
     Attributes:
-        boot, build, model: what the engine would build.
+        boot, build, model: what the engine would build, or with ``parallel`` a process at that place.
     """
 
-    def __init__(self, boot: Boot, *, num_blocks: int = 64, seed: int = 0, state_block_size: int = 8) -> None:
+    def __init__(
+        self,
+        boot: Boot,
+        *,
+        num_blocks: int = 64,
+        seed: int = 0,
+        state_block_size: int = 8,
+        parallel: Parallel | None = None,
+    ) -> None:
         plan, config = boot.plan, boot.settings.config
         platform: Platform = load_object(plan.platform_implementation)(plan.platform)
         self.boot = boot
         self.device = platform.device.torch_device(0)
         dtype = getattr(torch, plan.dtype)
-        self.build = Build(plan, dtype=dtype, device=self.device, load_object=load_object, checkpoint=boot.checkpoint)
+        where: dict[str, Any] = {"device": self.device, "parallel": parallel}
+        self.build = Build(plan, dtype=dtype, load_object=load_object, checkpoint=boot.checkpoint, **where)
         self.model: Model = load_object(plan.model_implementation)(self.build, boot.checkpoint)
         load_weights(
             self.model,
@@ -58,7 +68,8 @@ class ModelHarness:
 
     @torch.inference_mode()
     def step(self, work: Sequence[tuple[Any, Sequence[int]]]) -> list[Tensor]:
-        """Runs the next tokens of several requests as one step; returns float32 logits ``[tokens, vocab]`` of each."""
+        """Runs the next tokens of several requests as one step; returns float32 logits ``[tokens, vocab]`` of each, or
+        nothing where the model is a stage but the last."""
         counts = [len(tokens) for _, tokens in work]
         positions = [self._extend(name, len(tokens)) for name, tokens in work]
         steps = {size: self._lay_out(work, positions, size) for size in {self._size(spec) for _, spec in self._specs}}
@@ -72,7 +83,8 @@ class ModelHarness:
             meta=[prepared[site] for site, _ in self._specs],
         )
         token_ids = self._tensor([token for _, tokens in work for token in tokens], torch.int64)
-        return list(self.model.logits(self.model.forward(token_ids, context)).float().split(counts))
+        hidden = self.model.forward(token_ids, context)
+        return list(self.model.logits(hidden).float().split(counts)) if self.build.parallel.is_last else []
 
     def _lay_out(
         self, work: Sequence[tuple[Any, Sequence[int]]], positions: list[list[int]], block_size: int

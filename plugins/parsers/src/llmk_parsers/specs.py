@@ -15,6 +15,7 @@ def llmk_reasoning_parsers() -> list[ParserSpec]:
             name="qwen3",
             implementation="llmk_parsers.qwen3:Qwen3",
             claims=claims.qwen3,
+            examples="llmk_parsers.examples:QWEN3",
             summary="think tags, with the switch enable_thinking",
         ),
         ParserSpec(
@@ -22,6 +23,7 @@ def llmk_reasoning_parsers() -> list[ParserSpec]:
             name="deepseek_r1",
             implementation="llmk_parsers.deepseek_r1:DeepSeekR1",
             claims=claims.deepseek_r1,
+            examples="llmk_parsers.examples:DEEPSEEK_R1",
             summary="think tags of models that always think",
         ),
     ]
@@ -36,6 +38,7 @@ def llmk_tool_parsers() -> list[ParserSpec]:
             name="hermes",
             implementation="llmk_parsers.hermes:Hermes",
             claims=claims.hermes,
+            examples="llmk_parsers.examples:HERMES",
             summary="JSON objects between <tool_call> tags",
         ),
         ParserSpec(
@@ -43,6 +46,7 @@ def llmk_tool_parsers() -> list[ParserSpec]:
             name="llama3_json",
             implementation="llmk_parsers.llama3_json:Llama3Json",
             claims=claims.llama3_json,
+            examples="llmk_parsers.examples:LLAMA3_JSON",
             summary="bare JSON objects with a name and parameters",
         ),
     ]

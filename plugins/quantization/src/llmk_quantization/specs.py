@@ -32,8 +32,8 @@ def claims_compressed(*strategies: str) -> Callable[[Checkpoint], Verdict]:
         config = checkpoint.quantization
         if not (verdict := _equal(config, "quant_method", "compressed-tensors")):
             return verdict
-        groups = (config.get("config_groups") or {}).values()
-        for weights in (group.get("weights") or {} for group in groups):
+        groups = list(_object(config.get("config_groups")).values())
+        for weights in (_object(_object(group).get("weights")) for group in groups):
             verdict &= _equal(weights, "type", "float") & _equal(weights, "num_bits", 8)
             if weights.get("strategy") not in strategies:
                 verdict &= no("strategy", wanted=" or ".join(strategies), found=weights.get("strategy"))
@@ -50,6 +50,11 @@ def claims_plain(checkpoint: Checkpoint) -> Verdict:
         return OK
     found = checkpoint.quantization.get("quant_method", "unnamed")
     return no("quantized", wanted="plain weights", found=found, hint="leave out model.quantization")
+
+
+def _object(value: Any) -> Mapping[str, Any]:
+    """An object of the config; an empty one where something else stands."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def _equal(config: Mapping[str, Any], key: str, wanted: Any, default: Any = None) -> Verdict:
@@ -91,6 +96,7 @@ def llmk_quantization_methods() -> Iterable[QuantizationSpec]:
             claims=claims,
             implementation=f"llmk_quantization.fp8:{kind}",
             online=claims is claims_plain,
+            examples=f"llmk_quantization.examples:{name.upper()}",
             summary=summary,
         )
         for name, kind, weight_format, claims, summary in _METHODS

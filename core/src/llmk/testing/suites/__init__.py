@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from llmk.testing.bench import Bench
 from llmk.testing.case import Case
+
+if TYPE_CHECKING:
+    from llmk.testing.bench import Bench
 
 SUITES = {
     "platform": "platform",
@@ -17,8 +19,8 @@ SUITES = {
     "op": "op",
     "quantization": "quantization",
     "model": "model",
-    "reasoning_parser": "parser",
-    "tool_parser": "parser",
+    "reasoning_parser": "reasoning_parser",
+    "tool_parser": "tool_parser",
     "io_processor": "io_processor",
     "policy": "policy",
     "logits_processor": "logits_processor",

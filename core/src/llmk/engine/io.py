@@ -1,0 +1,177 @@
+"""IO processors of plugins: made when a request first names one, and kept from harming others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+import msgspec
+from msgspec.structs import asdict
+
+from llmk.api import IOContext, IOOutput, IOProcessor, IOProcessorSpec, IOPrompt, LlmkError, PluginError, RequestError
+from llmk.api.io import Returns
+from llmk.engine.request import EngineRequest, HiddenRows, SamplingParams
+from llmk.engine.request import Returns as EngineReturns
+from llmk.kernel.loader import load_object
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from llmk.engine.intake import Intake
+    from llmk.engine.output import GenerationDelta
+    from llmk.engine.tokenizer import Tokenizer
+    from llmk.kernel.boot import Boot
+    from llmk.kernel.registry import Registered
+
+_RETURNS: Mapping[str, EngineReturns] = dict(zip(get_args(Returns), get_args(EngineReturns), strict=True))
+
+
+class UnknownIOProcessor(RequestError):
+    """The request names an IO processor that is not installed."""
+
+    code, http_status = "io_processor_not_found", 404
+
+
+class IOProcessors:
+    """The processors that are installed, for one model. ``served_name`` is what requests call it."""
+
+    def __init__(self, boot: Boot, tokenizer: Tokenizer, served_name: str, default_params: SamplingParams) -> None:
+        self._boot = boot
+        self._tokenizer = tokenizer
+        self._served_name = served_name
+        self._default_params = default_params
+        self._found = boot.registry.of(IOProcessorSpec)
+        self._made: dict[str, IOProcessor] = {}
+
+    def describe(self) -> list[dict[str, Any]]:
+        """For each, what it is, whose, and whether it serves this model."""
+        told = []
+        for found in self._found:
+            verdict = found.spec.supports(self._boot.checkpoint)
+            spec, wheel, reasons = found.spec, found.plugin.wheel, [str(reason) for reason in verdict.reasons]
+            told.append({"id": spec.id, "name": spec.name, "wheel": wheel, "summary": spec.summary}
+                        | {"supported": verdict.ok, "reasons": reasons})  # fmt: skip
+        return told
+
+    def open(self, name: str, body: Mapping[str, Any], intake: Intake, **how: Any) -> IORun:
+        """Begins a request; ``how`` is passed on to :meth:`~llmk.engine.intake.Intake.sequences`.
+
+        Raises:
+            UnknownIOProcessor: where none of that name or id is installed.
+            RequestError: where it does not serve this model, or the body or a prompt can't be served.
+            PluginError: where the processor can't be made, or fails.
+        """
+        found = self._named(name)
+        run = IORun(f"the IO processor {found.spec.id} of {found.plugin.wheel}")
+        with run.guard():
+            run.request = self._processor(found).open(body)
+            prompts = list(run.request.prompts)
+            if not prompts:
+                raise ValueError("it made no prompt of the request")
+            params = [self._params(prompt) for prompt in prompts]
+        for number, (prompt, own) in enumerate(zip(prompts, params, strict=True)):
+            run.sequences.append(_sequence(intake, prompt, own, number, how))
+        return run
+
+    def _named(self, name: str) -> Registered[IOProcessorSpec]:
+        by_name = [found for found in self._found if found.spec.name == name]
+        chosen = [found for found in self._found if found.spec.id == name] or by_name
+        ids = ", ".join(found.spec.id for found in chosen or self._found)
+        if not chosen:
+            raise UnknownIOProcessor(f"there is no IO processor {name!r} (installed: {ids or 'none'})")
+        if len(chosen) > 1:
+            raise RequestError(f"several IO processors are called {name!r}", hint=f"name one by its id: {ids}")
+        verdict = chosen[0].spec.supports(self._boot.checkpoint)
+        if not verdict.ok:
+            why = "; ".join(str(reason) for reason in verdict.reasons)
+            raise RequestError(f"the IO processor {ids} does not serve {self._served_name}: {why}")
+        return chosen[0]
+
+    def _processor(self, found: Registered[IOProcessorSpec]) -> IOProcessor:
+        if found.spec.id not in self._made:
+            boot, plugin = self._boot, found.plugin
+            options = boot.settings.config.plugin.get(plugin.name, {})
+            kind: type[IOProcessor] = load_object(found.spec.implementation, plugin=plugin)
+            context = IOContext(boot.checkpoint, boot.facts, self._tokenizer, self._served_name, options)
+            self._made[found.spec.id] = kind(context)
+        return self._made[found.spec.id]
+
+    def _params(self, prompt: IOPrompt) -> SamplingParams:
+        if prompt.returns not in _RETURNS:
+            raise ValueError(f"returns = {prompt.returns!r}; there are {', '.join(_RETURNS)}")
+        if unknown := prompt.sampling.keys() - (set(SamplingParams.__struct_fields__) - {"n"}):
+            raise ValueError(f"sampling names {', '.join(sorted(unknown))}")
+        if prompt.returns == "text":
+            return msgspec.convert(asdict(self._default_params) | dict(prompt.sampling), SamplingParams)
+        if prompt.sampling:
+            raise ValueError(f"sampling is given, but returns = {prompt.returns!r}")
+        return SamplingParams(max_tokens=1, prompt_logprobs=0 if prompt.returns == "logprobs" else None)
+
+
+class IORun:
+    """A request of an IO processor called ``name`` in errors, as the engine runs it: its sequences, one for each
+    prompt, and what comes of them."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.request: Any = None
+        self.sequences: list[EngineRequest] = []
+        self._lengths: dict[int, int] = {}
+
+    def add(self, delta: GenerationDelta) -> None:
+        """Hands on what came next of one of the sequences. Raises PluginError, RequestError."""
+        if delta.finish_reason in ("abort", "error"):
+            raise LlmkError(f"the request was ended before it was done ({delta.finish_reason})")
+        with self.guard():
+            self.request.take(self._output(delta))
+
+    def answer(self) -> bytes:
+        """The answer as JSON, once all sequences have ended. Raises PluginError, RequestError."""
+        with self.guard():
+            return msgspec.json.encode(self.request.answer())
+
+    @contextmanager
+    def guard(self) -> Iterator[None]:
+        """Makes what the plugin raises the request's error, with the plugin's name."""
+        try:
+            yield
+        except (RequestError, PluginError):
+            raise
+        except Exception as error:
+            raise PluginError(f"{self.name} failed: {type(error).__name__}: {error}") from error
+
+    def _output(self, delta: GenerationDelta) -> IOOutput:
+        at, prompt = delta.index, self.sequences[delta.index].prompt_token_ids
+        end = cast("Any", delta.finish_reason)
+        if delta.hidden is not None:
+            start, stop = delta.hidden.start, delta.hidden.start + delta.hidden.num
+            hidden = _tensor(delta.hidden)
+            return IOOutput(prompt=at, start=start, token_ids=prompt[start:stop], hidden=hidden, finish_reason=end)
+        if self.sequences[at].returns != "tokens":
+            logprobs = [None if entry is None else entry.logprob for entry in delta.prompt_logprobs]
+            return IOOutput(prompt=at, start=0, token_ids=prompt, logprobs=logprobs, finish_reason=end)
+        start = self._lengths.get(at, len(prompt))
+        self._lengths[at] = start + len(delta.token_ids)
+        return IOOutput(prompt=at, start=start, token_ids=delta.token_ids, text=delta.text, finish_reason=end)
+
+
+def _sequence(
+    intake: Intake, prompt: IOPrompt, params: SamplingParams, number: int, how: dict[str, Any]
+) -> EngineRequest:
+    tokens = prompt.prompt if isinstance(prompt.prompt, str) else [int(token) for token in prompt.prompt]
+    try:
+        own = {**how, "id": f"{how['id']}/{number}", "returns": _RETURNS[prompt.returns]}
+        (sequence,) = intake.sequences(tokens, params, **own)
+    except RequestError as error:
+        if error.param == "prompt" or error.param is None:
+            error.param = prompt.param or None
+        raise
+    return sequence
+
+
+def _tensor(rows: HiddenRows) -> Tensor:
+    import torch  # a front end that nobody asks for hidden states does without
+
+    dtype = getattr(torch, rows.dtype)
+    return torch.frombuffer(bytearray(rows.data), dtype=dtype).view(rows.num, -1).float()

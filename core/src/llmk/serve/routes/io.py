@@ -1,0 +1,63 @@
+"""``/v1/io``: requests in shapes that plugins know."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Annotated, Any
+
+import msgspec
+from fastapi import APIRouter, Depends
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from llmk.api import RequestError
+from llmk.serve import errors
+from llmk.serve.answer import CLIENT_GONE, ClientGone, attended
+from llmk.serve.reply import Reply
+from llmk.serve.service import Service, new_id, service, tenant
+
+router = APIRouter(prefix="/v1/io")
+
+
+@router.get("")
+async def processors(service: Annotated[Service, Depends(service)]) -> Response:
+    """The IO processors that are installed, and whether they serve this model."""
+    return Reply({"object": "list", "data": service.engine.io_processors})
+
+
+@router.post("/{name}")
+async def process(
+    name: str,
+    request: Request,
+    service: Annotated[Service, Depends(service)],
+    tenant: Annotated[str, Depends(tenant)],
+) -> Response:
+    """What the IO processor of that name or id answers to the body."""
+    try:
+        body = msgspec.json.decode(await request.body(), type=dict[str, Any])
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise RequestError(f"the body is no JSON object: {error}") from None
+    return _Processed(service, service.engine.process(name, body, request_id=new_id("io"), tenant=tenant))
+
+
+class _Processed(Response):
+    """Sends the answer that ``work`` comes to, which ends when the client hangs up or the server must stop."""
+
+    media_type = "application/json"
+
+    def __init__(self, service: Service, work: Coroutine[Any, Any, bytes]) -> None:
+        super().__init__()
+        self._service = service
+        self._work = work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends it."""
+        try:
+            answer = await attended(self._work, receive, self._service.stopping)
+        except ClientGone:
+            scope["state"]["status"] = CLIENT_GONE
+        except Exception as error:
+            await errors.reply(error)(scope, receive, send)
+        else:
+            await Response(answer, media_type=self.media_type)(scope, receive, send)

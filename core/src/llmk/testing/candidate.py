@@ -1,0 +1,155 @@
+"""A kernel's spec under test: what of a suite's queries it serves on this machine, and whether what it says is honest."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import ModuleType
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from llmk.api import KernelSpec, PlatformFacts, Query, Verdict
+from llmk.api.matching import check_needs, match
+from llmk.kernel.loader import load_object
+from llmk.testing.bench import Bench
+from llmk.testing.case import Case, Skip
+
+Q = TypeVar("Q", bound=Query)
+
+_EVERYWHERE = 3
+"""So many of a suite's queries, which come first, are asked in every dtype; all others in one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Generic[Q]):
+    """A query, and what is special about it in a few words."""
+
+    label: str
+    query: Q
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The engine's."""
+        found: torch.dtype = getattr(torch, self.query.dtype)
+        return found
+
+
+class Candidate(Generic[Q]):
+    """A spec and what its suite asks.
+
+    Args:
+        wanted: by label, a function that makes the query for the given fields of :class:`~llmk.api.Query`.
+    """
+
+    def __init__(self, spec: KernelSpec, bench: Bench, wanted: Mapping[str, Callable[..., Q]]) -> None:
+        self.spec, self.bench = spec, bench
+        self._wanted = wanted
+
+    def case(self, name: str, run: Callable[[], str | None]) -> Case:
+        """A case of the spec, which runs without autograd as kernels always do."""
+        return Case(self.spec.id, self.spec.kind, name, torch.inference_mode()(run))
+
+    @cached_property
+    def dtypes(self) -> tuple[str, ...]:
+        """Those that both the platform and the spec name."""
+        declared, has = self.spec.needs.dtypes, self.bench.facts.dtypes
+        return tuple(dtype for dtype in has if not declared or dtype in declared)
+
+    @cached_property
+    def queries(self) -> list[list[Asked[Q]]]:
+        """Everything that is asked: by label, in each dtype."""
+        return [
+            [
+                Asked(f"{label}, {dtype}", make(platform=self.bench.facts, site=self.spec.kind, dtype=dtype))
+                for dtype in self.dtypes
+            ]
+            for label, make in self._wanted.items()
+        ]
+
+    @cached_property
+    def served(self) -> list[Asked[Q]]:
+        """What the spec says it serves, of each label in one dtype, of the first labels in all."""
+        found: list[Asked[Q]] = []
+        common = 0
+        for in_dtypes in self.queries:
+            able = [asked for asked in in_dtypes if match(self.spec, asked.query)]
+            found += able if self.bench.thorough or common < _EVERYWHERE else able[:1]
+            common += bool(able)
+        return found
+
+    @cached_property
+    def deterministic(self) -> list[Asked[Q]]:
+        """What of the first of these it serves where batch invariance is asked for."""
+        invariant = [Asked(asked.label, replace(asked.query, deterministic=True)) for asked in self.served]
+        return [asked for asked in invariant if match(self.spec, asked.query)][:_EVERYWHERE]
+
+    def load(self, location: str) -> Any:
+        """What a location names."""
+        return load_object(location, plugin=self.spec.id)
+
+    def honesty(self) -> Iterator[Case]:
+        """That it serves something that is asked here, and answers every question well. Where the machine lacks what
+        it needs, the first is skipped with the reasons."""
+        yield self.case("serves something that the suite asks", self._serves)
+        yield self.case("supports answers every query, alike each time, without torch", self._answers)
+
+    def _serves(self) -> str:
+        dtype = next(iter(self.dtypes), "")
+        needs = check_needs(self.spec.needs, self.bench.facts, dtype)
+        if not needs:
+            raise Skip(f"not for this machine: {_reasons(needs)}")
+        refusals = [
+            f"{asked.label}: {_reasons(match(self.spec, asked.query))}"
+            for in_dtypes in self.queries
+            for asked in in_dtypes[:1]
+        ]
+        assert self.served, "supports refuses all that this suite asks:\n  " + "\n  ".join(refusals)
+        return f"{len(self.served)} queries of {len(self._wanted)} kinds"
+
+    def _answers(self) -> None:
+        dtypes = self.dtypes or ("float32",)
+        elsewhere = PlatformFacts(name="elsewhere", arch="unheard-of", device_type="cpu")
+        for label, make in self._wanted.items():
+            for platform in (self.bench.facts, elsewhere):
+                for dtype in (*dtypes, "float64"):
+                    fields = {"platform": platform, "site": self.spec.kind, "dtype": dtype}
+                    _ask_twice(self.spec.supports, make(**fields), make(**fields), f"{label}, {dtype}")
+
+
+def _ask_twice(supports: Callable[[Any], Verdict], query: Query, equal: Query, label: str) -> None:
+    with _without_torch(supports):
+        try:
+            first, second = supports(query), supports(equal)
+        except Exception as error:
+            raise AssertionError(f"supports raised {type(error).__name__} at {label}: {error}") from error
+    assert isinstance(first, Verdict), f"supports returned {first!r} at {label}, not a Verdict"
+    assert first == second, f"supports answers equal queries differently at {label}: {first}, then {second}"
+    assert first.ok or first.reasons, f"supports refuses {label} without a reason"
+
+
+@contextmanager
+def _without_torch(supports: Any) -> Iterator[None]:
+    """Importing torch fails within; a function that sees it already is complained of."""
+    function = getattr(supports, "func", supports)
+    seen = [value for value in getattr(function, "__globals__", {}).values() if isinstance(value, ModuleType)]
+    imported = [module.__name__ for module in seen if module.__name__.partition(".")[0] == "torch"]
+    assert not imported, f"the module of supports imports {imported[0]}, which planning must do without"
+    hidden = sys.modules["torch"]
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        sys.modules["torch"] = hidden
+
+
+def _reasons(verdict: Verdict) -> str:
+    return "; ".join(map(str, verdict.reasons))
+
+
+def agreeing(errors: Sequence[float]) -> str:
+    """The remark of a case that compared numbers."""
+    return f"relative error {max(errors, default=0.0):.1e}"

@@ -1,0 +1,27 @@
+"""Comparing logits so that what differs is told."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    """Root mean square of the difference over that of ``expected``."""
+    return float((found - expected).norm() / expected.norm())
+
+
+def check_logits(found: Tensor, expected: Tensor, tolerance: float, what: str) -> str:
+    """Raises ``AssertionError`` where logits ``[tokens, vocab]`` differ by more than ``tolerance``, relative, and names
+    the first token at which they do; else says by how much. ``what`` says what was compared, and with what seed."""
+    assert found.shape == expected.shape, f"{what}: logits {list(found.shape)}, expected {list(expected.shape)}"
+    found, expected = found.cpu(), expected.cpu()
+    each = (found - expected).norm(dim=-1) / expected.norm(dim=-1)
+    error = relative_error(found, expected)
+    if error <= tolerance:
+        return f"relative error {error:.1e}"
+    wrong = (~(each <= tolerance)).nonzero()
+    first = int(wrong[0]) if len(wrong) else int(each.argmax())
+    raise AssertionError(
+        f"{what}: relative error {error:.1e}, at most {tolerance:.0e} is right; {len(wrong)} of {len(each)} tokens"
+        f" differ, the first at position {first} ({float(each[first]):.1e})"
+    )

@@ -1,0 +1,98 @@
+"""What the suites ask of kernels: ordinary sizes first, then awkward ones. By label, what makes the query."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+from llmk.api import AttentionQuery, LinearQuery, MoEQuery, Query
+
+Q = TypeVar("Q", bound=Query)
+
+_HEADS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("8 heads over 2 of 64, blocks of 16", {"shape": (8, 2, 64, 16)}),
+    ("4 heads over 4 of 128, blocks of 16", {"shape": (4, 4, 128, 16)}),
+    ("6 heads over 2 of 24, blocks of 4", {"shape": (6, 2, 24, 4)}),
+    ("7 heads over 1 of 40, blocks of 1", {"shape": (7, 1, 40, 1)}),
+    ("2 heads over 1 of 256, blocks of 32", {"shape": (2, 1, 256, 32)}),
+    ("32 heads over 1 of 16, blocks of 8", {"shape": (32, 1, 16, 8)}),
+    ("3 heads over 3 of 80, blocks of 5", {"shape": (3, 3, 80, 5)}),
+    ("a window of 21", {"sliding_window": 21}),
+    ("a window of one block", {"sliding_window": 16}),
+    ("a window of 1", {"sliding_window": 1}),
+    ("a soft cap", {"softcap": 1.5}),
+    ("sinks", {"sinks": True}),
+    ("window, soft cap and sinks", {"sliding_window": 33, "softcap": 2.0, "sinks": True, "shape": (6, 2, 64, 8)}),
+    ("a scale of 0.31", {"scale": 0.31}),
+    ("a cache in float8_e4m3fn", {"cache_dtype": "float8_e4m3fn"}),
+    ("a cache in float8_e4m3fn, window and soft cap", {"cache_dtype": "float8_e4m3fn", "sliding_window": 21, "softcap": 1.5}),
+    ("a cache in bfloat16", {"cache_dtype": "bfloat16"}),
+    ("latent rows of 48 and 16", {"shape": (4, 1, 64, 16), "latent_dim": 48}),
+    ("latent rows of 512 and 64", {"shape": (3, 1, 576, 16), "latent_dim": 512}),
+)
+
+_PRODUCTS: tuple[tuple[int, int, bool], ...] = (
+    (512, 256, False),
+    (1024, 512, True),
+    (64, 48, False),
+    (72, 40, True),
+    (33, 17, False),
+    (4096, 24, False),
+    (16, 1024, True),
+)
+"""Inputs, outputs, and whether there is a bias. Sums of 4096 tell in which precision they are added up."""
+
+_MIXTURES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("2 of 8 experts", {}),
+    ("1 of 5 experts, 72 to 40", {"num_experts": 5, "top_k": 1, "hidden_size": 72, "intermediate_size": 40}),
+    ("6 of 6 experts", {"num_experts": 6, "top_k": 6, "renormalize": False}),
+    ("8 of 64 experts", {"num_experts": 64, "top_k": 8, "renormalize": False}),
+    ("GELU", {"activation": "gelu"}),
+    ("GELU by tanh, sigmoid scores", {"activation": "gelu_tanh", "scoring": "sigmoid"}),
+    ("sigmoid scores, scaled", {"scoring": "sigmoid", "scaling": 2.5}),
+    ("sigmoid scores as they are", {"scoring": "sigmoid", "renormalize": False}),
+    ("biases", {"bias": True}),
+    ("2 of 4 groups by the best", {"num_experts": 16, "top_k": 3, "num_groups": 4, "top_groups": 2}),
+    (
+        "2 of 4 groups by the two best",
+        {"num_experts": 16, "top_k": 3, "num_groups": 4, "top_groups": 2, "group_scoring": "top2_sum", "scoring": "sigmoid"},
+    ),
+    ("long sums", {"num_experts": 3, "hidden_size": 2048, "intermediate_size": 64}),
+)
+
+
+def attention_queries() -> Mapping[str, Callable[..., AttentionQuery]]:
+    """Paged attention: heads, blocks, masks, caches."""
+    return {label: partial(_attention, **asked) for label, asked in _HEADS}
+
+
+def linear_queries(formats: Iterable[str]) -> Mapping[str, Callable[..., LinearQuery]]:
+    """Products, with the weight in each of ``formats``."""
+    return {
+        f"{inputs} to {outputs}{' with bias' if bias else ''}{'' if stored == 'plain' else f', {stored}'}": partial(
+            LinearQuery, in_features=inputs, out_features=outputs, bias=bias, weight_format=stored
+        )
+        for stored in formats
+        for inputs, outputs, bias in _PRODUCTS
+        if stored != "int4_group" or inputs % 128 == 0
+    }
+
+
+def moe_queries(formats: Iterable[str]) -> Mapping[str, Callable[..., MoEQuery]]:
+    """Mixtures of experts, with the weights in each of ``formats``."""
+    usual: dict[str, Any] = {"num_experts": 8, "top_k": 2, "hidden_size": 128, "intermediate_size": 96}
+    return {
+        label + ("" if stored == "plain" else f", {stored}"): partial(MoEQuery, **usual | asked, weight_format=stored)
+        for stored in formats
+        for label, asked in _MIXTURES
+    }
+
+
+def _attention(
+    *, dtype: str, shape: tuple[int, int, int, int] = (8, 2, 64, 16), cache_dtype: str = "", **asked: Any
+) -> AttentionQuery:
+    heads, kv_heads, head_dim, block_size = shape
+    sizes = {"num_heads": heads, "num_kv_heads": kv_heads, "head_dim": head_dim, "block_size": block_size}
+    usual = {"scale": head_dim**-0.5, "cache_dtype": cache_dtype or dtype, "dtype": dtype}
+    return AttentionQuery(**sizes | usual | asked)

@@ -1,0 +1,23 @@
+"""Token counts at which kernels are tried."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from llmk.api import TokenBand
+
+_COUNTS = (1, 2, 3, 8, 17, 33, 64, 65, 130, 300)
+_MORE = (4, 5, 7, 9, 15, 16, 31, 32, 63, 127, 128, 129, 255, 257, 513, 1025)
+_FEW = (1, 5, 33)
+
+
+def counts(bands: Sequence[TokenBand], *, few: bool = False, thorough: bool = False) -> list[int]:
+    """In each band its first counts and its last, where that is not far off, and what falls in it of counts around the
+    edges of tiles."""
+    found: set[int] = set()
+    for band in bands:
+        usual = _FEW if few else (*_COUNTS, *_MORE) if thorough else _COUNTS
+        edges = (band.start,) if few else (band.start, band.start + 1, band.stop - 1)
+        most = max(_MORE[-1] if thorough else _COUNTS[-1], band.start + 1)
+        found |= {count for count in (*usual, *edges) if band.start <= count < band.stop and count <= most}
+    return sorted(found)

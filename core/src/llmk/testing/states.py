@@ -1,0 +1,109 @@
+"""Inputs of recurrent ops: steps over states, of which those that nobody keeps are NaN."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from llmk.api import CacheStep
+
+if TYPE_CHECKING:
+    from llmk.testing.inputs import Draw
+
+_BLOCK = 16
+_PROMPTS = ((0, 37), (20, 21), (15, 40), (0, 3))
+"""Of each request, the tokens of the step: new prompts, a decode, and a chunk that begins before a block's last
+token."""
+
+
+def _step(draw: Draw, rows: int) -> tuple[CacheStep, list[int], int]:
+    """A step, the blocks of the states before it, and how many blocks there are. One row asks for decodes alone."""
+    work = [(20, 21), (31, 32), (32, 33)] if rows == 1 else list(_PROMPTS)
+    each = 3
+    order = draw.order(len(work) * each + 1)
+    table, poison = order[:-1].view(len(work), each).clone(), int(order[-1])
+    before = [int(table[i, (start - 1) // _BLOCK]) for i, (start, _) in enumerate(work) if start]
+    for i, (start, stop) in enumerate(work):
+        table[i, : max(start - 1, 0) // _BLOCK] = poison
+        table[i, -(-stop // _BLOCK) :] = poison
+    counts = [stop - start for start, stop in work]
+    step = CacheStep(
+        query_start=torch.tensor([0, *accumulate(counts)], dtype=torch.int32),
+        seq_lens=torch.tensor([stop for _, stop in work], dtype=torch.int32),
+        block_table=table.to(torch.int32),
+        slot_mapping=torch.full((sum(counts),), -1),
+        num_requests=len(work),
+        num_tokens=sum(counts),
+        max_query_len=max(counts),
+        max_seq_len=max(stop for _, stop in work),
+        block_size=_BLOCK,
+        host_query_lens=counts,
+        host_seq_lens=[stop for _, stop in work],
+    )
+    return step, before, order.numel()
+
+
+def _cache(draw: Draw, before: list[int], blocks: int, dtype: torch.dtype, *shape: int) -> Tensor:
+    cache = torch.full((blocks, *shape), torch.nan, dtype=dtype)
+    cache[before] = draw.reals(len(before), *shape).to(dtype)
+    return cache
+
+
+def conv_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, ...]:
+    """Of ``causal_conv``."""
+    step, before, blocks = _step(draw, rows)
+    kernel = facts["conv_kernel"]
+    channels = facts["num_heads"] * facts["head_dim"] + 2 * facts["num_groups"] * facts["state_size"]
+    cache = _cache(draw, before, blocks, draw.dtype, kernel - 1, channels)
+    return draw.floats(step.num_tokens, channels), draw.floats(channels, kernel), draw.floats(channels), cache, step
+
+
+def scan_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, ...]:
+    """Of ``state_space_scan``."""
+    step, before, blocks = _step(draw, rows)
+    tokens, heads, size, states = step.num_tokens, facts["num_heads"], facts["head_dim"], facts["state_size"]
+    x, dt = draw.floats(tokens, heads, size), draw.floats(tokens, heads)
+    b, c = (draw.floats(tokens, facts["num_groups"], states) for _ in range(2))
+    cache = _cache(draw, before, blocks, torch.float32, heads, size, states)
+    return x, dt, _decay(draw, heads), b, c, draw.reals(heads), draw.reals(heads), facts["dt_limits"], cache, step
+
+
+def _decay(draw: Draw, heads: int) -> Tensor:
+    return -0.1 - torch.rand(heads, generator=draw.random)
+
+
+def mixer_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, ...]:
+    """Of ``state_space_mixer``."""
+    _, weight, bias, conv, step = conv_inputs(draw, facts, rows)
+    heads, inner = facts["num_heads"], facts["num_heads"] * facts["head_dim"]
+    before = conv.isfinite().flatten(1).all(1).nonzero().flatten().tolist()
+    scan = _cache(draw, before, conv.shape[0], torch.float32, heads, facts["head_dim"], facts["state_size"])
+    projected = draw.floats(step.num_tokens, inner + weight.shape[0] + heads)
+    scanned = _decay(draw, heads), draw.reals(heads), draw.reals(heads), facts["dt_limits"]
+    return projected, weight, bias, *scanned, draw.floats(inner), 1e-5, (conv, scan), step
+
+
+def delta_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, ...]:
+    """Of ``gated_delta_rule``."""
+    step, before, blocks = _step(draw, rows)
+    tokens, heads, keys = step.num_tokens, facts["num_heads"], facts["num_key_heads"]
+    q, k = (draw.floats(tokens, keys, facts["key_dim"]) for _ in range(2))
+    g, beta = -torch.rand(tokens, heads, generator=draw.random), torch.rand(tokens, heads, generator=draw.random)
+    cache = _cache(draw, before, blocks, torch.float32, heads, facts["value_dim"], facts["key_dim"])
+    return q, k, draw.floats(tokens, heads, facts["value_dim"]), g, beta, cache, step
+
+
+def delta_net_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, ...]:
+    """Of ``gated_delta_net``."""
+    step, before, blocks = _step(draw, rows)
+    tokens, heads, value = step.num_tokens, facts["num_heads"], facts["value_dim"]
+    channels = 2 * facts["num_key_heads"] * facts["key_dim"] + heads * value
+    conv = _cache(draw, before, blocks, draw.dtype, facts["conv_kernel"] - 1, channels)
+    memory = _cache(draw, before, blocks, torch.float32, heads, value, facts["key_dim"])
+    rows_of = draw.floats(tokens, channels), draw.floats(tokens, heads, value), draw.floats(tokens, heads)
+    weights = draw.floats(channels, facts["conv_kernel"]), _decay(draw, heads), draw.reals(heads), draw.floats(value), 1e-5
+    return *rows_of, draw.floats(tokens, heads), *weights, (conv, memory), step

@@ -1,0 +1,191 @@
+"""Mixtures of experts: prepared, then run, against float32 products with what the parameters mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llmk.api import KernelSpec, MoEQuery
+from llmk.reference.moe import fused_moe
+from llmk.testing.bench import Bench
+from llmk.testing.candidate import Asked, Candidate, agreeing
+from llmk.testing.case import Case
+from llmk.testing.queries import moe_queries
+from llmk.testing.recording import check_recorded
+from llmk.testing.rows import counts
+from llmk.testing.tolerance import Right, check, check_same
+from llmk.testing.watch import poisoned
+from llmk.testing.weights import formats, stored_experts
+
+_ROUTING = ("top_k", "renormalize", "activation", "scoring", "scaling", "num_groups", "top_groups", "group_scoring")
+
+
+class Mixture:
+    """A kernel with random experts, which it prepared, and inputs."""
+
+    def __init__(self, candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> None:
+        spec, bench, query = candidate.spec, candidate.bench, asked.query
+        self.query, self.dtype, self.device = query, asked.dtype, bench.device
+        self.random = bench.random("moe", asked.label)
+        experts, hidden, inner = query.num_experts, query.hidden_size, query.intermediate_size
+        gate_up = (self.draw(experts, 2 * inner, hidden) / hidden**0.5).to(self.dtype)
+        down = (self.draw(experts, hidden, inner) / inner**0.5).to(self.dtype)
+        self.stored, self.meaning = stored_experts(bench.registry, query.weight_format, gate_up=gate_up, down=down)
+        parameters = dict(self.stored.parameters)
+        if query.bias:
+            biases = {"gate_up_bias": self.draw(experts, 2 * inner), "down_bias": self.draw(experts, hidden)}
+            rounded = {name: bias.to(self.dtype) for name, bias in biases.items()}
+            parameters |= rounded
+            self.meaning |= {name: bias.float() for name, bias in rounded.items()}
+        on_device = {name: tensor.to(bench.device) for name, tensor in parameters.items()}
+        self.kernel: Callable[..., Tensor] = candidate.load(spec.implementation)
+        self.weights = candidate.load(spec.prepare)(on_device) if spec.prepare else on_device
+        self.options = {name: getattr(query, name) for name in _ROUTING}
+
+    def draw(self, *shape: int) -> Tensor:
+        """Random numbers, float32 on the host."""
+        return torch.randn(shape, generator=self.random)
+
+    def inputs(self, count: int) -> tuple[Tensor, Tensor]:
+        """Hidden states, and logits of which no two of a token are equal or nearly so: of ties in the scores, which is
+        taken is nobody's promise."""
+        x = self.draw(count, self.query.hidden_size).to(self.dtype)
+        experts = self.query.num_experts
+        order = torch.stack([torch.randperm(experts, generator=self.random) for _ in range(count)])
+        return x, (order * (4 / experts) - 2 + 0.2 * self.draw(count, 1)).to(self.dtype)
+
+    def __call__(self, x: Tensor, logits: Tensor, **more: Any) -> Tensor:
+        return self.kernel(x.to(self.device), logits.to(self.device), self.weights, **self.options | more)
+
+    def check(self, out: Tensor, x: Tensor, logits: Tensor, what: str, **more: Any) -> float:
+        """Compares."""
+        right = fused_moe(x.cpu().float(), logits.cpu().float(), self.meaning, **self.options | more)
+        return check(out, Right(right, self.dtype), what, self.stored.bound)
+
+
+def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
+    """The cases of one kernel of experts."""
+    candidate = Candidate(spec, bench, moe_queries(formats(bench.registry)))
+    yield from candidate.honesty()
+    for asked in candidate.served:
+        yield candidate.case(f"agrees with the reference: {asked.label}", partial(_agrees, candidate, asked))
+    contracts: dict[str, Any] = {
+        "all tokens may choose one expert": _crowded,
+        "experts are chosen with a selection bias": _biased,
+        "of equal scores any are taken, as many as asked for": _ties,
+        "a row's result depends on that row": _apart,
+        "inputs stay as they are": _inputs,
+    }
+    if spec.capture != "none":
+        contracts["can be recorded and replayed"] = _recorded
+    for name, run in contracts.items():
+        for asked in candidate.served[:2]:
+            yield candidate.case(f"{name}: {asked.label}", partial(run, candidate, asked))
+    if spec.deterministic:
+        for asked in candidate.deterministic:
+            name = f"rows don't depend on the batch: {asked.label}"
+            yield candidate.case(name, partial(_deterministic, candidate, asked))
+
+
+def _agrees(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> str:
+    mixture, errors = Mixture(candidate, asked), []
+    for count in counts(candidate.spec.bands, few=not candidate.bench.thorough, thorough=candidate.bench.thorough):
+        x, logits = mixture.inputs(count)
+        with poisoned():
+            out = mixture(x, logits)
+        errors.append(mixture.check(out, x, logits, f"{count} tokens"))
+    return agreeing(errors)
+
+
+def _crowded(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> str:
+    """The same experts for all tokens, first and last ones, so that one has many rows and most have none."""
+    mixture, errors = Mixture(candidate, asked), []
+    count = max(counts(candidate.spec.bands))
+    for favourite in (0, asked.query.num_experts - 1):
+        x, logits = mixture.inputs(1)
+        x, logits = mixture.draw(count, x.shape[1]).to(x.dtype), logits.repeat(count, 1)
+        logits[:, favourite] = 5.0
+        out = mixture(x, logits)
+        errors.append(mixture.check(out, x, logits, f"{count} tokens that all choose expert {favourite}"))
+    return agreeing(errors)
+
+
+def _biased(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> str:
+    """The bias chooses and doesn't weigh."""
+    mixture, errors = Mixture(candidate, asked), []
+    bias = torch.randperm(asked.query.num_experts, generator=mixture.random) * 0.31 - 0.7
+    for count in counts(candidate.spec.bands, few=True):
+        x, logits = mixture.inputs(count)
+        out = mixture(x, logits, selection_bias=bias.to(mixture.device))
+        errors.append(mixture.check(out, x, logits, f"{count} tokens with a selection bias", selection_bias=bias))
+    return agreeing(errors)
+
+
+def _ties(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> str:
+    """All experts are the same one, so that it makes no difference which are taken, but for how many."""
+    mixture = Mixture(candidate, asked)
+    alike = {name: tensor[:1].expand_as(tensor).contiguous() for name, tensor in mixture.stored.parameters.items()}
+    alike = {name: tensor.to(mixture.device) for name, tensor in alike.items()}
+    mixture.weights = candidate.load(candidate.spec.prepare)(alike) if candidate.spec.prepare else alike
+    mixture.meaning = {name: tensor[:1].expand_as(tensor) for name, tensor in mixture.meaning.items()}
+    x, logits = mixture.inputs(min(counts(candidate.spec.bands, few=True)))
+    logits = torch.zeros_like(logits)
+    return agreeing([mixture.check(mixture(x, logits), x, logits, "tokens that like all experts equally")])
+
+
+def _apart(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> None:
+    """What padding holds may be anything, and stays in its row."""
+    mixture = Mixture(candidate, asked)
+    for count in counts(candidate.spec.bands, few=True):
+        if count > 1:
+            x, logits = mixture.inputs(count)
+            x[count // 2] = logits[count // 2] = torch.nan
+            out = mixture(x, logits).cpu()
+            others = [row for row in range(count) if row != count // 2]
+            what = f"the other rows of {count}, of which row {count // 2} is NaN,"
+            mixture.check(out[others], x[others], logits[others], what)
+
+
+def _inputs(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> None:
+    mixture = Mixture(candidate, asked)
+    for count in counts(candidate.spec.bands, few=True):
+        given = mixture.inputs(count)
+        x, logits = (tensor.to(mixture.device, copy=True) for tensor in given)
+        out = mixture(x, logits)
+        for name, after, before in zip(("x", "router_logits"), (x, logits), given, strict=True):
+            check_same(after, before, f"{name}, which is an input")
+        assert out.untyped_storage().data_ptr() != x.untyped_storage().data_ptr(), "the result lies in x's memory"
+        again = mixture(x, logits)
+        mixture.check(out, *given, "a result after the kernel was called again")
+        mixture.check(again, *given, "the second call")
+
+
+def _recorded(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> str:
+    """Replayed for tokens that choose other experts."""
+    mixture = Mixture(candidate, asked)
+    inputs = [mixture.inputs(counts(candidate.spec.bands, few=True)[-1]) for _ in range(2)]
+    x, logits = (tensor.to(mixture.device, copy=True) for tensor in inputs[0])
+
+    def load(i: int) -> None:
+        x.copy_(inputs[i][0])
+        logits.copy_(inputs[i][1])
+
+    def judge(i: int, out: Tensor) -> float:
+        return mixture.check(out, *inputs[i], "a replay for other tokens")
+
+    return check_recorded(candidate.bench, lambda: mixture(x, logits), load, judge, len(inputs))
+
+
+def _deterministic(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> None:
+    """Whichever tokens its experts compute besides."""
+    mixture = Mixture(candidate, asked)
+    x, logits = mixture.inputs(40)
+    whole = mixture(x, logits)
+    for count in (1, 2, 7, 39):
+        rows = torch.randperm(40, generator=mixture.random)[:count]
+        out = mixture(x[rows], logits[rows])
+        check_same(out, whole[rows.to(out.device)], f"tokens {rows.tolist()} of 40, in a batch of {count} and of all")

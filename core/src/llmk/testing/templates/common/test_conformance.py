@@ -1,0 +1,3 @@
+from llmk.testing import conformance
+
+test_conformance = conformance("$distribution")

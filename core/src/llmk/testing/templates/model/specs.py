@@ -1,0 +1,21 @@
+"""The plugin module: what this distribution brings. It needs no torch."""
+
+from __future__ import annotations
+
+from llmk.api import ModelSpec, hookimpl
+
+
+@hookimpl
+def llmk_models() -> list[ModelSpec]:
+    """Model families, by what ``architectures`` says in their checkpoints' ``config.json``."""
+    return [
+        ModelSpec(
+            id="acme.seed_oss",
+            architectures=("SeedOssForCausalLM",),
+            implementation="llmk_acme.model:AcmeModel",
+            describe="llmk_acme.facts:describe",
+            deterministic=True,  # the model itself computes nothing that mixes tokens; its kernels say for themselves
+            examples="llmk_acme.examples:CHECKPOINTS",
+            summary="Seed-OSS decoders",
+        )
+    ]

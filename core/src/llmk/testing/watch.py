@@ -1,0 +1,87 @@
+"""What happens inside a kernel: memory that it takes holds NaN until it is written, and waits for the device are
+noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_ATEN = torch.ops.aten
+_UNFILLED = {_ATEN.empty, _ATEN.empty_like, _ATEN.empty_strided, _ATEN.new_empty, _ATEN.new_empty_strided}
+_WAITING = {_ATEN._local_scalar_dense, _ATEN.nonzero, _ATEN.masked_select, _ATEN.bincount, _ATEN.equal, _ATEN.is_nonzero}
+"""Operators that read a tensor back, or whose result's shape depends on what is in one."""
+_INDEXING = {_ATEN.index, _ATEN.index_put, _ATEN.index_put_}
+_READING = {Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__array__}
+"""Methods that read a tensor on the host without an operator."""
+
+
+class _Poison(TorchDispatchMode):
+    """Fills what would be left as it was: floating-point with NaN, integers with a value that indexes nothing."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func.overloadpacket in _UNFILLED and isinstance(result, Tensor):
+            if result.dtype.is_floating_point:
+                result.fill_(float("nan"))
+            elif result.dtype not in (torch.bool, torch.uint8):
+                result.fill_(torch.iinfo(result.dtype).max)
+        return result
+
+
+class _Operators(TorchDispatchMode):
+    """Calls ``waits`` with the name of each operator that waits for the device."""
+
+    def __init__(self, waits: Callable[[str], None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._waits = waits
+
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        name = func.overloadpacket
+        sized = name == _ATEN.repeat_interleave and (kwargs or {}).get("output_size") is None
+        masks = name in _INDEXING and any(x is not None and x.dtype == torch.bool for x in args[1])
+        if name in _WAITING or sized or masks:
+            self._waits(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+class _Methods(TorchFunctionMode):
+    """The same of methods that no operator shows."""
+
+    def __init__(self, waits: Callable[[str], None]) -> None:
+        super().__init__()
+        self._waits = waits
+
+    def __torch_function__(
+        self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in _READING:
+            self._waits(f"Tensor.{func.__name__}")
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def poisoned() -> Iterator[None]:
+    """Memory that torch hands out within holds NaN until it is written, so that an element which a kernel leaves out is
+    noticed."""
+    with _Poison():  # type: ignore[no-untyped-call]
+        yield
+
+
+@contextmanager
+def never_waiting() -> Iterator[None]:
+    """Raises ``AssertionError`` at the end where something within waited for the device, or would on one that runs
+    behind the host."""
+    waited: list[str] = []
+    with _Operators(waited.append), _Methods(waited.append):
+        yield
+    assert not waited, f"{', '.join(dict.fromkeys(waited))} waits for the device, and what waits can't be recorded"

@@ -1,0 +1,4 @@
+"""Embeddings for llmk, dense and sparse.
+
+``llmk_embeddings.specs`` is the plugin module.
+"""

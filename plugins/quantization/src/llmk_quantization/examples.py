@@ -1,0 +1,95 @@
+"""Checkpoints that the conformance kit tries the methods on. Needs transformers, which writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import Tensor, tensor
+
+from llmk.reference.quantize import quantize_fp8_block, quantize_fp8_channel, quantize_fp8_tensor
+from llmk.testing.quantization_example import QuantizationExample
+
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "dense": ("qwen3", {}),
+    "experts": ("qwen3_moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 256}),
+}
+SIZES = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "num_hidden_layers": 2,
+}
+
+
+def compressed(**weights: Any) -> dict[str, Any]:
+    """The config of compressed-tensors with one group of ``weights``."""
+    group = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", **weights}}
+    return {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"group_0": group}}
+
+
+def multiplied(values: Tensor, scale: Tensor) -> Tensor:
+    """What fp8 ``values`` stand for, by a scale for all, for each row, or for each block of 128x128."""
+    scale = scale.float()
+    if (scale.ndim == 2 and scale.shape[1] > 1) or scale.numel() not in (1, values.shape[0]):
+        scale = scale.repeat_interleave(128, 0).repeat_interleave(128, 1)[: values.shape[0], : values.shape[1]]
+    elif scale.numel() > 1:
+        scale = scale.view(-1, 1)
+    return values.float() * scale
+
+
+def _examples(
+    quantize: Callable[[Tensor], dict[str, Tensor]],
+    config: Mapping[str, Any] | None = None,
+    *,
+    scale: str = "weight_scale",
+    shape: Callable[[Tensor], Tensor] = lambda scale: scale,
+    extra: Mapping[str, float] | None = None,
+) -> tuple[QuantizationExample, ...]:
+    """A dense and a sparse model, stored as ``quantize`` makes it: its scale under the name ``scale``, as ``shape`` has
+    it, and ``extra`` tensors that are not used."""
+
+    def stored(weight: Tensor) -> dict[str, Tensor]:
+        parts = quantize(weight)
+        return {
+            "weight": parts["weight"],
+            scale: shape(parts["weight_scale"]),
+            **{name: tensor(value) for name, value in (extra or {}).items()},
+        }
+
+    return tuple(
+        QuantizationExample(
+            name=name,
+            model_type=model_type,
+            model_config={**SIZES, **sizes},
+            stored=stored,
+            restored=lambda parts: multiplied(parts["weight"], parts[scale]),
+            quantization_config=config or {},
+            unused=tuple(extra or ()),
+        )
+        for name, (model_type, sizes) in MODELS.items()
+    )
+
+
+_FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+STORED_FP8 = _examples(
+    quantize_fp8_tensor,
+    _FP8 | {"activation_scheme": "static"},
+    shape=lambda scale: scale.view(()),
+    extra={"input_scale": 0.25},
+)
+STORED_FP8_BLOCK = _examples(
+    quantize_fp8_block,
+    _FP8 | {"weight_block_size": [128, 128], "modules_to_not_convert": ["lm_head"]},
+    scale="weight_scale_inv",
+    shape=Tensor.bfloat16,
+)
+COMPRESSED_TENSORS = (
+    *_examples(quantize_fp8_tensor, compressed(strategy="tensor"), shape=lambda scale: scale.view(1)),
+    *_examples(quantize_fp8_channel, compressed(strategy="channel"), shape=Tensor.bfloat16),
+)
+COMPRESSED_TENSORS_BLOCK = _examples(quantize_fp8_block, compressed(strategy="block", block_structure=[128, 128]))
+FP8 = _examples(quantize_fp8_channel)
+FP8_TENSOR = _examples(quantize_fp8_tensor)
+FP8_BLOCK = _examples(quantize_fp8_block)

@@ -1,0 +1,45 @@
+"""A bench of this machine, and distributions made on the spot."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import importlib_metadata as metadata
+import pytest
+from installed import install
+
+from llmk.testing.bench import Bench
+
+HERE = str(Path(__file__).parent)
+if HERE not in sys.path:
+    sys.path.insert(0, HERE)  # for `defects`
+
+Site = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def bench() -> Bench:
+    """The best platform here."""
+    return Bench.open()
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """Lays out a distribution, seen by this process and its children, and returns its name."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), HERE, os.environ.get("PYTHONPATH", "")]))
+
+    def add(name: str, specs: str, requires: str = "llmk-core>=0.1,<0.2", **modules: str) -> str:
+        install(folder, name, specs, **modules)
+        with (folder / f"{name}-1.0.dist-info" / "METADATA").open("a") as file:
+            file.write(f"Requires-Dist: {requires}\n" if requires else "")
+        metadata.MetadataPathFinder.invalidate_caches()
+        return name
+
+    yield add
+    metadata.MetadataPathFinder.invalidate_caches()

@@ -1,0 +1,197 @@
+"""Attention backends with one mistake each, which real engines had."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import torch
+from defects import Defect
+from torch import Tensor
+
+from llmk.api import OK, AttentionQuery, CacheStep, Verdict, no
+from llmk.reference.attention import AttentionMeta, Group, ReferenceAttention
+from llmk.reference.specs import supports_attention
+
+
+def supports_by_raising(query: AttentionQuery) -> Verdict:
+    """Divides by what may be none."""
+    assert query.head_dim // (query.softcap or 0) >= 0
+    return supports_attention(query)
+
+
+def supports_nothing(query: AttentionQuery) -> Verdict:
+    """Wants what no query has."""
+    return no("num_heads", wanted=query.num_heads, found=0)
+
+
+_CALLS = count()
+
+
+def supports_by_turns(query: AttentionQuery) -> Verdict:
+    """Every other time."""
+    return OK if next(_CALLS) % 2 else no("busy")
+
+
+class Edited(ReferenceAttention):
+    """Serves another query than the one that it was made for."""
+
+    changes: dict[str, Any] = {}
+
+    def __init__(self, query: AttentionQuery, device: torch.device) -> None:
+        super().__init__(replace(query, **self.changes_of(query)), device)
+
+    def changes_of(self, query: AttentionQuery) -> dict[str, Any]:
+        return self.changes
+
+
+class SoftcapForgotten(Edited):
+    changes = {"softcap": None}
+
+
+class ScaleOfItsOwn(Edited):
+    def changes_of(self, query: AttentionQuery) -> dict[str, Any]:
+        return {"scale": query.head_dim**-0.5}
+
+
+class WindowOffByOne(Edited):
+    def changes_of(self, query: AttentionQuery) -> dict[str, Any]:
+        return {"sliding_window": query.sliding_window and query.sliding_window + 1}
+
+
+class SinksIgnored(ReferenceAttention):
+    def run(self, query: Tensor, cache: Tensor, meta: Any, sinks: Tensor | None = None, **scaled: Any) -> Tensor:
+        return super().run(query, cache, meta, None, **scaled)
+
+
+class ScalesForgotten(ReferenceAttention):
+    def run(self, query: Tensor, cache: Tensor, meta: Any, sinks: Tensor | None = None, **scaled: Any) -> Tensor:
+        return super().run(query, cache, meta, sinks)
+
+
+class MaskOffByOne(ReferenceAttention):
+    def _group(self, step: CacheStep, members: list[int], starts: list[int], lengths: list[int]) -> Group:
+        group = super()._group(step, members, starts, lengths)
+        if group.allowed is None or group.allowed.shape[1] == 1:
+            return group
+        return replace(group, allowed=group.allowed | group.allowed.roll(1, -1))
+
+
+class ReadsBeyond(ReferenceAttention):
+    """Rounds lengths to whole blocks, and lets what lies behind weigh nothing: zero times NaN."""
+
+    def run(self, query: Tensor, cache: Tensor, meta: AttentionMeta, *sinks: Any, **scaled: Any) -> Tensor:
+        out = super().run(query, cache, meta, *sinks, **scaled)
+        return out + 0.0 * cache.view(-1)[-1]
+
+
+class WrongGroups(ReferenceAttention):
+    """Heads of a group lie side by side, and are taken as every second one."""
+
+    def run(self, query: Tensor, cache: Tensor, meta: Any, *sinks: Any, **scaled: Any) -> Tensor:
+        heads, groups = self.query.num_heads, self.query.num_kv_heads
+        mixed = torch.arange(heads).view(-1, groups).T.flatten()
+        out = super().run(query[:, mixed], cache, meta, *sinks, **scaled)
+        return out[:, mixed.argsort()]
+
+
+class WritesPadding(ReferenceAttention):
+    """-1 is the last slot, to Python."""
+
+    def prepare(self, step: CacheStep) -> AttentionMeta:
+        slots = step.slot_mapping
+        rows = torch.where(slots < 0, -1, self._rows(slots // self.query.block_size, slots))
+        return replace(super().prepare(step), written=None, key_rows=rows)
+
+    def write(self, key: Tensor, value: Tensor | None, cache: Tensor, meta: AttentionMeta, *scales: Any) -> None:
+        size = self.query.block_size
+        last = cache.shape[0] * self._planes * size - 1 - size
+        rows = torch.where(meta.key_rows < 0, last, meta.key_rows)
+        super().write(key, value, cache, replace(meta, key_rows=rows, value_rows=rows + size), *scales)
+
+
+class NeighboursToo(ReferenceAttention):
+    """Writes vectors of two tokens."""
+
+    def write(self, key: Tensor, value: Tensor | None, cache: Tensor, meta: AttentionMeta, *scales: Any, **s: Any) -> None:
+        last = self.query.block_size - 1
+        behind = torch.where(meta.key_rows % self.query.block_size < last, meta.key_rows + 1, meta.key_rows)
+        values = behind + self.query.block_size
+        super().write(key, value, cache, replace(meta, key_rows=behind, value_rows=values), *scales, **s)
+        super().write(key, value, cache, meta, *scales, **s)
+
+
+class StaleMetadata(ReferenceAttention):
+    """Keeps what it prepared last in itself."""
+
+    _last: AttentionMeta
+
+    def prepare(self, step: CacheStep) -> AttentionMeta:
+        self._last = super().prepare(step)
+        return self._last
+
+    def run(self, query: Tensor, cache: Tensor, meta: Any, *sinks: Any, **scaled: Any) -> Tensor:
+        return super().run(query, cache, self._last, *sinks, **scaled)
+
+
+class InHalf(ReferenceAttention):
+    """Adds up in bfloat16 whatever the engine's dtype is."""
+
+    def run(self, query: Tensor, cache: Tensor, meta: Any, *sinks: Any, **scaled: Any) -> Tensor:
+        return super().run(query.bfloat16(), cache, meta, *sinks, **scaled).to(query.dtype)
+
+
+class DtypeDrifts(ReferenceAttention):
+    def run(self, query: Tensor, cache: Tensor, meta: Any, *sinks: Any, **scaled: Any) -> Tensor:
+        return super().run(query, cache, meta, *sinks, **scaled).double()
+
+
+class ScalesQueriesInPlace(ReferenceAttention):
+    def run(self, query: Tensor, cache: Tensor, meta: Any, *sinks: Any, **scaled: Any) -> Tensor:
+        out = super().run(query, cache, meta, *sinks, **scaled)
+        query.mul_(self.query.scale)
+        return out
+
+
+class LastRowsLeftOut(ReferenceAttention):
+    """Fills whole tiles of 16 rows."""
+
+    def run(self, query: Tensor, cache: Tensor, meta: Any, *sinks: Any, **scaled: Any) -> Tensor:
+        out, whole = torch.empty_like(query), query.shape[0] // 16 * 16
+        kept = whole or query.shape[0]
+        out[:kept] = super().run(query, cache, meta, *sinks, **scaled)[:kept]
+        return out
+
+
+class WrongLayout(ReferenceAttention):
+    def cache_layout(self, num_blocks: int) -> Any:
+        return replace(super().cache_layout(num_blocks), block_dim=1)
+
+
+_USUAL = ": 8 heads over 2 of 64, blocks of 16, float32"
+_AGREES = "agrees with the reference"
+
+DEFECTS = (
+    Defect("softcap", "the soft cap is forgotten", SoftcapForgotten, f"{_AGREES}: a soft cap, float32"),
+    Defect("scale", "the scale is its own", ScaleOfItsOwn, f"{_AGREES}: a scale of 0.31, float32"),
+    Defect("window", "the window is one too wide", WindowOffByOne, f"{_AGREES}: a window of 21, float32"),
+    Defect("sinks", "sinks are ignored", SinksIgnored, f"{_AGREES}: sinks, float32"),
+    Defect("fp8 scales", "read without scales", ScalesForgotten, f"{_AGREES}: a cache in float8_e4m3fn, float32"),
+    Defect("mask", "queries of a chunk see one token too many", MaskOffByOne, _AGREES + _USUAL),
+    Defect("beyond", "what nobody wrote weighs zero, and is NaN", ReadsBeyond, _AGREES + _USUAL),
+    Defect("groups", "heads read another group's keys", WrongGroups, _AGREES + _USUAL),
+    Defect("tiles", "rows that fill no tile are left out", LastRowsLeftOut, _AGREES + _USUAL),
+    Defect("half", "float32 is computed in 16 bits", InHalf, _AGREES + _USUAL),
+    Defect("drift", "the result is in another dtype", DtypeDrifts, _AGREES + _USUAL),
+    Defect("padding", "slot -1 is the last one", WritesPadding, "leaves padding alone" + _USUAL),
+    Defect("neighbour", "the next slot is written, too", NeighboursToo, "writes its slots and no others" + _USUAL),
+    Defect("stale", "a step runs as the one prepared last", StaleMetadata, "metadata outlives the next one's" + _USUAL),
+    Defect("in place", "queries are scaled in place", ScalesQueriesInPlace, "inputs stay as they are" + _USUAL),
+    Defect("layout", "the layout counts blocks elsewhere", WrongLayout, "states the cache as it is" + _USUAL),
+    Defect("batch", "padded by the batch, and called invariant", {"deterministic": True}, "rows don't depend on the batch" + _USUAL),
+    Defect("waits", "reads lengths back, and may be recorded", {"capture": "full"}, "can be recorded" + _USUAL.replace(":", " and replayed:", 1)),
+    Defect("raises", "supports divides by what may be none", {"supports": supports_by_raising}, "supports answers"),
+    Defect("refuses", "supports refuses everything", {"supports": supports_nothing}, "serves something"),
+    Defect("changes", "supports answers by the time", {"supports": supports_by_turns}, "supports answers"),
+)

@@ -1,0 +1,115 @@
+"""Linear kernels with one mistake each, which real engines had."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from defects import Defect
+from torch import Tensor
+
+from llmk.api import OK, LinearQuery, TokenBand, Verdict
+
+
+def supports_any_format(query: LinearQuery) -> Verdict:
+    """Says yes to weights that it can't read."""
+    return OK
+
+
+def bias_ignored(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(x, weight)
+
+
+def last_tile_left_out(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Writes whole tiles of 16 rows, from 16 on."""
+    out, kept = x.new_empty(x.shape[0], weight.shape[0]), max(16, x.shape[0] // 16 * 16)
+    out[:kept] = F.linear(x[:kept], weight, bias)
+    return out
+
+
+def last_columns_left_out(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Adds up whole groups of 16 inputs."""
+    kept = max(16, x.shape[1] // 16 * 16)
+    return F.linear(x[:, :kept], weight[:, :kept], bias)
+
+
+def half_sums(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """float16 on the way."""
+    return F.linear(x.half(), weight.half(), None if bias is None else bias.half()).to(x.dtype)
+
+
+def sums_in_the_dtype(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Rounds after every 64 inputs, to bfloat16 in this case."""
+    total = torch.zeros(x.shape[0], weight.shape[0], dtype=torch.bfloat16)
+    for part, of in zip(x.split(64, 1), weight.split(64, 1), strict=True):
+        total += F.linear(part.float(), of.float()).bfloat16()
+    return (total if bias is None else total + bias.bfloat16()).to(x.dtype)
+
+
+def another_dtype(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(x, weight, bias).double()
+
+
+def rows_read_as_contiguous(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Reads behind the first row as if rows lay side by side."""
+    return F.linear(x.as_strided(x.shape, (x.shape[1], 1)), weight, bias)
+
+
+def scales_its_input(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    out = F.linear(x, weight, bias)
+    x.mul_(0.5)
+    return out
+
+
+_BUFFER: dict[tuple[int, ...], Tensor] = {}
+
+
+def one_buffer_for_all(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Results of equal shape lie in the same memory, plus what was there."""
+    out = _BUFFER.setdefault((x.shape[0], weight.shape[0]), torch.zeros(x.shape[0], weight.shape[0], dtype=x.dtype))
+    return out.add_(F.linear(x, weight, bias))
+
+
+def scaled_by_the_batch(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Divides by the largest of all rows."""
+    largest = x.abs().amax()
+    return F.linear(x / largest, weight) * largest + (0 if bias is None else bias)
+
+
+def looks_at_its_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Takes another way where a row is zero."""
+    return F.linear(x, weight, bias) if bool(x.any()) else x.new_zeros(x.shape[0], weight.shape[0])
+
+
+def prepare_transposed(parameters: Mapping[str, Tensor]) -> Tensor:
+    """Lays the weight out anew, in the wrong order."""
+    weight = parameters["weight"]
+    return weight.flip(0)
+
+
+_FIRST, _BIASED = ": 512 to 256, float32", ": 1024 to 512 with bias, float32"
+_AGREES = "agrees with the reference"
+
+DEFECTS = (
+    Defect("bias", "the bias is ignored", bias_ignored, _AGREES + _BIASED),
+    Defect("tile", "rows that fill no tile are left out", last_tile_left_out, _AGREES + _FIRST),
+    Defect("columns", "inputs that fill no group are left out", last_columns_left_out, f"{_AGREES}: 72 to 40"),
+    Defect("half", "float32 is declared, float16 computed", half_sums, _AGREES + _FIRST),
+    Defect("sums", "sums are rounded on the way", sums_in_the_dtype, f"{_AGREES}: 4096 to 24"),
+    Defect("dtype", "the result is in another dtype", another_dtype, _AGREES + _FIRST),
+    Defect("strides", "rows are taken to lie side by side", rows_read_as_contiguous, "takes rows of a wider tensor" + _FIRST),
+    Defect("in place", "the input is changed", scales_its_input, "inputs stay as they are" + _FIRST),
+    Defect("buffer", "a result is overwritten by the next call", one_buffer_for_all, "inputs stay as they are" + _FIRST),
+    Defect("rows", "a row of NaN spoils all", scaled_by_the_batch, "a row's result depends on that row" + _FIRST),
+    Defect("waits", "looks at what it is given", looks_at_its_rows, "can be recorded and replayed" + _FIRST),
+    Defect("batch", "not invariant, and declared so", {"deterministic": True}, "rows don't depend on the batch"),
+    Defect("prepare", "the weight is laid out wrongly", {"prepare": f"{__name__}:prepare_transposed"}, _AGREES + _FIRST),
+    Defect("format", "says yes to all formats", {"supports": supports_any_format}, f"{_AGREES}: 512 to 256, int8_channel"),
+    Defect(
+        "bands",
+        "offered for more rows than it computes",
+        {"implementation": f"{__name__}:last_tile_left_out", "bands": (TokenBand(33, 40),)},
+        _AGREES + _FIRST,
+    ),
+)

@@ -1,0 +1,143 @@
+"""Model families that are broken on purpose, each as real engines were, and the cases that tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from llmk.api import Checkpoint, ModelFacts, ModelSpec
+from llmk.nn import Attention, Linear
+from llmk.nn.parallel import Parallel
+from llmk.testing.model_example import ModelExample
+from llmk_models import decoder, dense_facts
+from llmk_models.decoder import Decoder
+from llmk_models.decoder_facts import DecoderShape
+from llmk_models.dense import DenseModel
+
+EXAMPLES = (
+    ModelExample.of_transformers(
+        "tiny", "qwen3", head_dim=32, attention_bias=True, rms_norm_eps=1e-3, num_hidden_layers=2
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Defect:
+    """``plant`` breaks the good family; the case whose name begins with ``killer`` fails."""
+
+    id: str
+    sentence: str
+    plant: Callable[[pytest.MonkeyPatch], object]
+    killer: str
+    change: Callable[[ModelSpec], ModelSpec] = lambda spec: spec
+
+
+def describe_with_torch(checkpoint: Checkpoint) -> ModelFacts:
+    """Facts whose reader imports torch, as this module does."""
+    return dense_facts.describe(checkpoint)
+
+
+def _around(patch: pytest.MonkeyPatch, owner: Any, name: str, change: Callable[..., Any]) -> None:
+    """Replaces ``owner.name`` by what ``change`` does with it and its arguments."""
+    good = getattr(owner, name)
+    patch.setattr(owner, name, lambda *args, **options: change(good, *args, **options))
+
+
+def _rotates_within_the_step(patch: pytest.MonkeyPatch) -> None:
+    def change(good: Any, model: Any, token_ids: Tensor, step: Any) -> Any:
+        return good(model, token_ids, replace(step, positions=step.positions - step.positions.min()))
+
+    _around(patch, DenseModel, "forward", change)
+
+
+def _rotates_by_another_base(patch: pytest.MonkeyPatch) -> None:
+    def change(good: Any, rope: Any, size: int, length: int, theta: float, **options: Any) -> Any:
+        return good({**rope, "rope_theta": 2 * theta}, size, length, 2 * theta, **options)
+
+    _around(patch, decoder, "cos_sin_cache", change)
+
+
+def _forgets_bias(patch: pytest.MonkeyPatch) -> None:
+    def change(good: Any, layer: Linear) -> None:
+        good(layer)
+        layer.bias = None
+
+    _around(patch, Linear, "finish", change)
+
+
+def _another_eps(patch: pytest.MonkeyPatch) -> None:
+    good = DecoderShape.of.__func__  # type: ignore[attr-defined]
+    patch.setattr(DecoderShape, "of", classmethod(lambda cls, *a, **o: replace(good(cls, *a, **o), norm_eps=1e-6)))
+
+
+def _counts_tokens(patch: pytest.MonkeyPatch) -> None:
+    """Within any tolerance, but not bit by bit."""
+    _around(
+        patch, DenseModel, "forward", lambda good, model, ids, step: good(model, ids, step) * (1 + 1e-6 * ids.shape[0])
+    )
+
+
+def _facts(**wrong: Any) -> Callable[[pytest.MonkeyPatch], None]:
+    return lambda patch: _around(
+        patch, dense_facts, "describe", lambda good, checkpoint: replace(good(checkpoint), **wrong)
+    )
+
+
+def _raw_keys(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("llmk_models.decoder_facts.required", lambda checkpoint, *keys: checkpoint.config[keys[0]])
+
+
+def _hands_on_rounded(patch: pytest.MonkeyPatch) -> None:
+    def change(good: Any, place: Parallel, *tensors: Tensor) -> None:
+        good(place, *(tensor.to(torch.bfloat16).to(tensor.dtype) for tensor in tensors))
+
+    _around(patch, Parallel, "hand_on", change)
+
+
+DEFECTS = (
+    Defect("rope_in_step", "rotates by a token's place in the step", _rotates_within_the_step, "chunks of a prompt"),
+    Defect("rope_base", "rotates by another base than the config's", _rotates_by_another_base, "logits are"),
+    Defect(
+        "cache_of_another_layer",
+        "a layer keeps its keys in the cache of the one before",
+        lambda patch: patch.setattr(Parallel, "place", lambda self, layer, count: max(layer - 1, 0)),
+        "tokens one by one",
+    ),
+    Defect("norm_eps", "norms with a default eps, not the config's", _another_eps, "logits are"),
+    Defect("bias", "drops the biases of products", _forgets_bias, "logits are"),
+    Defect(
+        "head_order",
+        "heads come out of attention in another order",
+        lambda patch: _around(patch, Attention, "__call__", lambda good, *args: good(*args).roll(32, -1)),
+        "logits are",
+    ),
+    Defect("counts_tokens", "results depend on how many tokens a step has", _counts_tokens, "results don't depend"),
+    Defect(
+        "not_added_up",
+        "partial results of row-parallel products are not summed",
+        lambda patch: patch.setattr(Parallel, "added_up", lambda self, run: run),
+        "two tensor parallel ranks",
+    ),
+    Defect("rounded_between_stages", "stages hand on rounded states", _hands_on_rounded, "two stages"),
+    Defect(
+        "ignores_unknown",
+        "ignores tensors that it has no place for",
+        lambda patch: patch.setattr(Decoder, "ignored_weights", (r".*surprise.*",)),
+        "unknown tensors",
+    ),
+    Defect("num_parameters", "tells a wrong number of parameters", _facts(num_parameters=1), "facts are"),
+    Defect("vocab_size", "tells a padded vocabulary", _facts(vocab_size=512), "facts are"),
+    Defect("key_error", "a missing key is a KeyError", _raw_keys, "odd configs"),
+    Defect(
+        "describe_imports_torch",
+        "reading the config imports torch",
+        lambda patch: None,
+        "describing needs no torch",
+        lambda spec: replace(spec, describe="defects.model:describe_with_torch"),
+    ),
+)

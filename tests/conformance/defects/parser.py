@@ -1,0 +1,195 @@
+"""A tool parser of the dialect ``[[call name {...}]]``, and ways in which engines got such parsers wrong."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, ClassVar
+
+from defects import Defect
+
+from llmk.api import (
+    OK,
+    Event,
+    ParserContext,
+    ParserQuery,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+    Verdict,
+    no,
+)
+
+OPEN, CLOSE = "[[call ", "]]"
+EXAMPLES = ('Let me see: [[call weather {"city": "Oslo"}]] Done [', 'Two: [[call a {}]][[call b {"x": [1]}]]')
+
+
+class Good:
+    """A call is held back until it is closed; one that is no JSON, or too long, or never closed, is text."""
+
+    limit = 48
+
+    def __init__(self, context: ParserContext) -> None:
+        self._held = ""
+        self._calls = 0
+
+    def push(self, text: str) -> list[Event]:
+        events: list[Event] = []
+        for character in text:
+            events += self._take(character)
+        return events
+
+    def finish(self) -> list[Event]:
+        held, self._held = self._held, ""
+        return [TextDelta(held)] if held else []
+
+    def _take(self, character: str) -> list[Event]:
+        self._held += character
+        if self._held.startswith(OPEN) and self._held.endswith(CLOSE):
+            held, self._held = self._held, ""
+            return self._call(held)
+        events: list[Event] = []
+        while self._held and not self._may_be_call():
+            events.append(TextDelta(self._held[0]))
+            self._held = self._held[1:]
+        return events
+
+    def _may_be_call(self) -> bool:
+        return len(self._held) < self.limit and OPEN.startswith(self._held[: len(OPEN)])
+
+    def _call(self, held: str) -> list[Event]:
+        name, _, arguments = held[len(OPEN) : -len(CLOSE)].partition(" ")
+        try:
+            json.loads(arguments)
+        except ValueError:
+            return [TextDelta(held)]
+        self._calls += 1
+        index = self._calls - 1
+        return [ToolCallStart(index, name), ToolCallArguments(index, arguments), ToolCallEnd(index)]
+
+
+class ChunkByChunk(Good):
+    def push(self, text: str) -> list[Event]:
+        return [*super().push(text), *super().finish()]
+
+
+class Rereading(Good):
+    """What was said so far is parsed anew with every piece, and the difference returned."""
+
+    def __init__(self, context: ParserContext) -> None:
+        super().__init__(context)
+        self._text, self._told = "", 0
+
+    def push(self, text: str) -> list[Event]:
+        self._text += text
+        again = Good(ParserContext())
+        events = again.push(self._text)
+        self._held = again._held
+        news = events[self._told :]
+        self._told = len(events)
+        return news
+
+
+class Trusting(Good):
+    def _call(self, held: str) -> list[Event]:
+        json.loads(held[len(OPEN) : -len(CLOSE)].partition(" ")[2])
+        return super()._call(held)
+
+
+class Late(Good):
+    """Content comes when the answer is complete."""
+
+    def __init__(self, context: ParserContext) -> None:
+        super().__init__(context)
+        self._events: list[Event] = []
+
+    def push(self, text: str) -> list[Event]:
+        self._events += super().push(text)
+        return []
+
+    def finish(self) -> list[Event]:
+        return [*self._events, *super().finish()]
+
+
+class Remembering(Good):
+    def __init__(self, context: ParserContext) -> None:
+        super().__init__(context)
+        self._log: list[str] = []
+
+    def push(self, text: str) -> list[Event]:
+        self._log.append(text)
+        return super().push(text)
+
+
+class Counting(Good):
+    """Numbers calls across requests."""
+
+    total: ClassVar[list[int]] = []
+
+    def __init__(self, context: ParserContext) -> None:
+        super().__init__(context)
+        self.total.clear()
+
+    def _call(self, held: str) -> list[Event]:
+        self._calls = len(self.total)
+        self.total.append(1)
+        return super()._call(held)
+
+
+class NeverEnding(Good):
+    """A call that is cut off starts, and doesn't end."""
+
+    def finish(self) -> list[Event]:
+        if self._held.startswith(OPEN):
+            return [ToolCallStart(self._calls, self._held[len(OPEN) :])]
+        return super().finish()
+
+
+class Tidy(Good):
+    """Double spaces and line ends look better as one space."""
+
+    def push(self, text: str) -> list[Event]:
+        return super().push(text.replace("\n", " "))
+
+
+class Thinking(Good):
+    def _take(self, character: str) -> list[Event]:
+        return [ReasoningDelta(e.text) if isinstance(e, TextDelta) else e for e in super()._take(character)]
+
+
+class Deaf(Good):
+    """The dialect's marker has changed since."""
+
+    def _may_be_call(self) -> bool:
+        return False
+
+
+def claims(query: ParserQuery) -> Verdict:
+    return OK if "[[call" in (query.checkpoint.chat_template or "") else no("chat_template", wanted="[[call")
+
+
+def claims_with_a_template(query: Any) -> Verdict:
+    return OK if "[[call" in query.checkpoint.chat_template else no("chat_template", wanted="[[call")
+
+
+def claims_with_torch(query: Any) -> Verdict:
+    import torch
+
+    return OK if torch.get_num_threads() else no("threads")
+
+
+DEFECTS = (
+    Defect("chunk-by-chunk", "a marker that two pieces share is missed", ChunkByChunk, "any cut of an example"),
+    Defect("rereading", "the whole answer is parsed again with every piece", Rereading, "time is linear"),
+    Defect("trusting", "bad JSON raises out of the parser", Trusting, "hostile text raises nothing"),
+    Defect("late", "content is held back until the answer is complete", Late, "plain text comes out whole, soon"),
+    Defect("remembering", "the answer is kept in memory", Remembering, "isn't kept"),
+    Defect("counting", "requests share the number of the call", Counting, "two parsers at once"),
+    Defect("never-ending", "a call that max_tokens cut off stays open", NeverEnding, "may end anywhere"),
+    Defect("tidy", "white space is changed", Tidy, "plain text comes out whole"),
+    Defect("thinking", "content of a tool parser is said to be reasoning", Thinking, "events of its kind"),
+    Defect("deaf", "calls are taken for text", Deaf, "finds in its examples"),
+    Defect("no-template", "a checkpoint without a template raises", {"claims": claims_with_a_template}, "its claims"),
+    Defect("heavy-claims", "recognising a checkpoint imports torch", {"claims": claims_with_torch}, "its claims"),
+)

@@ -1,0 +1,228 @@
+"""Platforms that are broken on purpose, each as real engines were, and the cases that tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from llmk.api import OK, Host, PlatformFacts, PlatformSpec, Probe
+from llmk.testing.bench import Bench
+from llmk_cpu.platform import CPUPlatform
+from llmk_cpu.probe import probe
+
+
+@dataclass(frozen=True)
+class Defect:
+    """``change`` breaks a good spec and the bench that it is tried on; the case whose name begins with ``killer``
+    fails."""
+
+    id: str
+    sentence: str
+    killer: str
+    change: Callable[[PlatformSpec, Bench], tuple[PlatformSpec, Bench]]
+
+
+class Counting:
+    """Memory of a device that counts what torch takes: the good one."""
+
+    def __init__(self) -> None:
+        self._memory = CPUPlatform(probe_facts()).memory
+        self.total, self.available = self._memory.total, self._memory.available
+
+    def measure(self, run: Callable[[], None]) -> int | None:
+        """The largest sum of tensors that were there at a time, of those that the profiler saw."""
+        with torch.profiler.profile(profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+            run()
+        now, most = 0, 0
+        for event in seen.profiler.kineto_results.events():
+            if event.name() == "[memory]":
+                now += event.nbytes()
+                most = max(most, now)
+        return most
+
+
+class Keeping(Counting):
+    """Measures what an allocator keeps that has a segment for every size."""
+
+    def measure(self, run: Callable[[], None]) -> int | None:
+        """All that was ever allocated."""
+        with torch.profiler.profile(profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+            run()
+        events = seen.profiler.kineto_results.events()
+        return sum(max(0, event.nbytes()) for event in events if event.name() == "[memory]")
+
+
+class Swallowing(Counting):
+    """Measures a run that failed, too."""
+
+    def measure(self, run: Callable[[], None]) -> int | None:
+        """Unknown, where the run failed."""
+        try:
+            return super().measure(run)
+        except Exception:
+            return None
+
+
+class Rerun:
+    """Graphs whose replay runs the step again: the good ones."""
+
+    def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        """Into the same tensor."""
+        kept = run()
+        return lambda: kept.copy_(run())
+
+
+class Stale:
+    """Graphs whose replay returns what the capture saw."""
+
+    def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        """Runs once."""
+        kept = run()
+        return lambda: kept
+
+
+class Wandering:
+    """Graphs whose replay returns new tensors."""
+
+    def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
+        """Runs nothing."""
+        kept: list[Any] = []
+        return lambda: kept.append(run()) or kept[-1]
+
+
+def probe_facts() -> PlatformFacts:
+    """Of this machine."""
+    facts = probe(Host()).facts
+    assert facts is not None
+    return facts
+
+
+def probe_with_torch(host: Host) -> Probe:
+    """A probe that needs torch, as this module does."""
+    return probe(host)
+
+
+def probe_without_facts(host: Host) -> Probe:
+    """Says that the platform is usable, and no more."""
+    return Probe(OK)
+
+
+def with_facts(bench: Bench, **wrong: Any) -> Bench:
+    """A bench whose platform says something wrong of itself."""
+    facts = replace(bench.facts, **wrong)
+    return replace(bench, facts=facts, platform=CPUPlatform(facts))
+
+
+def with_facet(bench: Bench, name: str, facet: Any, **facts: Any) -> Bench:
+    """A bench whose platform has another facet."""
+    bench = with_facts(bench, **facts)
+    setattr(bench.platform, name, facet)
+    return bench
+
+
+def _memory(bench: Bench, **members: Any) -> Any:
+    good = bench.platform.memory
+    return SimpleNamespace(**({"total": good.total, "available": good.available, "measure": good.measure} | members))
+
+
+GRAPHS = frozenset({"graphs"})
+DEFECTS = (
+    Defect(
+        "probe_imports_torch",
+        "the probe imports torch",
+        "the probe needs no torch",
+        lambda spec, bench: (replace(spec, probe=probe_with_torch), bench),
+    ),
+    Defect(
+        "probe_without_facts",
+        "the probe tells no facts of a usable platform",
+        "the probe is pure",
+        lambda spec, bench: (replace(spec, probe=probe_without_facts), bench),
+    ),
+    Defect(
+        "known_of_another",
+        "known machines are of another name",
+        "facts are well formed",
+        lambda spec, bench: (replace(spec, known=(replace(spec.known[0], name="other"),)), bench),
+    ),
+    Defect(
+        "dtypes",
+        "the facts have a dtype that the device can't multiply",
+        "every dtype",
+        lambda spec, bench: (spec, with_facts(bench, dtypes=("float8_e4m3fn", "float32"))),
+    ),
+    Defect(
+        "asynchronous",
+        "the facts say that the device runs behind the host",
+        "the device runs behind the host",
+        lambda spec, bench: (spec, with_facts(bench, features=bench.facts.features | {"asynchronous"})),
+    ),
+    Defect(
+        "memory_bytes",
+        "the facts have the memory of another machine",
+        "memory is what",
+        lambda spec, bench: (spec, with_facts(bench, memory_bytes=2 * bench.facts.memory_bytes)),
+    ),
+    Defect(
+        "available_is_constant",
+        "available memory is that at the start",
+        "available memory",
+        lambda spec, bench: (
+            spec,
+            with_facet(bench, "memory", _memory(bench, available=lambda: bench.facts.memory_bytes // 2)),
+        ),
+    ),
+    Defect(
+        "measures_what_is_kept",
+        "measure tells what the allocator keeps",
+        "measure tells the peak",
+        lambda spec, bench: (spec, with_facet(bench, "memory", Keeping())),
+    ),
+    Defect(
+        "measure_swallows",
+        "measure swallows that memory ran out",
+        "measure hands on",
+        lambda spec, bench: (spec, with_facet(bench, "memory", Swallowing())),
+    ),
+    Defect(
+        "stale_replay",
+        "replays don't see new inputs",
+        "graphs replay",
+        lambda spec, bench: (spec, with_facet(bench, "graphs", Stale(), features=bench.facts.features | GRAPHS)),
+    ),
+    Defect(
+        "results_wander",
+        "replays return tensors at other places",
+        "graphs replay",
+        lambda spec, bench: (spec, with_facet(bench, "graphs", Wandering(), features=bench.facts.features | GRAPHS)),
+    ),
+    Defect(
+        "graphs_undeclared",
+        "there are graphs that the facts don't tell",
+        "facets are complete",
+        lambda spec, bench: (spec, with_facet(bench, "graphs", Rerun())),
+    ),
+    Defect(
+        "half_a_facet",
+        "the memory facet can't measure",
+        "facets are complete",
+        lambda spec, bench: (spec, with_facet(bench, "memory", SimpleNamespace(total=int, available=int))),
+    ),
+    Defect(
+        "threads",
+        "the threads that are asked for are not set",
+        "the host's threads",
+        lambda spec, bench: (
+            spec,
+            with_facet(
+                bench,
+                "device",
+                SimpleNamespace(setup=lambda *args: None, torch_device=bench.platform.device.torch_device),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,147 @@
+"""Quantization methods that are broken on purpose, each as real engines were, and the cases that tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from llmk.api import OK, QuantizationSpec, no
+from llmk.reference.quantize import quantize_fp8_channel
+from llmk_quantization.fp8 import OnlineChannels, Stored, StoredBlocks, StoredChannels
+
+
+@dataclass(frozen=True)
+class Defect:
+    """``plant`` breaks the good method of the name ``method``; the case whose name begins with ``killer`` fails."""
+
+    id: str
+    sentence: str
+    method: str
+    plant: Callable[[pytest.MonkeyPatch], object]
+    killer: str
+    change: Callable[[QuantizationSpec], QuantizationSpec] = lambda spec: spec
+
+
+def _packs(kind: type[Stored], change: Callable[[Tensor, Sequence[int]], Tensor]) -> Callable[..., None]:
+    """``kind`` with ``change`` on what it packs of scales and rows."""
+    good = kind._packed
+    return lambda patch: patch.setattr(
+        kind, "_packed", lambda self, layer, scale, rows: change(good(self, layer, scale, rows), rows)
+    )
+
+
+def _converts(change: Callable[[Tensor], dict[str, Tensor]]) -> Callable[..., None]:
+    return lambda patch: patch.setattr(
+        OnlineChannels, "convert", lambda self, layer, parameters, rows: change(parameters["weight"])
+    )
+
+
+def _saturated(weight: Tensor) -> dict[str, Tensor]:
+    """Scales by the mean of an output's weights, so that its largest don't fit."""
+    return quantize_fp8_channel(weight.clamp(-weight.abs().mean(), weight.abs().mean()))
+
+
+def _of_whole(weight: Tensor) -> dict[str, Tensor]:
+    """Values of a scale per output, with one scale for all."""
+    parts = quantize_fp8_channel(weight)
+    return {**parts, "weight_scale": parts["weight_scale"].amax().expand_as(parts["weight_scale"]).contiguous()}
+
+
+def _unchecked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Stored, "check", lambda self, module, stored: None)
+
+
+def _scale_is_one(patch: pytest.MonkeyPatch) -> None:
+    good = Stored.convert
+
+    def convert(self: Stored, layer: str, parameters: dict[str, Tensor], rows: Sequence[int]) -> Any:
+        return good(self, layer, {"weight_scale": torch.ones(len(rows)), **parameters}, rows)
+
+    _unchecked(patch)
+    patch.setattr(Stored, "convert", convert)
+
+
+def _first_share(kept: Sequence[slice], size: int, stored: int) -> list[slice]:
+    """Every rank has the first one's scales."""
+    if stored == 1:
+        return [slice(0, 1)]
+    return [slice(0, (run.stop - run.start) * stored // size) for run in kept]
+
+
+def _claiming(claims: Callable[[Any], Any]) -> Callable[[QuantizationSpec], QuantizationSpec]:
+    return lambda spec: replace(spec, claims=claims)
+
+
+def _nothing(patch: pytest.MonkeyPatch) -> None:
+    """Breaks nothing that is registered."""
+
+
+DEFECTS = (
+    Defect(
+        "scales_reordered",
+        "scales of blocks are in another order",
+        "stored_fp8_block",
+        _packs(StoredBlocks, lambda scale, rows: scale.flip(0)),
+        "dense: products are",
+    ),
+    Defect(
+        "scales_transposed",
+        "scales of square weights are transposed",
+        "stored_fp8_block",
+        _packs(StoredBlocks, lambda scale, rows: scale.T.contiguous() if scale.shape[0] == scale.shape[1] else scale),
+        "dense: products are",
+    ),
+    Defect(
+        "merged_scales_shared",
+        "projections that are packed together share the largest scale",
+        "stored_fp8",
+        _packs(StoredChannels, lambda scale, rows: scale.amax().expand_as(scale).contiguous()),
+        "dense: products are",
+    ),
+    Defect("saturates", "clips an output's largest weights", "fp8", _converts(_saturated), "dense: numbers are near"),
+    Defect("one_scale", "scales all outputs alike", "fp8", _converts(_of_whole), "dense: products are"),
+    Defect(
+        "shard_of_scales",
+        "every rank takes the first one's scales",
+        "stored_fp8_block",
+        lambda patch: patch.setattr("llmk.nn.linear.stored_share", _first_share),
+        "dense: two tensor parallel ranks",
+    ),
+    Defect(
+        "quantizes_excluded",
+        "quantizes what the checkpoint leaves plain",
+        "stored_fp8",
+        _unchecked,
+        "dense: what is left plain",
+    ),
+    Defect("missing_scale", "takes a missing scale for one", "stored_fp8", _scale_is_one, "dense: missing, unknown"),
+    Defect(
+        "claims_everything",
+        "claims any checkpoint",
+        "stored_fp8",
+        _nothing,
+        "claims nothing that is another's",
+        _claiming(lambda checkpoint: OK),
+    ),
+    Defect(
+        "claims_raise",
+        "raises where the config lacks a key",
+        "stored_fp8",
+        _nothing,
+        "claims are verdicts",
+        _claiming(lambda checkpoint: OK if checkpoint.quantization["quant_method"] == "fp8" else no("quant_method")),
+    ),
+    Defect(
+        "no_kernel",
+        "names a format that nobody multiplies",
+        "stored_fp8",
+        _nothing,
+        "dense: some kernel",
+        lambda spec: replace(spec, weight_format="fp8_of_its_own"),
+    ),
+)

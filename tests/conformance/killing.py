@@ -1,0 +1,31 @@
+"""Runs a suite on a provider, good or broken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmk.testing.bench import Bench
+from llmk.testing.case import Result
+from llmk.testing.suites import cases
+
+
+def results(kind: str, spec: Any, bench: Bench) -> list[Result]:
+    """What comes of every case."""
+    return [Result.of(case) for case in cases(kind, spec, bench)]
+
+
+def failed(kind: str, spec: Any, bench: Bench) -> dict[str, str]:
+    """Messages of the cases that fail, by name."""
+    return {result.name: result.message for result in results(kind, spec, bench) if result.outcome == "failed"}
+
+
+def check_good(kind: str, spec: Any, bench: Bench) -> None:
+    """Every case passes, and none is skipped."""
+    found = [result for result in results(kind, spec, bench) if result.outcome != "passed"]
+    assert not found, found
+
+
+def check_killed(kind: str, spec: Any, bench: Bench, case: str) -> None:
+    """A case whose name has ``case`` in it fails."""
+    found = failed(kind, spec, bench)
+    assert any(case in name for name in found), f"no case like {case!r} among those that failed: {found}"
