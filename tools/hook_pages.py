@@ -44,6 +44,9 @@ CONTRACTS = {
     ),
     "llmk_reasoning_parsers": ("llmk.api.parsers:ReasoningParser", "llmk.api.parsers:ParserContext"),
     "llmk_tool_parsers": ("llmk.api.parsers:ToolParser", "llmk.api.parsers:ParserContext"),
+    "llmk_io_processors": tuple(
+        f"llmk.api.io:IO{name}" for name in ("Processor", "Request", "Prompt", "Output", "Context", "Tokenizer")
+    ),
     "llmk_scheduling_policies": tuple(
         f"llmk.api.policy:{name}" for name in ("SchedulingPolicy", "Ticket", "PolicyContext")
     ),

@@ -80,7 +80,9 @@ def specs(before: str = "", implementation: str = "defects.parser:Good") -> str:
 def test_what_crashes_hangs_or_leaves_is_reported_and_the_rest_goes_on(site: Site) -> None:
     only = "by default, any cut|by default, plain|events of its kind"
     results = check(site("odd", PARSERS, odd_parsers=ODD), ("tool_parser",), only, timeout=5)
-    by_spec = {spec: [r for r in results if r.spec == f"odd.{spec}"] for spec in ("crashing", "hanging", "leaving", "good")}
+    by_spec = {
+        spec: [r for r in results if r.spec == f"odd.{spec}"] for spec in ("crashing", "hanging", "leaving", "good")
+    }
     for spec, says in (("crashing", "died of SIGSEGV"), ("hanging", "after 5 seconds"), ("leaving", "exit code 3")):
         dead, *rest = by_spec[spec]
         assert (dead.name, dead.outcome) == ("by default, any cut of an example gives the same answer", "failed")
@@ -102,7 +104,11 @@ def test_a_good_wheel_passes(site: Site) -> None:
     ("before", "name", "says"),
     [
         ("import torch", "acme_specs imports none of the heavy packages", "imports torch"),
-        ("import time; end = time.process_time() + 0.5\nwhile time.process_time() < end: pass", "300 ms", " ms of proc"),
+        (
+            "import time; end = time.process_time() + 0.5\nwhile time.process_time() < end: pass",
+            "300 ms",
+            " ms of proc",
+        ),
         ("print('acme 1.0')", "prints nothing", "'acme 1.0'"),
         ("import llmk.api.errors as e\ne.LlmkError.code = 'acme'", "leave the names of llmk alone", "LlmkError.code"),
         ("raise RuntimeError('no licence')", "the plugin acme takes part", "RuntimeError: no licence"),
@@ -128,7 +134,7 @@ def test_an_implementation_that_patches_is_named(site: Site) -> None:
     patching = "import llmk.nn\nfrom defects.parser import Good\nllmk.nn.Linear.forward = lambda self, x: x\n"
     name = site("acme", specs(implementation="acme_impl:Good"), acme_impl=patching)
     (message,) = failures(check(name, only="leave the names")).values()
-    assert "importing acme_impl:Good replaced llmk.nn.linear.Linear.forward" in message
+    assert "importing acme_impl:Good added llmk.nn.linear.Linear.forward" in message
 
 
 @pytest.mark.parametrize(
@@ -188,14 +194,16 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
 
 
 def test_cases_as_tests(site: Site, tmp_path: Path) -> None:
-    name = site("odd", PARSERS.replace('"Crashing", "Hanging", "Leaving"', '"Deaf"'), odd_parsers="from defects.parser import *")
+    name = site(
+        "odd", PARSERS.replace('"Crashing", "Hanging", "Leaving"', '"Deaf"'), odd_parsers="from defects.parser import *"
+    )
     (tmp_path / "test_it.py").write_text(f"from llmk.testing import conformance\ntest_it = conformance({name!r})\n")
-    done = run_pytest(tmp_path, "--llmk-check", name, "--llmk-card", "card.json", "-k", "finds", "-v")
+    done = run_pytest(tmp_path, "--llmk-check", name, "--llmk-card", "card.json", "-k", "finds", "-rA")
     assert done.returncode == 1, done.stdout + done.stderr
     finds = "it finds in its examples what they are examples of"
     for id, outcome in (("odd.deaf", "FAILED"), ("odd.good", "PASSED")):
-        assert f"{id}::{finds} {outcome}" in done.stdout
-        assert f"test_it.py::test_it[{id}::{finds}] {outcome}" in done.stdout
+        assert f"{outcome} {id}::{finds}" in done.stdout
+        assert f"{outcome} test_it.py::test_it[{id}::{finds}]" in done.stdout
     assert "no call is found in any of" in done.stdout
     assert json.loads((tmp_path / "card.json").read_text())["counts"] == {"passed": 2, "failed": 2, "skipped": 0}
     refused = run_pytest(tmp_path, "--llmk-check", "absent")

@@ -38,5 +38,7 @@ def test_without_examples_what_needs_them_says_so(bench: Bench) -> None:
 
 
 def test_examples_of_another_shape_are_named(bench: Bench) -> None:
-    failed = [one for one in results("tool_parser", spec(examples="defects.parser:OPEN"), bench) if one.outcome == "failed"]
+    failed = [
+        one for one in results("tool_parser", spec(examples="defects.parser:OPEN"), bench) if one.outcome == "failed"
+    ]
     assert "expected a sequence of texts" in failed[0].message

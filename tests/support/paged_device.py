@@ -20,7 +20,7 @@ from llmk.engine.cost import CostModel
 from llmk.engine.deadlines import Deadlines
 from llmk.engine.groups import CacheGroup
 from llmk.engine.policy import GuardedPolicy
-from llmk.engine.request import TokenLogprobs
+from llmk.engine.request import HiddenRows, TokenLogprobs
 from llmk.engine.scheduler import Scheduler
 from llmk.engine.step import NewRequest, ScoredTokens, StepPlan, StepResult
 
@@ -102,9 +102,11 @@ class PagedDevice(Executor):
             first = self.rows[work.slot].computed
             self._write(work.slot, work.num_tokens, work.new_blocks)
             self._score(number, self.rows[work.slot], first, result)
+            self._tell(number, self.rows[work.slot], first, result)
         for work in plan.work:
             row = self.rows[work.slot]
-            assert work.sample == (row.computed == len(row.tokens)), "a token is sampled exactly when all are computed"
+            wanted = row.request.returns == "tokens"
+            assert work.sample == (wanted and row.computed == len(row.tokens)), "sampled exactly when all are computed"
             if work.sample:
                 self._sample(work.slot, row, result)
         return DonePending(plan.step, result)
@@ -155,6 +157,19 @@ class PagedDevice(Executor):
         if request.params.prompt_logprobs is not None and start < stop:
             tokens = [TokenLogprobs(row.tokens[at], -float(at), 1) for at in range(start, stop)]
             result.scored[number] = ScoredTokens(start, tokens)
+
+    def _tell(self, number: int, row: Row, first: int, result: StepResult) -> None:
+        """A prompt token's hidden state is the token, as a byte, and the group's last one must be right to have it."""
+        request = row.request
+        stop = min(row.computed, request.num_prompt_tokens)
+        start = {"hidden": max(first, request.num_told), "last_hidden": request.num_prompt_tokens - 1}
+        begin = start.get(request.returns, stop)
+        if begin < stop:
+            for group_number, group in enumerate(self.groups):
+                assert self._read(group_number, group, row) == self._expected(
+                    group_number, group, row.tokens[: row.computed]
+                )
+            result.hidden[number] = HiddenRows(begin, stop - begin, "uint8", bytes(row.tokens[begin:stop]))
 
     def _sample(self, slot: int, row: Row, result: StepResult) -> None:
         for number, group in enumerate(self.groups):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -53,6 +54,31 @@ def longest(num_blocks: int, groups: Sequence[CacheGroup], chunked: bool) -> int
     return min(max([n for n, blocks in zip(lengths, needed, strict=True) if blocks <= num_blocks], default=1), 128)
 
 
+def settled(a: dict[str, Any]) -> dict[str, Any]:
+    """An arrival whose wishes go together: what wants something of its prompt alone samples nothing."""
+    told = a["told"] % len(a["prompt"]) if a["returns"] == "hidden" else 0
+    if a["returns"] == "tokens":
+        return {**a, "told": told}
+    scored = 0 if a["returns"] == "prompt_logprobs" else None
+    return {**a, "told": told, "max_tokens": 1, "pin": "", "scored": scored}
+
+
+def wanted_of(a: dict[str, Any], outputs: Sequence[TokenOutput], limit: int) -> list[int]:
+    """The tokens that a sequence must come to. Its hidden states, which the device makes up, must have come, each once
+    and in order, up to its end."""
+    told: list[int] = []
+    for rows in [output.hidden for output in outputs if output.hidden is not None]:
+        assert not told or rows.start == a["told"] + len(told)
+        told += rows.data
+    wanted = {"hidden": a["prompt"][a["told"] :], "last_hidden": a["prompt"][-1:]}.get(a["returns"], [])
+    assert told == wanted[: len(told)]
+    assert told == wanted or not any(output.finish_reason == "stop" for output in outputs)
+    if a["returns"] != "tokens":
+        assert a["returns"] == "prompt_logprobs" or not any(output.prompt_logprobs for output in outputs)
+        return []
+    return run_alone(a["prompt"], a["max_tokens"], limit=limit, stops=tuple(a["stop"]), seed=a["seed"])
+
+
 POLICIES = [BuiltIn, Erratic, Failing]
 prompts = st.lists(st.integers(0, 2), min_size=1, max_size=30)
 shared = st.tuples(st.integers(0, 3), st.lists(st.integers(0, 40), max_size=8)).map(
@@ -68,11 +94,13 @@ arrival = st.fixed_dictionaries(
         "salt": st.sampled_from(["", "", "a"]),
         "tenant": st.sampled_from(["", "x", "y"]),
         "scored": st.sampled_from([None, None, 0]),
+        "returns": st.sampled_from(["tokens", "tokens", "tokens", "prompt_logprobs", "hidden", "last_hidden"]),
+        "told": st.integers(0, 5),
         "pin": st.sampled_from(["", "", "", "p", "q"]),
         "at": st.integers(0, 20),
         "abort_at": st.none() | st.none() | st.integers(0, 40),
     }
-)
+).map(settled)
 
 
 @settings(deadline=None, max_examples=250)
@@ -138,6 +166,8 @@ def test_any_load_comes_out_as_if_alone(
                         pin=a["pin"],
                         pin_seconds=float(a["at"] % 7),
                         tenant=a["tenant"],
+                        returns=a["returns"],
+                        num_told=a["told"],
                     )
                 )
             if a["abort_at"] == step and a["at"] <= step:
@@ -155,7 +185,7 @@ def test_any_load_comes_out_as_if_alone(
     for i, a in enumerate(arrivals):
         mine = outputs.get(str(i), [])
         ends = [output for output in mine if output.finish_reason]
-        expected = run_alone(a["prompt"], a["max_tokens"], limit=room, stops=tuple(a["stop"]), seed=a["seed"])
+        expected = wanted_of(a, mine, room)
         if len(a["prompt"]) >= room:
             assert len(mine) <= 1
             assert not mine or mine[0].error_code == "invalid_request_error"

@@ -7,11 +7,12 @@ import logging
 from collections import defaultdict
 
 import pytest
+from msgspec.structs import replace
 
 from llmk.api import EngineDead, NotEnoughMemory
 from llmk.engine import supervisor as supervisor_module
 from llmk.engine.client import EngineInfo
-from llmk.engine.request import EngineOutputs, EngineRequest, EngineStats, SamplingParams, TokenOutput
+from llmk.engine.request import EngineOutputs, EngineRequest, EngineStats, HiddenRows, SamplingParams, TokenOutput
 from llmk.engine.supervisor import Supervisor, delay_before
 
 
@@ -144,6 +145,24 @@ def test_what_ran_goes_on_and_what_waited_is_kept():
         await fleet.engine.say(token("runs", 9, end=True), token("waits", 4, end=True))
         assert (fleet.tokens("runs"), fleet.tokens("waits")) == ([7, 8, 9], [4])
         assert (fleet.stats.up, fleet.stats.restarts, fleet.stats.retried) == (1, 1, 1)
+        await fleet.engine.die()
+        assert fleet.engine.added == []
+
+    with_fleet(scenario)
+
+
+def test_a_prompt_goes_on_after_the_hidden_states_that_were_told():
+    def told(start: int, *, end: bool = False) -> TokenOutput:
+        rows = HiddenRows(start, 2, "uint8", bytes((start, start + 1)))
+        return TokenOutput(id="a", hidden=rows, finish_reason="stop" if end else None)
+
+    async def scenario(fleet, supervisor):
+        await supervisor.add([replace(request("a", (1, 2, 3, 4, 5, 6)), returns="hidden")])
+        for start in (0, 2):
+            await fleet.engine.say(told(start))
+            await fleet.engine.die()
+            assert [(one.returns, one.num_told) for one in fleet.engine.added] == [("hidden", start + 2)]
+        await fleet.engine.say(told(4, end=True))
         await fleet.engine.die()
         assert fleet.engine.added == []
 

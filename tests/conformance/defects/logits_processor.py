@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from defects import Defect
 from torch import Tensor
 
+from defects import Defect
 from llmk.api import LogitsBatch, LogitsRequest, LogitsRows, RequestError
 
 EXAMPLES = ({"step": 3}, {"step": 7, "push": 2.5}, {"step": 1})

@@ -6,7 +6,6 @@ import json
 from typing import Any, ClassVar
 
 from defects import Defect
-
 from llmk.api import (
     OK,
     Event,

@@ -6,7 +6,6 @@ import random
 from collections.abc import Iterable, Sequence
 
 from defects import Defect
-
 from llmk.api import PolicyContext, SchedulingPolicy, Ticket
 
 

@@ -195,7 +195,7 @@ class AsyncLLM:
 
     @property
     def io_processors(self) -> list[dict[str, Any]]:
-        """The IO processors that are installed, and whether they serve this model."""
+        """The IO processors that are installed (:meth:`~llmk.engine.io.IOProcessors.describe`)."""
         return self._io.describe()
 
     async def _beside(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -238,7 +238,6 @@ class AsyncLLM:
         self._pump.cancel()
         await asyncio.gather(self._pump, return_exceptions=True)
         self._fail(EngineDead("the engine was closed"))
-        self._io_thread.shutdown(wait=False)
         await self._client.close()
 
     def _check_room(self, num_new: int, tenant: str) -> None:

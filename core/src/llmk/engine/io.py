@@ -9,8 +9,19 @@ from typing import TYPE_CHECKING, Any, cast, get_args
 import msgspec
 from msgspec.structs import asdict
 
-from llmk.api import IOContext, IOOutput, IOProcessor, IOProcessorSpec, IOPrompt, LlmkError, PluginError, RequestError
+from llmk.api import (
+    IOContext,
+    IOOutput,
+    IOProcessor,
+    IOProcessorSpec,
+    IOPrompt,
+    LlmkError,
+    PluginError,
+    RequestError,
+    Verdict,
+)
 from llmk.api.io import Returns
+from llmk.api.matching import ask
 from llmk.engine.request import EngineRequest, HiddenRows, SamplingParams
 from llmk.engine.request import Returns as EngineReturns
 from llmk.kernel.loader import load_object
@@ -41,17 +52,15 @@ class IOProcessors:
         self._tokenizer = tokenizer
         self._served_name = served_name
         self._default_params = default_params
-        self._found = boot.registry.of(IOProcessorSpec)
         self._made: dict[str, IOProcessor] = {}
 
     def describe(self) -> list[dict[str, Any]]:
-        """For each, what it is, whose, and whether it serves this model."""
+        """For each, what it is, whose, and whether it can serve this model."""
         told = []
         for found in self._found:
-            verdict = found.spec.supports(self._boot.checkpoint)
-            spec, wheel, reasons = found.spec, found.plugin.wheel, [str(reason) for reason in verdict.reasons]
-            told.append({"id": spec.id, "name": spec.name, "wheel": wheel, "summary": spec.summary}
-                        | {"supported": verdict.ok, "reasons": reasons})  # fmt: skip
+            verdict = ask(found.spec.supports, self._boot.checkpoint)
+            about = {"id": found.spec.id, "name": found.spec.name, "wheel": found.plugin.wheel}
+            told.append(about | {"summary": found.spec.summary, "supported": verdict.ok, "reasons": _why(verdict)})
         return told
 
     def open(self, name: str, body: Mapping[str, Any], intake: Intake, **how: Any) -> IORun:
@@ -66,13 +75,15 @@ class IOProcessors:
         run = IORun(f"the IO processor {found.spec.id} of {found.plugin.wheel}")
         with run.guard():
             run.request = self._processor(found).open(body)
-            prompts = list(run.request.prompts)
-            if not prompts:
+            for number, prompt in enumerate(run.request.prompts):
+                run.sequences.append(self._sequence(intake, prompt, number, how))
+            if not run.sequences:
                 raise ValueError("it made no prompt of the request")
-            params = [self._params(prompt) for prompt in prompts]
-        for number, (prompt, own) in enumerate(zip(prompts, params, strict=True)):
-            run.sequences.append(_sequence(intake, prompt, own, number, how))
         return run
+
+    @property
+    def _found(self) -> list[Registered[IOProcessorSpec]]:
+        return self._boot.registry.of(IOProcessorSpec)
 
     def _named(self, name: str) -> Registered[IOProcessorSpec]:
         by_name = [found for found in self._found if found.spec.name == name]
@@ -82,9 +93,8 @@ class IOProcessors:
             raise UnknownIOProcessor(f"there is no IO processor {name!r} (installed: {ids or 'none'})")
         if len(chosen) > 1:
             raise RequestError(f"several IO processors are called {name!r}", hint=f"name one by its id: {ids}")
-        verdict = chosen[0].spec.supports(self._boot.checkpoint)
-        if not verdict.ok:
-            why = "; ".join(str(reason) for reason in verdict.reasons)
+        if not (verdict := ask(chosen[0].spec.supports, self._boot.checkpoint)):
+            why = "; ".join(_why(verdict))
             raise RequestError(f"the IO processor {ids} does not serve {self._served_name}: {why}")
         return chosen[0]
 
@@ -96,6 +106,18 @@ class IOProcessors:
             context = IOContext(boot.checkpoint, boot.facts, self._tokenizer, self._served_name, options)
             self._made[found.spec.id] = kind(context)
         return self._made[found.spec.id]
+
+    def _sequence(self, intake: Intake, prompt: IOPrompt, number: int, how: dict[str, Any]) -> EngineRequest:
+        params = self._params(prompt)
+        tokens = prompt.prompt if isinstance(prompt.prompt, str) else [int(token) for token in prompt.prompt]
+        own = {**how, "id": f"{how['id']}/{number}", "returns": _RETURNS[prompt.returns]}
+        try:
+            (sequence,) = intake.sequences(tokens, params, **own)
+        except RequestError as error:
+            if error.param in ("prompt", None):
+                error.param = prompt.param or None
+            raise
+        return sequence
 
     def _params(self, prompt: IOPrompt) -> SamplingParams:
         if prompt.returns not in _RETURNS:
@@ -156,18 +178,8 @@ class IORun:
         return IOOutput(prompt=at, start=start, token_ids=delta.token_ids, text=delta.text, finish_reason=end)
 
 
-def _sequence(
-    intake: Intake, prompt: IOPrompt, params: SamplingParams, number: int, how: dict[str, Any]
-) -> EngineRequest:
-    tokens = prompt.prompt if isinstance(prompt.prompt, str) else [int(token) for token in prompt.prompt]
-    try:
-        own = {**how, "id": f"{how['id']}/{number}", "returns": _RETURNS[prompt.returns]}
-        (sequence,) = intake.sequences(tokens, params, **own)
-    except RequestError as error:
-        if error.param == "prompt" or error.param is None:
-            error.param = prompt.param or None
-        raise
-    return sequence
+def _why(verdict: Verdict) -> list[str]:
+    return [str(reason) for reason in verdict.reasons]
 
 
 def _tensor(rows: HiddenRows) -> Tensor:

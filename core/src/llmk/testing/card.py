@@ -12,9 +12,9 @@ from typing import Any
 import importlib_metadata as metadata
 
 from llmk.kernel.report import render_rows
-from llmk.testing.case import Result
+from llmk.testing.case import Outcome, Result
 
-OUTCOMES = ("passed", "failed", "skipped")
+OUTCOMES: tuple[Outcome, ...] = ("passed", "failed", "skipped")
 HEADER = ("spec", "kind", *OUTCOMES, "seconds")
 RED, GREEN, PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[0m"
 
@@ -56,7 +56,9 @@ class Card:
         failed = [f"- **failed**: `{r.spec}::{r.name}`: {_first_line(r.message)}" for r in self._having("failed")]
         skips = [f"- {line}" for line in self._skips()]
         parts = [f"Checked with `llmk plugins check`: {self._title()}, {self.date[:10]}.", table]
-        return "\n\n".join([*parts, *(["\n".join([*failed, *skips])] if failed or skips else []), self._summary()]) + "\n"
+        return (
+            "\n\n".join([*parts, *(["\n".join([*failed, *skips])] if failed or skips else []), self._summary()]) + "\n"
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data: versions, platform, date, and every case."""

@@ -38,7 +38,7 @@ def find_distributions(names: Sequence[str]) -> dict[str, str]:
     """Versions of distributions, by canonical name; each is named by its own name or that of an entry point. Raises
     PluginError, with what there is, for one that isn't installed or registers nothing."""
     points = [p for p in metadata.entry_points() if p.dist and re.fullmatch(r"llmk\.v\d+", p.group)]
-    known = {canonicalize_name(p.dist.name): p.dist.version for p in points if p.dist}
+    known: dict[str, str] = {canonicalize_name(p.dist.name): p.dist.version for p in points if p.dist}
     aliases = {canonicalize_name(p.name): canonicalize_name(p.dist.name) for p in points if p.dist}
     found: dict[str, str] = {}
     for name in map(canonicalize_name, names):
@@ -51,9 +51,13 @@ def find_distributions(names: Sequence[str]) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             close = get_close_matches(name, [*known, *aliases], n=1)
             hint = f"did you mean {close[0]}?" if close else f"pip install {name}"
-            raise PluginError(f"{name} is not installed", hint=f"{hint}; installed: {', '.join(sorted(known))}") from None
+            raise PluginError(
+                f"{name} is not installed", hint=f"{hint}; installed: {', '.join(sorted(known))}"
+            ) from None
         hint = f'[project.entry-points."{ENTRY_POINT_GROUP}"] in its pyproject.toml, then install it again'
-        raise PluginError(f"{name} {version} registers nothing: it has no entry point in {ENTRY_POINT_GROUP}", hint=hint)
+        raise PluginError(
+            f"{name} {version} registers nothing: it has no entry point in {ENTRY_POINT_GROUP}", hint=hint
+        )
     return found
 
 
@@ -147,7 +151,7 @@ class _Process:
 
     def __init__(self, job: Job) -> None:
         self.patience, self.quiet_for = STARTING, 0.0
-        self._errors: IO[bytes] = tempfile.TemporaryFile()
+        self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115, it is read after the process ended
         command = [sys.executable, "-X", "faulthandler", "-m", "llmk.testing.child", job.dump()]
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True
@@ -175,7 +179,7 @@ class _Process:
 
     def end(self) -> None:
         """Ends it, and what it has started. One that is about to end by itself may, so that its exit code tells why."""
-        pid, deadline = self._process.pid, time.monotonic() + (0 if self.quiet_for else 2)
+        pid, deadline = self._process.pid, time.monotonic() + (0 if self.quiet_for else 15)
         while not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) and time.monotonic() < deadline:
             time.sleep(0.01)
         with suppress(ProcessLookupError, PermissionError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from llmk.api import KernelSpec
@@ -55,7 +56,7 @@ class Options:
 
 @dataclass(slots=True)
 class Collected:
-    """What a distribution is tried on. ``suites`` finds it as it goes; ``platform`` and ``notes`` are known after."""
+    """What a distribution is tried on. ``suites`` finds it as it goes; what it leaves here is known after."""
 
     distribution: str
     options: Options = field(default_factory=Options)
@@ -64,7 +65,7 @@ class Collected:
     notes: list[str] = field(default_factory=list)
 
     def suites(self) -> Iterator[Suite]:
-        """The wheel first, which needs neither torch nor platform; then a bench is opened, and each spec tried on it."""
+        """The wheel first, which needs neither torch nor platform; then each spec, on a bench that is opened."""
         registry = Registry.discover(load().config.plugins)
         self.notes += [
             f"{r.spec.id} takes no part in a start: {reason}"
@@ -80,7 +81,7 @@ class Collected:
         opened: list[Bench] = []
         yield Suite(self.distribution, "bench", lambda: self._opening(opened))
         for registered in wanted if opened else ():
-            yield Suite(registered.spec.id, registered.kind, lambda r=registered: _cases(r, opened[0], imports))
+            yield Suite(registered.spec.id, registered.kind, partial(_cases, registered, opened[0], imports))
 
     def _opening(self, opened: list[Bench]) -> Iterator[Case]:
         """Opens the bench; a case tells where that fails."""

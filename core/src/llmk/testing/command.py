@@ -7,20 +7,21 @@ import json
 import re
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from llmk.api import ConfigError
-from llmk.testing.card import Card
-from llmk.testing.case import Result
-from llmk.testing.check import Check, find_distributions
-from llmk.testing.child import Job
-from llmk.testing.collect import Options
 from llmk.testing.suites import SUITES
+
+if TYPE_CHECKING:
+    from llmk.testing.case import Result
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the command's arguments."""
     parser.add_argument("distributions", nargs="+", metavar="DIST", help="a distribution, or an entry point of one")
-    parser.add_argument("--platform", default="", metavar="NAME", help="the platform to try kernels on; the best one here")
+    parser.add_argument(
+        "--platform", default="", metavar="NAME", help="the platform to try kernels on; the best one here"
+    )
     parser.add_argument("--only", default="", metavar="REGEX", help="cases whose 'spec::name' this is found in")
     parser.add_argument("--kind", action="append", default=[], choices=["wheel", *SUITES], help="specs of this kind")
     parser.add_argument("--thorough", action="store_true", help="take more time: more shapes, more rounds")
@@ -34,10 +35,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Checks each distribution and prints the card; returns 1 where anything failed."""
+    from llmk.testing.card import Card  # what a list of plugins shouldn't wait for
+    from llmk.testing.check import Check, find_distributions
+    from llmk.testing.child import Job
+    from llmk.testing.collect import Options
+
     try:
         re.compile(args.only)
     except re.error as error:
-        raise ConfigError(f"--only {args.only!r} is no regular expression: {error}", hint="escape what is meant") from error
+        raise ConfigError(
+            f"--only {args.only!r} is no regular expression: {error}", hint="escape what is meant"
+        ) from error
     distributions = find_distributions(args.distributions)
     terminal = sys.stdout.isatty()
     card = Card(distributions, args.thorough, args.seed)

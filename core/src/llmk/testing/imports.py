@@ -87,7 +87,9 @@ class Imports:
             found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         except (ValueError, IndexError):
             tail = "\n".join(done.stderr.splitlines()[-12:])
-            message = f"the process that imported what {self.plugins[0].wheel} names ended with {done.returncode}:\n{tail}"
+            message = (
+                f"the process that imported what {self.plugins[0].wheel} names ended with {done.returncode}:\n{tail}"
+            )
             raise AssertionError(message) from None
         return found
 

@@ -85,6 +85,7 @@ def check_refusals(
         request = _opened(processor, body)
         if request is not None:
             check_prompts(request, body)
+            _check_served(request, context, body)
 
 
 def check_nothing_is_left(processor: IOProcessor, context: IOContext, bodies: Sequence[Body]) -> None:
@@ -136,7 +137,7 @@ def outputs(context: IOContext, prompts: Sequence[IOPrompt], seed: int = 0) -> I
 
 
 def _outputs_of(context: IOContext, prompt: IOPrompt, at: int, generator: random.Random) -> Iterator[IOOutput]:
-    tokens = context.tokenizer.encode(prompt.prompt) if isinstance(prompt.prompt, str) else list(prompt.prompt)
+    tokens = tokens_of(context, prompt)
     end, first = len(tokens), 0
     if prompt.returns == "logprobs":
         logprobs = [None, *(-float(token) / 7 for token in tokens[1:])]
@@ -184,6 +185,29 @@ def _served(processor: IOProcessor, context: IOContext, body: Body, seed: int = 
     for output in outputs(context, request.prompts, seed):
         request.take(output)
     return _plain(request.answer())
+
+
+def _check_served(request: IORequest, context: IOContext, body: Body) -> None:
+    """Garbage that is no worse than odd must come to an answer; the engine refuses what is no prompt by itself."""
+    known = range(context.facts.vocab_size)
+    tokens = [tokens_of(context, prompt) for prompt in request.prompts]
+    if not all(own and min(own) in known and max(own) in known for own in tokens):
+        return
+    try:
+        for output in outputs(context, request.prompts):
+            request.take(output)
+        _plain(request.answer())
+    except RequestError:
+        return
+    except AssertionError:
+        raise
+    except Exception as error:
+        raise AssertionError(f"took {body!r}, then raised {error!r}") from error
+
+
+def tokens_of(context: IOContext, prompt: IOPrompt) -> list[int]:
+    """The tokens of a prompt, as the engine would make them."""
+    return context.tokenizer.encode(prompt.prompt) if isinstance(prompt.prompt, str) else list(prompt.prompt)
 
 
 def _check_again(

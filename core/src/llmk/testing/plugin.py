@@ -22,10 +22,10 @@ _OPENED: pytest.StashKey[Bench] = pytest.StashKey()
 _CARD: pytest.StashKey[Card] = pytest.StashKey()
 
 
-def conformance(distribution: str) -> Callable[[Case], None]:
+def conformance(distribution: str) -> Callable[..., None]:
     """A test of every case of a distribution::
 
-        test_conformance = conformance("llmk-acme")
+    test_conformance = conformance("llmk-acme")
     """
 
     def test(llmk_case: Case, request: pytest.FixtureRequest) -> None:

@@ -20,7 +20,7 @@ from llmk.kernel.discovery import CORE, Plugin
 from llmk.testing.case import Case, Skip
 from llmk.testing.imports import TIMEOUT, Imports
 
-HEAVY = ("torch", "triton", "transformers", "tensorflow", "jax")
+HEAVY = ("torch", "transformers", "tensorflow", "jax")
 """Packages that cost seconds, so that a spec module must not import them."""
 
 MILLISECONDS = 300
@@ -115,10 +115,12 @@ def check_patches(imports: Imports) -> None:
 
 
 def check_tuned(spec: TunedConfigs) -> None:
-    """The folder is there, and its files are what ``llmk tune`` writes. Other files would silently count for nothing."""
+    """The folder is there, and its files are what ``llmk tune`` writes; others would silently count for nothing."""
     found = find_spec(spec.package)
     assert found is not None, f"there is no package {spec.package}"
-    files = [file for place in found.submodule_search_locations or () for file in Path(place, spec.folder).glob("*.json")]
+    files = [
+        file for place in found.submodule_search_locations or () for file in Path(place, spec.folder).glob("*.json")
+    ]
     assert files, f"no JSON file in the folder {spec.folder} of {spec.package}; list it in the wheel's package data"
     for file in files:
         lacking = {"device", "versions", "measured"} - set(json.loads(file.read_text()))
@@ -142,4 +144,3 @@ def _import(module: str) -> tuple[float, list[str], str]:
             break
     assert best is not None
     return best
-

@@ -14,9 +14,9 @@ DEEPSEEK_R1 = (
     "<think></think>Nothing was thought.",
 )
 HERMES = (
-    'I look it up.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo", "days": [1, 2]}}\n</tool_call>',
-    '<tool_call>\n{"name": "a", "arguments": {}}\n</tool_call>\n<tool_call>\n{"name": "b", "arguments": {"x": "}\\""}}\n'
-    "</tool_call>\nDone.",
+    'I look.\n<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo", "days": [1, 2]}}\n</tool_call>',
+    '<tool_call>\n{"name": "a", "arguments": {}}\n</tool_call>\n<tool_call>\n'
+    '{"name": "b", "arguments": {"x": "}\\""}}\n</tool_call>\nDone.',
     '<tool_call>{"arguments": {"text": "\\u00e9\\ud83d\\ude00 </tool_call>"}, "name": "say"}</tool_call>',
 )
 LLAMA3_JSON = (

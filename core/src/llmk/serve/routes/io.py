@@ -22,7 +22,7 @@ router = APIRouter(prefix="/v1/io")
 
 @router.get("")
 async def processors(service: Annotated[Service, Depends(service)]) -> Response:
-    """The IO processors that are installed, and whether they serve this model."""
+    """The IO processors that are installed, and whether they can serve this model."""
     return Reply({"object": "list", "data": service.engine.io_processors})
 
 

@@ -42,7 +42,17 @@ EVENTS = {
 }
 """What parsers of a kind may return."""
 
-TEMPLATES = (None, "", " ", "{{", "{% if x %}", "\x00\ud83d", "{{ messages[0].content }}", "<think>" * 999, "}}{{" * 999)
+TEMPLATES = (
+    None,
+    "",
+    " ",
+    "{{",
+    "{% if x %}",
+    "\x00\ud83d",
+    "{{ messages[0].content }}",
+    "<think>" * 999,
+    "}}{{" * 999,
+)
 CONFIGS: tuple[dict[str, Any], ...] = ({}, {"architectures": None}, {"architectures": ["X"], "model_type": 7})
 
 

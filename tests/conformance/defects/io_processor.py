@@ -1,14 +1,14 @@
-"""The conformance check passes what is right and names what is wrong."""
+"""An IO processor that adds up whatever comes of texts, and ways to get one wrong."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar
 
-import pytest
-
+from defects import Defect
 from llmk.api import IOContext, IOPrompt, RequestError
 from llmk.testing.checkpoints import write_checkpoint
-from llmk.testing.io_processors import check_io_processor, io_context
+from llmk.testing.suites.io_processor import IOExamples
 
 BODIES = [{"texts": ["a b", "the core"], "kind": "hidden"}, {"texts": ["a"], "kind": "logprobs"}]
 BODIES += [{"texts": ["which blocks"], "kind": "text"}, {"texts": ["which blocks"], "kind": "last_hidden"}]
@@ -96,31 +96,24 @@ class Unsendable(Sums):
         return Odd(prompts)
 
 
-@pytest.fixture(scope="module")
-def context(tmp_path_factory: pytest.TempPathFactory) -> IOContext:
-    return io_context(write_checkpoint(tmp_path_factory.mktemp("tiny"), "qwen3"), color="red")
+def write(folder: Path) -> Path:
+    return write_checkpoint(folder, "qwen3")
 
 
-def test_a_good_processor_passes(context: IOContext) -> None:
-    assert context.options == {"color": "red"}
-    check_io_processor(Sums, context, BODIES, refused=REFUSED)
+def needs_a_size(checkpoint: Any) -> Any:
+    return checkpoint.config["hidden_size"] > 8
 
 
-@pytest.mark.parametrize(
-    ("kind", "what"),
-    [
-        (KeepsRequests, "dropped is still referred to"),
-        (Mixes, "beside others it answers"),
-        (DependsOnPieces, "in other pieces"),
-        (RaisesOnGarbage, "not a RequestError"),
-        (Unsendable, "can't be told as JSON"),
-    ],
+EXAMPLES = IOExamples(write=write, bodies=BODIES, refused=REFUSED)
+TAKES_ALL = IOExamples(write=write, bodies=BODIES, refused=BODIES[:1])
+
+ANSWER = "the answer is the same"
+DEFECTS = (
+    Defect("keeps-requests", "requests are held for ever", KeepsRequests, "a request that is dropped"),
+    Defect("mixes", "requests share their state", Mixes, ANSWER),
+    Defect("depends-on-pieces", "the answer depends on how outputs are cut", DependsOnPieces, ANSWER),
+    Defect("raises-on-garbage", "a bad body raises KeyError", RaisesOnGarbage, "refused with RequestError"),
+    Defect("unsendable", "the answer is no JSON", Unsendable, ANSWER),
+    Defect("takes-all", "a bad body is served", {"examples": "TAKES_ALL"}, "refused with RequestError"),
+    Defect("supports-raises", "an odd checkpoint raises", {"supports": needs_a_size}, "it says which checkpoints"),
 )
-def test_what_is_wrong_is_named(context: IOContext, kind: Any, what: str) -> None:
-    with pytest.raises(AssertionError, match=what):
-        check_io_processor(kind, context, BODIES, refused=REFUSED)
-
-
-def test_a_body_that_should_be_refused_and_is_not(context: IOContext) -> None:
-    with pytest.raises(AssertionError, match="took"):
-        check_io_processor(Sums, context, BODIES, refused=BODIES[:1])

@@ -1,0 +1,194 @@
+"""Ops with one mistake each, which real engines had. Each comes with the good op whose spec it takes over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from defects import Defect
+from torch import Tensor
+
+from llmk.api import CacheStep
+from llmk.reference import activations, batch, embedding, norms, rope, sampling
+from llmk.reference.composites import make_qk_norm_rope_attention, make_qk_norm_rope_write_kv
+from llmk.reference.normed import make_add_rms_norm_linear
+from llmk.reference.recurrent.causal_conv import causal_conv
+
+
+def norm_in_half(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    narrow = x.half()
+    return (weight * (narrow * torch.rsqrt(narrow.square().mean(-1, keepdim=True) + eps))).to(x.dtype)
+
+
+def norm_without_weight(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return norms.rms_norm(x, torch.ones_like(weight), eps)
+
+
+def norm_by_the_batch(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """One mean for all rows."""
+    return weight * (x * torch.rsqrt(x.square().mean() + eps))
+
+
+def norm_of_even_rows(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """Two rows per program."""
+    out, kept = torch.empty_like(x), max(1, x.shape[0] // 2 * 2)
+    out[:kept] = norms.rms_norm(x[:kept], weight, eps)
+    return out
+
+
+def add_norm_in_place(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """As kernels elsewhere do."""
+    residual += x
+    return norms.rms_norm(residual, weight, eps), residual
+
+
+def add_norm_swapped(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    total = x + residual
+    return total, norms.rms_norm(total, weight, eps)
+
+
+def residual_in_half(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    total = (x + residual).bfloat16()
+    return norms.rms_norm(total.to(x.dtype), weight, eps), total.float()
+
+
+def gate_after_up(x: Tensor) -> Tensor:
+    up, gate = x.chunk(2, dim=-1)
+    return torch.nn.functional.silu(gate) * up
+
+
+def gelu_by_tanh(x: Tensor) -> Tensor:
+    return activations.gelu_tanh_and_mul(x)
+
+
+def rope_of_neighbours(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> tuple[Tensor, Tensor]:
+    return rope.rope_interleaved(q, k, positions, cos_sin)
+
+
+def rope_one_late(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> tuple[Tensor, Tensor]:
+    return rope.rope(q, k, positions + 1, torch.cat((cos_sin, cos_sin[:1])))
+
+
+def last_id_missing(ids: Tensor, weight: Tensor) -> Tensor:
+    return embedding.embedding(ids.clamp(max=weight.shape[0] - 2), weight)
+
+
+def sample_by_row(logits: Tensor, *controls: Any) -> Tensor:
+    """Seeds by the row in the batch."""
+    *others, seeds, positions = controls
+    return sampling.sample(logits, *others, seeds + torch.arange(logits.shape[0]), positions)
+
+
+def sample_without_top_p(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, *rest: Any) -> Tensor:
+    return sampling.sample(logits, temperature, top_k, None, *rest)
+
+
+def logprobs_of_ties(logits: Tensor, token_ids: Tensor, num_top: int) -> tuple[Tensor, ...]:
+    """Counts equals as likelier."""
+    logprob, _, ids, top = sampling.logprobs(logits, token_ids, num_top)
+    chosen = logits.float().gather(1, token_ids[:, None])
+    return logprob, (logits.float() >= chosen).sum(-1), ids, top
+
+
+def penalties_of_prompts(logits: Tensor, rows: Tensor, tokens: Tensor, slots: Tensor, prompts: Tensor, *rest: Any) -> Tensor:
+    """Counts the prompt as output."""
+    return sampling.apply_penalties(logits, rows, tokens, slots, torch.zeros_like(prompts), *rest)
+
+
+def bias_once(logits: Tensor, rows: Tensor, ids: Tensor, values: Tensor) -> Tensor:
+    """Of several for one token, the last."""
+    return logits.index_put_((rows, ids), logits[rows, ids] + values)
+
+
+def bias_on_a_copy(logits: Tensor, rows: Tensor, ids: Tensor, values: Tensor) -> Tensor:
+    return sampling.apply_bias(logits.clone(), rows, ids, values)
+
+
+def append_padding(tokens: Tensor, computed: Tensor, slots: Tensor, sampled: Tensor) -> None:
+    """-1 is the last slot, to Python."""
+    tokens[slots, computed[slots]] = sampled.to(tokens.dtype)
+
+
+def uncounted(tokens: Tensor, computed: Tensor, *rest: Any) -> Any:
+    """Doesn't advance ``computed``."""
+    return batch.build_step(tokens, computed.clone(), *rest)
+
+
+def state_of_the_last_request(
+    x: Tensor, weight: Tensor, bias: Tensor | None, cache: Tensor, step: CacheStep, **options: Any
+) -> Tensor:
+    """Begins new requests with what their block holds."""
+    cache.nan_to_num_(0.5)
+    return causal_conv(x, weight, bias, cache, step, **options)
+
+
+def no_snapshots(
+    x: Tensor, weight: Tensor, bias: Tensor | None, cache: Tensor, step: CacheStep, **options: Any
+) -> Tensor:
+    """Keeps a request's last state alone, not that of blocks that were filled on the way."""
+    before = cache.clone()
+    out = causal_conv(x, weight, bias, cache, step, **options)
+    last = step.block_table.gather(1, ((step.seq_lens - 1) // step.block_size)[:, None].long()).flatten().long()
+    before[last] = cache[last]
+    cache.copy_(before)
+    return out
+
+
+def make_unnormed_queries(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
+    """Takes the keys' weight for both."""
+    good = make_qk_norm_rope_write_kv(parts)
+    return lambda q, k, v, q_weight, k_weight, *rest, **scaled: good(q, k, v, k_weight, k_weight, *rest, **scaled)
+
+
+def make_attention_before_write(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
+    """Attends, then writes: the newest token is not seen."""
+    write, attend = parts["qk_norm_rope_write_kv"], parts["attention.run"]
+
+    def op(*arguments: Any, **scaled: Any) -> Tensor:
+        *given, cache, meta = arguments
+        rotated = write(*given, cache.clone(), meta, **scaled)
+        out: Tensor = attend(rotated, cache, meta, **scaled)
+        make_qk_norm_rope_attention(parts)(*arguments, **scaled)
+        return out
+
+    return op
+
+
+def make_residual_dropped(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., tuple[Tensor, Tensor]]:
+    """Hands on what came, not the sum."""
+    good = make_add_rms_norm_linear(parts)
+    return lambda x, residual, *rest: (good(x, residual, *rest)[0], x)
+
+
+_AGREES = "agrees with the reference"
+
+DEFECTS: tuple[tuple[str, Defect], ...] = (
+    ("rms_norm", Defect("half", "float32 is declared, float16 computed", norm_in_half, _AGREES)),
+    ("rms_norm", Defect("weight", "the weight is ignored", norm_without_weight, _AGREES)),
+    ("rms_norm", Defect("batch", "a row is normed by all", norm_by_the_batch, "a row's result depends on that row")),
+    ("rms_norm", Defect("invariance", "a row's bits depend on all", norm_by_the_batch, "rows don't depend on the batch")),
+    ("rms_norm", Defect("even", "the last of an odd number of rows is left out", norm_of_even_rows, f"{_AGREES}: size 128")),
+    ("add_rms_norm", Defect("in place", "the residual is changed", add_norm_in_place, _AGREES)),
+    ("add_rms_norm", Defect("swapped", "results come in another order", add_norm_swapped, _AGREES)),
+    ("add_rms_norm_fp32_residual", Defect("residual", "the sum is rounded", residual_in_half, _AGREES)),
+    ("silu_and_mul", Defect("halves", "up is taken for gate", gate_after_up, _AGREES)),
+    ("gelu_and_mul", Defect("tanh", "the other GELU", gelu_by_tanh, _AGREES)),
+    ("rope", Defect("pairs", "neighbours are turned, not halves", rope_of_neighbours, _AGREES)),
+    ("rope", Defect("position", "positions are one too high", rope_one_late, _AGREES)),
+    ("embedding", Defect("last id", "the last token's row is out of reach", last_id_missing, _AGREES)),
+    ("sample", Defect("seed", "draws depend on the row's place", sample_by_row, "rows don't depend on the batch")),
+    ("sample", Defect("top-p", "top-p is forgotten", sample_without_top_p, _AGREES)),
+    ("logprobs", Defect("rank", "equals don't share a rank", logprobs_of_ties, _AGREES)),
+    ("apply_penalties", Defect("prompt", "prompts count as output", penalties_of_prompts, _AGREES)),
+    ("apply_bias", Defect("twice", "one of two biases is lost", bias_once, _AGREES)),
+    ("apply_bias", Defect("copy", "what is to be changed in place is not", bias_on_a_copy, _AGREES)),
+    ("append_tokens", Defect("padding", "padding writes to the last slot", append_padding, _AGREES)),
+    ("build_step", Defect("count", "tokens are not counted as computed", uncounted, _AGREES)),
+    ("causal_conv", Defect("state", "new requests inherit a state", state_of_the_last_request, _AGREES)),
+    ("causal_conv", Defect("snapshots", "full blocks are not kept", no_snapshots, _AGREES)),
+    ("qk_norm_rope_write_kv", Defect("norms", "one weight norms queries and keys", make_unnormed_queries, _AGREES)),
+    ("qk_norm_rope_attention", Defect("order", "attends before it writes", make_attention_before_write, _AGREES)),
+    ("add_rms_norm_linear", Defect("sum", "hands on the input, not the sum", make_residual_dropped, _AGREES)),
+)
+"""The op, and what is wrong with it."""

@@ -1,0 +1,34 @@
+"""The suite of IO processors passes a good one and finds each planted defect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from defects import Defect
+from defects.io_processor import DEFECTS, Sums
+from killing import check_good, check_killed, results
+
+from llmk.api import IOProcessorSpec
+from llmk.testing.bench import Bench
+
+
+def spec(provider: Any = Sums, examples: str = "EXAMPLES", **changes: Any) -> IOProcessorSpec:
+    if isinstance(provider, dict):
+        return spec(**provider)
+    where = "defects.io_processor"
+    named = {"implementation": f"{where}:{provider.__name__}", "examples": examples and f"{where}:{examples}"}
+    return IOProcessorSpec(id="x.y", name="y", **named, **changes)
+
+
+def test_a_good_one_passes(bench: Bench) -> None:
+    check_good("io_processor", spec(), bench)
+
+
+def test_without_examples_the_rest_is_skipped(bench: Bench) -> None:
+    assert [one.outcome for one in results("io_processor", spec(examples=""), bench)] == ["passed", *["skipped"] * 3]
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=str)
+def test_killed(defect: Defect, bench: Bench) -> None:
+    check_killed("io_processor", spec(defect.provider), bench, defect.case)
