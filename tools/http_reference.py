@@ -50,14 +50,27 @@ def pages() -> Iterator[Page]:
 def routes() -> str:
     """Every route, who may use it, and what it does."""
     rows = []
-    package = llmk.serve.routes
-    routers = [import_module(f"{package.__name__}.{m.name}").router for m in pkgutil.iter_modules(package.__path__)]
-    for route in (route for router in routers for route in router.routes if isinstance(route, APIRoute)):
+    for route in routes_of_the_server():
         closed = "admin keys" if any(depends.dependency is admin for depends in route.dependencies) else "API keys"
         methods = " ".join(sorted(route.methods))
         told = prose(route.description).replace("\n", " ")
         rows.append((f"`{methods} {route.path}`", "anyone" if route.path in OPEN_PATHS else closed, told))
     return table(("route", "open to", "what it does"), rows)
+
+
+def routes_of_the_server() -> Iterator[APIRoute]:
+    """The routes of all routers."""
+    package = llmk.serve.routes
+    for found in pkgutil.iter_modules(package.__path__):
+        for route in import_module(f"{package.__name__}.{found.name}").router.routes:
+            if isinstance(route, APIRoute):
+                yield route
+
+
+def bodies(route: APIRoute) -> list[type[RequestModel]]:
+    """The request models that a route takes."""
+    asked = (param.field_info.annotation for param in route.dependant.body_params)
+    return [kind for kind in asked if isinstance(kind, type) and issubclass(kind, RequestModel)]
 
 
 def fields(model: type[RequestModel]) -> str:
