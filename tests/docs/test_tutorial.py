@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Env
     wheels = build_wheels({name.replace("/", "-"): ROOT / name for name in WHEELS}, shared / "wheels")
     environment = Environment.create(base / "tutorial", link_dependencies(shared / "dependencies"))
     environment.install(*wheels.values())
+    hack = "_distutils_hack"  # setuptools builds with it, and it isn't among the dependencies
+    (environment.site_packages / hack).symlink_to(Path(sysconfig.get_path("purelib")) / hack)
     return environment
 
 
