@@ -1,10 +1,11 @@
 """Decode speed at batch 1, llmk beside transformers in one run, on a random checkpoint of a real shape.
 
     python benchmarks/decode.py --shape qwen3-0.6b --dtype bfloat16 --rounds 3
+    python benchmarks/decode.py --engines llmk llmk-int8
 
 Each engine runs alone in a process of its own, in turn, several rounds over, so that a noisy machine disturbs both
-alike. What is reported is each engine's median time per output token and the ratio of the two. The floor is the
-weights' bytes over the bandwidth of a large copy, measured at the start.
+alike. What is reported is each engine's median time per output token, and the ratio to the first. The floor is the
+unquantized weights' bytes over the bandwidth of a large copy, measured at the end.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -53,7 +55,7 @@ def run_transformers(model: str, dtype: str, threads: int) -> list[float]:
     return clock.times[1:]
 
 
-def run_llmk(model: str, dtype: str, threads: int) -> list[float]:
+def run_llmk(model: str, dtype: str, threads: int, quantization: str = "") -> list[float]:
     """When each token arrives at the front end, in seconds; engine in this process, defaults but for the length."""
     import asyncio
 
@@ -62,7 +64,7 @@ def run_llmk(model: str, dtype: str, threads: int) -> list[float]:
 
     async def measure() -> list[float]:
         options = {"model.path": model, "model.dtype": dtype, "model.max_model_len": 2048, "platform.threads": threads}
-        llm = await AsyncLLM.start(load(options), in_process=True)
+        llm = await AsyncLLM.start(load({**options, "model.quantization": quantization}), in_process=True)
         times: list[float] = []
         for first, new in ((2000, 4), (1000, NEW)):
             params = SamplingParams(temperature=0, max_tokens=new, ignore_eos=True)
@@ -91,17 +93,22 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-ENGINES = {"transformers": run_transformers, "llmk": run_llmk}
+ENGINES = {
+    "transformers": run_transformers,
+    "llmk": run_llmk,
+    "llmk-int8": partial(run_llmk, quantization="int8"),
+}
 
 
 def main() -> int:
-    """Measures one engine (``--engine``), or both in turn."""
+    """Measures one engine (``--engine``), or several in turn."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", default="qwen3-0.6b")
     parser.add_argument("--model", default="", help="checkpoint folder; made at random where it is not given")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--engines", nargs="+", choices=sorted(ENGINES), default=["transformers", "llmk"])
     parser.add_argument("--engine", choices=sorted(ENGINES), default="")
     args = parser.parse_args()
     if args.engine:
@@ -110,9 +117,9 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory() as folder:
         model = args.model or _make_model(args.shape, folder)
-        rounds: dict[str, list[float]] = {name: [] for name in ENGINES}
+        rounds: dict[str, list[float]] = {name: [] for name in args.engines}
         for _ in range(args.rounds):
-            for name in ENGINES:
+            for name in args.engines:
                 rounds[name].append(_measure(name, model, args))
                 print(f"{name:>13}: {rounds[name][-1]:7.1f} ms per token", flush=True)
         _report(rounds, Path(model), args)
@@ -140,7 +147,9 @@ def _report(times: dict[str, list[float]], model: Path, args: argparse.Namespace
     for name, values in times.items():
         rounds = ", ".join(f"{value:.1f}" for value in values)
         print(f"| {name} | {medians[name]:.1f} ({rounds}) | {floor / medians[name]:.0%} |")
-    print(f"\nllmk takes {medians['llmk'] / medians['transformers']:.2f}× the time of transformers")
+    first, *others = medians
+    for name in others:
+        print(f"\n{name} takes {medians[name] / medians[first]:.2f}× the time of {first}")
 
 
 if __name__ == "__main__":

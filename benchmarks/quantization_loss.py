@@ -29,6 +29,7 @@ SCHEMES: dict[str, dict[str, Any]] = {
     "fp8, a scale per output": {"model.quantization": "fp8"},
     "fp8, a scale per matrix": {"model.quantization": "fp8_tensor"},
     "fp8, scales per 128x128": {"model.quantization": "fp8_block"},
+    "int8, a scale per output": {"model.quantization": "int8"},
     "plain, fp8 cache": {"cache.dtype": "float8_e4m3fn"},
     "fp8, a scale per output, fp8 cache": {"model.quantization": "fp8", "cache.dtype": "float8_e4m3fn"},
 }

@@ -1,4 +1,4 @@
-"""Lines per package, the longest files and functions, and the budgets that the core must keep.
+"""Lines per package, the longest files and functions, and the budgets that are to be kept.
 
 Budgets count lines of code: without blank lines, comments and docstrings, so that nobody saves on those. Physical
 lines, what a reader scrolls past, stand beside them; files and functions are measured in these. Exits with 1 where a
@@ -17,6 +17,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CORE = Path("core/src/llmk")
+STRANGER = Path("tests/third_party/accelerator/src")
+"""A platform that a stranger would publish, of which the architecture promises that it is short."""
 
 NOT_CODE = frozenset(
     {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
@@ -89,12 +91,16 @@ def packages(root: Path = ROOT) -> list[tuple[str, list[Path]]]:
 
 
 def budgets(root: Path = ROOT) -> list[Budget]:
-    """The budgets of the core."""
+    """The budgets of the core, and of the platform that it lets others write."""
     core = python_files(root / CORE)
     beside = {root / CORE / "reference", root / CORE / "testing"}
     rest = tuple(file for file in core if not beside.intersection(file.parents))
     kernel = tuple(file for file in core if (root / CORE / "kernel") in file.parents)
-    return [Budget("llmk without llmk.reference and llmk.testing", rest, 13_499), Budget("llmk.kernel", kernel, 1_000)]
+    return [
+        Budget("llmk without llmk.reference and llmk.testing", rest, 14_499),
+        Budget("llmk.kernel", kernel, 1_000),
+        Budget("a stranger's platform", tuple(python_files(root / STRANGER)), 300),
+    ]
 
 
 def functions(file: Path) -> Iterator[tuple[int, str, int]]:

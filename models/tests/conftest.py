@@ -1,4 +1,4 @@
-"""Checkpoints that the tests of this package share, and what transformers makes of them."""
+"""Checkpoints that the tests of this package share."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
 from llmk.testing.checkpoints import write_checkpoint
 
@@ -28,17 +26,3 @@ def make_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., P
         return made[key]
 
     return make
-
-
-def transformers_logits(checkpoint: Path, token_ids: list[int], dtype: torch.dtype) -> Tensor:
-    """Float32 logits ``[tokens, vocab]`` of the library's own model, in one pass and without a cache."""
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(checkpoint, dtype=dtype, attn_implementation="eager").eval()
-    with torch.inference_mode():
-        return model(torch.tensor([token_ids])).logits[0].float()
-
-
-def relative_error(found: Tensor, expected: Tensor) -> float:
-    """Root mean square of the difference over that of ``expected``."""
-    return float((found - expected).norm() / expected.norm())

@@ -16,9 +16,10 @@ from llmk.api import RecurrentCache
 from llmk.config import load
 from llmk.kernel.boot import boot
 from llmk.kernel.report import render_table
+from llmk.testing.comparing import relative_error
 from llmk.testing.model import ModelHarness
+from llmk.testing.model_example import transformers_logits
 
-from .conftest import relative_error, transformers_logits
 from .test_native import FP32_TOLERANCE, VARIANTS
 
 PROMPT = [random.Random(7).randrange(3, 380) for _ in range(150)]

@@ -22,10 +22,12 @@ STATEMENTS = [
     "import llmk_models.specs",
     "import llmk_cpu.specs",
     "import llmk_cuda.specs",
+    "import llmk_int8.specs",
     "import llmk_parsers.specs",
     "import llmk_embeddings.specs",
     "import llmk_policies.specs",
     "import llmk_quantization.specs",
+    "import llmk_statsd.specs",
     "import llmk_triton.specs",
 ]
 

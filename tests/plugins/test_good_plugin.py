@@ -64,7 +64,7 @@ def ask(environment: Environment, checkpoint: Path, expression: str) -> Any:
     """Evaluates an expression of ``registry`` and ``checkpoint`` inside the environment."""
     code = f"""
 import json
-from llmk.api import IOProcessorSpec, LogitsProcessorSpec
+from llmk.api import IOProcessorSpec, LogitsProcessorSpec, StatLoggerSpec
 from llmk.config import Config
 from llmk.kernel.checkpoint import read_checkpoint
 from llmk.kernel.registry import Registry
@@ -187,6 +187,12 @@ def test_policy_is_used_where_it_is_named(environment: Environment, checkpoint: 
 def test_logits_processor_is_registered(environment: Environment, checkpoint: Path) -> None:
     expression = "[r.spec.id for r in registry.of(LogitsProcessorSpec)]"
     assert ask(environment, checkpoint, expression) == ["good.ladder"]
+
+
+@pytest.mark.hook("llmk_stat_loggers")
+def test_stat_logger_is_registered(environment: Environment, checkpoint: Path) -> None:
+    expression = "[r.spec.id for r in registry.of(StatLoggerSpec)]"
+    assert ask(environment, checkpoint, expression) == ["good.stats"]
 
 
 @pytest.mark.hook("llmk_tuned_configs")

@@ -18,9 +18,11 @@ PACKAGES = {
     "backends-cpu": "llmk_cpu",
     "backends-cuda": "llmk_cuda",
     "plugins-embeddings": "llmk_embeddings",
+    "plugins-int8": "llmk_int8",
     "plugins-parsers": "llmk_parsers",
     "plugins-policies": "llmk_policies",
     "plugins-quantization": "llmk_quantization",
+    "plugins-statsd": "llmk_statsd",
     "plugins-triton": "llmk_triton",
 }
 DEMO = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")

@@ -17,6 +17,7 @@ from llmk.engine.step import StepPlan, StepResult
 from llmk.engine.workers import smallest_cache
 from llmk.testing.ranks import PATIENCE, Meeting, on_all
 
+
 @dataclass
 class _Pending:
     step: int

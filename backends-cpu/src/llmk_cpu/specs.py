@@ -40,6 +40,7 @@ def llmk_platforms() -> list[PlatformSpec]:
             implementation="llmk_cpu.platform:CPUPlatform",
             probe=probe,
             known=KNOWN,
+            vouches=("llmk-int8",),
             summary="any CPU that torch runs on",
         )
     ]

@@ -329,6 +329,26 @@ def test_a_step_that_writes_nothing() -> None:
     assert bool((cache == 7.0).all())
 
 
+@pytest.mark.parametrize("padding", [0, 3])
+def test_lengths_that_the_host_knows_are_not_read_from_the_device(padding: int) -> None:
+    case = Step(query(), MIXED)
+    backend = ReferenceAttention(case.spec, DEVICE)
+    cache, written = case.written(backend)
+    step = case.index()
+    step.host_query_lens = [request.queries for request in MIXED]
+    step.host_seq_lens = [request.length for request in MIXED]
+    step.slot_mapping = torch.cat([step.slot_mapping, torch.full((padding,), -1)])
+    step.num_tokens += padding
+    step.query_start, step.seq_lens = step.query_start.to("meta"), step.seq_lens.to("meta")
+    meta = backend.prepare(step)
+    assert torch.equal(meta.key_rows, written.key_rows)
+    key, value = torch.nn.functional.pad(case.new_kv(), (0, 0, 0, 0, 0, padding), value=float("nan"))
+    backend.write(key, value, cache, meta)
+    out = backend.run(torch.nn.functional.pad(case.q, (0, 0, 0, 0, 0, padding)), cache, meta)
+    assert error(out[: len(case.q)], case.expected()) < BOUND[torch.float32]
+    assert bool((out[len(case.q) :] == 0).all())
+
+
 @pytest.mark.parametrize("kind", ["plain", "latent"])
 def test_padding_rows_come_back_as_zeros(kind: str) -> None:
     case = Step(query(**KINDS[kind]), MIXED)

@@ -160,9 +160,9 @@ def test_an_unknown_scoring_is_refused() -> None:
         route(torch.zeros(1, 2), 1, renormalize=False, scoring="tanh")
 
 
-@pytest.mark.parametrize("name", ["fp8_channel", "fp8_block"])
+@pytest.mark.parametrize("name", ["int8_channel", "fp8_channel", "fp8_block"])
 @pytest.mark.parametrize("bias", [True, False])
-def test_fp8_experts_are_those_of_the_numbers_that_are_stored(name: str, bias: bool) -> None:
+def test_quantized_experts_are_those_of_the_numbers_that_are_stored(name: str, bias: bool) -> None:
     torch.manual_seed(0)
     x, logits = torch.randn(9, 144), torch.randn(9, 5)
     exact = {"gate_up": torch.randn(5, 260, 144), "down": torch.randn(5, 144, 130)}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import torch
@@ -14,7 +17,7 @@ from transformers.utils.logging import disable_progress_bar
 from llmk.api import AttentionQuery, CacheSpec, Checkpoint, CheckpointError
 from llmk.nn import Build, Layer, StepContext
 from llmk.nn.attention import cache_spec
-from llmk.nn.tensor_file import read_headers, weight_files
+from llmk.nn.tensor_file import StoredTensor, read_headers, weight_files
 from llmk_models.transformers_facts import describe
 from llmk_models.transformers_watch import WATCH, Observed
 
@@ -137,20 +140,30 @@ class TransformersModel:
         return hidden[0]
 
     def _pretrained(self, checkpoint: Checkpoint, dtype: torch.dtype) -> Any:
-        read_headers(weight_files(checkpoint))
+        stored = read_headers(weight_files(checkpoint))
         if not sys.stderr.isatty():
             disable_progress_bar()
         try:
             model, report = _AUTO.from_pretrained(
-                checkpoint.path, dtype=dtype, local_files_only=True, use_safetensors=True, output_loading_info=True
+                checkpoint.path,
+                dtype=dtype,
+                local_files_only=True,
+                use_safetensors=True,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # they are told below, by name
             )
         except (RuntimeError, ValueError, OSError) as error:
+            gaps = ", ".join(_gaps([tensor.name for tensor in stored])[:10])
             raise CheckpointError(
-                f"transformers can't load {checkpoint.path}: {error}",
+                f"transformers can't load {checkpoint.path}: {error}" + (f" The files lack {gaps}." if gaps else ""),
                 hint="check that config.json belongs to these weights",
             ) from error
-        for kind, what in (("missing_keys", "lacks"), ("unexpected_keys", "holds, with no place in the model,")):
-            if names := sorted(report[kind]):
+        for kind, what in (
+            ("missing_keys", "lacks"),
+            ("unexpected_keys", "holds, with no place in the model,"),
+            ("mismatched_keys", "holds, of another shape than the model's,"),
+        ):
+            if names := sorted(each if isinstance(each, str) else _as_stored(each, stored) for each in report[kind]):
                 shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
                 raise CheckpointError(
                     f"{checkpoint.path} {what} {len(names)} tensors: {shown}",
@@ -225,3 +238,23 @@ def check_observed(layer: int, observed: Observed, query: AttentionQuery) -> Non
             f"layer {layer} of transformers' model attends otherwise than config.json told: {'; '.join(wrong)}",
             hint="install a wheel that implements the architecture natively",
         )
+
+
+def _as_stored(mismatch: tuple[str, Sequence[int], Sequence[int]], stored: Sequence[StoredTensor]) -> str:
+    """The name of a tensor of another shape, and where the model renamed it, what files hold in that shape."""
+    name, shape, _ = mismatch
+    alike = [tensor.name for tensor in stored if tensor.shape == tuple(shape)]
+    return name if name in alike else f"{name} (in the files: {' or '.join(alike)})"
+
+
+def _gaps(names: Sequence[str]) -> list[str]:
+    """Names that aren't there, although all their numbers stand in others that are otherwise alike."""
+    alike: dict[str, set[tuple[str, ...]]] = {}
+    for name in names:
+        alike.setdefault(re.sub(r"\d+", "{}", name), set()).add(tuple(re.findall(r"\d+", name)))
+    return [
+        form.format(*numbers)
+        for form, found in alike.items()
+        for numbers in product(*(sorted(set(place)) for place in zip(*found, strict=True)))
+        if numbers not in found
+    ]

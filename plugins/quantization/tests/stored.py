@@ -16,18 +16,8 @@ from torch import Tensor
 
 from llmk.reference.quantize import quantize_fp8_block, quantize_fp8_channel, quantize_fp8_tensor
 from llmk.testing.checkpoints import write_checkpoint
+from llmk_quantization.examples import MODELS, SIZES, compressed, multiplied
 
-MODELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "dense": ("qwen3", {}),
-    "experts": ("qwen3_moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 256}),
-}
-SIZES = {
-    "hidden_size": 256,
-    "intermediate_size": 512,
-    "num_key_value_heads": 4,
-    "head_dim": 64,
-    "num_hidden_layers": 2,
-}
 QUANTIZED = re.compile(r"model\.layers\.\d+\.(self_attn|mlp)\..*_proj\.weight")
 
 
@@ -41,11 +31,6 @@ class Layout:
     shape: Callable[[Tensor], Tensor]
     config: Mapping[str, Any]
     extra: tuple[str, ...] = ()
-
-
-def compressed(**weights: Any) -> dict[str, Any]:
-    group = {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", **weights}}
-    return {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"group_0": group}}
 
 
 FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
@@ -92,16 +77,9 @@ def write(folder: Path, model: str, layout: Layout) -> tuple[Path, Path]:
         scale = layout.shape(parts["weight_scale"])
         quantized |= {name: parts["weight"], f"{module}.{layout.scale}": scale}
         quantized |= {f"{module}.{extra}": torch.tensor(0.25) for extra in layout.extra}
-        tensors[name] = multiplied(parts["weight"], scale.float())
+        tensors[name] = multiplied(parts["weight"], scale)
     save_file(tensors, plain / "model.safetensors")
     return stored(folder / "quantized", plain, quantized, layout.config), plain
-
-
-def multiplied(values: Tensor, scale: Tensor) -> Tensor:
-    """What fp8 ``values`` stand for, by a scale for all, for each row, or for each block of 128x128."""
-    if (scale.ndim == 2 and scale.shape[1] > 1) or scale.numel() not in (1, values.shape[0]):
-        scale = scale.repeat_interleave(128, 0).repeat_interleave(128, 1)[: values.shape[0], : values.shape[1]]
-    return values.float() * scale
 
 
 def stored(folder: Path, like: Path, tensors: dict[str, Tensor], config: Mapping[str, Any]) -> Path:

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from stored import LAYOUTS, MODELS, QUANTIZED, SIZES, multiplied, write
+from stored import LAYOUTS, QUANTIZED, write
 from torch import Tensor
 
 from llmk.api import CheckpointError, SelectionError
 from llmk.reference.quantize import quantize_fp8_block, quantize_fp8_channel, quantize_fp8_tensor
 from llmk.testing.checkpoints import write_checkpoint
 from llmk.testing.model import ModelHarness
+from llmk_quantization.examples import MODELS, SIZES, multiplied
 
 METHODS = {"fp8": quantize_fp8_channel, "fp8_tensor": quantize_fp8_tensor, "fp8_block": quantize_fp8_block}
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 300, 20]

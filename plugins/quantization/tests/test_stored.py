@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from stored import FP8, LAYOUTS, MODELS, SIZES, compressed, stored, write
+from stored import FP8, LAYOUTS, stored, write
 from threaded_ranks import ThreadedRanks
 from torch import Tensor
 
@@ -19,6 +19,7 @@ from llmk.engine import launch
 from llmk.nn import Linear
 from llmk.testing.checkpoints import write_checkpoint
 from llmk.testing.model import ModelHarness
+from llmk_quantization.examples import MODELS, SIZES, compressed
 from llmk_quantization.specs import llmk_quantization_methods
 
 PROMPTS = [[5, 6, 7, 8, 9, 10, 11], [300, 20, 7]]

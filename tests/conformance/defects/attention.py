@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from defects import Defect
 from torch import Tensor
 
+from defects import Defect
 from llmk.api import OK, AttentionQuery, CacheStep, Verdict, no
 from llmk.reference.attention import AttentionMeta, Group, ReferenceAttention
 from llmk.reference.specs import supports_attention
@@ -37,7 +37,7 @@ def supports_by_turns(query: AttentionQuery) -> Verdict:
 class Edited(ReferenceAttention):
     """Serves another query than the one that it was made for."""
 
-    changes: dict[str, Any] = {}
+    changes: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:
         super().__init__(replace(query, **self.changes_of(query)), device)
@@ -47,7 +47,7 @@ class Edited(ReferenceAttention):
 
 
 class SoftcapForgotten(Edited):
-    changes = {"softcap": None}
+    changes: ClassVar[dict[str, Any]] = {"softcap": None}
 
 
 class ScaleOfItsOwn(Edited):
@@ -114,7 +114,9 @@ class WritesPadding(ReferenceAttention):
 class NeighboursToo(ReferenceAttention):
     """Writes vectors of two tokens."""
 
-    def write(self, key: Tensor, value: Tensor | None, cache: Tensor, meta: AttentionMeta, *scales: Any, **s: Any) -> None:
+    def write(
+        self, key: Tensor, value: Tensor | None, cache: Tensor, meta: AttentionMeta, *scales: Any, **s: Any
+    ) -> None:
         last = self.query.block_size - 1
         behind = torch.where(meta.key_rows % self.query.block_size < last, meta.key_rows + 1, meta.key_rows)
         values = behind + self.query.block_size
@@ -189,8 +191,18 @@ DEFECTS = (
     Defect("stale", "a step runs as the one prepared last", StaleMetadata, "metadata outlives the next one's" + _USUAL),
     Defect("in place", "queries are scaled in place", ScalesQueriesInPlace, "inputs stay as they are" + _USUAL),
     Defect("layout", "the layout counts blocks elsewhere", WrongLayout, "states the cache as it is" + _USUAL),
-    Defect("batch", "padded by the batch, and called invariant", {"deterministic": True}, "rows don't depend on the batch" + _USUAL),
-    Defect("waits", "reads lengths back, and may be recorded", {"capture": "full"}, "can be recorded" + _USUAL.replace(":", " and replayed:", 1)),
+    Defect(
+        "batch",
+        "padded by the batch, and called invariant",
+        {"deterministic": True},
+        "rows don't depend on the batch" + _USUAL,
+    ),
+    Defect(
+        "waits",
+        "reads lengths back, and may be recorded",
+        {"capture": "full"},
+        "can be recorded" + _USUAL.replace(":", " and replayed:", 1),
+    ),
     Defect("raises", "supports divides by what may be none", {"supports": supports_by_raising}, "supports answers"),
     Defect("refuses", "supports refuses everything", {"supports": supports_nothing}, "serves something"),
     Defect("changes", "supports answers by the time", {"supports": supports_by_turns}, "supports answers"),

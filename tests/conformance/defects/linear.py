@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
-from defects import Defect
 from torch import Tensor
 
+from defects import Defect
 from llmk.api import OK, LinearQuery, TokenBand, Verdict
 
 
@@ -98,14 +98,25 @@ DEFECTS = (
     Defect("half", "float32 is declared, float16 computed", half_sums, _AGREES + _FIRST),
     Defect("sums", "sums are rounded on the way", sums_in_the_dtype, f"{_AGREES}: 4096 to 24"),
     Defect("dtype", "the result is in another dtype", another_dtype, _AGREES + _FIRST),
-    Defect("strides", "rows are taken to lie side by side", rows_read_as_contiguous, "takes rows of a wider tensor" + _FIRST),
+    Defect(
+        "strides",
+        "rows are taken to lie side by side",
+        rows_read_as_contiguous,
+        "takes rows of a wider tensor" + _FIRST,
+    ),
     Defect("in place", "the input is changed", scales_its_input, "inputs stay as they are" + _FIRST),
-    Defect("buffer", "a result is overwritten by the next call", one_buffer_for_all, "inputs stay as they are" + _FIRST),
+    Defect(
+        "buffer", "a result is overwritten by the next call", one_buffer_for_all, "inputs stay as they are" + _FIRST
+    ),
     Defect("rows", "a row of NaN spoils all", scaled_by_the_batch, "a row's result depends on that row" + _FIRST),
     Defect("waits", "looks at what it is given", looks_at_its_rows, "can be recorded and replayed" + _FIRST),
     Defect("batch", "not invariant, and declared so", {"deterministic": True}, "rows don't depend on the batch"),
-    Defect("prepare", "the weight is laid out wrongly", {"prepare": f"{__name__}:prepare_transposed"}, _AGREES + _FIRST),
-    Defect("format", "says yes to all formats", {"supports": supports_any_format}, f"{_AGREES}: 512 to 256, int8_channel"),
+    Defect(
+        "prepare", "the weight is laid out wrongly", {"prepare": f"{__name__}:prepare_transposed"}, _AGREES + _FIRST
+    ),
+    Defect(
+        "format", "says yes to all formats", {"supports": supports_any_format}, f"{_AGREES}: 512 to 256, int8_channel"
+    ),
     Defect(
         "bands",
         "offered for more rows than it computes",

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from defects import Defect
 from torch import Tensor
 
+from defects import Defect
 from llmk.api import OK, MoEQuery, Verdict
 from llmk.reference.moe import fused_moe
 
@@ -33,7 +33,9 @@ without_groups, groups_by_best = _with(top_groups=1, num_groups=1), _with(group_
 unbiased_choice = _with(selection_bias=None)
 
 
-def one_expert_less(x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], *, top_k: int, **options: Any) -> Tensor:
+def one_expert_less(
+    x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], *, top_k: int, **options: Any
+) -> Tensor:
     """Of several that a token chose."""
     return fused_moe(x, router_logits, weights, top_k=max(1, top_k - 1), **options)
 
@@ -61,7 +63,9 @@ def into_its_input(x: Tensor, router_logits: Tensor, weights: Mapping[str, Tenso
     return x.copy_(fused_moe(x, router_logits, weights, **options))
 
 
-def all_that_tie(x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], *, top_k: int, **options: Any) -> Tensor:
+def all_that_tie(
+    x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], *, top_k: int, **options: Any
+) -> Tensor:
     """Takes every expert that is as good as the last."""
     last = router_logits.float().topk(top_k, dim=-1).values[:, -1:]
     taken = int((router_logits.float() >= last).sum(-1).max().nan_to_num(top_k))
@@ -81,18 +85,26 @@ DEFECTS = (
     Defect("renormalize", "weights are not divided by their sum", not_renormalized, _AGREES + _FIRST),
     Defect("scaling", "the scaling is forgotten", unscaled, f"{_AGREES}: sigmoid scores, scaled, float32"),
     Defect("activation", "SiLU whatever is asked for", always_silu, f"{_AGREES}: GELU, float32"),
-    Defect("scoring", "softmax whatever is asked for", always_softmax, f"{_AGREES}: sigmoid scores as they are, float32"),
+    Defect(
+        "scoring", "softmax whatever is asked for", always_softmax, f"{_AGREES}: sigmoid scores as they are, float32"
+    ),
     Defect("groups", "groups are not looked at", without_groups, f"{_AGREES}: 2 of 4 groups by the best, float32"),
     Defect("best two", "groups are scored by the best", groups_by_best, f"{_AGREES}: 2 of 4 groups by the two best"),
     Defect("selection", "the selection bias is ignored", unbiased_choice, "chosen with a selection bias" + _FIRST),
-    Defect("dropped expert", "a token's last expert is left out", one_expert_less, f"{_AGREES}: 6 of 6 experts, float32"),
+    Defect(
+        "dropped expert", "a token's last expert is left out", one_expert_less, f"{_AGREES}: 6 of 6 experts, float32"
+    ),
     Defect("capacity", "full experts drop tokens", full_experts_drop, "all tokens may choose one expert" + _FIRST),
     Defect("biases", "biases are ignored", no_biases, f"{_AGREES}: biases, float32"),
     Defect("halves", "up rows are taken for gate rows", up_before_gate, _AGREES + _FIRST),
     Defect("in place", "the result is written over the input", into_its_input, "inputs stay as they are" + _FIRST),
-    Defect("ties", "all experts that tie are taken", all_that_tie, "of equal scores any are taken, as many as asked for"),
+    Defect(
+        "ties", "all experts that tie are taken", all_that_tie, "of equal scores any are taken, as many as asked for"
+    ),
     Defect("half", "float32 is declared, bfloat16 computed", half_sums, _AGREES + _FIRST),
     Defect("batch", "not invariant, and declared so", {"deterministic": True}, "rows don't depend on the batch"),
-    Defect("waits", "reads counts back, and may be recorded", {"capture": "full"}, "can be recorded and replayed" + _FIRST),
+    Defect(
+        "waits", "reads counts back, and may be recorded", {"capture": "full"}, "can be recorded and replayed" + _FIRST
+    ),
     Defect("format", "says yes to all", {"supports": supports_all}, f"{_AGREES}: 2 of 8 experts, fp8_channel, float32"),
 )

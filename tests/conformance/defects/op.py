@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from defects import Defect
 from torch import Tensor
 
+from defects import Defect
 from llmk.api import CacheStep
 from llmk.reference import activations, batch, embedding, norms, rope, sampling
 from llmk.reference.composites import make_qk_norm_rope_attention, make_qk_norm_rope_write_kv
@@ -91,7 +91,9 @@ def logprobs_of_ties(logits: Tensor, token_ids: Tensor, num_top: int) -> tuple[T
     return logprob, (logits.float() >= chosen).sum(-1), ids, top
 
 
-def penalties_of_prompts(logits: Tensor, rows: Tensor, tokens: Tensor, slots: Tensor, prompts: Tensor, *rest: Any) -> Tensor:
+def penalties_of_prompts(
+    logits: Tensor, rows: Tensor, tokens: Tensor, slots: Tensor, prompts: Tensor, *rest: Any
+) -> Tensor:
     """Counts the prompt as output."""
     return sampling.apply_penalties(logits, rows, tokens, slots, torch.zeros_like(prompts), *rest)
 
@@ -167,8 +169,14 @@ DEFECTS: tuple[tuple[str, Defect], ...] = (
     ("rms_norm", Defect("half", "float32 is declared, float16 computed", norm_in_half, _AGREES)),
     ("rms_norm", Defect("weight", "the weight is ignored", norm_without_weight, _AGREES)),
     ("rms_norm", Defect("batch", "a row is normed by all", norm_by_the_batch, "a row's result depends on that row")),
-    ("rms_norm", Defect("invariance", "a row's bits depend on all", norm_by_the_batch, "rows don't depend on the batch")),
-    ("rms_norm", Defect("even", "the last of an odd number of rows is left out", norm_of_even_rows, f"{_AGREES}: size 128")),
+    (
+        "rms_norm",
+        Defect("invariance", "a row's bits depend on all", norm_by_the_batch, "rows don't depend on the batch"),
+    ),
+    (
+        "rms_norm",
+        Defect("even", "the last of an odd number of rows is left out", norm_of_even_rows, f"{_AGREES}: size 128"),
+    ),
     ("add_rms_norm", Defect("in place", "the residual is changed", add_norm_in_place, _AGREES)),
     ("add_rms_norm", Defect("swapped", "results come in another order", add_norm_swapped, _AGREES)),
     ("add_rms_norm_fp32_residual", Defect("residual", "the sum is rounded", residual_in_half, _AGREES)),

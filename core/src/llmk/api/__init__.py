@@ -80,10 +80,12 @@ from llmk.api.specs import (
     PlatformSpec,
     PolicySpec,
     QuantizationSpec,
+    StatLoggerSpec,
     Tier,
     TokenBand,
     TunedConfigs,
 )
+from llmk.api.stats import Stat, StatLogger, StatLoggerContext, StatsSnapshot
 from llmk.api.verdict import OK, Reason, Verdict, no
 
 ENTRY_POINT_GROUP = "llmk.v1"
@@ -172,7 +174,12 @@ __all__ = [
     "SelectionError",
     "Shadow",
     "SlidingWindowCache",
+    "Stat",
+    "StatLogger",
+    "StatLoggerContext",
+    "StatLoggerSpec",
     "StateTensor",
+    "StatsSnapshot",
     "TextDelta",
     "Ticket",
     "Tier",

@@ -99,7 +99,7 @@ class CacheStep:
         max_query_len, max_seq_len: upper bounds known on the host, passed in and never derived from tensors.
         block_size: tokens per block of this group.
         host_query_lens, host_seq_lens: what each request has in this step and in the cache after it, without padding,
-            for backends that plan on the host; nothing where a step is captured.
+            for backends that plan on the host; nothing where a step is captured. Tokens that they count have slots.
     """
 
     query_start: torch.Tensor

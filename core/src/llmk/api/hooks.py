@@ -23,6 +23,7 @@ from llmk.api.specs import (
     PlatformSpec,
     PolicySpec,
     QuantizationSpec,
+    StatLoggerSpec,
     TunedConfigs,
 )
 
@@ -104,6 +105,12 @@ def llmk_scheduling_policies() -> Iterable[PolicySpec]:
 @hookspec
 def llmk_logits_processors() -> Iterable[LogitsProcessorSpec]:
     """Logits processors, which requests name with parameters of their own."""
+    return ()
+
+
+@hookspec
+def llmk_stat_loggers() -> Iterable[StatLoggerSpec]:
+    """Stat loggers, to which the server tells its numbers."""
     return ()
 
 

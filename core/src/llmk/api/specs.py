@@ -262,6 +262,18 @@ class LogitsProcessorSpec(_Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StatLoggerSpec(_Checked):
+    """Takes the server's numbers somewhere. ``implementation`` names a class that follows
+    :class:`~llmk.api.StatLogger`."""
+
+    id: str
+    name: str
+    implementation: str
+    overrides: str = ""
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TunedConfigs:
     """A folder inside a package with measurements of kernels, as ``llmk tune`` writes them, by device.
 
@@ -285,6 +297,7 @@ Spec = (
     | IOProcessorSpec
     | LogitsProcessorSpec
     | PolicySpec
+    | StatLoggerSpec
     | TunedConfigs
 )
 Supports = Callable[[Query], Verdict]

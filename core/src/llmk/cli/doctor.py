@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import importlib_metadata as metadata
 
-from llmk.api import LlmkError, ParserSpec
+from llmk.api import LlmkError, ModelSpec, ParserSpec
 from llmk.config import Settings, flags
 from llmk.kernel.boot import boot
 from llmk.kernel.checkpoint import read_checkpoint
@@ -102,11 +102,11 @@ def _platforms(registry: Registry) -> Iterator[Finding]:
 
 
 def _models(registry: Registry) -> Iterator[Finding]:
-    if not registry.models:
+    if not registry.of(ModelSpec):
         yield Finding(BAD, "no model family is registered", f"pip install {MODELS_WHEEL}")
         return
-    named = sorted({name for model in registry.models for name in model.spec.architectures} - {"*"})
-    rest = [model.spec.id for model in registry.models if "*" in model.spec.architectures]
+    named = sorted({name for model in registry.of(ModelSpec) for name in model.spec.architectures} - {"*"})
+    rest = [model.spec.id for model in registry.of(ModelSpec) if "*" in model.spec.architectures]
     yield Finding(GOOD, f"architectures: {', '.join(named)}{f', and others by {rest[0]}' if rest else ''}")
     try:
         demo = read_checkpoint(find_checkpoint(registry, ""))
@@ -130,7 +130,7 @@ def _parsers(registry: Registry) -> Iterator[Finding]:
 
 def _plan(settings: Settings, registry: Registry) -> Iterator[Finding]:
     """Plans the model, or the demo model, with this configuration; what stops that would stop the server too."""
-    if not registry.platforms or not registry.models:
+    if not registry.platforms or not registry.of(ModelSpec):
         return
     name = settings.config.model.path or "the demo model"
     try:

@@ -199,6 +199,12 @@ class ServerSection(Section):
     otlp_endpoint: str = Field(
         default="", description="OTLP/HTTP collector that takes a span of each request. Needs llmk-core[otel]."
     )
+    stat_loggers: tuple[str, ...] = Field(
+        default=(), description="Stat loggers of plugins, by id or name, that are told the numbers of /metrics."
+    )
+    stat_interval: Annotated[float, Field(gt=0)] = Field(
+        default=10.0, description="Seconds between two times that stat loggers are told."
+    )
 
 
 class EngineSection(Section):

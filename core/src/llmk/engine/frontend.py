@@ -72,10 +72,13 @@ class AsyncLLM:
         self._pump = asyncio.create_task(self._deliver(), name="llmk-outputs")
 
     @classmethod
-    async def start(cls, settings: Settings, *, in_process: bool = False) -> AsyncLLM:
+    async def start(
+        cls, settings: Settings, *, in_process: bool = False, check: Callable[[Boot], object] = lambda boot: None
+    ) -> AsyncLLM:
         """Resolves the plan and starts the engine, in a process of its own or (``in_process``) in a thread of this one.
 
-        Raises whatever keeps the model from being served, as :class:`~llmk.api.LlmkError`.
+        ``check`` is called with what was resolved, before anything is loaded. Raises what it raises, and whatever keeps
+        the model from being served, as :class:`~llmk.api.LlmkError`.
         """
         from llmk.engine.process import ProcessClient
         from llmk.kernel.boot import boot as start_up
@@ -87,6 +90,7 @@ class AsyncLLM:
                 undo.push_async_callback(process.close)
             with logs.timed("plan"):
                 boot = await asyncio.to_thread(start_up, settings, verify=in_process)
+                check(boot)
             model = boot.settings.config.model
             with logs.timed("tokenizer"):
                 tokenizer = await asyncio.to_thread(

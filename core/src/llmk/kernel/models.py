@@ -54,7 +54,7 @@ def choose_model(registry: Registry, config: Config, checkpoint: Checkpoint) -> 
     """
     wanted = checkpoint.architecture
     deterministic = config.engine.deterministic
-    claims = [(model, match_model(model.spec, wanted, deterministic=deterministic)) for model in registry.models]
+    claims = [(model, match_model(model.spec, wanted, deterministic=deterministic)) for model in registry.of(ModelSpec)]
     chosen, _ = elect("[select.model]", config.select.model, claims, rank=lambda spec: wanted in spec.architectures)
     if chosen is not None:
         return chosen

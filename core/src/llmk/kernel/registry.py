@@ -16,6 +16,7 @@ from llmk.api import (
     PlatformSpec,
     PolicySpec,
     QuantizationSpec,
+    StatLoggerSpec,
     TunedConfigs,
 )
 from llmk.api.errors import PluginError
@@ -40,6 +41,7 @@ HOOKS: dict[str, tuple[str, type]] = {
     "llmk_io_processors": ("io_processor", IOProcessorSpec),
     "llmk_scheduling_policies": ("policy", PolicySpec),
     "llmk_logits_processors": ("logits_processor", LogitsProcessorSpec),
+    "llmk_stat_loggers": ("stat_logger", StatLoggerSpec),
     "llmk_tuned_configs": ("tuned", TunedConfigs),
 }
 """Hooks that return specs: the kind and type of what they return."""
@@ -82,11 +84,6 @@ class Registry:
     def platforms(self) -> list[Registered[PlatformSpec]]:
         """Platforms."""
         return self.of(PlatformSpec)
-
-    @property
-    def models(self) -> list[Registered[ModelSpec]]:
-        """Model families."""
-        return self.of(ModelSpec)
 
     def call(self, hook: str, item: type[S], **arguments: Any) -> list[tuple[Plugin, S]]:
         """Calls a hook of every plugin, each guarded, and returns what those that have it answered, lists item by item.

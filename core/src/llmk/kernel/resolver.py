@@ -18,7 +18,7 @@ from llmk.api.plan import Choice, Piece, Plan, Rejection
 from llmk.api.platform import PlatformFacts
 from llmk.api.query import OpQuery, Query, ask_of, site_queries
 from llmk.api.sharding import sharded
-from llmk.api.specs import TunedConfigs
+from llmk.api.specs import ModelSpec, TunedConfigs
 from llmk.api.verdict import Reason
 from llmk.config.measurements import Measurements, load_measurements
 from llmk.kernel.discovery import CORE
@@ -63,7 +63,7 @@ def resolve(
     two candidates tie, CheckpointError where no method claims the checkpoint's quantization.
     """
     platform = next(p for p in registry.platforms if p.spec.name == platform_facts.name)
-    model = next(m for m in registry.models if m.spec.id == facts.model)
+    model = next(m for m in registry.of(ModelSpec) if m.spec.id == facts.model)
     quantization = choose_quantization(registry, config, checkpoint)
     dtype, warnings = choose_dtype(config, facts, platform_facts)
     vouched = (CORE, platform.plugin.distribution, *platform.spec.vouches, *config.plugins.trust)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import gcd
 
 import torch
@@ -43,7 +44,7 @@ class AttentionMeta:
     """
 
     together: bool
-    written: Tensor | None
+    written: Tensor | slice | None
     key_rows: Tensor
     value_rows: Tensor
     groups: Sequence[Group]
@@ -59,8 +60,9 @@ class ReferenceAttention:
     every other request attends alone. The padding, hence the order in which torch's kernels add up, depends on the
     other requests, so rows agree to rounding.
 
-    :meth:`prepare` reads lengths back to the host: one wait per step and cache group. An instance keeps one buffer for
-    gathered keys and values, as large as the most that a group has needed; it serves one thread.
+    :meth:`prepare` uploads how the requests are grouped; where the step doesn't tell lengths on the host, it waits for
+    those of the device, too. An instance keeps one buffer for gathered keys and values, as large as the most that a
+    group has needed; it serves one thread.
     """
 
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:
@@ -77,12 +79,18 @@ class ReferenceAttention:
 
     def prepare(self, step: CacheStep) -> AttentionMeta:
         """Groups the requests and works out where their tokens lie."""
-        starts = step.query_start[: step.num_requests + 1].tolist()
-        lengths = step.seq_lens[: step.num_requests].tolist()
         slots = step.slot_mapping[: step.num_tokens]
-        written = None
-        if bool((slots < 0).any()):
-            written = torch.nonzero(slots >= 0).squeeze(1)
+        written: Tensor | slice | None = None
+        if step.host_seq_lens:
+            starts, lengths = [0, *accumulate(step.host_query_lens)], list(step.host_seq_lens)
+            if starts[-1] < step.num_tokens:
+                written = slice(starts[-1])
+        else:
+            starts = step.query_start[: step.num_requests + 1].tolist()
+            lengths = step.seq_lens[: step.num_requests].tolist()
+            if bool((slots < 0).any()):
+                written = torch.nonzero(slots >= 0).squeeze(1)
+        if written is not None:
             slots = slots[written]
         key_rows = self._rows(slots // self.query.block_size, slots)
         groups = list(self._groups(step, starts, lengths))

@@ -12,7 +12,12 @@ from torch import Tensor
 
 from llmk.reference.activations import ACTIVATIONS, INVARIANT_ACTIVATIONS
 from llmk.reference.linear import linear_dequantized, linear_invariant
-from llmk.reference.quantized_weight import ScaledWeight, prepare_fp8_block, prepare_fp8_channel
+from llmk.reference.quantized_weight import (
+    ScaledWeight,
+    prepare_fp8_block,
+    prepare_fp8_channel,
+    prepare_int8_channel,
+)
 from llmk.reference.tiles import TiledWeight, tiled
 
 _SCORING: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -119,6 +124,12 @@ def _by_tiles(
         return multiply(gated, weights.down[expert], _row(weights.down_bias, expert))
 
     return _mix(x, *route(router_logits, **routing), len(weights.gate_up), compute)
+
+
+def prepare_moe_int8_channel(parameters: Mapping[str, Tensor]) -> Experts[ScaledWeight]:
+    """Parameters as :func:`fused_moe` takes them, in int8, and ``gate_up_scale`` ``[E, 2 * I, 1]`` and ``down_scale``
+    ``[E, H, 1]``."""
+    return _scaled(prepare_int8_channel, parameters)
 
 
 def prepare_moe_fp8_channel(parameters: Mapping[str, Tensor]) -> Experts[ScaledWeight]:

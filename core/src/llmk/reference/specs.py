@@ -157,7 +157,7 @@ _QUANTIZED = (
 )
 
 
-_QUANTIZED_EXPERTS = ("fp8_channel", "fp8_block")
+_QUANTIZED_EXPERTS = ("int8_channel", "fp8_channel", "fp8_block")
 
 _INVARIANT_SCORE = -1
 """Of kernels that are slower than others for being deterministic: they win where it is asked for."""

@@ -16,6 +16,7 @@ from llmk.api import ConfigError, PortInUse
 from llmk.config import Settings
 from llmk.engine import logs
 from llmk.engine.frontend import AsyncLLM
+from llmk.serve import stat_loggers
 
 if TYPE_CHECKING:
     from llmk.serve.service import Service
@@ -92,7 +93,7 @@ def url_of(listener: socket.socket) -> str:
 
 
 async def _run(settings: Settings, listener: socket.socket, ready: Ready, spans: Spans | None) -> None:
-    starting = asyncio.create_task(AsyncLLM.start(settings))
+    starting = asyncio.create_task(AsyncLLM.start(settings, check=stat_loggers.choose))
     http = asyncio.create_task(asyncio.to_thread(import_module, "llmk.serve.server"))
     on_signal: list[Callable[[], object]] = [starting.cancel]
     with _signals(lambda: on_signal[-1]()):
@@ -104,12 +105,14 @@ async def _run(settings: Settings, listener: socket.socket, ready: Ready, spans:
         try:
             server = (await http).Server.of(engine, spans)
             on_signal.append(server.stop)
-            serving = asyncio.create_task(server.serve([listener]))
-            while not server.started and not serving.done():
-                await asyncio.sleep(0.01)
-            if not server.should_exit:
-                ready(server.service, url_of(listener))
-            await serving
+            service = server.service
+            async with stat_loggers.running(engine.boot, engine.model_name, service.metrics):
+                serving = asyncio.create_task(server.serve([listener]))
+                while not server.started and not serving.done():
+                    await asyncio.sleep(0.01)
+                if not server.should_exit:
+                    ready(service, url_of(listener))
+                await serving
         finally:
             await engine.close()
 

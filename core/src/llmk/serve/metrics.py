@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from llmk.api import Stat, StatsSnapshot
 from llmk.serve.record import Record
 from llmk.serve.stream import ChoiceDelta
 
@@ -105,6 +106,9 @@ class Metrics:
             "llmk:http_requests", "Requests answered.", ["method", "path", "status"], registry=self._registry
         )
         self.http_in_flight = Gauge("llmk:http_requests_in_flight", "Requests being answered.", registry=self._registry)
+        self.stat_logger_failures = Counter(
+            "llmk:stat_logger_failures", "Stat loggers that failed and were dropped.", ["id"], registry=self._registry
+        )
         self._tasks = Gauge("llmk:frontend_tasks", "Tasks of the server's event loop.", registry=self._registry)
         self._first = self._histogram("time_to_first_token_seconds", "From arrival to the first token.", SECONDS)
         self._between = self._histogram("inter_token_latency_seconds", "Between tokens of one choice.", SECONDS)
@@ -129,6 +133,18 @@ class Metrics:
         """The text exposition format. To be called in the server's event loop."""
         self._tasks.set(len(asyncio.all_tasks()))
         return generate_latest(self._registry)
+
+    def snapshot(self) -> StatsSnapshot:
+        """The same numbers, for stat loggers. To be called from any thread, so without :attr:`_tasks` anew."""
+        return StatsSnapshot(
+            time.time(),
+            tuple(
+                Stat(sample.name, "gauge" if family.type == "gauge" else "counter", sample.value, dict(sample.labels))
+                for family in self._registry.collect()
+                for sample in family.samples
+                if not sample.name.endswith("_created")
+            ),
+        )
 
     async def observe(
         self, deltas: AsyncGenerator[ChoiceDelta, None], record: Record

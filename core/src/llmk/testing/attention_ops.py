@@ -28,6 +28,10 @@ _ROPE_ATTENTION = ("qk_norm_rope_attention", "qk_norm_plus_one_rope_attention")
 _LATENT = ("norm_rope_write_latent", "latent_attention")
 OPS = (*_ROPE_KV, *_ROPE_ATTENTION, *_LATENT)
 _WHOLE = (*_ROPE_ATTENTION, "latent_attention")
+_ORDINARY = "8 heads over 2 of 64, blocks of 16"
+_SITES = ("6 heads over 2 of 24, blocks of 4", "a window of 21", "a soft cap", "a cache in float8_e4m3fn")
+_LATENT_SITES = ("latent rows of 48 and 16",)
+"""Labels of queries."""
 _EPS = 1e-6
 _KEY_DIM, _VALUE_DIM = 32, 24
 """Of latent attention's heads, before they are absorbed."""
@@ -57,24 +61,19 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
 
 
 def _sites(op: str, bench: Bench) -> Iterator[tuple[str, Site]]:
+    """Every backend, with what is special about attention and concerns such ops; the heads' sizes are its own suite's
+    concern."""
     for backend in (kernel.spec for kernel in bench.registry.kernels("attention")):
         for label, make in attention_queries().items():
             queries = [make(platform=bench.facts, site="attention", dtype=dtype) for dtype in bench.facts.dtypes]
-            latent, sinks = queries[0].latent_dim is not None, queries[0].sinks
-            narrow = latent and queries[0].head_dim > 128
-            if latent == (op in _LATENT) and not sinks and not narrow and any(match(backend, q) for q in queries):
-                yield f"{label} of {backend.id}", Site(backend, make)
-    plain = next(((backend, make) for backend, make in _first_sites(op, bench)), None)
-    if plain and op not in _LATENT:
-        yield f"no norms, over {plain[0].id}", Site(*plain, qk_norm=False)
+            if _concerns(op, label) and any(match(backend, query) for query in queries):
+                yield f"{label}, of {backend.id}", Site(backend, make)
+                if label == _ORDINARY:
+                    yield f"{label} without norms, of {backend.id}", Site(backend, make, qk_norm=False)
 
 
-def _first_sites(op: str, bench: Bench) -> Iterator[tuple[KernelSpec, Callable[..., AttentionQuery]]]:
-    for backend in (kernel.spec for kernel in bench.registry.kernels("attention")):
-        for make in attention_queries().values():
-            if match(backend, make(platform=bench.facts, site="attention", dtype=bench.facts.dtypes[0])):
-                yield backend, make
-                break
+def _concerns(op: str, label: str) -> bool:
+    return label in (_LATENT_SITES if op in _LATENT else (_ORDINARY, *_SITES))
 
 
 def _query(op: str, over: Site, *, platform: Any, dtype: str, **fields: Any) -> OpQuery:
@@ -90,7 +89,7 @@ def _query(op: str, over: Site, *, platform: Any, dtype: str, **fields: Any) -> 
             "qk_rope_head_dim": _rotary(attention),
             "v_head_dim": _VALUE_DIM,
         }
-    chosen = {"attention": over.backend.id, "cache_layout": over.backend.layout}
+    chosen: dict[str, Any] = {"attention": over.backend.id, "cache_layout": over.backend.layout}
     return OpQuery(op=op, facts=facts, platform=platform, dtype=dtype, **chosen, **fields)
 
 
@@ -114,7 +113,7 @@ class Fused:
         given = {"attention.write": backend.write, "attention.run": backend.run}
         self.run = bind(bench.registry, spec, given)
         self._work: Work = ()
-        kept = {"attention.write": self._keep, "attention.run": lambda q, cache, meta, **_: self._right(q)}
+        kept: dict[str, Callable[..., Any]] = {"attention.write": self._keep, "attention.run": self._right}
         self.reference = bind(bench.registry, oracle(bench.registry, spec.op), kept)
         self.angles = angles(200, _rotary(query))
         self.constants = self._constants(site.qk_norm)
@@ -160,7 +159,7 @@ class Fused:
     def _keep(self, key: Tensor, value: Tensor | None, cache: object, meta: object, **scaled: object) -> None:
         self.paged.keep(self._work, key, value)
 
-    def _right(self, q: Tensor) -> Tensor:
+    def _right(self, q: Tensor, cache: object, meta: object, **scaled: object) -> Tensor:
         return self.paged.right(self._work, q)
 
     def play(self, work: Work, padding: int = 0) -> Tensor:

@@ -1,4 +1,4 @@
-"""A kernel's spec under test: what of a suite's queries it serves on this machine, and whether what it says is honest."""
+"""A kernel's spec under test: what of a suite's queries it serves on this machine, and whether that is honest."""
 
 from __future__ import annotations
 

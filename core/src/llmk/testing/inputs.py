@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -128,7 +128,15 @@ def _penalties(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     known = prompts + draw.whole(0, 20, rows)
     given = draw.reals(rows), draw.reals(rows), 1 + 0.5 * torch.rand(rows, generator=draw.random)
     tokens = draw.whole(0, 30, rows + 2, 64).to(torch.int32)
-    return _logits(draw, 2 * rows), draw.order(2 * rows)[:rows], tokens, draw.order(rows + 2)[:rows], prompts, known, *given
+    return (
+        _logits(draw, 2 * rows),
+        draw.order(2 * rows)[:rows],
+        tokens,
+        draw.order(rows + 2)[:rows],
+        prompts,
+        known,
+        *given,
+    )
 
 
 def _bias(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
@@ -210,7 +218,14 @@ def _gated_norm(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
 
 
 _DELTA = {"num_heads": 6, "num_key_heads": 2, "key_dim": 12, "value_dim": 8, "conv_kernel": 4}
-_SPACE = {"num_heads": 6, "head_dim": 8, "num_groups": 2, "state_size": 10, "conv_kernel": 4, "conv_bias": True}
+_SPACE: dict[str, Any] = {
+    "num_heads": 6,
+    "head_dim": 8,
+    "num_groups": 2,
+    "state_size": 10,
+    "conv_kernel": 4,
+    "conv_bias": True,
+}
 _SPACE |= {"dt_limits": (0.0, None)}
 _LATENT = {"num_heads": 4, "kv_lora_rank": 48, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 24}
 _GATES = ({"size": 128, "gate_size": 128}, {"size": 72, "gate_size": 1})
@@ -260,8 +275,8 @@ def mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, CacheStep):
-        names = [field.name for field in fields(value) if isinstance(getattr(value, field.name), Tensor)]
-        return replace(value, **{name: change(getattr(value, name)) for name in names})
+        every = {field.name: getattr(value, field.name) for field in fields(value)}
+        return CacheStep(**{name: mapped(change, one) for name, one in every.items()})
     if isinstance(value, tuple):
         changed = [mapped(change, one) for one in value]
         return type(value)(*changed) if hasattr(value, "_fields") else tuple(changed)
@@ -271,5 +286,10 @@ def mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:
 def tensors(value: Any) -> list[Tensor]:
     """All tensors in ``value``, in order."""
     found: list[Tensor] = []
-    mapped(lambda tensor: found.append(tensor) or tensor, value)
+
+    def note(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    mapped(note, value)
     return found

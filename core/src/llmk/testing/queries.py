@@ -26,7 +26,10 @@ _HEADS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("window, soft cap and sinks", {"sliding_window": 33, "softcap": 2.0, "sinks": True, "shape": (6, 2, 64, 8)}),
     ("a scale of 0.31", {"scale": 0.31}),
     ("a cache in float8_e4m3fn", {"cache_dtype": "float8_e4m3fn"}),
-    ("a cache in float8_e4m3fn, window and soft cap", {"cache_dtype": "float8_e4m3fn", "sliding_window": 21, "softcap": 1.5}),
+    (
+        "a cache in float8_e4m3fn, window and soft cap",
+        {"cache_dtype": "float8_e4m3fn", "sliding_window": 21, "softcap": 1.5},
+    ),
     ("a cache in bfloat16", {"cache_dtype": "bfloat16"}),
     ("latent rows of 48 and 16", {"shape": (4, 1, 64, 16), "latent_dim": 48}),
     ("latent rows of 512 and 64", {"shape": (3, 1, 576, 16), "latent_dim": 512}),
@@ -56,7 +59,14 @@ _MIXTURES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("2 of 4 groups by the best", {"num_experts": 16, "top_k": 3, "num_groups": 4, "top_groups": 2}),
     (
         "2 of 4 groups by the two best",
-        {"num_experts": 16, "top_k": 3, "num_groups": 4, "top_groups": 2, "group_scoring": "top2_sum", "scoring": "sigmoid"},
+        {
+            "num_experts": 16,
+            "top_k": 3,
+            "num_groups": 4,
+            "top_groups": 2,
+            "group_scoring": "top2_sum",
+            "scoring": "sigmoid",
+        },
     ),
     ("long sums", {"num_experts": 3, "hidden_size": 2048, "intermediate_size": 64}),
 )

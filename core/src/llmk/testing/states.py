@@ -105,5 +105,11 @@ def delta_net_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[A
     conv = _cache(draw, before, blocks, draw.dtype, facts["conv_kernel"] - 1, channels)
     memory = _cache(draw, before, blocks, torch.float32, heads, value, facts["key_dim"])
     rows_of = draw.floats(tokens, channels), draw.floats(tokens, heads, value), draw.floats(tokens, heads)
-    weights = draw.floats(channels, facts["conv_kernel"]), _decay(draw, heads), draw.reals(heads), draw.floats(value), 1e-5
+    weights = (
+        draw.floats(channels, facts["conv_kernel"]),
+        _decay(draw, heads),
+        draw.reals(heads),
+        draw.floats(value),
+        1e-5,
+    )
     return *rows_of, draw.floats(tokens, heads), *weights, (conv, memory), step

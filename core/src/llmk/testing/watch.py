@@ -14,8 +14,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 _ATEN = torch.ops.aten
 _UNFILLED = {_ATEN.empty, _ATEN.empty_like, _ATEN.empty_strided, _ATEN.new_empty, _ATEN.new_empty_strided}
-_WAITING = {_ATEN._local_scalar_dense, _ATEN.nonzero, _ATEN.masked_select, _ATEN.bincount, _ATEN.equal, _ATEN.is_nonzero}
+_WAITING = {
+    _ATEN._local_scalar_dense,
+    _ATEN.nonzero,
+    _ATEN.masked_select,
+    _ATEN.bincount,
+    _ATEN.equal,
+    _ATEN.is_nonzero,
+}
 """Operators that read a tensor back, or whose result's shape depends on what is in one."""
+_REPEATING = {_ATEN.repeat_interleave.Tensor, _ATEN.repeat_interleave.self_Tensor}
 _INDEXING = {_ATEN.index, _ATEN.index_put, _ATEN.index_put_}
 _READING = {Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__array__}
 """Methods that read a tensor on the host without an operator."""
@@ -47,7 +55,7 @@ class _Operators(TorchDispatchMode):
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         name = func.overloadpacket
-        sized = name == _ATEN.repeat_interleave and (kwargs or {}).get("output_size") is None
+        sized = func in _REPEATING and (kwargs or {}).get("output_size") is None
         masks = name in _INDEXING and any(x is not None and x.dtype == torch.bool for x in args[1])
         if name in _WAITING or sized or masks:
             self._waits(str(func))

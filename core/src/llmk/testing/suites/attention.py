@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from llmk.api import AttentionQuery, CacheStep, KernelSpec
 from llmk.testing.bench import Bench
 from llmk.testing.candidate import Asked, Candidate, agreeing
 from llmk.testing.case import Case
+from llmk.testing.inputs import mapped
 from llmk.testing.paged import Paged, Work, decode, history
 from llmk.testing.queries import attention_queries
 from llmk.testing.recording import check_recorded
@@ -57,7 +58,7 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
 
 def _typical(served: list[Asked[AttentionQuery]]) -> list[Asked[AttentionQuery]]:
     """The first, the first with a window, in an fp8 cache, and of latent rows."""
-    kinds = (
+    kinds: tuple[Callable[[AttentionQuery], bool], ...] = (
         lambda query: True,
         lambda query: (query.sliding_window or 0) > 1,
         lambda query: query.cache_dtype.startswith("float8"),
@@ -239,8 +240,7 @@ def _replayed(candidate: Candidate[AttentionQuery], paged: Paged, works: list[tu
     requests, queries = max(len(work) for work, _ in works), works[0][1]
     steps = [_pad(paged, work, requests, tokens, queries, longest) for work, _ in works]
     given = [paged.given(work, padding=tokens - sum(b - a for _, a, b in work)) for work, _ in works]
-    step, (q, key, value) = replace(steps[0]), (None if x is None else x.clone() for x in given[0])
-    assert q is not None and key is not None
+    step, (q, key, value) = replace(steps[0]), mapped(torch.clone, given[0])
     for name in _INDEX:
         setattr(step, name, getattr(step, name).clone())
 

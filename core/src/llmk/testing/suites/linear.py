@@ -147,9 +147,7 @@ def _recorded(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> s
     def judge(i: int, out: Tensor) -> float:
         return product.check(out, inputs[i], "a replay for other rows")
 
-    return check_recorded(
-        candidate.bench, lambda: product.kernel(x, product.weight, bias), load, judge, len(inputs)
-    )
+    return check_recorded(candidate.bench, lambda: product.kernel(x, product.weight, bias), load, judge, len(inputs))
 
 
 def _deterministic(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> None:

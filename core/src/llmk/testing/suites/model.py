@@ -84,7 +84,7 @@ class Trial:
         """What chooses the family."""
         return {"select.model.use": self._spec.id}
 
-    def harness(self, folder: Path | None = None, **settings: Any) -> ModelHarness:
+    def harness(self, folder: Path | None = None, /, **settings: Any) -> ModelHarness:
         """A model that is loaded, with caches."""
         return ModelHarness(
             boot_on(self._bench, folder or self.folder, **self.settings, **settings),
@@ -145,7 +145,7 @@ class Trial:
     def deterministic(self) -> str:
         if not self._spec.deterministic:
             raise Skip("ModelSpec.deterministic is not claimed")
-        model = self.harness(**{"engine.deterministic": True})
+        model = self.harness(self.folder, **{"engine.deterministic": True})
         (alone,) = model.step([("alone", self.prompt)])
         found = _in_chunks(model, "chunks", self.prompt, [_LARGEST_CHUNK, 1, _PROMPT - _LARGEST_CHUNK - 1])
         different = (found != alone).any(dim=-1).nonzero().flatten().tolist()
@@ -177,13 +177,12 @@ class Trial:
         """Layers and what they keep, the vocabulary, and the number of parameters."""
         facts, model = self.model.boot.facts, self.model.model
         kept = [site for _, site, _ in model.cache_specs()]
-        for site in (*facts.attention, *facts.recurrent):
-            found = kept.count(site.site)
-            assert found == site.num_layers, (
-                f"{site.num_layers} layers of site {site.site!r} in the facts, {found} built"
-            )
-        unknown = set(kept) - {site.site for site in (*facts.attention, *facts.recurrent)}
-        assert not unknown, f"layers keep something at sites that the facts don't have: {sorted(unknown)}"
+        told = {site.site: site.num_layers for site in facts.attention}
+        told |= {site.site: site.num_layers for site in facts.recurrent}
+        for site, count in told.items():
+            found = kept.count(site)
+            assert found == count, f"{count} layers of site {site!r} in the facts, {found} built"
+        assert not set(kept) - set(told), f"layers keep something at sites that the facts lack: {set(kept) - set(told)}"
         layers = [layer for layer, _, _ in model.cache_specs()]
         assert layers == sorted(set(layers)), f"cache_specs lists layers as {layers}, not each once and in order"
         assert all(0 <= layer < facts.num_layers for layer in layers), f"layers {layers} of {facts.num_layers}"

@@ -100,7 +100,9 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
             name = f"can be recorded and replayed: {asked.label}"
             yield candidate.case(name, partial(_recorded, candidate, asked))
         if INPUTS[spec.op].by_row:
-            yield candidate.case(f"a row's result depends on that row: {asked.label}", partial(_apart, candidate, asked))
+            yield candidate.case(
+                f"a row's result depends on that row: {asked.label}", partial(_apart, candidate, asked)
+            )
     if spec.deterministic and INPUTS[spec.op].by_row:
         for asked in candidate.deterministic:
             name = f"rows don't depend on the batch: {asked.label}"
@@ -132,9 +134,7 @@ def _apart(candidate: Candidate[OpQuery], asked: Asked[OpQuery]) -> None:
         for place in op.inputs.by_row:
             if rows > 1 and spoilt[place].is_floating_point():
                 spoilt[place][row] = torch.nan
-        whole, other = (
-            tensors(op.run(*op.placed(given), **op.inputs.options)) for given in (arguments, spoilt)
-        )
+        whole, other = (tensors(op.run(*op.placed(given), **op.inputs.options)) for given in (arguments, spoilt))
         kept = [i for i in range(rows) if i != row]
         for i, (expected, actual) in enumerate(zip(whole, other, strict=True)):
             right = Right(expected.cpu()[kept], expected.dtype)

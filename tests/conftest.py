@@ -1,4 +1,4 @@
-"""Fixture plugins as real wheels, and scratch environments to install them into."""
+"""Wheels of the workspace and of strangers, and scratch environments to install them into."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from accelerator import build_accelerator, unpack
 from scratch import Environment, build_wheels, link_dependencies
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 WORKSPACE = {
     name: ROOT / name
     for name in (
         *("core", "models", "backends-cpu", "backends-cuda"),
-        *("plugins/embeddings", "plugins/parsers", "plugins/policies", "plugins/quantization", "plugins/triton"),
+        *("plugins/embeddings", "plugins/int8", "plugins/parsers", "plugins/policies"),
+        *("plugins/quantization", "plugins/statsd", "plugins/triton"),
     )
 }
 FIXTURES = {folder.name: folder for folder in sorted((ROOT / "tests/plugins/fixtures").iterdir()) if folder.is_dir()}
@@ -36,6 +38,22 @@ def wheels(shared: Path) -> dict[str, Path]:
 def fixture_wheels(shared: Path) -> dict[str, Path]:
     """The wheels of the fixture plugins, by folder."""
     return build_wheels(FIXTURES, shared / "fixtures")
+
+
+@pytest.fixture(scope="session")
+def accelerator_wheel(pytestconfig: pytest.Config) -> Path:
+    """The wheel of ``tests/third_party/accelerator``, which is compiled when it or torch has changed."""
+    return build_accelerator(pytestconfig.cache.mkdir("accelerator"))
+
+
+@pytest.fixture(scope="session")
+def accelerator_site(accelerator_wheel: Path) -> Path:
+    """The same as if installed, in a folder to be put on the path of a process.
+
+    torch takes one such device in a process, and never lets go of it: in the tests' own process, it shows in
+    ``torch.accelerator`` from then on.
+    """
+    return unpack(accelerator_wheel)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,54 @@
+"""The contract of stat loggers: plugins that carry the server's numbers to where they are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """One number, under the name and with the labels that ``/metrics`` has (``docs/observability.md``).
+
+    A ``"counter"`` only grows, and begins at 0 with the server; a histogram is its counters ``_count``, ``_sum`` and
+    ``_bucket``, the last with the label ``le``.
+    """
+
+    name: str
+    kind: Literal["gauge", "counter"]
+    value: float
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StatsSnapshot:
+    """All numbers at one moment: ``time`` is in seconds since 1970."""
+
+    time: float
+    stats: tuple[Stat, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StatLoggerContext:
+    """What a logger is made with. ``options`` is its plugin's section of the configuration, ``interval`` the seconds
+    between snapshots."""
+
+    model_name: str
+    interval: float
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class StatLogger(Protocol):
+    """One instance serves one server, called from a thread of its own. It may block, and misses snapshots meanwhile.
+    One that raises gets no more of them, and is closed."""
+
+    def __init__(self, context: StatLoggerContext) -> None: ...
+
+    def record(self, snapshot: StatsSnapshot) -> None:
+        """Called every ``interval`` seconds, and a last time when the server stops."""
+        ...
+
+    def close(self) -> None:
+        """Called once, at the end."""
+        ...

@@ -1,0 +1,95 @@
+"""The plugin module of ``llmk-int8``: a method that quantizes while loading, and linear kernels. Needs no torch."""
+
+from __future__ import annotations
+
+from llmk.api import (
+    OK,
+    Checkpoint,
+    KernelSpec,
+    LinearQuery,
+    Needs,
+    QuantizationSpec,
+    Tier,
+    TokenBand,
+    Verdict,
+    hookimpl,
+    no,
+)
+
+_FORMAT = "int8_channel"
+_PREPARE = "llmk.reference.quantized_weight:prepare_int8_channel"
+_LAYOUT = "reference_int8_channel"
+"""Weights are kept as the reference has them, so that all kernels of a site read the same ones."""
+
+_ALIGNMENT = 32
+"""torch's product reads rows in whole vectors, beyond the end of the weight where they are not made of such."""
+_MOST_ROWS = 16
+"""Rows up to which it was faster than widening the weights, by measurement (README)."""
+
+
+@hookimpl
+def llmk_quantization_methods() -> list[QuantizationSpec]:
+    """Plain weights, rounded to 8-bit integers with a scale per output."""
+    return [
+        QuantizationSpec(
+            id="int8.int8",
+            name="int8",
+            weight_format=_FORMAT,
+            claims=claims_plain,
+            implementation="llmk_int8.method:Int8",
+            online=True,
+            summary="8-bit integers while loading, a scale per output",
+        )
+    ]
+
+
+@hookimpl
+def llmk_linear_kernels() -> list[KernelSpec]:
+    """A product of few rows that reads the narrow weights, and one of many rows that widens them first."""
+    return [
+        KernelSpec(
+            id="int8.linear_packed",
+            kind="linear",
+            implementation="llmk_int8.linear:linear_packed",
+            prepare=_PREPARE,
+            layout=_LAYOUT,
+            tier=Tier.NATIVE,
+            needs=Needs(platforms=("cpu",), min_arch={"x86_64": (4,)}, dtypes=("bfloat16",)),
+            supports=supports_packed,
+            bands=(TokenBand(1, _MOST_ROWS + 1),),
+            summary="torch's own product of few rows with 8-bit weights",
+        ),
+        KernelSpec(
+            id="int8.linear_widened",
+            kind="linear",
+            implementation="llmk_int8.linear:linear_widened",
+            prepare=_PREPARE,
+            layout=_LAYOUT,
+            tier=Tier.PORTABLE,
+            needs=Needs(dtypes=("bfloat16", "float32")),
+            supports=supports_format,
+            capture="full",
+            summary="torch's own product with the weights widened, and scaled afterwards",
+        ),
+    ]
+
+
+def claims_plain(checkpoint: Checkpoint) -> Verdict:
+    """Claims weights that are not quantized yet."""
+    if not checkpoint.quantization:
+        return OK
+    found = checkpoint.quantization.get("quant_method", "unnamed")
+    return no("quantized", wanted="plain weights", found=found, hint="leave out model.quantization")
+
+
+def supports_format(query: LinearQuery) -> Verdict:
+    """Weights of 8-bit integers with a scale per output."""
+    return OK if query.weight_format == _FORMAT else no("weight_format", wanted=query.weight_format, found=_FORMAT)
+
+
+def supports_packed(query: LinearQuery) -> Verdict:
+    """The same, with rows of whole vectors."""
+    verdict = supports_format(query)
+    if query.in_features % _ALIGNMENT:
+        verdict &= no("in_features", wanted=f"a multiple of {_ALIGNMENT}", found=query.in_features)
+    return verdict

@@ -1,0 +1,20 @@
+"""The methods conform on all their examples."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmk.api import QuantizationSpec
+from llmk.testing.bench import Bench
+from llmk.testing.case import Result
+from llmk.testing.suites import cases
+from llmk_quantization.specs import llmk_quantization_methods
+
+
+@pytest.mark.parametrize("spec", llmk_quantization_methods(), ids=lambda spec: spec.name)
+def test_conforms(spec: QuantizationSpec) -> None:
+    results = [Result.of(case) for case in cases("quantization", spec, Bench.open("cpu"))]
+    assert [result for result in results if result.outcome == "failed"] == []
+    assert len(results) >= 22
+    skipped = [result.message for result in results if result.outcome == "skipped"]
+    assert skipped == ["quantizes what is plain"] * (2 if spec.online else 0)

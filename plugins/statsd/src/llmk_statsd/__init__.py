@@ -1,0 +1,4 @@
+"""Sends the numbers of an llmk server to a StatsD daemon.
+
+``llmk_statsd.specs`` is the plugin module.
+"""

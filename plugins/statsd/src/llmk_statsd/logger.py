@@ -1,0 +1,82 @@
+"""StatsD over UDP: lines of ``name:value|type``, several to a datagram
+(https://github.com/statsd/statsd/blob/master/docs/metric_types.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+from collections.abc import Iterable, Iterator
+
+from llmk.api import Stat, StatLoggerContext, StatsSnapshot
+
+_BUCKET = "_bucket"
+"""Of histograms, sums and counts are sent: daemons make their own distributions, of values that they see."""
+
+
+class StatsD:
+    """Sends gauges as they are and counters as what they grew by, where they grew."""
+
+    def __init__(self, context: StatLoggerContext) -> None:
+        options = context.options
+        self._prefix = f"{options['prefix']}." if options["prefix"] else ""
+        self._tags, self._max_bytes = options["tags"], options["max_bytes"]
+        self._sent: dict[str, float] = {}
+        found = socket.getaddrinfo(options["host"], options["port"], type=socket.SOCK_DGRAM)
+        family, kind, _, _, address = found[0]
+        self._address = address
+        self._socket = socket.socket(family, kind)
+
+    def record(self, snapshot: StatsSnapshot) -> None:
+        """Sends what is new. Nobody may be listening: datagrams that can't be delivered are lost."""
+        for datagram in self._packed(self._lines(snapshot.stats)):
+            with contextlib.suppress(ConnectionRefusedError):
+                self._socket.sendto(datagram, self._address)
+
+    def close(self) -> None:
+        """Closes the socket."""
+        self._socket.close()
+
+    def _lines(self, stats: Iterable[Stat]) -> Iterator[bytes]:
+        for stat in stats:
+            if stat.name.endswith(_BUCKET):
+                continue
+            name, tags = self._name(stat)
+            if stat.kind == "gauge":
+                # A sign would make a gauge a difference, so a negative one is sent as one from 0.
+                zero = [f"{name}:0|g{tags}"] if stat.value < 0 else []
+                yield "\n".join([*zero, f"{name}:{_number(stat.value)}|g{tags}"]).encode()
+                continue
+            grown = stat.value - self._sent.get(name + tags, 0.0)
+            if grown > 0:
+                self._sent[name + tags] = stat.value
+                yield f"{name}:{_number(grown)}|c{tags}".encode()
+
+    def _name(self, stat: Stat) -> tuple[str, str]:
+        """The name, with its labels' values as further parts or with tags."""
+        name = self._prefix + _plain(stat.name.removeprefix("llmk:"))
+        if self._tags:
+            pairs = [f"{_plain(label)}:{_plain(value)}" for label, value in stat.labels.items()]
+            return name, f"|#{','.join(pairs)}" if pairs else ""
+        return ".".join([name, *map(_plain, stat.labels.values())]), ""
+
+    def _packed(self, lines: Iterable[bytes]) -> Iterator[bytes]:
+        """Lines in as few datagrams as hold them."""
+        datagram = b""
+        for line in lines:
+            if datagram and len(datagram) + 1 + len(line) > self._max_bytes:
+                yield datagram
+                datagram = b""
+            datagram += b"\n" + line if datagram else line
+        if datagram:
+            yield datagram
+
+
+def _plain(text: str) -> str:
+    """``text`` without what separates parts, values and tags."""
+    return re.sub(r"[^\w-]+", "_", text.strip("/"))
+
+
+def _number(value: float) -> str:
+    """Without an exponent, to a millionth."""
+    return f"{value:.6f}".rstrip("0").rstrip(".")
