@@ -75,7 +75,8 @@ def _bands(spec: KernelSpec) -> str:
     if len(spec.bands) == 1 and spec.bands[0].stop == END:
         return "all"
     return ", ".join(
-        f"{band.start}{'+' if band.stop == END else f'-{band.stop - 1}'}" + (f" (score {band.score})" if band.score else "")
+        f"{band.start}{'+' if band.stop == END else f'-{band.stop - 1}'}"
+        + (f" (score {band.score})" if band.score else "")
         for band in spec.bands
     )
 

@@ -53,6 +53,10 @@ CONTRACTS = {
     "llmk_logits_processors": tuple(
         f"llmk.api.logits:Logits{name}" for name in ("Processor", "Batch", "Request", "Rows")
     ),
+    "llmk_stat_loggers": (
+        *("llmk.api.stats:StatLogger", "llmk.api.stats:StatLoggerContext"),
+        *("llmk.api.stats:StatsSnapshot", "llmk.api.stats:Stat"),
+    ),
     "llmk_config_defaults": ("llmk.api.platform:PlatformFacts", "llmk.api.facts:ModelFacts"),
     "llmk_check_config": ("llmk.api.platform:PlatformFacts",),
     "llmk_plan_resolved": ("llmk.api.plan:Plan", "llmk.api.plan:Choice", "llmk.api.plan:Piece"),
