@@ -31,29 +31,21 @@ def render() -> str:
     return "\n\n".join(parts)
 
 
-def machines() -> list[tuple[Registered[object], PlatformFacts]]:
-    """Known devices of all platforms, one of each architecture: kernels are matched by no more than that."""
-    found: dict[str, tuple[Registered[object], PlatformFacts]] = {}
+def machines() -> dict[str, list[PlatformFacts]]:
+    """Known devices of all platforms, by architecture: kernels are matched by no more than that."""
+    found: dict[str, list[PlatformFacts]] = {}
     for platform in registry().platforms:
         for facts in platform.spec.known:
-            found.setdefault(facts.label, (platform, facts))
-    return list(found.values())
+            found.setdefault(facts.label, []).append(facts)
+    return found
 
 
 def _devices() -> str:
     rows = []
-    for platform, facts in machines():
-        names = [known.device_name for known in platform.spec.known if known.label == facts.label]  # type: ignore[attr-defined]
-        version = ".".join(map(str, facts.arch_version))
-        rows.append(
-            (
-                f"`{facts.label}`",
-                f"`{facts.arch_family}` {version}",
-                ", ".join(names),
-                code(*facts.dtypes),
-                code(*sorted(facts.features)),
-            )
-        )
+    for label, (facts, *others) in machines().items():
+        names = ", ".join(known.device_name for known in (facts, *others))
+        arch = f"`{facts.arch_family}` {'.'.join(map(str, facts.arch_version))}"
+        rows.append((f"`{label}`", arch, names, code(*facts.dtypes), code(*sorted(facts.features))))
     return table(("device", "family, version", "known as", "dtypes", "features"), rows)
 
 
@@ -95,8 +87,8 @@ def _served(kernels: list[Registered[KernelSpec]]) -> str:
     """Kernels that serve alike share a row."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for r in kernels:
-        rows.setdefault(tuple(_cell(r.spec, facts) for _, facts in machines()), []).append(r.spec.id)
-    headings = ["kernel", *(f"`{facts.label}`" for _, facts in machines())]
+        rows.setdefault(tuple(_cell(r.spec, facts) for facts, *_ in machines().values()), []).append(r.spec.id)
+    headings = ["kernel", *(f"`{label}`" for label in machines())]
     return table(headings, ((code(*ids), *cells) for cells, ids in rows.items()))
 
 

@@ -1,4 +1,4 @@
-"""Blocks of Markdown pages that are made from the code, between ``<!-- made by tools/NAME.py -->`` and ``<!-- end -->``.
+"""Blocks of Markdown pages that are made from the code, between ``<!-- made by tools/NAME -->`` and ``<!-- end -->``.
 
 What stands around a block is written by hand, so that a subject has one page. ``tools/pages.py`` fills them all.
 """

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from docstrings import Documented, document, listed
 from first_party import registry
@@ -16,6 +17,7 @@ from generated import ROOT, Page, code, table
 
 from llmk.api import KernelSpec, hooks
 from llmk.kernel.registry import HOOKS as KINDS
+from llmk.kernel.registry import Registered
 
 HOOKS = {name: hook for name, hook in vars(hooks).items() if name.startswith("llmk_")}
 FOLDER = "docs/plugins/hooks"
@@ -125,7 +127,7 @@ def _definition(spec: KernelSpec) -> str:
     try:
         return f"{module}.{document(spec.implementation).signature}"
     except LookupError:
-        return getattr(importlib.import_module(module), name).__module__ + f".{name}"
+        return f"{getattr(importlib.import_module(module), name).__module__}.{name}"
 
 
 def _defects(name: str) -> str:
@@ -152,7 +154,7 @@ def _specs(name: str) -> str:
     if name not in KINDS:
         wheels = sorted({plugin.distribution for plugin in registry().plugins if name in plugin.hooks})
         return f"Implemented by {code(*wheels)}." if wheels else "No wheel of this repository implements it."
-    found = [r for r in registry().of(KINDS[name][1], KINDS[name][0])]
+    found: list[Registered[Any]] = registry().of(KINDS[name][1], KINDS[name][0])
     if not found:
         return "No wheel of this repository registers any."
     rows = [(f"`{r.spec.id}`", f"`{r.plugin.distribution}`", getattr(r.spec, "summary", "")) for r in found]

@@ -52,7 +52,7 @@ def routes() -> str:
     rows = []
     for route in routes_of_the_server():
         closed = "admin keys" if any(depends.dependency is admin for depends in route.dependencies) else "API keys"
-        methods = " ".join(sorted(route.methods))
+        methods = " ".join(sorted(route.methods or ()))
         told = prose(route.description).replace("\n", " ")
         rows.append((f"`{methods} {route.path}`", "anyone" if route.path in OPEN_PATHS else closed, told))
     return table(("route", "open to", "what it does"), rows)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 from first_party import registry, wheels
 from generated import Page, code, table
 
-from llmk.kernel.registry import HOOKS
+from llmk.kernel.registry import HOOKS, Registered
 
 
 def pages() -> Iterator[Page]:
@@ -36,7 +37,8 @@ def _counts(distribution: str) -> str:
     plugins = [plugin for plugin in registry().plugins if plugin.distribution == distribution]
     kinds: Counter[str] = Counter()
     for kind, spec_type in HOOKS.values():
-        kinds[kind] += sum(r.plugin in plugins for r in registry().of(spec_type, kind))
+        found: list[Registered[Any]] = registry().of(spec_type, kind)
+        kinds[kind] += sum(r.plugin in plugins for r in found)
     others = sorted({hook for plugin in plugins for hook in plugin.hooks if hook not in HOOKS})
     words = [f"{count} {kind.replace('_', ' ')}" for kind, count in kinds.items() if count]
     return ", ".join([*words, *(f"`{hook}`" for hook in others)])

@@ -9,7 +9,7 @@ from functools import partial
 from typing import get_args
 
 from first_party import registry, wheels
-from generated import ROOT, Page, code, table
+from generated import Maker, Page, code, table
 
 from llmk.api import AttentionQuery, KernelSpec, LinearQuery, MoEQuery, PlatformFacts, QuantizationSpec, Query, Tier
 from llmk.api.cache import DTYPE_BYTES
@@ -21,7 +21,7 @@ PAGE = "docs/plugins/capabilities.md"
 
 def pages() -> Iterator[Page]:
     """The vocabulary."""
-    blocks = {
+    blocks: dict[str, Maker] = {
         "features": features_table,
         "architectures": architectures,
         "dtypes": dtypes,
@@ -51,7 +51,7 @@ def features() -> set[str]:
 
 
 def reason_codes() -> set[str]:
-    """The codes of all reasons that the repository's sources give, but for those that a query's field lends its name."""
+    """The codes of all reasons that the repository's sources give, but for names of queries' fields."""
     found = set()
     for folder in [wheel.folder / "src" for wheel in wheels()]:
         for file in folder.rglob("*.py"):
