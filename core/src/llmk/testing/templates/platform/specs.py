@@ -14,6 +14,7 @@ def facts_of(machine: str) -> PlatformFacts:
         arch_family=machine,
         arch_version=(1,),
         dtypes=("float32",),
+        shared_device=True,
         device_name="acme one",
     )
 
