@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -17,6 +14,7 @@ from llmk.api.matching import check_needs, match
 from llmk.kernel.loader import load_object
 from llmk.testing.bench import Bench
 from llmk.testing.case import Case, Skip
+from llmk.testing.purity import check_pure
 
 Q = TypeVar("Q", bound=Query)
 
@@ -111,39 +109,18 @@ class Candidate(Generic[Q]):
         return f"{len(self.served)} queries of {len(self._wanted)} kinds"
 
     def _answers(self) -> None:
-        dtypes = self.dtypes or ("float32",)
+        """Of a platform that it has never heard of, too, and in a dtype that nobody has."""
         elsewhere = PlatformFacts(name="elsewhere", arch="unheard-of", device_type="cpu")
-        for label, make in self._wanted.items():
-            for platform in (self.bench.facts, elsewhere):
-                for dtype in (*dtypes, "float64"):
-                    fields = {"platform": platform, "site": self.spec.kind, "dtype": dtype}
-                    _ask_twice(self.spec.supports, make(**fields), make(**fields), f"{label}, {dtype}")
-
-
-def _ask_twice(supports: Callable[[Any], Verdict], query: Query, equal: Query, label: str) -> None:
-    with _without_torch(supports):
-        try:
-            first, second = supports(query), supports(equal)
-        except Exception as error:
-            raise AssertionError(f"supports raised {type(error).__name__} at {label}: {error}") from error
-    assert isinstance(first, Verdict), f"supports returned {first!r} at {label}, not a Verdict"
-    assert first == second, f"supports answers equal queries differently at {label}: {first}, then {second}"
-    assert first.ok or first.reasons, f"supports refuses {label} without a reason"
-
-
-@contextmanager
-def _without_torch(supports: Any) -> Iterator[None]:
-    """Importing torch fails within; a function that sees it already is complained of."""
-    function = getattr(supports, "func", supports)
-    seen = [value for value in getattr(function, "__globals__", {}).values() if isinstance(value, ModuleType)]
-    imported = [module.__name__ for module in seen if module.__name__.partition(".")[0] == "torch"]
-    assert not imported, f"the module of supports imports {imported[0]}, which planning must do without"
-    hidden = sys.modules["torch"]
-    sys.modules["torch"] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        sys.modules["torch"] = hidden
+        asked: dict[str, Any] = {"site": self.spec.kind}
+        check_pure(
+            self.spec.supports,
+            (
+                make(platform=platform, dtype=dtype, **asked)
+                for make in self._wanted.values()
+                for platform in (self.bench.facts, elsewhere)
+                for dtype in (*(self.dtypes or ("float32",)), "float64")
+            ),
+        )
 
 
 def _reasons(verdict: Verdict) -> str:

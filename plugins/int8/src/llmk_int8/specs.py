@@ -37,6 +37,7 @@ def llmk_quantization_methods() -> list[QuantizationSpec]:
             weight_format=_FORMAT,
             claims=claims_plain,
             implementation="llmk_int8.method:Int8",
+            examples="llmk_int8.examples:INT8",
             online=True,
             summary="8-bit integers while loading, a scale per output",
         )
