@@ -22,14 +22,27 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "LLMK__PLATFORM__THREADS": "1"}
 
 
 class Served:
-    """A server, once it says that it serves. ``log`` is a file that takes its standard error."""
+    """A server, once it says that it serves. ``log`` is a file that takes its standard error, ``python`` the interpreter
+    of the environment that it runs in."""
 
-    def __init__(self, log: Path, *args: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        log: Path,
+        *args: str,
+        env: dict[str, str] | None = None,
+        python: str | Path = sys.executable,
+        cwd: Path | None = None,
+    ) -> None:
         self.log = log
         self._log_file: IO[bytes] = log.open("wb")
         environment = {**os.environ, **ONE_THREAD, **(env or {})}
         self.process = subprocess.Popen(
-            [*LLMK, "serve", *args], stdout=subprocess.PIPE, stderr=self._log_file, env=environment, text=True
+            [python, *LLMK[1:], "serve", *args],
+            stdout=subprocess.PIPE,
+            stderr=self._log_file,
+            env=environment,
+            cwd=cwd,
+            text=True,
         )
         assert self.process.stdout is not None
         line = next((line for line in self.process.stdout if line.startswith("serving ")), "")
