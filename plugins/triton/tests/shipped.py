@@ -17,6 +17,7 @@ from llmk.reference.quantized_weight import ScaledWeight
 from llmk_triton import activations, batch, embedding, few_rows, moe, norms
 from llmk_triton.attention import TritonAttention, qk_norm_rope_attention
 from llmk_triton.logprobs import logprobs
+from llmk_triton.moe_tiles import choose_tiles
 from llmk_triton.penalties import apply_penalties
 from llmk_triton.sample import sample
 from llmk_triton.tiles import current_target
@@ -99,14 +100,18 @@ def elementwise(size: int, inner: int, dtype: torch.dtype) -> None:
     embedding.embedding(torch.zeros(4, dtype=torch.int64), x)
 
 
-def experts(model: str, dtype: torch.dtype, tokens: int) -> None:
-    """A mixture of experts."""
-    count, top_k, hidden, inner = EXPERTS[model]
+def experts(shape: tuple[int, ...], dtype: torch.dtype, tokens: int, arch: str = "") -> None:
+    """A mixture of experts, by how many there are, how many a token takes, and their sizes; with ``arch``, for that
+    alone."""
+    count, top_k, hidden, inner = shape
     x, logits = torch.zeros(tokens, hidden, dtype=dtype), torch.zeros(tokens, count, dtype=dtype)
     # Nothing reads them, so they need no memory.
     one = torch.zeros(1, dtype=dtype)
     weights = {"gate_up": one.expand(count, 2 * inner, hidden), "down": one.expand(count, hidden, inner)}
     current_target.cache_clear()
+    choose_tiles.cache_clear()
+    if arch and arch != architecture(current_target()):
+        return
     moe.fused_moe(x, logits, weights, top_k=top_k, renormalize=True)
 
 
@@ -130,6 +135,11 @@ def _tuned() -> dict[str, Callable[[], None]]:
     formats |= {"fp8_channel": ("bf16", 1), "fp8_block": ("bf16", 128)}
     for file in Path(llmk_triton.__file__).parent.glob("configs/*.json"):
         kernel, arch = file.name.removesuffix(".json").split(".")
+        if kernel == "moe":
+            for dtype, shapes in table(kernel, arch).items():
+                for shape, rows in ((shape, int(rows)) for shape, by_rows in shapes.items() for rows in by_rows):
+                    run = partial(experts, tuple(map(int, shape.split("x"))), getattr(torch, dtype), rows, arch=arch)
+                    cases[f"tuned {arch} experts {dtype} {shape} x{rows}"] = run
         if kernel not in {kernel for kernel, _, _ in PRODUCTS.values()}:
             continue
         for weight_format, shapes in table(kernel, arch).items():
@@ -187,7 +197,7 @@ def _cases() -> dict[str, Callable[[], None]]:
                 cases[f"mixed {model}, fp8 cache {name}"] = run
         for model in EXPERTS:
             for power in range(14):
-                cases[f"experts {model} x{1 << power} {name}"] = partial(experts, model, dtype, 1 << power)
+                cases[f"experts {model} x{1 << power} {name}"] = partial(experts, EXPERTS[model], dtype, 1 << power)
     return cases
 
 
