@@ -62,6 +62,7 @@ def environment(
 def counts(author: Path, environment: Environment) -> dict[str, Counter[str]]:
     """Outcomes by distribution, of each one's own tests: the platform's on itself, all others on ours."""
     found: dict[str, Counter[str]] = {}
+    assert Project(named("platform"), "platform").check.endswith("--platform try-platform")
     others = [kind for kind in KINDS if kind != "platform"]
     for kinds, options in ((others, ()), (["platform"], ("--llmk-platform", "try-platform"))):
         card = author / "card.json"
