@@ -12,7 +12,7 @@ PYTEST_ARGS ?=
 JOBS ?= auto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint contracts types format size docs snapshot wheels carry kernels clean distclean
+.PHONY: help demo test unit lint contracts types format size docs site snapshot wheels carry kernels clean distclean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,7 +20,7 @@ help: ## Show this list.
 demo: $(VENV)/.installed ## Set up, serve the embedded demo model, and show an answered chat.
 	@$(BIN)/python tools/demo.py
 
-test: lint contracts types size unit ## Set up and run everything that CI runs.
+test: lint contracts types size site unit ## Set up and run everything that CI runs.
 
 unit: $(VENV)/.installed-test ## Run the tests alone. PYTEST_ARGS is passed on; JOBS=1 runs them one at a time.
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
@@ -42,8 +42,11 @@ format: $(VENV)/.installed-test ## Format, and mend what can be mended.
 size: $(VENV)/.installed-test ## Report lines per package, and fail where a budget is exceeded.
 	$(BIN)/python tools/size_report.py
 
-docs: $(VENV)/.installed ## Write docs/configuration.md anew from the schema.
-	$(BIN)/python tools/config_reference.py --write
+docs: $(VENV)/.installed-test ## Write anew what pages have from the code: options, routes, hooks, kernels, wheels.
+	$(BIN)/python tools/pages.py --write
+
+site: $(VENV)/.installed-test ## Build the site of docs/ into build/site; a link that leads nowhere fails.
+	$(BIN)/mkdocs build --quiet --strict
 
 snapshot: ## Write the snapshot of llmk.api's signatures anew.
 	$(PYTHON) tools/api_snapshot.py --write

@@ -46,4 +46,4 @@ def test_every_floor_is_bound(root: Path, contracts: dict[str, dict[str, Any]]) 
 def test_every_package_is_type_checked_and_formatted(root: Path, pyproject: dict[str, Any]) -> None:
     folders = {str(folder.parent.relative_to(root)) for folder in source_folders(root)}
     assert folders <= set(pyproject["tool"]["ruff"]["src"])
-    assert set(pyproject["tool"]["mypy"]["mypy_path"].split(":")) == folders
+    assert set(pyproject["tool"]["mypy"]["mypy_path"].split(":")) == {"tools", *folders}

@@ -17,7 +17,12 @@ from served import Served
 from llmk.config import load
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = (*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*/README.md")))
+PAGES = (
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted(ROOT.glob("*/README.md")),
+    *sorted(ROOT.glob("plugins/*/README.md")),
+)
 BLOCK = re.compile(r"^<!-- test(?P<server> with a server)? -->\n```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
 WRITTEN_ADDRESS = "http://127.0.0.1:8000"
 

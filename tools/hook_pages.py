@@ -1,0 +1,161 @@
+"""What the page of a hook says of its specs, contracts, checks and first-party implementations."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from docstrings import Documented, document, listed
+from first_party import registry
+from generated import ROOT, Page, code, table
+
+from llmk.api import KernelSpec, hooks
+from llmk.kernel.registry import HOOKS as KINDS
+from llmk.kernel.registry import Registered
+
+HOOKS = {name: hook for name, hook in vars(hooks).items() if name.startswith("llmk_")}
+FOLDER = "docs/plugins/hooks"
+DEFECTS = ROOT / "tests/conformance/defects"
+
+CONTRACTS = {
+    "llmk_platforms": (
+        *(f"llmk.api.platform:{name}" for name in ("Platform", "PlatformFacts")),
+        *("llmk.api.host:Host", "llmk.api.host:Probe"),
+        *(f"llmk.api.platform:{name}" for name in ("Device", "Memory", "Graphs", "Compiling", "Collectives")),
+    ),
+    "llmk_attention_backends": (
+        *("llmk.api.attention:AttentionBackend", "llmk.api.attention:CacheLayout"),
+        *("llmk.api.cache:CacheStep", "llmk.api.query:AttentionQuery", "llmk.api.query:Query"),
+    ),
+    "llmk_linear_kernels": ("llmk.api.query:LinearQuery", "llmk.api.query:Query"),
+    "llmk_moe_kernels": (
+        *("llmk.reference.moe:fused_moe", "llmk.api.query:MoEQuery"),
+        *("llmk.api.facts:MoEFacts", "llmk.api.query:Query"),
+    ),
+    "llmk_ops": ("llmk.api.query:OpQuery", "llmk.api.facts:OpFacts", "llmk.api.query:Query"),
+    "llmk_quantization_methods": ("llmk.nn.quantization:Quantization", "llmk.api.checkpoint:Checkpoint"),
+    "llmk_models": (
+        *("llmk.nn.model:Model", "llmk.nn.model:SelfLoading", "llmk.api.checkpoint:Checkpoint"),
+        *(f"llmk.api.facts:{name}Facts" for name in ("Model", "Attention", "Recurrent", "Linear", "MoE", "Op")),
+    ),
+    "llmk_reasoning_parsers": ("llmk.api.parsers:ReasoningParser", "llmk.api.parsers:ParserContext"),
+    "llmk_tool_parsers": ("llmk.api.parsers:ToolParser", "llmk.api.parsers:ParserContext"),
+    "llmk_io_processors": tuple(
+        f"llmk.api.io:IO{name}" for name in ("Processor", "Request", "Prompt", "Output", "Context", "Tokenizer")
+    ),
+    "llmk_scheduling_policies": tuple(
+        f"llmk.api.policy:{name}" for name in ("SchedulingPolicy", "Ticket", "PolicyContext")
+    ),
+    "llmk_logits_processors": tuple(
+        f"llmk.api.logits:Logits{name}" for name in ("Processor", "Batch", "Request", "Rows")
+    ),
+    "llmk_stat_loggers": (
+        *("llmk.api.stats:StatLogger", "llmk.api.stats:StatLoggerContext"),
+        *("llmk.api.stats:StatsSnapshot", "llmk.api.stats:Stat"),
+    ),
+    "llmk_config_defaults": ("llmk.api.platform:PlatformFacts", "llmk.api.facts:ModelFacts"),
+    "llmk_check_config": ("llmk.api.platform:PlatformFacts",),
+    "llmk_plan_resolved": ("llmk.api.plan:Plan", "llmk.api.plan:Choice", "llmk.api.plan:Piece"),
+}
+"""What an implementation follows, and what it is given."""
+
+WITH_KERNELS = ("llmk.api.specs:Needs", "llmk.api.specs:TokenBand", "llmk.api.specs:Tier")
+
+
+def pages() -> Iterator[Page]:
+    """The page of every hook, and their list."""
+    yield Page(f"{FOLDER}/index.md", {"hook_pages.py": overview})
+    for name in HOOKS:
+        yield Page(_path(name), {"hook_pages.py": partial(render, name)})
+
+
+def overview() -> str:
+    """A row for each hook."""
+    rows = []
+    for name in HOOKS:
+        purpose = re.search(r"\*\*Purpose:\*\*\s+(.+?)\n\n", (ROOT / _path(name)).read_text(), re.S)
+        if purpose is None:
+            raise ValueError(f"{_path(name)} doesn't say what the hook is for")
+        rows.append((f"[`{name}`]({Path(_path(name)).name})", purpose[1].replace("\n", " ")))
+    return table(("hook", "what it is for"), rows)
+
+
+def _path(name: str) -> str:
+    return f"{FOLDER}/{name.removeprefix('llmk_')}.md"
+
+
+def render(name: str) -> str:
+    """What is made of the page of the hook ``name``."""
+    sections = [
+        ("Signature", f"```text\n{document(f'{hooks.__name__}:{name}').signature}\n```"),
+        ("What it returns", "\n".join(listed(item, 3) for item in returned(name))),
+        ("What it follows, and is given", "\n".join(listed(document(at), 3) for at in CONTRACTS.get(name, ()))),
+        ("Ops and their references", _ops() if name == "llmk_ops" else ""),
+        ("Mistakes that the conformance kit finds", _defects(name)),
+        ("In this repository", _specs(name)),
+    ]
+    return "\n\n".join(f"## {title}\n\n{text.strip()}" for title, text in sections if text)
+
+
+def returned(name: str) -> Iterator[Documented]:
+    """The types of what a hook returns, of ``llmk.api``."""
+    found = re.fullmatch(r"Iterable\[(\w+)\]", str(inspect.signature(HOOKS[name]).return_annotation))
+    if found:
+        yield document(f"{vars(hooks)[found[1]].__module__}:{found[1]}")
+    if found and found[1] == "KernelSpec":
+        yield from map(document, WITH_KERNELS)
+
+
+def _ops() -> str:
+    """Every op of which the core has the definition, and what that says of it."""
+    specs = {r.spec.op: r.spec for r in registry().kernels("op") if r.spec.id == f"reference.{r.spec.op}"}
+    lines = []
+    for op, spec in sorted(specs.items()):
+        parts = f" Parts: {code(*spec.parts)}." if spec.parts else ""
+        lines.append(f"- `{op}`: {spec.summary}{parts} Defined by `{_definition(spec)}`.")
+    return "\n".join(lines)
+
+
+def _definition(spec: KernelSpec) -> str:
+    module, _, name = spec.implementation.partition(":")
+    try:
+        return f"{module}.{document(spec.implementation).signature}"
+    except LookupError:
+        return f"{getattr(importlib.import_module(module), name).__module__}.{name}"
+
+
+def _defects(name: str) -> str:
+    """The planted defects of the kind, all of which its suite is known to find."""
+    kind = KINDS[name][0] if name in KINDS else ""
+    file = DEFECTS / f"{kind}.py"
+    file = file if file.exists() else DEFECTS / f"{kind.rpartition('_')[2]}.py"
+    if not kind or not file.exists():
+        return ""
+    calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
+    told = [_told(call) for call in calls if isinstance(call.func, ast.Name) and call.func.id == "Defect"]
+    rows = [(f"`{id}`", what) for id, what in told if id]
+    intro = "The suite of this kind was tried on providers that are right but for one of these, and fails each:"
+    return f"{intro}\n\n{table(('defect', 'what is wrong'), rows)}" if rows else ""
+
+
+def _told(call: ast.Call) -> tuple[str, str]:
+    texts = [arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+    return (texts[0], texts[1]) if len(texts) > 1 else ("", "")
+
+
+def _specs(name: str) -> str:
+    """What the repository's own wheels register by the hook."""
+    if name not in KINDS:
+        wheels = sorted({plugin.distribution for plugin in registry().plugins if name in plugin.hooks})
+        return f"Implemented by {code(*wheels)}." if wheels else "No wheel of this repository implements it."
+    found: list[Registered[Any]] = registry().of(KINDS[name][1], KINDS[name][0])
+    if not found:
+        return "No wheel of this repository registers any."
+    rows = [(f"`{r.spec.id}`", f"`{r.plugin.distribution}`", getattr(r.spec, "summary", "")) for r in found]
+    return table(("id", "wheel", "what it is"), rows)

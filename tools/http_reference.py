@@ -1,0 +1,119 @@
+"""What the server's page says of routes, request fields and errors, from the routers, request models and errors."""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+from collections.abc import Iterator
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from config_reference import type_name
+from docstrings import prose
+from fastapi.routing import APIRoute
+from generated import Page, code, table
+from pydantic.fields import FieldInfo
+
+import llmk.serve.routes
+from llmk.api import LlmkError
+from llmk.serve.auth import OPEN_PATHS
+from llmk.serve.errors import error_object
+from llmk.serve.protocol.base import RequestModel
+from llmk.serve.protocol.chat import ChatRequest, Function, Message
+from llmk.serve.protocol.completions import CompletionRequest
+from llmk.serve.protocol.pins import PinRequest
+from llmk.serve.protocol.sampling import SamplingFields, StreamOptions
+from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
+from llmk.serve.service import admin
+
+MODELS: dict[str, type[RequestModel]] = {
+    "shared": SamplingFields,
+    "stream_options": StreamOptions,
+    "chat": ChatRequest,
+    "message": Message,
+    "function": Function,
+    "completion": CompletionRequest,
+    "tokenize": TokenizeRequest,
+    "detokenize": DetokenizeRequest,
+    "pin": PinRequest,
+}
+
+
+def pages() -> Iterator[Page]:
+    """The server's page."""
+    blocks = {"routes": routes, "errors": errors}
+    blocks |= {name: partial(fields, model) for name, model in MODELS.items()}
+    yield Page("docs/serving.md", {f"http_reference.py {name}": maker for name, maker in blocks.items()})
+
+
+def routes() -> str:
+    """Every route, who may use it, and what it does."""
+    rows = []
+    for route in routes_of_the_server():
+        closed = "admin keys" if any(depends.dependency is admin for depends in route.dependencies) else "API keys"
+        methods = " ".join(sorted(route.methods or ()))
+        told = prose(route.description).replace("\n", " ")
+        rows.append((f"`{methods} {route.path}`", "anyone" if route.path in OPEN_PATHS else closed, told))
+    return table(("route", "open to", "what it does"), rows)
+
+
+def routes_of_the_server() -> Iterator[APIRoute]:
+    """The routes of all routers."""
+    package = llmk.serve.routes
+    for found in pkgutil.iter_modules(package.__path__):
+        for route in import_module(f"{package.__name__}.{found.name}").router.routes:
+            if isinstance(route, APIRoute):
+                yield route
+
+
+def bodies(route: APIRoute) -> list[type[RequestModel]]:
+    """The request models that a route takes."""
+    asked = (param.field_info.annotation for param in route.dependant.body_params)
+    return [kind for kind in asked if isinstance(kind, type) and issubclass(kind, RequestModel)]
+
+
+def fields(model: type[RequestModel]) -> str:
+    """The fields of a request model that are its own: those that are honoured, and those that are refused."""
+    properties = model.model_json_schema()["properties"]
+    own = [name for name in model.model_fields if name not in _inherited(model)]
+    rows = [(f"`{name}`", type_name(properties[name]), _default(model.model_fields[name])) for name in own]
+    parts = [table(("field", "type", "default"), rows)] if rows else []
+    if model.refused:
+        refused = [
+            (f"`{name}`", refusal.why, code(*map(json.dumps, refusal.neutral)))
+            for name, refusal in model.refused.items()
+        ]
+        parts.append(table(("refused", "because", "unless it is null or"), refused))
+    return "\n\n".join(parts)
+
+
+def errors() -> str:
+    """What a client may meet, by status."""
+    found = sorted(set(_known(LlmkError)), key=lambda error: (error.http_status, error.code))
+    rows = []
+    for error in found:
+        kind = error_object("", error.http_status)["error"]["type"]
+        rows.append((error.http_status, f"`{kind}`", f"`{error.code}`", prose(error.__doc__).split("\n\n")[0]))
+    return table(("status", "type", "code", "when"), ([str(c).replace("\n", " ") for c in row] for row in rows))
+
+
+def _known(error: type[LlmkError]) -> Iterator[type[LlmkError]]:
+    """Errors of the core that a request may end with: those that no start of the server survives have no part."""
+    ours = error.__module__.startswith(("llmk.api.", "llmk.serve."))
+    if error.exit_code == LlmkError.exit_code and error is not LlmkError and ours:
+        yield error
+    for child in error.__subclasses__():
+        yield from _known(child)
+
+
+def _inherited(model: type[RequestModel]) -> set[str]:
+    (base,) = model.__bases__
+    return set(base.model_fields) if issubclass(base, RequestModel) and model.__mro__.index(base) else set()
+
+
+def _default(field: FieldInfo) -> str:
+    if field.is_required():
+        return "must be given"
+    value: Any = field.get_default(call_default_factory=True)
+    return "-" if value is None else f"`{json.dumps(value)}`"
