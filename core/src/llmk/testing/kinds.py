@@ -13,7 +13,7 @@ SHADOWED = ("attention", "linear", "moe", "op")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """``section``, ``key`` and ``value`` are the line of configuration by which the plugin serves. One that needs none
-    has ``usage``, a sentence, instead."""
+    has ``usage`` instead: what to do, a colon, and an example."""
 
     help: str
     summary: str
@@ -31,7 +31,8 @@ class Kind:
     def readme(self) -> str:
         """The same for a README: what goes into ``llmk.toml``, to serve and to run as a shadow."""
         if not self.section:
-            return self.usage
+            said, _, example = self.usage.partition(": ")
+            return f"{said.capitalize()}:\n\n```\n{example}\n```"
         text = f"```toml\n# llmk.toml\n[{self.section}]\n{self.key} = {self.value!r}\n```".replace("'", '"')
         if self.section.removeprefix("select.") not in SHADOWED:
             return text

@@ -58,6 +58,16 @@ class Project:
         """What is known of its kind."""
         return KINDS[self.kind]
 
+    @property
+    def check(self) -> str:
+        """The command that checks it; a platform is tried on itself."""
+        return f"llmk plugins check {self.distribution}" + (f" --platform {self.name}" if self.on else "")
+
+    @property
+    def on(self) -> str:
+        """The platform to try it on, where that isn't the best one."""
+        return self.name if self.kind == "platform" else ""
+
     def files(self) -> Iterator[tuple[str, str]]:
         """Every file's place and text."""
         fields = self._fields()
@@ -97,6 +107,8 @@ class Project:
             "authors": _authors(self.author),
             "files": "\n".join(f"| `src/{self.package}/{each.name}` | {_about(each)} |" for each in others),
             "usage": self.rename(facts.readme),
+            "check": self.check,
+            "pytest": f"pytest --llmk-platform {self.on}" if self.on else "pytest",
         }
 
 
@@ -124,7 +136,7 @@ def run(args: argparse.Namespace) -> int:
     print(
         "\nnext:",
         f"pip install -e '{folder}[test]'",
-        f"llmk plugins check {project.distribution}",
+        project.check,
         project.rename(project.facts.command),
         sep="\n  ",
     )
