@@ -78,7 +78,7 @@ def test_reference_kernels_keep_their_contracts_on_it(check: Callable[..., list[
 
 
 def test_models_give_their_oracles_logits_on_it(check: Callable[..., list[dict[str, Any]]]) -> None:
-    """A dense one and one with experts and latent attention, cut over both devices, too."""
+    """A dense one and one with experts and latent attention, cut over two ranks, too."""
     results = check("llmk-models", "--platform", "nova", "--kind", "model", "--only", MODELS)
     assert of(results, "failed") == []
     assert of(results, "skipped") == []
