@@ -24,7 +24,7 @@ def bench() -> Bench:
 
 @pytest.fixture(scope="module")
 def good(bench: Bench) -> ModelSpec:
-    spec = next(each.spec for each in bench.registry.models if each.spec.id == "models.dense")
+    spec = next(each.spec for each in bench.registry.of(ModelSpec) if each.spec.id == "models.dense")
     return replace(spec, examples="defects.model:EXAMPLES")
 
 

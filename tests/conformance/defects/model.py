@@ -99,6 +99,14 @@ def _hands_on_rounded(patch: pytest.MonkeyPatch) -> None:
     _around(patch, Parallel, "hand_on", change)
 
 
+def _coarse_in_16_bits(patch: pytest.MonkeyPatch) -> None:
+    def change(good: Any, *args: Any) -> Tensor:
+        out: Tensor = good(*args)
+        return out.to(torch.float8_e4m3fn).to(out.dtype) if out.dtype == torch.bfloat16 else out
+
+    _around(patch, Attention, "__call__", change)
+
+
 DEFECTS = (
     Defect("rope_in_step", "rotates by a token's place in the step", _rotates_within_the_step, "chunks of a prompt"),
     Defect("rope_base", "rotates by another base than the config's", _rotates_by_another_base, "logits are"),
@@ -116,6 +124,7 @@ DEFECTS = (
         lambda patch: _around(patch, Attention, "__call__", lambda good, *args: good(*args).roll(32, -1)),
         "logits are",
     ),
+    Defect("coarse_in_16_bits", "rounds to 8 bits where the model has 16", _coarse_in_16_bits, "bfloat16 is as exact"),
     Defect("counts_tokens", "results depend on how many tokens a step has", _counts_tokens, "results don't depend"),
     Defect(
         "not_added_up",

@@ -22,7 +22,7 @@ def check_rows(function: Callable[[Tensor], Tensor], rows: Tensor, *, trials: in
     expected, total = function(rows), rows.shape[0]
     for trial in range(trials):
         count = trial + 1 if trial < 5 else int(torch.randint(1, total + 1, (1,), generator=random))
-        chosen = torch.randperm(total, generator=random)[: min(count, total)]
+        chosen = torch.randperm(total, generator=random)[: min(count, total)].to(rows.device)
         offset = int(torch.randint(0, 8, (1,), generator=random))
         batch = _at_offset(rows[chosen], offset)
         wrong = (function(batch) != expected[chosen]).flatten(1).any(dim=1)

@@ -47,6 +47,7 @@ size_t memory_size() {
   return size;
 }
 
+std::atomic<bool> begun = false;  // whether a device was entered, or gave memory
 thread_local c10::DeviceIndex current = 0;
 thread_local std::map<c10::DeviceIndex, c10::StreamId> current_streams;
 
@@ -54,6 +55,12 @@ c10::DeviceIndex checked(c10::DeviceIndex index) {
   TORCH_CHECK(index >= 0 && index < device_count(), "nova:", int(index), " is not one of the ", int(device_count()),
               " devices that NOVA_VISIBLE_DEVICES shows");
   return index;
+}
+
+c10::DeviceIndex enter(c10::DeviceIndex index) {
+  const auto left = std::exchange(current, checked(index));
+  begun = true;
+  return left;
 }
 
 c10::Device place(c10::Device device) {
@@ -130,6 +137,7 @@ class Allocator final : public c10::DeviceAllocator {
   }
 
   void take(c10::DeviceIndex device, size_t size) {
+    begun = true;
     std::lock_guard lock(mutex_);
     auto& stats = stats_[checked(device)];
     const auto left = memory_size() - static_cast<size_t>(stats.allocated_bytes[kAll].current);
@@ -207,13 +215,13 @@ class Guard final : public c10::impl::DeviceGuardImplInterface {
     return kNova;
   }
   c10::Device exchangeDevice(c10::Device device) const override {
-    return {kNova, std::exchange(current, checked(device.index()))};
+    return {kNova, enter(device.index())};
   }
   c10::Device getDevice() const override {
     return {kNova, current};
   }
   void setDevice(c10::Device device) const override {
-    current = checked(device.index());
+    enter(device.index());
   }
   void uncheckedSetDevice(c10::Device device) const noexcept override {
     current = device.index();
@@ -327,7 +335,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return device_count() > 0;
   }
   bool hasPrimaryContext(c10::DeviceIndex) const override {
-    return true;
+    return begun;
   }
   c10::DeviceIndex deviceCount() const override {
     return device_count();
@@ -336,10 +344,10 @@ struct Hooks final : at::PrivateUse1HooksInterface {
     return current;
   }
   void setCurrentDevice(c10::DeviceIndex device) const override {
-    current = checked(device);
+    enter(device);
   }
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex device) const override {
-    return std::exchange(current, checked(device));
+    return enter(device);
   }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex device) const override {
     return device < 0 ? current : exchangeDevice(device);
@@ -396,6 +404,7 @@ TORCH_LIBRARY(nova, library) {
   library.def("counted(int kind) -> Dict(str, int)", &counted);
   library.def("reset_counts() -> ()", &reset_counts);
   library.def("manual_seed(int seed) -> ()", &manual_seed);
+  library.def("is_initialized() -> bool", [] { return begun.load(); });
   library.def("device_count() -> int", [] { return static_cast<int64_t>(device_count()); });
   library.def("add_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps) -> (Tensor, Tensor)");
 }

@@ -9,6 +9,7 @@
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/copy.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/CPUAllocator.h>
@@ -83,6 +84,16 @@ at::Tensor copy_from_and_resize(const at::Tensor& from, const at::Tensor& to) {
 at::Scalar local_scalar_dense(const at::Tensor& self) {
   count(Count::Waits, "item");
   return at::_local_scalar_dense(on_host(self));
+}
+
+// Of integers, too: transformers counts tokens per expert by it on whatever isn't the CPU.
+at::Tensor histc(const at::Tensor& self, int64_t bins, const at::Scalar& min, const at::Scalar& max) {
+  count(Count::Launches, "aten::histc");
+  const auto own = on_host(self);
+  const auto counts = (own.is_floating_point() ? own : own.to(at::kDouble)).histc(bins, min, max);
+  auto result = at::empty(counts.sizes(), self.options());
+  on_host(result).copy_(counts);
+  return result;
 }
 
 // The arguments of one call, on their way to a CPU kernel and back.
@@ -219,6 +230,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   library.impl("view", &at::native::view);
   library.impl("_reshape_alias", &at::native::_reshape_alias);
   library.impl("unfold", &at::native::unfold);
+  library.impl("histc", &histc);
   for (const char* op : kLent) library.impl(op, torch::CppFunction::makeFromBoxedFunction<&lend>());
   for (const char* op : kWaitedFor) library.impl(op, torch::CppFunction::makeFromBoxedFunction<&lend_and_wait>());
 }

@@ -144,12 +144,18 @@ def test_what_it_has_no_kernel_for_is_counted() -> None:
         lambda x: x.bfloat16().unfold(0, 2, 1).float(),
         lambda x: torch.empty(0, device=x.device).resize_(4, 4).copy_(x),
         lambda x: x.masked_select(x > 0),
+        lambda x: x.histc(3, -1, 1),
     ],
 )
 def test_agrees_with_the_host(compute: Any) -> None:
     x = torch.linspace(-1, 1, 16).view(4, 4)
     assert torch.equal(compute(x.to("nova")).cpu(), compute(x))
     assert not device.counted()["fallbacks"]
+
+
+def test_integers_are_counted_as_they_are_on_other_accelerators() -> None:
+    counts = torch.tensor([0, 2, 2, 3], dtype=torch.int32, device="nova").histc(4, 0, 3)
+    assert (counts.tolist(), counts.dtype) == ([1, 0, 2, 1], torch.int32)
 
 
 def test_host_and_device_are_apart() -> None:

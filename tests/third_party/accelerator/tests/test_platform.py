@@ -23,6 +23,16 @@ from llmk_nova import specs
 specs.probe(Host())
 print("torch" in sys.modules)
 """
+BEGUN = """
+import torch
+from llmk_nova.platform import NovaPlatform
+from llmk_nova.probe import facts_of
+
+device = NovaPlatform(facts_of()).device
+before = torch.nova.is_initialized()
+device.setup(0)
+print(before, torch.nova.is_initialized())
+"""
 
 
 def test_the_probe_reads_the_environment() -> None:
@@ -41,6 +51,11 @@ def test_the_probe_reads_the_environment() -> None:
 def test_the_probe_starts_nothing() -> None:
     done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "False\n"
+
+
+def test_the_device_begins_when_it_is_set_up() -> None:
+    done = subprocess.run([sys.executable, "-c", BEGUN], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "False True\n"
 
 
 def test_facets_tell_the_truth() -> None:

@@ -21,7 +21,7 @@ from llmk.nn.parallel import Parallel
 from llmk.testing.bench import Bench
 from llmk.testing.booting import boot_on, on_ranks
 from llmk.testing.case import Case, Skip
-from llmk.testing.comparing import check_logits, relative_error
+from llmk.testing.comparing import check_logits, relative_error, typical_error
 from llmk.testing.files import rounded_to
 from llmk.testing.model import ModelHarness
 from llmk.testing.model_example import ModelExample
@@ -163,9 +163,9 @@ class Trial:
         if not folder.exists():
             rounded_to(self.folder, folder, torch.bfloat16)
         exact = self._example.logits(folder, self.prompt, torch.float32)
-        theirs = relative_error(self._example.logits(folder, self.prompt, torch.bfloat16), exact)
+        theirs = typical_error(self._example.logits(folder, self.prompt, torch.bfloat16), exact)
         model = self.harness(folder, **{"model.dtype": "bfloat16"})
-        ours = relative_error(_in_chunks(model, "chunks", self.prompt, [_LARGEST_CHUNK, 1, 22]).cpu(), exact)
+        ours = typical_error(_in_chunks(model, "chunks", self.prompt, [_LARGEST_CHUNK, 1, 22]).cpu(), exact)
         allowed = self._example.bfloat16_margin * theirs
         assert ours <= allowed, (
             f"in bfloat16 {ours:.1e} from the exact logits, the oracle {theirs:.1e}; allowed is"

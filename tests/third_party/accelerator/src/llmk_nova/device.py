@@ -28,8 +28,8 @@ def is_available() -> bool:
 
 
 def is_initialized() -> bool:
-    """Whether devices can be used: since the library was loaded."""
-    return True
+    """Whether one was made the current device, or gave memory; none is, before."""
+    return bool(torch.ops.nova.is_initialized())
 
 
 def device_count() -> int:
