@@ -14,7 +14,7 @@ setup(
         CppExtension(
             "llmk_nova._C",
             ["csrc/device.cpp", "csrc/kernels.cpp", "csrc/ops.cpp"],
-            extra_compile_args=["-O2", "-g0", "-Wall", "-Wextra", "-Wno-unused-parameter"],
+            extra_compile_args=["-O1", "-g0", "-Wall", "-Wextra", "-Wno-unused-parameter"],
             py_limited_api=True,
         )
     ],

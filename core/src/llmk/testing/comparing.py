@@ -19,7 +19,8 @@ def typical_error(found: Tensor, expected: Tensor) -> float:
 
 def _errors(found: Tensor, expected: Tensor) -> Tensor:
     """Of each token, relative."""
-    return (found - expected).norm(dim=-1) / expected.norm(dim=-1)
+    errors: Tensor = (found - expected).norm(dim=-1) / expected.norm(dim=-1)
+    return errors
 
 
 def check_logits(found: Tensor, expected: Tensor, tolerance: float, what: str) -> str:
