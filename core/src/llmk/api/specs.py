@@ -269,6 +269,8 @@ class StatLoggerSpec(_Checked):
     id: str
     name: str
     implementation: str
+    examples: str = ""
+    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk.testing`."""
     overrides: str = ""
     summary: str = ""
 
