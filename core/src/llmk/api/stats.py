@@ -48,11 +48,11 @@ class StatLogger(Protocol):
     def __init__(self, context: StatLoggerContext) -> None: ...
 
     def record(self, snapshot: StatsSnapshot) -> None:
-        """Called every ``interval`` seconds, and a last time when the server stops. Which stats there are may differ from
-        one snapshot to the next, and there may be none."""
+        """Called every ``interval`` seconds, and a last time when the server stops. Which stats there are may differ
+        from one snapshot to the next, and there may be none."""
         ...
 
     def close(self) -> None:
-        """Called at the end, whether :meth:`record` was called or not; again it does nothing. Threads, sockets and files
-        are gone when it returns; a server waits 2 seconds for this and the last snapshot together."""
+        """Called at the end, whether :meth:`record` was called or not; again it does nothing. Threads, sockets and
+        files are gone when it returns; a server waits 2 seconds for this and the last snapshot together."""
         ...

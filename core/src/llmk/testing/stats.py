@@ -85,7 +85,10 @@ def usual_snapshot(step: int) -> StatsSnapshot:
 
 def odd_snapshots() -> Mapping[str, Sequence[StatsSnapshot]]:
     """By what they are, snapshots that follow one another."""
-    usual, new = list(_usual(1)), Stat("llmk:request_timeouts_total", "counter", 3.0, {"path": "/v1/new", "code": "503"})
+    usual, new = (
+        list(_usual(1)),
+        Stat("llmk:request_timeouts_total", "counter", 3.0, {"path": "/v1/new", "code": "503"}),
+    )
     odd = [math.nan, math.inf, -math.inf, -1.0, 0.0, 5e-324, 1e308, float(2**63)]
     texts = ("", 'a "b"', "a\nb\t\x00c", "a|b:c#d,e=f{g}", "名前 é", "x" * 70_000)
     many = [Stat("llmk:calls_total", "counter", i, {"site": f"layer {i}", **_MODEL}) for i in range(3000)]
@@ -123,11 +126,12 @@ def _snapshot(step: int, stats: Any) -> StatsSnapshot:
 
 
 def _usual(step: int) -> Iterator[Stat]:
+    """Labels are each stat's own, as in a server."""
     steps = max(step, 0)
-    yield Stat("llmk:num_requests_waiting", "gauge", float(step % 7), _MODEL)
-    yield Stat("llmk:num_requests_running", "gauge", float(step % 5), _MODEL)
-    yield Stat("llmk:generation_tokens_total", "counter", 1000.5 * steps, _MODEL)
+    for name, value in (("waiting", step % 7), ("running", step % 5)):
+        yield Stat(f"llmk:num_requests_{name}", "gauge", float(value), {**_MODEL})
+    yield Stat("llmk:generation_tokens_total", "counter", 1000.5 * steps, {**_MODEL})
     for limit in ("0.1", "1.0", "+Inf"):
         yield Stat("llmk:e2e_request_latency_seconds_bucket", "counter", 3.0 * steps, {**_MODEL, "le": limit})
-    yield Stat("llmk:e2e_request_latency_seconds_count", "counter", 3.0 * steps, _MODEL)
-    yield Stat("llmk:e2e_request_latency_seconds_sum", "counter", 0.7 * steps, _MODEL)
+    for name, each in (("count", 3.0), ("sum", 0.7)):
+        yield Stat(f"llmk:e2e_request_latency_seconds_{name}", "counter", each * steps, {**_MODEL})

@@ -1,7 +1,7 @@
 """The suite of stat loggers: made as a server makes them, told numbers of every kind, and closed.
 
-``StatLoggerSpec.examples`` names a sequence of sections, each a mapping of what a user may write into ``[plugin.NAME]``;
-without them a logger is tried with its defaults. Relative paths lie in a folder of the suite's own.
+``StatLoggerSpec.examples`` names a sequence of sections, each a mapping of what a user may write into
+``[plugin.NAME]``; without them a logger is tried with its defaults. Relative paths lie in a folder of the suite's own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from llmk.testing.stats import LoggerThread, held, odd_snapshots, usual_snapshot
 SNAPSHOTS, LOOP_SECONDS = 600, 3.0
 """How many a logger is told before its memory is looked at, and between that and the next look; fewer where it is so
 slow that they take longer."""
-GROWTH = 16 << 10
+GROWTH = 8 << 10
 """Bytes that it may grow by in between: less than a number kept of every snapshot."""
 GRACE = 1.0
 """Seconds after :meth:`~llmk.api.StatLogger.close` in which threads may see that they are to end."""
@@ -81,7 +81,9 @@ def check_memory(make: Make) -> str:
         while grown > GROWTH and time.monotonic() < deadline:
             time.sleep(0.05)
             grown = _traced_bytes() - before
-        assert grown <= GROWTH, f"it grew by {grown} bytes in {more} snapshots, after {told} alike; at most {GROWTH} may be"
+        assert grown <= GROWTH, (
+            f"it grew by {grown} bytes in {more} snapshots, after {told} alike; at most {GROWTH} may be"
+        )
     return f"{max(grown, 0)} bytes in {more} snapshots"
 
 
