@@ -46,6 +46,8 @@ class Piece:
     """The spec's."""
     parts: tuple[str, ...] = ()
     """The spec's ``parts``: where there are any, ``implementation`` is a factory that takes them."""
+    examples: str = ""
+    """The spec's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from llmk.kernel.loader import load_object
 from llmk.kernel.resolver import resolve
 from llmk.nn.build import Build
 from llmk.reference.compare import relative_error, tensors_of, tolerance
+from llmk.reference.op_examples import own_examples
 
 if TYPE_CHECKING:
     from llmk.kernel.boot import Boot
@@ -122,7 +123,8 @@ class Tuner:
         device = self.platform.device.torch_device(0)
         dtype, checkpoint = getattr(torch, plan.dtype), self.boot.checkpoint
         build = Build(plan, dtype=dtype, device=device, load_object=load_object, checkpoint=checkpoint)
-        trial = Trials(build, sharded(self.boot.facts, plan.tensor)).of(pinned)
+        own = own_examples(choice.op, (kernel.spec for kernel in self.boot.registry.kernels("op")))
+        trial = Trials(build, sharded(self.boot.facts, plan.tensor), own).of(pinned)
         return _Entrant(id, build, pinned, trial) if trial else None
 
     def _ready(self, entrant: _Entrant, tokens: int, expected: list[Any]) -> Calls:
