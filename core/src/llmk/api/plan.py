@@ -46,8 +46,6 @@ class Piece:
     """The spec's."""
     parts: tuple[str, ...] = ()
     """The spec's ``parts``: where there are any, ``implementation`` is a factory that takes them."""
-    examples: str = ""
-    """The spec's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +93,8 @@ class Shadow:
 
     choice: Choice
     rate: float
+    examples: str = ""
+    """Of an op that the core doesn't know: what a kernel's spec names as such."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from llmk.kernel.loader import load_object
 from llmk.kernel.resolver import resolve
 from llmk.nn.build import Build
 from llmk.reference.compare import relative_error, tensors_of, tolerance
-from llmk.reference.op_examples import own_examples
+from llmk.reference.op_examples import examples_of, load_examples
 
 if TYPE_CHECKING:
     from llmk.kernel.boot import Boot
@@ -123,7 +123,8 @@ class Tuner:
         device = self.platform.device.torch_device(0)
         dtype, checkpoint = getattr(torch, plan.dtype), self.boot.checkpoint
         build = Build(plan, dtype=dtype, device=device, load_object=load_object, checkpoint=checkpoint)
-        own = own_examples(choice.op, (kernel.spec for kernel in self.boot.registry.kernels("op")))
+        specs = [kernel.spec for kernel in self.boot.registry.kernels("op")]
+        own = load_examples(examples_of(choice.op, specs))
         trial = Trials(build, sharded(self.boot.facts, plan.tensor), own).of(pinned)
         return _Entrant(id, build, pinned, trial) if trial else None
 

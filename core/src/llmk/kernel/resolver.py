@@ -266,4 +266,4 @@ class Resolver:
 def _piece(slot: Slot) -> Piece:
     spec, plugin = slot.winner.spec, slot.winner.plugin
     where = (plugin.distribution, plugin.version, spec.implementation, spec.prepare, spec.tier.name.lower())
-    return Piece(slot.start, slot.stop, spec.id, *where, slot.why, spec.capture, spec.jit, spec.parts, spec.examples)
+    return Piece(slot.start, slot.stop, spec.id, *where, slot.why, spec.capture, spec.jit, spec.parts)

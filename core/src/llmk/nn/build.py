@@ -14,7 +14,7 @@ from llmk.api import AttentionBackend, CacheLayout, CacheStep, Checkpoint, Choic
 from llmk.nn.parallel import Parallel
 from llmk.nn.quantization import Quantization
 from llmk.nn.shadow import Shadowed, ShadowedAttention, Shadows
-from llmk.reference.op_examples import OpExamples, load_examples
+from llmk.reference.op_examples import load_examples
 
 if TYPE_CHECKING:
     from llmk.nn.layer import Layer
@@ -145,7 +145,7 @@ class Build:
                     sites=list(self._beside(("attention", attention), ("linear", linear))),
                     cache=(attention, -2) if attention else None,
                     every_step=bool(attention),
-                    own=self._own_examples(choice, shadow.choice),
+                    own=load_examples(shadow.examples),
                 )
                 self._switched(kernel)
             self._kernels[key] = kernel
@@ -254,12 +254,6 @@ class Build:
             start, stop = switch.select(num_tokens)
             low, high = max(low, start), min(high, stop)
         self._band = low, high
-
-    def _own_examples(self, *choices: Choice) -> OpExamples | None:
-        """What a wheel that brings an op says of it, where one of its kernels names that."""
-        named = (piece for choice in choices for piece in choice.pieces if piece.examples)
-        piece = next(named, None)
-        return load_examples(piece.examples, f"{piece.distribution} {piece.version}") if piece else None
 
     def _bind(self, choice: Choice, given: Mapping[str, Any], *, register: bool = True) -> Any:
         pieces = [(p.start, p.stop, self._bind_piece(choice, p, given)) for p in choice.pieces]

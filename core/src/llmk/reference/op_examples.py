@@ -66,20 +66,21 @@ class OpExamples:
     """Positions of weights: too large to copy for each call, and never changed."""
 
 
-def own_examples(op: str, specs: Iterable[KernelSpec]) -> OpExamples | None:
-    """The examples that one of ``specs`` names for ``op``, the lowest tier first, as who brings an op brings its
-    reference; ``None`` where none does. Raises :class:`~llmk.api.PluginError` where they can't be had."""
+def examples_of(op: str, specs: Iterable[KernelSpec]) -> str:
+    """Where the examples of ``op`` are: what one of ``specs`` names, of the lowest tier, as who brings an op brings its
+    reference; empty where none does."""
     named = [spec for spec in specs if spec.op == op and spec.examples]
-    if not named:
+    return min(named, key=lambda spec: (spec.tier, spec.id)).examples if named else ""
+
+
+def load_examples(location: str) -> OpExamples | None:
+    """What :func:`examples_of` found, if anything. Raises :class:`~llmk.api.PluginError` where that can't be had."""
+    if not location:
         return None
-    spec = min(named, key=lambda spec: (spec.tier, spec.id))
-    return load_examples(spec.examples, spec.id)
-
-
-def load_examples(location: str, owner: str) -> OpExamples:
-    """What ``location`` names, on behalf of the kernel or wheel ``owner``. Raises :class:`~llmk.api.PluginError`."""
-    found = load_object(location, plugin=owner)
+    found = load_object(location)
     if not isinstance(found, OpExamples):
-        hint = f"KernelSpec.examples of an op names an OpExamples of {__name__}"
-        raise PluginError(f"{location} of {owner} is {found!r}", hint=hint)
+        raise PluginError(
+            f"{location} is {found!r}, not the examples of an op",
+            hint=f"KernelSpec.examples of an op names an OpExamples of {__name__}",
+        )
     return found

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from llmk.api import KernelSpec, OpQuery
-from llmk.reference.op_examples import Draw, OpExamples, own_examples
+from llmk.reference.op_examples import Draw, OpExamples, examples_of, load_examples
 from llmk.testing import attention_ops, product_ops
 from llmk.testing.bench import Bench
 from llmk.testing.binding import bind, oracle
@@ -123,7 +123,7 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
 def known(spec: KernelSpec, bench: Bench) -> OpExamples | None:
     """What an op is tried on: known here, or named by a kernel of the op, if it is not the core's."""
     kernels = (kernel.spec for kernel in bench.registry.kernels("op"))
-    return INPUTS.get(spec.op) or own_examples(spec.op, (spec, *kernels))
+    return INPUTS.get(spec.op) or load_examples(examples_of(spec.op, (spec, *kernels)))
 
 
 def _unknown(spec: KernelSpec) -> None:
