@@ -249,8 +249,6 @@ class PolicySpec(_Checked):
     id: str
     name: str
     implementation: str
-    examples: str = ""
-    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk.testing`."""
     overrides: str = ""
     summary: str = ""
 
