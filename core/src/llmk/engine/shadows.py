@@ -11,10 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llmk.api import Choice, Piece, Reason, SelectionError, Shadow, Tier
-from llmk.engine.candidates import able
+from llmk.engine.candidates import able, examples_of
 from llmk.kernel.report import render_rows
 from llmk.kernel.resolver import resolve
-from llmk.reference.op_examples import examples_of
 
 if TYPE_CHECKING:
     from llmk.api import Plan

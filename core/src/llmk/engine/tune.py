@@ -17,14 +17,14 @@ from llmk.api import Choice, KernelSpec, Piece, Plan, Platform
 from llmk.api.errors import describe
 from llmk.api.sharding import sharded
 from llmk.config.measurements import Measured, Measurements, key_of, save_measurements
-from llmk.engine.candidates import able
+from llmk.engine.candidates import able, examples_of
 from llmk.engine.graphs import obstacles
 from llmk.engine.trials import Trial, Trials
 from llmk.kernel.loader import load_object
 from llmk.kernel.resolver import resolve
 from llmk.nn.build import Build
 from llmk.reference.compare import relative_error, tensors_of, tolerance
-from llmk.reference.op_examples import examples_of, load_examples
+from llmk.reference.op_examples import load_examples
 
 if TYPE_CHECKING:
     from llmk.kernel.boot import Boot

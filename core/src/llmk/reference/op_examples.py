@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from llmk.api import KernelSpec, PluginError
+from llmk.api import PluginError
 from llmk.kernel.loader import load_object
 
 Facts = Mapping[str, Any]
@@ -66,15 +66,9 @@ class OpExamples:
     """Positions of weights: too large to copy for each call, and never changed."""
 
 
-def examples_of(op: str, specs: Iterable[KernelSpec]) -> str:
-    """Where the examples of ``op`` are: what one of ``specs`` names, of the lowest tier, as who brings an op brings its
-    reference; empty where none does."""
-    named = [spec for spec in specs if spec.op == op and spec.examples]
-    return min(named, key=lambda spec: (spec.tier, spec.id)).examples if named else ""
-
-
 def load_examples(location: str) -> OpExamples | None:
-    """What :func:`examples_of` found, if anything. Raises :class:`~llmk.api.PluginError` where that can't be had."""
+    """What a ``KernelSpec.examples`` names; ``None`` for an empty one. Raises :class:`~llmk.api.PluginError` where that
+    can't be had."""
     if not location:
         return None
     found = load_object(location)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from llmk.api import KernelSpec, OpQuery
-from llmk.reference.op_examples import Draw, OpExamples, examples_of, load_examples
+from llmk.engine.candidates import examples_of
+from llmk.reference.op_examples import Draw, OpExamples, load_examples
 from llmk.testing import attention_ops, product_ops
 from llmk.testing.bench import Bench
 from llmk.testing.binding import bind, oracle
@@ -30,12 +31,10 @@ class Op:
 
     def __init__(self, candidate: Candidate[OpQuery], asked: Asked[OpQuery]) -> None:
         bench, spec = candidate.bench, candidate.spec
-        self.inputs, self.facts, self.dtype, self.device = (
-            known(spec, bench),
-            asked.query.facts,
-            asked.dtype,
-            bench.device,
-        )
+        inputs = known(spec, bench)
+        assert inputs is not None, f"cases() makes no case of the op {spec.op!r} without inputs"
+        self.inputs = inputs
+        self.facts, self.dtype, self.device = asked.query.facts, asked.dtype, bench.device
         self.draw = Draw(bench.random("op", asked.label), asked.dtype)
         self.run: Callable[..., Any] = bind(bench.registry, spec, {})
         self.reference: Callable[..., Any] = bind(bench.registry, oracle(bench.registry, spec.op), {})
