@@ -48,6 +48,20 @@ def test_gauges_are_sent_as_they_are_and_counters_as_what_they_grew_by(daemon: s
         assert received(daemon, made, counter(3e15 + 7.25)) == ["llmk.tokens_total:3000000000000000|c"]
 
 
+def test_counters_of_another_engine_begin_anew(daemon: socket.socket) -> None:
+    with closing(logger(daemon)) as made:
+        assert received(daemon, made, counter(5)) == ["llmk.tokens_total:5|c"]
+        assert received(daemon, made, counter(0), counter(1, "up")) == ["llmk.up:1|c"]
+        assert received(daemon, made, counter(3)) == ["llmk.tokens_total:3|c"]
+        assert received(daemon, made, counter(2)) == ["llmk.tokens_total:2|c"]
+
+
+def test_what_the_protocol_cant_write_is_left_out(daemon: socket.socket) -> None:
+    with closing(logger(daemon)) as made:
+        odd = [Stat("llmk:odd", "gauge", value) for value in (float("nan"), float("inf"))]
+        assert received(daemon, made, *odd, counter(1, path="x" * 70_000), counter(1)) == ["llmk.tokens_total:1|c"]
+
+
 def test_a_negative_gauge_is_no_difference(daemon: socket.socket) -> None:
     with closing(logger(daemon, prefix="")) as made:
         assert received(daemon, made, Stat("llmk:x", "gauge", -2.0)) == ["x:0|g", "x:-2|g"]

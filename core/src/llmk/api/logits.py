@@ -48,13 +48,19 @@ class LogitsProcessor(Protocol):
     """Changes logits of the requests that name it.
 
     What :meth:`enter` raises fails that request, a :class:`~llmk.api.RequestError` as the client's mistake; what
-    :meth:`apply` raises fails the requests whose rows it was given. Other requests never notice.
+    :meth:`apply` raises fails the requests whose rows it was given. Other requests never notice. A row's logits depend
+    on its own request alone: its tokens and parameters, not its slot, its neighbours, or who was in the slot before.
     """
 
     def __init__(self, batch: LogitsBatch) -> None: ...
 
     def enter(self, slot: int, request: LogitsRequest) -> None:
-        """A request takes ``slot``."""
+        """A request takes ``slot``: a new one, or one that was preempted and goes on as if it had not been.
+
+        Raises:
+            RequestError: for parameters that are not right. Nothing has checked them before, so that they may be any
+                JSON; what is taken here must not make :meth:`apply` raise.
+        """
         ...
 
     def leave(self, slot: int) -> None:

@@ -93,6 +93,8 @@ class Shadow:
 
     choice: Choice
     rate: float
+    examples: str = ""
+    """Of an op that the core doesn't know: what a kernel's spec names as such."""
 
 
 @dataclass(frozen=True, slots=True)

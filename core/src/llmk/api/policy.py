@@ -42,7 +42,10 @@ class PolicyContext:
 class SchedulingPolicy(Protocol):
     """One instance serves one engine, called between steps from one thread; what it does delays every step.
 
-    What is not overridden goes by arrival.
+    What is not overridden goes by arrival. Answers follow from what a policy was told, and from nothing else: no clock,
+    no address, nothing that instances share; asking changes none. Of requests alike but for arrival, later ones don't
+    pass earlier ones for ever. Nothing says that a request has ended: tickets that it is asked about no more are to be
+    let go. An answer takes time in proportion to the number of requests.
     """
 
     def __init__(self, context: PolicyContext) -> None: ...

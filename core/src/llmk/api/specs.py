@@ -84,7 +84,9 @@ class KernelSpec(_Checked):
     - moe: ``f(x, router_logits, weights, *, top_k, ...)``, see ``llmk.reference.moe``; ``weights`` is what ``prepare``
       made of the parameters ``gate_up``, ``down`` and what else there is, where there is one, and those as they are
       where there is none;
-    - op: the function that ``llmk.reference`` documents under the op's name.
+    - op: the function that ``llmk.reference`` documents under the op's name; ops over attention take the layer's cache
+      and what ``prepare`` made of the step as their last two positional arguments. An op that the core doesn't know is
+      what its wheel says, by a kernel of ``Tier.REFERENCE`` that all others are compared with.
 
     An op with ``parts`` is composite: its implementation is a factory that takes a mapping of part name to bound
     callable and returns the op. Each part is an op of its own, selected in turn, but for the names that stand for what
@@ -122,6 +124,9 @@ class KernelSpec(_Checked):
     only_if_asked: str = ""
     """Why it is chosen only by pin, preference or measurement, or where nothing else can serve, if it is: it takes long
     to start, or is faster on some shapes alone."""
+    examples: str = ""
+    """For an op that the core doesn't know: ``"module:attribute"`` of an ``llmk.reference.op_examples.OpExamples``,
+    which says what to call it with and what it changes in place. It holds for every kernel of the op."""
     overrides: str = ""
     """Id of the spec that this one replaces, once the user's config consents."""
     summary: str = ""
@@ -133,6 +138,8 @@ class KernelSpec(_Checked):
             raise ValueError(
                 f"kind {self.kind!r} with op {self.op!r}: an op must be named where kind is 'op', and only there"
             )
+        if self.examples and self.kind != "op":
+            raise ValueError(f"{self.id}: examples are for ops, not for kind {self.kind!r}, whose inputs are known")
         bands = sorted(self.bands, key=lambda band: band.start)
         if not bands or any(band.start < 1 or band.start >= band.stop for band in bands):
             raise ValueError(f"{self.id}: a token band is empty: {self.bands}")
@@ -242,8 +249,6 @@ class PolicySpec(_Checked):
     id: str
     name: str
     implementation: str
-    examples: str = ""
-    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk.testing`."""
     overrides: str = ""
     summary: str = ""
 
@@ -269,6 +274,8 @@ class StatLoggerSpec(_Checked):
     id: str
     name: str
     implementation: str
+    examples: str = ""
+    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk.testing`."""
     overrides: str = ""
     summary: str = ""
 

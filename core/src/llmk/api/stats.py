@@ -11,8 +11,9 @@ from typing import Any, Literal, Protocol
 class Stat:
     """One number, under the name and with the labels that ``/metrics`` has (``docs/observability.md``).
 
-    A ``"counter"`` only grows, and begins at 0 with the server; a histogram is its counters ``_count``, ``_sum`` and
-    ``_bucket``, the last with the label ``le``.
+    A ``"counter"`` only grows, but begins at 0 with the server, and what an engine counts again with each engine that
+    replaces a dead one; a histogram is its counters ``_count``, ``_sum`` and ``_bucket``, the last with the label
+    ``le``. Gauges may be NaN or infinite. Labels are the snapshot's, which others get too: they must not be changed.
     """
 
     name: str
@@ -40,15 +41,18 @@ class StatLoggerContext:
 
 
 class StatLogger(Protocol):
-    """One instance serves one server, called from a thread of its own. It may block, and misses snapshots meanwhile.
-    One that raises gets no more of them, and is closed."""
+    """One instance serves one server: made in the server's thread, called from a thread of its own. It may block, and
+    misses snapshots meanwhile. One that raises gets no more of them, and is closed. What it keeps doesn't grow with the
+    number of snapshots."""
 
     def __init__(self, context: StatLoggerContext) -> None: ...
 
     def record(self, snapshot: StatsSnapshot) -> None:
-        """Called every ``interval`` seconds, and a last time when the server stops."""
+        """Called every ``interval`` seconds, and a last time when the server stops. Which stats there are may differ
+        from one snapshot to the next, and there may be none."""
         ...
 
     def close(self) -> None:
-        """Called once, at the end."""
+        """Called at the end, whether :meth:`record` was called or not; again it does nothing. Threads, sockets and
+        files are gone when it returns; a server waits 2 seconds for this and the last snapshot together."""
         ...

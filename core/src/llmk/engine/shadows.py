@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llmk.api import Choice, Piece, Reason, SelectionError, Shadow, Tier
-from llmk.engine.candidates import able
+from llmk.engine.candidates import able, examples_of
 from llmk.kernel.report import render_rows
 from llmk.kernel.resolver import resolve
 
@@ -39,6 +39,7 @@ def shadowed(boot: Boot) -> Boot:
     found: list[Shadow] = []
     idle, warnings = set(sections), []
     recurrent = {site.site for site in boot.facts.recurrent}
+    specs = [kernel.spec for kernel in boot.registry.kernels("op")]
     for choice in boot.plan.choices:
         if choice.query is None:
             continue
@@ -51,7 +52,8 @@ def shadowed(boot: Boot) -> Boot:
             warnings.append(f"op site {choice.site} has no shadow: it changes recurrent state in place")
             continue
         idle -= kinds
-        found.append(Shadow(other, max(sections[kind].shadow_rate for kind in kinds)))
+        rate = max(sections[kind].shadow_rate for kind in kinds)
+        found.append(Shadow(other, rate, examples_of(choice.op, specs)))
     warnings += [f"[select.{kind}] shadow compares nothing: there is nothing else than was chosen" for kind in idle]
     pieces = [piece for shadow in found for piece in _pieces(shadow.choice)]
     wheels = dict(boot.plan.wheels) | {piece.distribution: piece.version for piece in pieces}

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from llmk.api import AttentionQuery, CacheStep, Choice, LinearQuery, ModelFacts, MoEQuery, OpQuery
 from llmk.nn.build import Build
-from llmk.reference.inputs import CHANGED, EPS, INPUTS, OVER_ATTENTION, Source, rotary_dim
+from llmk.reference.inputs import CHANGED, EPS, MEASURED, OVER_ATTENTION, rotary_dim
+from llmk.reference.op_examples import Draw, OpExamples
 
 DECODES = 256
 """Tokens up to which a step consists of as many decodes; more are those of prompts."""
@@ -37,17 +38,18 @@ class Trial:
 class Trials:
     """Makes trials of what a plan chose. Those of one site get the same weights and inputs, whatever was chosen.
 
-    ``facts`` are those of the process's share of the model.
+    ``facts`` are those of the process's share of the model; ``own`` is what a wheel says of an op that it brings.
     """
 
-    def __init__(self, build: Build, facts: ModelFacts) -> None:
+    def __init__(self, build: Build, facts: ModelFacts, own: OpExamples | None = None) -> None:
         self.build = build
         self.facts = facts
-        self._source = Source(torch.Generator(build.device), build.dtype)
+        self._own = own
+        self._draw = Draw(torch.Generator(build.device), build.dtype)
 
     def of(self, choice: Choice) -> Trial | None:
         """The trial for a site; ``None`` where no inputs are known for what it asks."""
-        self._source.generator.manual_seed(0)
+        self._draw.random.manual_seed(0)
         match choice.query:
             case LinearQuery() as linear:
                 return self._linear(linear)
@@ -91,11 +93,11 @@ class Trials:
         """Decodes behind a context, or prompts; prepared once for as many calls as the model has layers."""
         backend = self.build.attention(query.site)
         layers = next(site.num_layers for site in self.facts.attention if site.site == query.site)
-        sinks = self._random(query.num_heads, dtype=torch.float32) if query.sinks else None
+        sinks = self._draw.reals(query.num_heads) if query.sinks else None
         scaled = _scaled(query)
 
         def at(tokens: int) -> Run:
-            step, _ = _place(tokens, query.block_size, self._source.generator)
+            step, _ = _place(tokens, query.block_size, self._draw.random)
             q = self._inputs(step.num_tokens, query.num_heads, query.head_dim)
             cache, meta = self._cache(query, step), None
 
@@ -124,22 +126,25 @@ class Trials:
         facts = next((op for op in self.facts.ops if f"{query.site}.".startswith(f"{op.site}.")), None)
         linear, attention = (facts.linear or "", facts.attention or "") if facts else ("", "")
         over = attention if query.op in OVER_ATTENTION else ""
-        if not (over or query.op in _PRODUCTS or query.op in INPUTS):
-            return None
-        kernel = self.build.kernel("op", query.site, linear=linear, attention=over)
         if over:
-            return self._op_over(query, over, kernel)
+            return self._op_over(query, over, self.build.kernel("op", query.site, linear=linear, attention=over))
         if query.op in _PRODUCTS:
-            return self._product(query.op, linear, kernel)
+            return self._product(query.op, linear, self.build.kernel("op", query.site, linear=linear))
+        examples = self._own
+        if make := MEASURED.get(query.op):
+            examples = OpExamples((), make, changed=tuple(CHANGED.get(query.op, ())))
+        return self._op_alone(query, examples, self.build.kernel("op", query.site, linear=linear)) if examples else None
+
+    def _op_alone(self, query: OpQuery, examples: OpExamples, kernel: Callable[..., Any]) -> Trial | None:
+        """An op that takes what is made from its site's facts."""
 
         def at(tokens: int) -> Run:
-            self._source.generator.manual_seed(1)
-            given = INPUTS[query.op](self._source, tokens, query.facts)
-            changed = [given[position] for position in CHANGED.get(query.op, ())]
-            return lambda i: (kernel(*given), changed)
+            self._draw.random.manual_seed(1)
+            given = examples.make(self._draw, query.facts, tokens)
+            return lambda i: (kernel(*given, **examples.options), [given[at] for at in examples.changed])
 
         try:
-            INPUTS[query.op](self._source, 1, query.facts)
+            examples.make(self._draw, query.facts, 1)
         except KeyError:  # a part whose sizes the facts of the whole don't tell
             return None
         return Trial(at)
@@ -151,10 +156,10 @@ class Trials:
         backend, scaled = self.build.attention(site), _scaled(asked)
 
         def at(tokens: int) -> Run:
-            step, positions = _place(tokens, asked.block_size, self._source.generator)
-            self._source.generator.manual_seed(1)
-            given = OVER_ATTENTION[query.op](self._source, step.num_tokens, query.facts)
-            angles = self._random(step.max_seq_len, rotary_dim(query.facts) // 2, dtype=torch.float32)
+            step, positions = _place(tokens, asked.block_size, self._draw.random)
+            self._draw.random.manual_seed(1)
+            given = OVER_ATTENTION[query.op](self._draw, query.facts, step.num_tokens)
+            angles = self._draw.reals(step.max_seq_len, rotary_dim(query.facts) // 2)
             table, cache = torch.cat((angles.cos(), angles.sin()), dim=1), self._cache(asked, step)
             meta = backend.prepare(step)
             return lambda i: kernel(*given, positions, table, cache, meta, **scaled)
@@ -186,11 +191,11 @@ class Trials:
 
     def _inputs(self, *shape: int) -> Tensor:
         """The first random tensor of a call: the same for all kernels of a site, whatever they were asked before."""
-        self._source.generator.manual_seed(1)
+        self._draw.random.manual_seed(1)
         return self._random(*shape)
 
     def _random(self, *shape: int, **options: Any) -> Tensor:
-        return self._source.normal(*shape, **options)
+        return self._draw.floats(*shape, **options)
 
 
 def _scaled(query: AttentionQuery) -> dict[str, Any]:

@@ -17,13 +17,14 @@ from llmk.api import Choice, KernelSpec, Piece, Plan, Platform
 from llmk.api.errors import describe
 from llmk.api.sharding import sharded
 from llmk.config.measurements import Measured, Measurements, key_of, save_measurements
-from llmk.engine.candidates import able
+from llmk.engine.candidates import able, examples_of
 from llmk.engine.graphs import obstacles
 from llmk.engine.trials import Trial, Trials
 from llmk.kernel.loader import load_object
 from llmk.kernel.resolver import resolve
 from llmk.nn.build import Build
 from llmk.reference.compare import relative_error, tensors_of, tolerance
+from llmk.reference.op_examples import load_examples
 
 if TYPE_CHECKING:
     from llmk.kernel.boot import Boot
@@ -122,7 +123,9 @@ class Tuner:
         device = self.platform.device.torch_device(0)
         dtype, checkpoint = getattr(torch, plan.dtype), self.boot.checkpoint
         build = Build(plan, dtype=dtype, device=device, load_object=load_object, checkpoint=checkpoint)
-        trial = Trials(build, sharded(self.boot.facts, plan.tensor)).of(pinned)
+        specs = [kernel.spec for kernel in self.boot.registry.kernels("op")]
+        own = load_examples(examples_of(choice.op, specs))
+        trial = Trials(build, sharded(self.boot.facts, plan.tensor), own).of(pinned)
         return _Entrant(id, build, pinned, trial) if trial else None
 
     def _ready(self, entrant: _Entrant, tokens: int, expected: list[Any]) -> Calls:

@@ -14,6 +14,7 @@ from llmk.api import AttentionBackend, CacheLayout, CacheStep, Checkpoint, Choic
 from llmk.nn.parallel import Parallel
 from llmk.nn.quantization import Quantization
 from llmk.nn.shadow import Shadowed, ShadowedAttention, Shadows
+from llmk.reference.op_examples import load_examples
 
 if TYPE_CHECKING:
     from llmk.nn.layer import Layer
@@ -144,6 +145,7 @@ class Build:
                     sites=list(self._beside(("attention", attention), ("linear", linear))),
                     cache=(attention, -2) if attention else None,
                     every_step=bool(attention),
+                    own=load_examples(shadow.examples),
                 )
                 self._switched(kernel)
             self._kernels[key] = kernel

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from llmk.reference.compare import relative_error, tensors_of
 from llmk.reference.inputs import CHANGED, WEIGHTS
+from llmk.reference.op_examples import OpExamples
 
 if TYPE_CHECKING:
     from llmk.api import AttentionBackend, CacheStep, Choice, Shadow
@@ -131,6 +132,7 @@ class Shadowed:
         cache: of what reads or writes a cache, the attention site, and the cache's position among the arguments; what
             the backend made of the step follows it. The shadow has a cache of its own.
         every_step: whether the shadow runs in every step, compared or not, as it must where it fills that cache.
+        own: what a wheel says of an op that it brings.
     """
 
     def __init__(
@@ -144,6 +146,7 @@ class Shadowed:
         sites: Sequence[tuple[Choice, Choice]] = (),
         cache: tuple[str, int] | None = None,
         every_step: bool = False,
+        own: OpExamples | None = None,
     ) -> None:
         self._shared = shared
         self._choices = ((chosen, shadow.choice), *sites)
@@ -153,8 +156,8 @@ class Shadowed:
         self._cache = cache
         self._every_step = every_step
         self._failed = False
-        self._kept = WEIGHTS.get(chosen.op or chosen.kind, _NOTHING)
-        self._changed = CHANGED.get(chosen.op, _NOTHING)
+        self._kept = WEIGHTS.get(chosen.op or chosen.kind, own.weights if own else _NOTHING)
+        self._changed = CHANGED.get(chosen.op, own.changed if own else _NOTHING)
         self._pair = self._differing(1)
         shared.has(shadow.rate)
 

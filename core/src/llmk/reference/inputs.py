@@ -1,15 +1,16 @@
-"""Random inputs for ops by their names, made from what a site's facts say of sizes; and what of its arguments an op
-changes. For whoever measures or compares kernels.
+"""Arguments of the core's own ops, by their names, made from what a site's facts say of sizes; and what of them an op
+changes. For whoever measures, tries or compares kernels.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from llmk.reference.op_examples import Draw, Facts, OpExamples
 
 EPS = 1e-6
 _TOP = 20
@@ -29,168 +30,198 @@ CHANGED: Mapping[str, Collection[int]] = {
 }
 """Positions of arguments that an op changes in place. All ops over attention change their cache besides."""
 
+Make = Callable[[Draw, Facts, int], tuple[Any, ...]]
+"""The arguments of an op at a site with these facts, for so many tokens (or rows)."""
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where random tensors come from. ``dtype`` is the engine's."""
-
-    generator: torch.Generator
-    dtype: torch.dtype
-
-    def normal(self, *shape: int, scale: float = 1.0, dtype: torch.dtype | None = None) -> Tensor:
-        """Normally distributed numbers."""
-        where: dict[str, Any] = {"generator": self.generator, "device": self.generator.device}
-        return torch.randn(shape, dtype=dtype or self.dtype, **where).mul_(scale)
-
-    def whole(self, limit: int, *shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
-        """Whole numbers below ``limit``."""
-        return torch.randint(limit, shape, dtype=dtype, generator=self.generator, device=self.generator.device)
-
-    def logits(self, rows: int, facts: Mapping[str, Any]) -> Tensor:
-        """float32 ``[rows, vocab]``, as far apart as a model's."""
-        return self.normal(rows, facts["vocab_size"], scale=3.0, dtype=torch.float32)
-
-    def arange(self, count: int) -> Tensor:
-        """int64 ``[count]``."""
-        return torch.arange(count, device=self.generator.device)
+_SIZES = tuple({"size": size} for size in (128, 72, 4096, 33))
+_INNER = tuple({"intermediate_size": size} for size in (128, 40, 33, 1536))
+_HEADS = (
+    {"num_heads": 8, "num_kv_heads": 2, "head_dim": 64, "rotary_dim": 64, "qk_norm": True},
+    {"num_heads": 3, "num_kv_heads": 1, "head_dim": 40, "rotary_dim": 16, "qk_norm": True},
+)
+_TABLES = ({"vocab_size": 1000, "hidden_size": 128}, {"vocab_size": 33, "hidden_size": 72})
+_LATENT = {"num_heads": 4, "kv_lora_rank": 48, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 24}
+_GATES = ({"size": 128, "gate_size": 128}, {"size": 72, "gate_size": 1})
+_POSITIONS = 500
 
 
-Inputs = Callable[[Source, int, Mapping[str, Any]], tuple[Any, ...]]
-"""The arguments of an op for so many tokens (or rows), at a site with these facts."""
+def _norm(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    size = facts["size"]
+    return draw.floats(rows, size, scale=3.0), draw.floats(size), EPS
 
 
-def _norm(source: Source, tokens: int, facts: Mapping[str, Any]) -> tuple[Any, ...]:
-    return source.normal(tokens, facts["size"]), source.normal(facts["size"]), EPS
+def _add_norm(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    x, weight, eps = _norm(draw, facts, rows)
+    return x, draw.floats(*x.shape), weight, eps
 
 
-def _add_norm(source: Source, tokens: int, facts: Mapping[str, Any]) -> tuple[Any, ...]:
-    x, weight, eps = _norm(source, tokens, facts)
-    return x, source.normal(tokens, facts["size"]), weight, eps
+def _sandwich(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    x, residual, weight, eps = _add_norm(draw, facts, rows)
+    return x, residual, draw.floats(*weight.shape), weight, eps
 
 
-def _sandwich_norm(source: Source, tokens: int, facts: Mapping[str, Any]) -> tuple[Any, ...]:
-    x, residual, weight, eps = _add_norm(source, tokens, facts)
-    return x, residual, source.normal(facts["size"]), weight, eps
+def _wide_residual(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    x, _, weight, eps = _add_norm(draw, facts, rows)
+    return x, draw.reals(*x.shape), weight, eps
 
 
-def _activation(source: Source, tokens: int, facts: Mapping[str, Any]) -> tuple[Any, ...]:
-    return (source.normal(tokens, 2 * facts["intermediate_size"]),)
+def _gated(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    return (draw.floats(rows, 2 * facts["intermediate_size"], scale=2.0),)
 
 
-def _rope(source: Source, tokens: int, facts: Mapping[str, Any]) -> tuple[Any, ...]:
+def _sigmoid_gate(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    return draw.floats(rows, facts["size"]), draw.floats(rows, facts["gate_size"], scale=2.0)
+
+
+def _rope(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     latent = "qk_rope_head_dim" in facts  # all heads share a key, and what is rotated lies by itself
     width = facts["qk_rope_head_dim" if latent else "head_dim"]
-    q, k = (source.normal(tokens, heads, width) for heads in (facts["num_heads"], facts.get("num_kv_heads", 1)))
-    return q, k, source.arange(tokens), source.normal(tokens, rotary_dim(facts), dtype=torch.float32)
+    q, k = (draw.floats(rows, heads, width) for heads in (facts["num_heads"], facts.get("num_kv_heads", 1)))
+    table = angles(_POSITIONS, rotary_dim(facts)).to(draw.random.device)
+    return q, k, draw.whole(0, _POSITIONS, rows), table
 
 
-def _embedding(source: Source, tokens: int, facts: Mapping[str, Any]) -> tuple[Any, ...]:
-    return source.whole(facts["vocab_size"], tokens), source.normal(facts["vocab_size"], facts["hidden_size"])
+def rotary_dim(facts: Facts) -> int:
+    """Width of the table of cosines and sines."""
+    width: int = facts["rotary_dim"] if "rotary_dim" in facts else facts["qk_rope_head_dim"]
+    return width
 
 
-def _history(source: Source, rows: int, facts: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+def angles(positions: int, rotary_dim: int) -> Tensor:
+    """Cosines and sines, float32 ``[positions, rotary_dim]`` (``llmk.reference.rope``)."""
+    frequencies = 100.0 ** -(torch.arange(rotary_dim // 2) / (rotary_dim // 2))
+    turned = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies)
+    return torch.cat((turned.cos(), turned.sin()), dim=-1)
+
+
+def _embedding(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    vocab = facts["vocab_size"]
+    ids = draw.whole(0, vocab, rows)
+    ids[0] = vocab - 1
+    return ids, draw.floats(vocab, facts["hidden_size"])
+
+
+def _scaled_embedding(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    return *_embedding(draw, facts, rows), 11.5
+
+
+def _per_head(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    heads, inner, outer = facts["num_heads"], facts["qk_nope_head_dim"], facts["kv_lora_rank"]
+    return draw.floats(rows, heads, inner), draw.floats(heads, inner, outer, scale=inner**-0.5)
+
+
+EXAMPLES: Mapping[str, OpExamples] = {
+    **dict.fromkeys(("rms_norm", "rms_norm_plus_one"), OpExamples(_SIZES, _norm, (0,), (0,))),
+    **dict.fromkeys(("add_rms_norm", "add_rms_norm_plus_one"), OpExamples(_SIZES, _add_norm, (0, 1))),
+    "sandwich_norm_plus_one": OpExamples(_SIZES, _sandwich, (0, 1)),
+    "add_rms_norm_fp32_residual": OpExamples(_SIZES, _wide_residual, (0, 1)),
+    **dict.fromkeys(("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul"), OpExamples(_INNER, _gated, (0,))),
+    "sigmoid_gate": OpExamples(_GATES, _sigmoid_gate, (0, 1)),
+    **dict.fromkeys(("rope", "rope_interleaved"), OpExamples(_HEADS, _rope, (0, 1, 2), (0, 1))),
+    "embedding": OpExamples(_TABLES, _embedding, (0,)),
+    "scaled_embedding": OpExamples(_TABLES, _scaled_embedding, (0,)),
+    "per_head_product": OpExamples((_LATENT,), _per_head, (0,), (0,)),
+}
+"""Ops that work alike on all values: what they are tried on is what they are measured on. What depends on values, as
+sampling and batch state do, is tried in corners (:mod:`llmk.testing.inputs`: padding, ties, sequences that end) that no
+step is full of, and measured on what steps are full of (:data:`MEASURED`)."""
+
+
+def _logits(draw: Draw, facts: Facts, rows: int) -> Tensor:
+    """float32 ``[rows, vocab]``, as far apart as a model's."""
+    return draw.reals(rows, facts["vocab_size"]).mul_(3.0)
+
+
+def _arange(draw: Draw, count: int) -> Tensor:
+    return torch.arange(count, device=draw.random.device)
+
+
+def _history(draw: Draw, facts: Facts, rows: int) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens that stand in slots, the slots, and how many each has."""
-    tokens = source.whole(facts["vocab_size"], rows, 1024, dtype=torch.int32)
-    return tokens, source.arange(rows), torch.full_like(source.arange(rows), 1000)
+    tokens, slots = draw.whole(0, facts["vocab_size"], rows, 1024).to(torch.int32), _arange(draw, rows)
+    return tokens, slots, torch.full_like(slots, 1000)
 
 
-def _penalties(source: Source, rows: int, facts: Mapping[str, Any]) -> tuple[Any, ...]:
-    tokens, slots, known = _history(source, rows, facts)
+def _penalties(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    tokens, slots, known = _history(draw, facts, rows)
     third = torch.full((rows,), 0.3, device=slots.device)
-    return source.logits(rows, facts), slots, tokens, slots, known // 2, known, third, third, 1 + third
+    return _logits(draw, facts, rows), slots, tokens, slots, known // 2, known, third, third, 1 + third
 
 
-def _places(source: Source, rows: int, facts: Mapping[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
-    return source.logits(rows, facts), source.arange(rows), source.whole(facts["vocab_size"], rows)
+def _places(draw: Draw, facts: Facts, rows: int) -> tuple[Tensor, Tensor, Tensor]:
+    return _logits(draw, facts, rows), _arange(draw, rows), draw.whole(0, facts["vocab_size"], rows)
 
 
-def _suffixes(source: Source, rows: int, facts: Mapping[str, Any]) -> tuple[Any, ...]:
-    tokens, slots, known = _history(source, rows, facts)
+def _bias(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    return *_places(draw, facts, rows), draw.reals(rows)
+
+
+def _suffixes(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    tokens, slots, known = _history(draw, facts, rows)
     return tokens, slots, torch.zeros_like(known), known, tokens[:, 998:1000].long()
 
 
-def _slots(source: Source, rows: int, facts: Mapping[str, Any]) -> tuple[Any, ...]:
-    table = source.whole(4096, rows, 64, dtype=torch.int32)
-    return table, source.arange(rows), source.arange(rows), source.whole(1024, rows), 16, 64
-
-
-def _allowed(source: Source, rows: int, facts: Mapping[str, Any]) -> tuple[Any, ...]:
-    logits, at, ids = _places(source, rows, facts)
+def _allowed(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    logits, at, ids = _places(draw, facts, rows)
     return logits, at, at, ids
 
 
-def _product_per_head(source: Source, tokens: int, facts: Mapping[str, Any]) -> tuple[Any, ...]:
-    heads, width, rank = facts["num_heads"], facts["qk_nope_head_dim"], facts["kv_lora_rank"]
-    return source.normal(tokens, heads, width), source.normal(heads, width, rank, scale=width**-0.5)
+def _logprobs(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    logits, _, ids = _places(draw, facts, rows)
+    return logits, ids, min(_TOP, facts["vocab_size"])
 
 
-INPUTS: Mapping[str, Inputs] = {
-    **dict.fromkeys(("rms_norm", "rms_norm_plus_one"), _norm),
-    **dict.fromkeys(("add_rms_norm", "add_rms_norm_plus_one", "add_rms_norm_fp32_residual"), _add_norm),
-    "sandwich_norm_plus_one": _sandwich_norm,
-    **dict.fromkeys(("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul"), _activation),
-    "softcap": lambda source, rows, facts: (source.normal(rows, facts["size"], dtype=torch.float32), 30.0),
-    "sigmoid_gate": lambda source, rows, facts: tuple(
-        source.normal(rows, facts[name]) for name in ("size", "gate_size")
-    ),
-    **dict.fromkeys(("rope", "rope_interleaved"), _rope),
-    "per_head_product": _product_per_head,
-    "embedding": _embedding,
-    "scaled_embedding": lambda source, tokens, facts: (*_embedding(source, tokens, facts), 8.0),
+def _append(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    tokens, slots, known = _history(draw, facts, rows)
+    return tokens, known, slots, draw.whole(0, facts["vocab_size"], rows)
+
+
+def _slots(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    table, at = draw.whole(0, 4096, rows, 64).to(torch.int32), _arange(draw, rows)
+    return table, at, at, draw.whole(0, 1024, rows), 16, 64
+
+
+MEASURED: Mapping[str, Make] = {
+    **{op: examples.make for op, examples in EXAMPLES.items()},
+    "softcap": lambda draw, facts, rows: (draw.reals(rows, facts["size"]), 30.0),
     "apply_penalties": _penalties,
-    "apply_bias": lambda source, rows, facts: (
-        *_places(source, rows, facts),
-        source.normal(rows, dtype=torch.float32),
-    ),
+    "apply_bias": _bias,
     "match_suffixes": _suffixes,
     "allow_tokens": _allowed,
-    "sample": lambda source, rows, facts: (source.logits(rows, facts), *(None,) * 6),
-    "logprobs": lambda source, rows, facts: (*_places(source, rows, facts)[::2], min(_TOP, facts["vocab_size"])),
-    "append_tokens": lambda source, rows, facts: (
-        source.whole(facts["vocab_size"], rows, 1024, dtype=torch.int32),
-        torch.full_like(source.arange(rows), 1000),
-        source.arange(rows),
-        source.whole(facts["vocab_size"], rows),
-    ),
+    "sample": lambda draw, facts, rows: (_logits(draw, facts, rows), *(None,) * 6),
+    "logprobs": _logprobs,
+    "append_tokens": _append,
     "map_slots": _slots,
 }
-"""By the op's name. A ``KeyError`` says which size a site's facts lack: those of a part are its composite's."""
+"""What ops are measured on. A ``KeyError`` says which size a site's facts lack: those of a part are its composite's."""
 
 
-def _qkv(source: Source, tokens: int, facts: Mapping[str, Any]) -> tuple[Any, ...]:
+def _qkv(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     """What goes before positions in the ops over attention."""
     heads, kv_heads, width = (facts[name] for name in ("num_heads", "num_kv_heads", "head_dim"))
-    norms = [source.normal(width) if facts["qk_norm"] else None for _ in range(2)]
-    return *(source.normal(tokens, count, width) for count in (heads, kv_heads, kv_heads)), *norms, EPS
+    norms = [draw.floats(width) if facts["qk_norm"] else None for _ in range(2)]
+    return *(draw.floats(rows, count, width) for count in (heads, kv_heads, kv_heads)), *norms, EPS
 
 
-def _latent(source: Source, tokens: int, facts: Mapping[str, Any]) -> tuple[Any, ...]:
+def _latent(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     rank, rope = facts["kv_lora_rank"], facts["qk_rope_head_dim"]
-    return source.normal(tokens, rank + rope), source.normal(rank), EPS
+    return draw.floats(rows, rank + rope), draw.floats(rank), EPS
 
 
-def _latent_attention(source: Source, tokens: int, facts: Mapping[str, Any]) -> tuple[Any, ...]:
+def _norm_latent(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    return draw.floats(rows, facts["num_heads"], facts["qk_rope_head_dim"]), *_latent(draw, facts, rows)
+
+
+def _latent_attention(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     heads, plain, rope, rank = (
         facts[name] for name in ("num_heads", "qk_nope_head_dim", "qk_rope_head_dim", "kv_lora_rank")
     )
-    q = source.normal(tokens, heads, plain + rope)
-    ups = [source.normal(heads, *shape, scale=rank**-0.5) for shape in ((plain, rank), (rank, facts["v_head_dim"]))]
-    return q, *_latent(source, tokens, facts), *ups
+    q = draw.floats(rows, heads, plain + rope)
+    ups = [draw.floats(heads, *shape, scale=rank**-0.5) for shape in ((plain, rank), (rank, facts["v_head_dim"]))]
+    return q, *_latent(draw, facts, rows), *ups
 
 
-OVER_ATTENTION: Mapping[str, Inputs] = {
+OVER_ATTENTION: Mapping[str, Make] = {
     f"qk_norm_{plus_one}rope_{rest}": _qkv for plus_one in ("", "plus_one_") for rest in ("write_kv", "attention")
-} | {
-    "norm_rope_write_latent": lambda source, tokens, facts: (
-        source.normal(tokens, facts["num_heads"], facts["qk_rope_head_dim"]),
-        *_latent(source, tokens, facts),
-    ),
-    "latent_attention": _latent_attention,
-}
+} | {"norm_rope_write_latent": _norm_latent, "latent_attention": _latent_attention}
 """Of ops over attention, the arguments before positions, the table of cosines and sines, cache and meta."""
-
-
-def rotary_dim(facts: Mapping[str, Any]) -> int:
-    """Width of that table."""
-    width: int = facts["rotary_dim"] if "rotary_dim" in facts else facts["qk_rope_head_dim"]
-    return width

@@ -12,11 +12,11 @@ from torch import Tensor
 
 from llmk.api import AttentionQuery, KernelSpec, OpQuery
 from llmk.api.matching import match
+from llmk.reference.inputs import angles
 from llmk.testing.bench import Bench
 from llmk.testing.binding import bind, oracle
 from llmk.testing.candidate import Asked, Candidate, agreeing
 from llmk.testing.case import Case
-from llmk.testing.inputs import angles
 from llmk.testing.paged import Paged, Work, decode, history
 from llmk.testing.queries import attention_queries
 from llmk.testing.recording import check_recorded

@@ -38,6 +38,7 @@ CONTRACTS = {
     "io_processor": "llmk.api:IOProcessor",
     "policy": "llmk.api:SchedulingPolicy",
     "logits_processor": "llmk.api:LogitsProcessor",
+    "stat_logger": "llmk.api:StatLogger",
 }
 """The class whose methods an implementation must have, by kind; those of other kinds are called."""
 

@@ -1,122 +1,26 @@
-"""Inputs of ops: by an op's name, the facts that it is asked with and random arguments for them."""
+"""Inputs of ops in the corners that the conformance kit asks of: by an op's name, facts and arguments for them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from llmk.api import CacheStep
+from llmk.reference.inputs import EPS, EXAMPLES
+from llmk.reference.op_examples import Draw, Facts, OpExamples
 from llmk.testing.states import conv_inputs, delta_inputs, delta_net_inputs, mixer_inputs, scan_inputs
 
-Facts = Mapping[str, Any]
-
-
-class Draw:
-    """Random tensors on the host, where ``dtype`` is the engine's."""
-
-    def __init__(self, random: torch.Generator, dtype: torch.dtype) -> None:
-        self.random, self.dtype = random, dtype
-
-    def floats(self, *shape: int, scale: float = 1.0) -> Tensor:
-        """Normal numbers in the engine's dtype."""
-        return (torch.randn(shape, generator=self.random) * scale).to(self.dtype)
-
-    def reals(self, *shape: int) -> Tensor:
-        """Normal numbers in float32."""
-        return torch.randn(shape, generator=self.random)
-
-    def whole(self, low: int, high: int, *shape: int) -> Tensor:
-        """int64 from ``low`` to ``high - 1``."""
-        return torch.randint(low, high, shape, generator=self.random)
-
-    def order(self, count: int) -> Tensor:
-        """0 to ``count - 1`` in random order."""
-        return torch.randperm(count, generator=self.random)
-
-
-@dataclass(frozen=True, slots=True)
-class Inputs:
-    """``facts``: what the op is asked with, ordinary first. ``make(draw, facts, rows)``: its arguments.
-
-    ``by_row``: arguments of which row ``i`` is the result's row ``i``'s own. ``wide``: those that models hand over as
-    parts of wider rows. ``options``: keyword arguments. ``chained``: whether it is several ops that round what they
-    hand on, to what they keep in float32 as well.
-    """
-
-    facts: tuple[Facts, ...]
-    make: Callable[[Draw, Facts, int], tuple[Any, ...]]
-    by_row: tuple[int, ...] = ()
-    wide: tuple[int, ...] = ()
-    options: Facts = field(default_factory=dict)
-    chained: bool = False
-
-
-_EPS = 1e-6
 _VOCAB = 1000
-_SIZES = tuple({"size": size} for size in (128, 72, 4096, 33))
-_INNER = tuple({"intermediate_size": size} for size in (128, 40, 33, 1536))
-_HEADS = (
-    {"num_heads": 8, "num_kv_heads": 2, "head_dim": 64, "rotary_dim": 64, "qk_norm": True},
-    {"num_heads": 3, "num_kv_heads": 1, "head_dim": 40, "rotary_dim": 16, "qk_norm": True},
-)
-_TABLES = ({"vocab_size": _VOCAB, "hidden_size": 128}, {"vocab_size": 33, "hidden_size": 72})
 _LOGITS: tuple[Facts, ...] = ({"vocab_size": _VOCAB},)
+_CAPPED = tuple({"size": size} for size in (128, 72, 4096, 33))
 
 
-def _norm(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
-    size = facts["size"]
-    return draw.floats(rows, size, scale=3.0), draw.floats(size), _EPS
-
-
-def _add_norm(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
-    x, weight, eps = _norm(draw, facts, rows)
-    return x, draw.floats(*x.shape), weight, eps
-
-
-def _sandwich(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
-    x, residual, weight, eps = _add_norm(draw, facts, rows)
-    return x, residual, draw.floats(*weight.shape), weight, eps
-
-
-def _wide_residual(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
-    x, _, weight, eps = _add_norm(draw, facts, rows)
-    return x, draw.reals(*x.shape), weight, eps
-
-
-def _gated(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
-    return (draw.floats(rows, 2 * facts["intermediate_size"], scale=2.0),)
-
-
-def _rope(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
-    q, k = (draw.floats(rows, facts[name], facts["head_dim"]) for name in ("num_heads", "num_kv_heads"))
-    return q, k, draw.whole(0, 500, rows), angles(500, facts["rotary_dim"])
-
-
-def angles(positions: int, rotary_dim: int) -> Tensor:
-    """Cosines and sines, float32 ``[positions, rotary_dim]`` (``llmk.reference.rope``)."""
-    frequencies = 100.0 ** -(torch.arange(rotary_dim // 2) / (rotary_dim // 2))
-    turned = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies)
-    return torch.cat((turned.cos(), turned.sin()), dim=-1)
-
-
-def _embedding(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
-    vocab = facts["vocab_size"]
-    ids = draw.whole(0, vocab, rows)
-    ids[0] = vocab - 1
-    return ids, draw.floats(vocab, facts["hidden_size"])
-
-
-def _sigmoid_gate(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
-    return draw.floats(rows, facts["size"]), draw.floats(rows, facts["gate_size"], scale=2.0)
-
-
-def _per_head(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
-    heads, inner, outer = facts["num_heads"], facts["qk_nope_head_dim"], facts["kv_lora_rank"]
-    return draw.floats(rows, heads, inner), draw.floats(heads, inner, outer, scale=inner**-0.5)
+def _softcap(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    return draw.floats(rows, facts["size"], scale=40.0), 30.0
 
 
 def _logits(draw: Draw, rows: int, scale: float = 3.0) -> Tensor:
@@ -214,7 +118,7 @@ def _append(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
 
 def _gated_norm(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     size = facts["num_heads"] * facts["head_dim"]
-    return draw.floats(rows, size), draw.floats(rows, size, scale=2.0), draw.floats(size), _EPS
+    return draw.floats(rows, size), draw.floats(rows, size, scale=2.0), draw.floats(size), EPS
 
 
 _DELTA = {"num_heads": 6, "num_key_heads": 2, "key_dim": 12, "value_dim": 8, "conv_kernel": 4}
@@ -227,44 +131,28 @@ _SPACE: dict[str, Any] = {
     "conv_bias": True,
 }
 _SPACE |= {"dt_limits": (0.0, None)}
-_LATENT = {"num_heads": 4, "kv_lora_rank": 48, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 24}
-_GATES = ({"size": 128, "gate_size": 128}, {"size": 72, "gate_size": 1})
 _NOTHING: tuple[Facts, ...] = ({},)
 
-INPUTS: Mapping[str, Inputs] = {
-    "rms_norm": Inputs(_SIZES, _norm, (0,), (0,)),
-    "rms_norm_plus_one": Inputs(_SIZES, _norm, (0,), (0,)),
-    "add_rms_norm": Inputs(_SIZES, _add_norm, (0, 1)),
-    "add_rms_norm_plus_one": Inputs(_SIZES, _add_norm, (0, 1)),
-    "sandwich_norm_plus_one": Inputs(_SIZES, _sandwich, (0, 1)),
-    "add_rms_norm_fp32_residual": Inputs(_SIZES, _wide_residual, (0, 1)),
-    "gated_rms_norm": Inputs((_SPACE,), _gated_norm, (0, 1), (1,), {"groups": 2}),
-    "rope": Inputs(_HEADS, _rope, (0, 1, 2), (0, 1)),
-    "rope_interleaved": Inputs(_HEADS, _rope, (0, 1, 2), (0, 1)),
-    "softcap": Inputs(_SIZES, lambda draw, facts, rows: (draw.floats(rows, facts["size"], scale=40.0), 30.0), (0,)),
-    "sigmoid_gate": Inputs(_GATES, _sigmoid_gate, (0, 1)),
-    "silu_and_mul": Inputs(_INNER, _gated, (0,)),
-    "gelu_and_mul": Inputs(_INNER, _gated, (0,)),
-    "gelu_tanh_and_mul": Inputs(_INNER, _gated, (0,)),
-    "embedding": Inputs(_TABLES, _embedding, (0,)),
-    "scaled_embedding": Inputs(_TABLES, lambda draw, facts, rows: (*_embedding(draw, facts, rows), 11.5), (0,)),
-    "per_head_product": Inputs((_LATENT,), _per_head, (0,), (0,)),
-    "apply_penalties": Inputs(_LOGITS, _penalties),
-    "apply_bias": Inputs(_LOGITS, _bias),
-    "match_suffixes": Inputs(_LOGITS, _suffixes),
-    "allow_tokens": Inputs(_LOGITS, _allowed),
-    "mask_top_k_top_p_min_p": Inputs(_LOGITS, _mask, (0, 1, 2, 3)),
-    "sample": Inputs(_LOGITS, _sample, (0, 1, 2, 3, 4, 5, 6)),
-    "logprobs": Inputs(_LOGITS, _logprobs, (0, 1)),
-    "update_rows": Inputs(_NOTHING, _update_rows),
-    "build_step": Inputs(_NOTHING, _build_step),
-    "map_slots": Inputs(_NOTHING, _map_slots),
-    "append_tokens": Inputs(_NOTHING, _append),
-    "causal_conv": Inputs((_SPACE,), conv_inputs),
-    "state_space_scan": Inputs((_SPACE,), scan_inputs),
-    "gated_delta_rule": Inputs((_DELTA,), delta_inputs),
-    "state_space_mixer": Inputs((_SPACE,), mixer_inputs, chained=True),
-    "gated_delta_net": Inputs((_DELTA,), delta_net_inputs, chained=True),
+INPUTS: Mapping[str, OpExamples] = {
+    **EXAMPLES,
+    "softcap": OpExamples(_CAPPED, _softcap, (0,)),
+    "gated_rms_norm": OpExamples((_SPACE,), _gated_norm, (0, 1), (1,), {"groups": 2}),
+    "apply_penalties": OpExamples(_LOGITS, _penalties),
+    "apply_bias": OpExamples(_LOGITS, _bias),
+    "match_suffixes": OpExamples(_LOGITS, _suffixes),
+    "allow_tokens": OpExamples(_LOGITS, _allowed),
+    "mask_top_k_top_p_min_p": OpExamples(_LOGITS, _mask, (0, 1, 2, 3)),
+    "sample": OpExamples(_LOGITS, _sample, (0, 1, 2, 3, 4, 5, 6)),
+    "logprobs": OpExamples(_LOGITS, _logprobs, (0, 1)),
+    "update_rows": OpExamples(_NOTHING, _update_rows),
+    "build_step": OpExamples(_NOTHING, _build_step),
+    "map_slots": OpExamples(_NOTHING, _map_slots),
+    "append_tokens": OpExamples(_NOTHING, _append),
+    "causal_conv": OpExamples((_SPACE,), conv_inputs),
+    "state_space_scan": OpExamples((_SPACE,), scan_inputs),
+    "gated_delta_rule": OpExamples((_DELTA,), delta_inputs),
+    "state_space_mixer": OpExamples((_SPACE,), mixer_inputs, chained=True),
+    "gated_delta_net": OpExamples((_DELTA,), delta_net_inputs, chained=True),
 }
 """Ops that take tensors alone. Those over an attention backend are in :mod:`llmk.testing.attention_ops`, those with a
 product in :mod:`llmk.testing.product_ops`."""

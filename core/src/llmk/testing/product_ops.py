@@ -13,11 +13,12 @@ from torch import Tensor
 
 from llmk.api import KernelSpec, LinearQuery, OpQuery
 from llmk.api.matching import match
+from llmk.reference.op_examples import Draw
 from llmk.testing.bench import Bench
 from llmk.testing.binding import bind, oracle
 from llmk.testing.candidate import Asked, Candidate, agreeing
 from llmk.testing.case import Case
-from llmk.testing.inputs import Draw, mapped
+from llmk.testing.inputs import mapped
 from llmk.testing.recording import check_recorded
 from llmk.testing.rows import counts
 from llmk.testing.tolerance import Right, chained, check, check_same

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from llmk.api import CacheStep
-
-if TYPE_CHECKING:
-    from llmk.testing.inputs import Draw
+from llmk.reference.op_examples import Draw
 
 _BLOCK = 16
 _PROMPTS = ((0, 37), (20, 21), (15, 40), (0, 3))

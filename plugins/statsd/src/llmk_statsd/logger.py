@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import socket
 from collections.abc import Iterable, Iterator
@@ -30,7 +31,7 @@ class StatsD:
     def record(self, snapshot: StatsSnapshot) -> None:
         """Sends what is new. Nobody may be listening: datagrams that can't be delivered are lost."""
         for datagram in self._packed(self._lines(snapshot.stats)):
-            with contextlib.suppress(ConnectionRefusedError):
+            with contextlib.suppress(OSError):  # as when the network is down for a while
                 self._socket.sendto(datagram, self._address)
 
     def close(self) -> None:
@@ -39,7 +40,7 @@ class StatsD:
 
     def _lines(self, stats: Iterable[Stat]) -> Iterator[bytes]:
         for stat in stats:
-            if stat.name.endswith(_BUCKET):
+            if stat.name.endswith(_BUCKET) or not math.isfinite(stat.value):  # which the protocol can't write
                 continue
             name, tags = self._name(stat)
             if stat.kind == "gauge":
@@ -47,9 +48,10 @@ class StatsD:
                 zero = [f"{name}:0|g{tags}"] if stat.value < 0 else []
                 yield "\n".join([*zero, f"{name}:{_number(stat.value)}|g{tags}"]).encode()
                 continue
-            grown = stat.value - self._sent.get(name + tags, 0.0)
+            before = self._sent.get(name + tags, 0.0)
+            grown = stat.value - (before if before <= stat.value else 0.0)  # less: another engine counts from 0
+            self._sent[name + tags] = stat.value
             if grown > 0:
-                self._sent[name + tags] = stat.value
                 yield f"{name}:{_number(grown)}|c{tags}".encode()
 
     def _name(self, stat: Stat) -> tuple[str, str]:

@@ -24,6 +24,7 @@ SUITES = {
     "io_processor": "io_processor",
     "policy": "policy",
     "logits_processor": "logits_processor",
+    "stat_logger": "stat_logger",
 }
 """The module of each kind of spec."""
 

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from llmk.api import KernelSpec, OpQuery
+from llmk.engine.candidates import examples_of
+from llmk.reference.op_examples import Draw, OpExamples, load_examples
 from llmk.testing import attention_ops, product_ops
 from llmk.testing.bench import Bench
 from llmk.testing.binding import bind, oracle
 from llmk.testing.candidate import Asked, Candidate, agreeing
 from llmk.testing.case import Case, Skip
-from llmk.testing.inputs import INPUTS, Draw, mapped, tensors
+from llmk.testing.inputs import INPUTS, mapped, tensors
 from llmk.testing.recording import check_recorded
 from llmk.testing.rows import counts
 from llmk.testing.tolerance import Right, chained, check, check_same
@@ -29,7 +31,10 @@ class Op:
 
     def __init__(self, candidate: Candidate[OpQuery], asked: Asked[OpQuery]) -> None:
         bench, spec = candidate.bench, candidate.spec
-        self.inputs, self.facts, self.dtype, self.device = INPUTS[spec.op], asked.query.facts, asked.dtype, bench.device
+        inputs = known(spec, bench)
+        assert inputs is not None, f"cases() makes no case of the op {spec.op!r} without inputs"
+        self.inputs = inputs
+        self.facts, self.dtype, self.device = asked.query.facts, asked.dtype, bench.device
         self.draw = Draw(bench.random("op", asked.label), asked.dtype)
         self.run: Callable[..., Any] = bind(bench.registry, spec, {})
         self.reference: Callable[..., Any] = bind(bench.registry, oracle(bench.registry, spec.op), {})
@@ -53,8 +58,8 @@ class Op:
     def check(self, result: Any, after: tuple[Any, ...], arguments: tuple[Any, ...], what: str) -> float:
         """Compares the result and what became of the arguments, of which those that the reference leaves alone must be
         the same bit for bit."""
-        documented, narrow = self._by_reference(arguments)
-        values, wide = self._by_reference(mapped(_widened, arguments))
+        documented, narrow = self.by_reference(arguments)
+        values, wide = self.by_reference(mapped(_widened, arguments))
         errors, bound = [0.0], chained(self.dtype) if self.inputs.chained else None
         assert (result is None) == (documented is None), f"{what}: {result!r} was returned"
         found, dtypes, right = tensors(result), tensors(documented), tensors(values)
@@ -71,7 +76,8 @@ class Op:
                 errors.append(check(actual, Right(expected, changed.dtype), f"{name}, written in place", bound))
         return max(errors)
 
-    def _by_reference(self, arguments: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    def by_reference(self, arguments: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+        """What the reference returns, and what becomes of the arguments, which are copied."""
         own = mapped(torch.clone, arguments)
         return self.reference(*own, **self.inputs.options), own
 
@@ -84,33 +90,61 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     if spec.op in product_ops.OPS:
         yield from product_ops.cases(spec, bench)
         return
-    if spec.op not in INPUTS:
+    inputs = known(spec, bench)
+    if inputs is None:
         yield Case(spec.id, spec.kind, "agrees with the reference", partial(_unknown, spec))
         return
     wanted = {
         ", ".join(f"{key} {value}" for key, value in facts.items()) or "any": partial(OpQuery, op=spec.op, facts=facts)
-        for facts in INPUTS[spec.op].facts
+        for facts in inputs.facts
     }
     candidate = Candidate(spec, bench, wanted)
     yield from candidate.honesty()
+    for asked in candidate.served[:1]:
+        if spec.op not in INPUTS:
+            yield candidate.case("its examples are true of the reference", partial(_examples_hold, candidate, asked))
     for asked in candidate.served:
         yield candidate.case(f"agrees with the reference: {asked.label}", partial(_agrees, candidate, asked))
     for asked in candidate.served[:2]:
         if spec.capture != "none":
             name = f"can be recorded and replayed: {asked.label}"
             yield candidate.case(name, partial(_recorded, candidate, asked))
-        if INPUTS[spec.op].by_row:
+        if inputs.by_row:
             yield candidate.case(
                 f"a row's result depends on that row: {asked.label}", partial(_apart, candidate, asked)
             )
-    if spec.deterministic and INPUTS[spec.op].by_row:
+    if spec.deterministic and inputs.by_row:
         for asked in candidate.deterministic:
             name = f"rows don't depend on the batch: {asked.label}"
             yield candidate.case(name, partial(_deterministic, candidate, asked))
 
 
+def known(spec: KernelSpec, bench: Bench) -> OpExamples | None:
+    """What an op is tried on: known here, or named by a kernel of the op, if it is not the core's."""
+    kernels = (kernel.spec for kernel in bench.registry.kernels("op"))
+    return INPUTS.get(spec.op) or load_examples(examples_of(spec.op, (spec, *kernels)))
+
+
 def _unknown(spec: KernelSpec) -> None:
-    raise Skip(f"no inputs are known for the op {spec.op!r}: compare it with its own composition in the wheel's tests")
+    raise Skip(
+        f"no inputs are known for the op {spec.op!r}: KernelSpec.examples of its reference names none"
+        " (llmk.reference.op_examples.OpExamples)"
+    )
+
+
+def _examples_hold(candidate: Candidate[OpQuery], asked: Asked[OpQuery]) -> None:
+    """They are alike for equal draws, as kernels that are measured take turns with them, and name what is changed."""
+    one, other = (Op(candidate, asked).arguments(5) for _ in range(2))
+    for place, (first, second) in enumerate(zip(tensors(one), tensors(other), strict=True)):
+        check_same(second, first, f"tensor {place} of the arguments, made of the same draw twice")
+    op = Op(candidate, asked)
+    _, after = op.by_reference(one)
+    pairs = enumerate(zip(one, after, strict=True))
+    changed = [i for i, (a, b) in pairs if not all(map(_equal, tensors(a), tensors(b)))]
+    named = sorted(op.inputs.changed)
+    assert changed == named, f"the reference changes the arguments at {changed}, the examples say {named}"
+    for i in op.inputs.by_row:
+        assert len(one[i]) == 5, f"argument {i} is by_row, but has {len(one[i])} rows where 5 were asked for"
 
 
 def _agrees(candidate: Candidate[OpQuery], asked: Asked[OpQuery]) -> str:

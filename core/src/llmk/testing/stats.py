@@ -1,0 +1,137 @@
+"""What stat loggers are tried with: snapshots, ordinary and odd, and a thread as a server gives each of them."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from queue import SimpleQueue
+from types import TracebackType
+from typing import Any
+
+from llmk.api import Stat, StatLogger, StatLoggerContext, StatsSnapshot
+from llmk.api.errors import describe
+
+CALL_SECONDS = 10.0
+"""What a call may take before it counts as one that never ends."""
+
+_START = 1_780_000_000.0
+_MODEL = {"model_name": "org/model"}
+
+
+class LoggerThread:
+    """A logger as a server has it: made in one thread, told and closed in another. What its methods raise, and calls
+    that don't end, are ``AssertionError``; leaving closes it where that was not done."""
+
+    def __init__(self, kind: Callable[[StatLoggerContext], StatLogger], context: StatLoggerContext) -> None:
+        try:
+            self._logger = kind(context)
+        except Exception as error:
+            raise AssertionError(f"with {dict(context.options)} it can't be made: {describe(error)}") from error
+        self._calls: SimpleQueue[tuple[Callable[[], None], Future[None]] | None] = SimpleQueue()
+        self._closed = self._stuck = False
+        self._thread = threading.Thread(target=self._work, name="llmk-stats", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> LoggerThread:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if not self._closed and not self._stuck:
+                self.close()
+        finally:
+            self._calls.put(None)
+            self._thread.join(0 if self._stuck else None)
+
+    def record(self, snapshot: StatsSnapshot) -> None:
+        """Tells it ``snapshot``."""
+        self._do(f"record of {len(snapshot.stats)} stats", lambda: self._logger.record(snapshot))
+
+    def close(self) -> None:
+        """Closes it."""
+        what, self._closed = "a second close" if self._closed else "close", True
+        self._do(what, self._logger.close)
+
+    def _do(self, what: str, call: Callable[[], None]) -> None:
+        done: Future[None] = Future()
+        self._calls.put((call, done))
+        try:
+            error = done.exception(CALL_SECONDS)
+        except TimeoutError:
+            self._stuck = True
+            raise AssertionError(f"{what} didn't end within {CALL_SECONDS:g} s") from None
+        if error is not None:
+            raise AssertionError(f"{what} raised {describe(error)}") from error
+
+    def _work(self) -> None:
+        while (item := self._calls.get()) is not None:
+            call, done = item
+            try:
+                done.set_result(call())
+            except BaseException as error:
+                done.set_exception(error)
+
+
+def usual_snapshot(step: int) -> StatsSnapshot:
+    """What a server tells after ``step`` intervals: gauges, counters and a histogram."""
+    return _snapshot(step, _usual(step))
+
+
+def odd_snapshots() -> Mapping[str, Sequence[StatsSnapshot]]:
+    """By what they are, snapshots that follow one another."""
+    usual, new = (
+        list(_usual(1)),
+        Stat("llmk:request_timeouts_total", "counter", 3.0, {"path": "/v1/new", "code": "503"}),
+    )
+    odd = [math.nan, math.inf, -math.inf, -1.0, 0.0, 5e-324, 1e308, float(2**63)]
+    texts = ("", 'a "b"', "a\nb\t\x00c", "a|b:c#d,e=f{g}", "名前 é", "x" * 70_000)
+    many = [Stat("llmk:calls_total", "counter", i, {"site": f"layer {i}", **_MODEL}) for i in range(3000)]
+    return {
+        "one without stats": [_snapshot(0, [])],
+        "stats that were not there before": [_snapshot(1, usual[:1]), _snapshot(2, [*usual, new])],
+        "one without stats that were there": [_snapshot(1, [*usual, new]), _snapshot(2, usual[2:])],
+        "gauges of any value, NaN and infinity too": [
+            _snapshot(i, [Stat("llmk:odd", "gauge", value, _MODEL)]) for i, value in enumerate(odd)
+        ],
+        "counters that begin at 0 again, with another engine": [usual_snapshot(100), usual_snapshot(0)],
+        "labels of any text": [_snapshot(1, [Stat("llmk:odd_total", "counter", 1.0, {"path": t}) for t in texts])],
+        "thousands of stats": [_snapshot(1, many)],
+        "a clock that was set back": [usual_snapshot(1), usual_snapshot(-1000), _snapshot(-1000, usual)],
+    }
+
+
+def held() -> set[str]:
+    """This process's threads, and the files and sockets that it has open."""
+    threads = {f"the thread {thread.name} ({thread.ident})" for thread in threading.enumerate()}
+    return threads | set(_open_files())
+
+
+def _open_files() -> Iterator[str]:
+    folder = Path("/dev/fd")
+    for number in os.listdir(folder) if folder.exists() else ():
+        try:
+            yield f"{os.readlink(folder / number)} (file descriptor {number})"
+        except OSError:  # that of the listing, or of a system that doesn't tell
+            continue
+
+
+def _snapshot(step: int, stats: Any) -> StatsSnapshot:
+    return StatsSnapshot(_START + 10.0 * step, tuple(stats))
+
+
+def _usual(step: int) -> Iterator[Stat]:
+    """Labels are each stat's own, as in a server."""
+    steps = max(step, 0)
+    for name, value in (("waiting", step % 7), ("running", step % 5)):
+        yield Stat(f"llmk:num_requests_{name}", "gauge", float(value), {**_MODEL})
+    yield Stat("llmk:generation_tokens_total", "counter", 1000.5 * steps, {**_MODEL})
+    for limit in ("0.1", "1.0", "+Inf"):
+        yield Stat("llmk:e2e_request_latency_seconds_bucket", "counter", 3.0 * steps, {**_MODEL, "le": limit})
+    for name, each in (("count", 3.0), ("sum", 0.7)):
+        yield Stat(f"llmk:e2e_request_latency_seconds_{name}", "counter", each * steps, {**_MODEL})

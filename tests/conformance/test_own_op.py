@@ -1,0 +1,191 @@
+"""An op that only a wheel knows: the kit tries it, ``llmk tune`` measures it, shadows compare it, by its examples."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from killing import check_good, failed, results
+
+from llmk.api import KernelSpec, PluginError
+from llmk.config import load
+from llmk.engine import tune
+from llmk.engine.shadows import shadowed
+from llmk.engine.tune import Tuner
+from llmk.kernel.boot import Boot, boot
+from llmk.kernel.loader import load_object
+from llmk.kernel.registry import Registry
+from llmk.nn.build import Build
+from llmk.testing.bench import Bench
+from llmk.testing.checkpoints import write_checkpoint
+
+SPECS = """
+from llmk.api import KernelSpec, ModelFacts, ModelSpec, OpFacts, Tier, hookimpl
+
+NAMES = ("quick", "forgets", "early", "greedy")
+
+def spec(name, tier=Tier.NATIVE, **others):
+    where = f"blend_kernels:{name}"
+    return KernelSpec(id=f"blend.{name}", kind="op", op="blend_into", implementation=where, tier=tier, **others)
+
+@hookimpl
+def llmk_ops():
+    others = [spec(name, score=-place) for place, name in enumerate(NAMES)]
+    return [spec("plain", Tier.REFERENCE, examples="blend_kernels:EXAMPLES"), *others]
+
+def describe(checkpoint):
+    sizes = {"num_layers": 1, "hidden_size": 48, "vocab_size": 64, "max_model_len": 128, "num_parameters": 1}
+    op = OpFacts(site="blend", op="blend_into", facts={"size": 48})
+    return ModelFacts(architecture="BlendForCausalLM", model="", dtype="float32", ops=(op,), **sizes)
+
+@hookimpl
+def llmk_models():
+    where = {"implementation": "blend_kernels:EXAMPLES", "describe": "blend_specs:describe"}
+    return [ModelSpec(id="blend.model", architectures=("BlendForCausalLM",), **where)]
+"""
+KERNELS = """
+from dataclasses import replace
+from itertools import count
+from llmk.reference.op_examples import OpExamples
+
+COUNT, SEEN = count(), set()
+
+def make(draw, facts, rows):
+    size = facts["size"]
+    return draw.floats(rows, size), draw.floats(rows, size), draw.floats(size)
+
+EXAMPLES = OpExamples(
+    ({"size": 64}, {"size": 33}), make, by_row=(0, 1), options={"share": 0.25}, changed=(0,), weights=(2,)
+)
+SILENT = replace(EXAMPLES, changed=())
+ELSEWHERE = replace(EXAMPLES, by_row=(2,))
+FICKLE = replace(EXAMPLES, make=lambda draw, facts, rows: tuple(x + next(COUNT) for x in make(draw, facts, rows)))
+NOTHING = {"size": 64}
+
+def blended(state, x, weight, share):
+    SEEN.add(weight.data_ptr())
+    return state.float() + share * x.float()
+
+def plain(state, x, weight, *, share):
+    '''A share of ``x`` is added to ``state``, in place; returns the sum, weighted.'''
+    total = blended(state, x, weight, share)
+    state.copy_(total)
+    return (total * weight.float()).to(x.dtype)
+
+def quick(state, x, weight, *, share):
+    return plain(state, x, weight, share=share)
+
+def forgets(state, x, weight, *, share):
+    return plain(state.clone(), x, weight, share=share)
+
+def early(state, x, weight, *, share):
+    out = (state.float() * weight.float()).to(x.dtype)
+    plain(state, x, weight, share=share)
+    return out
+
+def greedy(state, x, weight, *, share):
+    out = plain(state, x, weight, share=share)
+    x.zero_()
+    return out
+"""
+
+
+@pytest.fixture
+def wheel(site: Callable[..., str]) -> str:
+    return site("blend", SPECS, blend_kernels=KERNELS)
+
+
+@pytest.fixture
+def shop(bench: Bench, wheel: str) -> Bench:
+    """A bench where the wheel is installed."""
+    return replace(bench, registry=Registry.discover(load(environ={}).config.plugins))
+
+
+def spec(bench: Bench, name: str, **changes: Any) -> KernelSpec:
+    found = next(kernel.spec for kernel in bench.registry.kernels("op") if kernel.spec.id == f"blend.{name}")
+    return replace(found, **changes)
+
+
+@pytest.mark.parametrize("name", ["plain", "quick"])
+def test_good_ones_pass(shop: Bench, name: str) -> None:
+    check_good("op", spec(shop, name, deterministic=True), shop)
+    names = {result.name for result in results("op", spec(shop, name), shop)}
+    assert {"agrees with the reference: size 64, float32", "its examples are true of the reference"} <= names
+
+
+@pytest.mark.parametrize(
+    ("name", "place"), [("forgets", "written in place"), ("early", "result 0"), ("greedy", "input")]
+)
+def test_planted_defects_are_found(shop: Bench, name: str, place: str) -> None:
+    message = failed("op", spec(shop, name), shop)["agrees with the reference: size 64, float32"]
+    assert place in message
+
+
+@pytest.mark.parametrize(
+    ("examples", "message"),
+    [
+        ("SILENT", "the reference changes the arguments at [0], the examples say []"),
+        ("ELSEWHERE", "argument 2 is by_row, but has 64 rows"),
+        ("FICKLE", "made of the same draw twice"),
+    ],
+)
+def test_examples_that_are_not_true_are_found(shop: Bench, examples: str, message: str) -> None:
+    found = failed("op", spec(shop, "plain", examples=f"blend_kernels:{examples}"), shop)
+    assert message in found["its examples are true of the reference"]
+
+
+def test_examples_of_another_type_are_refused(shop: Bench) -> None:
+    with pytest.raises(PluginError, match=r"blend_kernels:NOTHING is \{.size.: 64\}"):
+        results("op", spec(shop, "plain", examples="blend_kernels:NOTHING"), shop)
+
+
+def test_examples_are_for_ops_alone(shop: Bench) -> None:
+    with pytest.raises(ValueError, match="examples are for ops, not for kind 'linear'"):
+        spec(shop, "plain", kind="linear", op="")
+
+
+def booted(tmp_path: Path, **flags: Any) -> Boot:
+    checkpoint = write_checkpoint(tmp_path / "model", "qwen3", num_hidden_layers=1)
+    config = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(json.dumps({**config, "architectures": ["BlendForCausalLM"]}))
+    common = {"model.path": str(checkpoint), "platform.use": "cpu", "platform.measurements": str(tmp_path / "times")}
+    return boot(load({**common, **flags}, environ={}), verify=False)
+
+
+def test_it_is_measured(wheel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune, "COUNTS", (1, 8))
+    monkeypatch.setattr(tune, "_ROUND", 1e-4)
+    said: list[str] = []
+    path = Tuner(booted(tmp_path), said.append, frozenset({"blend"})).run()
+    assert path is not None
+    (measured,) = json.loads(path.read_text())["measured"]
+    assert {count: set(times) for count, times in measured["microseconds"].items()} == {
+        count: {"blend.plain", "blend.quick", "blend.greedy"} for count in ("1", "8")
+    }, "of what is changed in place and returned, the first three are right"
+    for name in ("forgets", "early"):
+        assert f"blend.{name} is left out: WrongResult" in "\n".join(said)
+
+
+@pytest.mark.parametrize(("chosen", "beside"), [("plain", "quick"), ("quick", "plain"), ("quick", "forgets")])
+def test_shadows_compare_what_is_changed_and_copy_no_weights(
+    wheel: str, tmp_path: Path, chosen: str, beside: str
+) -> None:
+    flags = {"select.op.use": {"blend": f"blend.{chosen}"}, "select.op.shadow": {"blend": f"blend.{beside}"}}
+    plan = shadowed(booted(tmp_path, **flags, **{"select.op.shadow_rate": 1.0})).plan
+    build = Build(plan, dtype=torch.float32, device=torch.device("cpu"), load_object=load_object)
+    kernel, seen = build.kernel("op", "blend"), load_object("blend_kernels:SEEN")
+    seen.clear()
+    assert build.shadows is not None
+    assert build.shadows.begin()
+    weight = torch.randn(48)
+    kernel(torch.randn(3, 48), torch.randn(3, 48), weight, share=0.5)
+    (compared,) = build.shadows.take()
+    assert compared.results == (([3, 48], "float32"), ([3, 48], "float32")), "what is returned and what is changed"
+    assert compared.error is not None
+    assert (float(compared.error) > 0.1) == (beside == "forgets")
+    assert seen == {weight.data_ptr()}
