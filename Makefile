@@ -9,7 +9,8 @@ METADATA := constraints.txt pyproject.toml $(PACKAGES:%=%/pyproject.toml)
 EDITABLE := $(PACKAGES:%=-e ./%)
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 PYTEST_ARGS ?=
-JOBS ?= auto
+# One more than there are processors: many tests wait for servers, rather than compute.
+JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test unit lint contracts types format size docs site snapshot wheels carry kernels clean distclean

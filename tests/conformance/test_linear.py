@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from defects import Defect
 from defects.linear import DEFECTS
-from kernels import check_found, check_passes
+from trying import check_found, check_passes
 
 from llmk.testing.bench import Bench
 

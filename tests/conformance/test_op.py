@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from defects import Defect
 from defects.op import DEFECTS
-from kernels import check_found, check_passes, registered
 from killing import results
+from trying import check_found, check_passes, registered
 
 from llmk.api import KernelSpec
 from llmk.reference.specs import llmk_ops

@@ -6,6 +6,8 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -37,7 +39,8 @@ class PackedModel:
     ignored_weights = (r".*\.inv_freq",)
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
-        self.build = Build(None, dtype=dtype, device=torch.device("cpu"), load_object=lambda path: path)  # type: ignore[arg-type]
+        plan: Any = SimpleNamespace(shadows=())
+        self.build = Build(plan, dtype=dtype, device=torch.device("cpu"), load_object=lambda path: path)
         self.finished: list[RecordingLayer] = []
         self.add(Parameter(self.build, ["embed.weight"], [11], (4,), others={"head.weight": (0,)}))
         for i in range(2):
