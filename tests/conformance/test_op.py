@@ -14,7 +14,8 @@ from llmk.api import KernelSpec
 from llmk.reference.specs import llmk_ops
 from llmk.testing.bench import Bench
 
-GOOD = sorted(spec.id for spec in llmk_ops())
+GOOD = sorted(spec.id for spec in llmk_ops() if "plus_one" not in spec.op)
+"""Norms whose weight is stored less one have the cases of those with the weight as it is."""
 
 
 @pytest.mark.parametrize("id", GOOD)
