@@ -14,8 +14,9 @@ from llmk.api import KernelSpec
 from llmk.reference.specs import llmk_ops
 from llmk.testing.bench import Bench
 
-GOOD = sorted(spec.id for spec in llmk_ops() if "plus_one" not in spec.op)
-"""Norms whose weight is stored less one have the cases of those with the weight as it is."""
+GOOD = sorted(spec.id for spec in llmk_ops() if "plus_one" not in spec.op)[::2]
+"""Half of them; norms whose weight is stored less one have the cases of the others. `llmk plugins check llmk-core` tries
+all."""
 
 
 @pytest.mark.parametrize("id", GOOD)
