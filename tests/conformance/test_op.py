@@ -15,8 +15,8 @@ from llmk.reference.specs import llmk_ops
 from llmk.testing.bench import Bench
 
 GOOD = sorted(spec.id for spec in llmk_ops() if "plus_one" not in spec.op)[::2]
-"""Half of them; norms whose weight is stored less one have the cases of the others. `llmk plugins check llmk-core` tries
-all."""
+"""Half of them, since `llmk plugins check llmk-core` tries all; norms whose weight is stored less one have the cases of
+the others."""
 
 
 @pytest.mark.parametrize("id", GOOD)
