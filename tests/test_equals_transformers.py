@@ -149,7 +149,10 @@ def test_bf16_is_as_close_to_fp32_as_transformers_is(checkpoint: Path) -> None:
         (result.outputs[0].token_ids, [entry.logprob for entry in result.outputs[0].logprobs]) for result in results
     ]
     ours = errors(answers, exact)
-    # Experts that nearly tie make either go astray for a token, wherever its rounding falls: so not the largest error.
-    assert most(ours) < max(0.1, 1.5 * most(theirs))
+    if "moe" in checkpoint.name or checkpoint.name in ("mixtral", "deepseek-v2"):
+        # Experts that nearly tie make either go astray for a token, wherever its rounding falls: not the largest error.
+        assert most(ours) < max(0.1, 1.5 * most(theirs))
+    else:
+        assert max(ours) < max(0.5, 1.5 * max(theirs))
     assert mean(ours) < 1.5 * mean(theirs) + 0.01
     assert len(ours) > 0.2 * len(exact) * NEW_TOKENS
