@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -17,6 +17,9 @@ from llmk.testing.case import Case, Skip
 from llmk.testing.purity import check_pure
 
 Q = TypeVar("Q", bound=Query)
+
+Check = Callable[..., str | None]
+"""``check(candidate, asked)``, which raises what a case does."""
 
 _EVERYWHERE = 3
 """So many of a suite's queries, which come first, are asked in every dtype; all others in one."""
@@ -88,6 +91,29 @@ class Candidate(Generic[Q]):
     def load(self, location: str) -> Any:
         """What a location names."""
         return load_object(location, plugin=self.spec.id)
+
+    def checks(
+        self,
+        agrees: Check,
+        contracts: Mapping[str, Check],
+        recorded: Check,
+        deterministic: Check,
+        some: Sequence[Asked[Q]] | None = None,
+    ) -> Iterator[Case]:
+        """The cases that suites have in common: that it is honest, that it ``agrees`` on all that it serves, that it
+        keeps ``contracts`` (by name) on ``some`` of that, by default the first two, and can be ``recorded`` and is
+        ``deterministic`` where it says so."""
+        yield from self.honesty()
+        yield from self._each("agrees with the reference", agrees, self.served)
+        more = {"can be recorded and replayed": recorded} if self.spec.capture != "none" else {}
+        for name, check in {**contracts, **more}.items():
+            yield from self._each(name, check, self.served[:2] if some is None else some)
+        if self.spec.deterministic:
+            yield from self._each("rows don't depend on the batch", deterministic, self.deterministic)
+
+    def _each(self, name: str, check: Check, queries: Sequence[Asked[Q]]) -> Iterator[Case]:
+        for asked in queries:
+            yield self.case(f"{name}: {asked.label}", partial(check, self, asked))
 
     def honesty(self) -> Iterator[Case]:
         """That it serves something that is asked here, and answers every question well. Where the machine lacks what

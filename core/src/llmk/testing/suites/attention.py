@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -31,9 +30,6 @@ _HOST_COST_FACTOR = 5.0
 def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     """The cases of one attention backend."""
     candidate = Candidate(spec, bench, attention_queries())
-    yield from candidate.honesty()
-    for asked in candidate.served:
-        yield candidate.case(f"agrees with the reference: {asked.label}", partial(_agrees, candidate, asked))
     contracts = {
         "states the cache as it is": _layout,
         "writes its slots and no others": _writes,
@@ -45,15 +41,7 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
         "inputs stay as they are": _inputs,
         "host_cost_us is what preparing costs": _host_cost,
     }
-    if spec.capture != "none":
-        contracts["can be recorded and replayed"] = _recorded
-    for name, check in contracts.items():
-        for asked in _typical(candidate.served):
-            yield candidate.case(f"{name}: {asked.label}", partial(check, candidate, asked))
-    if spec.deterministic:
-        for asked in candidate.deterministic:
-            name = f"rows don't depend on the batch: {asked.label}"
-            yield candidate.case(name, partial(_deterministic, candidate, asked))
+    yield from candidate.checks(_agrees, contracts, _recorded, _deterministic, _typical(candidate.served))
 
 
 def _typical(served: list[Asked[AttentionQuery]]) -> list[Asked[AttentionQuery]]:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,23 +66,12 @@ class Product:
 def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     """The cases of one linear kernel."""
     candidate = Candidate(spec, bench, linear_queries(formats(bench.registry)))
-    yield from candidate.honesty()
-    for asked in candidate.served:
-        yield candidate.case(f"agrees with the reference: {asked.label}", partial(_agrees, candidate, asked))
-    contracts: dict[str, Any] = {
+    contracts = {
         "takes rows of a wider tensor": _strided,
         "a row's result depends on that row": _apart,
         "inputs stay as they are": _inputs,
     }
-    if spec.capture != "none":
-        contracts["can be recorded and replayed"] = _recorded
-    for name, run in contracts.items():
-        for asked in candidate.served[:2]:
-            yield candidate.case(f"{name}: {asked.label}", partial(run, candidate, asked))
-    if spec.deterministic:
-        for asked in candidate.deterministic:
-            name = f"rows don't depend on the batch: {asked.label}"
-            yield candidate.case(name, partial(_deterministic, candidate, asked))
+    yield from candidate.checks(_agrees, contracts, _recorded, _deterministic)
 
 
 def _agrees(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str:
