@@ -3,9 +3,17 @@ Needs transformers, which writes them and is the oracle."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from llmk.testing.model_example import ModelExample
+import torch
+from torch import Tensor
+
+from llmk.testing.case import Skip
+from llmk.testing.model_example import ModelExample, transformers_logits
 
 YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 128, "rope_theta": 10000.0}
 LLAMA3 = {
@@ -124,13 +132,40 @@ DEEPSEEK_V2 = _examples(
         {**LATENT, "q_lora_rank": None, "first_k_dense_replace": 3, "attention_bias": True, "rope_parameters": YARN},
     ),
 )
-MAMBA2 = _examples(
-    mamba2=("mamba2", SCAN),
-    mamba2_tied_biases=(
-        "mamba2",
-        {**SCAN, "tie_word_embeddings": True, "use_bias": True, "use_conv_bias": False, "residual_in_fp32": False},
+
+
+def _grouped_logits(folder: Path, token_ids: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """As :func:`~llmk.testing.model_example.transformers_logits`, where transformers norms Mamba-2's groups apart, as
+    the paper's own code does. Releases until 5.17 at least took them as one."""
+    from transformers import __version__
+    from transformers.models.mamba2.modeling_mamba2 import MambaRMSNormGated
+
+    if "group_size" not in inspect.signature(MambaRMSNormGated).parameters:
+        raise Skip(f"transformers {__version__} norms the groups of Mamba-2 as one: no oracle for more than one group")
+    return transformers_logits(folder, token_ids, dtype)
+
+
+MAMBA2 = (
+    *(
+        replace(example, logits=_grouped_logits)
+        for example in _examples(
+            mamba2=("mamba2", SCAN),
+            mamba2_limits=("mamba2", {**SCAN, "n_groups": 8, "conv_kernel": 2, "time_step_limit": (0.02, 0.5)}),
+        )
     ),
-    mamba2_limits=("mamba2", {**SCAN, "n_groups": 8, "conv_kernel": 2, "time_step_limit": (0.02, 0.5)}),
+    *_examples(
+        mamba2_tied_biases_one_group=(
+            "mamba2",
+            {
+                **SCAN,
+                "n_groups": 1,
+                "tie_word_embeddings": True,
+                "use_bias": True,
+                "use_conv_bias": False,
+                "residual_in_fp32": False,
+            },
+        ),
+    ),
 )
 QWEN3_NEXT = _examples(
     qwen3_next=("qwen3_next", DELTA),
