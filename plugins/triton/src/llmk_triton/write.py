@@ -17,7 +17,11 @@ if TYPE_CHECKING:
     from llmk_triton.attention import AttentionMeta
 
 _HEADS = 4
-"""Heads that a program takes: few, so that one token's heads already keep many programs busy."""
+"""Heads that a program stores: few, so that one token's heads already keep many programs busy."""
+
+_ROTATED = 2048
+"""Elements that a program rotates, in whole heads: programs of 512 by one warp were so many that starting them took a
+third of the time at 8,192 tokens (H200)."""
 
 
 @triton.jit
@@ -127,7 +131,9 @@ def qk_norm_rope_write_kv(
     new_q = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if not tokens:
         return new_q
-    rotate_and_write_kernel[(tokens, triton.cdiv(heads, _HEADS) + triton.cdiv(kv_heads, _HEADS))](
+    block = triton.next_power_of_2(size)
+    part = max(1, _ROTATED // block)
+    rotate_and_write_kernel[(tokens, triton.cdiv(heads, part) + triton.cdiv(kv_heads, part))](
         q,
         k,
         v,
@@ -148,12 +154,12 @@ def qk_norm_rope_write_kv(
         kv_heads,
         size,
         cos_sin.shape[1],
-        triton.next_power_of_2(size),
+        block,
         cache.shape[3],
-        _HEADS,
+        part,
         q_weight is not None,
         k_weight is not None,
-        num_warps=1,
+        num_warps=2,
         **pdl.options(),
     )
     return new_q
