@@ -6,16 +6,17 @@ The recorder here runs the step again, on the tensors that it was recorded with,
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from random import Random
 from typing import Any
 
 import pytest
+from rerun import Rerun
 from torch import Tensor
 
 from llmk import LLM, SamplingParams
-from llmk.engine.graphs import Decoded, graph_sizes, why_not_recorded
+from llmk.engine.graphs import graph_sizes, why_not_recorded
 from llmk.engine.output import CompletionOutput
 from llmk.testing.checkpoints import write_checkpoint
 
@@ -26,30 +27,6 @@ KINDS = [
     SamplingParams(seed=2, max_tokens=17, top_k=5, top_p=0.9, min_p=0.01, bad_words=("the",)),
     SamplingParams(temperature=0, max_tokens=20, prompt_logprobs=1, repetition_penalty=1.2, logit_bias={7: 1.0}),
 ]
-
-
-class Rerun:
-    """Graphs whose replay runs the step again."""
-
-    def __init__(self) -> None:
-        self.replays = 0
-
-    def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
-        for _ in range(2):
-            run()
-        kept: Decoded = run()
-
-        def replay() -> Decoded:
-            self.replays += 1
-            for there, new in zip(_tensors(kept), _tensors(run()), strict=True):
-                there.copy_(new)
-            return kept
-
-        return replay
-
-
-def _tensors(decoded: Decoded) -> tuple[Tensor, ...]:
-    return decoded.hidden, decoded.logits, decoded.token_ids
 
 
 @pytest.fixture(scope="module")

@@ -41,6 +41,21 @@ def test_same_answers(family: tuple[Path, Any], tensor: int, pipeline: int, monk
         check(answers(llm), expected)
 
 
+@pytest.mark.parametrize("family", ["mixtral", "gemma2", "deepseek-v2-biases"], indirect=True)
+def test_recorded_steps_of_ranks_that_cut_layers(family: tuple[Path, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    folder, expected = family
+    monkeypatch.setattr(ThreadedRanks, "sizes", (1, 3, 6))
+    monkeypatch.setattr(launch, "start_executor", ThreadedRanks.start)
+    with LLM(str(folder), **tight(folder.name), parallel={"tensor": 2}) as llm:
+        check(answers(llm), expected)
+        ranks: Any = llm._core.runner
+        replays = [graphs.replays for graphs in ranks.graphs]
+        calls = [each.build.parallel.num_calls for each in ranks.loaded]
+    assert replays[0] > 10
+    assert replays[0] == replays[1]
+    assert calls[0] == calls[1]
+
+
 @pytest.fixture
 def mixtral(tmp_path: Path) -> Any:
     """A boot for two stages of two ranks."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from rerun import Rerun
 
 from llmk.engine.core import Executor
 from llmk.engine.groups import cache_groups
@@ -32,13 +34,16 @@ class _Pending:
 
 
 class ThreadedRanks(Executor):
-    """An executor whose ranks are threads. ``loaded`` holds what each has of the model."""
+    """An executor whose ranks are threads. ``loaded`` holds what each has of the model; where ``sizes`` are named, each
+    records steps for so many requests by its own of ``graphs``."""
 
     asynchronous = "threads run the steps"
+    sizes: Sequence[int] = ()
 
     def __init__(self, boot: Any) -> None:
         self.boot = boot
         self.loaded: list[LoadedModel] = []
+        self.graphs = [Rerun() for _ in range(boot.plan.num_ranks)]
         self._ranks = range(boot.plan.num_ranks)
         self._meeting = Meeting(boot.plan.tensor, boot.plan.pipeline)
         self._plans: list[queue.Queue[bytes | None]] = [queue.Queue() for _ in self._ranks]
@@ -55,6 +60,8 @@ class ThreadedRanks(Executor):
         groups = cache_groups(boot, specs[:: boot.plan.tensor])
         cache = smallest_cache(boot, groups, specs, [loaded[0].platform.memory.available()] * len(specs))
         runners = [build_runner(boot, each, cache.num_blocks, groups[each.build.parallel.stage]) for each in loaded]
+        if cls.sizes:
+            on_all(ranks._meeting, lambda rank: runners[rank].record(ranks.graphs[rank], cls.sizes))
         for rank in ranks._ranks:
             thread = threading.Thread(target=ranks._run, args=(rank, runners[rank]), daemon=True)
             ranks._threads.append(thread)

@@ -52,6 +52,7 @@ class GlooCollectives:
     """Collectives through gloo."""
 
     backend = "gloo"
+    recordable = False
 
 
 class CPUPlatform:

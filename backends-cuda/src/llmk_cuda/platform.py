@@ -67,6 +67,7 @@ class NCCLCollectives:
     """Collectives through NCCL."""
 
     backend = "nccl"
+    recordable = True
 
 
 class CUDAPlatform:

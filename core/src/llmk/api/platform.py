@@ -108,6 +108,11 @@ class Collectives(Protocol):
         """Name of the ``torch.distributed`` backend."""
         ...
 
+    @property
+    def recordable(self) -> bool:
+        """Whether the platform's graphs may record steps in which processes exchange tensors."""
+        ...
+
 
 class Platform(Protocol):
     """A platform's run-time half, created in each worker from its :class:`PlatformFacts`."""

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
 
 from llmk.engine.transfer import to_device
 
 if TYPE_CHECKING:
     from llmk.api import Choice, Graphs, Plan
+    from llmk.nn.build import Build
 
 _NOT_RECORDED = frozenset(
     {"update_rows", "apply_penalties", "apply_bias", "match_suffixes", "allow_tokens", "logprobs"}
@@ -35,10 +35,11 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """``inputs`` is int64 ``[2 * size]``: slots, then counts."""
+    """``inputs`` is int64 ``[2 * size]``: slots, then counts; ``num_calls`` collectives are in it."""
 
     size: int
     inputs: Tensor
+    num_calls: int
     replay: Callable[[], Decoded]
 
 
@@ -48,12 +49,14 @@ class DecodeGraphs:
     Args:
         decode: runs such a step, given int64 ``[size]`` slots and counts; padding has a slot of -1 and a count of 0.
         sizes: numbers of requests to record it for.
+        build: of the model, which says where it runs and beside whom.
     """
 
     def __init__(
-        self, graphs: Graphs, decode: Callable[[Tensor, Tensor], Decoded], sizes: Sequence[int], device: torch.device
+        self, graphs: Graphs, decode: Callable[[Tensor, Tensor], Decoded], sizes: Sequence[int], build: Build
     ) -> None:
-        self._device = device
+        self._device = build.device
+        self._parallel = build.parallel
         # The largest first: the others find room in what it leaves.
         by_size = {size: self._record(graphs, decode, size) for size in sorted(sizes, reverse=True)}
         largest = max(sizes)
@@ -71,12 +74,23 @@ class DecodeGraphs:
         padding = graph.size - count
         graph.inputs.copy_(to_device([*slots, *(-1,) * padding, *(1,) * count, *(0,) * padding], self._device))
         decoded = graph.replay()
+        self._parallel.num_calls += graph.num_calls
         return graph.inputs[:count], Decoded(decoded.hidden[:count], decoded.logits[:count], decoded.token_ids[:count])
 
     def _record(self, graphs: Graphs, decode: Callable[[Tensor, Tensor], Decoded], size: int) -> _Graph:
         inputs = to_device([-1] * size + [0] * size, self._device)
         slots, counts = inputs.split(size)
-        return _Graph(size, inputs, graphs.capture(lambda: decode(slots, counts)))
+        num_calls = 0
+
+        def run() -> Decoded:
+            nonlocal num_calls
+            before = self._parallel.num_calls
+            decoded = decode(slots, counts)
+            num_calls = self._parallel.num_calls - before
+            return decoded
+
+        replay = graphs.capture(run)
+        return _Graph(size, inputs, num_calls, replay)
 
 
 def graph_sizes(most: int) -> list[int]:
@@ -88,8 +102,8 @@ def why_not_recorded(plan: Plan, sizes: Sequence[int], wanted: bool = True) -> s
     """Why steps of so many tokens can't be recorded, in words; empty where nothing speaks against it."""
     if not wanted:
         return "engine.graphs"
-    if plan.num_ranks > 1:
-        return "several processes hold the model"
+    if plan.pipeline > 1:
+        return "layers are spread over stages"
     choices = [choice for choice in plan.choices if choice.kind != "policy" and choice.op not in _NOT_RECORDED]
     found = dict(pair for size in sizes for choice in choices for pair in obstacles(choice, size))
     for shadow in plan.shadows:

@@ -198,7 +198,11 @@ def recordable(boot: Boot, platform: Platform) -> tuple[list[int], str]:
     config, plan = boot.settings.config, boot.plan
     sizes = graph_sizes(config.scheduler.max_num_seqs)
     against = why_not_recorded(plan, sizes, config.engine.graphs)
-    return sizes, against or ("" if platform.graphs else f"{plan.platform.label} has none")
+    if not against and platform.graphs is None:
+        against = f"{plan.platform.label} has none"
+    if not against and plan.num_ranks > 1 and not (platform.collectives and platform.collectives.recordable):
+        against = f"{plan.platform.label} can't record how processes exchange tensors"
+    return sizes, against
 
 
 def record_graphs(boot: Boot, platform: Platform, runner: Runner) -> None:

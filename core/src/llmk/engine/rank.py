@@ -16,7 +16,7 @@ from llmk.engine import child, logs
 from llmk.engine.depth import why_asynchronous
 from llmk.engine.exchange import START, Allocate, Command, Compared, Failed, Loaded, Ready, Reply, Resume, Run, Stepped
 from llmk.engine.failure import Failure
-from llmk.engine.launch import build_runner, cache_room, load_model
+from llmk.engine.launch import build_runner, cache_room, load_model, record_graphs
 from llmk.engine.worker import unpack
 from llmk.nn.distributed import Distributed
 from llmk.nn.parallel import Parallel
@@ -82,6 +82,7 @@ class Rank:
         self._send(Loaded(self.rank, specs, room, loaded.shadow_bytes))
         allocate = self._receive(Allocate)
         runner = build_runner(boot, loaded, allocate.num_blocks, allocate.groups[self._parallel.stage])
+        record_graphs(boot, loaded.platform, runner)
         gc.collect()
         gc.freeze()
         return runner
@@ -130,7 +131,7 @@ def join(boot: Boot, platform: Platform, rank: int, store: str) -> Distributed:
     stage, tensor_rank = divmod(rank, plan.tensor)
     in_order = boot.settings.config.engine.deterministic
     parallel = Distributed(tensor_rank, plan.tensor, stage, plan.pipeline, in_order=in_order)
-    parallel.join(platform.collectives.backend, store)
+    parallel.join(platform.collectives.backend, store, platform.device.torch_device(rank))
     return parallel
 
 

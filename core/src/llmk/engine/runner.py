@@ -120,7 +120,7 @@ class Runner(Executor):
     @torch.inference_mode()
     def record(self, graphs: Graphs, sizes: Sequence[int]) -> None:
         """Records steps of one token per request for ``sizes`` requests, which are replayed from then on."""
-        self._graphs = DecodeGraphs(graphs, self._decode, sizes, self.batch.device)
+        self._graphs = DecodeGraphs(graphs, self._decode, sizes, self.build)
         self._replay = self._trace.timed("replay", self._graphs.replay)
 
     @torch.inference_mode()

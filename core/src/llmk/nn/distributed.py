@@ -23,16 +23,19 @@ class Distributed(Parallel):
     in_order: bool = False
     _group: Any = field(init=False)
 
-    def join(self, backend: str, store: str) -> None:
+    def join(self, backend: str, store: str, device: torch.device) -> None:
         """Meets the other processes over a file that all of them name; blocks until they are there.
 
         Args:
             backend: that of ``torch.distributed``.
             store: path of the file, which need not exist yet.
+            device: this process's.
         """
         size = self.tensor_size * self.num_stages
         meeting = dist.FileStore(store, size)  # type: ignore[attr-defined]
-        dist.init_process_group(backend, store=meeting, rank=self._rank(self.stage), world_size=size)
+        own = None if device.index is None else device
+        rank = self._rank(self.stage)
+        dist.init_process_group(backend, store=meeting, rank=rank, world_size=size, device_id=own)
         stages = [range(start, start + self.tensor_size) for start in range(0, size, self.tensor_size)]
         self._group = [dist.new_group(list(ranks)) for ranks in stages][self.stage]
 

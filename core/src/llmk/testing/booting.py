@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
+
+import torch
 
 from llmk.api.sharding import parallel_problems
 from llmk.config import load
@@ -42,4 +45,12 @@ def on_ranks(
         raise Skip("; ".join(problem.message for problem in problems))
     spread = {"parallel.tensor": tensor, "parallel.pipeline": pipeline}
     booted, meeting = boot_on(bench, folder, **settings, **spread), Meeting(tensor, pipeline)
+    _load_linear_algebra(bench.device)
     return on_all(meeting, lambda rank: run(booted, meeting.place(rank)))
+
+
+def _load_linear_algebra(device: torch.device) -> None:
+    """torch loads what it solves systems with on a device at the first call, and not for two threads at a time."""
+    one = torch.ones(1, 1, device=device)
+    with suppress(NotImplementedError):  # a device need not have any
+        torch.linalg.solve_triangular(one, one, upper=False)

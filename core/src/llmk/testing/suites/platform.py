@@ -60,10 +60,22 @@ facts, rank = load_object(sys.argv[1])(Host()).facts, int(sys.argv[4])
 platform = load_object(sys.argv[2])(facts)
 platform.device.setup(rank)
 store = dist.FileStore(sys.argv[3], 2)
-dist.init_process_group(platform.collectives.backend, store=store, rank=rank, world_size=2)
-x = torch.full((4,), float(rank + 1), device=platform.device.torch_device(rank))
+device = platform.device.torch_device(rank)
+own = None if device.index is None else device
+dist.init_process_group(platform.collectives.backend, store=store, rank=rank, world_size=2, device_id=own)
+x = torch.full((4,), float(rank + 1), device=device)
 dist.all_reduce(x)
 assert x.tolist() == [3.0] * 4, f"the sum over two ranks of 1 and 2 is {x.tolist()}"
+if platform.collectives.recordable:
+    def added():
+        total = x.clone()
+        dist.all_reduce(total)
+        return total
+    replay = platform.graphs.capture(added)
+    for round in range(3):
+        x.fill_(round + rank)
+        total = replay().tolist()
+        assert total == [2.0 * round + 1] * 4, f"replayed, the sum of {round} and {round + 1} is {total}"
 dist.destroy_process_group()
 """
 

@@ -18,7 +18,7 @@ _MEMBERS = {
     "memory": ("total", "available", "measure"),
     "graphs": ("capture",),
     "compiling": ("ahead",),
-    "collectives": ("backend",),
+    "collectives": ("backend", "recordable"),
 }
 _OPTIONAL = ("graphs", "compiling", "collectives")
 _WORK_SECONDS = 0.1
