@@ -66,16 +66,21 @@ dist.init_process_group(platform.collectives.backend, store=store, rank=rank, wo
 x = torch.full((4,), float(rank + 1), device=device)
 dist.all_reduce(x)
 assert x.tolist() == [3.0] * 4, f"the sum over two ranks of 1 and 2 is {x.tolist()}"
-if platform.collectives.recordable:
-    def added():
-        total = x.clone()
-        dist.all_reduce(total)
-        return total
+
+def added():
+    total = x.clone()
+    dist.all_reduce(total)
+    return total
+
+def recorded():  # what is recorded goes with it: a group that is in a graph may not end before that
     replay = platform.graphs.capture(added)
     for round in range(3):
         x.fill_(round + rank)
         total = replay().tolist()
         assert total == [2.0 * round + 1] * 4, f"replayed, the sum of {round} and {round + 1} is {total}"
+
+if platform.collectives.recordable:
+    recorded()
 dist.destroy_process_group()
 """
 
