@@ -259,6 +259,27 @@ def test_a_command_that_serves_nothing_leaves_no_process(argument, capfd):
     assert len(printed.err.splitlines()) <= 2
 
 
+def test_a_device_is_begun_meanwhile(capfd):
+    async def main():
+        client = await ProcessClient.start({}, builder="fakes:build", begin="fakes:begin")
+        while "begun: 0" not in (printed := "".join(capfd.readouterr())):
+            await asyncio.sleep(0.01)
+        await client.close()
+        return printed
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_a_device_that_can_not_be_begun_changes_nothing(capfd):
+    async def main():
+        client = await ProcessClient.start({}, builder="fakes:build", begin="fakes:nothing")
+        await client.check_health()
+        await client.close()
+
+    asyncio.run(main())
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_command_that_nobody_takes_waits_for_nobody():
     """An engine that failed at its start has let go of its sockets before it is told to close."""
 

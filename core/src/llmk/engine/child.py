@@ -7,6 +7,7 @@ What a child needs comes pickled over its standard input, which stays open: its 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pickle
 import queue
@@ -19,14 +20,20 @@ from typing import Any
 
 import zmq
 
+from llmk.engine import logs
+from llmk.kernel.loader import load_object
+
+logger = logging.getLogger(__name__)
+
 _LENGTH_BYTES = 8
 
 
-def give(process: subprocess.Popen[bytes], folder: str, *given: object) -> None:
-    """Gives a child what it needs. ``folder`` is the private one that holds the sockets."""
+def give(process: subprocess.Popen[bytes], folder: str, *given: object, begin: str = "") -> None:
+    """Gives a child what it needs. ``folder`` is the private one that holds the sockets; ``begin`` what the child calls
+    at once to begin its device (:attr:`llmk.api.PlatformSpec.begin`)."""
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # it has ended: who watches it tells how
-        process.stdin.write(b"".join(map(_framed, (folder, given))))
+        process.stdin.write(b"".join(map(_framed, ((folder, begin), given))))
         process.stdin.flush()
 
 
@@ -50,12 +57,15 @@ class Given:
 
     def _follow_parent(self) -> None:
         """Reads standard input to its end, which comes when the parent is gone, however it went."""
-        folder, given = _frame(), _frame()
+        first, given = _frame(), _frame()
         if given:
             self._pickled.put(given)
+            folder, begin = pickle.loads(first)
+            if begin:
+                threading.Thread(target=_begin, args=(begin,), name="llmk-begin", daemon=True).start()
             while os.read(sys.stdin.fileno(), 1024):
                 pass
-            _remove(Path(pickle.loads(folder)))
+            _remove(Path(folder))
         os._exit(0)
 
 
@@ -109,6 +119,14 @@ def _read(count: int) -> bytes:
     while more := os.read(sys.stdin.fileno(), count - len(found)):
         found += more
     return bytes(found)
+
+
+def _begin(location: str) -> None:
+    try:
+        with logs.timed("device begun beside imports"):
+            load_object(location)(0)
+    except Exception:
+        logger.debug("%s could not begin the device ahead of its setup", location, exc_info=True)
 
 
 def _remove(folder: Path) -> None:

@@ -375,13 +375,14 @@ async def _start_thread(boot: Boot) -> tuple[EngineClient, Boot]:
 
 async def _start_process(boot: Boot, spawned: ProcessClient) -> tuple[EngineClient, Boot]:
     """An engine in its own process, and the boot with the plan that could be loaded there. ``spawned`` is the first."""
-    from llmk.engine.worker import pack
+    from llmk.engine.worker import begins, pack
 
     config, packed, first = boot.settings.config.engine, pack(boot), [spawned]
+    how: dict[str, Any] = {"builder": "llmk.engine.worker:build", "begin": begins(boot)}
 
     async def start() -> EngineClient:
         client = first.pop() if first else type(spawned)(spawn(AHEAD))
-        await client.build(packed, builder="llmk.engine.worker:build", hang_seconds=config.hang_seconds)
+        await client.build(packed, **how, hang_seconds=config.hang_seconds)
         return client
 
     client = await Supervisor.start(start, restart_seconds=config.restart_seconds)

@@ -52,24 +52,25 @@ class ProcessClient(LoopClient):
         threading.Thread(target=self._wait, name="llmk-engine-end", daemon=True).start()
 
     @classmethod
-    async def start(cls, boot: Any, *, builder: str, hang_seconds: float = 0.0) -> ProcessClient:
-        """Starts a process in which ``builder`` (``"module:attribute"``) makes an engine of ``boot``. It is killed if,
-        once it runs, it does not answer for ``hang_seconds`` (0: however long that is).
+    async def start(cls, boot: Any, *, builder: str, begin: str = "", hang_seconds: float = 0.0) -> ProcessClient:
+        """Starts a process in which ``builder`` (``"module:attribute"``) makes an engine of ``boot``, and ``begin``
+        begins its device meanwhile. It is killed if, once it runs, it does not answer for ``hang_seconds`` (0: however
+        long that is).
 
         ``boot`` must be picklable. Raises what ``builder`` raises there, as the same class of
         :class:`~llmk.api.LlmkError`, or :class:`~llmk.api.EngineDead` where the process ends before.
         """
         client = cls(spawn())
-        await client.build(boot, builder=builder, hang_seconds=hang_seconds)
+        await client.build(boot, builder=builder, begin=begin, hang_seconds=hang_seconds)
         return client
 
-    async def build(self, boot: Any, *, builder: str, hang_seconds: float = 0.0) -> None:
+    async def build(self, boot: Any, *, builder: str, begin: str = "", hang_seconds: float = 0.0) -> None:
         """Has the process make its engine; arguments and errors are those of :meth:`start`."""
         self._given = True
-        addresses = child.address(self._sender), child.address(self._receiver)
+        given = builder, child.address(self._sender), child.address(self._receiver), boot
         try:
             # Beside the loop: it may be more than the pipe holds.
-            await asyncio.to_thread(child.give, self._process, self._folder.name, builder, *addresses, boot)
+            await asyncio.to_thread(child.give, self._process, self._folder.name, *given, begin=begin)
             await self._ready
         except BaseException:
             await self.close()
