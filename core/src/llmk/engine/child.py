@@ -20,7 +20,6 @@ from typing import Any
 
 import zmq
 
-from llmk.engine import logs
 from llmk.kernel.loader import load_object
 
 logger = logging.getLogger(__name__)
@@ -123,8 +122,7 @@ def _read(count: int) -> bytes:
 
 def _begin(location: str) -> None:
     try:
-        with logs.timed("device begun beside imports"):
-            load_object(location)(0)
+        load_object(location)(0)
     except Exception:
         logger.debug("%s could not begin the device ahead of its setup", location, exc_info=True)
 

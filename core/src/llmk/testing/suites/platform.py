@@ -91,11 +91,12 @@ def cases(spec: PlatformSpec, bench: Bench) -> Iterator[Case]:
     }
     on_device: dict[str, Callable[[], str | None]] = {
         "making one leaves the device alone": partial(_alone, spec, _MADE),
-        "a device that is begun ahead can be set up": partial(_begun, spec),
         **platform_device.checks(bench),
         **platform_memory.checks(bench),
         "two ranks are joined": partial(_joined, spec, bench),
     }
+    if spec.begin:
+        on_device["a device that was begun without torch can be set up"] = partial(_alone, spec, _BEGUN, spec.begin)
     here = bench.facts.name == spec.name
     elsewhere = partial(_elsewhere, bench.facts)
     for name, run in (checks | {name: run if here else elsewhere for name, run in on_device.items()}).items():
@@ -104,12 +105,6 @@ def cases(spec: PlatformSpec, bench: Bench) -> Iterator[Case]:
 
 def _elsewhere(facts: PlatformFacts) -> str:
     raise Skip(f"the bench's platform is {facts.label}")
-
-
-def _begun(spec: PlatformSpec) -> None:
-    if not spec.begin:
-        raise Skip("the platform has nothing that begins its device ahead")
-    _alone(spec, _BEGUN, spec.begin)
 
 
 def _alone(spec: PlatformSpec, code: str, *more: str) -> None:
