@@ -1,5 +1,6 @@
 """Compiling Triton's kernels ahead, by the platform that has them and for kernels that ship: through Triton's own
-launch path, in processes of their own, with a driver that launches nothing but counts (``plugins/triton/tests``)."""
+launch path, in processes of their own, with a driver that launches nothing but counts (``plugins/triton/tests``).
+Warm-up notes them for all layers, though few run."""
 
 from __future__ import annotations
 
@@ -9,6 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from equal_tokens import KINDS
+
+from llmk.testing.checkpoints import write_checkpoint
 
 ROOT = Path(__file__).parents[1]
 SETUP = """
@@ -91,6 +95,75 @@ whole[(1,)](x)
 assert launched == ["whole"] and len(compiled) == 1
 assert torch.empty is not None
 """
+
+NOTED = """
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from types import SimpleNamespace
+from triton.runtime._async_compile import active_mode
+from llmk.config import load
+from llmk.engine import launch, warmup
+from llmk.kernel.boot import boot as start
+from llmk_cuda.compiling import _Unlaunched, _Zeros
+
+noted, runs = [], []
+
+class Counted(_Unlaunched):
+    def run(self, *arguments):
+        runs.append(1)
+
+class Noting:
+    @contextmanager
+    def ahead(self):
+        token = active_mode.set(self)
+        with _Zeros():
+            yield
+        active_mode.reset(token)
+
+    def submit(self, key, compile, keep):
+        noted.append(key)
+        keep(kernel := Counted())
+        return kernel
+
+class Here:
+    def __init__(self, facts):
+        self.facts, self.graphs, self.compiling = facts, self, Noting()
+        self.memory = SimpleNamespace(available=lambda: 1 << 36, measure=lambda run: None)
+        here = {{"torch_device": lambda index: torch.device("cpu"), "synchronize": lambda: None}}
+        self.device = SimpleNamespace(setup=lambda index, threads: None, **here)
+
+sys.modules["here"] = SimpleNamespace(Here=Here)
+options = {{"dtype": "bfloat16", "max_model_len": 128, "load_format": "dummy"}}
+settings = {{"model.path": {folder!r}, **{{f"model.{{name}}": value for name, value in options.items()}}}}
+limits = {{"scheduler.max_num_batched_tokens": 96, "scheduler.max_num_seqs": 8}}
+boot = start(load(settings | limits, environ={{}}), on="cuda/h200")
+boot = replace(boot, plan=replace(boot.plan, platform_implementation="here:Here"))
+loaded = launch.load_model(boot)
+(groups,) = launch.cache_groups(boot, [loaded.cache_specs])
+runner = launch.build_runner(boot, loaded, warmup.BLOCKS, groups)
+warm_up = warmup.WarmUp(runner, groups, 96, 8, 128, launch.recordable(boot, loaded.platform)[0])
+warm_up.run(loaded.platform)
+few, at_first = len(runs), len(noted)
+assert at_first > 10, len(noted)
+loaded.build.few_layers = nullcontext
+warm_up.run(loaded.platform)
+assert len(noted) == at_first, f"left out: {{len(noted) - at_first}}"
+assert len(runs) - few > 1.5 * few, (few, len(runs) - few)
+"""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_few_layers_launch_what_all_do(kind: str, tmp_path: Path) -> None:
+    model_type, overrides = KINDS[kind]
+    folder = write_checkpoint(tmp_path / "model", model_type, **overrides | {"num_hidden_layers": 16})
+    script = tmp_path / "script.py"
+    tests = str(ROOT / "plugins/triton/tests")
+    script.write_text(SETUP.format(tests=tests) + NOTED.format(folder=str(folder)))
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, env=os.environ | {"TRITON_INTERPRET": "0"}
+    )
+    assert done.returncode == 0, done.stderr
+    assert "could" not in done.stderr, "a step failed"
 
 
 @pytest.mark.parametrize("code", [STEP, KERNEL + BROKEN, KERNEL + RAISING], ids=["step", "broken", "raising"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -87,7 +87,8 @@ class Watched:
 def warm_up(submit: Callable[[StepPlan], Any], *limits: int, recorded: tuple[int, ...] = ()) -> WarmUp:
     """For one whose steps go to ``submit``, of kernels that take turns at three tokens."""
     plan = SimpleNamespace(all_choices=lambda: [SimpleNamespace(pieces=(SimpleNamespace(start=3),))])
-    runner: Any = SimpleNamespace(build=SimpleNamespace(plan=plan), submit=submit, record=lambda graphs, sizes: None)
+    build = SimpleNamespace(plan=plan, few_layers=nullcontext)
+    runner: Any = SimpleNamespace(build=build, submit=submit, record=lambda graphs, sizes: None)
     return WarmUp(runner, [CacheGroup(4)], *limits, recorded)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,11 @@ def test_a_good_platform_passes(good: PlatformSpec, bench: Bench) -> None:
     assert len(results) == 20
     assert [result for result in results if result.outcome == "failed"] == []
     assert {result.message for result in results if result.outcome == "skipped"} == ABSENT
+
+
+def test_a_device_that_is_begun(good: PlatformSpec, bench: Bench) -> None:
+    (result,) = [Result.of(c) for c in cases("platform", replace(good, begin="time:sleep"), bench) if "begun" in c.name]
+    assert result.outcome == "passed", result
 
 
 def test_facets_that_the_processor_lacks(good: PlatformSpec, bench: Bench) -> None:

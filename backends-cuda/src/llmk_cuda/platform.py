@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import torch
@@ -10,6 +9,7 @@ import torch
 from llmk.api import Collectives, Compiling, Device, Graphs, Memory, PlatformFacts
 from llmk_cuda.compiling import TritonCompiling, read_compiler
 from llmk_cuda.graphs import CUDAGraphs
+from llmk_cuda.visible import number_by_bus
 
 
 class CUDADevice:
@@ -25,8 +25,7 @@ class CUDADevice:
     def setup(self, index: int, threads: int = 0) -> None:
         """Makes ``cuda:index`` the current device, and sets torch's compute threads on the host; 0: one, since the host
         does little but launch."""
-        # CUDA's own order is by speed, that of the facts (and of nvidia-smi) by PCI bus. Read when CUDA starts.
-        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+        number_by_bus()
         if self._compiles:
             read_compiler()
         torch.cuda.set_device(index)

@@ -50,6 +50,7 @@ def llmk_platforms() -> list[PlatformSpec]:
             known=KNOWN,
             vouches=("llmk-triton",),
             rank=100,
+            begin="llmk_cuda.begin:begin",
             summary="NVIDIA GPUs, through torch's CUDA build",
         )
     ]

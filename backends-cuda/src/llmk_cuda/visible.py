@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from llmk_cuda.nvml import Device
@@ -27,6 +28,12 @@ def visible(devices: Sequence[Device], setting: str | None) -> list[Device]:
             return []
         found.append(device)
     return found
+
+
+def number_by_bus() -> None:
+    """Has CUDA number devices as the facts (and nvidia-smi) do, by PCI bus; its own order is by speed. It is read when
+    CUDA begins."""
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 
 
 def _named(devices: Sequence[Device], entry: str) -> Device | None:

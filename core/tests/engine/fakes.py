@@ -37,6 +37,11 @@ def boot(folder: Path, *, cache: dict[str, Any] | None = None, **scheduler: Any)
     return SimpleNamespace(settings=SimpleNamespace(config=config), checkpoint=read_checkpoint(folder))
 
 
+def begin(index: int) -> None:
+    """Begins a device."""
+    print(f"begun: {index}", file=sys.stderr, flush=True)
+
+
 def build(options: dict[str, Any]) -> tuple[EngineCore, EngineInfo]:
     """An engine over the paged device. ``trouble`` says what goes wrong, and when."""
     trouble = options.pop("trouble", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -19,10 +20,12 @@ import pytest
 from paged_device import run_alone
 
 from llmk.api import EngineDead, LlmkError, NotEnoughMemory
+from llmk.cli.main import main
 from llmk.engine.local import LocalClient
 from llmk.engine.loop import Ping
 from llmk.engine.process import ProcessClient
 from llmk.engine.request import EngineRequest, SamplingParams
+from llmk.engine.spawn import spawn
 
 pytestmark = pytest.mark.usefixtures("child_path", "own_temporary_folder")
 
@@ -233,11 +236,55 @@ def test_the_process_ends_with_its_parent():
     assert not Path(folder).exists()
 
 
+def test_a_process_that_is_given_nothing_ends_without_a_word(capfd):
+    process = spawn()
+    process.stdin.close()
+    assert process.wait(timeout=30) == 0
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_process_begins_before_anything_else_is_imported():
+    code = "import sys, llmk.cli.main, llmk.engine.spawn as s; sys.exit(bool({'llmk.api', 'asyncio'} & {*sys.modules}))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("argument", ["--help", "--nothing", "--port=x", "--config=nowhere.toml"])
+def test_a_command_that_serves_nothing_leaves_no_process(argument, capfd):
+    before = children()
+    with contextlib.suppress(SystemExit):
+        main(["serve", argument])
+    assert children() == before
+    printed = capfd.readouterr()
+    assert bool(printed.out) is (argument == "--help")
+    assert len(printed.err.splitlines()) <= 2
+
+
+def test_a_device_is_begun_meanwhile(capfd):
+    async def main():
+        client = await ProcessClient.start({}, builder="fakes:build", begin="fakes:begin")
+        while "begun: 0" not in (printed := "".join(capfd.readouterr())):
+            await asyncio.sleep(0.01)
+        await client.close()
+        return printed
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_a_device_that_can_not_be_begun_changes_nothing(capfd):
+    async def main():
+        client = await ProcessClient.start({}, builder="fakes:build", begin="fakes:nothing")
+        await client.check_health()
+        await client.close()
+
+    asyncio.run(main())
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_command_that_nobody_takes_waits_for_nobody():
     """An engine that failed at its start has let go of its sockets before it is told to close."""
 
     async def main():
-        client = ProcessClient()
+        client = ProcessClient(spawn())
         assert not client._sent(Ping(1))
         await client.close()
 

@@ -7,7 +7,8 @@ import torch
 from plans import build, choice, few, linear, many, piece
 
 from llmk.api import PluginError
-from llmk.nn import Switch
+from llmk.nn import Linear, Switch
+from llmk.nn.parallel import Parallel
 
 BANDS = (piece("few", band=(0, 9)), piece("many", band=(9, 1 << 31)))
 
@@ -110,3 +111,25 @@ def test_attention_backends_change_together_with_the_ops_that_write_for_them() -
         store(None, None, cache, meta)
         assert cache == [(name, (name, num_tokens))]
         assert backend.run(None, cache, meta) == run(None, cache, meta) == (name, (name, num_tokens))
+
+
+def test_few_layers_stand_for_those_that_ask_for_the_same_kernels() -> None:
+    made = build(*(choice("op", site, piece("few")) for site in "ab"), choice("linear", "out", piece("linear")))
+
+    def layer(index: int) -> int:
+        made.kernel("op", "b" if index % 3 == 2 else "a")
+        Linear(made, str(index), 4, (8 if index == 6 else 4,), site="out")
+        return index
+
+    layers = made.stage_of(9, layer)
+    with made.few_layers():
+        assert list(layers) == [0, 1, 2, 5, 6]
+        assert (len(layers), layers[8]) == (9, 8)
+    assert list(layers) == list(range(9))
+
+
+def test_few_layers_are_those_of_the_stage() -> None:
+    made = build(parallel=Parallel(stage=1, num_stages=2))
+    layers = made.stage_of(8, lambda index: index)
+    with made.few_layers():
+        assert list(layers) == [4, 5]

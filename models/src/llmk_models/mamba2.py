@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -60,7 +62,7 @@ class Mamba2Model(Stack):
             # Checkpoints from before transformers had the family name the table in the singular.
             others = (f"{prefix}.weight", *(("lm_head.weight",) if shape.tied else ()))
             self.embed = Embedding(build, f"{prefix}s", vocab, self.hidden_size, also_named=others)
-        self.layers: list[Mamba2Layer] = build.stage_of(shape.num_layers, lambda i: Mamba2Layer(build, shape, i))
+        self.layers: Sequence[Mamba2Layer] = build.stage_of(shape.num_layers, lambda i: Mamba2Layer(build, shape, i))
         with build.stage(build.parallel.is_last):
             self.norm = AddRMSNorm(build, "backbone.norm_f", self.hidden_size, shape.norm_eps, site=shape.add_norm)
             tied_to = self.embed if shape.tied else None

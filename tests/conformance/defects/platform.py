@@ -129,6 +129,10 @@ def _memory(bench: Bench, **members: Any) -> Any:
     return SimpleNamespace(**({"total": good.total, "available": good.available, "measure": good.measure} | members))
 
 
+def begin_with_torch(index: int) -> None:
+    """Begins a device by torch, as this module needs it."""
+
+
 GRAPHS = frozenset({"graphs"})
 DEFECTS = (
     Defect(
@@ -142,6 +146,12 @@ DEFECTS = (
         "the probe tells no facts of a usable platform",
         "the probe is pure",
         lambda spec, bench: (replace(spec, probe=probe_without_facts), bench),
+    ),
+    Defect(
+        "begin_imports_torch",
+        "what begins the device imports torch",
+        "a device that was begun",
+        lambda spec, bench: (replace(spec, begin="defects.platform:begin_with_torch"), bench),
     ),
     Defect(
         "known_of_another",

@@ -6,9 +6,13 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from subprocess import Popen
 
 COMMANDS = {
     "serve": "serve a model through an OpenAI-compatible API",
@@ -70,28 +74,45 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _report(error, debug)
 
 
+@contextmanager
+def _spawned(wanted: str, arguments: list[str]) -> Iterator[Popen[bytes] | None]:
+    """The process of the engine that is to be served: it imports for seconds, so that it begins before anything else
+    is looked at, and ends with the command, whatever becomes of that."""
+    if wanted != "serve" or {"-h", "--help", "--version"}.intersection(arguments):
+        yield None
+        return
+    from llmk.engine.spawn import AHEAD, spawn
+
+    with spawn(AHEAD) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
 def _run(arguments: list[str]) -> int:
     wanted = next((argument for argument in arguments if not argument.startswith("-")), "")
-    parser = Parser(prog="llmk", description="Serves large language models, from plugins.", allow_abbrev=False)
-    parser.add_argument("--version", action="store_true", help="print the version and stop")
-    parser.add_argument("--debug", action="store_true", help="show tracebacks of errors")
-    subparsers = parser.add_subparsers(metavar="COMMAND", dest="command")
-    for name, help in COMMANDS.items():
-        if name == wanted:
-            import_module(f"llmk.cli.{name}").add_parser(subparsers)
-        else:
-            subparsers.add_parser(name, help=help)
-    args = parser.parse_args(arguments)
-    if args.version:
-        from llmk import __version__
+    with _spawned(wanted, arguments) as spawned:
+        parser = Parser(prog="llmk", description="Serves large language models, from plugins.", allow_abbrev=False)
+        parser.add_argument("--version", action="store_true", help="print the version and stop")
+        parser.add_argument("--debug", action="store_true", help="show tracebacks of errors")
+        subparsers = parser.add_subparsers(metavar="COMMAND", dest="command")
+        for name, help in COMMANDS.items():
+            if name == wanted:
+                import_module(f"llmk.cli.{name}").add_parser(subparsers)
+            else:
+                subparsers.add_parser(name, help=help)
+        args = parser.parse_args(arguments, argparse.Namespace(spawned=spawned))
+        if args.version:
+            from llmk import __version__
 
-        print(f"llmk {__version__}")
-        return 0
-    if not args.command:
-        parser.print_help()
-        return 0
-    code: int = import_module(f"llmk.cli.{args.command}").run(args)
-    return code
+            print(f"llmk {__version__}")
+            return 0
+        if not args.command:
+            parser.print_help()
+            return 0
+        code: int = import_module(f"llmk.cli.{args.command}").run(args)
+        return code
 
 
 def _report(error: Exception, debug: bool) -> int:

@@ -32,7 +32,7 @@ def run(args: argparse.Namespace) -> int:
     _check_name(settings)
     from llmk.serve import lifecycle
 
-    lifecycle.serve(settings, _announce)
+    lifecycle.serve(settings, _announce, args.spawned)
     return 0
 
 

@@ -7,9 +7,12 @@ What a child needs comes pickled over its standard input, which stays open: its 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import pickle
+import queue
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -17,30 +20,52 @@ from typing import Any
 
 import zmq
 
+from llmk.kernel.loader import load_object
+
+logger = logging.getLogger(__name__)
+
 _LENGTH_BYTES = 8
 
 
-def packed(folder: str, *given: object) -> bytes:
-    """What the parent writes to a child's standard input. ``folder`` is the private one that holds the sockets."""
-    payload = pickle.dumps((folder, *given))
-    return len(payload).to_bytes(_LENGTH_BYTES, "little") + payload
+def give(process: subprocess.Popen[bytes], folder: str, *given: object, begin: str = "") -> None:
+    """Gives a child what it needs. ``folder`` is the private one that holds the sockets; ``begin`` what the child calls
+    at once to begin its device (:attr:`llmk.api.PlatformSpec.begin`)."""
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it has ended: who watches it tells how
+        process.stdin.write(b"".join(map(_framed, ((folder, begin), given))))
+        process.stdin.flush()
 
 
-def enter() -> tuple[Any, ...]:
-    """Takes what the parent gave, in the child. From here on the child ends, and removes the folder, when the parent is
-    gone.
+class Given:
+    """What the parent gives, in the child, which may go on meanwhile. From here on it ends, and removes the folder,
+    when the parent is gone.
 
     Signals that a terminal or a supervisor sends to the whole group are the parent's to handle.
     """
-    for ignored in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(ignored, signal.SIG_IGN)
-    source = sys.stdin.buffer
-    payload = source.read(int.from_bytes(source.read(_LENGTH_BYTES), "little"))
-    if not payload:
-        sys.exit("the parent is gone, and gave nothing to do")
-    folder, *given = pickle.loads(payload)
-    threading.Thread(target=_end_with_parent, args=(Path(folder),), name="llmk-parent", daemon=True).start()
-    return tuple(given)
+
+    def __init__(self) -> None:
+        for ignored in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(ignored, signal.SIG_IGN)
+        self._pickled: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        threading.Thread(target=self._follow_parent, name="llmk-parent", daemon=True).start()
+
+    def take(self) -> tuple[Any, ...]:
+        """Waits for it."""
+        given: tuple[Any, ...] = pickle.loads(self._pickled.get())
+        return given
+
+    def _follow_parent(self) -> None:
+        """Reads standard input to its end, which comes when the parent is gone, however it went."""
+        first, given = _frame(), _frame()
+        if given:
+            self._pickled.put(given)
+            folder, begin = pickle.loads(first)
+            if begin:
+                threading.Thread(target=_begin, args=(begin,), name="llmk-begin", daemon=True).start()
+            while os.read(sys.stdin.fileno(), 1024):
+                pass
+            _remove(Path(folder))
+        os._exit(0)
 
 
 def bind(context: zmq.Context[Any], kind: int, folder: str, name: str) -> Any:
@@ -74,12 +99,36 @@ def ending(code: int) -> str:
         return f"was killed by signal {-code}"
 
 
-def _end_with_parent(folder: Path) -> None:
-    """Waits for the end of standard input, which comes when the parent is gone, however it went."""
-    while os.read(sys.stdin.fileno(), 1024):
-        pass
+def _framed(given: object) -> bytes:
+    payload = pickle.dumps(given)
+    return len(payload).to_bytes(_LENGTH_BYTES, "little") + payload
+
+
+def _frame() -> bytes:
+    """The next frame on standard input; nothing where that ends before."""
+    size = int.from_bytes(_read(_LENGTH_BYTES), "little")
+    payload = _read(size)
+    return payload if len(payload) == size else b""
+
+
+def _read(count: int) -> bytes:
+    """So many bytes of standard input, or those that are left. Python's own reader has a lock, which a thread that
+    waits at the process's end would hold."""
+    found = bytearray()
+    while more := os.read(sys.stdin.fileno(), count - len(found)):
+        found += more
+    return bytes(found)
+
+
+def _begin(location: str) -> None:
+    try:
+        load_object(location)(0)
+    except Exception:
+        logger.debug("%s could not begin the device ahead of its setup", location, exc_info=True)
+
+
+def _remove(folder: Path) -> None:
     for file in folder.glob("*"):
         file.unlink(missing_ok=True)
     with contextlib.suppress(OSError):
         folder.rmdir()
-    os._exit(0)

@@ -26,10 +26,13 @@ from llmk.engine.io import IOProcessors
 from llmk.engine.output import GenerationDelta, SequenceOutput
 from llmk.engine.pinned import PinBoard, Pinned, read_text
 from llmk.engine.request import EngineRequest, EngineStats, SamplingParams, StepTimes, TokenOutput
+from llmk.engine.spawn import AHEAD, spawn
 from llmk.engine.supervisor import Supervisor
 from llmk.engine.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
+    from subprocess import Popen
+
     from llmk.config import Settings
     from llmk.engine.process import ProcessClient
     from llmk.kernel.boot import Boot
@@ -40,8 +43,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-
-_IMPORTED_AHEAD = "llmk.engine.launch"
 
 
 class AsyncLLM:
@@ -73,12 +74,18 @@ class AsyncLLM:
 
     @classmethod
     async def start(
-        cls, settings: Settings, *, in_process: bool = False, check: Callable[[Boot], object] = lambda boot: None
+        cls,
+        settings: Settings,
+        *,
+        spawned: Popen[bytes] | None = None,
+        in_process: bool = False,
+        check: Callable[[Boot], object] = lambda boot: None,
     ) -> AsyncLLM:
         """Resolves the plan and starts the engine, in a process of its own or (``in_process``) in a thread of this one.
 
-        ``check`` is called with what was resolved, before anything is loaded. Raises what it raises, and whatever keeps
-        the model from being served, as :class:`~llmk.api.LlmkError`.
+        ``spawned`` is the process, where it has begun (:mod:`llmk.engine.spawn`). ``check`` is called with what was
+        resolved, before anything is loaded. Raises what it raises, and whatever keeps the model from being served, as
+        :class:`~llmk.api.LlmkError`.
         """
         from llmk.engine.process import ProcessClient
         from llmk.kernel.boot import boot as start_up
@@ -86,7 +93,7 @@ class AsyncLLM:
         async with contextlib.AsyncExitStack() as undo:
             process = None
             if not in_process:  # it imports what takes it longest while its plan is made
-                process = await ProcessClient.spawn(_IMPORTED_AHEAD)
+                process = ProcessClient(spawned or spawn(AHEAD))
                 undo.push_async_callback(process.close)
             with logs.timed("plan"):
                 boot = await asyncio.to_thread(start_up, settings, verify=in_process)
@@ -368,13 +375,14 @@ async def _start_thread(boot: Boot) -> tuple[EngineClient, Boot]:
 
 async def _start_process(boot: Boot, spawned: ProcessClient) -> tuple[EngineClient, Boot]:
     """An engine in its own process, and the boot with the plan that could be loaded there. ``spawned`` is the first."""
-    from llmk.engine.worker import pack
+    from llmk.engine.worker import begins, pack
 
     config, packed, first = boot.settings.config.engine, pack(boot), [spawned]
+    how: dict[str, Any] = {"builder": "llmk.engine.worker:build", "begin": begins(boot)}
 
     async def start() -> EngineClient:
-        client = first.pop() if first else await type(spawned).spawn(_IMPORTED_AHEAD)
-        await client.build(packed, builder="llmk.engine.worker:build", hang_seconds=config.hang_seconds)
+        client = first.pop() if first else type(spawned)(spawn(AHEAD))
+        await client.build(packed, **how, hang_seconds=config.hang_seconds)
         return client
 
     client = await Supervisor.start(start, restart_seconds=config.restart_seconds)

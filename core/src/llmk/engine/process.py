@@ -12,8 +12,10 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from importlib import import_module
+from subprocess import Popen
 from typing import Any
 
 import msgspec
@@ -24,6 +26,7 @@ from llmk.api import EngineDead
 from llmk.engine import child, logs
 from llmk.engine.loop import Close, Command, Reply, run_engine
 from llmk.engine.loop_client import LoopClient
+from llmk.engine.spawn import spawn
 
 CLOSE_SECONDS = 5.0
 """What a process gets to end by itself before it is killed."""
@@ -32,50 +35,42 @@ PINGS = 4
 
 
 class ProcessClient(LoopClient):
-    """Starts an engine's process, speaks to it, and notices its end."""
+    """Has a process that was spawned run an engine, speaks to it, and notices its end."""
 
-    def __init__(self) -> None:
+    def __init__(self, process: Popen[bytes]) -> None:
         super().__init__()
+        self._process = process
+        self._ended = asyncio.Event()
         self._folder = tempfile.TemporaryDirectory(prefix="llmk-")
         self._context = zmq.asyncio.Context()
         self._sender: zmq.asyncio.Socket = child.bind(self._context, zmq.PUSH, self._folder.name, "in")
         self._receiver: zmq.asyncio.Socket = child.bind(self._context, zmq.PULL, self._folder.name, "out")
         self._encoder = msgspec.msgpack.Encoder()
-        self._process: asyncio.subprocess.Process | None = None
         self._given = False
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._watch())]
         self._closing: asyncio.Task[None] | None = None
+        threading.Thread(target=self._wait, name="llmk-engine-end", daemon=True).start()
 
     @classmethod
-    async def start(cls, boot: Any, *, builder: str, hang_seconds: float = 0.0) -> ProcessClient:
-        """Starts a process in which ``builder`` (``"module:attribute"``) makes an engine of ``boot``. It is killed if,
-        once it runs, it does not answer for ``hang_seconds`` (0: however long that is).
+    async def start(cls, boot: Any, *, builder: str, begin: str = "", hang_seconds: float = 0.0) -> ProcessClient:
+        """Starts a process in which ``builder`` (``"module:attribute"``) makes an engine of ``boot``, and ``begin``
+        begins its device meanwhile. It is killed if, once it runs, it does not answer for ``hang_seconds`` (0: however
+        long that is).
 
         ``boot`` must be picklable. Raises what ``builder`` raises there, as the same class of
         :class:`~llmk.api.LlmkError`, or :class:`~llmk.api.EngineDead` where the process ends before.
         """
-        client = await cls.spawn()
-        await client.build(boot, builder=builder, hang_seconds=hang_seconds)
+        client = cls(spawn())
+        await client.build(boot, builder=builder, begin=begin, hang_seconds=hang_seconds)
         return client
 
-    @classmethod
-    async def spawn(cls, ahead: str = "") -> ProcessClient:
-        """Starts a process that imports the module ``ahead`` while it waits for what it is to :meth:`build`."""
-        client = cls()
-        try:
-            await client._launch(ahead)
-        except BaseException:
-            await client.close()
-            raise
-        return client
-
-    async def build(self, boot: Any, *, builder: str, hang_seconds: float = 0.0) -> None:
+    async def build(self, boot: Any, *, builder: str, begin: str = "", hang_seconds: float = 0.0) -> None:
         """Has the process make its engine; arguments and errors are those of :meth:`start`."""
         self._given = True
-        addresses = child.address(self._sender), child.address(self._receiver)
+        given = builder, child.address(self._sender), child.address(self._receiver), boot
         try:
-            if self._process is not None and self._process.stdin is not None:
-                self._process.stdin.write(child.packed(self._folder.name, builder, *addresses, boot))
+            # Beside the loop: it may be more than the pipe holds.
+            await asyncio.to_thread(child.give, self._process, self._folder.name, *given, begin=begin)
             await self._ready
         except BaseException:
             await self.close()
@@ -86,8 +81,6 @@ class ProcessClient(LoopClient):
     @property
     def pid(self) -> int:
         """The engine's process id."""
-        if self._process is None:
-            raise EngineDead("the engine's process was not started")
         return self._process.pid
 
     async def close(self) -> None:
@@ -109,26 +102,18 @@ class ProcessClient(LoopClient):
             self._context.destroy(linger=0)
             self._folder.cleanup()
 
-    async def _launch(self, ahead: str) -> None:
-        command = (sys.executable, "-m", "llmk.engine.process", *filter(None, [ahead]))
-        self._process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.PIPE, stdout=2, start_new_session=True
-        )
-        self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._watch(self._process))]
-
     async def _end_process(self) -> None:
         process = self._process
-        if process is None:
-            return
-        if process.returncode is None and not self._given:
+        if not self._given or not self._sent(Close()):  # it does not listen yet, or no longer
             process.kill()
-        elif process.returncode is None and not self._sent(Close()) and process.stdin is not None:
-            process.stdin.close()  # reaches a process too that does not listen yet, or no longer
         try:
-            await asyncio.wait_for(process.wait(), CLOSE_SECONDS)
+            await asyncio.wait_for(self._ended.wait(), CLOSE_SECONDS)
         except TimeoutError:
             process.kill()
-            await process.wait()
+            await self._ended.wait()
+        if process.stdin is not None:
+            with contextlib.suppress(BrokenPipeError):
+                process.stdin.close()
         await _end_group(process.pid)
 
     async def _listen(self) -> None:
@@ -136,12 +121,19 @@ class ProcessClient(LoopClient):
         while True:
             self._take(decoder.decode(await self._receiver.recv()))
 
-    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+    def _wait(self) -> None:
+        """Waits for the process's end, in a thread: a loop can't wait for a process that it did not start."""
+        self._process.wait()
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody wants to know
+            self._loop.call_soon_threadsafe(self._ended.set)
+
+    async def _watch(self) -> None:
         """Waits for the process's end; what it said before comes first."""
-        code = await process.wait()
+        await self._ended.wait()
         while await self._receiver.poll(timeout=50):
             await asyncio.sleep(0)
-        self._die(EngineDead(f"the engine's process {child.ending(code)}", hint="its own messages are on stderr"))
+        how = child.ending(self._process.returncode)
+        self._die(EngineDead(f"the engine's process {how}", hint="its own messages are on stderr"))
 
     async def _end_silence(self, seconds: float) -> None:
         """Kills a process that does not answer, be it at work or not."""
@@ -154,8 +146,7 @@ class ProcessClient(LoopClient):
             except EngineDead:
                 unanswered += 1
         self._die(EngineDead(f"the engine did not answer for {seconds:g} s (engine.hang_seconds) and was killed"))
-        if self._process is not None and self._process.returncode is None:
-            self._process.kill()
+        self._process.kill()
 
     def _send(self, command: Command) -> None:
         # What a process on its way out does not take in is no loss: _watch ends every request with the cause.
@@ -209,13 +200,14 @@ class _Channel:
 
 
 def main() -> int:
-    """The process: imports the module that it is called with, if any, reads what to build, builds it, and runs it until
-    it is told to close or the front end is gone."""
+    """The process: imports the modules that it is called with while it is given what to build, builds it, and runs it
+    until it is told to close or the front end is gone."""
     logs.setup()
+    given = child.Given()
     for ahead in sys.argv[1:]:
         with contextlib.suppress(ImportError):  # whoever needs it tells
             import_module(ahead)
-    builder, commands, replies, boot = child.enter()
+    builder, commands, replies, boot = given.take()
     module, _, attribute = builder.partition(":")
     channel = _Channel(commands, replies)
     done = run_engine(lambda: getattr(import_module(module), attribute)(boot), channel.receive, channel.send)

@@ -137,7 +137,7 @@ def join(boot: Boot, platform: Platform, rank: int, store: str) -> Distributed:
 
 def main() -> None:
     """The process, until its parent ends it or is gone."""
-    rank, commands, replies, store, boot = child.enter()
+    rank, commands, replies, store, boot = child.Given().take()
     server = boot["settings"].config.server
     logs.setup(server.log_level if rank == 0 else "warning", server.log_format)
     Rank(rank, commands, replies).run(boot, store)

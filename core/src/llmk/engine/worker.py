@@ -29,6 +29,14 @@ def pack(boot: Boot) -> dict[str, Any]:
     return {field.name: getattr(boot, field.name) for field in fields(boot) if field.name != "registry"}
 
 
+def begins(boot: Boot) -> str:
+    """What begins the device of an engine that runs its model itself, where the platform has that."""
+    if boot.plan.num_ranks > 1:
+        return ""
+    specs = [platform.spec for platform in boot.registry.platforms]
+    return next(spec.begin for spec in specs if spec.implementation == boot.plan.platform_implementation)
+
+
 def unpack(packed: dict[str, Any]) -> Boot:
     """The boot again, with the registry of this process."""
     from llmk.kernel.boot import Boot

@@ -9,7 +9,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -162,11 +161,8 @@ class Workers(Executor):
             watcher.start()
         replies, store = child.address(self._replies), f"{self._folder.name}/store"
         for rank, process in enumerate(self._processes):
-            given = child.packed(self._folder.name, rank, child.address(self._commands[rank]), replies, store, boot)
-            assert process.stdin is not None
-            with suppress(BrokenPipeError):  # it has ended: its watcher tells how
-                process.stdin.write(given)
-                process.stdin.flush()
+            commands = child.address(self._commands[rank])
+            child.give(process, self._folder.name, rank, commands, replies, store, boot)
 
     def _watch(self, rank: int, process: subprocess.Popen[Any]) -> None:
         """Waits for a process's end. If nobody asked for it, the others can't go on: ends them, and tells."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from llmk.api import AttentionBackend, CacheLayout, CacheStep, Checkpoint, Choice, Piece, Plan, PluginError, Shadow
+from llmk.nn.layers import Layers
 from llmk.nn.parallel import Parallel
 from llmk.nn.quantization import Quantization
 from llmk.nn.shadow import Shadowed, ShadowedAttention, Shadows
@@ -122,6 +123,9 @@ class Build:
         self._backends: dict[tuple[str, bool], AttentionBackend] = {}
         self._runs: dict[tuple[str, str, bool, bool], Any] = {}
         self._switches: list[Switch | Shadowed] = []
+        self._asked: list[Hashable] = []
+        """What kernels were asked for, in turn."""
+        self._stages: list[Layers[Any]] = []
         self._band = _EVERY
 
     def kernel(self, kind: str, site: str, *, attention: str = "", linear: str = "") -> Callable[..., Any]:
@@ -135,6 +139,7 @@ class Build:
             KeyError: where the plan has no such site.
         """
         key = (kind, site, attention, linear)
+        self._asked.append(key)
         if key not in self._kernels:
             choice, shadow = self.plan.choice(kind, site), self.plan.shadow(kind, site)
             kernel = self._bind(choice, self._given(attention, linear))
@@ -160,6 +165,7 @@ class Build:
         return self._with_weights("moe", site, False, dict)
 
     def _with_weights(self, kind: str, site: str, rows: bool, plain: Callable[..., Any]) -> WeightKernel:
+        self._asked.append((kind, site, rows))
         if (kind, site, rows) not in self._weighted:
             choice, shadow = self.plan.choice(kind, site), self.plan.shadow(kind, site)
             run, prepare = self._run(kind, site, rows), self._preparing(choice, plain)
@@ -189,6 +195,7 @@ class Build:
 
     def attention(self, site: str) -> AttentionBackend:
         """The backend of an attention site."""
+        self._asked.append(("attention", site))
         if site not in self._attention:
             backend = self._backend(site)
             if self.shadows is not None:
@@ -236,13 +243,27 @@ class Build:
         yield
         self.here = True
 
-    def stage_of(self, count: int, make: Callable[[int], T]) -> list[T]:
+    def stage_of(self, count: int, make: Callable[[int], T]) -> Layers[T]:
         """Makes ``count`` layers by their numbers; returns those of this process's stage."""
-        mine, layers = self.parallel.layers(count), []
+        mine, layers, kinds = self.parallel.layers(count), [], []
         for index in range(count):
+            asked, owned = len(self._asked), len(self.layers)
             with self.stage(index in mine):
                 layers.append(make(index))
-        return layers[mine.start : mine.stop]
+            shapes = [p.shape(tuple(range(len(p.names)))) for layer in self.layers[owned:] for p in layer.parameters]
+            kinds.append((tuple(self._asked[asked:]), tuple(shapes)))
+        stage = slice(mine.start, mine.stop)
+        self._stages.append(Layers(layers[stage], kinds[stage]))
+        return self._stages[-1]
+
+    @contextmanager
+    def few_layers(self) -> Iterator[None]:
+        """Within, a model runs but a few layers for all those that ask for the same kernels, for tensors of the same
+        shapes: enough to know what is launched."""
+        with ExitStack() as stack:
+            for layers in self._stages:
+                stack.enter_context(layers.few())
+            yield
 
     def select(self, num_tokens: int) -> None:
         """Before a step is prepared: makes the kernels for ``num_tokens`` current. Free while the band stays."""

@@ -19,6 +19,8 @@ from llmk.engine.frontend import AsyncLLM
 from llmk.serve import stat_loggers
 
 if TYPE_CHECKING:
+    from subprocess import Popen
+
     from llmk.serve.service import Service
     from llmk.serve.spans import Spans
 
@@ -29,9 +31,10 @@ BACKLOG = 2048
 Ready = Callable[["Service", str], None]
 
 
-def serve(settings: Settings, ready: Ready) -> None:
+def serve(settings: Settings, ready: Ready, spawned: Popen[bytes] | None = None) -> None:
     """Serves until SIGTERM or SIGINT, then drains; a second signal stops at once.
 
+    ``spawned`` is the engine's process, where it has begun; ending it is left to the caller until there is an engine.
     ``ready`` is called with the service and the server's URL once requests are answered. Raises
     :class:`~llmk.api.PortInUse` before any model is loaded, and whatever the engine's start raises.
     """
@@ -39,7 +42,7 @@ def serve(settings: Settings, ready: Ready) -> None:
     logs.setup(config.log_level, config.log_format)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     with open_spans(config.otlp_endpoint) as spans, bind(config.host, config.port) as listener:
-        asyncio.run(_run(settings, listener, ready, spans))
+        asyncio.run(_run(settings, listener, ready, spans, spawned))
 
 
 @contextlib.contextmanager
@@ -92,8 +95,10 @@ def url_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-async def _run(settings: Settings, listener: socket.socket, ready: Ready, spans: Spans | None) -> None:
-    starting = asyncio.create_task(AsyncLLM.start(settings, check=stat_loggers.choose))
+async def _run(
+    settings: Settings, listener: socket.socket, ready: Ready, spans: Spans | None, spawned: Popen[bytes] | None
+) -> None:
+    starting = asyncio.create_task(AsyncLLM.start(settings, spawned=spawned, check=stat_loggers.choose))
     http = asyncio.create_task(asyncio.to_thread(import_module, "llmk.serve.server"))
     on_signal: list[Callable[[], object]] = [starting.cancel]
     with _signals(lambda: on_signal[-1]()):

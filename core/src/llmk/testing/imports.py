@@ -42,7 +42,7 @@ CONTRACTS = {
 }
 """The class whose methods an implementation must have, by kind; those of other kinds are called."""
 
-LOCATIONS = ("implementation", "prepare", "describe", "examples")
+LOCATIONS = ("implementation", "prepare", "describe", "examples", "begin")
 TIMEOUT = 300
 
 

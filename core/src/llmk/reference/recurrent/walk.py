@@ -76,15 +76,16 @@ def _advance_together(
     table = step.block_table[requests]
     begun = (last > 0).view(-1, *[1] * (cache.dim() - 1))
     # What a request's own first block holds before its first token may be anything, NaN too: it is replaced.
-    state = torch.where(begun, cache[_blocks(table, (last - 1).clamp(min=0), step.block_size)], 0.0)
+    state = torch.where(begun, cache[_blocks(table, last - 1, step.block_size)], 0.0)
     outputs, state = rule(state, *(x[rows].unsqueeze(1) for x in inputs))
     out[rows] = outputs.squeeze(1).to(out.dtype)
     cache[_blocks(table, last, step.block_size)] = state.to(cache.dtype)
 
 
 def _blocks(table: Tensor, positions: Tensor, block_size: int) -> Tensor:
-    """The block of each request's token at ``positions``, int64 ``[requests]``."""
-    return table.gather(1, (positions // block_size).unsqueeze(1)).squeeze(1).to(torch.int64)
+    """The block of each request's token at ``positions``, int64 ``[requests]``; the first where there is none, as in
+    steps in which kernels are left out (:class:`llmk.api.Compiling`)."""
+    return table.gather(1, (positions.clamp(min=0) // block_size).unsqueeze(1)).squeeze(1).to(torch.int64)
 
 
 def _advance_alone(

@@ -51,6 +51,18 @@ load_object(sys.argv[2])(facts)
 assert begun() == before, "making the platform began the device; setup() is there for that"
 """
 
+_BEGUN = """
+import sys
+from llmk.api import Host
+from llmk.kernel.loader import load_object
+load_object(sys.argv[3])(0)
+assert "torch" not in sys.modules, "what begins the device imported torch"
+import torch
+device = load_object(sys.argv[2])(load_object(sys.argv[1])(Host()).facts).device
+device.setup(0)
+torch.ones(2, device=device.torch_device(0)).sum().item()
+"""
+
 _JOINED = """
 import sys, torch
 import torch.distributed as dist
@@ -100,6 +112,8 @@ def cases(spec: PlatformSpec, bench: Bench) -> Iterator[Case]:
         **platform_memory.checks(bench),
         "two ranks are joined": partial(_joined, spec, bench),
     }
+    if spec.begin:
+        on_device["a device that was begun without torch can be set up"] = partial(_alone, spec, _BEGUN, spec.begin)
     here = bench.facts.name == spec.name
     elsewhere = partial(_elsewhere, bench.facts)
     for name, run in (checks | {name: run if here else elsewhere for name, run in on_device.items()}).items():
@@ -110,9 +124,9 @@ def _elsewhere(facts: PlatformFacts) -> str:
     raise Skip(f"the bench's platform is {facts.label}")
 
 
-def _alone(spec: PlatformSpec, code: str) -> None:
+def _alone(spec: PlatformSpec, code: str, *more: str) -> None:
     """Runs ``code`` in a process of its own, given where probe and implementation are."""
-    child = _child(spec, code)
+    child = _child(spec, code, *more)
     try:
         errors = child.communicate(timeout=_PATIENCE)[1]
     finally:

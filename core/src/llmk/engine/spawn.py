@@ -1,0 +1,17 @@
+"""The bare beginning of an engine's process. Nothing else is imported here, so that it can be the first thing done."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+AHEAD = "llmk.engine.launch"
+"""What takes an engine longest to import."""
+
+
+def spawn(*ahead: str) -> subprocess.Popen[bytes]:
+    """Starts a process that imports the modules ``ahead`` while it waits for what it is to run
+    (:class:`llmk.engine.process.ProcessClient`). It ends with this one, if it is not ended before.
+    """
+    command = (sys.executable, "-m", "llmk.engine.process", *ahead)
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, start_new_session=True)
