@@ -11,6 +11,8 @@ INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c const
 PYTEST_ARGS ?=
 # One more than there are processors: many tests wait for servers, rather than compute.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Threads that spin while they wait would take the processors from one another.
+THREADS := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test unit lint contracts types format size docs site snapshot wheels carry kernels clean distclean
@@ -24,7 +26,7 @@ demo: $(VENV)/.installed ## Set up, serve the embedded demo model, and show an a
 test: lint contracts types size site unit ## Set up and run everything that CI runs.
 
 unit: $(VENV)/.installed-test ## Run the tests alone. PYTEST_ARGS is passed on; JOBS=1 runs them one at a time.
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(PYTEST_ARGS)
+	$(THREADS) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-test ## Check style and formatting.
 	$(BIN)/ruff check --quiet --output-format concise .

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from installed import install
+from installed import installed
 
 from llmk import LLM, SamplingParams
 from llmk.engine import file_reader
@@ -70,10 +69,8 @@ HOST = 0.02
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A tiny checkpoint, with the platform installed."""
-    site = install(tmp_path_factory.mktemp("site"), "any", SPECS)
-    sys.path.insert(0, str(site))
-    yield write_checkpoint(tmp_path_factory.mktemp("tiny"), "qwen3")
-    sys.path.remove(str(site))
+    with installed(tmp_path_factory.mktemp("site"), "any", SPECS):
+        yield write_checkpoint(tmp_path_factory.mktemp("tiny"), "qwen3")
 
 
 def make(checkpoint: Path, **settings: Any) -> LLM:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from served import ONE_THREAD
+from served import MODEST
 
 CHAOS = Path(__file__).parent.parent / "benchmarks" / "chaos.py"
 
@@ -16,7 +16,7 @@ def test_nothing_is_forgotten_wrong_or_left_behind() -> None:
     """So few requests don't tell how memory settles; they do tell that it doesn't grow with each."""
     command = [sys.executable, str(CHAOS), "--requests", "240", "--concurrency", "24", "--memory-slack", "0.1"]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=280, check=False, env={**os.environ, **ONE_THREAD}
+        command, capture_output=True, text=True, timeout=280, check=False, env={**os.environ, **MODEST}
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for kind in ("left", "refused 400", "streamed", "whole"):

@@ -58,14 +58,6 @@ ENGINES = {
     "whole-prompts": {"cache": {"prefix_caching": True, "block_size": 16}, "scheduler": {"chunked_prefill": False}},
     "deterministic": {"engine": {"deterministic": True}, "scheduler": {"max_num_batched_tokens": 40}},
 }
-UNLIKE = ("llama", "mistral-window", "qwen3", "gemma2", "qwen3-moe-one-dense-layer", "deepseek-v2")
-"""Variants that differ in what the engine keeps or runs; of others, two engines say enough."""
-CASES = [
-    (variant, engine)
-    for variant in VARIANTS
-    for engine in ENGINES
-    if variant in UNLIKE or engine in ("plain", "chunked-prefix-cache-preempting")
-]
 GREEDY = SamplingParams(temperature=0, max_tokens=NEW_TOKENS, ignore_eos=True, logprobs=0)
 
 Oracle = list[tuple[list[int], list[float]]]
@@ -99,13 +91,13 @@ def oracle(folder: Path, dtype: str) -> Oracle:
     return answers
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=VARIANTS)
 def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     model_type, overrides = VARIANTS[request.param]
     return write_checkpoint(tmp_path_factory.mktemp("checkpoint") / request.param, model_type, **overrides)
 
 
-@pytest.mark.parametrize(("checkpoint", "engine"), CASES, indirect=["checkpoint"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_fp32_tokens_are_equal(checkpoint: Path, engine: str) -> None:
     expected = oracle(checkpoint, "float32")
     with LLM(str(checkpoint), dtype="float32", **ENGINES[engine]) as llm:
@@ -139,7 +131,6 @@ def most(distances: list[float]) -> float:
     return sorted(distances)[len(distances) * 9 // 10]
 
 
-@pytest.mark.parametrize("checkpoint", VARIANTS, indirect=True)
 def test_bf16_is_as_close_to_fp32_as_transformers_is(checkpoint: Path) -> None:
     exact = oracle(checkpoint, "float32")
     theirs = errors(oracle(checkpoint, "bfloat16"), exact)

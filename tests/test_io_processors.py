@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from installed import install
+from installed import installed
 from served import Served, until
 
 from llmk import LLM, SamplingParams
@@ -88,11 +88,9 @@ STAGES = ("open", "take", "answer")
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder of the path where the wheel is installed."""
-    folder = tmp_path_factory.mktemp("site")
-    install(folder, "probes", dedent(SPECS), probes_processor=dedent(PROCESSOR))
-    sys.path.insert(0, str(folder))
-    yield folder
-    sys.path.remove(str(folder))
+    modules = {"probes_processor": dedent(PROCESSOR)}
+    with installed(tmp_path_factory.mktemp("site"), "probes", dedent(SPECS), **modules) as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")

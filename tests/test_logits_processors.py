@@ -11,7 +11,7 @@ from textwrap import dedent
 from typing import Any
 
 import pytest
-from installed import install
+from installed import installed
 from msgspec.structs import replace
 from served import Served
 
@@ -73,10 +73,9 @@ PROMPTS = [[5, 9], [17], [40, 41, 42]]
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder of the path where the wheel is installed."""
-    folder = install(tmp_path_factory.mktemp("site"), "rungs", dedent(SPECS), rungs_processors=dedent(PROCESSORS))
-    sys.path.insert(0, str(folder))
-    yield folder
-    sys.path.remove(str(folder))
+    modules = {"rungs_processors": dedent(PROCESSORS)}
+    with installed(tmp_path_factory.mktemp("site"), "rungs", dedent(SPECS), **modules) as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from served import LLMK, ONE_THREAD
+from served import LLMK, MODEST
 
-ENVIRONMENT = {**os.environ, **ONE_THREAD, "TERM": "dumb"}
+ENVIRONMENT = {**os.environ, **MODEST, "TERM": "dumb"}
 
 
 def llmk(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:

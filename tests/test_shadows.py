@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from equal_tokens import KINDS
-from installed import install
+from installed import installed
 from served import Served, until
 
 from llmk import LLM, SamplingParams
@@ -127,10 +127,8 @@ SMALL = {"cache.num_blocks": 64, "cache.block_size": 4}
 @pytest.fixture(scope="module", autouse=True)
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A folder of the path where the wheel is installed."""
-    folder = install(tmp_path_factory.mktemp("site"), "odd", dedent(SPECS), odd_kernels=dedent(KERNELS))
-    sys.path.insert(0, str(folder))
-    yield folder
-    sys.path.remove(str(folder))
+    with installed(tmp_path_factory.mktemp("site"), "odd", dedent(SPECS), odd_kernels=dedent(KERNELS)) as folder:
+        yield folder
 
 
 @pytest.fixture(scope="module")

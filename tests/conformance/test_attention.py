@@ -10,7 +10,7 @@ from trying import check_found, check_passes
 from llmk.testing.bench import Bench
 
 
-@pytest.mark.parametrize("id", ["reference.attention"])
+@pytest.mark.parametrize("id", ["reference.attention", "reference.attention_invariant"])
 def test_good_ones_pass(id: str, bench: Bench) -> None:
     check_passes(id, bench)
 

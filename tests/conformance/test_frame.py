@@ -119,7 +119,7 @@ def test_a_good_wheel_passes(site: Site) -> None:
     ids=["torch", "slow", "prints", "patches", "raises", "misspelt-hook", "unknown-argument", "no-return"],
 )
 def test_a_spec_module_that_misbehaves(site: Site, before: str, name: str, says: str) -> None:
-    found = failures(check(site("acme", specs(before)), only="acme"))
+    found = failures(check(site("acme", specs(before)), only=name))
     assert any(name in failed and says in message for failed, message in found.items()), found
 
 

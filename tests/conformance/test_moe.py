@@ -10,7 +10,9 @@ from trying import check_found, check_passes
 from llmk.testing.bench import Bench
 
 
-@pytest.mark.parametrize("id", ["reference.fused_moe", "reference.fused_moe_invariant"])
+@pytest.mark.parametrize(
+    "id", ["reference.fused_moe", "reference.fused_moe_invariant", "reference.fused_moe_fp8_block"]
+)
 def test_good_ones_pass(id: str, bench: Bench) -> None:
     check_passes(id, bench)
 

@@ -14,9 +14,7 @@ from llmk.api import KernelSpec
 from llmk.reference.specs import llmk_ops
 from llmk.testing.bench import Bench
 
-GOOD = sorted(spec.id for spec in llmk_ops() if "plus_one" not in spec.op)[::2]
-"""Half of them, since `llmk plugins check llmk-core` tries all; norms whose weight is stored less one have the cases of
-the others."""
+GOOD = sorted(spec.id for spec in llmk_ops())
 
 
 @pytest.mark.parametrize("id", GOOD)

@@ -58,16 +58,12 @@ def environment(
     return make_environment(*(wheels[name] for name in ("core", "models", "backends-cpu")), *built.values())
 
 
-TRIED = ("attention", "moe", "platform", "model", "quantization", "io-processor")
-"""Kinds whose own tests are run; test_journey.py runs those of a product, and the other kinds' are as theirs."""
-
-
 @pytest.fixture(scope="module")
 def counts(author: Path, environment: Environment) -> dict[str, Counter[str]]:
     """Outcomes by distribution, of each one's own tests: the platform's on itself, all others on ours."""
     found: dict[str, Counter[str]] = {}
     assert Project(named("platform"), "platform").check.endswith("--platform try-platform")
-    others = [kind for kind in TRIED if kind != "platform"]
+    others = [kind for kind in KINDS if kind != "platform"]
     for kinds, options in ((others, ()), (["platform"], ("--llmk-platform", "try-platform"))):
         card = author / "card.json"
         tests = [str(author / named(kind) / "tests") for kind in kinds]
@@ -89,7 +85,7 @@ def test_all_are_active(environment: Environment, author: Path) -> None:
     assert checked.stdout.rstrip().endswith(f"green: {len(KINDS)} passed, 0 failed, 0 skipped")
 
 
-@pytest.mark.parametrize("kind", TRIED)
+@pytest.mark.parametrize("kind", KINDS)
 def test_its_own_tests_pass(kind: str, counts: dict[str, Counter[str]]) -> None:
     assert counts[named(kind)]["passed"] >= LEAST_CASES
     assert not counts[named(kind)]["failed"]

@@ -83,19 +83,24 @@ def test_meta_distribution_names_the_others(tmp_path: Path) -> None:
     assert {"cpu", "cuda", "rocm", "xpu", "tpu", "all"} <= set(message.get_all("Provides-Extra"))
 
 
+@pytest.fixture(scope="module")
+def bare(wheels: dict[str, Path], make_environment: Callable[..., Environment]) -> Environment:
+    """An environment with the core alone, which every plugin leaves as it was."""
+    return make_environment(wheels["core"])
+
+
 @pytest.mark.parametrize("name", [name for name in PACKAGES if name != "core"])
 def test_plugin_installs_and_uninstalls_alone(
-    name: str, wheels: dict[str, Path], make_environment: Callable[..., Environment], tmp_path: Path
+    name: str, wheels: dict[str, Path], bare: Environment, tmp_path: Path
 ) -> None:
-    environment = make_environment(wheels["core"])
-    before = {path for path in environment.site_packages.rglob("*") if "__pycache__" not in path.parts}
-    environment.install(wheels[name])
-    listed = environment.llmk("plugins", cwd=tmp_path)
+    before = {path for path in bare.site_packages.rglob("*") if "__pycache__" not in path.parts}
+    bare.install(wheels[name])
+    listed = bare.llmk("plugins", cwd=tmp_path)
     assert listed.returncode == 0, listed.stderr
     distribution = metadata(wheels[name])["Name"]
     (row,) = (line for line in listed.stdout.splitlines() if distribution in line)
     assert "active" in row
-    environment.uninstall(distribution)
-    assert distribution not in environment.llmk("plugins", cwd=tmp_path).stdout
-    after = {path for path in environment.site_packages.rglob("*") if "__pycache__" not in path.parts}
+    bare.uninstall(distribution)
+    assert distribution not in bare.llmk("plugins", cwd=tmp_path).stdout
+    after = {path for path in bare.site_packages.rglob("*") if "__pycache__" not in path.parts}
     assert after == before

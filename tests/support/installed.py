@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -15,3 +18,13 @@ def install(folder: Path, name: str, specs: str, **modules: str) -> Path:
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[llmk.v1]\n{name} = {name}_specs\n")
     return folder
+
+
+@contextmanager
+def installed(folder: Path, name: str, specs: str, **modules: str) -> Iterator[Path]:
+    """As :func:`install`, on the path of this process meanwhile."""
+    sys.path.insert(0, str(install(folder, name, specs, **modules)))
+    try:
+        yield folder
+    finally:
+        sys.path.remove(str(folder))

@@ -16,7 +16,18 @@ from filelock import FileLock
 
 LLMK = "import sys; from llmk.cli.main import main; sys.exit(main(sys.argv[1:]))"
 LEFT_BEHIND = ("build", "*.egg-info", "__pycache__", "tests", "fixtures", "training", ".*", "dist")
-PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+BUILD = """
+import os, sys, tomllib
+from importlib import import_module
+
+for source, target in zip(sys.argv[1::2], sys.argv[2::2]):
+    os.chdir(source)
+    with open("pyproject.toml", "rb") as file:
+        backend = tomllib.load(file)["build-system"]["build-backend"]
+    os.mkdir(target)
+    import_module(backend).build_wheel(target)
+"""
+"""Builds a wheel of each source folder into its target folder by PEP 517, as pip does in a process for each step."""
 
 
 def run(command: list[str], timeout: float = 300, **options: object) -> subprocess.CompletedProcess[str]:
@@ -32,17 +43,14 @@ def build_wheels(sources: Mapping[str, Path], folder: Path) -> dict[str, Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     with FileLock(folder / ".lock"):
-        for name, source in sources.items():
-            target = folder / name
-            if target.exists():
-                continue
-            copy = folder / "source" / name
-            shutil.copytree(source, copy, ignore=shutil.ignore_patterns(*LEFT_BEHIND))
-            unfinished = folder / f"{name}.unfinished"
-            options = ["-q", "--no-deps", "--no-build-isolation", "--no-index"]
-            done = run([*PIP, "wheel", *options, "-w", str(unfinished), str(copy)])
-            assert done.returncode == 0, f"{source} does not build:\n{done.stdout}{done.stderr}"
-            unfinished.rename(target)
+        missing = [name for name in sources if not (folder / name).exists()]
+        folders = [(folder / "source" / name, folder / f"{name}.unfinished") for name in missing]
+        for name, (copy, _) in zip(missing, folders, strict=True):
+            shutil.copytree(sources[name], copy, ignore=shutil.ignore_patterns(*LEFT_BEHIND))
+        done = run([sys.executable, "-c", BUILD, *(str(path) for pair in folders for path in pair)])
+        assert done.returncode == 0, f"not all of {', '.join(missing)} build:\n{done.stdout}{done.stderr}"
+        for name, (_, unfinished) in zip(missing, folders, strict=True):
+            unfinished.rename(folder / name)
     found = {}
     for name in sources:
         (found[name],) = (folder / name).glob("*.whl")
@@ -91,7 +99,7 @@ class Environment:
 
     def install(self, *wheels: Path) -> None:
         """Installs wheels, and nothing that they depend on."""
-        self._pip("install", "--no-deps", "--no-index", *map(str, wheels))
+        self._pip("install", "--no-deps", "--no-index", "--no-compile", *map(str, wheels))
 
     def uninstall(self, *distributions: str) -> None:
         """Uninstalls distributions."""
@@ -108,5 +116,5 @@ class Environment:
         return self.run(LLMK, *arguments, cwd=cwd, **environ)
 
     def _pip(self, *arguments: str) -> None:
-        done = run([*PIP, "--python", str(self.python), *arguments, "-q"])
+        done = run([str(self.python), "-m", "pip", "--disable-pip-version-check", *arguments, "-q"])
         assert done.returncode == 0, f"pip {' '.join(arguments)}:\n{done.stdout}{done.stderr}"

@@ -17,8 +17,9 @@ from typing import IO, Any
 import psutil
 
 LLMK = [sys.executable, "-c", "import sys; from llmk.cli.main import main; sys.exit(main())"]
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "LLMK__PLATFORM__THREADS": "1"}
-"""Tests run beside one another; threads that wait for each other's cores would make all of them slow."""
+MODEST = {"OMP_NUM_THREADS": "1", "LLMK__PLATFORM__THREADS": "1", "LLMK__CACHE__MEMORY_GIB": "0.25"}
+"""Tests run beside one another: threads that wait for each other's cores would make all of them slow, and the 2 GiB
+that the demo model's cache could need take each engine a second to clear."""
 
 
 class Served:
@@ -35,7 +36,7 @@ class Served:
     ) -> None:
         self.log = log
         self._log_file: IO[bytes] = log.open("wb")
-        environment = {**os.environ, **ONE_THREAD, **(env or {})}
+        environment = {**os.environ, **MODEST, **(env or {})}
         self.process = subprocess.Popen(
             [python, *LLMK[1:], "serve", *args],
             stdout=subprocess.PIPE,

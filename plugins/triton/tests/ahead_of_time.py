@@ -28,6 +28,8 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.runtime import driver
 
+from llmk_triton.tiles import current_target
+
 TARGETS = {
     "cuda:80": GPUTarget("cuda", 80, 32),
     "cuda:90": GPUTarget("cuda", 90, 32),
@@ -171,6 +173,7 @@ def main() -> int:
     problems = 0
     for target in args.targets:
         driver.set_active(StandIn(target))
+        current_target.cache_clear()  # which is otherwise the same for a whole process
         for name, run in CASES.items():
             if not re.search(args.only, name):
                 continue

@@ -17,7 +17,6 @@ from llmk.reference.quantized_weight import ScaledWeight
 from llmk_triton import activations, batch, embedding, few_rows, moe, norms
 from llmk_triton.attention import TritonAttention, qk_norm_rope_attention
 from llmk_triton.logprobs import logprobs
-from llmk_triton.moe_tiles import choose_tiles
 from llmk_triton.penalties import apply_penalties
 from llmk_triton.sample import sample
 from llmk_triton.tiles import current_target
@@ -60,7 +59,6 @@ def attention(model: str, dtype: torch.dtype, requests: int, queries: int, lengt
     name = str(dtype).removeprefix("torch.")
     facts = {"dtype": name, "cache_dtype": name, "block_size": 16, "scale": 0.1, **MODELS[model], **changes}
     query = AttentionQuery(platform=FACTS, site="attention", **facts)
-    current_target.cache_clear()
     if query.cache_dtype == "float8_e4m3fn" and current_target().arch in NO_FP8:
         return
     backend = TritonAttention(query, torch.device("cpu"))
@@ -108,8 +106,6 @@ def experts(shape: tuple[int, ...], dtype: torch.dtype, tokens: int, arch: str =
     # Nothing reads them, so they need no memory.
     one = torch.zeros(1, dtype=dtype)
     weights = {"gate_up": one.expand(count, 2 * inner, hidden), "down": one.expand(count, hidden, inner)}
-    current_target.cache_clear()
-    choose_tiles.cache_clear()
     if arch and arch != architecture(current_target()):
         return
     moe.fused_moe(x, logits, weights, top_k=top_k, renormalize=True)
@@ -117,7 +113,6 @@ def experts(shape: tuple[int, ...], dtype: torch.dtype, tokens: int, arch: str =
 
 def product(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, scaled: int = 0, arch: str = "") -> None:
     """One of :data:`PRODUCTS`, as it is chosen; with ``arch``, for that alone. fp8 is for devices that have it."""
-    current_target.cache_clear()
     target = current_target()
     if (arch and arch != architecture(target)) or (scaled and target.arch in NO_FP8):
         return
@@ -155,7 +150,6 @@ def _tuned() -> dict[str, Callable[[], None]]:
 def choosing(vocab: int, dtype: torch.dtype) -> None:
     """The likeliest token, and one that is drawn."""
     logits = torch.zeros(2, vocab, dtype=dtype)
-    current_target.cache_clear()
     sample(logits, None, None, None, None, None, None)
     real, whole = torch.zeros(2, 6), torch.zeros(2, 3, dtype=torch.int64)
     sample(logits, real[:, 0], whole[:, 0], real[:, 1], real[:, 2], whole[:, 1], whole[:, 2])

@@ -85,9 +85,9 @@ def find_plugins(rules: PluginsSection, entry_points: Iterable[metadata.EntryPoi
     """
     points = metadata.entry_points() if entry_points is None else entry_points
     pairs = [(_plugin(point), point) for point in points if re.fullmatch(r"llmk\.v\d+", point.group)]
-    taken: dict[str, Plugin] = {}
+    taken, core = dict[str, Plugin](), metadata.version(CORE)  # which reads files
     for plugin, point in sorted(pairs, key=lambda pair: _precedence(pair[0])):
-        _admit(plugin, point, rules, taken)
+        _admit(plugin, point, rules, taken, core)
         if plugin.state == "compatible":
             taken[plugin.name] = plugin
             _import(plugin, point)
@@ -95,8 +95,8 @@ def find_plugins(rules: PluginsSection, entry_points: Iterable[metadata.EntryPoi
 
 
 def _plugin(point: metadata.EntryPoint) -> Plugin:
-    name, version = (point.dist.name, point.dist.version) if point.dist else ("unknown", "0")
-    return Plugin(point.name, canonicalize_name(name), version)
+    found = point.dist.metadata if point.dist else {"Name": "unknown", "Version": "0"}
+    return Plugin(point.name, canonicalize_name(found["Name"]), found["Version"])
 
 
 def _precedence(plugin: Plugin) -> tuple[bool, bool, str, str]:
@@ -104,8 +104,10 @@ def _precedence(plugin: Plugin) -> tuple[bool, bool, str, str]:
     return wheel != CORE, not f"{wheel}-".startswith("llmk-"), wheel, plugin.name
 
 
-def _admit(plugin: Plugin, point: metadata.EntryPoint, rules: PluginsSection, taken: dict[str, Plugin]) -> None:
-    """Decides before any of the plugin's code runs whether it may."""
+def _admit(
+    plugin: Plugin, point: metadata.EntryPoint, rules: PluginsSection, taken: dict[str, Plugin], core: str
+) -> None:
+    """Decides before any of the plugin's code runs whether it may, beside a core of that version."""
     other = taken.get(plugin.name)
     if is_named(plugin, rules.disable):
         plugin.stop("blocked", Reason("disabled", hint="[plugins] disable names it"))
@@ -120,11 +122,10 @@ def _admit(plugin: Plugin, point: metadata.EntryPoint, rules: PluginsSection, ta
         plugin.stop("conflicting", Reason("id_taken", wanted, found, hint))
     else:
         plugin.state = "compatible"
-        _check_core_version(plugin, point.dist.requires if point.dist else None)
+        _check_core_version(plugin, point.dist.requires if point.dist else None, core)
 
 
-def _check_core_version(plugin: Plugin, requires: Sequence[str] | None) -> None:
-    installed = metadata.version(CORE)
+def _check_core_version(plugin: Plugin, requires: Sequence[str] | None, core: str) -> None:
     try:
         requirements = [Requirement(line) for line in requires or ()]
     except ValueError as error:
@@ -134,10 +135,10 @@ def _check_core_version(plugin: Plugin, requires: Sequence[str] | None) -> None:
         applies = needed.marker is None or needed.marker.evaluate({"extra": ""})
         if canonicalize_name(needed.name) != CORE or not applies:
             continue
-        if not needed.specifier.contains(installed, prereleases=True):
+        if not needed.specifier.contains(core, prereleases=True):
             wanted = f"{CORE}{needed.specifier}"
             hint = f"pip install -U '{wanted}', or another release of {plugin.distribution}"
-            plugin.stop("incompatible", Reason("core_version", wanted, f"{CORE} {installed}", hint))
+            plugin.stop("incompatible", Reason("core_version", wanted, f"{CORE} {core}", hint))
 
 
 def _import(plugin: Plugin, point: metadata.EntryPoint) -> None:
