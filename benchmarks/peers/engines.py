@@ -56,7 +56,10 @@ class Llmk:
         self._requests = 0
 
     def start(self) -> dict[str, str]:
-        """Starts the engine's process."""
+        """Starts the engine's process, before anything else, as ``llmk serve`` does."""
+        from llmk.engine.spawn import AHEAD, spawn
+
+        spawned = spawn(AHEAD)
         from importlib.metadata import version
 
         from llmk import AsyncLLM
@@ -65,7 +68,7 @@ class Llmk:
         setup = self._setup
         settings = {"model.path": setup.model, "model.max_model_len": setup.max_len, "server.log_level": "warning"}
         settings["model.load_format"] = "dummy" if setup.dummy else "safetensors"
-        self._llm = self._loop.run(AsyncLLM.start(load(settings | setup.settings)))
+        self._llm = self._loop.run(AsyncLLM.start(load(settings | setup.settings), spawned=spawned))
         return {"version": version("llmk-core"), "platform": self._llm.boot.plan.platform.label}
 
     def generate(self, prompts: Sequence[list[int]], new: int) -> list[Timing]:
