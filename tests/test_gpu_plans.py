@@ -13,6 +13,7 @@ import pytest
 from llmk.api import Choice, Piece, Plan, SelectionError
 from llmk.config import load
 from llmk.engine.graphs import why_not_recorded
+from llmk.engine.memory import forecast
 from llmk.kernel.boot import Boot, boot
 
 COMMON = {
@@ -28,13 +29,19 @@ SPARSE = COMMON | {
     "num_attention_heads": 32, "num_key_value_heads": 4, "num_experts": 128, "num_experts_per_tok": 8,
     "moe_intermediate_size": 768, "norm_topk_prob": True,
 }  # fmt: skip
+RECURRENT = {
+    "architectures": ["Mamba2ForCausalLM"], "hidden_size": 2048, "num_hidden_layers": 48, "vocab_size": 50288,
+    "expand": 2, "num_heads": 64, "head_dim": 64, "n_groups": 8, "state_size": 128, "conv_kernel": 4,
+    "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True, "torch_dtype": "bfloat16",
+}  # fmt: skip
 MODELS = {"dense": DENSE, "sparse": SPARSE}
+CONFIGS = MODELS | {"recurrent": RECURRENT}
 LINEARS = {"dense": ("qkv", "out", "gate_up", "down", "lm_head"), "sparse": ("qkv", "out", "moe.router", "lm_head")}
 GPUS = ["cuda/h100", "cuda/h200", "cuda/a100", "cuda/b200", "cuda/l40s", "cuda/sm_90", "cuda/sm_80", "cuda/sm_100"]
 
 
 def start(folder: Path, model: str, on: str, **flags: Any) -> Boot:
-    (folder / "config.json").write_text(json.dumps(MODELS[model]))
+    (folder / "config.json").write_text(json.dumps(CONFIGS[model]))
     settings = {"model.path": str(folder), "platform.measurements": "none", **flags}
     return boot(load(settings, environ={}), on=on, verify=False)
 
@@ -66,6 +73,13 @@ def test_hot_sites_have_their_kernels(tmp_path: Path, model: str, on: str) -> No
     assert plan.choice("op", "attention.whole").id == "triton.qk_norm_rope_attention"
     assert at(plan.choice("op", "norm_qkv"), 1).id == "triton.add_rms_norm_linear"
     assert not why_not_recorded(plan, [1, 64, 256])
+
+
+def test_what_fits_is_told_before_anything_is_loaded(tmp_path: Path) -> None:
+    assert re.search(
+        r"GiB cache \([\d,]+ blocks, [\d,]+ tokens\)", str(forecast(start(tmp_path, "dense", "cuda/h200")))
+    )
+    assert "blocks, requests of any length)" in str(forecast(start(tmp_path, "recurrent", "cuda/h200")))
 
 
 def test_flashinfer_says_what_it_lacks_of_a_device(tmp_path: Path) -> None:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from llmk.config.schema import Config
     from llmk.kernel.boot import Boot
 
+ANY_LENGTH = (1 << 40) - 1
+"""Tokens that no request has."""
+
 _GIB = 1 << 30
 
 _SAMPLING_BYTES = 48
@@ -67,14 +70,16 @@ class MemoryPlan:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of one request that the cache would hold, whatever the longest one may have."""
-        return _longest(self.cache.groups, self.cache.num_blocks, 1 << 40) if self.cache else 0
+        """Tokens of one request that the cache would hold, whatever the longest one may have; at most
+        :data:`ANY_LENGTH`, which those of recurrent layers alone reach."""
+        return _longest(self.cache.groups, self.cache.num_blocks, ANY_LENGTH + 1) if self.cache else 0
 
     def __str__(self) -> str:
         parts = f"{gib(self.weights)} weights, about {gib(self.activations)} activations"
         if self.cache is None:
             return f"{gib(self.total)}: {parts}. {self.problem}"
-        cache = f"{gib(self.cache.total_bytes)} cache ({self.cache.num_blocks:,} blocks, {self.num_tokens:,} tokens"
+        held = "requests of any length" if self.num_tokens == ANY_LENGTH else f"{self.num_tokens:,} tokens"
+        cache = f"{gib(self.cache.total_bytes)} cache ({self.cache.num_blocks:,} blocks, {held}"
         shadows = self.cache.num_blocks * self.cache.shadow_bytes
         cache += f"; {gib(shadows)} of it are what shadows keep)" if shadows else ")"
         return f"{gib(self.total)}: {parts}, {cache}, {gib(self.rest)} for the rest"
