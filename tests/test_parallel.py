@@ -49,8 +49,9 @@ def test_recorded_steps_of_ranks_that_cut_layers(family: tuple[Path, Any], monke
     with LLM(str(folder), **tight(folder.name), parallel={"tensor": 2}) as llm:
         check(answers(llm), expected)
         ranks: Any = llm._core.runner
-        replays = [graphs.replays for graphs in ranks.graphs]
-        calls = [each.build.parallel.num_calls for each in ranks.loaded]
+    # Closed, as one rank answers for all of them, and another may have been on its way through the last step.
+    replays = [graphs.replays for graphs in ranks.graphs]
+    calls = [each.build.parallel.num_calls for each in ranks.loaded]
     assert replays[0] > 10
     assert replays[0] == replays[1]
     assert calls[0] == calls[1]

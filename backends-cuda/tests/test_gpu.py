@@ -111,7 +111,7 @@ def test_what_is_available_can_be_allocated(platform: CUDAPlatform) -> None:
     torch.cuda.empty_cache()  # what runs next needs memory beside the allocator's
 
 
-@pytest.mark.parametrize("order", itertools.permutations((GIB // 2, GIB, GIB // 4)))
+@pytest.mark.parametrize("order", list(itertools.permutations((GIB // 2, GIB, GIB // 4))))
 def test_what_a_step_takes_is_measured_at_its_peak(platform: CUDAPlatform, order: tuple[int, ...]) -> None:
     kept = torch.empty(GIB, dtype=torch.uint8, device="cuda")
     torch.empty(GIB, dtype=torch.uint8, device="cuda")  # what the allocator has from before is not the step's

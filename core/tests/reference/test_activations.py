@@ -42,7 +42,6 @@ FORMULAS = {
 @pytest.mark.parametrize("shape", [(1, 2), (3, 14), (2, 5, 34)])
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_gated_activations(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
     x = (2 * torch.randn(shape)).to(dtype)
     half = shape[-1] // 2
     expected = FORMULAS[name](x[..., :half].double()) * x[..., half:].double()
@@ -62,7 +61,6 @@ def test_written_out_activations_of_extreme_values() -> None:
 
 @pytest.mark.parametrize("name", ["silu", "gelu_tanh"])
 def test_gate_up_is_the_product_and_then_the_activation(name: str) -> None:
-    torch.manual_seed(0)
     x, weight, bias = torch.randn(3, 10), torch.randn(16, 10), torch.randn(16)
     make = {"silu": make_gate_up_silu, "gelu_tanh": make_gate_up_gelu_tanh}[name]
     op = make({"linear": linear, "silu_and_mul": silu_and_mul, "gelu_tanh_and_mul": gelu_tanh_and_mul})
@@ -72,7 +70,6 @@ def test_gate_up_is_the_product_and_then_the_activation(name: str) -> None:
 
 
 def test_gate_up_silu_passes_on_what_its_linear_kernel_prepared() -> None:
-    torch.manual_seed(0)
     x, weight = torch.randn(3, 10), torch.randn(16, 10)
     prepared = prepare_int8_channel(quantize_int8_channel(weight))
     op = make_gate_up_silu({"linear": linear_dequantized, "silu_and_mul": silu_and_mul})
@@ -104,7 +101,6 @@ def test_softcap_bounds_and_leaves_small_values_alone() -> None:
 @pytest.mark.parametrize("dtype", BOUND, ids=str)
 @pytest.mark.parametrize("gate_size", [1, 24])
 def test_sigmoid_gate(gate_size: int, dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
     x, gate = torch.randn(5, 24).to(dtype), torch.randn(5, gate_size).to(dtype)
     out = sigmoid_gate(x, gate)
     assert out.dtype == dtype

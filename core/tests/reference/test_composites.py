@@ -59,7 +59,6 @@ def prepared(**sizes: Any) -> tuple[ReferenceAttention, AttentionMeta, Tensor]:
 @pytest.mark.parametrize("normed", [True, False])
 @pytest.mark.parametrize("plus_one", [True, False])
 def test_qk_norm_rope_write_kv(normed: bool, plus_one: bool) -> None:
-    torch.manual_seed(0)
     backend, meta, cache = prepared(num_heads=4, num_kv_heads=2, head_dim=16)
     q, k, v = torch.randn(3, 4, 16), torch.randn(3, 2, 16), torch.randn(3, 2, 16)
     q_weight, k_weight = (torch.randn(16), torch.randn(16)) if normed else (None, None)
@@ -83,7 +82,6 @@ def test_qk_norm_rope_write_kv(normed: bool, plus_one: bool) -> None:
 
 @pytest.mark.parametrize("plus_one", [True, False])
 def test_qk_norm_rope_attention_is_the_write_and_then_attention(plus_one: bool) -> None:
-    torch.manual_seed(0)
     backend, meta, cache = prepared(num_heads=4, num_kv_heads=2, head_dim=16)
     q, k, v, weight = torch.randn(3, 4, 16), torch.randn(3, 2, 16), torch.randn(3, 2, 16), torch.randn(16)
     given = {"attention.write": backend.write, "attention.run": backend.run}
@@ -104,7 +102,6 @@ def test_qk_norm_rope_attention_is_the_write_and_then_attention(plus_one: bool) 
 
 
 def test_latent_attention_is_attention_to_the_keys_and_values_that_it_never_computes() -> None:
-    torch.manual_seed(0)
     heads, latent_dim, rotary_dim, key_dim, value_dim = 5, 12, 6, 7, 9
     backend, meta, cache = prepared(num_heads=heads, num_kv_heads=1, head_dim=18, latent_dim=latent_dim)
     earlier = torch.randn(2, latent_dim + rotary_dim)

@@ -58,7 +58,6 @@ def test_linear_dequantized(name: str, dtype: torch.dtype, threads: int) -> None
 def test_mixture_of_experts(
     experts: int, top_k: int, hidden: int, inner: int, dtype: torch.dtype, scoring: str, threads: int
 ) -> None:
-    torch.manual_seed(0)
     weights = {
         "gate_up": torch.randn(experts, 2 * inner, hidden).to(dtype) / 4,
         "down": torch.randn(experts, hidden, inner).to(dtype) / 4,
@@ -82,7 +81,6 @@ def test_mixture_of_experts(
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", activations.ACTIVATIONS)
 def test_activations(name: str, dtype: torch.dtype, inner: int, threads: int) -> None:
-    torch.manual_seed(0)
     rows = 3 * torch.randn(301, 2 * inner).to(dtype)
     check_rows(activations.INVARIANT_ACTIVATIONS[name], rows, trials=20)
 
@@ -99,7 +97,6 @@ def test_plain_activations(threads: int) -> None:
 @pytest.mark.parametrize("function", [torch.exp, torch.erf, torch.tanh, torch.log])
 def test_what_kernels_are_made_of(function: Callable[[Tensor], Tensor], threads: int) -> None:
     """One function of a number wherever that stands, in as many numbers as two threads share, too."""
-    torch.manual_seed(0)
     check_rows(function, 4 * torch.rand(90_001, 1), trials=30)
 
 
@@ -132,7 +129,6 @@ def test_rotation_and_soft_cap(dtype: torch.dtype, threads: int) -> None:
 @pytest.mark.parametrize("vocab", [50, 3001, 40_000])
 def test_sampling(vocab: int, threads: int) -> None:
     """Rows ask for different things, among them nothing at all; a row of many tokens is worth sharing among threads."""
-    torch.manual_seed(0)
     count = 24
     logits = 4 * torch.randn(count, vocab)
     temperature = torch.tensor([0.0, 0.7, 1.0, 1.3]).repeat(6)

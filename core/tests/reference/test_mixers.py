@@ -31,7 +31,6 @@ def randomised(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def test_state_space_mixer_equals_transformers() -> None:
-    torch.manual_seed(0)
     config = Mamba2Config(
         hidden_size=24, num_heads=6, head_dim=8, n_groups=2, state_size=10, num_hidden_layers=1, layer_norm_epsilon=EPS
     )
@@ -44,7 +43,6 @@ def test_state_space_mixer_equals_transformers() -> None:
 
 
 def test_gated_delta_net_equals_transformers() -> None:
-    torch.manual_seed(0)
     sizes = {"linear_num_key_heads": 2, "linear_key_head_dim": 12, "linear_value_head_dim": 8}
     config = Qwen3NextConfig(hidden_size=24, linear_num_value_heads=6, rms_norm_eps=EPS, **sizes)
     theirs = randomised(Qwen3NextGatedDeltaNet(config, 0))
@@ -61,7 +59,6 @@ def test_gated_delta_net_equals_transformers() -> None:
 @pytest.mark.parametrize("kind", ["mamba2", "delta"])
 def test_bits_depend_on_neither_cuts_nor_neighbours(kind: str) -> None:
     """With the scan that goes token by token, the whole layer between its products is so."""
-    torch.manual_seed(0)
     weights: tuple[Any, ...]
     if kind == "mamba2":
         op = make_state_space_mixer({**COMMON, "state_space_scan": state_space_scan_by_token})
@@ -103,7 +100,6 @@ def delta_weights(module: Qwen3NextGatedDeltaNet) -> tuple[Tensor, ...]:
     ],
 )
 def test_gated_rms_norm(make: Callable[[], torch.nn.Module], options: dict[str, Any], dtype: torch.dtype) -> None:
-    torch.manual_seed(0)
     theirs = randomised(make()).to(dtype)
     x, gate = torch.randn(2, 5, 3, 48).to(dtype)
     out = gated_rms_norm(x, gate, theirs.weight, EPS, **options)

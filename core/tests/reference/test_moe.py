@@ -41,7 +41,6 @@ def by_hand(x: Tensor, shares: Tensor, gate_up: Tensor, down: Tensor, biases: tu
 def test_agrees_with_all_experts_on_all_tokens(
     tokens: int, experts: int, top_k: int, biased: bool, dtype: torch.dtype
 ) -> None:
-    torch.manual_seed(0)
     x, logits = torch.randn(tokens, 20).to(dtype), torch.randn(tokens, experts)
     gate_up, down = torch.randn(experts, 26, 20).to(dtype) / 4, torch.randn(experts, 20, 13).to(dtype) / 4
     biases = (torch.randn(experts, 26).to(dtype), torch.randn(experts, 20).to(dtype)) if biased else None
@@ -63,7 +62,6 @@ def test_agrees_with_all_experts_on_all_tokens(
 
 @pytest.mark.parametrize("renormalize", [True, False])
 def test_agrees_with_transformers(renormalize: bool) -> None:
-    torch.manual_seed(0)
     config = Qwen3MoeConfig(
         hidden_size=24, moe_intermediate_size=10, num_experts=6, num_experts_per_tok=2, norm_topk_prob=renormalize
     )
@@ -96,7 +94,6 @@ def routed(router: torch.nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 )
 def test_best_groups_agree_with_transformers(num_experts: int, num_groups: int, top_groups: int, top_k: int) -> None:
     """DeepSeek-V2 scores a group by its best expert; a limit that leaves out no group is none."""
-    torch.manual_seed(0)
     router = DeepseekV2TopkRouter(
         DeepseekV2Config(
             hidden_size=32,
@@ -120,7 +117,6 @@ def test_best_groups_agree_with_transformers(num_experts: int, num_groups: int, 
 
 
 def test_groups_by_their_two_best_agree_with_transformers() -> None:
-    torch.manual_seed(0)
     router = DeepseekV3TopkRouter(
         DeepseekV3Config(
             hidden_size=32, n_routed_experts=12, num_experts_per_tok=3, n_group=3, topk_group=2, norm_topk_prob=True
@@ -163,7 +159,6 @@ def test_an_unknown_scoring_is_refused() -> None:
 @pytest.mark.parametrize("name", ["int8_channel", "fp8_channel", "fp8_block"])
 @pytest.mark.parametrize("bias", [True, False])
 def test_quantized_experts_are_those_of_the_numbers_that_are_stored(name: str, bias: bool) -> None:
-    torch.manual_seed(0)
     x, logits = torch.randn(9, 144), torch.randn(9, 5)
     exact = {"gate_up": torch.randn(5, 260, 144), "down": torch.randn(5, 144, 130)}
     stored = {f"{key}_bias": torch.randn(weight.shape[:2]) for key, weight in exact.items() if bias}
@@ -180,7 +175,6 @@ def test_quantized_experts_are_those_of_the_numbers_that_are_stored(name: str, b
 
 
 def test_rows_agree_alone_and_in_a_batch() -> None:
-    torch.manual_seed(0)
     x, logits = torch.randn(9, 20), torch.randn(9, 5)
     weights = {"gate_up": torch.randn(5, 26, 20), "down": torch.randn(5, 20, 13)}
     together = fused_moe(x, logits, weights, top_k=2, renormalize=True)

@@ -152,7 +152,6 @@ def test_interleaved_rotation_agrees_with_transformers(kind: str, dtype: torch.d
 
 
 def test_interleaving_only_orders_elements_differently() -> None:
-    torch.manual_seed(0)
     q, k = torch.randn(5, 3, 40), torch.randn(5, 2, 40)
     positions, table = torch.tensor([0, 7, 7, 99, 3]), cos_sin_cache({"partial_rotary_factor": 0.4}, 40, 100, 1e4)
     order = [*range(0, 16, 2), *range(1, 16, 2), *range(16, 40)]
@@ -162,7 +161,6 @@ def test_interleaving_only_orders_elements_differently() -> None:
 
 
 def test_partial_rotation_leaves_the_rest_of_each_head() -> None:
-    torch.manual_seed(0)
     q, k = torch.randn(5, 3, 40), torch.randn(5, 1, 40)
     positions = torch.tensor([0, 7, 7, 99, 3])
     table = cos_sin_cache({"partial_rotary_factor": 0.4}, 40, 100, 1e4)
@@ -187,7 +185,6 @@ def test_scaling_of_attention_is_in_the_table() -> None:
 
 
 def test_inputs_are_left_alone_and_may_be_views() -> None:
-    torch.manual_seed(0)
     joined = torch.randn(4, 5 * 16)
     before = joined.clone()
     q, k, _ = (part.unflatten(1, (-1, 16)) for part in torch.split(joined, [48, 16, 16], dim=1))

@@ -97,7 +97,6 @@ def test_the_ends_of_the_uniform_never_reach_a_forbidden_token(
 
 
 def test_a_row_gives_the_same_token_in_any_batch() -> None:
-    torch.manual_seed(0)
     logits = torch.randn(23, 3000)
     arguments = (
         torch.rand(23) * 1.5,
@@ -213,7 +212,6 @@ def test_ties_are_kept_together(vocab: int) -> None:
 
 @pytest.mark.parametrize("penalty", [1.0, 1.3, 0.7])
 def test_repetition_penalty_agrees_with_transformers(penalty: float) -> None:
-    torch.manual_seed(0)
     logits, tokens = torch.randn(1, 20), torch.tensor([[3, 3, 7, 7, 11]], dtype=torch.int32)
     expected = RepetitionPenaltyLogitsProcessor(penalty)(tokens.long(), logits.clone())
     row, zero = torch.tensor([0]), torch.zeros(1)
@@ -281,7 +279,6 @@ def test_only_some_tokens_are_allowed() -> None:
 
 
 def test_logprobs_and_ranks() -> None:
-    torch.manual_seed(0)
     logits = torch.randn(6, 300) * 3
     ids = torch.randint(0, 300, (6,))
     logprob, rank, top_ids, top_logprobs = logprobs(logits, ids, 5)

@@ -162,7 +162,9 @@ def test_one_op_for_all_agrees_with_its_parts(kind: str, dtype: torch.dtype, ste
     qkv = torch.randn(rows, query.num_heads + 2 * query.num_kv_heads, query.head_dim).to(dtype)
     split = qkv.split_with_sizes((query.num_heads, query.num_kv_heads, query.num_kv_heads), 1)
     q_weight, k_weight = torch.randn(2, query.head_dim).to(dtype)
-    given = (*split, q_weight, k_weight, 1e-6, torch.randint(0, 50, (rows,)), torch.randn(50, rotary))
+    angles = 2 * torch.pi * torch.rand(50, rotary // 2)
+    cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1)
+    given = (*split, q_weight, k_weight, 1e-6, torch.randint(0, 50, (rows,)), cos_sin)
     caches = [case.cache(backend, stride=2) for _ in range(2)]
     meta = backend.prepare(case.index)
     scaled: dict[str, Any] = {"scales": (0.02, 0.01)} if fp8 else {}
