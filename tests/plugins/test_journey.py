@@ -151,6 +151,7 @@ def test_broken_ones_harm_nobody_and_are_found_out(
         assert re.search(r"^sprocket +llmk-sprocket 0\.1\.0 +broken", state(environment, tmp_path), re.M)
         cards = [environment.llmk("plugins", "check", f"llmk-{name}", cwd=tmp_path) for name in ("sprocket", "gadget")]
         assert [card.returncode for card in cards] == [1, 1]
+        assert all(re.search(r"^red: .* [1-9]\d* failed", card.stdout, re.M) for card in cards)
         assert "No module named 'sprocket_runtime'" in cards[0].stdout
         assert re.search(r"FAILED gadget\.linear::agrees with the reference.*\n +.*relative error", cards[1].stdout)
         with serving(environment, tmp_path) as server:
