@@ -244,7 +244,11 @@ class Build:
         self.here = True
 
     def stage_of(self, count: int, make: Callable[[int], T]) -> Layers[T]:
-        """Makes ``count`` layers by their numbers; returns those of this process's stage."""
+        """Makes ``count`` layers by their numbers; returns those of this process's stage.
+
+        A model iterates over them at each step, and finds but few of those that ask for the same kernels while these
+        are compiled ahead (:meth:`few_layers`).
+        """
         mine, layers, kinds = self.parallel.layers(count), [], []
         for index in range(count):
             asked, owned = len(self._asked), len(self.layers)
