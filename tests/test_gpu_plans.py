@@ -38,6 +38,8 @@ MODELS = {"dense": DENSE, "sparse": SPARSE}
 CONFIGS = MODELS | {"recurrent": RECURRENT}
 LINEARS = {"dense": ("qkv", "out", "gate_up", "down", "lm_head"), "sparse": ("qkv", "out", "moe.router", "lm_head")}
 GPUS = ["cuda/h100", "cuda/h200", "cuda/a100", "cuda/b200", "cuda/l40s", "cuda/sm_90", "cuda/sm_80", "cuda/sm_100"]
+LAUNCHING_EARLY = {"cuda/h100", "cuda/h200", "cuda/b200", "cuda/sm_90", "cuda/sm_100"}
+"""Those whose kernels may start before the ones before them have ended."""
 
 
 def start(folder: Path, model: str, on: str, **flags: Any) -> Boot:
@@ -72,6 +74,10 @@ def test_hot_sites_have_their_kernels(tmp_path: Path, model: str, on: str) -> No
         assert plan.choice("op", site).id == f"triton.{site}"
     assert plan.choice("op", "attention.whole").id == "triton.qk_norm_rope_attention"
     assert at(plan.choice("op", "norm_qkv"), 1).id == "triton.add_rms_norm_linear"
+    if model == "sparse":
+        assert at(plan.choice("op", "norm_moe.router"), 1).id == "triton.add_rms_norm_router"
+        router = at(plan.choice("linear", "moe.router"), 64).id
+        assert router == ("triton.linear_narrow" if on in LAUNCHING_EARLY else "cuda.linear")
     assert not why_not_recorded(plan, [1, 64, 256])
 
 

@@ -47,17 +47,17 @@ SWEPT_SKINNY = {
     32: (
         *((64, 64, 1, 4, 8, 1), (64, 128, 1, 4, 4, 1), (128, 64, 1, 4, 5, 1), (128, 64, 1, 4, 10, 1)),
         *((128, 128, 1, 4, 5, 1), (256, 64, 1, 8, 3, 1), (256, 64, 1, 8, 6, 1)),
-        *((64, 128, 1, 4, 3), (128, 64, 1, 4, 4), (32, 128, 0, 4, 4)),
+        *((64, 128, 1, 4, 3), (128, 64, 1, 4, 4), (32, 128, 0, 4, 4), (16, 128, 0, 4, 3), (16, 256, 0, 4, 2)),
     ),
     64: (
         *((64, 64, 1, 4, 6, 1), (64, 128, 1, 4, 3, 1), (128, 64, 1, 4, 4, 1), (128, 64, 1, 4, 8, 1)),
         *((128, 64, 0, 4, 4, 1), (128, 64, 1, 8, 4, 1), (128, 128, 1, 4, 4, 1), (256, 64, 1, 8, 5, 1)),
-        *((256, 64, 0, 8, 5, 1), (128, 64, 1, 4, 4), (128, 64, 1, 8, 4)),
+        *((256, 64, 0, 8, 5, 1), (128, 64, 1, 4, 4), (128, 64, 1, 8, 4), (16, 128, 0, 4, 3), (16, 256, 0, 4, 2)),
     ),
     128: (
         *((64, 64, 1, 4, 4, 1), (128, 64, 0, 8, 3, 1), (128, 64, 1, 8, 3, 1), (128, 64, 1, 8, 6, 1)),
         *((128, 128, 1, 8, 3, 1), (256, 64, 0, 8, 4, 1), (256, 64, 1, 8, 4, 1)),
-        *((64, 64, 0, 4, 4), (128, 64, 0, 8, 4)),
+        *((64, 64, 0, 4, 4), (128, 64, 0, 8, 4), (16, 128, 0, 4, 3), (16, 256, 0, 4, 2)),
     ),
 }
 """By rows of a tile: ``block_n`` (with ``bulk``, of both halves of a gated weight together), ``block_k``, ``swap``,
@@ -88,7 +88,8 @@ class Site:
         """Makes the operands, random."""
         out = self.out * (1 + self.product.gated)
         x, residual = (torch.randn(self.rows, self.size, device=device).to(self.dtype) for _ in range(2))
-        normed = (residual, torch.randn_like(x[0]), EPS) if self.product.normed else ()
+        kept = torch.empty_like(x) if self.kernel.endswith("router") else None
+        normed = (residual, torch.randn_like(x[0]), EPS, kept) if self.product.normed else ()
         for _ in range(max(1, min(48, ROTATED_BYTES // (out * self.size * self.dtype.itemsize)))):
             weight = torch.empty(out, self.size, dtype=self.dtype, device=device).normal_(std=self.size**-0.5)
             self.operands.append(Operands(x, weight, None, *normed))
@@ -107,7 +108,8 @@ class Site:
         assert o.residual is not None
         assert o.norm_weight is not None
         normed, total = triton_norms.add_rms_norm(o.x, o.residual, o.norm_weight, o.eps)
-        return few_rows.run(self.kernel.removeprefix("add_rms_norm_"), Operands(normed, o.weight, None))[0], total
+        product = "gate_up_silu" if self.product.gated else "linear"
+        return few_rows.run(product, Operands(normed, o.weight, None))[0], total
 
     def by_library(self, i: int) -> tuple[Tensor, Tensor]:
         """The product by torch, what stands around it by kernels of its own."""
@@ -286,7 +288,7 @@ def _sites(shapes: tuple[Shape, ...], all_rows: tuple[int, ...]) -> Iterator[tup
     """Every product of the models with every number of rows, by name."""
     for shape, rows in product(shapes, all_rows):
         for site, kernel, size, out in model_sites(shape):
-            if rows in NORMED_ROWS or not site.startswith("norm"):
+            if rows in ((1,) if kernel.endswith("router") else NORMED_ROWS) or not site.startswith("norm"):
                 yield f"{site} {shape.name} {out}x{size} x{rows}", partial(Site, kernel, rows, size, out, shape.dtype)
 
 
@@ -301,7 +303,10 @@ def model_sites(shape: Shape) -> list[tuple[str, str, int, int]]:
         ("norm_qkv", "add_rms_norm_linear", shape.hidden, qkv),
     ]
     if shape.experts:
-        sites.append(("router", "linear", shape.hidden, shape.experts))
+        sites += [
+            ("router", "linear", shape.hidden, shape.experts),
+            ("norm_router", "add_rms_norm_router", shape.hidden, shape.experts),
+        ]
     else:
         sites += [
             ("down", "linear", shape.inner, shape.hidden),
@@ -320,5 +325,6 @@ _PARTS: dict[str, Callable[..., Any]] = {
 _PARTS["gate_up_silu"] = activations.make_gate_up_silu(_PARTS)
 _NORMED = {
     "add_rms_norm_linear": make_add_rms_norm_linear(_PARTS),
+    "add_rms_norm_router": make_add_rms_norm_linear(_PARTS),
     "add_rms_norm_gate_up_silu": make_add_rms_norm_gate_up_silu(_PARTS),
 }

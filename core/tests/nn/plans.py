@@ -13,6 +13,7 @@ from llmk.api import Choice, LinearQuery, Piece, Plan, PlatformFacts
 from llmk.nn import Build
 from llmk.nn.parallel import Parallel
 from llmk.reference.moe import fused_moe
+from llmk.reference.normed import make_add_rms_norm_router as make_add_rms_norm_router
 
 PLATFORM = PlatformFacts(name="here", arch="any", device_type="cpu")
 ALWAYS = (0, 1 << 31)
@@ -122,6 +123,11 @@ def linear_says_many(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """``x * weight + eps``, to tell weights apart."""
     return x * weight + eps
+
+
+def add_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """:func:`norm` of the sum."""
+    return norm(x + residual, weight, eps), x + residual
 
 
 def sandwich(x: Tensor, residual: Tensor, post: Tensor, pre: Tensor, eps: float) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from plans import Build, build, choice, piece
 from torch import Tensor
 
 from llmk.api import MoEFacts
-from llmk.nn import MoE, Parameter
+from llmk.nn import AddRMSNorm, MoE, NormedMoE, Parameter
 from llmk.nn.moe import Experts
 from llmk.reference.moe import fused_moe
 
@@ -109,6 +109,30 @@ def test_shared_experts_see_the_original_hidden_states() -> None:
     out = block(x)
     assert torch.equal(seen[0], original)
     torch.testing.assert_close(out, fused_moe(x, x @ router.T, values, **OPTIONS) + 2 * original)
+
+
+@pytest.mark.parametrize("residual", [True, False])
+def test_experts_take_what_was_normed_for_the_router(residual: bool) -> None:
+    norms = (choice("op", name, piece(kernel)) for name, kernel in (("rms_norm", "norm"), ("add_rms_norm", "add_norm")))
+    rms_norm, add_rms_norm = norms
+    op = piece("make_add_rms_norm_router", parts=("rms_norm", "add_rms_norm", "linear"))
+    whole = choice("op", "norm_moe.router", op, op="add_rms_norm_router", parts=(rms_norm, add_rms_norm))
+    router_choice = choice("linear", "moe.router", piece("linear_transposed", prepare="transpose"))
+    made = build(choice("moe", "moe", piece("moe")), router_choice, whole, rms_norm, add_rms_norm)
+    before = AddRMSNorm(made, "norm", 6, 0.5)
+    half = NormedMoE(made, before, MoE(made, "mlp", FACTS, shared=lambda x: 3 * x), FACTS)
+    values, router, scale = weights(), torch.randn(3, 6), torch.randn(6)
+    load(half.block.experts.parameters, {f"mlp.experts.{name}_proj": value for name, value in values.items()})
+    load(half.block.router.parameters, {"mlp.gate.weight": router})
+    load(before.parameters, {"norm.weight": scale})
+    for layer in (half.block.experts, half.block.router, before):
+        layer.finish()
+    x, beside = torch.randn(5, 6), torch.randn(5, 6) if residual else None
+    out, total = half(x, beside)
+    summed = x if beside is None else x + beside
+    normed = summed * scale + 0.5
+    torch.testing.assert_close(out, fused_moe(normed, normed @ router.T, values, **OPTIONS) + 3 * normed)
+    assert torch.equal(total, summed)
 
 
 def test_the_kernel_may_depend_on_the_number_of_tokens() -> None:

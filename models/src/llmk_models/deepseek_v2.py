@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from llmk.api import Checkpoint
-from llmk.nn import AddRMSNorm, Build, GatedMLP, LatentAttention, MoE
+from llmk.nn import AddRMSNorm, Build, GatedMLP, LatentAttention, MoE, NormedMoE
 from llmk_models.decoder import Decoder, FeedForwardHalf, Normed
 from llmk_models.deepseek_v2_facts import shape_of
 
@@ -32,8 +32,8 @@ class DeepseekV2Model(Decoder):
         prefix = f"model.layers.{index}.mlp"
         if not self._shape.sparse[index]:
             return super().make_mlp(index, norm)
-        shared = self._make_shared(f"{prefix}.shared_experts")
-        return Normed(norm, MoE(self.build, prefix, self._shape.experts, shared=shared))
+        facts, shared = self._shape.experts, self._make_shared(f"{prefix}.shared_experts")
+        return NormedMoE(self.build, norm, MoE(self.build, prefix, facts, shared=shared), facts)
 
     def _make_shared(self, prefix: str) -> GatedMLP | None:
         size, decoder = self._shape.shared_size, self._shape.decoder

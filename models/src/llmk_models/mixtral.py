@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from llmk.api import Checkpoint
-from llmk.nn import AddRMSNorm, Build, MoE
-from llmk_models.decoder import Decoder, Normed
+from llmk.nn import AddRMSNorm, Build, MoE, NormedMoE
+from llmk_models.decoder import Decoder
 from llmk_models.mixtral_facts import shape_of
 
 
@@ -16,7 +16,7 @@ class MixtralModel(Decoder):
         self._experts = shape.experts
         super().__init__(build, shape.decoder)
 
-    def make_mlp(self, index: int, norm: AddRMSNorm) -> Normed:
+    def make_mlp(self, index: int, norm: AddRMSNorm) -> NormedMoE:
         """As transformers 5 names it in its own format, the block is an ``mlp`` like any other."""
         prefix = f"model.layers.{index}"
         experts = MoE(
@@ -26,4 +26,4 @@ class MixtralModel(Decoder):
             names=("w1", "w3", "w2"),
             also_named=(f"{prefix}.mlp",),
         )
-        return Normed(norm, experts)
+        return NormedMoE(self.build, norm, experts, self._experts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from llmk.api import Checkpoint, LinearFacts, ModelFacts, MoEFacts, OpFacts
-from llmk.nn.facts import mlp_linears, mlp_op, normed_mlp_op, router_linear
+from llmk.nn.facts import mlp_linears, mlp_op, normed_mlp_op, normed_router_op, router_linear
 from llmk_models.decoder_facts import DecoderShape, decoder_facts
 
 
@@ -81,6 +81,7 @@ def moe_facts(checkpoint: Checkpoint, shape: MoEShape) -> ModelFacts:
             ops.append(mlp_op(size, prefix=prefix) if prefix else normed_mlp_op(decoder.hidden_size, size))
     if experts.count:
         linear.append(router_linear(experts))
+        ops.append(normed_router_op(experts))
     return decoder_facts(
         checkpoint,
         decoder,

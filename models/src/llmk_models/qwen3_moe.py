@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from llmk.api import Checkpoint
-from llmk.nn import AddRMSNorm, Build, MoE
-from llmk_models.decoder import Decoder, FeedForwardHalf, Normed
+from llmk.nn import AddRMSNorm, Build, MoE, NormedMoE
+from llmk_models.decoder import Decoder, FeedForwardHalf
 from llmk_models.qwen3_moe_facts import shape_of
 
 
@@ -21,4 +21,5 @@ class Qwen3MoEModel(Decoder):
         """Experts, or the dense block in layers that are to have it."""
         if not self._sparse[index]:
             return super().make_mlp(index, norm)
-        return Normed(norm, MoE(self.build, f"model.layers.{index}.mlp", self._experts))
+        experts = MoE(self.build, f"model.layers.{index}.mlp", self._experts)
+        return NormedMoE(self.build, norm, experts, self._experts)

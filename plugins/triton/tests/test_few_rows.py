@@ -111,6 +111,19 @@ def test_without_residual_the_sum_is_x_itself() -> None:
         assert found[1] is given.x
 
 
+@pytest.mark.parametrize("config", [Gemv(4, 4, 1), Gemv(2, 4, 0)], ids=["apart", "together"])
+@pytest.mark.parametrize("residual", [True, False])
+def test_a_router_hands_on_what_was_normed(residual: bool, config: Gemv) -> None:
+    size, out, dtype = 312, 21, torch.bfloat16
+    kept = torch.full((1, size), float("nan"), dtype=dtype)
+    given = operands("add_rms_norm_router", dtype, 1, size, out, kept=kept, **({} if residual else {"residual": None}))
+    found = few_rows.launch(Product("add_rms_norm_router", dtype, 1, size, out), config, given)
+    make = normed.make_add_rms_norm_router(PARTS)
+    logits, between, total = make(given.x, given.residual, given.norm_weight, EPS, given.weight, given.bias)
+    close(found, (logits, total))
+    close((kept, kept), (between, kept))
+
+
 def test_the_functions_that_specs_name() -> None:
     plain, normed = (
         operands("gate_up_silu", torch.float32, 1, 64, 8),
@@ -122,6 +135,7 @@ def test_the_functions_that_specs_name() -> None:
     assert few_rows.gate_up_silu(plain.x, weight, None).shape == (1, 8)
     assert few_rows.add_rms_norm_linear(plain.x, *rest)[0].shape == (1, 16)
     assert few_rows.add_rms_norm_gate_up_silu(plain.x, *rest)[0].shape == (1, 8)
+    assert [tuple(each.shape) for each in few_rows.add_rms_norm_router(plain.x, *rest)] == [(1, 16), (1, 64), (1, 64)]
     assert few_rows.linear(plain.x[:0], weight, bias).shape == (0, 16)
 
 
@@ -145,6 +159,16 @@ def test_a_choice_holds_what_it_is_chosen_for(target: GPUTarget, shape: tuple[in
         assert rows > 1
         assert 1 <= config.splits <= 8
         assert config.splits == 1 or -(-shape[0] // config.block_n) * config.splits <= 2 * 132
+
+
+@pytest.mark.parametrize("rows", [17, 64, 128])
+def test_few_outputs_are_shared_by_many_programs(rows: int) -> None:
+    for out in (8, 60, 512):
+        config = few_rows.choose(Product("linear", torch.bfloat16, rows, 4096, out), H200, cores=132)
+        assert isinstance(config, Skinny)
+        assert not config.bulk
+        assert config.block_n == 16
+        assert config.splits == 8
 
 
 @pytest.mark.parametrize("rows", [17, 32, 64, 128])

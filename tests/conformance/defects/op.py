@@ -12,7 +12,7 @@ from defects import Defect
 from llmk.api import CacheStep
 from llmk.reference import activations, batch, embedding, norms, rope, sampling
 from llmk.reference.composites import make_qk_norm_rope_attention, make_qk_norm_rope_write_kv
-from llmk.reference.normed import make_add_rms_norm_linear
+from llmk.reference.normed import make_add_rms_norm_linear, make_add_rms_norm_router
 from llmk.reference.recurrent.causal_conv import causal_conv
 
 
@@ -163,6 +163,17 @@ def make_residual_dropped(parts: Mapping[str, Callable[..., Any]]) -> Callable[.
     return lambda x, residual, *rest: (good(x, residual, *rest)[0], x)
 
 
+def make_router_before_norm(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    """Hands the experts the sum, not what was normed."""
+    good = make_add_rms_norm_router(parts)
+
+    def op(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+        logits, _, total = good(*arguments)
+        return logits, total, total
+
+    return op
+
+
 _AGREES = "agrees with the reference"
 
 DEFECTS: tuple[tuple[str, Defect], ...] = (
@@ -198,5 +209,6 @@ DEFECTS: tuple[tuple[str, Defect], ...] = (
     ("qk_norm_rope_write_kv", Defect("norms", "one weight norms queries and keys", make_unnormed_queries, _AGREES)),
     ("qk_norm_rope_attention", Defect("order", "attends before it writes", make_attention_before_write, _AGREES)),
     ("add_rms_norm_linear", Defect("sum", "hands on the input, not the sum", make_residual_dropped, _AGREES)),
+    ("add_rms_norm_router", Defect("normed", "experts get the sum, not its norm", make_router_before_norm, _AGREES)),
 )
 """The op, and what is wrong with it."""

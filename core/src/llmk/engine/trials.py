@@ -20,7 +20,10 @@ _CONTEXT, _PROMPT = 1024, 2048
 _ROTATED_BYTES = 256 << 20
 """Weights that calls take in turn: more than a device's cache holds, as in a model of many layers."""
 
-_PRODUCTS = ("gate_up_silu", "gate_up_gelu_tanh", "add_rms_norm_linear", "add_rms_norm_gate_up_silu")
+_PRODUCTS = (
+    *("gate_up_silu", "gate_up_gelu_tanh"),
+    *("add_rms_norm_linear", "add_rms_norm_router", "add_rms_norm_gate_up_silu"),
+)
 _ROUTING = ("top_k", "renormalize", "activation", "scoring", "scaling", "num_groups", "top_groups", "group_scoring")
 
 Run = Callable[[int], Any]

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from llmk.nn.linear import Linear
     from llmk.nn.mlp import GatedMLP, NormedMLP
     from llmk.nn.model import Model, SelfLoading
-    from llmk.nn.moe import MoE
+    from llmk.nn.moe import MoE, NormedMoE
     from llmk.nn.norm import AddRMSNorm, NormedProduct, RMSNorm, SandwichNorm
     from llmk.nn.quantization import Quantization
     from llmk.nn.recurrent import GatedDeltaNet, StateSpaceMixer
@@ -39,6 +39,7 @@ _LAZY = {
     "MoE": "moe",
     "Model": "model",
     "NormedMLP": "mlp",
+    "NormedMoE": "moe",
     "NormedProduct": "norm",
     "Parameter": "layer",
     "Quantization": "quantization",
@@ -66,6 +67,7 @@ __all__ = [
     "MoE",
     "Model",
     "NormedMLP",
+    "NormedMoE",
     "NormedProduct",
     "Parameter",
     "Quantization",

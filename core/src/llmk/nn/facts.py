@@ -242,6 +242,12 @@ def normed_product_op(linear: str, hidden_size: int) -> OpFacts:
     return OpFacts(site=f"norm_{linear}", op="add_rms_norm_linear", facts={"size": hidden_size}, linear=linear)
 
 
+def normed_router_op(facts: MoEFacts) -> OpFacts:
+    """The op of :class:`~llmk.nn.NormedMoE`, before the experts of ``facts``."""
+    router = router_site(facts.site)
+    return OpFacts(site=f"norm_{router}", op="add_rms_norm_router", facts={"size": facts.hidden_size}, linear=router)
+
+
 def normed_mlp_op(hidden_size: int, intermediate_size: int) -> OpFacts:
     """The op of :class:`~llmk.nn.NormedMLP`."""
     facts = {"size": hidden_size, "intermediate_size": intermediate_size}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from llmk.nn.facts import router_site
+from llmk.nn.facts import normed_router_op, router_site
 from llmk.nn.layer import STORED_DTYPES, Layer, Parameter
 from llmk.nn.linear import Linear, stored_share, uncuttable, weight_tensors
 from llmk.nn.tensor_file import StoredTensor
@@ -16,6 +16,7 @@ from llmk.nn.tensor_file import StoredTensor
 if TYPE_CHECKING:
     from llmk.api import MoEFacts
     from llmk.nn.build import Build
+    from llmk.nn.norm import AddRMSNorm
 
 
 class Experts(Layer):
@@ -174,5 +175,25 @@ class MoE:
 
     def __call__(self, x: Tensor) -> Tensor:
         """``[tokens, hidden]`` to the same."""
-        out = self.experts(x, self.router(x))
+        return self.mix(x, self.router(x))
+
+    def mix(self, x: Tensor, router_logits: Tensor) -> Tensor:
+        """``[tokens, hidden]``, and what the router makes of them, to ``[tokens, hidden]``."""
+        out = self.experts(x, router_logits)
         return self._all_reduce(out if self._shared is None else out + self._shared(x))
+
+
+class NormedMoE:
+    """A norm, one op with the router's product, and the experts: a half of a layer. Both own their parameters."""
+
+    def __init__(self, build: Build, norm: AddRMSNorm, block: MoE, facts: MoEFacts) -> None:
+        site, linear = normed_router_op(facts).site, router_site(facts.site)
+        self._op: Callable[..., tuple[Tensor, Tensor, Tensor]] = build.kernel("op", site, linear=linear)
+        self._norm = norm
+        self.block = block
+
+    def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """What the block before made and the residual, both ``[tokens, hidden]``, to the same."""
+        norm, router = self._norm, self.block.router
+        logits, normed, total = self._op(x, residual, norm.weight, norm.eps, router.weight, router.bias)
+        return self.block.mix(normed, logits), total

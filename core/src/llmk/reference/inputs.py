@@ -18,7 +18,7 @@ _TOP = 20
 
 WEIGHTS: Mapping[str, Collection[int]] = {
     **dict.fromkeys(("embedding", "scaled_embedding", "gate_up_silu", "gate_up_gelu_tanh"), (1,)),
-    **dict.fromkeys(("add_rms_norm_linear", "add_rms_norm_gate_up_silu"), (4,)),
+    **dict.fromkeys(("add_rms_norm_linear", "add_rms_norm_router", "add_rms_norm_gate_up_silu"), (4,)),
     "latent_attention": (4, 5),
     "linear": (1,),
     "moe": (2,),

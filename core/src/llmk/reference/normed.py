@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 NormedProduct = Callable[[Tensor, Tensor | None, Tensor, float, Any, Tensor | None], tuple[Tensor, Tensor]]
+NormedRouter = Callable[[Tensor, Tensor | None, Tensor, float, Any, Tensor | None], tuple[Tensor, Tensor, Tensor]]
 
 
 def make_add_rms_norm_linear(parts: Mapping[str, Callable[..., Any]]) -> NormedProduct:
@@ -18,6 +19,22 @@ def make_add_rms_norm_linear(parts: Mapping[str, Callable[..., Any]]) -> NormedP
 def make_add_rms_norm_gate_up_silu(parts: Mapping[str, Callable[..., Any]]) -> NormedProduct:
     """Builds ``add_rms_norm_gate_up_silu`` from ``rms_norm``, ``add_rms_norm`` and ``gate_up_silu``."""
     return _make(parts, "gate_up_silu")
+
+
+def make_add_rms_norm_router(parts: Mapping[str, Callable[..., Any]]) -> NormedRouter:
+    """Builds ``add_rms_norm_router`` from ``rms_norm``, ``add_rms_norm`` and the site's linear kernel."""
+    norm, add_norm, product = parts["rms_norm"], parts["add_rms_norm"], parts["linear"]
+
+    def normed_router(
+        x: Tensor, residual: Tensor | None, norm_weight: Tensor, eps: float, weight: Any, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """``product(normed, weight, bias)``, ``normed`` itself, which experts take, and the sum ``x + residual`` of
+        which it is the norm: ``[tokens, experts]``, ``[tokens, H]`` and ``[tokens, H]``. Arguments are those of
+        ``add_rms_norm_linear``."""
+        normed, total = (norm(x, norm_weight, eps), x) if residual is None else add_norm(x, residual, norm_weight, eps)
+        return product(normed, weight, bias), normed, total
+
+    return normed_router
 
 
 def _make(parts: Mapping[str, Callable[..., Any]], name: str) -> NormedProduct:

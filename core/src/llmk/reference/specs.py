@@ -135,6 +135,12 @@ _COMPOSITES = (
         "Residual sum and norm, then a product.",
     ),
     (
+        "add_rms_norm_router",
+        "normed:make_add_rms_norm_router",
+        ("rms_norm", "add_rms_norm", "linear"),
+        "Residual sum and norm, then a router's product; what was normed is handed on.",
+    ),
+    (
         "add_rms_norm_gate_up_silu",
         "normed:make_add_rms_norm_gate_up_silu",
         ("rms_norm", "add_rms_norm", "gate_up_silu"),

@@ -26,8 +26,8 @@ from llmk.testing.watch import poisoned
 from llmk.testing.weights import formats, stored
 
 _GATED = ("gate_up_silu", "gate_up_gelu_tanh", "add_rms_norm_gate_up_silu")
-_NORMED = ("add_rms_norm_linear", "add_rms_norm_gate_up_silu")
-OPS = (*_GATED, "add_rms_norm_linear")
+_NORMED = ("add_rms_norm_linear", "add_rms_norm_router", "add_rms_norm_gate_up_silu")
+OPS = (*_GATED, "add_rms_norm_linear", "add_rms_norm_router")
 _EPS = 1e-6
 _SIZES = ((512, 256, False), (72, 40, True), (1024, 1536, False))
 """Inputs, outputs (half of them gates, where there are some), and whether there is a bias."""
@@ -128,7 +128,7 @@ class Product:
         right = self.reference(*wide, self.stored.meaning, None if self.bias is None else self.bias.float())
         right = right if isinstance(right, tuple) else (right,)
         assert len(out) == len(right), f"{what}: {len(out)} tensors came, {len(right)} were expected"
-        bounds = (self.stored.bound or chained(self.dtype), None)
+        bounds = (self.stored.bound or chained(self.dtype), None, None)
         pairs = zip(out, right, bounds, strict=False)
         return max(check(found, Right(values, self.dtype), what, bound) for found, values, bound in pairs)
 

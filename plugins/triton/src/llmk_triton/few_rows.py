@@ -23,6 +23,10 @@ from llmk_triton.tuned import tuned
 MOST_ROWS = 128
 """Rows up to which one tile has them all."""
 
+_NARROW = 512
+"""Outputs of a weight that is read in no time: many programs share its rows, and what counts is when the last one of
+them is done."""
+
 _GEMV_ROWS = 4
 """Rows up to which their products one after the other take no longer than reading the weight."""
 _LOADED = 16
@@ -129,6 +133,8 @@ class Operands:
     residual: Tensor | None = None
     norm_weight: Tensor | None = None
     eps: float = 0.0
+    kept: Tensor | None = None
+    """Contiguous, gets what was normed; of one row."""
 
 
 def linear(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
@@ -153,6 +159,15 @@ def add_rms_norm_gate_up_silu(
 ) -> tuple[Tensor, Tensor]:
     """See :func:`llmk.reference.normed.make_add_rms_norm_gate_up_silu`."""
     return run("add_rms_norm_gate_up_silu", Operands(x, weight, bias, residual, norm_weight, eps))
+
+
+def add_rms_norm_router(
+    x: Tensor, residual: Tensor | None, norm_weight: Tensor, eps: float, weight: Weight, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """See :func:`llmk.reference.normed.make_add_rms_norm_router`; of one row."""
+    normed = x.new_empty(x.shape)
+    logits, total = run("add_rms_norm_router", Operands(x, weight, bias, residual, norm_weight, eps, normed))
+    return logits, normed, total
 
 
 def choose(product: Product, target: GPUTarget, cores: int) -> Gemv | Skinny:
@@ -186,12 +201,15 @@ def _gemv(product: Product, target: GPUTarget) -> Gemv | None:
 
 def _skinny(product: Product, target: GPUTarget, cores: int) -> Skinny:
     block_m = _block_m(product.rows)
-    if block_m > 16 and _bulk(product, target):
+    narrow = target.backend == "cuda" and block_m > 16 and product.out <= _NARROW and not product.gated
+    if block_m > 16 and not narrow and _bulk(product, target):
         return _streamed(product, block_m, cores)
     swap = target.backend == "cuda" and 90 <= target.arch < 120 and product.dtype.itemsize == 2 and block_m <= 64
     block_n, block_k, warps, stages = 64, 64, 4, 4
     if product.dtype.itemsize == 4 or small_waves(target):
         block_n, block_k, stages = 32, 32, 1
+    elif narrow:
+        swap, block_n, block_k, stages = False, 16, 128, 3
     elif target.backend == "hip":
         stages = 2
     elif swap or block_m == 16:
@@ -280,21 +298,26 @@ def launch(product: Product, config: Gemv | Skinny, operands: Operands) -> tuple
         **({"launch_pdl": True} if on else {}),
     }
     if isinstance(config, Gemv):
-        _launch_gemv(product, config, tensors, options)
+        _launch_gemv(product, config, tensors, operands.kept, options)
     else:
+        assert operands.kept is None, "what was normed is kept by programs that have a row of it whole"
         _launch_skinny(product, config, tensors, options)
     return out, total
 
 
-def _launch_gemv(product: Product, config: Gemv, tensors: list[Tensor], options: dict[str, Any]) -> None:
+def _launch_gemv(
+    product: Product, config: Gemv, tensors: list[Tensor], kept: Tensor | None, options: dict[str, Any]
+) -> None:
     gemv_kernel[(triton.cdiv(product.out, config.rows),)](
         *tensors,
+        tensors[-1] if kept is None else kept,
         product.rows,
         MOST_ROWS=triton.next_power_of_2(product.rows),
         ROWS=config.rows,
         THREADS=config.threads(current_target()),
         VECTOR=_LOADED // product.stored.itemsize,
         APART=config.apart,
+        KEEPS=kept is not None,
         **options,
     )
 

@@ -33,16 +33,21 @@ def _rows(at, row, column, SIZE: tl.constexpr, VECTOR: tl.constexpr, KEEP: tl.co
 
 
 @triton.jit
-def _add(tiles, others, total, row, column, writes, SIZE: tl.constexpr):
-    """``tiles`` plus ``others``, rounded; the row at ``total`` gets the sum where ``writes``."""
+def _store(tiles, at, row, column, writes, SIZE: tl.constexpr):
+    """The row at ``at`` gets ``tiles`` where ``writes``."""
     BLOCK: tl.constexpr = column.shape[0]
+    for i in tl.static_range(len(tiles)):
+        place = row[:, None] * SIZE + (column + i * BLOCK)[None, :]
+        inside = writes[:, None] & (column + i * BLOCK < SIZE)[None, :]
+        tl.store(at + place, tl.reshape(tiles[i], [row.shape[0], BLOCK]).to(at.dtype.element_ty), inside)
+
+
+@triton.jit
+def _add(tiles, others, like):
+    """``tiles`` plus ``others``, rounded to ``like``'s dtype."""
     sums = nothing()
     for i in tl.static_range(len(tiles)):
-        value = (tiles[i].to(tl.float32) + others[i].to(tl.float32)).to(total.dtype.element_ty)
-        at = row[:, None] * SIZE + (column + i * BLOCK)[None, :]
-        inside = writes[:, None] & (column + i * BLOCK < SIZE)[None, :]
-        tl.store(total + at, tl.reshape(value, [row.shape[0], BLOCK]), inside)
-        sums = append(sums, value)
+        sums = append(sums, (tiles[i].to(tl.float32) + others[i].to(tl.float32)).to(like.dtype.element_ty))
     return sums
 
 
@@ -108,18 +113,18 @@ def _product(tiles, held, scales, added, like, SCALED: tl.constexpr, HAS_BIAS: t
 
 @triton.jit(do_not_specialize=["num_rows"])
 def gemv_kernel(
-    x, residual, norm_weight, weight, scale, bias, out, total, num_rows,
+    x, residual, norm_weight, weight, scale, bias, out, total, kept, num_rows,
     EPS: tl.constexpr, SIZE: tl.constexpr, OUT: tl.constexpr, MOST_ROWS: tl.constexpr, ROWS: tl.constexpr,
     THREADS: tl.constexpr, VECTOR: tl.constexpr, APART: tl.constexpr, HAS_NORM: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr, GATED: tl.constexpr, SCALED: tl.constexpr,
-    PDL: tl.constexpr,
+    KEEPS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """``out = f(norm(x + residual) @ weight.T + bias)``; a program computes ``ROWS`` columns of ``out``.
 
     ``x``, ``residual`` and ``total`` (their sum) are ``[num_rows, SIZE]``, at most ``MOST_ROWS`` of them, ``weight`` is
-    ``[OUT, SIZE]``, ``out`` ``[num_rows, OUT]``, all contiguous. With ``GATED``, ``weight`` and ``bias`` have as many
-    rows again, and ``f`` is SwiGLU of the first and the second half. ``SCALED`` is 0, or the rows of the weight that
-    share a number of ``scale``: 1, or as many as columns do, in blocks.
+    ``[OUT, SIZE]``, ``out`` ``[num_rows, OUT]``, all contiguous. With ``KEEPS``, ``kept`` gets what was normed. With
+    ``GATED``, ``weight`` and ``bias`` have as many rows again, and ``f`` is SwiGLU of the first and the second half.
+    ``SCALED`` is 0, or the rows of the weight that share a number of ``scale``: 1, or as many as columns do, in blocks.
 
     ``THREADS`` share a row, each loads ``VECTOR`` elements together. Where warps stand ``APART``, each has rows of its
     own and reads all of ``x`` for them.
@@ -155,13 +160,14 @@ def gemv_kernel(
             others = others + _rows(residual + place, one, column, SIZE, VECTOR, True)
     for m in tl.static_range(MOST_ROWS):
         tiles = every[m * len(held) : (m + 1) * len(held)]
+        writes = (alike == 0) & (first == 0) & (m < num_rows)
         if HAS_RESIDUAL:
-            writes = (alike == 0) & (first == 0) & (m < num_rows)
-            tiles = _add(
-                tiles, others[m * len(held) : (m + 1) * len(held)], total + m * SIZE, one, column, writes, SIZE
-            )
+            tiles = _add(tiles, others[m * len(held) : (m + 1) * len(held)], total)
+            _store(tiles, total + m * SIZE, one, column, writes, SIZE)
         if HAS_NORM:
             tiles = _norm(tiles, norms, out, EPS, SIZE)
+        if KEEPS:
+            _store(tiles, kept + m * SIZE, one, column, writes, SIZE)
         found = _product(tiles, held, scales, added, out, SCALED, HAS_BIAS)
         if GATED:
             up = _product(tiles, held_up, scales_up, added_up, out, SCALED, HAS_BIAS)

@@ -72,9 +72,13 @@ _SOME_ROWS = 128
 _COPIED = 8
 """Values of 16 bits of which rows have a multiple where the bulk copy engine can fetch them."""
 
+_NARROW = 512
+"""Outputs up to which a product is a matter of latency, not of reading the weight: a router's."""
+
 _FEW_ROWS = (
     ("gate_up_silu", _MOST_ROWS, "Gate and up product and SwiGLU of few rows in one launch."),
     ("add_rms_norm_linear", 1, "Residual sum, norm and product of one row in one launch."),
+    ("add_rms_norm_router", 1, "Residual sum, norm and a router's product of one row in one launch."),
     ("add_rms_norm_gate_up_silu", 1, "Residual sum, norm, gate and up product and SwiGLU of one row in one launch."),
 )
 """Products that are fused with what stands around them, and for how many rows that pays."""
@@ -154,6 +158,21 @@ def supports_bulk(query: LinearQuery | OpQuery) -> Verdict:
     return verdict
 
 
+def supports_narrow(query: LinearQuery) -> Verdict:
+    """Weights as they are, of few outputs, where a launch may begin before the one before it has ended."""
+    verdict = supports_product(query, "plain")
+    if query.out_features > _NARROW:
+        verdict &= no("out_features", wanted=query.out_features, found=f"up to {_NARROW}")
+    if query.platform.arch_family != "cuda" or query.platform.arch_version < (9, 0):
+        verdict &= no("arch", wanted=query.platform.arch, found="from sm_90 on")
+    return verdict
+
+
+def supports_router(query: OpQuery) -> Verdict:
+    """Rows that one program holds, and weights in any layout of these products."""
+    return supports_norm(query) & supports_product(query, "plain", *filter(None, _FORMATS.values()))
+
+
 def _among(*kept: str) -> Callable[[LinearQuery | OpQuery], Verdict]:
     return lambda query: supports_product(query, *kept)
 
@@ -224,7 +243,21 @@ def llmk_linear_kernels() -> Iterable[KernelSpec]:
         )
         for weight_format, layout in _FORMATS.items()
     ]
-    return [*few_rows, _by_bulk("linear", "linear")]
+    narrow = KernelSpec(
+        id="triton.linear_narrow",
+        kind="linear",
+        implementation=f"{_PACKAGE}.few_rows:linear",
+        tier=Tier.PORTABLE,
+        # Above libraries, which are the best there is for wider ones.
+        score=150,
+        needs=replace(_NEEDS, dtypes=("bfloat16", "float16")),
+        supports=supports_narrow,
+        bands=(TokenBand(_MOST_ROWS + 1, _SOME_ROWS + 1),),
+        capture="full",
+        jit=True,
+        summary=f"Up to {_NARROW} outputs, as a router's: many programs share each, and none waits for a launch.",
+    )
+    return [*few_rows, narrow, _by_bulk("linear", "linear")]
 
 
 def _by_bulk(kind: str, name: str) -> KernelSpec:
@@ -256,7 +289,7 @@ def llmk_ops() -> Iterable[KernelSpec]:
             implementation=f"{_PACKAGE}.few_rows:{name}",
             tier=Tier.PORTABLE,
             needs=_NEEDS,
-            supports=_among("plain", *filter(None, _FORMATS.values())),
+            supports=supports_router if name.endswith("router") else _among("plain", *filter(None, _FORMATS.values())),
             bands=(TokenBand(1, most + 1),),
             capture="full",
             jit=True,
