@@ -197,7 +197,9 @@ def test_which_layers_of_deepseek_v2_are_sparse(
     facts = deepseek_v2_facts.describe(checkpoint)
     latent = {"latent_down", "latent_q", "latent_up", "out", "lm_head"}
     assert {linear.site for linear in facts.linear} == latent | sites
-    assert {op.linear for op in facts.ops if op.linear} == {site for site in sites if site.endswith(("gate_up", "router"))}
+    assert {op.linear for op in facts.ops if op.linear} == {
+        site for site in sites if site.endswith(("gate_up", "router"))
+    }
     assert [moe.count for moe in facts.moe] == ([sum(sparse)] if any(sparse) else [])
 
 
