@@ -48,6 +48,7 @@ PRODUCTS = {
     "linear": ("linear", (1, 4, 16, 64, 128), ((1024, 3072), (6144, 4096))),
     "gate up": ("gate_up_silu", (1, 4, 16, 64, 128), ((3072, 1024), (12288, 4096))),
     "norm linear": ("add_rms_norm_linear", (1, 4, 16), ((4096, 1024), (6144, 4096))),
+    "router": ("linear", (17, 64, 128), ((128, 2048), (60, 4096))),
     "norm router": ("add_rms_norm_router", (1,), ((128, 2048), (8, 4096))),
     "norm gate up": ("add_rms_norm_gate_up_silu", (1, 4, 16), ((3072, 1024), (12288, 4096))),
 }

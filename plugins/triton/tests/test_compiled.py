@@ -51,7 +51,9 @@ def test_elementwise(target: str) -> None:
 
 @pytest.mark.parametrize("target", HOPPER_CDNA)
 def test_products(target: str) -> None:
-    found = of(target, HOPPER_CDNA, "^(linear 1024x3072|norm gate up 3072x1024) x(1|16) bf16$")
+    several = "linear 1024x3072 x(1|16)|norm gate up 3072x1024 x(1|16)|norm router 128x2048 x1|router 60x4096 x64"
+    found = of(target, HOPPER_CDNA, f"^({several}) bf16$")
+    assert len(found) == 6
     assert {kernel["kernel"] for kernel in found} == {"gemv_kernel", "skinny_kernel"}
     for kernel in found:
         if kernel["kernel"] == "gemv_kernel":

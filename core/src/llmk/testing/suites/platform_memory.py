@@ -15,7 +15,7 @@ from llmk.testing.bench import Bench
 _MIB = 1 << 20
 _ALLOCATED = 512 * _MIB
 _SIZES = (16 * _MIB, 64 * _MIB, 40 * _MIB)
-_ROUNDS = 5
+_ROUNDS = 6
 _PATIENCE = 1.0
 
 
@@ -39,20 +39,21 @@ def _total(bench: Bench) -> str:
 
 
 def _available(bench: Bench) -> str:
-    """In one of a few tries; of a device that others share, in its tendency: they take and give meanwhile, and a system
-    may tell late what is free."""
-    size, seen = min(_ALLOCATED, bench.platform.memory.available() // 4), []
+    """In one of a few tries, of which later ones take more; of a device that others share, in its tendency: they take
+    and give meanwhile, and a system may tell late what is free."""
+    seen = []
     low, high = (0.15, 3.0) if bench.facts.shared_device else (0.8, 1.2)
-    for _ in range(_ROUNDS):
+    for attempt in range(_ROUNDS):
         before = bench.platform.memory.available()
+        size = min(_ALLOCATED << attempt // 2, before // 4)
         tensor = _tensor(bench, size)
         taken = _moved(bench, before, -size)
         del tensor
-        seen.append((taken, _moved(bench, before + taken, size)))
-        if all(low * size <= moved <= high * size for moved in (-taken, seen[-1][1])):
-            return f"{-seen[-1][0] / size:.0%} and {seen[-1][1] / size:.0%} of {size // _MIB} MiB"
-    told = ", ".join(f"by {taken // _MIB} and then by {back // _MIB}" for taken, back in seen)
-    raise AssertionError(f"{size // _MIB} MiB were allocated and freed, and available() went (in MiB) {told}")
+        back = _moved(bench, before + taken, size)
+        if all(low * size <= moved <= high * size for moved in (-taken, back)):
+            return f"{-taken / size:.0%} and {back / size:.0%} of {size // _MIB} MiB"
+        seen.append(f"of {size // _MIB} by {taken // _MIB} and then by {back // _MIB}")
+    raise AssertionError(f"memory was allocated and freed, and available() went (in MiB) {', '.join(seen)}")
 
 
 def _moved(bench: Bench, before: int, wanted: int) -> int:
