@@ -88,7 +88,7 @@ class Site:
         """Makes the operands, random."""
         out = self.out * (1 + self.product.gated)
         x, residual = (torch.randn(self.rows, self.size, device=device).to(self.dtype) for _ in range(2))
-        kept = torch.empty_like(x) if self.kernel.endswith("router") else None
+        kept = torch.empty_like(x) if self.product.keeps else None
         normed = (residual, torch.randn_like(x[0]), EPS, kept) if self.product.normed else ()
         for _ in range(max(1, min(48, ROTATED_BYTES // (out * self.size * self.dtype.itemsize)))):
             weight = torch.empty(out, self.size, dtype=self.dtype, device=device).normal_(std=self.size**-0.5)

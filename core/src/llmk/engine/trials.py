@@ -20,10 +20,8 @@ _CONTEXT, _PROMPT = 1024, 2048
 _ROTATED_BYTES = 256 << 20
 """Weights that calls take in turn: more than a device's cache holds, as in a model of many layers."""
 
-_PRODUCTS = (
-    *("gate_up_silu", "gate_up_gelu_tanh"),
-    *("add_rms_norm_linear", "add_rms_norm_router", "add_rms_norm_gate_up_silu"),
-)
+_NORMED = ("add_rms_norm_linear", "add_rms_norm_router", "add_rms_norm_gate_up_silu")
+_PRODUCTS = ("gate_up_silu", "gate_up_gelu_tanh", *_NORMED)
 _ROUTING = ("top_k", "renormalize", "activation", "scoring", "scaling", "num_groups", "top_groups", "group_scoring")
 
 Run = Callable[[int], Any]
@@ -172,10 +170,10 @@ class Trials:
     def _product(self, op: str, linear: str, kernel: Callable[..., Any]) -> Trial:
         width = next(site.in_features for site in self.facts.linear if site.site == linear)
         weights = self._weights(linear)
-        norm = (self._random(width), EPS) if "norm" in op else ()
+        norm = (self._random(width), EPS) if op in _NORMED else ()
 
         def at(tokens: int) -> Run:
-            rows = self._inputs(2 if "add_" in op else 1, tokens, width)
+            rows = self._inputs(2 if op in _NORMED else 1, tokens, width)
             return lambda i: kernel(*rows, *norm, weights[i], None)
 
         return Trial(at, len(weights))

@@ -17,15 +17,12 @@ from llmk.reference.quantized_weight import FP8_BLOCK, ScaledWeight
 from llmk_triton import pdl
 from llmk_triton.gemv import gemv_kernel
 from llmk_triton.skinny import skinny_kernel
+from llmk_triton.specs import NARROW
 from llmk_triton.tiles import LEAST_SHARED, SHARED_MEMORY, current_target, dot_precision, num_cores, small_waves
 from llmk_triton.tuned import tuned
 
 MOST_ROWS = 128
 """Rows up to which one tile has them all."""
-
-_NARROW = 512
-"""Outputs of a weight that is read in no time: many programs share its rows, and what counts is when the last one of
-them is done."""
 
 _GEMV_ROWS = 4
 """Rows up to which their products one after the other take no longer than reading the weight."""
@@ -111,6 +108,11 @@ class Product:
     def normed(self) -> bool:
         """Whether a norm comes before it."""
         return self.kernel.startswith("add_rms_norm")
+
+    @property
+    def keeps(self) -> bool:
+        """Whether what was normed is handed on."""
+        return self.kernel.endswith("router")
 
     @property
     def gated(self) -> bool:
@@ -201,7 +203,7 @@ def _gemv(product: Product, target: GPUTarget) -> Gemv | None:
 
 def _skinny(product: Product, target: GPUTarget, cores: int) -> Skinny:
     block_m = _block_m(product.rows)
-    narrow = target.backend == "cuda" and block_m > 16 and product.out <= _NARROW and not product.gated
+    narrow = target.backend == "cuda" and 16 < block_m <= 64 and product.out <= NARROW and not product.gated
     if block_m > 16 and not narrow and _bulk(product, target):
         return _streamed(product, block_m, cores)
     swap = target.backend == "cuda" and 90 <= target.arch < 120 and product.dtype.itemsize == 2 and block_m <= 64
@@ -209,7 +211,8 @@ def _skinny(product: Product, target: GPUTarget, cores: int) -> Skinny:
     if product.dtype.itemsize == 4 or small_waves(target):
         block_n, block_k, stages = 32, 32, 1
     elif narrow:
-        swap, block_n, block_k, stages = False, 16, 128, 3
+        # Their reading takes no time: what counts is when the last of many programs is done.
+        swap, block_n, (block_k, stages) = False, 16, (256, 2) if product.size <= 2048 else (128, 3)
     elif target.backend == "hip":
         stages = 2
     elif swap or block_m == 16:

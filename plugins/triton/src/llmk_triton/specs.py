@@ -27,6 +27,7 @@ _ATTENTION = "triton.attention"
 _LAYOUT = "paged_hnd"
 _DTYPES = ("bfloat16", "float16", "float32")
 _NEEDS = Needs(features=("triton",), dtypes=_DTYPES, packages=("triton>=3.6",))
+_HALVES = replace(_NEEDS, dtypes=("bfloat16", "float16"))
 _WIDEST_ROW = 1 << 15
 """Elements that a norm keeps in one program."""
 _WIDEST_HEAD = 256
@@ -64,6 +65,9 @@ _OPS = (
 _FORMATS = {"plain": "", "fp8_channel": "reference_fp8_channel", "fp8_block": "reference_fp8_block"}
 """Formats of the weights of products with few rows, and in which of the reference's layouts they are kept."""
 
+_LAYOUTS = ("plain", *filter(None, _FORMATS.values()))
+"""Those, and plain ones."""
+
 _MOST_ROWS = 16
 """Rows up to which a product is as fast as its weight is read; with more, measured on an H200, libraries do as well."""
 
@@ -72,8 +76,10 @@ _SOME_ROWS = 128
 _COPIED = 8
 """Values of 16 bits of which rows have a multiple where the bulk copy engine can fetch them."""
 
-_NARROW = 512
+NARROW = 256
 """Outputs up to which a product is a matter of latency, not of reading the weight: a router's."""
+_NARROW_ROWS, _NARROW_INPUTS = 64, 4096
+"""For how many rows, and of how many inputs, such products take less time than a library's, measured on an H200."""
 
 _FEW_ROWS = (
     ("gate_up_silu", _MOST_ROWS, "Gate and up product and SwiGLU of few rows in one launch."),
@@ -147,30 +153,34 @@ def supports_product(query: LinearQuery | OpQuery, *kept: str) -> Verdict:
     return OK if wanted == "plain" or "fp8" in query.platform.features else _NO_FP8
 
 
+def _hopper(query: LinearQuery | OpQuery) -> Verdict:
+    if (query.platform.arch_family, query.platform.arch_version) == ("cuda", (9, 0)):
+        return OK
+    return no("arch", wanted=query.platform.arch, found="sm_90")
+
+
 def supports_bulk(query: LinearQuery | OpQuery) -> Verdict:
     """Weights as they are, in rows that Hopper's bulk copy engine can fetch."""
     verdict = supports_product(query, "plain")
     size = query.in_features if isinstance(query, LinearQuery) else query.facts.get("size", 0)
     if size % _COPIED:
         verdict &= no("size", wanted=size, found=f"multiples of {_COPIED}")
-    if (query.platform.arch_family, query.platform.arch_version) != ("cuda", (9, 0)):
-        verdict &= no("arch", wanted=query.platform.arch, found="sm_90")
-    return verdict
+    return verdict & _hopper(query)
 
 
 def supports_narrow(query: LinearQuery) -> Verdict:
-    """Weights as they are, of few outputs, where a launch may begin before the one before it has ended."""
+    """Weights as they are, of few outputs, on the chips where that was measured to be faster than a library."""
     verdict = supports_product(query, "plain")
-    if query.out_features > _NARROW:
-        verdict &= no("out_features", wanted=query.out_features, found=f"up to {_NARROW}")
-    if query.platform.arch_family != "cuda" or query.platform.arch_version < (9, 0):
-        verdict &= no("arch", wanted=query.platform.arch, found="from sm_90 on")
-    return verdict
+    if query.out_features > NARROW:
+        verdict &= no("out_features", wanted=query.out_features, found=f"up to {NARROW}")
+    if query.in_features > _NARROW_INPUTS:
+        verdict &= no("in_features", wanted=query.in_features, found=f"up to {_NARROW_INPUTS}")
+    return verdict & _hopper(query)
 
 
 def supports_router(query: OpQuery) -> Verdict:
     """Rows that one program holds, and weights in any layout of these products."""
-    return supports_norm(query) & supports_product(query, "plain", *filter(None, _FORMATS.values()))
+    return supports_norm(query) & supports_product(query, *_LAYOUTS)
 
 
 def _among(*kept: str) -> Callable[[LinearQuery | OpQuery], Verdict]:
@@ -180,25 +190,28 @@ def _among(*kept: str) -> Callable[[LinearQuery | OpQuery], Verdict]:
 _SUPPORTS: Mapping[str, Callable[[Any], Verdict]] = {
     "qk_norm_rope_write_kv": supports_write,
     "qk_norm_rope_attention": supports_write,
+    "add_rms_norm_router": supports_router,
 }
+
+
+def _kernel(name: str, kind: str, where: str, **fields: Any) -> KernelSpec:
+    """A kernel of this package, which serves wherever Triton compiles, and in recorded steps; or as ``fields`` say."""
+    given: dict[str, Any] = {"tier": Tier.PORTABLE, "needs": _NEEDS, "capture": "full", "jit": True} | fields
+    return KernelSpec(id=f"triton.{name}", kind=kind, implementation=f"{_PACKAGE}.{where}", **given)
 
 
 @hookimpl
 def llmk_attention_backends() -> Iterable[KernelSpec]:
     """Paged attention."""
     return [
-        KernelSpec(
-            id=_ATTENTION,
-            kind="attention",
-            implementation=f"{_PACKAGE}.attention:TritonAttention",
-            tier=Tier.PORTABLE,
-            needs=_NEEDS,
+        _kernel(
+            "attention",
+            "attention",
+            "attention:TritonAttention",
             supports=supports_attention,
             layout=_LAYOUT,
             deterministic=True,
-            capture="full",
             host_cost_us=10.0,
-            jit=True,
             summary="Tiles through the block table; decoding requests split their keys.",
         )
     ]
@@ -207,73 +220,52 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
 @hookimpl
 def llmk_moe_kernels() -> Iterable[KernelSpec]:
     """Mixture of experts."""
-    return [
-        KernelSpec(
-            id="triton.fused_moe",
-            kind="moe",
-            implementation=f"{_PACKAGE}.moe:fused_moe",
-            tier=Tier.PORTABLE,
-            needs=_NEEDS,
-            supports=supports_moe,
-            capture="full",
-            jit=True,
-            summary="Routes on the device; vectors times matrices for few tokens, products by blocks of rows for more.",
-        )
-    ]
+    summary = "Routes on the device; vectors times matrices for few tokens, products by blocks of rows for more."
+    return [_kernel("fused_moe", "moe", "moe:fused_moe", supports=supports_moe, summary=summary)]
 
 
 @hookimpl
 def llmk_linear_kernels() -> Iterable[KernelSpec]:
     """Products of few rows."""
     few_rows = [
-        KernelSpec(
-            id="triton.linear_few_rows" + (f"_{weight_format}" if layout else ""),
-            kind="linear",
-            implementation=f"{_PACKAGE}.few_rows:linear",
+        _kernel(
+            "linear_few_rows" + (f"_{weight_format}" if layout else ""),
+            "linear",
+            "few_rows:linear",
             prepare=f"llmk.reference.quantized_weight:prepare_{weight_format}" if layout else "",
             layout=layout or "plain",
-            tier=Tier.PORTABLE,
             score=50,
-            needs=_NEEDS,
             supports=_among(weight_format),
             bands=(TokenBand(1, _MOST_ROWS + 1),),
-            capture="full",
-            jit=True,
             summary="As fast as the weight is read.",
         )
         for weight_format, layout in _FORMATS.items()
     ]
-    narrow = KernelSpec(
-        id="triton.linear_narrow",
-        kind="linear",
-        implementation=f"{_PACKAGE}.few_rows:linear",
-        tier=Tier.PORTABLE,
-        # Above libraries, which are the best there is for wider ones.
+    narrow = _kernel(
+        "linear_narrow",
+        "linear",
+        "few_rows:linear",
+        # Above libraries, which are the best there is for more outputs.
         score=150,
-        needs=replace(_NEEDS, dtypes=("bfloat16", "float16")),
+        needs=_HALVES,
         supports=supports_narrow,
-        bands=(TokenBand(_MOST_ROWS + 1, _SOME_ROWS + 1),),
-        capture="full",
-        jit=True,
-        summary=f"Up to {_NARROW} outputs, as a router's: many programs share each, and none waits for a launch.",
+        bands=(TokenBand(_MOST_ROWS + 1, _NARROW_ROWS + 1),),
+        summary=f"Up to {NARROW} outputs, as a router's: many programs share them, and none waits for a launch.",
     )
     return [*few_rows, narrow, _by_bulk("linear", "linear")]
 
 
 def _by_bulk(kind: str, name: str) -> KernelSpec:
     """A product whose weight comes by the bulk copy engine."""
-    return KernelSpec(
-        id=f"triton.{name}_bulk",
-        kind=kind,
+    return _kernel(
+        f"{name}_bulk",
+        kind,
+        f"few_rows:{name}",
         op=name if kind == "op" else "",
-        implementation=f"{_PACKAGE}.few_rows:{name}",
-        tier=Tier.PORTABLE,
         only_if_asked="it is faster than the platform's library on some shapes alone",
-        needs=replace(_NEEDS, dtypes=("bfloat16", "float16")),
+        needs=_HALVES,
         supports=supports_bulk,
         bands=(TokenBand(_MOST_ROWS + 1, _SOME_ROWS + 1),),
-        capture="full",
-        jit=True,
         summary=f"Up to {_SOME_ROWS} rows, the weight streamed by Hopper's bulk copy engine; chosen by measurement.",
     )
 
@@ -282,37 +274,27 @@ def _by_bulk(kind: str, name: str) -> KernelSpec:
 def llmk_ops() -> Iterable[KernelSpec]:
     """Fused ops."""
     few_rows = [
-        KernelSpec(
-            id=f"triton.{name}",
-            kind="op",
+        _kernel(
+            name,
+            "op",
+            f"few_rows:{name}",
             op=name,
-            implementation=f"{_PACKAGE}.few_rows:{name}",
-            tier=Tier.PORTABLE,
-            needs=_NEEDS,
-            supports=supports_router if name.endswith("router") else _among("plain", *filter(None, _FORMATS.values())),
+            supports=_SUPPORTS.get(name, _among(*_LAYOUTS)),
             bands=(TokenBand(1, most + 1),),
-            capture="full",
-            jit=True,
             summary=summary,
         )
         for name, most, summary in _FEW_ROWS
     ]
-    return [
-        *few_rows,
-        _by_bulk("op", "gate_up_silu"),
-    ] + [
-        KernelSpec(
-            id=f"triton.{name}",
-            kind="op",
+    others = [
+        _kernel(
+            name,
+            "op",
+            where,
             op=name,
-            implementation=f"{_PACKAGE}.{where}",
-            tier=Tier.PORTABLE,
-            needs=_NEEDS,
             supports=_SUPPORTS.get(name, supports_norm if "norm" in name else lambda query: OK),
             deterministic=True,
-            capture="full",
-            jit=True,
             summary=summary,
         )
         for name, where, summary in _OPS
     ]
+    return [*few_rows, _by_bulk("op", "gate_up_silu"), *others]
