@@ -25,7 +25,7 @@ from pathlib import Path
 
 import torch
 import triton
-from kernel_cases import attention, elementwise, fp8, moe, products, sampling
+from kernel_cases import attention, chains, elementwise, fp8, moe, products, sampling
 from kernel_cases.harness import SHAPES, Bench
 
 
@@ -56,7 +56,7 @@ def main() -> int:
     return 1 if bench.failed else 0
 
 
-_KINDS = (elementwise, products, fp8, moe, sampling, attention)
+_KINDS = (elementwise, products, chains, fp8, moe, sampling, attention)
 _SWEPT: dict[str, Callable[[Bench, re.Pattern[str], Path], None]] = {
     "attention": lambda bench, only, _: attention.sweep(bench, only),
     "fp8": lambda bench, only, folder: products.sweep(bench, only, folder, fp8.sites(SHAPES, fp8.ROWS)),

@@ -14,6 +14,7 @@ from llmk.reference import activations, normed, norms, quantize, quantized_weigh
 from llmk.reference.linear import linear
 from llmk_triton import few_rows, tuned
 from llmk_triton.few_rows import Gemv, Operands, Product, Skinny
+from llmk_triton.tiles import current_target
 
 PARTS: dict[str, Any] = {"rms_norm": norms.rms_norm, "linear": linear, "silu_and_mul": activations.silu_and_mul}
 PARTS["add_rms_norm"] = norms.make_add_rms_norm(PARTS)
@@ -169,6 +170,13 @@ def test_few_outputs_are_shared_by_many_programs(rows: int) -> None:
         assert not config.bulk
         assert config.block_n == 16
         assert config.splits == 8
+
+
+@pytest.mark.parametrize(("rows", "size", "out"), [(17, 600, 21), (40, 2048, 8), (33, 2100, 40)])
+def test_few_outputs_of_many_programs_are_right(rows: int, size: int, out: int) -> None:
+    given = operands("linear", torch.bfloat16, rows, size, out)
+    assert few_rows.choose(Product("linear", torch.bfloat16, rows, size, out), current_target(), 64).block_n == 16
+    close(few_rows.run("linear", given), expected("linear", given))
 
 
 @pytest.mark.parametrize("rows", [17, 32, 64, 128])
