@@ -15,7 +15,7 @@ JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 THREADS := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit lint contracts types format size docs site snapshot wheels carry kernels clean distclean
+.PHONY: help demo test full unit lint contracts types dead security format size docs site snapshot wheels carry kernels clean distclean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,9 +23,14 @@ help: ## Show this list.
 demo: $(VENV)/.installed ## Set up, serve the embedded demo model, and show an answered chat.
 	@$(BIN)/python tools/demo.py
 
-test: lint contracts types size site unit ## Set up and run everything that CI runs.
+CHECKS := lint contracts types dead security size site
 
-unit: $(VENV)/.installed-test ## Run the tests alone. PYTEST_ARGS is passed on; JOBS=1 runs them one at a time.
+test: $(CHECKS) unit ## Set up and run everything that CI runs: all checks, all quick tests, a sample of the slow ones.
+
+full: PYTEST_ARGS += --full
+full: $(CHECKS) unit kernels ## Run everything: all slow tests too, and every kernel compiled for every GPU. About an hour.
+
+unit: $(VENV)/.installed-test ## Run the tests alone. PYTEST_ARGS is passed on (--full: all); JOBS=1 runs them one at a time.
 	$(THREADS) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 lint: $(VENV)/.installed-test ## Check style and formatting.
@@ -38,11 +43,17 @@ contracts: $(VENV)/.installed-test ## Check the import contracts: floors, plugin
 types: $(VENV)/.installed-test ## Check types.
 	$(BIN)/mypy $(SOURCES) tools
 
+dead: $(VENV)/.installed-test ## Find code that nothing uses.
+	$(BIN)/python tools/dead_code.py
+
+security: $(VENV)/.installed-test ## Look for what attackers look for (bandit).
+	$(BIN)/bandit -q -c pyproject.toml -r $(SOURCES) tools
+
 format: $(VENV)/.installed-test ## Format, and mend what can be mended.
 	$(BIN)/ruff check --quiet --fix .
 	$(BIN)/ruff format --quiet .
 
-size: $(VENV)/.installed-test ## Report lines per package, and fail where a budget is exceeded.
+size: $(VENV)/.installed-test ## Report lines per package, and fail where a file or function is too long.
 	$(BIN)/python tools/size_report.py
 
 docs: $(VENV)/.installed-test ## Write anew what pages have from the code: options, routes, hooks, kernels, wheels.

@@ -1,25 +1,77 @@
-"""Randomness that tests draw is theirs alone: it doesn't depend on which ran before, in this process or another."""
+"""What all tests share: randomness of their own, and a sample of those that are slow."""
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
 import sys
+from functools import cache
+from hashlib import blake2b
 
 import pytest
+
+SHARE = 0.25
+"""Of the cases of slow tests, so many are run unless all are asked for."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("slow tests")
+    group.addoption("--full", action="store_true", help="run all slow tests instead of a sample of them")
+    group.addoption("--sample-seed", default="", help="draw the sample by this; by default by the commit")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    if config.getoption("--full"):
+        return "slow tests: all"
+    return f"slow tests: {SHARE:.0%}, drawn by --sample-seed={_seed_of(config)}; --full runs all"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out the slow tests that were not drawn. Tests that the command line names are always run."""
+    if config.getoption("--full") or any("::" in argument for argument in config.args):
+        return
+    seed = _seed_of(config)
+    left_out = [item for item in items if item.get_closest_marker("slow") and not drawn(item.nodeid, seed)]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
+
+
+def drawn(nodeid: str, seed: str, share: float = SHARE) -> bool:
+    """Whether a case is in the sample: it depends on nothing but its name and the seed, so that all workers agree."""
+    digest = blake2b(f"{seed} {nodeid}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < share * 2**64
+
+
+def _seed_of(config: pytest.Config) -> str:
+    given: str = config.getoption("--sample-seed")
+    return given or os.environ.get("SAMPLE_SEED") or _commit()
+
+
+@cache
+def _commit() -> str:
+    """The commit that is tested, so that each one has another sample, and the same one always the same."""
+    command = ["git", "rev-parse", "--short=12", "HEAD"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, cwd=os.path.dirname(__file__), check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return "0"
+    return found.stdout.strip()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    _seed()
+    _draw_the_same_numbers()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call() -> None:
     """Once more, as a fixture that serves several tests has drawn for the first of them only."""
-    _seed()
+    _draw_the_same_numbers()
 
 
-def _seed() -> None:
+def _draw_the_same_numbers() -> None:
+    """Makes what a test draws independent of those that ran before it, in this process or another."""
     random.seed(0)
     if torch := sys.modules.get("torch"):
         torch.manual_seed(0)

@@ -7,11 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from served import MODEST
 
 CHAOS = Path(__file__).parent.parent / "benchmarks" / "chaos.py"
 
 
+@pytest.mark.slow
 def test_nothing_is_forgotten_wrong_or_left_behind() -> None:
     """So few requests don't tell how memory settles; they do tell that it doesn't grow with each."""
     command = [sys.executable, str(CHAOS), "--requests", "240", "--concurrency", "24", "--memory-slack", "0.1"]

@@ -152,6 +152,7 @@ assert len(runs) - few > 1.5 * few, (few, len(runs) - few)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_few_layers_launch_what_all_do(kind: str, tmp_path: Path) -> None:
     model_type, overrides = KINDS[kind]
@@ -166,6 +167,7 @@ def test_few_layers_launch_what_all_do(kind: str, tmp_path: Path) -> None:
     assert "could" not in done.stderr, "a step failed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [STEP, KERNEL + BROKEN, KERNEL + RAISING], ids=["step", "broken", "raising"])
 def test_ahead(code: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"

@@ -129,6 +129,7 @@ def shuffled(seed: int) -> list[list[EngineRequest]]:
     return waves
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_answers_do_not_depend_on_the_batch(checkpoint: Path, dtype: str) -> None:
     settings = {"model.dtype": dtype, "engine.deterministic": True, "platform.threads": 1}
@@ -146,6 +147,7 @@ def test_answers_do_not_depend_on_the_batch(checkpoint: Path, dtype: str) -> Non
     assert hits > 0
 
 
+@pytest.mark.slow
 def test_nor_do_they_with_two_threads(checkpoint: Path) -> None:
     settings = {"model.dtype": "float32", "engine.deterministic": True, "platform.threads": 2}
     answers, _ = serve(checkpoint, shuffled(3), **settings, **TRAFFIC["short steps"])
@@ -155,6 +157,7 @@ def test_nor_do_they_with_two_threads(checkpoint: Path) -> None:
         assert answers[request.id] == expected
 
 
+@pytest.mark.slow
 def test_without_it_they_do(checkpoint: Path) -> None:
     """In float32, if only by rounding: the comparison tells."""
     expected = alone(checkpoint, **{"model.dtype": "float32"})

@@ -173,6 +173,7 @@ def undisturbed(served: Served) -> dict[str, dict[Any, Any]]:
     return whole
 
 
+@pytest.mark.slow
 def test_streams_go_on_when_the_engine_is_killed(served: Served, undisturbed: dict[str, dict[Any, Any]]) -> None:
     """Every kind of answer, each in the midst: a tool call has begun when the engine goes."""
     plan, restarts = served.get("/v1/plan"), served.metric("llmk:engine_restarts_total")
@@ -212,6 +213,7 @@ def test_a_new_engine_may_be_killed_too(served: Served, undisturbed: dict[str, d
         assert_same(folded(one.ended()), dict(undisturbed[name]))
 
 
+@pytest.mark.slow
 def test_an_engine_that_hangs_is_replaced(served: Served, undisturbed: dict[str, dict[Any, Any]]) -> None:
     asking = Asking(served, *REQUESTS["greedy"])
     until(lambda: bool(asking.events))
@@ -268,6 +270,7 @@ def test_a_server_that_has_no_time_shuts_down_without_an_engine(start: Callable[
     until(lambda: not any(child.is_running() for child in children), what="the engine outlives its server")
 
 
+@pytest.mark.slow
 def test_an_engine_that_can_not_be_started_again(start: Callable[..., Served], tmp_path: Path) -> None:
     """Its requests fail with the cause, new ones are refused at once; once it can be started, all is well."""
     model = write_checkpoint(tmp_path / "model", "qwen3")
@@ -365,6 +368,7 @@ def site(tmp_path: Path) -> Path:
     return install(folder, "traps", SPECS, traps_processors=PROCESSORS)
 
 
+@pytest.mark.slow
 def test_a_request_that_kills_engines_fails_alone(
     start: Callable[..., Served], undisturbed: dict[str, dict[Any, Any]], site: Path
 ) -> None:

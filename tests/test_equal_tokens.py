@@ -13,6 +13,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return checkpoint(request.param, tmp_path_factory.mktemp("kinds"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("feature", [*FEATURES, "all"])
 def test_tokens_are_equal(folder: Path, feature: str) -> None:
     result = compare(folder, feature)

@@ -97,6 +97,7 @@ def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return write_checkpoint(tmp_path_factory.mktemp("checkpoint") / request.param, model_type, **overrides)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_fp32_tokens_are_equal(checkpoint: Path, engine: str) -> None:
     expected = oracle(checkpoint, "float32")
@@ -131,6 +132,7 @@ def most(distances: list[float]) -> float:
     return sorted(distances)[len(distances) * 9 // 10]
 
 
+@pytest.mark.slow
 def test_bf16_is_as_close_to_fp32_as_transformers_is(checkpoint: Path) -> None:
     exact = oracle(checkpoint, "float32")
     theirs = errors(oracle(checkpoint, "bfloat16"), exact)

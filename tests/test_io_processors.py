@@ -220,6 +220,7 @@ def test_preemption_repeats_nothing(folder: Path, site: Path, oracle: Any) -> No
             torch.testing.assert_close(rows.view(wanted.shape), wanted, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"parallel.tensor": 2}, {"parallel.pipeline": 2}], ids=str)
 def test_hidden_states_of_a_model_that_is_spread(folder: Path, site: Path, oracle: Any, settings: Any) -> None:
     with make(folder, max_num_batched_tokens=7, **settings) as llm:
@@ -315,6 +316,7 @@ async def run_at_once(folder: Path, oracle: Any) -> None:
         await engine.close()
 
 
+@pytest.mark.slow
 def test_over_http(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]))
     with closing(Served(tmp_path / "log", "--port", "0")) as served:

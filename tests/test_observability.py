@@ -88,6 +88,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
             yield Seen(served, collector)
 
 
+@pytest.mark.slow
 def test_the_page_lists_what_is_exported(seen: Seen) -> None:
     told = dict(re.findall(r"^\| `(llmk:\w+)` \| (\w+) \|", PAGE.read_text(), re.MULTILINE))
     exported = dict(re.findall(r"^# TYPE (\S+) (\w+)$", seen.metrics, re.MULTILINE))

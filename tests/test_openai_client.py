@@ -190,6 +190,7 @@ def test_logprobs(client: OpenAI, model: str) -> None:
     assert b"".join(bytes(entry.bytes or ()) for entry in logprobs.content) == content.encode()
 
 
+@pytest.mark.slow
 def test_penalties_and_bias(client: OpenAI, model: str, served: Served) -> None:
     _, tokens = served.post("/tokenize", {"prompt": " llmk", "add_special_tokens": False})
     options: Any = {"model": model, "messages": HELLO, "temperature": 0, "extra_body": QUIET}

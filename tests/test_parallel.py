@@ -33,6 +33,7 @@ def family(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         return folder, answers(llm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tensor", "pipeline"), SHAPES)
 def test_same_answers(family: tuple[Path, Any], tensor: int, pipeline: int, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, expected = family

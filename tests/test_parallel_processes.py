@@ -81,6 +81,7 @@ def nonsense(step: int) -> StepPlan:
     return StepPlan(step=step, work=[Work(slot=1 << 20, num_tokens=1, new_blocks=[], sample=True)])
 
 
+@pytest.mark.slow
 def test_ranks_that_cut_layers(folder: Path, start: Any) -> None:
     checkpoint = make(folder, "qwen3-tied-odd-vocabulary")
     engine = start(checkpoint, 2, 1)
@@ -118,6 +119,7 @@ def killed_beside_one_that_waits(engine: Engine) -> None:
             engine.workers.submit(nonsense(1002))
 
 
+@pytest.mark.slow
 def test_stages(folder: Path, start: Any) -> None:
     checkpoint = make(folder, "gemma2")
     engine = start(checkpoint, 1, 2)
@@ -130,6 +132,7 @@ def test_stages(folder: Path, start: Any) -> None:
         engine.core.check()
 
 
+@pytest.mark.slow
 def test_stages_of_ranks_that_cut_layers(folder: Path, start: Any) -> None:
     checkpoint = make(folder, "qwen3-next-one-kv-head")
     engine = start(checkpoint, 2, 2)
@@ -163,6 +166,7 @@ def test_what_fails_at_start_arrives_as_itself(folder: Path) -> None:
     assert len(psutil.Process().children()) == children
 
 
+@pytest.mark.slow
 def test_no_process_outlives_the_engine(folder: Path) -> None:
     """Nor do its files, however it ends."""
     checkpoint = make(folder, "mistral-one-kv-head")

@@ -20,6 +20,7 @@ def llmk(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     return subprocess.run([*LLMK, *args], input=stdin, capture_output=True, text=True, timeout=180, env=ENVIRONMENT)
 
 
+@pytest.mark.slow
 def test_run_keeps_thinking_out_of_the_answer() -> None:
     done = llmk("run", "demo", "What is 17 + 25?", "--temperature", "0", "--think")
     assert done.returncode == 0, done.stderr
@@ -34,6 +35,7 @@ def test_run_reads_standard_input_and_continues_raw_text() -> None:
     assert done.stdout.strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [

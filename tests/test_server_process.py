@@ -116,6 +116,7 @@ class Asking(threading.Thread):
             self.text += line.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_running_requests_finish(start: Callable[..., Served], number: signal.Signals) -> None:
     served = start()

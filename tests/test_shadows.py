@@ -289,6 +289,7 @@ def test_nothing_is_bound_where_nothing_is_asked_for(folder: Path) -> None:
         assert not any(isinstance(backend, Switch) for backend in build._attention.values())
 
 
+@pytest.mark.slow
 def test_tensor_parallel_ranks_add_up_what_they_compare(
     folder: Path, site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

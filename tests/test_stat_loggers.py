@@ -102,6 +102,7 @@ def served(folder: Path) -> Iterator[tuple[str, float, str]]:
         yield metrics, time.monotonic() - stopped, (folder / "log").read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.hook("llmk_stat_loggers")
 def test_the_numbers_are_those_of_the_metrics(folder: Path, served: tuple[str, float, str]) -> None:
     lines = told(folder, "writer")

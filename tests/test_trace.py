@@ -42,6 +42,7 @@ def spans(data: dict[str, Any], lane: str) -> list[dict[str, Any]]:
     return [event for event in data["traceEvents"] if event["ph"] == "X" and event["tid"] == names[lane]]
 
 
+@pytest.mark.slow
 def test_events_are_as_the_format_has_them(written: dict[str, Any]) -> None:
     assert written["displayTimeUnit"] in ("ms", "ns")
     for event in written["traceEvents"]:
@@ -138,6 +139,7 @@ def test_a_device_that_tells_no_times_has_no_lane() -> None:
         trace.summary()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [

@@ -102,6 +102,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return folder, build(folder, {"cache.prefix_caching": False, "scheduler.max_num_seqs": 1})
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=12, derandomize=True)
 @given(arrivals=st.lists(arrival, min_size=1, max_size=7), options=limits, spare=st.integers(0, 12))
 def test_any_trace_comes_out_as_if_alone(

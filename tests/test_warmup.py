@@ -37,6 +37,7 @@ def answers(folder: Path, **settings: Any) -> list[list[int]]:
         return [output.outputs[0].token_ids for output in llm.generate(PROMPTS, PARAMS, use_tqdm=False)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_are_those_of_an_engine_that_is_not_warm(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -93,6 +93,7 @@ def test_platform_facets() -> None:
     platform.device.synchronize()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [1, 0])
 def test_threads_are_set_as_asked_or_advised(asked: int) -> None:
     code = (

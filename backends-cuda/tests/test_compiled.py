@@ -29,6 +29,7 @@ print(json.dumps([(kernel.kernel, kernel.problem) for kernel in found]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["cuda:90", "cuda:100"])
 def test_activations_are_quantized_in_registers(target: str) -> None:
     command = [sys.executable, "-c", CODE, str(TOOLS), target]

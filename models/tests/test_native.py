@@ -40,6 +40,7 @@ def bench() -> Bench:
     return Bench.open("cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("spec", "variant"), [(spec, name) for spec, name, _ in EXAMPLES], ids=[*VARIANTS])
 def test_conforms(spec: ModelSpec, variant: str, bench: Bench) -> None:
     own = [case for case in cases("model", spec, bench) if case.name.startswith(f"{variant}: ")]

@@ -29,6 +29,7 @@ PROMPT = random.Random(5).choices(range(3, 380), k=60)
 SPEC = next(spec for spec in llmk_models() if spec.id == "models.transformers")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [example.name for example in TRANSFORMERS])
 def test_conforms(name: str) -> None:
     """But for what its modules can't: they are not cut, and multiply as torch sees fit."""

@@ -77,6 +77,7 @@ def specs(before: str = "", implementation: str = "defects.parser:Good") -> str:
     return SPECS.format(before=before, implementation=implementation)
 
 
+@pytest.mark.slow
 def test_what_crashes_hangs_or_leaves_is_reported_and_the_rest_goes_on(site: Site) -> None:
     only = "by default, any cut|by default, plain|events of its kind"
     results = check(site("odd", PARSERS, odd_parsers=ODD), ("tool_parser",), only, timeout=5)
@@ -100,6 +101,7 @@ def test_a_good_wheel_passes(site: Site) -> None:
     assert not failures(results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "name", "says"),
     [
@@ -138,6 +140,7 @@ def test_an_implementation_that_patches_is_named(site: Site) -> None:
     assert "importing acme_impl:Good added llmk.nn.linear.Linear.forward" in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "says"),
     [
@@ -195,6 +198,7 @@ def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
 
 
+@pytest.mark.slow
 def test_cases_as_tests(site: Site, tmp_path: Path) -> None:
     name = site(
         "odd", PARSERS.replace('"Crashing", "Hanging", "Leaving"', '"Deaf"'), odd_parsers="from defects.parser import *"

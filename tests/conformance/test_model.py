@@ -34,6 +34,7 @@ def test_a_good_family_passes(good: ModelSpec, bench: Bench) -> None:
     assert [result for result in results if result.outcome != "passed"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.id)
 def test_a_broken_family_fails(defect: Defect, good: ModelSpec, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     defect.plant(monkeypatch)

@@ -17,6 +17,7 @@ from llmk.testing.bench import Bench
 GOOD = sorted(spec.id for spec in llmk_ops())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("id", GOOD)
 def test_good_ones_pass(id: str, bench: Bench) -> None:
     check_passes(id, bench)

@@ -24,6 +24,7 @@ def test_a_good_one_passes(bench: Bench) -> None:
     check_good("tool_parser", spec(), bench)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defect", DEFECTS, ids=str)
 def test_killed(defect: Defect, bench: Bench) -> None:
     check_killed("tool_parser", spec(defect.provider), bench, defect.case)

@@ -29,6 +29,7 @@ def good(bench: Bench) -> PlatformSpec:
     return next(each.spec for each in bench.registry.platforms if each.spec.id == "cpu.cpu")
 
 
+@pytest.mark.slow
 def test_a_good_platform_passes(good: PlatformSpec, bench: Bench) -> None:
     results = [Result.of(case) for case in cases("platform", good, bench)]
     assert len(results) == 20
@@ -51,6 +52,7 @@ def test_facets_that_the_processor_lacks(good: PlatformSpec, bench: Bench) -> No
     assert len(results) == 5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.id)
 def test_a_broken_platform_fails(defect: Defect, good: PlatformSpec, bench: Bench) -> None:
     spec, on = defect.change(good, bench)

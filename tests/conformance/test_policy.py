@@ -23,6 +23,7 @@ def test_the_built_in_order_passes(bench: Bench) -> None:
     check_good("policy", PolicySpec(id="x.y", name="y", implementation="llmk.engine.policy:BuiltIn"), bench)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defect", DEFECTS, ids=str)
 def test_killed(defect: Defect, bench: Bench) -> None:
     check_killed("policy", spec(defect.provider), bench, defect.case)

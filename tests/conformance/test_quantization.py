@@ -25,6 +25,7 @@ def spec_of(bench: Bench, name: str) -> QuantizationSpec:
     return next(each.spec for each in bench.registry.of(QuantizationSpec) if each.spec.name == name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["stored_fp8", "stored_fp8_block", "fp8"])
 def test_good_methods_pass(name: str, bench: Bench) -> None:
     """But for what one that quantizes while it loads can't be asked."""

@@ -57,6 +57,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Env
     return environment
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_tutorial_works(environment: Environment, tmp_path: Path) -> None:
     plain = {key: value for key, value in os.environ.items() if not key.startswith(("LLMK", "PYTHON"))}

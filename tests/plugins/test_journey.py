@@ -114,6 +114,7 @@ def metric(server: Served, name: str, shadow: str) -> float:
     return sum(map(float, found))
 
 
+@pytest.mark.slow
 def test_it_is_installed_checked_pinned_served_and_gone(
     environment: Environment, built: dict[str, Path], plan: Any, answer: str, tmp_path: Path
 ) -> None:
@@ -143,6 +144,7 @@ def test_it_runs_beside_what_serves_before_it_is_trusted(
         assert metric(server, "failures_total", "widget.linear") == 0
 
 
+@pytest.mark.slow
 def test_broken_ones_harm_nobody_and_are_found_out(
     environment: Environment, built: dict[str, Path], answer: str, tmp_path: Path
 ) -> None:

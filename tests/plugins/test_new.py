@@ -75,6 +75,7 @@ def counts(author: Path, environment: Environment) -> dict[str, Counter[str]]:
     return found
 
 
+@pytest.mark.slow
 def test_all_are_active(environment: Environment, author: Path) -> None:
     listed = environment.llmk("plugins", "--json", cwd=author)
     states = {plugin["distribution"]: plugin["state"] for plugin in json.loads(listed.stdout)}
@@ -85,6 +86,7 @@ def test_all_are_active(environment: Environment, author: Path) -> None:
     assert checked.stdout.rstrip().endswith(f"green: {len(KINDS)} passed, 0 failed, 0 skipped")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_its_own_tests_pass(kind: str, counts: dict[str, Counter[str]]) -> None:
     assert counts[named(kind)]["passed"] >= LEAST_CASES
@@ -122,6 +124,7 @@ def test_a_server_of_their_parts_alone(environment: Environment, tmp_path: Path)
         server.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "model_type", "config"), [("moe", "qwen3_moe", EXPERTS), ("quantization", "qwen3", {})]
 )

@@ -107,6 +107,7 @@ def test_its_parser_is_found_by_name_and_by_dialect(environment: Environment, tm
     }
 
 
+@pytest.mark.slow
 def test_it_serves_the_same_tokens(environment: Environment, tmp_path: Path) -> None:
     """The demo model in float32, on the stranger's attention: another cache layout, the same greedy tokens."""
     (tmp_path / "acme").mkdir()

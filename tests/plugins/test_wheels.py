@@ -89,6 +89,7 @@ def bare(wheels: dict[str, Path], make_environment: Callable[..., Environment]) 
     return make_environment(wheels["core"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in PACKAGES if name != "core"])
 def test_plugin_installs_and_uninstalls_alone(
     name: str, wheels: dict[str, Path], bare: Environment, tmp_path: Path

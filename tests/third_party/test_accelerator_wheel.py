@@ -72,6 +72,7 @@ def generate(environment: Environment, tmp_path_factory: pytest.TempPathFactory)
     return run
 
 
+@pytest.mark.slow
 def test_its_own_tests_pass_where_it_is_installed(environment: Environment, tmp_path: Path) -> None:
     options = ["-q", "-c", os.devnull, "-p", "no:cacheprovider", "--noconftest", str(SOURCE / "tests")]
     code = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
@@ -103,6 +104,7 @@ def test_without_a_device_the_processor_serves(environment: Environment, tmp_pat
     assert planned.stdout.startswith("platform  nova/n1"), planned.stderr
 
 
+@pytest.mark.slow
 def test_reference_kernels_give_the_processors_tokens(generate: Callable[[str], Any]) -> None:
     found, expected = generate(REFERENCE), generate(CPU)
     assert (found["platform"], expected["platform"].partition("/")[0]) == ("nova/n1", "cpu")

@@ -61,6 +61,7 @@ def of(results: list[dict[str, Any]], outcome: str) -> list[tuple[str, str, str]
     return [(each["spec"], each["name"], each["message"]) for each in results if each["outcome"] == outcome]
 
 
+@pytest.mark.slow
 def test_its_wheel_is_green(check: Callable[..., list[dict[str, Any]]]) -> None:
     results = check("llmk-nova")
     assert of(results, "failed") == []
@@ -69,6 +70,7 @@ def test_its_wheel_is_green(check: Callable[..., list[dict[str, Any]]]) -> None:
     assert len(of(results, "passed")) >= 40
 
 
+@pytest.mark.slow
 def test_reference_kernels_keep_their_contracts_on_it(check: Callable[..., list[dict[str, Any]]]) -> None:
     results = check("llmk-core", "--platform", "nova", "--only", KERNELS)
     assert of(results, "failed") == []
@@ -77,6 +79,7 @@ def test_reference_kernels_keep_their_contracts_on_it(check: Callable[..., list[
     assert len({each["spec"] for each in results}) == 11
 
 
+@pytest.mark.slow
 def test_models_give_their_oracles_logits_on_it(check: Callable[..., list[dict[str, Any]]]) -> None:
     """A dense one and one with experts and latent attention, cut over two ranks, too."""
     results = check("llmk-models", "--platform", "nova", "--kind", "model", "--only", MODELS)

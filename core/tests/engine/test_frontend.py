@@ -205,6 +205,7 @@ def test_max_tokens_end_at_the_context(folder):
     run(main())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("prompt", "params", "error", "message"),
     [

@@ -56,6 +56,7 @@ def check(request: EngineRequest, outputs: list[TokenOutput]) -> None:
     assert scored == [expected] + [[]] * (len(outputs) - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("number", range(6))
 def test_any_load_comes_out_as_if_nothing_had_happened(number, depth, monkeypatch):

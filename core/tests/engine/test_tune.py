@@ -101,6 +101,7 @@ def settings(house: Wheelhouse, checkpoint: Path, **others: object) -> dict[str,
     }
 
 
+@pytest.mark.slow
 def test_the_plan_follows_what_was_measured(house: Wheelhouse, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "model", "qwen3", num_hidden_layers=1)
     booted = boot(load(settings(house, checkpoint), environ={}), verify=False)
@@ -244,6 +245,7 @@ class PlayedGraphs:
         return run
 
 
+@pytest.mark.slow
 def test_what_cannot_be_recorded_is_not_kept_for_steps_that_decode(house: Wheelhouse, tmp_path: Path) -> None:
     """It would keep the whole step from being recorded."""
     checkpoint = write_checkpoint(tmp_path / "model", "qwen3", num_hidden_layers=1)

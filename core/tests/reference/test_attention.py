@@ -167,6 +167,7 @@ GAPS = {"together": 0, "a token apart": 2 * 24, "in odd places": 20, "in very od
 """Elements between blocks; a token of the key and value heads below has 48, one of latent vectors 24."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("dtype", BOUND, ids=str)
@@ -416,6 +417,7 @@ class Run:
 LONG = {**KINDS, "window of blocks": {"sliding_window": 300}, "one head": {"num_heads": 1, "num_kv_heads": 1}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", LONG)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("threads", [1, 2], indirect=True)

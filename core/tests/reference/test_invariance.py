@@ -23,6 +23,7 @@ SHAPES = [(64, 64), (96, 130), (1, 515), (33, 7), (512, 256), (300, 1000)]
 pytestmark = pytest.mark.parametrize("threads", [1, 2], indirect=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_linear(shape: tuple[int, int], dtype: torch.dtype, threads: int) -> None:

@@ -113,6 +113,7 @@ def op(request: pytest.FixtureRequest) -> Op:
     return OPS[request.param]()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block_size", [1, 5, 16, 64, 1000])
 @pytest.mark.parametrize("steps", CUTS, ids=["whole", "ends-apart", "mixed", "decode-first"])
 def test_equals_the_recurrence_and_keeps_its_states(op: Op, steps: Sequence[Step], block_size: int) -> None:

@@ -27,6 +27,7 @@ BODIES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "field"),
     [(path, field) for path, (model, _) in BODIES.items() for field in (*model.model_fields, *model.refused)],

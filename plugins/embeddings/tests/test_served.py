@@ -10,6 +10,7 @@ import pytest
 from served import Served
 
 
+@pytest.mark.slow
 def test_openai_s_client_is_answered(tmp_path: Path) -> None:
     with closing(Served(tmp_path / "log", "--port", "0")) as served:
         client = openai.OpenAI(base_url=f"{served.url}/v1/io", api_key="none", max_retries=0)

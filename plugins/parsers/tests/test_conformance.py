@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from llmk.testing import conformance
+
+pytestmark = pytest.mark.slow
 
 test_conformance = conformance("llmk-parsers")

@@ -118,5 +118,6 @@ def test_arguments_arrive_as_they_are_written() -> None:
     assert list(parser.finish()) == []
 
 
+@pytest.mark.slow
 def test_conforms() -> None:
     check_parser(hermes, [case[0] for case in CASES.values()])

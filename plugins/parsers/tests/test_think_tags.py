@@ -84,6 +84,7 @@ def test_blocks_may_interleave_in_one_chunk() -> None:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("context", [ON, OPENED, CLOSED])
 @pytest.mark.parametrize("kind", [Qwen3, DeepSeekR1])
 def test_conforms(kind: type[ThinkTags], context: ParserContext) -> None:

@@ -11,6 +11,7 @@ from llmk.testing.suites import cases
 from llmk_quantization.specs import llmk_quantization_methods
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", llmk_quantization_methods(), ids=lambda spec: spec.name)
 def test_conforms(spec: QuantizationSpec) -> None:
     results = [Result.of(case) for case in cases("quantization", spec, Bench.open("cpu"))]

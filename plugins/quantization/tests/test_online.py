@@ -33,6 +33,7 @@ def plain(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return write_checkpoint(tmp_path / "plain", model_type, **SIZES, **sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_weights_are_rounded_while_loading(plain: Path, method: str) -> None:
     exact, found = logits(plain), logits(plain, quantization=method)

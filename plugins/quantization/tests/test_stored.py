@@ -36,6 +36,7 @@ def answers(folder: Path, **settings: Any) -> tuple[list[Any], list[float]]:
     return tokens, [logprob for entry in entries for _, logprob in entry.top]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("model", MODELS)
 def test_answers_are_those_of_the_numbers_that_are_stored(

@@ -38,6 +38,7 @@ def small(backend: TritonAttention) -> TritonAttention:
     return backend
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("step", STEPS)
 def test_agrees_with_plain_attention(step: str, kind: str) -> None:
@@ -149,6 +150,7 @@ def test_a_step_of_nothing_but_padding() -> None:
     assert case.run(TritonAttention(case.query, DEVICE)).eq(0).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [DECODE, MIXED], ids=["decode", "mixed"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("kind", ["plain", "window", "softcap", "fp8 cache"])
@@ -178,6 +180,7 @@ def test_one_op_for_all_agrees_with_its_parts(kind: str, dtype: torch.dtype, ste
     assert error(caches[0].nan_to_num(), caches[1].nan_to_num()) < bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("padding", [0, 3])
 @pytest.mark.parametrize("prefill", [[], [(30, 9)]], ids=["decode", "mixed"])
 def test_neighbours_read_together_what_they_share(

@@ -34,6 +34,7 @@ def of(target: str, among: tuple[str, ...], only: str) -> list[dict[str, Any]]:
     return [kernel for kernel in compiled(among, only) if kernel["target"] == target]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ALL)
 def test_attention(target: str) -> None:
     found = {kernel["kernel"]: kernel for kernel in of(target, ALL, "^mixed qwen3-8b bf16$")}
@@ -43,12 +44,14 @@ def test_attention(target: str) -> None:
     assert found["prefill_kernel"]["matrix"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", HOPPER_RDNA)
 def test_elementwise(target: str) -> None:
     found = [kernel["kernel"] for kernel in of(target, HOPPER_RDNA, "^elementwise 4096x12288 bf16$")]
     assert sorted(found) == ["embedding_kernel", *["gated_kernel"] * 3, *["norm_kernel"] * 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", HOPPER_CDNA)
 def test_products(target: str) -> None:
     several = "linear 1024x3072 x(1|16)|norm gate up 3072x1024 x(1|16)|norm router 128x2048 x1|router 60x4096 x64"
@@ -62,6 +65,7 @@ def test_products(target: str) -> None:
             assert kernel["matrix"] > 0
 
 
+@pytest.mark.slow
 def test_tiles_that_come_in_bulk_leave_room_for_two_programs() -> None:
     found = compiled(("cuda:90",), r"^(linear|gate up) \S+ x(64|128) bf16$")
     assert len(found) == 8
@@ -69,6 +73,7 @@ def test_tiles_that_come_in_bulk_leave_room_for_two_programs() -> None:
     assert not any(kernel["stack"] for kernel in found)
 
 
+@pytest.mark.slow
 def test_products_fit_what_they_were_tuned_for() -> None:
     folder = Path(llmk_triton.__file__).parent / "configs"
     for arch in sorted({file.name.split(".")[1] for file in folder.glob("*.json")}):
@@ -76,6 +81,7 @@ def test_products_fit_what_they_were_tuned_for() -> None:
         assert compiled((target,), f"^tuned {arch} "), f"nothing was compiled for {arch}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ALL)
 def test_experts(target: str) -> None:
     found = {kernel["kernel"]: kernel for kernel in of(target, ALL, "^experts qwen3-30b-a3b x(1|128|1024) bf16$")}
@@ -84,6 +90,7 @@ def test_experts(target: str) -> None:
     assert all(found[name]["matrix"] > 0 for name in grouped)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", HOPPER_CDNA)
 def test_sampling(target: str) -> None:
     found = {kernel["kernel"] for kernel in of(target, HOPPER_CDNA, "^(sampling fp32|batch state)$")}
@@ -93,6 +100,7 @@ def test_sampling(target: str) -> None:
     assert found == choosing | scoring | state
 
 
+@pytest.mark.slow
 def test_limits_are_enforced() -> None:
     """What exceeds shared memory fails as it would on the device."""
     code = (

@@ -67,6 +67,7 @@ def close(actual: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor]) -> None:
     torch.testing.assert_close(actual[0], wanted[0], rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "config"), able(*REFERENCE))
 def test_every_op_in_every_way(kernel: str, config: str) -> None:
     how, rows = CONFIGS[config]
@@ -79,6 +80,7 @@ def test_every_op_in_every_way(kernel: str, config: str) -> None:
     assert not few_rows._counters(given.x.device).any(), "counters are left as they were found"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "config"), able("linear", "add_rms_norm_gate_up_silu", "gate_up_silu"))
 @pytest.mark.parametrize("scales", ["channel", "block"])
 def test_fp8_weights(scales: str, config: str, kernel: str) -> None:

@@ -66,6 +66,7 @@ TRUNCATIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scale", "ties"), [(0.05, False), (1.0, False), (2.0, True), (4.0, False)])
 @pytest.mark.parametrize("name", TRUNCATIONS)
 def test_draws_the_tokens_of_the_reference(name: str, scale: float, ties: bool) -> None:

@@ -16,6 +16,7 @@ from llmk_triton.write import qk_norm_rope_write_kv
 REQUESTS = [(9, 4), (5, 1), (6, 6)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("weights", ["both", "queries", "none"])
 @pytest.mark.parametrize(("heads", "kv_heads", "size", "rotary"), [(6, 2, 24, 24), (5, 1, 20, 12)])

@@ -51,7 +51,7 @@ class Given:
 
     def take(self) -> tuple[Any, ...]:
         """Waits for it."""
-        given: tuple[Any, ...] = pickle.loads(self._pickled.get())
+        given: tuple[Any, ...] = pickle.loads(self._pickled.get())  # nosec B301 # the parent wrote it, to our standard input
         return given
 
     def _follow_parent(self) -> None:
@@ -59,7 +59,7 @@ class Given:
         first, given = _frame(), _frame()
         if given:
             self._pickled.put(given)
-            folder, begin = pickle.loads(first)
+            folder, begin = pickle.loads(first)  # nosec B301 # as above
             if begin:
                 threading.Thread(target=_begin, args=(begin,), name="llmk-begin", daemon=True).start()
             while os.read(sys.stdin.fileno(), 1024):

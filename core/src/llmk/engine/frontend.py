@@ -386,4 +386,5 @@ async def _start_process(boot: Boot, spawned: ProcessClient) -> tuple[EngineClie
         return client
 
     client = await Supervisor.start(start, restart_seconds=config.restart_seconds)
-    return client, replace(boot, plan=pickle.loads(client.info.pickled_plan))
+    plan = pickle.loads(client.info.pickled_plan)  # nosec B301 # our own engine wrote it
+    return client, replace(boot, plan=plan)

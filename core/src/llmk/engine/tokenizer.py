@@ -123,7 +123,7 @@ def _convert_with_transformers(path: Path, config: Mapping[str, Any]) -> tokeniz
     from transformers import AutoTokenizer
 
     try:
-        backend = getattr(AutoTokenizer.from_pretrained(str(path)), "backend_tokenizer", None)
+        backend = getattr(AutoTokenizer.from_pretrained(str(path), local_files_only=True), "backend_tokenizer", None)
     except Exception as error:
         raise CheckpointError(f"transformers can't load the tokenizer in {path}: {error}") from error
     if not isinstance(backend, tokenizers.Tokenizer):

@@ -97,7 +97,7 @@ class Workers(Executor):
         try:
             workers._spawn(pack(boot))
             loaded = workers._from_all(Loaded)
-            specs = [pickle.loads(each.specs) for each in loaded]
+            specs = [pickle.loads(each.specs) for each in loaded]  # nosec B301 # our own ranks wrote it
             groups = cache_groups(boot, specs[:: boot.plan.tensor])
             room = [each.available for each in loaded]
             cache = smallest_cache(boot, groups, specs, room, [each.shadow_bytes for each in loaded])

@@ -64,7 +64,7 @@ class ChatTemplate:
 
 
 def _variables(source: str) -> frozenset[str] | None:
-    environment = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])
+    environment = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])  # nosec B701 # parsed, never rendered
     plain = re.sub(r"\{%-?\s*(?:end)?generation\s*-?%\}", "", source)
     try:
         return frozenset(jinja2.meta.find_undeclared_variables(environment.parse(plain)))

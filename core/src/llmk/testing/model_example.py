@@ -49,6 +49,7 @@ def transformers_logits(folder: Path, token_ids: Sequence[int], dtype: torch.dty
         from transformers import AutoModelForCausalLM
     except ImportError as error:
         raise Skip("the oracle is transformers, which is not installed") from error
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+    load = AutoModelForCausalLM.from_pretrained
+    model = load(folder, dtype=dtype, attn_implementation="eager", local_files_only=True).eval()
     with torch.inference_mode():
         return model(torch.tensor([list(token_ids)])).logits[0].float()  # type: ignore[no-any-return]
