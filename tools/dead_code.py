@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from first_party import registry
 from size_report import python_files, source_folders
@@ -72,8 +72,11 @@ def named_by_strings(files: list[Path]) -> Iterator[str]:
 
 def _specs() -> list[Any]:
     """Every spec of the repository's own wheels."""
-    kinds = {spec_type for _, spec_type in HOOKS.values()}
-    return [entry.spec for kind in kinds for entry in cast("list[Registered[Any]]", registry().of(kind))]
+    specs: list[Any] = []
+    for spec_type in {spec_type for _, spec_type in HOOKS.values()}:
+        registered: list[Registered[Any]] = registry().of(spec_type)
+        specs += [entry.spec for entry in registered]
+    return specs
 
 
 def unused(root: Path = ROOT) -> list[Item]:
