@@ -178,9 +178,9 @@ class InlineWorkers:
         served = Served(engine.model_name, tokenizer, dialect, engine.default_params, limits or LimitsSection(), boot)
         self._preparing = Preparing(served)
 
-    async def prepare(self, work: Work, tenant: str) -> Prepared:
+    async def prepare(self, work: Work, body: bytes, tenant: str) -> Prepared:
         sent = msgspec.msgpack.decode(msgspec.msgpack.encode(work), type=Work)
-        prepared = await asyncio.to_thread(self._preparing.prepare, sent)
+        prepared = await asyncio.to_thread(self._preparing.prepare, sent, body)
         return msgspec.msgpack.decode(msgspec.msgpack.encode(Done(prepared)), type=Done).prepared
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import signal
 import socket
@@ -121,6 +122,8 @@ async def _run(
                 serving = asyncio.create_task(server.serve([listener]))
                 while not server.started and not serving.done():
                     await asyncio.sleep(0.01)
+                gc.collect()
+                gc.freeze()  # what was built stays for good: collecting garbage needn't look at it again
                 if not server.should_exit:
                     ready(service, url_of(listener))
                 await serving

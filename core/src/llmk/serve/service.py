@@ -35,7 +35,7 @@ class Workers(Protocol):
         """Readers of text."""
         ...
 
-    async def prepare(self, work: Work, tenant: str) -> Prepared:
+    async def prepare(self, work: Work, body: bytes, tenant: str) -> Prepared:
         """What comes of a request."""
         ...
 
@@ -78,8 +78,9 @@ class Service:
         """
         check_content_type(request)
         info = replace(self.engine.info, plan={}, pickled_plan=b"")
-        work = Work(kind, await request.body(), id, request_id.get(), info)
-        prepared = await attended(self.workers.prepare(work, sender(request)), request.receive, self.stopping)
+        body, work = await request.body(), Work(kind, id, request_id.get(), info)
+        preparing = self.workers.prepare(work, body, sender(request))
+        prepared = await attended(preparing, request.receive, self.stopping)
         if isinstance(prepared, Refused):
             raise Refusal(prepared)
         return prepared

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-PROMPT_SLICE = 256
+PROMPT_SLICE = 32
 """Tokens of a prompt whose log-probabilities are told at a time."""
 
 

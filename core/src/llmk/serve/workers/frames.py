@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import struct
 from typing import Any
@@ -62,6 +63,18 @@ class Link:
     def send(self, message: Any) -> None:
         """Sends a message without waiting; what the other side no longer takes in is lost."""
         self._writer.write(framed(encode(message)))
+
+    async def send_large(self, payload: bytes) -> None:
+        """Sends a payload of any size, as the other side takes it in."""
+        self._writer.write(HEAD.pack(len(payload)))
+        view = memoryview(payload)
+        for start in range(0, len(payload), _LIMIT):
+            self._writer.write(view[start : start + _LIMIT])
+            await self._drain()
+
+    async def _drain(self) -> None:
+        with contextlib.suppress(ConnectionError):  # who receives reads the end
+            await self._writer.drain()
 
     async def receive(self) -> bytes:
         """Waits for the next payload. Raises EOFError where the other side is gone."""

@@ -40,6 +40,7 @@ class Bounds:
 @dataclass(slots=True)
 class _Waiting:
     work: Work
+    body: bytes
     done: asyncio.Future[Prepared]
 
 
@@ -64,7 +65,7 @@ class Lane:
         self._decode = msgspec.msgpack.Decoder(Done).decode
         self._tasks = [asyncio.create_task(self._serve(), name=f"llmk-{name}-{n}") for n in range(count)]
 
-    async def prepare(self, work: Work, tenant: str) -> Prepared:
+    async def prepare(self, work: Work, body: bytes, tenant: str) -> Prepared:
         """What a worker makes of a request. Where the caller is cancelled, one that waits is dropped.
 
         Raises:
@@ -73,13 +74,13 @@ class Lane:
             WorkerFailed: where it broke the worker.
         """
         queue = self._queues.setdefault(tenant, _Queue())
-        size = len(work.body)
+        size = len(body)
         if queue.waiting and (
             len(queue.waiting) >= self._bounds.requests or queue.num_bytes + size > self._bounds.num_bytes
         ):
             what = f"{len(queue.waiting)} requests of this client, of {queue.num_bytes} bytes, wait to be prepared"
             raise Overloaded(f"{what}, as many as may (server.prepare_waiting, server.prepare_waiting_bytes)")
-        waiting = _Waiting(work, asyncio.get_running_loop().create_future())
+        waiting = _Waiting(work, body, asyncio.get_running_loop().create_future())
         if not queue.waiting:
             self._turns.append(tenant)
         queue.waiting.append(waiting)
@@ -102,7 +103,7 @@ class Lane:
         queue = self._queues.get(tenant)
         if queue is not None and waiting in queue.waiting:
             queue.waiting.remove(waiting)
-            queue.num_bytes -= len(waiting.work.body)
+            queue.num_bytes -= len(waiting.body)
             if not queue.waiting:
                 self._turns.remove(tenant)
                 del self._queues[tenant]
@@ -114,7 +115,7 @@ class Lane:
             tenant = self._turns.popleft()
             queue = self._queues[tenant]
             waiting = queue.waiting.popleft()
-            queue.num_bytes -= len(waiting.work.body)
+            queue.num_bytes -= len(waiting.body)
             if queue.waiting:
                 self._turns.append(tenant)
             else:
@@ -158,6 +159,7 @@ class Lane:
         try:
             async with asyncio.timeout(self._bounds.seconds):
                 worker.link.send(waiting.work)
+                await worker.link.send_large(waiting.body)
                 done = self._decode(await worker.link.receive())
             outcome = done.prepared
             if done.last:

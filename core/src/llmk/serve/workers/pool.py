@@ -42,10 +42,10 @@ class Workers:
             self._lanes.append(Lane(name, partial(self.forks.fork, prepare.ENTRY, nice), count, bounds))
         self._readers = WorkerReaders(partial(self.forks.fork, parse.ENTRY), config.plugin_seconds)
 
-    async def prepare(self, work: Work, tenant: str) -> Prepared:
+    async def prepare(self, work: Work, body: bytes, tenant: str) -> Prepared:
         """What comes of a request. Raises what :meth:`~llmk.serve.workers.lane.Lane.prepare` raises."""
         small, large = self._lanes
-        return await (small if len(work.body) <= SMALL else large).prepare(work, tenant)
+        return await (small if len(body) <= SMALL else large).prepare(work, body, tenant)
 
     @property
     def readers(self) -> WorkerReaders:

@@ -46,7 +46,7 @@ def run(served: Served, connection: socket.socket, mark: Mark) -> None:
     decoder, preparing = msgspec.msgpack.Decoder(Work), Preparing(served)
     before = _peak_memory()
     while True:
-        prepared = preparing.prepare(decoder.decode(receive(connection)))
+        prepared = preparing.prepare(decoder.decode(receive(connection)), receive(connection))
         last = _peak_memory() - before > GROWTH
         connection.sendall(framed(encode(Done(prepared, last))))
         if last:
@@ -59,12 +59,12 @@ class Preparing:
     def __init__(self, served: Served) -> None:
         self._served = served
 
-    def prepare(self, work: Work) -> Prepared:
+    def prepare(self, work: Work, raw: bytes) -> Prepared:
         """Whatever is wrong with the request comes back as the response that says so."""
         logs.request_id.set(work.request_id)
         try:
             schema, make = _KINDS[work.kind]
-            body = self._body(work.body)
+            body = self._body(raw)
             request = schema.model_validate(body)
             self._check_model(getattr(request, "model", None))
             return make(_Making(self._served, work), request)

@@ -15,13 +15,12 @@ from llmk.serve.stream import Job
 
 
 class Work(msgspec.Struct, array_like=True):
-    """A request to be prepared: what it is for, its body as it came, its id, and its id in the log.
+    """A request to be prepared: what it is for, its id, and its id in the log. Its body is sent after it.
 
     ``info`` goes with each one, since an engine that was started again may tell something else.
     """
 
     kind: str
-    body: bytes
     id: str
     request_id: str
     info: EngineInfo

@@ -213,7 +213,7 @@ class Crew:
         try:
             await self._work()
         except (EOFError, LlmkError) as error:
-            self._blame(error)
+            await self._blame(error)
         finally:
             if self._worker is not None:
                 self._worker.kill()
@@ -263,7 +263,7 @@ class Crew:
             worker.renice(NICE)
             self._pool.isolate(self, reader)
 
-    def _blame(self, error: Exception) -> None:
+    async def _blame(self, error: Exception) -> None:
         """The worker has ended: the choice whose parser was called fails, or, where none was, one that has seen too
         many die.
         """
@@ -272,7 +272,7 @@ class Crew:
             for reader in list(self._readers.values()):
                 reader.fail(ParserFailed(f"no process can be started that runs parsers: {error}"))
             return
-        what = self._killed or f"ended its process, which {_how(worker)}"
+        what = self._killed or f"ended its process, which {ending(await worker.ended)}"
         if (marked := worker.mark.read()) is not None:
             key, parser = culprit(marked.what)
             logger.error("the parser %s %s", parser, what)
@@ -283,7 +283,3 @@ class Crew:
             reader.deaths += bool(reader.asked)
             if reader.deaths >= DEATHS:
                 reader.fail(ParserFailed(f"{DEATHS} processes ended while they ran the parsers of this answer"))
-
-
-def _how(worker: Worker) -> str:
-    return ending(worker.ended.result()) if worker.ended.done() else "was ended"
