@@ -13,7 +13,7 @@ from starlette.testclient import TestClient
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from scripted import AngleReasoning, BracketTools, ScriptedEngine
+from scripted import AngleReasoning, BracketTools, InlineWorkers, ScriptedEngine
 
 from llmk.config.schema import ServerSection
 from llmk.serve.app import create_app
@@ -31,7 +31,8 @@ def engine() -> ScriptedEngine:
 @pytest.fixture
 def make_service(engine: ScriptedEngine) -> Callable[..., Service]:
     def make(dialect: Dialect = DIALECT, **server: Any) -> Service:
-        return Service(engine, dialect, ServerSection(**server))  # type: ignore[arg-type]
+        workers = InlineWorkers(engine, dialect)
+        return Service(engine, dialect, ServerSection(**server), workers)  # type: ignore[arg-type]
 
     return make
 

@@ -10,12 +10,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import jinja2
+import msgspec
 
 from llmk.api import Checkpoint, EngineDead, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
+from llmk.config.schema import LimitsSection
 from llmk.engine.client import EngineInfo, Outage
 from llmk.engine.intake import Intake, default_params
 from llmk.engine.output import SequenceTimes
 from llmk.engine.request import EngineStats, SamplingParams, StepTimes, TokenLogprobs
+from llmk.serve.parsing import Dialect
+from llmk.serve.reading import LocalReaders
+from llmk.serve.workers.prepare import Preparing
+from llmk.serve.workers.prepared import Done, Prepared, Work
+from llmk.serve.workers.served import Served
 
 TEMPLATE = (
     "{%- for tool in tools or [] %}[tool {{ tool.function.name }}]{% endfor %}"
@@ -81,6 +88,7 @@ class ScriptedEngine:
     calls: list[Call] = field(default_factory=list)
     step_listeners: list[Callable[[StepTimes], object]] = field(default_factory=list)
     running: int = 0
+    rooms: list[int] = field(default_factory=list)
     tokenizer: CharacterTokenizer = field(default_factory=CharacterTokenizer)
     info: EngineInfo = field(
         default_factory=lambda: EngineInfo(
@@ -110,6 +118,9 @@ class ScriptedEngine:
     async def check_health(self, timeout: float) -> None:
         if not self.healthy:
             raise EngineDead("the engine's loop does not answer", retry_after=1.5 if self.outage else 0)
+
+    def check_room(self, num_new: int, tenant: str) -> None:
+        self.rooms.append(num_new)
 
     async def generate(
         self, prompt: list[int], params: SamplingParams, *, request_id: str, **options: Any
@@ -155,6 +166,22 @@ class ScriptedEngine:
             prompt_logprobs=[],
             times=SequenceTimes(0.25, 0.5, 2.0) if finish else None,
         )
+
+
+class InlineWorkers:
+    """What workers do, done in a thread of this process, and as it is when it comes from one."""
+
+    def __init__(self, engine: ScriptedEngine, dialect: Dialect, limits: LimitsSection | None = None) -> None:
+        self.readers = LocalReaders(dialect)
+        tokenizer: Any = engine.tokenizer
+        boot: Any = engine.boot
+        served = Served(engine.model_name, tokenizer, dialect, engine.default_params, limits or LimitsSection(), boot)
+        self._preparing = Preparing(served)
+
+    async def prepare(self, work: Work, body: bytes, tenant: str) -> Prepared:
+        sent = msgspec.msgpack.decode(msgspec.msgpack.encode(work), type=Work)
+        prepared = await asyncio.to_thread(self._preparing.prepare, sent, body)
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(Done(prepared)), type=Done).prepared
 
 
 class AngleReasoning:

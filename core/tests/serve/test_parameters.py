@@ -34,7 +34,7 @@ SAMPLING: dict[str, tuple[Any, Any]] = {
     "stop_token_ids": ([9], lambda call: call.params.stop_token_ids == (9,)),
     "ignore_eos": (True, lambda call: call.params.ignore_eos),
     "allowed_token_ids": ([65, 66], lambda call: call.params.allowed_token_ids == (65, 66)),
-    "bad_words": (["damn"], lambda call: call.params.bad_words == ("damn",)),
+    "bad_words": (["damn"], lambda call: tuple(b"damn") in call.params.bad_word_ids),
     "logits_processors": (
         {"test.ladder": {"step": 2}},
         lambda call: call.params.logits_processors == {"test.ladder": {"step": 2}},

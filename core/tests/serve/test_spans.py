@@ -39,7 +39,7 @@ def sent(collector: Collector, engine: ScriptedEngine, make_service: Callable[..
     def run(requests: Callable[[TestClient], Any], path: str = "") -> list[Any]:
         with open_spans(collector.url + path) as spans:
             service = make_service()
-            service = Service(engine, service.dialect, ServerSection(), spans)  # type: ignore[arg-type]
+            service = Service(engine, service.dialect, ServerSection(), service.workers, spans)  # type: ignore[arg-type]
             with TestClient(create_app(service), raise_server_exceptions=False) as client:
                 requests(client)
         return collector.spans
@@ -143,7 +143,7 @@ def test_the_name_of_the_service_is_the_environments(
 def test_a_collector_that_is_gone_harms_nobody(engine: ScriptedEngine, make_service: Callable[..., Service]) -> None:
     begun = time.monotonic()
     with open_spans("http://127.0.0.1:9") as spans:
-        service = Service(engine, make_service().dialect, ServerSection(), spans)  # type: ignore[arg-type]
+        service = Service(engine, make_service().dialect, ServerSection(), make_service().workers, spans)  # type: ignore[arg-type]
         with TestClient(create_app(service)) as client:
             assert client.post(CHAT, json=BODY).status_code == 200
     assert time.monotonic() - begun < 5

@@ -49,6 +49,7 @@ class LocalTalk:
         from llmk.engine.frontend import AsyncLLM
         from llmk.serve.jobs import Jobs
         from llmk.serve.parsing import Dialect
+        from llmk.serve.reading import LocalReaders
 
         self._background = Background()
         try:
@@ -56,7 +57,8 @@ class LocalTalk:
         except BaseException:
             self._background.close()
             raise
-        self._jobs = Jobs(self._engine, Dialect.choose(self._engine.boot))
+        dialect = Dialect.choose(self._engine.boot)
+        self._jobs, self._readers = Jobs(self._engine, dialect), LocalReaders(dialect)
         self.name = self._engine.model_name
 
     def chat(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Generator[Delta, None, None]:
@@ -84,7 +86,7 @@ class LocalTalk:
 
         async def pump() -> None:
             try:
-                async with aclosing(answer(self._engine, job, Usage())) as deltas:
+                async with aclosing(answer(self._engine, job, Usage(), self._readers)) as deltas:
                     async for delta in deltas:
                         ready.put(delta)
                 ready.put(None)

@@ -193,6 +193,22 @@ class ServerSection(Section):
     drain_seconds: Annotated[float, Field(ge=0)] = Field(
         default=30.0, description="Time that running requests get on SIGTERM."
     )
+    prepare_seconds: Annotated[float, Field(gt=0)] = Field(
+        default=30.0, description="Seconds that preparing a request may take: reading, checking, tokenizing it."
+    )
+    prepare_workers: Size = Field(
+        default=0,
+        description="Processes that prepare small requests, and as many for large ones. 0: 2, or 1 on 2 cores.",
+    )
+    prepare_waiting: Annotated[int, Field(ge=1)] = Field(
+        default=1024, description="Requests of one client that may wait to be prepared; more get 429."
+    )
+    prepare_waiting_bytes: Annotated[int, Field(ge=1)] = Field(
+        default=128 << 20, description="Bytes of one client's requests that may wait to be prepared; more get 429."
+    )
+    plugin_seconds: Annotated[float, Field(gt=0)] = Field(
+        default=5.0, description="Seconds that one call of a parser or IO processor may take, or its request fails."
+    )
     cors_origins: tuple[str, ...] = Field(default=(), description="Origins that browsers may call from.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Verbosity of the log.")
     log_format: Literal["text", "json"] = Field(default="text", description="json: an object on each line of the log.")
@@ -205,6 +221,30 @@ class ServerSection(Section):
     stat_interval: Annotated[float, Field(gt=0)] = Field(
         default=10.0, description="Seconds between two times that stat loggers are told."
     )
+
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class LimitsSection(Section):
+    """The most that one request may hold: what costs something each, whatever the model's context is."""
+
+    messages: Count = Field(default=10_000, description="Messages of a conversation.")
+    parts: Count = Field(default=50_000, description="Parts and tool calls of all messages of a conversation.")
+    tools: Count = Field(default=1024, description="Tools that a request offers.")
+    prompts: Count = Field(default=1024, description="Prompts of a text completion.")
+    stop: Count = Field(default=64, description="Strings in stop.")
+    stop_characters: Count = Field(default=4096, description="Characters of all strings in stop.")
+    stop_token_ids: Count = Field(default=1024, description="Tokens in stop_token_ids.")
+    bad_words: Count = Field(default=1000, description="Words in bad_words.")
+    bad_words_characters: Count = Field(default=50_000, description="Characters of all words in bad_words.")
+    allowed_token_ids: Count = Field(default=1 << 18, description="Tokens in allowed_token_ids.")
+    logit_bias: Count = Field(default=4096, description="Tokens in logit_bias.")
+    logits_processors: Count = Field(default=64, description="Logits processors that a request names.")
+    logits_processors_bytes: Count = Field(default=1 << 16, description="JSON bytes of logits_processors.")
+    metadata: Count = Field(default=1024, description="Entries in metadata.")
+    name_characters: Count = Field(default=4096, description="Characters of a name: cache_salt, user, and the like.")
+    tokens: Count = Field(default=1 << 20, description="Tokens that /tokenize makes and /detokenize takes.")
 
 
 class EngineSection(Section):
@@ -244,6 +284,7 @@ class Config(Section):
     scheduler: SchedulerSection = Field(default_factory=SchedulerSection)
     cache: CacheSection = Field(default_factory=CacheSection)
     server: ServerSection = Field(default_factory=ServerSection)
+    limits: LimitsSection = Field(default_factory=LimitsSection)
     plugin: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="Sections of plugins, validated by the plugin's own schema."
     )

@@ -11,12 +11,14 @@ import re
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from typing import Any, Protocol
 
 REPLACEMENT = "\ufffd"
 _MAX_HELD = 8
 """Tokens that the general detokenizer waits for to become a character: more than any character has bytes."""
+_MAX_TEXTS = 1 << 15
+"""Tokens whose texts are kept."""
 
 
 class Detokenizer(Protocol):
@@ -157,13 +159,14 @@ class Vocabulary:
         self._special = special
         self._decode = decode
         self._make = {skip: self._compile(skip) for skip in (False, True)}
+        self.text = lru_cache(_MAX_TEXTS)(self._text)
+        """A token's text inside a longer one; bytes that are no character by themselves are replaced."""
 
     def detokenizer(self, *, skip_special_tokens: bool) -> Detokenizer:
         """A detokenizer for one sequence."""
         return self._make[skip_special_tokens]()
 
-    def text(self, token_id: int) -> str:
-        """A token's text inside a longer one; bytes that are no character by themselves are replaced."""
+    def _text(self, token_id: int) -> str:
         once, twice = (self._make[False]() for _ in range(2))
         first = once.push([token_id]) + once.finish()
         return (twice.push([token_id, token_id]) + twice.finish())[len(first) :]

@@ -24,6 +24,7 @@ from llmk.engine.failure import Failure
 from llmk.engine.intake import Intake, default_params
 from llmk.engine.io import IOProcessors
 from llmk.engine.output import GenerationDelta, SequenceOutput
+from llmk.engine.pace import Pace
 from llmk.engine.pinned import PinBoard, Pinned, read_text
 from llmk.engine.request import EngineRequest, EngineStats, SamplingParams, StepTimes, TokenOutput
 from llmk.engine.spawn import AHEAD, spawn
@@ -43,6 +44,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
+
+_TOKENS_AT_ONCE = 1 << 16
+"""Prompt tokens that are given to the engine without a pause: about two milliseconds' worth."""
 
 
 class AsyncLLM:
@@ -144,11 +148,11 @@ class AsyncLLM:
             RequestTimeout: where it was not begun or done within the configured times.
             EngineDead: where the engine is gone, and was not started again in time.
         """
-        self._intake.info = self.info
+        tokens, params = await self._taken_in(prompt, params)
         sequences = self._intake.sequences(
-            prompt, params, id=request_id, priority=priority, cache_salt=cache_salt, tenant=tenant
+            tokens, params, id=request_id, priority=priority, cache_salt=cache_salt, tenant=tenant
         )
-        self._check_room(len(sequences), tenant)
+        self.check_room(len(sequences), tenant)
         async with aclosing(self._answer(request_id, sequences)) as deltas:
             async for delta in deltas:
                 yield delta
@@ -162,10 +166,9 @@ class AsyncLLM:
         Raises:
             RequestError: where it fills no block, or more than may be pinned.
         """
-        self._intake.info = self.info
-        params = SamplingParams(max_tokens=1, temperature=0.0)
+        tokens, params = await self._taken_in(prompt, SamplingParams(max_tokens=1, temperature=0.0))
         request_id = f"pin-{id}"
-        sequences = self._intake.sequences(prompt, params, id=request_id, cache_salt=cache_salt, tenant=tenant)
+        sequences = self._intake.sequences(tokens, params, id=request_id, cache_salt=cache_salt, tenant=tenant)
         pinning = [structs.replace(sequence, pin=id, pin_seconds=seconds) for sequence in sequences]
         num_tokens = 0
         async with aclosing(self._answer(request_id, pinning)) as deltas:
@@ -174,6 +177,15 @@ class AsyncLLM:
         pinned = Pinned(id, num_tokens, time.time() + seconds if seconds else None, cache_salt, tenant)
         self.pins.add(pinned)
         return pinned
+
+    async def _taken_in(self, prompt: str | list[int], params: SamplingParams) -> tuple[list[int], SamplingParams]:
+        """Prompt and parameters without texts that are to be tokenized, which is done beside the event loop."""
+        self._intake.info = self.info
+        if params.bad_words:
+            params = await asyncio.to_thread(self._intake.checked, params)
+        if isinstance(prompt, str):
+            prompt = await asyncio.to_thread(self.tokenizer.encode, prompt)
+        return prompt, params
 
     async def unpin(self, id: str) -> bool:
         """Ends a pin; returns whether there was one."""
@@ -198,7 +210,7 @@ class AsyncLLM:
         self._intake.info = self.info
         how = {"id": request_id, "priority": priority, "cache_salt": cache_salt, "tenant": tenant}
         run = await self._beside(self._io.open, name, body, self._intake, **how)
-        self._check_room(len(run.sequences), tenant)
+        self.check_room(len(run.sequences), tenant)
         async with aclosing(self._answer(request_id, run.sequences)) as deltas:
             async for delta in deltas:
                 await self._beside(run.add, delta)
@@ -222,7 +234,7 @@ class AsyncLLM:
             raise RequestError(f"a request with the id {request_id!r} is being answered")
         stream = self._open(request_id, sequences)
         try:
-            await self._client.add(sequences)
+            await self._add(sequences)
             unfinished = len(sequences)
             while unfinished:
                 delta = await stream.next()
@@ -230,6 +242,13 @@ class AsyncLLM:
                 yield delta
         finally:
             await self._forget(request_id, stream)
+
+    async def _add(self, sequences: list[EngineRequest]) -> None:
+        """Gives sequences to the engine, few at a time where they are long: each is encoded by itself."""
+        few = max(1, _TOKENS_AT_ONCE // len(sequences[0].prompt_token_ids))
+        for start in range(0, len(sequences), few):
+            await self._client.add(sequences[start : start + few])
+            await asyncio.sleep(0)
 
     async def abort(self, request_id: str) -> None:
         """Ends a request. Who iterates over it gets a last delta with the finish reason ``"abort"`` for each choice."""
@@ -251,11 +270,12 @@ class AsyncLLM:
         self._fail(EngineDead("the engine was closed"))
         await self._client.close()
 
-    def _check_room(self, num_new: int, tenant: str) -> None:
+    def check_room(self, num_new: int, tenant: str) -> None:
         """Raises :class:`~llmk.api.Overloaded` where ``num_new`` more sequences are too many, and RequestError where
         they always are."""
         if num_new > (most := min(self._max_sequences, self._max_per_tenant or num_new)):
-            raise RequestError(f"the request comes to {num_new} sequences; no more than {most} may run and wait")
+            what = f"the request comes to {num_new} sequences, prompts times 'n'; no more than {most} may run and wait"
+            raise RequestError(f"{what} (scheduler.max_num_seqs + max_waiting, or scheduler.max_per_tenant)")
         if len(self._streams) + num_new > self._max_sequences:
             raise Overloaded(f"{len(self._streams)} sequences run and wait; no more than {self._max_sequences} may")
         if limit := self._max_per_tenant:
@@ -290,11 +310,16 @@ class AsyncLLM:
 
     async def _deliver(self) -> None:
         """Hands out what the engine sends, until it is gone."""
+        pace = Pace()
         try:
             while True:
                 outputs = await self._client.next_outputs()
                 self.stats = outputs.stats
-                stopped = [output.id for output in outputs.outputs if self._take(output, outputs.time)]
+                stopped = []
+                for output in outputs.outputs:
+                    if self._take(output, outputs.time):
+                        stopped.append(output.id)
+                    await pace.step()
                 if outputs.step is not None:
                     for listener in self.step_listeners:
                         listener(outputs.step)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from hashlib import blake2b
 from random import Random
 from typing import Any
@@ -19,6 +19,7 @@ _DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _SEED_BITS = 63
 _MAX_WORDS = 1000
 _MAX_WORD_TOKENS = 100
+_MAX_WORD_CHARACTERS = 10_000
 
 
 class Intake:
@@ -50,8 +51,8 @@ class Intake:
             RequestError: where the prompt is empty, or a token id is not the model's.
         """
         tokens = self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
-        self._check_prompt(tokens)
-        params = self._checked(params)
+        self.check_prompt(tokens)
+        params = self.checked(params)
         seed = self._random.getrandbits(_SEED_BITS) if params.seed is None else params.seed
         return [
             EngineRequest(
@@ -69,8 +70,11 @@ class Intake:
             for index in range(params.n)
         ]
 
-    def _checked(self, params: SamplingParams) -> SamplingParams:
-        """Parameters as the engine takes them, with ``bad_words`` as token sequences."""
+    def checked(self, params: SamplingParams) -> SamplingParams:
+        """Parameters as the engine takes them, with ``bad_words`` as token sequences.
+
+        Raises :class:`~llmk.api.RequestError`, naming the field.
+        """
         self._check_ids("stop_token_ids", params.stop_token_ids)
         self._check_ids("logit_bias", params.logit_bias)
         self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
@@ -82,6 +86,10 @@ class Intake:
                 )
         if not (params.bad_words or params.bad_word_ids):
             return params
+        if max(len(params.bad_words), len(params.bad_word_ids)) > _MAX_WORDS:
+            raise RequestError(f"no more than {_MAX_WORDS} words can be banned", param="bad_words")
+        if max(map(len, params.bad_words), default=0) > _MAX_WORD_CHARACTERS:
+            raise RequestError(f"a banned word has {_MAX_WORD_CHARACTERS} characters at most", param="bad_words")
         words = dict.fromkeys(params.bad_word_ids)
         for text in params.bad_words:
             words |= {word: None for word in self._spellings(text) if word}
@@ -105,7 +113,8 @@ class Intake:
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
-    def _check_prompt(self, tokens: list[int]) -> None:
+    def check_prompt(self, tokens: list[int]) -> None:
+        """Raises where the prompt is empty, leaves no room for a token, or has one that is not the model's."""
         if not tokens:
             raise RequestError("the prompt has no tokens", param="prompt")
         if len(tokens) >= self.info.max_model_len:
@@ -114,10 +123,10 @@ class Intake:
                 " at least one of which is for the answer",
                 hint="shorten the prompt",
             )
-        self._check_ids("prompt", (min(tokens), max(tokens)))
+        self._check_ids("prompt", tokens)
 
-    def _check_ids(self, param: str, ids: Mapping[int, Any] | tuple[int, ...]) -> None:
-        for token in ids:
+    def _check_ids(self, param: str, ids: Collection[int]) -> None:
+        for token in (min(ids), max(ids)) if ids else ():
             if not 0 <= token < self.info.vocab_size:
                 raise RequestError(
                     f"{param} names token {token}; the model's tokens are 0 to {self.info.vocab_size - 1}", param=param

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from llmk.engine.detokenizer import Detokenizer
 from llmk.engine.request import FinishReason, HiddenRows, SamplingParams, TokenLogprobs, TokenOutput
@@ -183,7 +185,8 @@ class StopStrings:
         return complete
 
 
-def _failure_table(stop: str) -> list[int]:
+@lru_cache(maxsize=256)
+def _failure_table(stop: str) -> Sequence[int]:
     """For each prefix of ``stop``, the length of the longest shorter prefix that it ends with."""
     table = [0] * len(stop)
     length = 0

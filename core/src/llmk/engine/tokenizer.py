@@ -74,8 +74,12 @@ class Tokenizer:
         return int(self._backend.get_vocab_size(with_added_tokens=True))
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """The tokens of ``text``; with ``add_special_tokens`` between those that the tokenizer puts around a text."""
-        return list(self._backend.encode(text, add_special_tokens=add_special_tokens).ids)
+        """The tokens of ``text``; with ``add_special_tokens`` between those that the tokenizer puts around a text.
+
+        Other threads run meanwhile: of the backend's calls, only those for batches let them.
+        """
+        (encoding,) = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)
+        return list(encoding.ids)
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of ``ids``."""

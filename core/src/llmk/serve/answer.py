@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from llmk.engine.pace import Pace
 from llmk.serve import errors
+from llmk.serve.attended import CLIENT_GONE, ClientGone, attended
 from llmk.serve.record import Record
 from llmk.serve.reply import END_OF_STREAM, Reply, server_sent_event
 from llmk.serve.service import Service
 from llmk.serve.stream import ChoiceDelta, Job, Usage, answer
-
-T = TypeVar("T")
-
-CLIENT_GONE = 499
-"""The status that metrics and log give a request whose client left."""
 
 
 class Renderer(Protocol):
@@ -40,10 +36,6 @@ class Renderer(Protocol):
     def whole(self, usage: Usage) -> dict[str, Any]:
         """The complete answer."""
         ...
-
-
-class ClientGone(Exception):
-    """The client hung up before it was answered."""
 
 
 class AnswerResponse(Response):
@@ -77,27 +69,29 @@ class AnswerResponse(Response):
             await send(_body(server_sent_event(body) + END_OF_STREAM, more=False))
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
-        usage = Usage()
+        usage, pace = Usage(), Pace()
         async with aclosing(self._deltas(scope, usage)) as deltas:
             async for delta in deltas:
                 self._renderer.add(delta)
+                await pace.step()
         self._started = True
         await Reply(self._renderer.whole(usage))(scope, receive, send)
 
     async def _send_stream(self, scope: Scope, send: Send) -> None:
-        usage = Usage()
+        usage, pace = Usage(), Pace()
         async with aclosing(self._deltas(scope, usage)) as deltas:
             async for delta in deltas:
                 if events := b"".join(map(server_sent_event, self._renderer.chunks(delta))):
                     await self._start(send)
                     await send(_body(events))
+                await pace.step()
         await self._start(send)
         await send(
             _body(b"".join(map(server_sent_event, self._renderer.last_chunks(usage))) + END_OF_STREAM, more=False)
         )
 
     def _deltas(self, scope: Scope, usage: Usage) -> AsyncGenerator[ChoiceDelta, None]:
-        deltas = answer(self._service.engine, self._job, usage)
+        deltas = answer(self._service.engine, self._job, usage, self._service.workers.readers)
         return self._service.metrics.observe(deltas, Record(self._job, usage, scope))
 
     async def _start(self, send: Send) -> None:
@@ -105,29 +99,6 @@ class AnswerResponse(Response):
             self._started = True
             headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-
-
-async def attended(work: Coroutine[Any, Any, T], receive: Receive, stopping: asyncio.Event) -> T:
-    """Runs ``work`` while the client listens and the server may run. Raises :class:`ClientGone`, ``ShuttingDown``."""
-    task = asyncio.create_task(work)
-    gone = asyncio.create_task(_disconnected(receive))
-    stop = asyncio.create_task(stopping.wait())
-    try:
-        await asyncio.wait((task, gone, stop), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        if gone.done():
-            raise ClientGone
-        raise errors.ShuttingDown("the server is shutting down and could not finish this request in time")
-    finally:
-        for part in (task, gone, stop):
-            part.cancel()
-        await asyncio.gather(task, gone, stop, return_exceptions=True)
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _body(body: bytes, *, more: bool = True) -> dict[str, Any]:

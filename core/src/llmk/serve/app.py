@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from fastapi import FastAPI
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
 
 import llmk
 from llmk.serve import errors
+from llmk.serve.attended import ClientGone, on_client_gone
 from llmk.serve.auth import ApiKeys
 from llmk.serve.limits import Limits
-from llmk.serve.routes import chat, completions, io, models, pins, tokens
+from llmk.serve.protocol.chat import ChatRequest
+from llmk.serve.protocol.completions import CompletionRequest
+from llmk.serve.protocol.pins import PinRequest
+from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
+from llmk.serve.routes import bodies, chat, completions, io, models, pins, tokens
 from llmk.serve.routes import service as service_routes
 from llmk.serve.service import Service
 from llmk.serve.traffic import Traffic
+from llmk.serve.workers.prepared import Refusal
 
 
 def create_app(service: Service) -> FastAPI:
@@ -30,6 +40,13 @@ def create_app(service: Service) -> FastAPI:
     app = FastAPI(title="llmk", version=llmk.__version__, middleware=layers)
     app.state.service = service
     errors.install(app)
+    app.add_exception_handler(Refusal, _on_refusal)
+    app.add_exception_handler(ClientGone, on_client_gone)
     for routes in (chat, completions, io, models, tokens, pins, service_routes):
         app.include_router(routes.router)
+    bodies.describe(app, ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, PinRequest)
     return app
+
+
+async def _on_refusal(request: Request, error: Exception) -> Response:
+    return cast(Refusal, error).reply()

@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -43,9 +43,15 @@ class Forbidden(LlmkError):
 
 
 class ParserFailed(LlmkError):
-    """A reasoning or tool parser raised; only the request that it served fails."""
+    """A reasoning or tool parser raised, did not return, or ended its process: only the request that it read fails."""
 
     code = "parser_error"
+
+    @classmethod
+    def by(cls, id: str, what: str) -> Self:
+        """The failure of the parser of that id."""
+        hint = "choose another one, or 'none', under select.reasoning_parser or select.tool_parser"
+        return cls(f"the parser {id} {what}", hint=hint)
 
 
 class ShuttingDown(LlmkError):

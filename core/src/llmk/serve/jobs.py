@@ -1,15 +1,17 @@
-"""From requests to jobs: prompts as the model takes them, sampling parameters, and the parsers that read the answer."""
+"""From requests to jobs: prompts as the model takes them, sampling parameters, and what parsers are told."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
 
 from llmk.api import ContextLengthExceeded, ParserContext, RequestError
+from llmk.engine.intake import Intake
 from llmk.engine.request import SamplingParams
-from llmk.serve.parsing import Chain, Dialect
+from llmk.serve.parsing import Dialect
 from llmk.serve.protocol.chat import ChatRequest, Message
 from llmk.serve.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
 from llmk.serve.protocol.sampling import SamplingFields
@@ -17,18 +19,42 @@ from llmk.serve.stream import Job
 from llmk.serve.template import ChatTemplate
 
 if TYPE_CHECKING:
-    from llmk.engine.frontend import AsyncLLM
+    from llmk.engine.client import EngineInfo
+    from llmk.engine.tokenizer import Tokenizer
 
 PROMPT_TAIL = 256
+_HEAD, _SLACK = 8, 1024
+"""Characters for each token that there is room for, in the first part of a text that is tokenized to see whether it is
+too long, and tokens by which the end of a part may differ from the same place in the whole."""
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Model(Protocol):
+    """What must be known of a model to prepare its requests."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer and chat templates."""
+        ...
+
+    @property
+    def default_params(self) -> SamplingParams:
+        """For what requests leave open."""
+        ...
+
+    @property
+    def info(self) -> EngineInfo:
+        """Its engine."""
+        ...
 
 
 class Jobs:
     """Turns requests into jobs for one model. What they leave open is taken from the checkpoint's generation config."""
 
-    def __init__(self, engine: AsyncLLM, dialect: Dialect) -> None:
-        self._engine = engine
+    def __init__(self, model: Model, dialect: Dialect) -> None:
+        self._model = model
         self._dialect = dialect
-        self.template = ChatTemplate(engine.tokenizer.chat_templates)
+        self.template = ChatTemplate(model.tokenizer.chat_templates)
 
     def chat(self, request: ChatRequest, id: str) -> Job:
         """The job of a chat completion. Raises :class:`~llmk.api.RequestError`, naming the field."""
@@ -43,29 +69,30 @@ class Jobs:
             tools=[tool["function"] for tool in tools],
             template_options=options,
         )
-        special = any(kind.special_tokens for kind in self._dialect.active(bool(tools)))
+        parsers = self._dialect.active(bool(tools))
+        special = any(kind.special_tokens for kind in parsers)
         params = request.sampling_params(
-            self._engine.default_params, request.token_limit, request.num_logprobs, special=special
+            self._model.default_params, request.token_limit, request.num_logprobs, special=special
         )
-        tokens = self._engine.tokenizer.encode(prompt, add_special_tokens=False)
+        tokens = self.encode(prompt, add_special_tokens=False)
         param = "max_completion_tokens" if request.max_tokens is None else "max_tokens"
         self._check_room(tokens, request.token_limit, param)
-        return _job(request, id, [tokens], params, partial(self._dialect.chain, context))
+        return self._job(request, id, [tokens], params, _encode(context) if parsers else b"")
 
     def text(self, request: CompletionRequest, id: str) -> Job:
         """The job of a text completion, which no parser reads. Raises :class:`~llmk.api.RequestError`."""
         limit = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
         scored = request.logprobs if request.echo else None
-        params = request.sampling_params(self._engine.default_params, limit, request.logprobs, prompt_logprobs=scored)
+        params = request.sampling_params(self._model.default_params, limit, request.logprobs, prompt_logprobs=scored)
         prompts = [self._tokens(prompt, request.add_special_tokens) for prompt in request.prompts]
         for prompt in prompts:
             self._check_room(prompt, request.max_tokens, "max_tokens")
-        return _job(request, id, prompts, params, lambda: Chain([], ParserContext()))
+        return self._job(request, id, prompts, params)
 
     def echo(self, request: CompletionRequest) -> list[str]:
         """For each choice, the prompt as a text."""
         texts = [
-            prompt if isinstance(prompt, str) else self._engine.tokenizer.decode(prompt) for prompt in request.prompts
+            prompt if isinstance(prompt, str) else self._model.tokenizer.decode(prompt) for prompt in request.prompts
         ]
         return [text for text in texts for _ in range(request.n)]
 
@@ -81,20 +108,48 @@ class Jobs:
             hint = "use /v1/completions, or give the server one with --model.chat-template"
             raise RequestError("the model has no chat template", param="messages", hint=hint)
         plain = [_plain(message) for message in messages]
-        return self._engine.tokenizer.render_chat(plain, tools=list(tools) or None, **generation, **options)
+        return self._model.tokenizer.render_chat(plain, tools=list(tools) or None, **generation, **options)
 
     def _tokens(self, prompt: str | list[int], add_special_tokens: bool) -> list[int]:
         if isinstance(prompt, str):
-            return self._engine.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
+            return self.encode(prompt, add_special_tokens=add_special_tokens)
         return prompt
+
+    def encode(self, text: str, *, add_special_tokens: bool, most: int | None = None) -> list[int]:
+        """The tokens of ``text``, of which there may be ``most``, or as many as the model's context has.
+
+        A text that is far too long is not tokenized in full: its first part tells, then a part twice as long. Raises
+        :class:`~llmk.api.ContextLengthExceeded`.
+        """
+        allowed = (self._model.info.max_model_len if most is None else most) + _SLACK
+        size = _HEAD * allowed
+        while size < len(text):
+            if self._count(text[:size]) > allowed:
+                what = f"the text of {len(text)} characters has more than {allowed - _SLACK} tokens"
+                end = ", the model's context" if most is None else " (limits.tokens)"
+                raise ContextLengthExceeded(what + end, hint="shorten the prompt")
+            size *= 2
+        return self._model.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+
+    def _count(self, text: str) -> int:
+        return len(self._model.tokenizer.encode(text, add_special_tokens=False))
+
+    def _job(
+        self, request: SamplingFields, id: str, prompts: list[list[int]], params: SamplingParams, context: bytes = b""
+    ) -> Job:
+        """The job, once prompts and parameters were checked against the engine."""
+        intake = Intake(self._model.tokenizer, self._model.info, seed=0)
+        for prompt in prompts:
+            intake.check_prompt(prompt)
+        return Job(id, prompts, intake.checked(params), context, request.priority, request.cache_salt)
 
     def _check_room(self, prompt: Sequence[int], limit: int | None, param: str) -> None:
         """What was asked for must fit, or be refused; with no limit named, the answer may take what room there is."""
-        room = self._engine.info.max_model_len - len(prompt)
+        room = self._model.info.max_model_len - len(prompt)
         if limit is not None and limit > room > 0:
             raise ContextLengthExceeded(
                 f"{limit} tokens were asked for after a prompt of {len(prompt)}, but the model's context is "
-                f"{self._engine.info.max_model_len} tokens",
+                f"{self._model.info.max_model_len} tokens",
                 param=param,
                 hint=f"ask for {room} or fewer, or name no limit",
             )
@@ -106,12 +161,6 @@ class Jobs:
             why = self._dialect.why.get("tool", "there is no tool parser")
             hint = "name one with --select.tool-parser.use"
             raise RequestError(f"tool calls can't be read: {why}", param="tools", hint=hint)
-
-
-def _job(
-    request: SamplingFields, id: str, prompts: list[list[int]], params: SamplingParams, chain: Callable[[], Chain]
-) -> Job:
-    return Job(id, prompts, params, chain, request.priority, request.cache_salt)
 
 
 def _generation(request: ChatRequest) -> dict[str, bool]:

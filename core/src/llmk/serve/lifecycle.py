@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import signal
 import socket
@@ -17,10 +18,12 @@ from llmk.config import Settings
 from llmk.engine import logs
 from llmk.engine.frontend import AsyncLLM
 from llmk.serve import stat_loggers
+from llmk.serve.workers.pool import Workers
 
 if TYPE_CHECKING:
     from subprocess import Popen
 
+    from llmk.kernel.boot import Boot
     from llmk.serve.service import Service
     from llmk.serve.spans import Spans
 
@@ -98,7 +101,8 @@ def url_of(listener: socket.socket) -> str:
 async def _run(
     settings: Settings, listener: socket.socket, ready: Ready, spans: Spans | None, spawned: Popen[bytes] | None
 ) -> None:
-    starting = asyncio.create_task(AsyncLLM.start(settings, spawned=spawned, check=stat_loggers.choose))
+    workers = Workers()
+    starting = asyncio.create_task(_start(settings, spawned, workers))
     http = asyncio.create_task(asyncio.to_thread(import_module, "llmk.serve.server"))
     on_signal: list[Callable[[], object]] = [starting.cancel]
     with _signals(lambda: on_signal[-1]()):
@@ -107,19 +111,47 @@ async def _run(
         except asyncio.CancelledError:
             logger.info("stopped before the model was loaded")
             return
+        finally:
+            if not starting.done() or starting.cancelled() or starting.exception():
+                await workers.close()
         try:
-            server = (await http).Server.of(engine, spans)
+            server = (await http).Server.of(engine, workers, spans)
             on_signal.append(server.stop)
             service = server.service
             async with stat_loggers.running(engine.boot, engine.model_name, service.metrics):
                 serving = asyncio.create_task(server.serve([listener]))
                 while not server.started and not serving.done():
                     await asyncio.sleep(0.01)
+                gc.collect()
+                gc.freeze()  # what was built stays for good: collecting garbage needn't look at it again
                 if not server.should_exit:
                     ready(service, url_of(listener))
                 await serving
         finally:
-            await engine.close()
+            await asyncio.gather(engine.close(), workers.close())
+
+
+async def _start(settings: Settings, spawned: Popen[bytes] | None, workers: Workers) -> AsyncLLM:
+    """Starts the engine, and meanwhile the workers: what they serve is known when the plan is."""
+    started: list[asyncio.Task[None]] = []
+
+    def begin(boot: Boot) -> None:
+        stat_loggers.choose(boot)
+        started.append(asyncio.create_task(workers.start(boot)))
+
+    try:
+        engine = await AsyncLLM.start(settings, spawned=spawned, check=begin)
+    except BaseException:
+        for task in started:
+            task.cancel()
+        await asyncio.gather(*started, return_exceptions=True)
+        raise
+    try:
+        await asyncio.gather(*started)
+    except BaseException:
+        await engine.close()
+        raise
+    return engine
 
 
 @contextlib.contextmanager

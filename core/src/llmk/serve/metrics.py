@@ -166,6 +166,8 @@ class Metrics:
                 listener(record)
 
     def _tick(self, delta: ChoiceDelta, record: Record) -> None:
+        if delta.prompt:
+            return
         now = time.monotonic()
         if delta.index in record.last:
             self._between.observe(now - record.last[delta.index])

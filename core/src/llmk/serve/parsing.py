@@ -51,9 +51,9 @@ class Dialect:
         chosen = {"reasoning": self.reasoning, "tool": self.tools}
         return {kind: {"id": p.id if p else None, "why": self.why.get(kind, "")} for kind, p in chosen.items()}
 
-    def chain(self, context: ParserContext) -> Chain:
+    def chain(self, context: ParserContext, mark: Callable[[str], object] = lambda id: None) -> Chain:
         """The parsers of one choice; tools are looked for only where the request brings some."""
-        return Chain(self.active(bool(context.tools)), context)
+        return Chain(self.active(bool(context.tools)), context, mark)
 
     def active(self, tools: bool) -> list[ParserKind]:
         """The parsers that a request with, or without, tools runs through."""
@@ -63,15 +63,19 @@ class Dialect:
 class Chain:
     """Parsers, one after the other: each takes the text that the one before it left as content.
 
-    ``split`` is the latest piece as the first of them, which tells thinking from content, split it.
+    ``split`` is the latest piece as the first of them, which tells thinking from content, split it. ``mark`` is called
+    with a parser's id before each call of it, lest it never return.
     """
 
-    def __init__(self, kinds: Sequence[ParserKind], context: ParserContext) -> None:
+    def __init__(
+        self, kinds: Sequence[ParserKind], context: ParserContext, mark: Callable[[str], object] = lambda id: None
+    ) -> None:
         self.split: Sequence[Event] = ()
+        self._mark = mark
         self._trim = Trim()
         self._stages: list[tuple[str, Parser]] = []
         for kind in kinds:
-            with _guard(kind.id):
+            with self._guard(kind.id):
                 self._stages.append((kind.id, kind.create(context)))
 
     def push(self, text: str) -> list[Event]:
@@ -79,7 +83,7 @@ class Chain:
         events: list[Event] = [TextDelta(text)] if text else []
         self.split = events
         for at, (id, parser) in enumerate(self._stages):
-            with _guard(id):
+            with self._guard(id):
                 events = _through(parser, events)
             if at == 0:
                 self.split = events
@@ -89,9 +93,17 @@ class Chain:
         """What was held back, now that the text has ended. Raises :class:`ParserFailed`."""
         events: list[Event] = []
         for id, parser in self._stages:
-            with _guard(id):
+            with self._guard(id):
                 events = [*_through(parser, events), *parser.finish()]
         return list(self._trim(events))
+
+    @contextmanager
+    def _guard(self, id: str) -> Iterator[None]:
+        self._mark(id)
+        try:
+            yield
+        except BaseException as error:  # a parser that ends the program ends its request alone
+            raise ParserFailed.by(id, f"failed on this answer: {type(error).__name__}: {error}") from error
 
 
 class Trim:
@@ -132,14 +144,3 @@ def _through(parser: Parser, events: Iterable[Event]) -> list[Event]:
     for event in events:
         out += parser.push(event.text) if isinstance(event, TextDelta) else (event,)
     return out
-
-
-@contextmanager
-def _guard(id: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        hint = "choose another one, or 'none', under select.reasoning_parser or select.tool_parser"
-        raise ParserFailed(
-            f"the parser {id} failed on this answer: {type(error).__name__}: {error}", hint=hint
-        ) from error

@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import Any, Protocol
 
+from msgspec import Raw
+
 from llmk.api import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
 from llmk.engine.request import TokenLogprobs
+from llmk.serve.reply import encoded
 from llmk.serve.stream import ChoiceDelta, Usage
 
 Wire = dict[str, Any]
@@ -69,7 +72,8 @@ class ChatRenderer:
         for wire, entries in self._wires(delta):
             _fold(choice["message"], wire)
             if entries is not None:
-                choice["logprobs"] = _logprobs([*(choice["logprobs"] or _logprobs([]))["content"], *entries])
+                choice["logprobs"] = choice["logprobs"] or _logprobs([])
+                choice["logprobs"]["content"] += entries
         if delta.finish_reason is not None:
             choice |= {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
 
@@ -81,16 +85,17 @@ class ChatRenderer:
                 choice["message"]["content"] = None
         return {**self._head, "object": "chat.completion", "choices": choices, "usage": usage_object(usage)}
 
-    def _wires(self, delta: ChoiceDelta) -> Iterator[tuple[Wire, list[Wire] | None]]:
+    def _wires(self, delta: ChoiceDelta) -> Iterator[tuple[Wire, list[Raw] | None]]:
         """Deltas as the API has them. Log-probabilities go with the first, or an empty one where text is held back."""
         entries = [self._entry(logprobs) for logprobs in delta.logprobs] if self._logprobs else None
         for wire in wires(delta.events) or ([{}] if entries else []):
             yield wire, entries or None
             entries = None
 
-    def _entry(self, logprobs: TokenLogprobs) -> Wire:
+    def _entry(self, logprobs: TokenLogprobs) -> Raw:
+        """Encoded at once: a whole answer may have a million of them, which would take long at its end."""
         top = [self._token(token_id, logprob) for token_id, logprob in logprobs.top]
-        return {**self._token(logprobs.token_id, logprobs.logprob), "top_logprobs": top}
+        return encoded({**self._token(logprobs.token_id, logprobs.logprob), "top_logprobs": top})
 
     def _token(self, token_id: int, logprob: float) -> Wire:
         text, raw = self._tokens.token_text(token_id), self._tokens.token_bytes(token_id)
@@ -100,7 +105,7 @@ class ChatRenderer:
         self,
         index: int,
         wire: Wire,
-        entries: list[Wire] | None = None,
+        entries: list[Raw] | None = None,
         finish_reason: str | None = None,
         **extra: Any,
     ) -> Wire:
@@ -123,7 +128,7 @@ def _empty_choice(index: int) -> Wire:
     return {"index": index, "message": message, "logprobs": None, "finish_reason": None, "stop_reason": None}
 
 
-def _logprobs(entries: list[Wire]) -> Wire:
+def _logprobs(entries: list[Raw]) -> Wire:
     return {"content": entries, "refusal": None}
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from msgspec import Raw
+
 from llmk.api import TextDelta
 from llmk.engine.request import TokenLogprobs
 from llmk.serve.render_chat import Tokens, usage_object
+from llmk.serve.reply import encoded
 from llmk.serve.stream import ChoiceDelta, Usage
 
 Wire = dict[str, Any]
@@ -42,11 +45,10 @@ class CompletionRenderer:
         """Folds one delta into the whole."""
         new = self._choice(delta)
         whole = self._choices.setdefault(delta.index, {**new, "text": "", "logprobs": None})
-        logprobs = whole["logprobs"]
-        if new["logprobs"] is not None:
-            logprobs = (
-                {key: [*logprobs[key], *new["logprobs"][key]] for key in logprobs} if logprobs else new["logprobs"]
-            )
+        logprobs = whole["logprobs"] or new["logprobs"]
+        if whole["logprobs"] and new["logprobs"]:
+            for key, entries in new["logprobs"].items():
+                logprobs[key] += entries
         self._choices[delta.index] = {**new, "text": whole["text"] + new["text"], "logprobs": logprobs}
 
     def whole(self, usage: Usage) -> Wire:
@@ -80,8 +82,9 @@ class CompletionRenderer:
             "text_offset": offsets,
         }
 
-    def _top(self, logprobs: TokenLogprobs) -> dict[str, float]:
-        return {self._token_text(token_id): logprob for token_id, logprob in logprobs.top}
+    def _top(self, logprobs: TokenLogprobs) -> Raw:
+        """Encoded at once: a whole answer may have a million of them, which would take long at its end."""
+        return encoded({self._token_text(token_id): logprob for token_id, logprob in logprobs.top})
 
     def _envelope(self, choices: list[Wire], usage: Wire | None) -> Wire:
         chunk = {**self._head, "choices": choices}

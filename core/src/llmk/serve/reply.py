@@ -20,6 +20,11 @@ class Reply(Response):
         return _encode(content)
 
 
+def encoded(data: Any) -> msgspec.Raw:
+    """``data`` as JSON that is part of another."""
+    return msgspec.Raw(_encode(data))
+
+
 def server_sent_event(data: Any) -> bytes:
     """One ``data:`` event."""
     return b"data: " + _encode(data) + b"\n\n"

@@ -12,7 +12,7 @@ import uvicorn
 
 from llmk.serve.app import create_app
 from llmk.serve.parsing import Dialect
-from llmk.serve.service import Service
+from llmk.serve.service import Service, Workers
 
 if TYPE_CHECKING:
     from llmk.engine.frontend import AsyncLLM
@@ -42,9 +42,9 @@ class Server(uvicorn.Server):
         self._stopping = service.stopping
 
     @classmethod
-    def of(cls, engine: AsyncLLM, spans: Spans | None) -> Server:
+    def of(cls, engine: AsyncLLM, workers: Workers, spans: Spans | None) -> Server:
         """The server of an engine, as the engine's settings want it."""
-        return cls(Service(engine, Dialect.choose(engine.boot), engine.boot.settings.config.server, spans))
+        return cls(Service(engine, Dialect.choose(engine.boot), engine.boot.settings.config.server, workers, spans))
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -6,33 +6,53 @@ import asyncio
 import hmac
 import time
 import uuid
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec.structs import replace
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from llmk.config.schema import ServerSection
+from llmk.engine.logs import request_id
+from llmk.serve.attended import attended
 from llmk.serve.errors import Forbidden, UnknownModel
-from llmk.serve.jobs import Jobs
 from llmk.serve.metrics import Metrics
 from llmk.serve.parsing import Dialect
+from llmk.serve.reading import Readers
+from llmk.serve.workers.prepared import Prepared, Refusal, Refused, Work
 
 if TYPE_CHECKING:
     from llmk.engine.frontend import AsyncLLM
     from llmk.serve.spans import Spans
 
-P = ParamSpec("P")
-T = TypeVar("T")
+
+class Workers(Protocol):
+    """The part of :class:`llmk.serve.workers.pool.Workers` that requests need."""
+
+    @property
+    def readers(self) -> Readers:
+        """Readers of text."""
+        ...
+
+    async def prepare(self, work: Work, body: bytes, tenant: str) -> Prepared:
+        """What comes of a request."""
+        ...
 
 
 class Service:
     """One model, served; ``spans`` sends a span of each request. ``stopping`` is set when what still runs must end."""
 
-    def __init__(self, engine: AsyncLLM, dialect: Dialect, config: ServerSection, spans: Spans | None = None) -> None:
+    def __init__(
+        self,
+        engine: AsyncLLM,
+        dialect: Dialect,
+        config: ServerSection,
+        workers: Workers,
+        spans: Spans | None = None,
+    ) -> None:
         self.engine = engine
+        self.workers = workers
         self.config = config
         self.created = int(time.time())
         self.stopping = asyncio.Event()
@@ -40,8 +60,6 @@ class Service:
         if spans is not None:
             self.metrics.listeners.append(partial(spans.end, engine.model_name))
         self.dialect = dialect
-        self.jobs = Jobs(engine, dialect)
-        self._preparer = ThreadPoolExecutor(1, thread_name_prefix="llmk-prepare")
 
     def head(self, id: str) -> dict[str, Any]:
         """What every answer begins with. Equal fingerprints mean equal plans, hence equal answers to equal seeds."""
@@ -49,10 +67,23 @@ class Service:
         model = self.engine.model_name
         return {"id": id, "created": int(time.time()), "model": model, "system_fingerprint": fingerprint}
 
-    async def prepare(self, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs ``make`` beside the event loop, one at a time: templates and tokenizers take time over long prompts."""
-        loop, context = asyncio.get_running_loop(), copy_context()
-        return await loop.run_in_executor(self._preparer, lambda: context.run(make, *args, **kwargs))
+    async def prepare(self, kind: str, request: Request, id: str = "") -> Any:
+        """What a worker makes of a request: nothing that it holds is looked at in this process.
+
+        ``kind`` says what it is for; what kinds come to is in :mod:`llmk.serve.workers.prepared`.
+
+        Raises:
+            Refusal: where the request can't be served.
+            ClientGone, ShuttingDown: where nobody waits for it any more.
+        """
+        check_content_type(request)
+        info = replace(self.engine.info, plan={}, pickled_plan=b"")
+        body, work = await request.body(), Work(kind, id, request_id.get(), info)
+        preparing = self.workers.prepare(work, body, sender(request))
+        prepared = await attended(preparing, request.receive, self.stopping)
+        if isinstance(prepared, Refused):
+            raise Refusal(prepared)
+        return prepared
 
     def check_model(self, name: str | None) -> None:
         """Raises :class:`~llmk.serve.errors.UnknownModel` for a model that is not served here."""
@@ -79,6 +110,19 @@ async def admin(request: Request) -> None:
     if not any(hmac.compare_digest(given, key.encode()) for key in keys):
         hint = "send one of server.admin_keys in the header 'x-admin-key'" if keys else "set server.admin_keys"
         raise Forbidden("this route is for operators alone", hint=hint)
+
+
+def sender(request: Request) -> str:
+    """Whose turn it is when the request is prepared: the client's by its API key, else by its address."""
+    return str(getattr(request.state, "tenant", "")) or (request.client.host if request.client else "")
+
+
+def check_content_type(request: Request) -> None:
+    """Refuses what does not say that it is JSON, which web pages of others could send without asking."""
+    given = request.headers.get("content-type", "")
+    kind = given.partition(";")[0].strip().lower()
+    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
+        raise HTTPException(415, f"send application/json, not {given or 'no content type'}")
 
 
 def new_id(prefix: str) -> str:

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from llmk.api import EngineDead, Event, ReasoningDelta, ToolCallStart
+from llmk.api import EngineDead, Event, ToolCallStart
+from llmk.engine.pace import Pace
 from llmk.engine.request import SamplingParams, TokenLogprobs
-from llmk.serve.parsing import Chain
+from llmk.serve.reading import PLAIN, Piece, Reader, Readers
 
 if TYPE_CHECKING:
     from llmk.engine.output import GenerationDelta, SequenceTimes
 
 T = TypeVar("T")
+R = TypeVar("R")
+
+PROMPT_SLICE = 32
+"""Tokens of a prompt whose log-probabilities are told at a time."""
 
 
 class Engine(Protocol):
     """The part of :class:`llmk.engine.frontend.AsyncLLM` that answers are made from."""
+
+    def check_room(self, num_new: int, tenant: str) -> None:
+        """Raises where so many more sequences are too many."""
+        ...
 
     def generate(
         self,
@@ -38,12 +46,14 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be generated. ``chain`` makes one choice's parsers. Prompt ``p`` has the indices ``p * n`` and up."""
+    """What is to be generated. Prompt ``p`` has the indices ``p * n`` and up. ``context`` is the encoded
+    :class:`~llmk.api.ParserContext` of its parsers, empty where none reads its text.
+    """
 
     id: str
     prompts: Sequence[list[int]]
     params: SamplingParams
-    chain: Callable[[], Chain]
+    context: bytes = b""
     priority: int = 0
     cache_salt: str = ""
     tenant: str = ""
@@ -67,7 +77,7 @@ class ChoiceDelta:
     events: Sequence[Event]
     logprobs: Sequence[TokenLogprobs] = ()
     prompt: Sequence[tuple[int, TokenLogprobs | None]] = ()
-    """With the first delta, tokens and log-probabilities of the prompt, where they were asked for."""
+    """Tokens and log-probabilities of the prompt, where they are asked for: in deltas of their own, the first."""
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     times: SequenceTimes | None = None
@@ -75,60 +85,92 @@ class ChoiceDelta:
 
 @dataclass(slots=True)
 class _Choice:
-    """A choice under way: its parsers, and whose the tokens are that no event has accounted for yet."""
+    """A choice under way: who reads it, and whose the tokens are that no event has accounted for yet."""
 
-    chain: Chain
+    reader: Reader
     thinking: bool = False
     pending: int = 0
     calls: int = 0
 
-    def take(self, delta: GenerationDelta, usage: Usage) -> tuple[list[Event], str | None]:
-        events = self.chain.push(delta.text)
-        if delta.finish_reason is not None:
-            events += self.chain.finish()
-        self._count(len(delta.token_ids), usage, ended=delta.finish_reason is not None)
-        self.calls += sum(isinstance(event, ToolCallStart) for event in events)
+    def take(self, piece: Piece, delta: GenerationDelta, usage: Usage) -> str | None:
+        """Counts what ``delta`` came to; returns why the choice has ended, if it has."""
+        self._count(piece, len(delta.token_ids), usage, ended=delta.finish_reason is not None)
+        self.calls += sum(isinstance(event, ToolCallStart) for event in piece.events)
         called = self.calls and delta.finish_reason == "stop"
-        return events, "tool_calls" if called else delta.finish_reason
+        return "tool_calls" if called else delta.finish_reason
 
-    def _count(self, num_tokens: int, usage: Usage, *, ended: bool) -> None:
+    def _count(self, piece: Piece, num_tokens: int, usage: Usage, *, ended: bool) -> None:
         """Tokens belong to what they lead to, the markers of thinking included."""
         usage.completion_tokens += num_tokens
         self.pending += num_tokens
-        split = self.chain.split
-        if split or ended:
-            if self.thinking or any(isinstance(event, ReasoningDelta) for event in split):
+        if piece.split or ended:
+            if self.thinking or piece.thought:
                 usage.reasoning_tokens += self.pending
             self.pending = 0
-        if split:
-            self.thinking = isinstance(split[-1], ReasoningDelta)
+        if piece.split:
+            self.thinking = piece.thinking
 
 
-async def answer(engine: Engine, job: Job, usage: Usage) -> AsyncGenerator[ChoiceDelta, None]:
+async def answer(engine: Engine, job: Job, usage: Usage, readers: Readers) -> AsyncGenerator[ChoiceDelta, None]:
     """Runs ``job`` and counts into ``usage``. Closing the iterator aborts every sequence of it.
 
     Raises what the engine raises, and :class:`~llmk.serve.errors.ParserFailed`.
     """
-    choices: dict[int, _Choice] = {}
-    generate = partial(engine.generate, priority=job.priority, cache_salt=job.cache_salt, tenant=job.tenant)
-    streams = [generate(prompt, job.params, request_id=_part_id(job, at)) for at, prompt in enumerate(job.prompts)]
+    engine.check_room(len(job.prompts) * job.params.n, job.tenant)
     seen: set[int] = set()
-    async with aclosing(merged(streams)) as deltas:
-        async for at, delta in deltas:
+    async with aclosing(_read(engine, job, readers)) as items:
+        async for at, delta, choice, reading in items:
             if at not in seen:
                 seen.add(at)
                 usage.prompt_tokens += delta.num_prompt_tokens
                 usage.cached_tokens += delta.num_cached_tokens
-            if delta.finish_reason in ("abort", "error"):
-                raise EngineDead(f"the engine ended the request before it was done ({delta.finish_reason})")
+            piece = reading if isinstance(reading, Piece) else await reading
             index = at * job.params.n + delta.index
-            choice = choices.get(index)
-            if choice is None:
-                choice = choices[index] = _Choice(job.chain())
-            events, finish_reason = choice.take(delta, usage)
-            told = list(zip(job.prompts[at], delta.prompt_logprobs, strict=True)) if delta.prompt_logprobs else ()
+            finish_reason = choice.take(piece, delta, usage)
+            if delta.prompt_logprobs:
+                for told in _slices(job.prompts[at], delta.prompt_logprobs):
+                    yield ChoiceDelta(index, (), prompt=told)
             spoken = _spoken(delta, job.params)
-            yield ChoiceDelta(index, events, spoken, told, finish_reason, delta.stop_reason, delta.times)
+            yield ChoiceDelta(index, piece.events, spoken, (), finish_reason, delta.stop_reason, delta.times)
+
+
+_Reading = tuple[int, "GenerationDelta", _Choice, "Piece | asyncio.Future[Piece]"]
+
+
+async def _read(engine: Engine, job: Job, readers: Readers) -> AsyncGenerator[_Reading, None]:
+    """What comes to all choices, with what is being read of it. Whatever is there is given to the readers at once: one
+    that works elsewhere may take it together.
+    """
+    choices: dict[int, _Choice] = {}
+
+    def open_stream(at: int) -> AsyncGenerator[GenerationDelta, None]:
+        id = job.id if len(job.prompts) == 1 else f"{job.id}-{at}"
+        how: dict[str, Any] = {"priority": job.priority, "cache_salt": job.cache_salt, "tenant": job.tenant}
+        return engine.generate(job.prompts[at], job.params, request_id=id, **how)
+
+    def read(at: int, delta: GenerationDelta) -> _Reading:
+        if delta.finish_reason in ("abort", "error"):
+            raise EngineDead(f"the engine ended the request before it was done ({delta.finish_reason})")
+        index = at * job.params.n + delta.index
+        if (choice := choices.get(index)) is None:
+            choice = choices[index] = _Choice(readers.open(job.context) if job.context else PLAIN)
+        return at, delta, choice, choice.reader.read(delta.text, ended=delta.finish_reason is not None)
+
+    try:
+        async with aclosing(merged(open_stream, len(job.prompts), read)) as items:
+            async for item in items:
+                yield item
+    finally:
+        for choice in choices.values():
+            choice.reader.close()
+
+
+def _slices(
+    tokens: Sequence[int], logprobs: Sequence[TokenLogprobs | None]
+) -> Iterator[Sequence[tuple[int, TokenLogprobs | None]]]:
+    for start in range(0, len(logprobs), PROMPT_SLICE):
+        end = start + PROMPT_SLICE
+        yield list(zip(tokens[start:end], logprobs[start:end], strict=True))
 
 
 def _spoken(delta: GenerationDelta, params: SamplingParams) -> Sequence[TokenLogprobs]:
@@ -137,31 +179,36 @@ def _spoken(delta: GenerationDelta, params: SamplingParams) -> Sequence[TokenLog
     return delta.logprobs[:-1] if silent else delta.logprobs
 
 
-def _part_id(job: Job, at: int) -> str:
-    return job.id if len(job.prompts) == 1 else f"{job.id}-{at}"
+async def merged(
+    open_stream: Callable[[int], AsyncGenerator[T, None]], count: int, take: Callable[[int, T], R]
+) -> AsyncGenerator[R, None]:
+    """What ``take`` makes of the items of ``count`` streams, with their stream's number, as they come.
 
+    An error ends all of them, as does closing. Streams are opened one by one, so that opening many does not hold the
+    event loop.
+    """
+    ready: asyncio.Queue[R | Exception | None] = asyncio.Queue()
 
-async def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
-    """Items of all ``streams`` as they come, with their stream's number. An error ends all of them, as does closing."""
-    if len(streams) == 1:
-        async with aclosing(streams[0]) as only:
-            async for item in only:
-                yield 0, item
-        return
-    ready: asyncio.Queue[tuple[int, T] | Exception | None] = asyncio.Queue()
-
-    async def pump(number: int, stream: AsyncGenerator[T, None]) -> None:
+    async def pump(number: int) -> None:
         try:
-            async with aclosing(stream) as items:
+            pace = Pace()
+            async with aclosing(open_stream(number)) as items:
                 async for item in items:
-                    ready.put_nowait((number, item))
+                    ready.put_nowait(take(number, item))
+                    await pace.step()
             ready.put_nowait(None)
         except Exception as error:
             ready.put_nowait(error)
 
-    tasks = [asyncio.create_task(pump(number, stream)) for number, stream in enumerate(streams)]
+    async def open_all() -> None:
+        for number in range(count):
+            tasks.append(asyncio.create_task(pump(number)))
+            await asyncio.sleep(0)
+
+    tasks: list[asyncio.Task[None]] = []
+    opening = asyncio.create_task(open_all())
     try:
-        left = len(tasks)
+        left = count
         while left:
             got = await ready.get()
             if isinstance(got, Exception):
@@ -171,6 +218,7 @@ async def merged(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[t
             else:
                 yield got
     finally:
+        opening.cancel()
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(opening, *tasks, return_exceptions=True)

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
+from starlette.requests import Request
 from starlette.responses import Response
 
 from llmk.serve.answer import AnswerResponse
 from llmk.serve.protocol.chat import ChatRequest
 from llmk.serve.render_chat import ChatRenderer
+from llmk.serve.routes.bodies import body
 from llmk.serve.service import Service, new_id, service, tenant
+from llmk.serve.workers.prepared import Generation
 
 router = APIRouter()
 
 
-@router.post("/v1/chat/completions")
+@router.post("/v1/chat/completions", openapi_extra=body(ChatRequest))
 async def chat_completions(
-    request: ChatRequest, service: Annotated[Service, Depends(service)], tenant: Annotated[str, Depends(tenant)]
+    request: Request, service: Annotated[Service, Depends(service)], tenant: Annotated[str, Depends(tenant)]
 ) -> Response:
     """Answers a conversation."""
-    service.check_model(request.model)
-    id = new_id("chatcmpl")
-    job = replace(await service.prepare(service.jobs.chat, request, id), tenant=tenant)
+    made: Generation = await service.prepare("chat", request, new_id("chatcmpl"))
     renderer = ChatRenderer(
-        service.head(id),
+        service.head(made.id),
         service.engine.tokenizer,
-        logprobs=request.logprobs,
-        include_usage=request.include_usage,
+        logprobs=made.logprobs,
+        include_usage=made.include_usage,
     )
-    return AnswerResponse(service, job, renderer, stream=request.stream)
+    return AnswerResponse(service, made.job(tenant), renderer, stream=made.stream)

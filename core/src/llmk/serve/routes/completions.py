@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Depends
+from starlette.requests import Request
 from starlette.responses import Response
 
 from llmk.serve.answer import AnswerResponse
 from llmk.serve.protocol.completions import CompletionRequest
 from llmk.serve.render_completions import CompletionRenderer
+from llmk.serve.routes.bodies import body
 from llmk.serve.service import Service, new_id, service, tenant
+from llmk.serve.workers.prepared import Generation
 
 router = APIRouter()
 
 
-@router.post("/v1/completions")
+@router.post("/v1/completions", openapi_extra=body(CompletionRequest))
 async def completions(
-    request: CompletionRequest, service: Annotated[Service, Depends(service)], tenant: Annotated[str, Depends(tenant)]
+    request: Request, service: Annotated[Service, Depends(service)], tenant: Annotated[str, Depends(tenant)]
 ) -> Response:
     """Continues a text, or several."""
-    service.check_model(request.model)
-    id = new_id("cmpl")
-    job = replace(await service.prepare(service.jobs.text, request, id), tenant=tenant)
+    made: Generation = await service.prepare("text", request, new_id("cmpl"))
     renderer = CompletionRenderer(
-        service.head(id),
+        service.head(made.id),
         service.engine.tokenizer,
-        logprobs=request.logprobs is not None,
-        include_usage=request.include_usage,
-        echo=service.jobs.echo(request) if request.echo else (),
+        logprobs=made.logprobs,
+        include_usage=made.include_usage,
+        echo=made.echo,
     )
-    return AnswerResponse(service, job, renderer, stream=request.stream)
+    return AnswerResponse(service, made.job(tenant), renderer, stream=made.stream)

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from llmk.api import RequestError
 from llmk.serve import errors
-from llmk.serve.answer import CLIENT_GONE, ClientGone, attended
+from llmk.serve.attended import CLIENT_GONE, ClientGone, attended
 from llmk.serve.reply import Reply
 from llmk.serve.service import Service, new_id, service, tenant
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
+from starlette.requests import Request
 from starlette.responses import Response
 
 from llmk.api import RequestError
 from llmk.engine.pinned import Pinned
 from llmk.serve.protocol.pins import PinRequest
 from llmk.serve.reply import Reply
-from llmk.serve.routes.tokens import prompt_tokens
+from llmk.serve.routes.bodies import body
 from llmk.serve.service import Service, admin, service
+from llmk.serve.workers.prepared import Pinning, unpacked
 
 router = APIRouter(prefix="/v1/cache/pins", dependencies=[Depends(admin)])
 
@@ -23,13 +25,12 @@ class UnknownPin(RequestError):
     code, http_status = "pin_not_found", 404
 
 
-@router.post("")
-async def pin(request: PinRequest, service: Annotated[Service, Depends(service)]) -> Response:
+@router.post("", openapi_extra=body(PinRequest))
+async def pin(request: Request, service: Annotated[Service, Depends(service)]) -> Response:
     """Computes a prefix where it isn't cached, and keeps it, in place of what its id kept before."""
-    service.check_model(request.model)
-    tokens = await service.prepare(prompt_tokens, service, request)
+    made: Pinning = await service.prepare("pin", request)
     pinned = await service.engine.pin(
-        request.id, tokens, seconds=request.seconds, cache_salt=request.cache_salt, tenant=request.tenant
+        made.id, unpacked(made.tokens), seconds=made.seconds, cache_salt=made.cache_salt, tenant=made.tenant
     )
     return Reply(_plain(pinned))
 

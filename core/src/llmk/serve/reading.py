@@ -1,0 +1,100 @@
+"""Reading one choice's text with the model's parsers: in this process, or elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Protocol, get_args
+
+import msgspec
+
+from llmk.api import Event, ParserContext, ReasoningDelta
+from llmk.serve.parsing import Chain, Dialect
+
+_KINDS = {kind.__name__: kind for kind in get_args(Event)}
+_FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in get_args(Event)}
+_decode_context = msgspec.msgpack.Decoder(ParserContext).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What a piece of text came to. ``split``: the first parser, which tells thinking from content, told of some text;
+    ``thought``: some of it was thinking; ``thinking``: so was its end.
+    """
+
+    events: Sequence[Event]
+    split: bool = False
+    thought: bool = False
+    thinking: bool = False
+
+
+class Reader(Protocol):
+    """Reads one choice."""
+
+    def read(self, text: str, *, ended: bool) -> Piece | asyncio.Future[Piece]:
+        """What is certain after the next piece of text, in order. A reader that fails raises, or its future does,
+        :class:`~llmk.serve.errors.ParserFailed`.
+        """
+        ...
+
+    def close(self) -> None:
+        """Nothing more is to be read."""
+        ...
+
+
+class Readers(Protocol):
+    """Makes readers."""
+
+    def open(self, context: bytes) -> Reader:
+        """A reader for one choice of a request, by its encoded :class:`~llmk.api.ParserContext`."""
+        ...
+
+
+class ChainReader:
+    """Reads in this process."""
+
+    def __init__(self, chain: Chain) -> None:
+        self._chain = chain
+
+    def read(self, text: str, *, ended: bool) -> Piece:
+        """What is certain now."""
+        events = self._chain.push(text)
+        if ended:
+            events += self._chain.finish()
+        split = self._chain.split
+        thought = any(isinstance(event, ReasoningDelta) for event in split)
+        return Piece(events, bool(split), thought, bool(split) and isinstance(split[-1], ReasoningDelta))
+
+    def close(self) -> None:
+        """Nothing is to be done."""
+
+
+PLAIN = ChainReader(Chain([], ParserContext()))
+"""For text that no parser reads. It keeps nothing, so that all may share it."""
+
+
+class LocalReaders:
+    """Readers in this process, for programs whose only client is their user."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+
+    def open(self, context: bytes) -> ChainReader:
+        """A reader for one choice."""
+        return ChainReader(self._dialect.chain(_decode_context(context)))
+
+
+def pack_events(events: Sequence[Event]) -> list[list[Any]]:
+    """Events as plain data. Raises TypeError for what is no event."""
+    packed = []
+    for event in events:
+        if type(event) not in _FIELDS:
+            raise TypeError(f"{type(event).__name__} is no event")
+        packed.append([type(event).__name__, *(getattr(event, name) for name in _FIELDS[type(event)])])
+    return packed
+
+
+def unpack_events(packed: Sequence[Sequence[Any]]) -> list[Event]:
+    """The events again."""
+    return [_KINDS[name](*values) for name, *values in packed]

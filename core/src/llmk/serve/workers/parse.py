@@ -1,0 +1,103 @@
+"""Reading text with parsers of plugins, in a worker, for many choices at once."""
+
+from __future__ import annotations
+
+import socket
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from llmk.api import ParserContext
+from llmk.engine.mark import Mark
+from llmk.serve.errors import ParserFailed
+from llmk.serve.reading import ChainReader, pack_events
+from llmk.serve.workers.frames import encode, framed, receive
+from llmk.serve.workers.served import Served
+
+ENTRY = f"{__name__}:run"
+
+
+class Item(msgspec.Struct, array_like=True):
+    """A piece of the text of choice ``key``. The first has the encoded :class:`~llmk.api.ParserContext`."""
+
+    key: int
+    text: str
+    ended: bool
+    context: bytes = b""
+
+
+class Batch(msgspec.Struct, array_like=True):
+    """Pieces to read, in order, and choices that nobody reads any more."""
+
+    items: list[Item]
+    closed: list[int] = []
+
+
+class Outcome(msgspec.Struct, array_like=True):
+    """What an item came to, as :class:`~llmk.serve.reading.Piece` has it, or the message of its failure."""
+
+    key: int
+    events: list[list[Any]] = []
+    split: bool = False
+    thought: bool = False
+    thinking: bool = False
+    failure: str = ""
+    hint: str = ""
+
+
+def run(served: Served, connection: socket.socket, mark: Mark) -> None:
+    """The worker: reads batch by batch until the front end is gone. Before each call of a parser, it marks the choice's
+    key and the parser's id.
+    """
+    decoder, reading = msgspec.msgpack.Decoder(Batch), _Reading(served, mark)
+    while True:
+        batch = decoder.decode(receive(connection))
+        for key in batch.closed:
+            reading.readers.pop(key, None)
+        connection.sendall(framed(encode([reading.read(item) for item in batch.items])))
+
+
+class _Reading:
+    """All choices under way."""
+
+    def __init__(self, served: Served, mark: Mark) -> None:
+        self.readers: dict[int, ChainReader] = {}
+        self._dialect = served.dialect
+        self._mark = mark
+        self._parser = "?"
+        """Which one was called last."""
+        self._decode_context = msgspec.msgpack.Decoder(ParserContext).decode
+
+    def read(self, item: Item) -> msgspec.Raw:
+        """The outcome of an item, encoded at once: what a parser makes may be nothing that can be."""
+        try:
+            return msgspec.Raw(encode(self._outcome(item)))
+        except ParserFailed as error:
+            failure = error
+        except BaseException as error:
+            failure = ParserFailed.by(self._parser, f"gave what can't be sent: {type(error).__name__}: {error}")
+        finally:
+            self._mark.clear()
+        self.readers.pop(item.key, None)
+        message = failure.message.encode("utf-8", "replace").decode()
+        return msgspec.Raw(encode(Outcome(item.key, failure=message, hint=failure.hint)))
+
+    def _outcome(self, item: Item) -> Outcome:
+        if item.context:
+            context = self._decode_context(item.context)
+            self.readers[item.key] = ChainReader(self._dialect.chain(context, partial(self._set_mark, item.key)))
+        if (reader := self.readers.get(item.key)) is None:
+            return Outcome(item.key)  # it has failed, which was said
+        piece = reader.read(item.text, ended=item.ended)
+        return Outcome(item.key, pack_events(piece.events), piece.split, piece.thought, piece.thinking)
+
+    def _set_mark(self, key: int, parser: str) -> None:
+        self._parser = parser
+        self._mark.set(f"{key} {parser}")
+
+
+def culprit(marked: str) -> tuple[int, str]:
+    """The key and the parser that a mark names."""
+    key, _, parser = marked.partition(" ")
+    return int(key), parser

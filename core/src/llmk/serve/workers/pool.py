@@ -1,0 +1,62 @@
+"""All workers of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+from llmk.serve.workers import parse, prepare, served
+from llmk.serve.workers.forks import Forks
+from llmk.serve.workers.lane import Bounds, Lane
+from llmk.serve.workers.prepared import Prepared, Work
+from llmk.serve.workers.readers import WorkerReaders
+
+if TYPE_CHECKING:
+    from llmk.kernel.boot import Boot
+
+SMALL = 16 << 10
+"""Bytes of a request that goes before larger ones: at worst, preparing it takes some tens of milliseconds."""
+NICE = 15
+"""Of workers that prepare large requests: whatever else is to be done goes first."""
+
+
+class Workers:
+    """Starts with the fork server alone; :meth:`start` says what is served."""
+
+    def __init__(self) -> None:
+        self.forks = Forks()
+        self._lanes: list[Lane] = []
+        self._readers: WorkerReaders | None = None
+
+    async def start(self, boot: Boot) -> None:
+        """Loads tokenizer, templates and parsers there, and has the first workers forked. Raises what can't be
+        loaded.
+        """
+        config = boot.settings.config.server
+        await self.forks.give(served.MAKER, await asyncio.to_thread(served.given, boot))
+        bounds = Bounds(config.prepare_waiting, config.prepare_waiting_bytes, config.prepare_seconds)
+        count = config.prepare_workers or (2 if (os.cpu_count() or 1) > 2 else 1)
+        for name, nice in (("small", 0), ("large", NICE)):
+            self._lanes.append(Lane(name, partial(self.forks.fork, prepare.ENTRY, nice), count, bounds))
+        self._readers = WorkerReaders(partial(self.forks.fork, parse.ENTRY), config.plugin_seconds)
+
+    async def prepare(self, work: Work, body: bytes, tenant: str) -> Prepared:
+        """What comes of a request. Raises what :meth:`~llmk.serve.workers.lane.Lane.prepare` raises."""
+        small, large = self._lanes
+        return await (small if len(body) <= SMALL else large).prepare(work, body, tenant)
+
+    @property
+    def readers(self) -> WorkerReaders:
+        """Readers whose parsers run in workers."""
+        assert self._readers is not None, "the workers were not started"
+        return self._readers
+
+    async def close(self) -> None:
+        """Ends all processes."""
+        for lane in self._lanes:
+            await lane.close()
+        if self._readers is not None:
+            await self._readers.close()
+        await self.forks.close()

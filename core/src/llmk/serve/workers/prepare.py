@@ -1,0 +1,211 @@
+"""Preparing requests, in a worker: from a body as it came to what the engine is given, or to the reason why not."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import msgspec
+from pydantic import ValidationError
+
+from llmk.api import RequestError
+from llmk.engine import logs
+from llmk.engine.client import EngineInfo
+from llmk.engine.mark import Mark
+from llmk.engine.request import SamplingParams
+from llmk.engine.tokenizer import Tokenizer
+from llmk.serve import errors
+from llmk.serve.jobs import Jobs
+from llmk.serve.protocol.base import Body
+from llmk.serve.protocol.chat import ChatRequest
+from llmk.serve.protocol.completions import CompletionRequest
+from llmk.serve.protocol.pins import PinRequest
+from llmk.serve.protocol.sampling import SamplingFields
+from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
+from llmk.serve.stream import Job
+from llmk.serve.workers.counts import check_counts
+from llmk.serve.workers.frames import encode, framed, receive
+from llmk.serve.workers.prepared import Done, Generation, Pinning, Prepared, Refused, Rendered, Work, packed
+from llmk.serve.workers.served import Served
+
+ENTRY = f"{__name__}:run"
+GROWTH = 64 << 20
+"""A worker that took so many bytes more than at its start ends, so that they are given back."""
+_MOST_TEXT = 2000
+"""Characters of an error's message: it may quote what was sent."""
+_decode_json = msgspec.json.Decoder().decode
+
+
+def run(served: Served, connection: socket.socket, mark: Mark) -> None:
+    """The worker: prepares requests one by one until the front end is gone."""
+    decoder, preparing = msgspec.msgpack.Decoder(Work), Preparing(served)
+    before = _peak_memory()
+    while True:
+        prepared = preparing.prepare(decoder.decode(receive(connection)), receive(connection))
+        last = _peak_memory() - before > GROWTH
+        connection.sendall(framed(encode(Done(prepared, last))))
+        if last:
+            return
+
+
+class Preparing:
+    """Prepares requests for what is served."""
+
+    def __init__(self, served: Served) -> None:
+        self._served = served
+
+    def prepare(self, work: Work, raw: bytes) -> Prepared:
+        """Whatever is wrong with the request comes back as the response that says so."""
+        logs.request_id.set(work.request_id)
+        try:
+            schema, make = _KINDS[work.kind]
+            body = self._body(raw)
+            request = schema.model_validate(body)
+            self._check_model(getattr(request, "model", None))
+            return make(_Making(self._served, work), request)
+        except ValidationError as error:
+            param, message, code = errors.explain(error.errors(include_url=False, include_input=False), body)
+            return Refused(400, _object(message, 400, param, code), {})
+        except Exception as error:
+            status, body, headers = errors.describe(error)
+            errors.log(error, status)
+            told = body["error"]
+            return Refused(status, _object(told["message"], status, told["param"], told["code"]), headers)
+
+    def _body(self, raw: bytes) -> Any:
+        try:
+            body = _decode_json(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidJson(f"the body is not valid JSON: {error}") from None
+        if isinstance(body, dict):
+            check_counts(body, self._served.limits)
+        return body
+
+    def _check_model(self, name: str | None) -> None:
+        if name is not None and name != self._served.model_name:
+            what = f"the model {name!r} is not served here; {self._served.model_name!r} is"
+            raise errors.UnknownModel(what, param="model")
+
+
+class InvalidJson(RequestError):
+    """The body is no JSON."""
+
+    code = "invalid_json"
+
+
+@dataclass(frozen=True, slots=True)
+class _Making:
+    """Makes one request of a valid body."""
+
+    served: Served
+    work: Work
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.served.tokenizer
+
+    @property
+    def default_params(self) -> SamplingParams:
+        return self.served.default_params
+
+    @property
+    def info(self) -> EngineInfo:
+        return self.work.info
+
+    @property
+    def jobs(self) -> Jobs:
+        return Jobs(self, self.served.dialect)
+
+    def chat(self, request: ChatRequest) -> Generation:
+        self._check_processors(request)
+        return _generation(self.jobs.chat(request, self.work.id), request, logprobs=request.logprobs)
+
+    def text(self, request: CompletionRequest) -> Generation:
+        self._check_processors(request)
+        jobs = self.jobs
+        made = _generation(jobs.text(request, self.work.id), request, logprobs=request.logprobs is not None)
+        made.echo = jobs.echo(request) if request.echo else []
+        return made
+
+    def tokenize(self, request: TokenizeRequest) -> Rendered:
+        tokens = self._tokens(request, self.served.limits.tokens)
+        answer: dict[str, Any] = {"count": len(tokens), "max_model_len": self.info.max_model_len, "tokens": tokens}
+        if request.return_token_strs:
+            text = cache(self.tokenizer.token_text)
+            answer["token_strs"] = [text(token) for token in tokens]
+        return Rendered(msgspec.json.encode(answer))
+
+    def detokenize(self, request: DetokenizeRequest) -> Rendered:
+        if beyond := next((token for token in request.tokens if token >= self.info.vocab_size), None):
+            raise RequestError(f"token {beyond} is outside the vocabulary", param="tokens")
+        text = self.tokenizer.decode(request.tokens, skip_special_tokens=False)
+        return Rendered(msgspec.json.encode({"prompt": text}))
+
+    def pin(self, request: PinRequest) -> Pinning:
+        tokens = packed(self._tokens(request, None))
+        return Pinning(request.id, tokens, request.seconds, request.cache_salt, request.tenant)
+
+    def _tokens(self, request: TokenizeRequest, most: int | None) -> list[int]:
+        """The tokens of a request's prompt or conversation."""
+        jobs = self.jobs
+        if request.prompt is not None:
+            return jobs.encode(request.prompt, add_special_tokens=request.add_special_tokens is not False, most=most)
+        text = jobs.render(
+            request.messages or [],
+            [tool.model_dump(exclude_none=True) for tool in request.tools],
+            jobs.template.options(request.chat_template_kwargs, None),
+            add_generation_prompt=request.add_generation_prompt,
+        )
+        return jobs.encode(text, add_special_tokens=request.add_special_tokens is True, most=most)
+
+    def _check_processors(self, request: SamplingFields) -> None:
+        """Their parameters go to the engine as they are."""
+        most = self.served.limits.logits_processors_bytes
+        if request.logits_processors and (size := len(msgspec.json.encode(request.logits_processors))) > most:
+            what = f"'logits_processors' has {size} bytes; no more than {most} may be (limits.logits_processors_bytes)"
+            raise RequestError(what, param="logits_processors")
+
+
+_KINDS: Mapping[str, tuple[type[Body], Callable[[_Making, Any], Prepared]]] = {
+    "chat": (ChatRequest, _Making.chat),
+    "text": (CompletionRequest, _Making.text),
+    "tokenize": (TokenizeRequest, _Making.tokenize),
+    "detokenize": (DetokenizeRequest, _Making.detokenize),
+    "pin": (PinRequest, _Making.pin),
+}
+
+
+def _generation(job: Job, request: SamplingFields, *, logprobs: bool) -> Generation:
+    return Generation(
+        id=job.id,
+        prompts=[packed(prompt) for prompt in job.prompts],
+        params=job.params,
+        context=job.context,
+        priority=job.priority,
+        cache_salt=job.cache_salt,
+        stream=request.stream,
+        include_usage=request.include_usage,
+        logprobs=logprobs,
+    )
+
+
+def _object(message: str, status: int, param: str | None, code: str | None) -> dict[str, Any]:
+    """An error object that can be sent whatever it quotes."""
+    return errors.error_object(_plain(message), status, param=None if param is None else _plain(param), code=code)
+
+
+def _plain(text: str) -> str:
+    if len(text) > _MOST_TEXT:
+        text = f"{text[:_MOST_TEXT]}… ({len(text)} characters)"
+    return text.encode("utf-8", "replace").decode()
+
+
+def _peak_memory() -> int:
+    """The most bytes that this process had in memory."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak << 10

@@ -1,0 +1,53 @@
+"""What is served, as workers need it: made once in the fork server, shared by all workers."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from llmk.config.schema import LimitsSection
+from llmk.engine import logs
+from llmk.engine.intake import default_params
+from llmk.engine.request import SamplingParams
+from llmk.engine.tokenizer import Tokenizer
+from llmk.engine.worker import pack, unpack
+from llmk.serve.parsing import Dialect
+
+if TYPE_CHECKING:
+    from llmk.kernel.boot import Boot
+
+MAKER = f"{__name__}:make"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A model, without what runs it."""
+
+    model_name: str
+    tokenizer: Tokenizer
+    dialect: Dialect
+    default_params: SamplingParams
+    limits: LimitsSection
+    boot: Boot
+
+
+def given(boot: Boot) -> bytes:
+    """What :func:`make` needs."""
+    return pickle.dumps(pack(boot))
+
+
+def make(given: bytes) -> Served:
+    """Loads tokenizer, chat templates and parsers. Raises what keeps them from being loaded."""
+    boot = unpack(pickle.loads(given))
+    config = boot.settings.config
+    logs.setup(config.server.log_level, config.server.log_format)
+    tokenizer = Tokenizer.load(boot.checkpoint, folder=config.model.tokenizer, chat_template=config.model.chat_template)
+    return Served(
+        model_name=config.model.served_name or boot.checkpoint.path.name,
+        tokenizer=tokenizer,
+        dialect=Dialect.choose(boot),
+        default_params=default_params(boot.checkpoint.generation_config),
+        limits=config.limits,
+        boot=boot,
+    )

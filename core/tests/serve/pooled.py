@@ -1,0 +1,92 @@
+"""What worker processes of tests serve: the scripted engine's model, read by parsers that misbehave when told to."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from scripted import AngleReasoning, BracketTools, ScriptedEngine
+
+from llmk.api import TextDelta
+from llmk.config.schema import LimitsSection
+from llmk.serve.parsing import Dialect, ParserKind
+from llmk.serve.workers.served import Served
+
+
+class Wicked:
+    """Does what the text names."""
+
+    def __init__(self, context: Any) -> None:
+        self._text = ""
+
+    def push(self, text: str) -> list[Any]:
+        self._text += text
+        if "{loop}" in self._text:
+            while True:
+                pass
+        if "{sleep}" in self._text:
+            time.sleep(1e9)
+        if "{regex}" in self._text:
+            re.match(r"(a+)+$", "a" * 60 + "!")
+        if "{exit}" in self._text:
+            sys.exit(3)
+        if "{interrupt}" in self._text:
+            raise KeyboardInterrupt
+        if "{end}" in self._text:
+            os._exit(7)
+        if "{kill}" in self._text:
+            os.kill(os.getpid(), 11)
+        if "{slow}" in self._text:
+            self._text = ""
+            time.sleep(1.0)
+        if "{odd}" in self._text:
+            return [TextDelta(object())]  # type: ignore[arg-type]
+        if "{surrogate}" in self._text:
+            return [TextDelta("\ud800")]
+        return [TextDelta(text)] if text else []
+
+    def finish(self) -> list[Any]:
+        return [TextDelta(".")]
+
+
+class SlowTokenizer:
+    """The scripted engine's, which takes long over some texts, and ends the process over others."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        if "{sleep}" in text:
+            time.sleep(1e9)
+        if "{end}" in text:
+            os._exit(7)
+        if "{bloat}" in text:
+            bytearray(200 << 20)
+        found: list[int] = self._inner.encode(text, add_special_tokens)
+        return found
+
+
+DIALECTS = {
+    "wicked": Dialect(ParserKind("test.wicked", Wicked)),
+    "angle": Dialect(ParserKind("test.angle", AngleReasoning), ParserKind("test.bracket", BracketTools)),
+}
+
+
+def make(given: bytes) -> Served:
+    """What is served, with the dialect that is given."""
+    if given == b"broken":
+        raise ValueError("it can't be made")
+    engine = ScriptedEngine()
+    tokenizer: Any = SlowTokenizer(engine.tokenizer)
+    dialect = DIALECTS[given.decode()]
+    boot: Any = engine.boot
+    return Served(engine.model_name, tokenizer, dialect, engine.default_params, LimitsSection(), boot)

@@ -1,0 +1,337 @@
+"""Workers, in processes of their own: they come to harm, and nobody else does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import psutil
+import pytest
+from scripted import ScriptedEngine
+
+from llmk.api import LlmkError, Overloaded, ParserContext, TextDelta
+from llmk.serve.errors import ParserFailed
+from llmk.serve.reading import Piece
+from llmk.serve.workers import parse, prepare
+from llmk.serve.workers.forks import Forks
+from llmk.serve.workers.lane import Bounds, Lane, TooSlow, WorkerFailed
+from llmk.serve.workers.prepared import Generation, Refused, Rendered, Work
+from llmk.serve.workers.readers import WorkerReaders
+
+HERE = str(Path(__file__).parent)
+CONTEXT = msgspec.msgpack.encode(ParserContext())
+
+
+@pytest.fixture(autouse=True)
+def path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", HERE)
+
+
+@asynccontextmanager
+async def forks(dialect: str = "wicked") -> AsyncIterator[Forks]:
+    made = Forks()
+    try:
+        await made.give("pooled:make", dialect.encode())
+        yield made
+    finally:
+        await made.close()
+
+
+@asynccontextmanager
+async def lane(made: Forks, count: int = 1, **bounds: Any) -> AsyncIterator[Lane]:
+    limits = Bounds(**{"requests": 8, "num_bytes": 1 << 20, "seconds": 30.0, **bounds})
+    opened = Lane("test", lambda: made.fork(prepare.ENTRY), count, limits)
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+def work(kind: str, text: str) -> tuple[Work, bytes]:
+    body = msgspec.json.encode({"prompt": text, "max_tokens": 1})
+    if kind == "tokenize":
+        body = msgspec.json.encode({"prompt": text})
+    return Work(kind, "id", "", ScriptedEngine().info), body
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await scenario()
+
+    asyncio.run(bounded())
+
+
+def children(made: Forks) -> list[psutil.Process]:
+    return psutil.Process(made.pid).children()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0.01)
+
+
+def test_a_request_is_prepared_elsewhere() -> None:
+    async def scenario() -> None:
+        async with forks() as made, lane(made) as small:
+            prepared = await small.prepare(*work("tokenize", "ab"), "")
+            assert isinstance(prepared, Rendered)
+            assert msgspec.json.decode(prepared.body)["tokens"] == [1, 97, 98]
+            prepared = await small.prepare(*work("text", "ab"), "")
+            assert isinstance(prepared, Generation)
+            assert list(prepared.job("t").prompts) == [[1, 97, 98]]
+            prepared = await small.prepare(*work("text", ""), "")
+            assert isinstance(prepared, Refused)
+            assert (prepared.status, prepared.body["error"]["param"]) == (400, "prompt")
+
+    run(scenario)
+
+
+def test_what_cannot_be_served_says_why() -> None:
+    async def scenario() -> None:
+        with pytest.raises(LlmkError, match="it can't be made"):
+            async with forks("broken"):
+                pass
+
+    run(scenario)
+
+
+def test_one_that_takes_too_long_is_ended_and_the_next_is_prepared() -> None:
+    async def scenario() -> None:
+        async with forks() as made, lane(made, seconds=1.0) as small:
+            with pytest.raises(TooSlow, match=r"server\.prepare_seconds"):
+                await small.prepare(*work("tokenize", "{sleep}"), "")
+            assert isinstance(await small.prepare(*work("tokenize", "ab"), ""), Rendered)
+            await until(lambda: len(children(made)) == 1)
+
+    run(scenario)
+
+
+def test_one_that_ends_its_worker_fails_alone() -> None:
+    async def scenario() -> None:
+        async with forks() as made, lane(made) as small:
+            bad = asyncio.create_task(small.prepare(*work("tokenize", "{end}"), "bad"))
+            good = [asyncio.create_task(small.prepare(*work("tokenize", "ab"), "good")) for _ in range(3)]
+            with pytest.raises(WorkerFailed, match="exit code 7"):
+                await bad
+            assert all(isinstance(one, Rendered) for one in await asyncio.gather(*good))
+
+    run(scenario)
+
+
+def test_a_worker_that_was_killed_idle_costs_no_request() -> None:
+    async def scenario() -> None:
+        async with forks() as made, lane(made) as small:
+            await small.prepare(*work("tokenize", "ab"), "")
+            children(made)[0].kill()
+            assert isinstance(await small.prepare(*work("tokenize", "ab"), ""), Rendered)
+
+    run(scenario)
+
+
+def test_a_fork_server_that_was_killed_is_replaced() -> None:
+    async def scenario() -> None:
+        async with forks() as made, lane(made) as small:
+            await small.prepare(*work("tokenize", "ab"), "")
+            first, orphans = made.pid, children(made)
+            os.kill(first, signal.SIGKILL)
+            await until(lambda: not any(orphan.is_running() for orphan in orphans))
+            assert isinstance(await small.prepare(*work("tokenize", "ab"), ""), Rendered)
+            assert made.pid != first
+
+    run(scenario)
+
+
+def test_memory_is_given_back() -> None:
+    async def scenario() -> None:
+        async with forks() as made, lane(made) as small:
+            await small.prepare(*work("tokenize", "ab"), "")
+            pids = {child.pid for child in children(made)}
+            assert isinstance(await small.prepare(*work("tokenize", "{bloat}"), ""), Rendered)
+            assert isinstance(await small.prepare(*work("tokenize", "ab"), ""), Rendered)
+            await until(lambda: not pids & {child.pid for child in children(made)})
+
+    run(scenario)
+
+
+def test_clients_take_turns_and_one_may_only_wait_so_long_a_queue() -> None:
+    async def scenario() -> None:
+        async with forks() as made, lane(made, requests=4) as small:
+            await small.prepare(*work("tokenize", "ab"), "")
+            done: list[str] = []
+
+            async def ask(tenant: str) -> None:
+                await small.prepare(*work("tokenize", "a"), tenant)
+                done.append(tenant)
+
+            many = [asyncio.create_task(ask("greedy")) for _ in range(8)]
+            await asyncio.sleep(0)
+            await ask("quiet")
+            refused = [one for one in await asyncio.gather(*many, return_exceptions=True) if one is not None]
+            assert len(refused) == 4
+            assert all(isinstance(one, Overloaded) and "server.prepare_waiting" in str(one) for one in refused)
+            assert done.index("quiet") <= 1
+
+    run(scenario)
+
+
+def test_who_leaves_is_not_waited_for() -> None:
+    async def scenario() -> None:
+        async with forks() as made, lane(made, requests=2) as small:
+            await small.prepare(*work("tokenize", "ab"), "")
+            for _ in range(10):
+                waiting = [asyncio.create_task(small.prepare(*work("tokenize", "ab"), "t")) for _ in range(2)]
+                await asyncio.sleep(0)
+                for task in waiting:
+                    task.cancel()
+                await asyncio.gather(*waiting, return_exceptions=True)
+            assert isinstance(await small.prepare(*work("tokenize", "ab"), "t"), Rendered)
+
+    run(scenario)
+
+
+async def text_of(readers: WorkerReaders, pieces: list[str]) -> str:
+    """What one choice comes to, piece by piece."""
+    reader = readers.open(CONTEXT)
+    found: list[Any] = []
+    try:
+        for at, text in enumerate(pieces):
+            piece = reader.read(text, ended=at == len(pieces) - 1)
+            found += (await piece).events
+    finally:
+        reader.close()
+    return "".join(event.text for event in found if isinstance(event, TextDelta))
+
+
+@asynccontextmanager
+async def readers(made: Forks, seconds: float = 2.0) -> AsyncIterator[WorkerReaders]:
+    opened = WorkerReaders(lambda: made.fork(parse.ENTRY), seconds)
+    try:
+        yield opened
+    finally:
+        await opened.close()
+
+
+def test_text_is_read_elsewhere() -> None:
+    async def scenario() -> None:
+        async with forks("angle") as made, readers(made) as pool:
+            reader = pool.open(CONTEXT)
+            first, second = reader.read("(a", ended=False), reader.read(")b", ended=True)
+            thought, said = await first, await second
+            assert isinstance(thought, Piece)
+            assert ([type(event).__name__ for event in thought.events], thought.thinking) == (["ReasoningDelta"], True)
+            assert list(said.events) == [TextDelta("b")]
+            reader.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("{loop}", "did not return within 2 s"),
+        ("{sleep}", "did not return within 2 s"),
+        ("{regex}", "did not return within 2 s"),
+        ("{exit}", "SystemExit: 3"),
+        ("{interrupt}", "KeyboardInterrupt"),
+        ("{end}", "exit code 7"),
+        ("{kill}", "SIGSEGV"),
+        ("{odd}", "can't be sent"),
+        ("{surrogate}", "can't be sent"),
+    ],
+)
+def test_a_parser_that_misbehaves_fails_its_request_alone_and_is_named(what: str, message: str) -> None:
+    async def scenario() -> None:
+        async with forks() as made, readers(made) as pool:
+            assert await text_of(pool, ["a", "b"]) == "ab."
+            before = pool.open(CONTEXT)
+            assert list((await before.read("begun ", ended=False)).events) == [TextDelta("begun ")]
+            bad = asyncio.create_task(text_of(pool, ["x", what, "y"]))
+            good = [asyncio.create_task(text_of(pool, ["one ", *"two three"])) for _ in range(5)]
+            begun = time.monotonic()
+            assert await asyncio.gather(*good) == ["one two three."] * 5
+            took = time.monotonic() - begun
+            assert list((await before.read("and done", ended=True)).events) == [TextDelta("and done"), TextDelta(".")]
+            if "did not return" in message:
+                assert not bad.done(), f"others waited for {took:.1f} s until it was ended"
+            with pytest.raises(ParserFailed, match=r"test\.wicked") as failed:
+                await bad
+            assert message in failed.value.message
+            before.close()
+            assert await text_of(pool, ["a", "b"]) == "ab."
+
+    run(scenario)
+
+
+def test_a_parser_that_is_slow_is_left_alone_and_comes_back() -> None:
+    async def scenario() -> None:
+        async with forks() as made, readers(made, seconds=20.0) as pool:
+            slow = asyncio.create_task(text_of(pool, ["x", "{slow}", "y", "z"]))
+            await asyncio.sleep(0.05)
+            assert await text_of(pool, ["a", "b"]) == "ab."
+            assert await slow == "x{slow}yz."
+            await until(lambda: len(children(made)) == 1)
+
+    run(scenario)
+
+
+def test_more_loops_than_there_are_processes_for() -> None:
+    async def scenario() -> None:
+        async with forks() as made, readers(made, seconds=4.0) as pool:
+            bad = [asyncio.create_task(text_of(pool, ["x", "{sleep}"])) for _ in range(9)]
+            good = asyncio.create_task(text_of(pool, list("abc")))
+            assert await good == "abc."
+            outcomes = await asyncio.gather(*bad, return_exceptions=True)
+            assert all(isinstance(outcome, ParserFailed) for outcome in outcomes)
+            assert await text_of(pool, ["a", "b"]) == "ab."
+
+    run(scenario)
+
+
+PARENT = """
+import asyncio, sys
+from llmk.serve.workers.forks import Forks
+
+async def main():
+    made = Forks()
+    await made.give("pooled:make", b"wicked")
+    workers = [await made.fork("pooled_loop:run") for _ in range(2)]
+    print(made.pid, *(worker.pid for worker in workers), flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("victim", ["parent", "fork server"])
+def test_nothing_outlives_the_server(victim: str, tmp_path: Path) -> None:
+    """Workers that loop, so that they notice nothing."""
+    (tmp_path / "pooled_loop.py").write_text("def run(served, connection, mark):\n    while True: pass\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((HERE, str(tmp_path)))}
+    parent = subprocess.Popen([sys.executable, "-c", PARENT], stdout=subprocess.PIPE, env=environment)
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    try:
+        assert len(pids) == 3
+        os.kill(parent.pid if victim == "parent" else pids[0], signal.SIGKILL)
+        end = time.monotonic() + 30
+        while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in pids):
+            assert time.monotonic() < end, "a process outlives what it is for"
+            time.sleep(0.05)
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
