@@ -37,8 +37,9 @@ class Marked:
 
 
 class Mark:
-    """A note of one writer in the file at ``path``, which is made where it isn't there. Readers may be in any process of
-    this machine. Setting and clearing take about a microsecond and no lock.
+    """A note of one writer in the file at ``path``, which is made where it isn't there.
+
+    Readers may be in any process of this machine. Setting and clearing take about a microsecond and no lock.
     """
 
     def __init__(self, path: Path) -> None:
