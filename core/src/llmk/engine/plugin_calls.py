@@ -1,5 +1,5 @@
-"""Calls of plugins' code in the engine's loop, where each delays every request: they are marked, so that whoever watches
-over the process can tell which one does not return, or ended it.
+"""Calls of plugins' code in the engine's loop, where each delays every request: they are marked, so that whoever
+watches over the process can tell which one does not return, or ended it.
 """
 
 from __future__ import annotations
