@@ -65,6 +65,9 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
 }
 
+SLOW_RESTARTS = ("--no-engine.standby",)
+"""So that an outage takes long enough to be looked at."""
+
 
 class Asking(threading.Thread):
     """A streaming request in the background."""
@@ -124,7 +127,9 @@ def assert_same(one: dict[Any, Any], other: dict[Any, Any]) -> None:
 
 
 def engine_of(served: Served) -> psutil.Process:
-    (engine,) = served.children()
+    until(lambda: served.engine() is not None, what="there is no engine")
+    engine = served.engine()
+    assert engine is not None
     return engine
 
 
@@ -154,7 +159,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     narrower dtype round differently.
     """
     log = tmp_path_factory.mktemp("restarts") / "log"
-    server = Served(log, "--port", "0", "--model.dtype", "float32", "--engine.hang-seconds", "4")
+    server = Served(log, "--port", "0", "--model.dtype", "float32", "--engine.hang-seconds", "4", *SLOW_RESTARTS)
     yield server
     server.close()
 
@@ -206,7 +211,7 @@ def test_a_new_engine_may_be_killed_too(served: Served, undisturbed: dict[str, d
     for _ in range(2):
         engine = engine_of(served)
         engine.kill()
-        until(lambda engine=engine: served.children() not in ([], [engine]))
+        until(lambda engine=engine: served.engine() not in (None, engine))
     until(lambda: health(served)[0] == 200)
     engine_of(served).kill()
     for name, one in asking.items():
@@ -246,7 +251,7 @@ def test_requests_that_leave_in_the_meantime_leave_nothing(
 def test_a_server_that_shuts_down_waits_for_its_engine_to_come_back(
     start: Callable[..., Served], undisturbed: dict[str, dict[Any, Any]]
 ) -> None:
-    served = start()
+    served = start(*SLOW_RESTARTS)
     asking = Asking(served, *REQUESTS["greedy"])
     until(lambda: bool(asking.events))
     engine_of(served).kill()
@@ -257,7 +262,7 @@ def test_a_server_that_shuts_down_waits_for_its_engine_to_come_back(
 
 
 def test_a_server_that_has_no_time_shuts_down_without_an_engine(start: Callable[..., Served]) -> None:
-    served = start("--server.drain-seconds", "0.2")
+    served = start("--server.drain-seconds", "0.2", *SLOW_RESTARTS)
     asking = Asking(served, *REQUESTS["greedy"])
     until(lambda: bool(asking.events))
     engine_of(served).kill()
@@ -383,6 +388,39 @@ def test_a_request_that_kills_engines_fails_alone(
     for name, one in asking.items():
         assert_same(folded(one.ended()), dict(undisturbed[name]))
     assert served.metric("llmk:engine_restarts_total") == 3
+
+
+def test_the_next_engine_is_ready_before_the_first_dies(
+    start: Callable[..., Served], undisturbed: dict[str, dict[Any, Any]]
+) -> None:
+    """It has its imports done, becomes the engine, and has a successor in turn; none outlives the server."""
+    served = start()
+    for _ in range(2):
+        until(lambda: served.standby() is not None, what="no process stands by")
+        standby, engine = served.standby(), engine_of(served)
+        assert standby is not None
+        asking = Asking(served, *REQUESTS["greedy"])
+        until(lambda asking=asking: bool(asking.events))
+        engine.kill()
+        assert_same(folded(asking.ended()), dict(undisturbed["greedy"]))
+        assert engine_of(served) == standby
+    until(lambda: served.standby() is not None, what="no process stands by")
+    children = served.children()
+    served.process.terminate()
+    assert served.wait() == 0
+    until(lambda: not any(child.is_running() for child in children), what="a process outlives its server")
+    assert "Traceback" not in served.log.read_text()
+
+
+def test_a_standby_that_died_is_not_missed(start: Callable[..., Served]) -> None:
+    served = start()
+    until(lambda: served.standby() is not None, what="no process stands by")
+    standby = served.standby()
+    assert standby is not None
+    standby.kill()
+    engine_of(served).kill()
+    until(lambda: served.metric("llmk:engine_restarts_total") == 1)
+    assert served.post(COMPLETIONS, {"prompt": "One", "max_tokens": 2})[0] == 200
 
 
 def test_a_plan_has_one_fingerprint_in_every_process() -> None:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from served import Served
 
 from llmk import LLM, SamplingParams
-from llmk.api import LlmkError, RequestError
+from llmk.api import PluginError, RequestError
 from llmk.testing.checkpoints import write_checkpoint
 
 SPECS = """
@@ -24,7 +24,10 @@ from llmk.api import LogitsProcessorSpec, hookimpl
 
 @hookimpl
 def llmk_logits_processors():
-    names = {"ladder": "Ladder", "fragile": "Fragile", "misshapen": "Misshapen", "missing": "Missing"}
+    names = {
+        "ladder": "Ladder", "fragile": "Fragile", "misshapen": "Misshapen", "missing": "Missing", "quits": "Quits",
+        "nan": "NotNumbers", "inf": "Infinite", "none": "Nothing", "formless": "Formless",
+    }
     return [
         LogitsProcessorSpec(id=f"rungs.{name}", implementation=f"rungs_processors:{kind}")
         for name, kind in names.items()
@@ -66,6 +69,31 @@ class Fragile(Ladder):
 class Misshapen(Ladder):
     def apply(self, logits, rows):
         return logits[:, :3]
+
+class Quits(Ladder):
+    def apply(self, logits, rows):
+        raise SystemExit(3)
+
+class NotNumbers(Ladder):
+    value = float("nan")
+
+    def apply(self, logits, rows):
+        logits[:, 7] = self.value
+        return logits
+
+class Infinite(NotNumbers):
+    value = float("inf")
+
+class Nothing(Ladder):
+    def apply(self, logits, rows):
+        return logits.fill_(float("-inf"))
+
+class Formless:
+    def __init__(self, batch):
+        pass
+
+    def enter(self, slot, request):
+        pass
 """
 PROMPTS = [[5, 9], [17], [40, 41, 42]]
 
@@ -155,23 +183,35 @@ def test_a_processor_that_raises_fails_its_own_requests_only(llm: LLM) -> None:
         "two": climbing(1, "fragile"),
         "narrow": climbing(1, "misshapen"),
         "absent": climbing(1, "missing"),
+        "quits": climbing(1, "quits"),
+        "nan": climbing(1, "nan", temperature=0),
+        "inf": climbing(1, "inf"),
+        "none": climbing(1, "none", top_k=3),
+        "formless": climbing(1, "formless"),
         "wrong": SamplingParams(logits_processors={"rungs.ladder": {"step": "two"}}),
     }
     alone = run(llm, {"plain": params["plain"]})["plain"]
+    before = llm.stats.broken_logits
     found = run(llm, params)
     assert found["plain"] == alone
+    assert llm.stats.broken_logits == before + 3
     assert found["good"][0] == ladder(PROMPTS[0], 2, llm.info.vocab_size)
     for name, words in {
-        "one": "rungs.fragile failed: ValueError: rung broken",
-        "two": "rungs.fragile failed: ValueError: rung broken",
-        "narrow": "rungs.misshapen failed: TypeError: apply returned torch.float32 (1, 3)",
+        "one": "rungs.fragile of rungs 1.0 failed: ValueError: rung broken",
+        "two": "rungs.fragile of rungs 1.0 failed: ValueError: rung broken",
+        "narrow": "rungs.misshapen of rungs 1.0 failed: TypeError: apply returned torch.float32 (1, 3)",
         "absent": "rungs_processors:Missing of rungs 1.0 can't be loaded",
+        "quits": "rungs.quits of rungs 1.0 failed: SystemExit: 3",
+        "nan": "the logits processor rungs.nan of rungs 1.0 returned logits that are NaN or infinite",
+        "inf": "the logits processor rungs.inf of rungs 1.0 returned logits that are NaN or infinite",
+        "none": "the logits processor rungs.none of rungs 1.0 left no token that may be sampled",
+        "formless": "the logits processor rungs.formless of rungs 1.0 lacks leave, apply",
         "wrong": "step must be a whole number",
     }.items():
         tokens, error, code = found[name]
         assert not tokens
         assert words in error
-        assert code == {"wrong": RequestError.code, "absent": "plugin_error"}.get(name, LlmkError.code)
+        assert code == (RequestError.code if name == "wrong" else PluginError.code)
     assert not any(instance.steps for instance in sys.modules["rungs_processors"].Ladder.instances)
 
 

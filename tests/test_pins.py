@@ -109,7 +109,9 @@ def test_an_engine_that_is_started_again_pins_again(served: Served) -> None:
     status, pin = call(served, "POST", body=body)
     assert status == 200
     pinned = served.metric("llmk:kv_cache_blocks_pinned")
-    served.children()[0].kill()
+    engine = served.engine()
+    assert engine is not None
+    engine.kill()
     until(lambda: served.metric("llmk:engine_restarts_total") >= 1, what="the engine was not started again")
     until(lambda: served.metric("llmk:kv_cache_blocks_pinned") == pinned)
     flood(served)

@@ -128,3 +128,27 @@ def test_ctrl_c_stops_the_answer_and_not_the_conversation(terminal: Terminal) ->
     assert any(ends)
     terminal.type("\x04")
     assert terminal.process.wait(60) == 0
+
+
+@pytest.mark.parametrize("wait", [0.0, 0.02, 0.05, 0.1, 0.2])
+def test_ctrl_c_after_the_end_ends_it_at_once(wait: float) -> None:
+    """While the engine is closed, or the interpreter ends."""
+    process = subprocess.Popen(
+        [*LLMK, "chat", "demo"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=ENVIRONMENT,
+        preexec_fn=_hear_interrupts,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdin.close()
+    process.stdin = None
+    time.sleep(wait)
+    process.send_signal(signal.SIGINT)
+    _, printed = process.communicate(timeout=60)
+    assert process.returncode in (0, 130), printed
+    assert b"terminate" not in printed
+    assert b"Traceback" not in printed

@@ -86,6 +86,14 @@ class Served:
         """The server's own processes: the engine is one of them."""
         return [child for child in psutil.Process(self.process.pid).children(recursive=True) if child.is_running()]
 
+    def engine(self) -> psutil.Process | None:
+        """The engine's process, where there is one."""
+        return next((child for child in self.children() if _name(child) == "llmk-engine"), None)
+
+    def standby(self) -> psutil.Process | None:
+        """The process that is to be the next engine, where there is one."""
+        return next((child for child in self.children() if _name(child) == "llmk-standby"), None)
+
     def wait(self, timeout: float = 60) -> int:
         """The exit status, once the process has ended."""
         return self.process.wait(timeout)
@@ -101,6 +109,13 @@ class Served:
         assert self.process.stdout is not None
         self.process.stdout.close()
         self._log_file.close()
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return "" if process.status() == psutil.STATUS_ZOMBIE else process.name()
+    except psutil.NoSuchProcess:
+        return ""
 
 
 def until(holds: Callable[[], bool], timeout: float = 20, what: str = "") -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from signal import SIG_IGN
 from types import SimpleNamespace
 from typing import Any
 
@@ -109,6 +110,88 @@ def test_a_policy_that_fails_is_reported_and_replaced(where, told, caplog):
     records = [record for record in caplog.records if "scheduling policy test failed" in record.getMessage()]
     assert len(records) == core.stats.policy_failures == bool(told)
     assert all(told in record.getMessage() and record.exc_info for record in records)
+
+
+class Bare:
+    """Follows the protocol without being derived from it, and has what it needs alone."""
+
+    def __init__(self, context: PolicyContext) -> None: ...
+
+    def order(self, requests):
+        return requests[::-1]
+
+
+def test_a_policy_need_not_have_the_methods_that_it_does_not_need():
+    core = make_core(num_blocks=6, max_num_seqs=2, max_model_len=24, policy=Bare(PolicyContext()))
+    for id_ in "abc":
+        core.add(request(id_, [ord(id_) % 50] * 8, new=12))
+    outputs = drain(core)
+    assert sorted(ends(outputs)) == ["a", "b", "c"]
+    assert not any(output.error for output in outputs)
+    assert core.stats.preemptions > 0
+    assert core.stats.policy_failures == 0
+
+
+class NoPolicy:
+    order = "by arrival"
+
+    def __init__(self, context: PolicyContext) -> None: ...
+
+
+def test_what_is_no_policy_is_refused_when_it_is_loaded():
+    with pytest.raises(PluginError, match=r"acme\.policy of llmk-acme 1\.0 lacks order"):
+        GuardedPolicy.load(plan_of(f"{__name__}:NoPolicy"), PolicyContext())
+    with pytest.raises(PluginError, match=r"lacks order, victim, displaced, computed"):
+        GuardedPolicy.load(plan_of("builtins:id"), PolicyContext())
+
+
+class AlwaysEqual:
+    """Is equal to whatever it is compared with."""
+
+    def __eq__(self, other):
+        return True
+
+    def __hash__(self):
+        return 0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [AlwaysEqual(), [], {"a": 1}, SystemExit(3), KeyboardInterrupt(), GeneratorExit(), 7],
+    ids=lambda answer: type(answer).__name__,
+)
+@pytest.mark.parametrize("method", ["order", "victim", "displaced", "computed"])
+def test_no_policy_can_fail_a_request(method, answer, caplog, monkeypatch):
+    """Whatever it raises or names, interrupts included: here, as in an engine's process, they are not the user's."""
+    monkeypatch.setattr("signal.getsignal", lambda number: SIG_IGN)
+
+    class Nonsense(SchedulingPolicy):
+        def __init__(self, context: PolicyContext) -> None: ...
+
+    def nonsense(self, *asked):
+        if isinstance(answer, BaseException):
+            raise answer
+        return [answer] if method == "order" else answer
+
+    setattr(Nonsense, method, nonsense)
+    core = make_core(num_blocks=6, max_num_seqs=2, max_model_len=24, policy=Nonsense(PolicyContext()))
+    for id_ in "abc":
+        core.add(request(id_, [ord(id_) % 50] * 8, new=12))
+    outputs = drain(core)
+    assert sorted(ends(outputs)) == ["a", "b", "c"]
+    assert not any(output.error for output in outputs)
+    assert core.stats.policy_failures == (method != "computed" or isinstance(answer, BaseException))
+
+
+def test_an_interruption_of_the_user_is_no_failure_of_the_policy():
+    class Interrupted(BuiltIn):
+        def order(self, requests):
+            raise KeyboardInterrupt
+
+    core = make_core(policy=Interrupted(PolicyContext()))
+    core.add(request("a", [1]))
+    with pytest.raises(KeyboardInterrupt):
+        core.step()
 
 
 def plan_of(implementation: str) -> Any:

@@ -13,7 +13,7 @@ from llmk.api import EngineDead, NotEnoughMemory
 from llmk.engine import supervisor as supervisor_module
 from llmk.engine.client import EngineInfo
 from llmk.engine.request import EngineOutputs, EngineRequest, EngineStats, HiddenRows, SamplingParams, TokenOutput
-from llmk.engine.supervisor import Supervisor, delay_before
+from llmk.engine.supervisor import Supervisor, delay_after
 
 
 def request(id_: str, prompt: tuple[int, ...] = (1, 2, 3), **params) -> EngineRequest:
@@ -265,7 +265,7 @@ def test_the_cause_of_an_outage_names_the_last_attempt():
 
 def test_delays_double_up_to_half_a_minute(monkeypatch):
     monkeypatch.setattr(supervisor_module, "FIRST_DELAY", 0.1)
-    assert [delay_before(n) for n in (1, 2, 3, 9, 10, 2000)] == [0.1, 0.2, 0.4, 25.6, 30.0, 30.0]
+    assert [delay_after(n) for n in (0, 1, 2, 3, 9, 10, 2000)] == [0.0, 0.1, 0.2, 0.4, 25.6, 30.0, 30.0]
 
 
 def test_the_first_start_raises_what_it_meets():
@@ -325,7 +325,7 @@ def test_a_dead_engine_that_can_not_be_cleared_away_is_replaced():
 
 def test_who_kills_engines_fails_and_the_others_go_on():
     """Four run; "poison" kills at its first step. Those that had brought tokens are not blamed for its arrival, and
-    after the second death all are let in one by one, "poison" first, of which two engines may have died.
+    after the second death all are let in by groups, "poison" first, of which two engines may have died.
     """
 
     async def scenario(fleet, supervisor):
@@ -344,10 +344,12 @@ def test_who_kills_engines_fails_and_the_others_go_on():
         await fleet.engine.die()
         assert fleet.errors() == {"poison": "internal_error"}
         assert "3 engines in a row ended while they ran this request" in fleet.outputs[-1].error
-        for number, id_ in enumerate(good):
-            assert fleet.engine.ids == list(good[: number + 1])
-            await fleet.engine.say(begun=(id_,))
-            await fleet.engine.say(token(id_, 2))
+        assert fleet.engine.ids == ["a"]
+        await fleet.engine.say(token("a", 2), begun=("a",))
+        assert fleet.engine.ids == ["a", "b", "c"]
+        await fleet.engine.say(token("b", 2), begun=("b",))
+        assert fleet.engine.ids == ["a", "b", "c"]
+        await fleet.engine.say(token("c", 2), begun=("c",))
         assert fleet.engine.ids == ["a", "b", "c", "waits", "new"]
         for id_ in good:
             await fleet.engine.say(token(id_, 3, end=True))
@@ -380,7 +382,64 @@ def test_several_that_kill_engines_are_found_one_after_the_other():
                 await engine.say(token(id_, made[id_], end=id_ in ended))
         assert fleet.errors() == dict.fromkeys(("poison1", "poison4", "poison7"), "internal_error")
         assert all(fleet.tokens(id_) == [1, 2, 3] for id_ in ids if id_.startswith("good"))
-        assert len(fleet.engines) <= 1 + 3 * supervisor_module.TRIES
+        assert len(fleet.engines) <= 1 + 3 * (supervisor_module.TRIES + 1)
+
+    with_fleet(scenario)
+
+
+def test_the_innocent_wait_for_few_rounds_of_trials():
+    """Of an engine that is killed from outside twice in a row, 100 requests are back after seven rounds."""
+
+    async def scenario(fleet, supervisor):
+        ids = [str(number) for number in range(100)]
+        await supervisor.add([request(id_) for id_ in ids])
+        for number in range(2):
+            await fleet.engine.say(*(token(id_, number) for id_ in ids), begun=tuple(ids))
+            await fleet.engine.die()
+        rounds, told = 0, 0
+        while len(fleet.engine.ids) < 100:
+            told, fresh = len(fleet.engine.ids), fleet.engine.ids[told:]
+            await fleet.engine.say(*(token(id_, 2) for id_ in fresh), begun=tuple(fresh))
+            rounds += 1
+        assert rounds < 7
+        assert fleet.errors() == {}
+
+    with_fleet(scenario)
+
+
+def test_the_successor_of_an_engine_that_brought_tokens_is_started_at_once(monkeypatch):
+    """However many there were before, and whatever it would wait for one that brought none."""
+    monkeypatch.setattr(supervisor_module, "FIRST_DELAY", 30.0)
+
+    async def scenario(fleet, supervisor):
+        for number in range(5):
+            await supervisor.add([request(str(number))])
+            await fleet.engine.say(token(str(number), 7, end=True), begun=(str(number),))
+            await fleet.engine.die()
+            assert len(fleet.engines) == number + 2
+        await fleet.engine.die()
+        assert len(fleet.engines) == 6
+
+    with_fleet(scenario)
+
+
+def test_a_group_that_kills_only_together_fails_one_after_the_other():
+    """Any three at once: nobody alone is to blame, yet it comes to an end."""
+
+    async def scenario(fleet, supervisor):
+        ids = [str(number) for number in range(5)]
+        await supervisor.add([request(id_) for id_ in ids])
+        for _ in range(200):
+            engine = fleet.engine
+            running = [id_ for id_ in dict.fromkeys(engine.ids) if id_ not in fleet.errors()]
+            if len(running) < 3:
+                await engine.say(*(token(id_, 1) for id_ in running), begun=tuple(running))
+            else:
+                await engine.say(begun=tuple(running))
+                await engine.die()
+            if len(fleet.errors()) == 3:
+                return
+        raise AssertionError("it goes on for ever")
 
     with_fleet(scenario)
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import http.client
 import json
+import os
 import queue
+import signal
 import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar
 from urllib.parse import urlsplit
 
@@ -55,6 +57,7 @@ class LocalTalk:
         try:
             self._engine = self._background.start(AsyncLLM.start(settings, in_process=True)).result()
         except BaseException:
+            _end_at_interrupts()
             self._background.close()
             raise
         dialect = Dialect.choose(self._engine.boot)
@@ -75,6 +78,7 @@ class LocalTalk:
 
     def close(self) -> None:
         """Stops the engine."""
+        _end_at_interrupts()
         self._background.start(self._engine.close()).result()
         self._background.close()
 
@@ -233,6 +237,14 @@ class Printer:
             self._aside.write("\n")
             self._last = "\n"
         self._aside.flush()
+
+
+def _end_at_interrupts() -> None:
+    """From now on ctrl-C ends this process at once: threads that compute would crash if the interpreter was finalized
+    before they have stopped.
+    """
+    with suppress(ValueError):  # only the main thread is interrupted
+        signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 
 def _valid(kind: type[M], body: dict[str, Any]) -> M:

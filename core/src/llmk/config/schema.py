@@ -267,6 +267,9 @@ class EngineSection(Section):
     hang_seconds: Seconds = Field(
         default=300.0, description="Seconds until an engine process that does not answer is killed. 0: no limit."
     )
+    standby: bool = Field(
+        default=True, description="Keep a process that has done its imports, to take over where the engine dies."
+    )
     restart_seconds: Seconds = Field(
         default=60.0, description="Seconds that requests wait for a dead engine to be started again, or 503."
     )

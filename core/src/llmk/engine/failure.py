@@ -10,6 +10,12 @@ import msgspec
 
 from llmk.api import LlmkError, Reason
 
+BROKEN_MODEL = (
+    "what the model computed is not finite (NaN or infinite): its weights, or a kernel that it runs, are broken",
+    LlmkError.code,
+)
+"""Message and code."""
+
 
 class Failure(msgspec.Struct, kw_only=True):
     """An error as data. ``detail`` is the traceback where it was raised."""

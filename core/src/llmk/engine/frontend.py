@@ -28,6 +28,7 @@ from llmk.engine.pace import Pace
 from llmk.engine.pinned import PinBoard, Pinned, read_text
 from llmk.engine.request import EngineRequest, EngineStats, SamplingParams, StepTimes, TokenOutput
 from llmk.engine.spawn import AHEAD, spawn
+from llmk.engine.standby import Standby
 from llmk.engine.supervisor import Supervisor
 from llmk.engine.tokenizer import Tokenizer
 
@@ -404,12 +405,13 @@ async def _start_process(boot: Boot, spawned: ProcessClient) -> tuple[EngineClie
 
     config, packed, first = boot.settings.config.engine, pack(boot), [spawned]
     how: dict[str, Any] = {"builder": "llmk.engine.worker:build", "begin": begins(boot)}
+    standby = Standby(boot.plan, enabled=config.standby)
 
     async def start() -> EngineClient:
-        client = first.pop() if first else type(spawned)(spawn(AHEAD))
+        client = first.pop() if first else type(spawned)(standby.take())
         await client.build(packed, **how, hang_seconds=config.hang_seconds)
         return client
 
-    client = await Supervisor.start(start, restart_seconds=config.restart_seconds)
+    client = await Supervisor.start(start, restart_seconds=config.restart_seconds, standby=standby)
     plan = pickle.loads(client.info.pickled_plan)  # nosec B301 # our own engine wrote it
     return client, replace(boot, plan=plan)

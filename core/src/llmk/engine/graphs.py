@@ -31,6 +31,12 @@ class Decoded:
     logits: Tensor
     token_ids: Tensor
     """int64 ``[requests]``, each request's likeliest next token, which already stands where the next step reads it."""
+    told: Tensor
+    """The same, as it is to be read back (:attr:`llmk.engine.sampler.Sampled.told`)."""
+
+    def first(self, count: int) -> Decoded:
+        """What the first requests are left."""
+        return Decoded(self.hidden[:count], self.logits[:count], self.token_ids[:count], self.told[:count])
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,7 @@ class DecodeGraphs:
         graph.inputs.copy_(to_device([*slots, *(-1,) * padding, *(1,) * count, *(0,) * padding], self._device))
         decoded = graph.replay()
         self._parallel.num_calls += graph.num_calls
-        return graph.inputs[:count], Decoded(decoded.hidden[:count], decoded.logits[:count], decoded.token_ids[:count])
+        return graph.inputs[:count], decoded.first(count)
 
     def _record(self, graphs: Graphs, decode: Callable[[Tensor, Tensor], Decoded], size: int) -> _Graph:
         inputs = to_device([-1] * size + [0] * size, self._device)

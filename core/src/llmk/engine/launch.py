@@ -172,7 +172,8 @@ def build_runner(
     found = boot.registry.of(LogitsProcessorSpec)
     load = {each.spec.id: partial(load_object, each.spec.implementation, plugin=each.plugin) for each in found}
     kind = Runner if build.parallel.is_first else StageRunner
-    return kind(model, build, batch, *laid_out, Processors(load, boot.facts.vocab_size), **how)
+    wheels = {each.spec.id: each.plugin.wheel for each in found}
+    return kind(model, build, batch, *laid_out, Processors(load, boot.facts.vocab_size, wheels), **how)
 
 
 def cache_room(boot: Boot, loaded: LoadedModel, rank: int = 0) -> int:

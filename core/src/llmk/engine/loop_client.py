@@ -23,6 +23,8 @@ class LoopClient(ABC):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[EngineInfo] = self._loop.create_future()
+        # An engine that is closed before anybody waits for it has failed nobody: asyncio need not report that.
+        self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
         self._outputs: asyncio.Queue[EngineOutputs | None] = asyncio.Queue()
         self._pings: dict[int, asyncio.Future[None]] = {}
         self._num_pings = 0

@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from subprocess import Popen
 from typing import Any
@@ -26,10 +26,15 @@ from llmk.api import EngineDead
 from llmk.engine import child, logs
 from llmk.engine.loop import Close, Command, Reply, run_engine
 from llmk.engine.loop_client import LoopClient
-from llmk.engine.spawn import spawn
+from llmk.engine.spawn import STANDBY, spawn
 
 CLOSE_SECONDS = 5.0
 """What a process gets to end by itself before it is killed."""
+ENGINE_NAME, STANDBY_NAME = "llmk-engine", "llmk-standby"
+"""What the system's list of processes calls one that runs an engine, and one that waits to."""
+STANDBY_NICE = 5
+"""How much the imports of a process that waits yield to others. Less, and requests notice; more, and they are not done
+when a busy engine dies."""
 PINGS = 4
 """So many pings in a row must go without an answer: what stops both processes for a while makes one of them late."""
 
@@ -204,15 +209,29 @@ def main() -> int:
     until it is told to close or the front end is gone."""
     logs.setup()
     given = child.Given()
-    for ahead in sys.argv[1:]:
-        with contextlib.suppress(ImportError):  # whoever needs it tells
-            import_module(ahead)
+    standby, modules = STANDBY in sys.argv, [argument for argument in sys.argv[1:] if argument != STANDBY]
+    child.rename(STANDBY_NAME if standby else ENGINE_NAME)
+    ahead = threading.Thread(target=_import, args=(modules, standby), name="llmk-imports")
+    ahead.start()
     builder, commands, replies, boot = given.take()
+    child.rename(ENGINE_NAME)
+    ahead.join()  # two threads that import modules that import each other would find them half done
     module, _, attribute = builder.partition(":")
     channel = _Channel(commands, replies)
     done = run_engine(lambda: getattr(import_module(module), attribute)(boot), channel.receive, channel.send)
     channel.close()
     return 0 if done else 1
+
+
+def _import(modules: Sequence[str], standby: bool) -> None:
+    """Imports what will be needed, in a thread: on Linux a thread has a priority of its own, and one that was lowered
+    could not be raised again."""
+    if standby:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), STANDBY_NICE)
+    for module in modules:
+        with contextlib.suppress(Exception):  # whoever needs it tells
+            import_module(module)
 
 
 if __name__ == "__main__":

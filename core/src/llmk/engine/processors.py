@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from llmk.api import LlmkError, LogitsBatch, LogitsProcessor, LogitsRequest, LogitsRows
+from llmk.api import LlmkError, LogitsBatch, LogitsProcessor, LogitsRequest, LogitsRows, PluginError
+from llmk.engine.finite import Problem, after_processor
+from llmk.engine.plugin_calls import Call, Culprit, check_methods, is_interrupt
 from llmk.engine.transfer import to_device
 
 if TYPE_CHECKING:
@@ -16,15 +18,25 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Problem = tuple[str, str]
-"""Message and code of an error."""
+KIND = "logits processor"
 
 
 class Processors:
-    """The processors of one batch. ``load`` maps ids to functions that import a processor's class."""
+    """The processors of one batch. ``load`` maps ids to functions that import a processor's class, ``wheels`` to the
+    wheel that each is of.
 
-    def __init__(self, load: Mapping[str, Callable[[], type[LogitsProcessor]]], vocab_size: int) -> None:
+    Whatever a processor raises, SystemExit included, fails the requests that it was called for. Calls are marked, so
+    that one that does not return, or ends the process, is known too (:mod:`llmk.engine.plugin_calls`).
+    """
+
+    def __init__(
+        self,
+        load: Mapping[str, Callable[[], type[LogitsProcessor]]],
+        vocab_size: int,
+        wheels: Mapping[str, str] | None = None,
+    ) -> None:
         self._load = load
+        self._wheels = wheels or {}
         self._vocab_size = vocab_size
         self._bound: dict[str, LogitsProcessor] = {}
         self._users: dict[str, set[int]] = {}
@@ -50,29 +62,46 @@ class Processors:
             for id, parameters in request.params.logits_processors.items():
                 entry = LogitsRequest(request.id, request.token_ids, request.num_prompt_tokens, parameters)
                 try:
-                    if id not in self._bound:
-                        self._bound[id] = self._load[id]()(LogitsBatch(tokens, self._vocab_size))
-                    self._bound[id].enter(request.slot, entry)
+                    with self._call(id, request.id):
+                        if id not in self._bound:
+                            self._bound[id] = self._make(id, tokens)
+                        self._bound[id].enter(request.slot, entry)
                     self._users.setdefault(id, set()).add(request.slot)
-                except Exception as error:
+                except BaseException as error:
                     self._failed[request.slot] = self._problem(id, error, [request.slot])
 
-    def apply(self, logits: Tensor, slots: Sequence[int], rows: Tensor, lengths: Tensor) -> dict[int, Problem]:
+    def apply(
+        self, logits: Tensor, state: Tensor, slots: Sequence[int], rows: Tensor, lengths: Tensor
+    ) -> tuple[dict[int, Problem], list[str]]:
         """Changes ``logits`` (float32 ``[samples, vocab]``) in place, row by row of ``slots`` (int64 on the device:
-        ``rows``); ``lengths`` is int64 ``[slots]``. Returns what went wrong, by slot."""
+        ``rows``), and each row's ``state`` (:mod:`llmk.engine.finite`); ``lengths`` is int64 ``[slots]``. Returns what
+        went wrong, by slot, and what the processors are called that ``state`` numbers."""
         if self._shares is None or self._shares[0] != slots:
             self._shares = list(slots), list(self._share_out(slots, rows))
         failed = {slot: problem for slot, problem in self._failed.items() if slot in slots}
-        for id, own_slots, at, own in self._shares[1]:
+        for number, (id, own_slots, at, own) in enumerate(self._shares[1]):
             chosen = logits[at]
             try:
-                out = self._bound[id].apply(chosen, LogitsRows(own_slots, own, lengths[own]))
+                with self._call(id):
+                    out = self._bound[id].apply(chosen, LogitsRows(own_slots, own, lengths[own]))
                 if out.shape != chosen.shape or out.dtype != chosen.dtype:
                     raise TypeError(f"apply returned {out.dtype} {tuple(out.shape)} for {tuple(chosen.shape)}")
                 logits[at] = out
-            except Exception as error:
+                state[at] = after_processor(state[at], out, number)
+            except BaseException as error:
                 failed |= dict.fromkeys(own_slots, self._problem(id, error, own_slots))
-        return failed
+        return failed, [str(self._culprit(share[0])) for share in self._shares[1]]
+
+    def _make(self, id: str, tokens: Tensor) -> LogitsProcessor:
+        made = self._load[id]()(LogitsBatch(tokens, self._vocab_size))
+        check_methods(made, ("enter", "leave", "apply"), str(self._culprit(id)), type(made).__qualname__)
+        return made
+
+    def _culprit(self, id: str) -> Culprit:
+        return Culprit(KIND, id, self._wheels.get(id, ""))
+
+    def _call(self, id: str, request: str = "") -> Call:
+        return Call(KIND, id, self._wheels.get(id, ""), request)
 
     def _share_out(self, slots: Sequence[int], rows: Tensor) -> Iterator[tuple[str, Sequence[int], Tensor, Tensor]]:
         """For each processor: its slots, their rows of the logits, and the slots on the device."""
@@ -90,14 +119,19 @@ class Processors:
             if not self._users[id]:
                 del self._users[id]
             try:
-                self._bound[id].leave(slot)
-            except Exception:
-                what = "the logits processor %s failed to let a request go"
-                logger.exception(what, id, extra={"request_id": request_id})
+                with self._call(id):
+                    self._bound[id].leave(slot)
+            except BaseException as error:
+                if is_interrupt(error):
+                    raise
+                what = "%s failed to let a request go"
+                logger.exception(what, self._culprit(id), extra={"request_id": request_id})
 
-    def _problem(self, id: str, error: Exception, slots: Sequence[int]) -> Problem:
+    def _problem(self, id: str, error: BaseException, slots: Sequence[int]) -> Problem:
+        if is_interrupt(error):
+            raise error
         if not isinstance(error, LlmkError):
             request_ids = list(dict.fromkeys(self._request_ids[slot] for slot in slots))
-            logger.error("the logits processor %s failed", id, exc_info=error, extra={"request_ids": request_ids})
-        code = error.code if isinstance(error, LlmkError) else LlmkError.code
-        return f"the logits processor {id} failed: {type(error).__name__}: {error}", code
+            logger.error("%s failed", self._culprit(id), exc_info=error, extra={"request_ids": request_ids})
+        code = error.code if isinstance(error, LlmkError) else PluginError.code
+        return f"{self._culprit(id)} failed: {type(error).__name__}: {error}", code

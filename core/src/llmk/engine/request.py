@@ -224,6 +224,7 @@ class EngineStats(msgspec.Struct, kw_only=True):
     preemptions: int = 0
     timeouts: int = 0
     policy_failures: int = 0
+    broken_logits: int = 0
     steps: int = 0
     prompt_tokens: int = 0
     generated_tokens: int = 0

@@ -49,19 +49,16 @@ class Pending:
         scored = {part.work: part.result() for part in self.scored}
         shadows = self.compared.result() if self.compared else []
         hidden = {part.work: part.result() for part in self.hidden}
+        broken = [part.work for part in self.hidden if not part.rows.isfinite().all()]
+        broken += [work for work, part in scored.items() if part.broken]
+        result = StepResult(step=self.step, scored=scored, hidden=hidden, shadows=shadows, broken=broken)
         if self.sampled is None:
-            return StepResult(step=self.step, scored=scored, hidden=hidden, shadows=shadows)
-        token_ids = self.sampled.token_ids.tolist()
-        return StepResult(
-            step=self.step,
-            slots=self.sampled.slots,
-            token_ids=token_ids,
-            logprobs=self.sampled.logprobs_by_slot(token_ids),
-            scored=scored,
-            hidden=hidden,
-            errors=self.sampled.errors,
-            shadows=shadows,
-        )
+            return result
+        result.slots, result.token_ids = self.sampled.slots, self.sampled.told.tolist()
+        result.logprobs = self.sampled.logprobs_by_slot(result.token_ids)
+        failed = self.sampled.broken(result.token_ids)
+        result.num_broken, result.errors = len(failed), failed | self.sampled.errors
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,9 +157,9 @@ class Runner(Executor):
         """A step of one token per request, as it is recorded."""
         hidden = self._compute(*self.batch.place(slots, counts, slots.shape[0], 1, self.batch.max_len))
         logits = self.model.logits(hidden)
-        token_ids = self.sampler.likeliest(logits)
+        token_ids, told = self.sampler.take_likeliest(logits)
         self.batch.append(slots, token_ids)
-        return Decoded(hidden, logits, token_ids)
+        return Decoded(hidden, logits, token_ids, told)
 
     def _issue_recorded(self, plan: StepPlan) -> Pending:
         slots = [work.slot for work in plan.work]
@@ -170,7 +167,7 @@ class Runner(Executor):
         rows, decoded = self._replay(slots)
         scored = self.scorer(decoded.hidden, plan.work)
         if self.sampler.takes_likeliest(slots):
-            sampled = Sampled(slots, decoded.token_ids)
+            sampled = Sampled(slots, decoded.token_ids, decoded.told)
         else:
             sampled = self._sample(decoded.logits, slots, rows, self.batch)
             self._keep(rows, sampled.token_ids)

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from llmk.engine import finite
 from llmk.engine.controls import BAN, Controls, Slots, Words
+from llmk.engine.finite import Problem, problem
 from llmk.engine.request import TokenLogprobs
 from llmk.engine.transfer import to_host
 
@@ -30,7 +32,9 @@ Scores = tuple[Tensor, Tensor, Tensor, Tensor]
 
 @dataclass(slots=True)
 class Sampled:
-    """What was sampled: ``token_ids`` int64 ``[samples]``, one per slot in ``slots``.
+    """What was sampled: ``token_ids`` int64 ``[samples]``, one per slot in ``slots``. ``told`` is what is read back:
+    the same, but for rows of which nothing could be drawn (:mod:`llmk.engine.finite`); ``processors`` may have caused
+    that.
 
     ``logprobs`` are those of the rows in ``logprob_rows``, of which ``num_top`` says how many likeliest tokens each
     wants. ``errors`` has message and code for slots whose logits processors failed.
@@ -38,18 +42,26 @@ class Sampled:
 
     slots: list[int]
     token_ids: Tensor
+    told: Tensor
     logprob_rows: Sequence[int] = ()
     num_top: Sequence[int] = ()
     logprobs: Scores | None = None
-    errors: dict[int, tuple[str, str]] = field(default_factory=dict)
+    errors: dict[int, Problem] = field(default_factory=dict)
+    processors: Sequence[str] = ()
 
     def to_host(self) -> Sampled:
         """The same on its way to the host (:func:`~llmk.engine.transfer.to_host`)."""
         scores = None if self.logprobs is None else scores_to_host(self.logprobs)
-        return replace(self, token_ids=to_host(self.token_ids), logprobs=scores)
+        return replace(self, told=to_host(self.told), logprobs=scores)
+
+    def broken(self, told: list[int]) -> dict[int, Problem]:
+        """What was wrong with rows, by slot; ``told`` is the host's copy of :attr:`told`."""
+        if min(told) >= 0:
+            return {}
+        return {slot: problem(code, self.processors) for slot, code in zip(self.slots, told, strict=True) if code < 0}
 
     def logprobs_by_slot(self, token_ids: list[int]) -> dict[int, TokenLogprobs]:
-        """Reads the log-probabilities back; ``token_ids`` is the host's copy of :attr:`token_ids`."""
+        """Reads the log-probabilities back; ``token_ids`` is the host's copy of :attr:`told`."""
         if self.logprobs is None:
             return {}
         chosen = [token_ids[row] for row in self.logprob_rows]
@@ -104,25 +116,32 @@ class Sampler:
         """What rows of ``logits`` take then, int64 ``[samples]``."""
         return self._sample(logits, None, None, None, None, None, None)
 
+    def take_likeliest(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """:meth:`likeliest`, and what of it is to be read back."""
+        token_ids = self.likeliest(logits)
+        return token_ids, finite.marked(logits, token_ids)
+
     def __call__(self, logits: Tensor, slots: list[int], rows: Tensor, batch: Batch) -> Sampled:
         """Samples one token per row of ``logits`` (``[samples, vocab]``, which may be changed).
 
         ``slots`` are the rows' slots on the host, ``rows`` the same as int64 on the device.
         """
         if self.takes_likeliest(slots):
-            return Sampled(slots, self.likeliest(logits))
+            return Sampled(slots, *self.take_likeliest(logits))
         controls = self._controls
         if controls is None or controls.slots != slots or not controls.steps:
             controls = self._controls = self._slots.controls(slots, rows, batch.num_computed)
         controls.steps -= 1
         raw = None if controls.scored is None else logits[controls.scored]
-        if controls.changes_logits or (self._processors is not None and self._processors.active):
+        processed = self._processors is not None and self._processors.active
+        state = finite.after_model(logits) if processed or controls.changes_logits else None
+        if state is not None:
             logits = logits.float()
         if controls.penalized is not None:
             self._apply_penalties(logits, controls, rows, batch)
-        errors: dict[int, tuple[str, str]] = {}
-        if self._processors is not None and self._processors.active:
-            errors = self._processors.apply(logits, slots, rows, batch.computed)
+        errors, names = dict[int, Problem](), list[str]()
+        if self._processors is not None and state is not None and processed:
+            errors, names = self._processors.apply(logits, state, slots, rows, batch.computed)
         if controls.bias is not None:
             logits = self._bias(logits, *controls.bias)
         if controls.words is not None:
@@ -130,10 +149,12 @@ class Sampler:
         if controls.allowed is not None:
             logits = self._allow(logits, *controls.allowed)
         token_ids = self._draw(logits, controls, rows, batch)
-        if raw is None or controls.scored is None:
-            return Sampled(slots, token_ids, errors=errors)
-        scores = self.logprobs(raw, token_ids[controls.scored], max(controls.num_top))
-        return Sampled(slots, token_ids, controls.using["logprobs"], controls.num_top, scores, errors)
+        told = finite.marked(logits, token_ids) if state is None else finite.told(state, logits, token_ids)
+        sampled = Sampled(slots, token_ids, told, errors=errors, processors=names)
+        if raw is not None and controls.scored is not None:
+            sampled.logprob_rows, sampled.num_top = controls.using["logprobs"], controls.num_top
+            sampled.logprobs = self.logprobs(raw, token_ids[controls.scored], max(controls.num_top))
+        return sampled
 
     def _draw(self, logits: Tensor, controls: Controls, rows: Tensor, batch: Batch) -> Tensor:
         table, whole = controls.table, controls.whole

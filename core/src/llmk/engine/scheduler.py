@@ -20,6 +20,7 @@ from llmk.engine.admission import Admission
 from llmk.engine.blocks import BlockCache
 from llmk.engine.cost import CostModel
 from llmk.engine.deadlines import Deadlines
+from llmk.engine.failure import BROKEN_MODEL
 from llmk.engine.groups import CacheGroup
 from llmk.engine.pins import Pins
 from llmk.engine.policy import GuardedPolicy
@@ -157,6 +158,7 @@ class Scheduler:
         outputs: list[TokenOutput] = []
         sampled = iter(zip(result.slots, result.token_ids, strict=True))
         scored, errors, logprobs = result.scored, result.errors, result.logprobs
+        self.stats.broken_logits += result.num_broken + len(result.broken)
         for work, (sequence, admission, num_computed, sample) in enumerate(issued.entries):
             slot, token = next(sampled) if sample else (NO_SLOT, NO_SLOT)
             if sequence.finished:
@@ -165,7 +167,10 @@ class Scheduler:
                 sequence.take_scores(scored[work])
             if sequence.admissions == admission and sequence.slot != NO_SLOT:
                 self.cache.commit(sequence.tables, sequence.tokens, num_computed)
-            if sample and slot in errors:
+            if work in result.broken:
+                outputs.append(_failure(sequence, *BROKEN_MODEL))
+                self._finish(sequence)
+            elif sample and slot in errors:
                 outputs.append(_failure(sequence, *errors[slot]))
                 self._finish(sequence)
             elif sample:

@@ -7,11 +7,13 @@ import sys
 
 AHEAD = "llmk.engine.launch"
 """What takes an engine longest to import."""
+STANDBY = "--standby"
 
 
-def spawn(*ahead: str) -> subprocess.Popen[bytes]:
+def spawn(*ahead: str, standby: bool = False) -> subprocess.Popen[bytes]:
     """Starts a process that imports the modules ``ahead`` while it waits for what it is to run
-    (:class:`llmk.engine.process.ProcessClient`). It ends with this one, if it is not ended before.
+    (:class:`llmk.engine.process.ProcessClient`). It ends with this one, if it is not ended before. With ``standby`` it
+    imports at a low priority: an engine runs meanwhile.
     """
-    command = (sys.executable, "-m", "llmk.engine.process", *ahead)
+    command = (sys.executable, "-m", "llmk.engine.process", *([STANDBY] if standby else ()), *ahead)
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, start_new_session=True)

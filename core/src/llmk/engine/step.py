@@ -4,6 +4,8 @@ changed is sent.
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 
 from llmk.engine.request import HiddenRows, Returns, SamplingParams, ShadowCount, TokenLogprobs
@@ -65,12 +67,18 @@ class ScoredTokens(msgspec.Struct, array_like=True, gc=False):
     start: int
     tokens: list[TokenLogprobs]
 
+    @property
+    def broken(self) -> bool:
+        """Whether any is none."""
+        return any(math.isnan(token.logprob) for token in self.tokens)
+
 
 class StepResult(msgspec.Struct, kw_only=True):
     """Sampled tokens, one per work item with ``sample``, in the plan's order. ``logprobs`` has an entry for slots that
     want them. ``scored`` and ``hidden`` have parts of prompts, by the number of the work item that computed them;
-    ``errors`` has message and code, by slot, of requests that the sampler had to fail. ``shadows`` is what the step
-    compared.
+    ``errors`` has message and code, by slot, of requests that the sampler had to fail; their tokens mean nothing, and
+    ``num_broken`` of them have logits that nothing can be drawn from. ``broken`` are work items whose parts of prompts
+    are not finite. ``shadows`` is what the step compared.
     """
 
     step: int
@@ -80,4 +88,6 @@ class StepResult(msgspec.Struct, kw_only=True):
     scored: dict[int, ScoredTokens] = {}
     hidden: dict[int, HiddenRows] = {}
     errors: dict[int, tuple[str, str]] = {}
+    num_broken: int = 0
+    broken: list[int] = []
     shadows: list[ShadowCount] = []

@@ -18,17 +18,19 @@ from llmk.api import EngineDead, LlmkError
 from llmk.api.errors import describe
 from llmk.engine.client import EngineClient, EngineInfo, Outage
 from llmk.engine.request import EngineOutputs, EngineRequest, EngineStats, TokenOutput
+from llmk.engine.standby import Standby
 
 logger = logging.getLogger(__name__)
 
 FIRST_DELAY, LONGEST_DELAY = 0.1, 30.0
-"""Seconds from an engine's end to the first attempt to start another one, which double with each, and the most of
-them.
+"""Seconds before another engine is started where the one before it brought no token, which double with each such
+engine and each failed attempt, and the most of them. The successor of one that brought tokens is started at once.
 """
 STABLE_SECONDS = 60.0
 """An engine that ran for so long is no reason to distrust the next one, nor what it ran."""
 TRIES = 3
 """So many engines may die of a sequence."""
+NO_LIMIT = 1 << 30
 
 Start = Callable[[], Awaitable[EngineClient]]
 
@@ -70,37 +72,49 @@ class Supervisor:
 
     A sequence that engines die of must not go on forever. Under suspicion is who was in the batch without having
     brought a token, or else everyone who was in it; after :data:`TRIES` deaths a sequence fails. Lest the innocent fail
-    with it, what ran when a second engine in a row died is given to the next one by one, the most suspect first.
+    with it, what ran when a second engine in a row died is given to the next in groups, the most suspect first: one,
+    then two, then four, each when those before it have brought a token. Where an engine dies of a group of one, nobody
+    else is suspect; where it dies of a larger one, groups of the next engine grow to half its size.
     """
 
-    def __init__(self, client: EngineClient, start: Start, restart_seconds: float) -> None:
+    def __init__(
+        self, client: EngineClient, start: Start, restart_seconds: float, standby: Standby | None = None
+    ) -> None:
         self.info: EngineInfo = client.info
         self.outage: Outage | None = None
         self._client = client
         self._start = start
+        self._standby = standby
         self._restart_seconds = restart_seconds
         self._live: dict[str, _Live] = {}
         self._pins: dict[str, tuple[EngineRequest, float]] = {}
         """What is pinned, and when that ends: each engine has to be told."""
         self._suspects: deque[str] = deque()
-        """Who is let in one by one; all others are held back until then."""
+        """Who is to be tried; all others are held back until then."""
+        self._trial: list[_Live] = []
+        """Who is tried now."""
+        self._largest_trial = NO_LIMIT
         self._outputs: asyncio.Queue[EngineOutputs | None] = asyncio.Queue()
         self._stats = EngineStats(total_blocks=client.info.num_blocks)
         self._restarts = 0
         self._retried = 0
         self._deaths = 0
-        """How many engines and attempts in a row came to nothing."""
+        """How many engines in a row ended soon after their start."""
+        self._barren = 0
+        """How many engines and attempts in a row brought no token."""
         self._started = time.monotonic()
         self._next_attempt = 0.0
         self._gave_up = False
         self._ended = ""
         """Why there is no engine any more, and none to come."""
         self._task = asyncio.create_task(self._run(), name="llmk-supervisor")
+        self._prepare()
 
     @classmethod
-    async def start(cls, start: Start, *, restart_seconds: float) -> Supervisor:
-        """Makes the first engine; raises what ``start`` raises."""
-        return cls(await start(), start, restart_seconds)
+    async def start(cls, start: Start, *, restart_seconds: float, standby: Standby | None = None) -> Supervisor:
+        """Makes the first engine; raises what ``start`` raises. ``standby`` is prepared while an engine runs, and
+        closed with the supervisor."""
+        return cls(await start(), start, restart_seconds, standby)
 
     async def add(self, requests: list[EngineRequest]) -> None:
         """Queues sequences. Raises :class:`~llmk.api.EngineDead` where the engine has been gone for too long."""
@@ -112,7 +126,7 @@ class Supervisor:
         self._live.update((one.request.id, one) for one in added)
         if self.outage is not None:
             self._report()
-        elif not self._suspects:
+        elif not self._trying:
             await self._send(added)
 
     async def abort(self, ids: Iterable[str]) -> None:
@@ -126,8 +140,8 @@ class Supervisor:
             return
         with contextlib.suppress(EngineDead):
             await self._client.abort(gone)
-        if self._suspects:
-            await self._let_in()
+        if self._trying:
+            await self._admit()
 
     async def unpin(self, ids: Iterable[str]) -> None:
         """Ends pins; unknown ids are ignored. Never waits."""
@@ -159,7 +173,13 @@ class Supervisor:
         self._end("the engine was closed")
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+        if self._standby is not None:
+            self._standby.close()
         await self._client.close()
+
+    def _prepare(self) -> None:
+        if self._standby is not None:
+            self._standby.prepare()
 
     async def _run(self) -> None:
         try:
@@ -178,6 +198,8 @@ class Supervisor:
             if (one := self._live.get(id)) is not None:
                 one.stage = max(one.stage, _Stage.BEGUN)
         for output in outputs.outputs:
+            if output.token_ids or output.hidden:
+                self._barren = 0
             one = self._live.get(output.id)
             if one is not None and output.finish_reason is not None:
                 del self._live[output.id]
@@ -190,8 +212,8 @@ class Supervisor:
                 one.stage = _Stage.PROVEN
         self._stats = outputs.stats
         self._pass_on(outputs)
-        if self._suspects:
-            await self._let_in()
+        if self._trying:
+            await self._admit()
 
     async def _replace(self, cause: EngineDead) -> None:
         """Starts engines until one runs."""
@@ -208,15 +230,16 @@ class Supervisor:
         try:
             await self._clear_away()
             while not await self._attempt(cause):
-                self._deaths += 1
+                pass
         finally:
             patience.cancel()
         self._restarts += 1
         self._started = time.monotonic()
         self.outage, self._gave_up = None, False
+        self._prepare()
         self._report()
         await self._pin_again()
-        await self._let_in()
+        await self._admit()
 
     async def _pin_again(self) -> None:
         """Has the engine that is new compute and keep what the one before it kept."""
@@ -230,7 +253,8 @@ class Supervisor:
     async def _attempt(self, cause: EngineDead) -> bool:
         """Waits, then tries to start an engine; whether that went well."""
         assert self.outage is not None
-        delay = delay_before(self._deaths)
+        delay = delay_after(self._barren)
+        self._barren += 1
         self._next_attempt = time.monotonic() + delay
         try:
             await asyncio.sleep(delay)
@@ -255,12 +279,20 @@ class Supervisor:
         except Exception:
             logger.exception("the dead engine could not be cleared away")
 
+    @property
+    def _trying(self) -> bool:
+        """Whether sequences are held back while others are tried."""
+        return bool(self._suspects or self._trial)
+
     def _hold(self, cause: EngineDead) -> None:
         """Takes back what the dead engine had, and fails what too many engines may have died of."""
         begun, sent = self._at(_Stage.BEGUN, _Stage.PROVEN), self._at(_Stage.SENT)
-        on_trial = [one for one in self._live.values() if one.request.id in list(self._suspects)[:1]]
-        for one in on_trial or self._at(_Stage.BEGUN) or begun or sent:
-            one.deaths += 1
+        tried = [one for one in self._trial if one.request.id in self._live and one.stage is not _Stage.PROVEN]
+        if len(tried) > 1:
+            self._largest_trial = max(1, len(tried) // 2)
+        else:
+            for one in tried or self._at(_Stage.BEGUN) or begun or sent:
+                one.deaths += 1
         guilty = [one for one in self._live.values() if one.deaths >= TRIES]
         what = f"{TRIES} engines in a row ended while they ran this request, which is not tried again; the last one"
         self._fail(guilty, f"{what}: {cause.message}", LlmkError.code)
@@ -268,8 +300,9 @@ class Supervisor:
             self._acquit()
         self._retried += sum(one.request.id in self._live for one in begun)
         suspects = {one.request.id for one in begun or sent} | set(self._suspects) if self._deaths > 1 else set()
-        tried = [one for one in self._live.values() if one.request.id in suspects]
-        self._suspects = deque(one.request.id for one in sorted(tried, key=lambda one: -one.deaths))
+        left = [one for one in self._live.values() if one.request.id in suspects]
+        self._suspects = deque(one.request.id for one in sorted(left, key=lambda one: (-one.deaths, one not in tried)))
+        self._trial = []
         for one in self._live.values():
             one.stage = _Stage.HELD
 
@@ -277,20 +310,25 @@ class Supervisor:
         return [one for one in self._live.values() if one.stage in stages]
 
     def _acquit(self) -> None:
+        self._largest_trial = NO_LIMIT
         for one in self._live.values():
             one.deaths = 0
 
-    async def _let_in(self) -> None:
-        """Sends what is held back: suspects one by one, each when the one before it has brought a token or has ended,
+    async def _admit(self) -> None:
+        """Sends what is held back: suspects in groups, each when those before it have brought a token or have ended,
         then all others.
         """
-        while self._suspects:
-            one = self._live.get(self._suspects[0])
-            if one is not None and one.stage is _Stage.HELD:
-                await self._send([one])
-            if one is not None and one.stage is not _Stage.PROVEN:
+        while self._trying:
+            if any(one.request.id in self._live and one.stage is not _Stage.PROVEN for one in self._trial):
                 return
-            self._suspects.popleft()
+            size = min(2 * len(self._trial) or 1, self._largest_trial)
+            self._trial = []
+            while self._suspects and len(self._trial) < size:
+                one = self._live.get(self._suspects.popleft())
+                if one is not None:
+                    self._trial.append(one)
+            await self._send(self._trial)
+        self._largest_trial = NO_LIMIT
         await self._send(self._at(_Stage.HELD))
 
     async def _send(self, sequences: Sequence[_Live]) -> None:
@@ -345,9 +383,9 @@ class Supervisor:
             raise EngineDead(self._ended)
 
 
-def delay_before(attempt: int) -> float:
-    """Seconds to wait before the attempt of that number since all was well."""
-    return min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(attempt - 1, 16))
+def delay_after(barren: int) -> float:
+    """Seconds to wait before an attempt that follows so many in a row that brought no token."""
+    return min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(barren - 1, 16)) if barren else 0.0
 
 
 def _changes(old: EngineInfo, new: EngineInfo) -> Iterable[str]:

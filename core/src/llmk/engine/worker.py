@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import pickle
+import sys
 import time
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from llmk.engine import logs
 from llmk.engine.client import EngineInfo
 from llmk.engine.shadows import shadowed
+from llmk.engine.spawn import STANDBY
 
 if TYPE_CHECKING:
     from llmk.engine.core import EngineCore
@@ -55,7 +57,8 @@ def build(packed: dict[str, Any]) -> tuple[EngineCore, EngineInfo]:
     server = packed["settings"].config.server
     logs.setup(server.log_level, server.log_format)
     boot = shadowed(verified(unpack(packed)))
-    logger.info("engine process: %.2f s of imports", time.time() - psutil.Process().create_time())
+    if STANDBY not in sys.argv:  # whose imports were done long ago
+        logger.info("engine process: %.2f s of imports", time.time() - psutil.Process().create_time())
     core, info = build_core(boot)
     gc.collect()
     gc.freeze()  # what was built stays for good: collecting garbage needn't look at it again

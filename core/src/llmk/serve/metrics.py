@@ -40,6 +40,7 @@ _COUNTERS = (
     ("prefix_cache_hits", "prefix_hit_tokens", "Prompt tokens found in the prefix cache."),
     ("num_preemptions", "preemptions", "Times that a request was put back for want of blocks."),
     ("request_timeouts", "timeouts", "Sequences that were not begun or done in time."),
+    ("broken_logits", "broken_logits", "Sequences that failed since no token can be drawn from their logits."),
     ("scheduling_policy_failures", "policy_failures", "Times that the scheduling policy failed and was replaced."),
     ("engine_steps", "steps", "Steps that the engine ran."),
     ("prompt_tokens", "prompt_tokens", "Prompt tokens computed."),

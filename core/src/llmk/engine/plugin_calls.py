@@ -1,0 +1,80 @@
+"""Calls of plugins' code in the engine's loop, where each delays every request: they are marked, so that whoever
+watches over the process can tell which one does not return, or ended it.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmk.api import PluginError, Reason
+from llmk.engine.mark import Mark, Marked
+
+MARKS = "mark"
+"""How files of marks begin, in the private folder of an engine's process."""
+
+_mark: Mark | None = None
+"""This process's, where somebody watches over it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """A plugin's code that does not return, or did not: what it is, its id and wheel, and the sequence it was called
+    for; empty: for all that use it."""
+
+    kind: str
+    id: str
+    wheel: str
+    request: str = ""
+
+    def __str__(self) -> str:
+        return f"the {self.kind} {self.id}" + (f" of {self.wheel}" if self.wheel else "")
+
+    @classmethod
+    def of(cls, marked: Marked) -> Culprit:
+        """Who is marked."""
+        return cls(*marked.what.split("\n", 3))
+
+
+class Call:
+    """Marks a call for as long as the block runs."""
+
+    __slots__ = ("_what",)
+
+    def __init__(self, kind: str, id: str, wheel: str, request: str = "") -> None:
+        self._what = "\n".join((kind, id, wheel, request))
+
+    def __enter__(self) -> None:
+        if _mark is not None:
+            _mark.set(self._what)
+
+    def __exit__(self, *_: object) -> None:
+        if _mark is not None:
+            _mark.clear()
+
+
+def watched(path: str) -> None:
+    """Has calls of this process marked in the file ``path``."""
+    global _mark
+    _mark = Mark(Path(path))
+
+
+def mark_of_rank(rank: int) -> str:
+    """Where a process of this engine's is to mark its calls; empty where nobody watches."""
+    return "" if _mark is None else f"{_mark.path}-rank{rank}"
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether it is a user's interruption of this process, and not of the plugin's making. Everything else that a
+    plugin raises, SystemExit included, is its own failure."""
+    return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+
+def check_methods(made: object, names: Iterable[str], what: str, location: str) -> None:
+    """Raises PluginError where ``made`` lacks a method that is called."""
+    lacking = [name for name in names if not callable(getattr(made, name, None))]
+    if lacking:
+        reason = Reason("contract", f"methods {', '.join(names)}", f"no {', '.join(lacking)}")
+        raise PluginError(f"{what} lacks {', '.join(lacking)}", reasons=[reason], hint=f"add them to {location}")
