@@ -28,7 +28,7 @@ from llmk.engine.failure import Failure
 from llmk.engine.mark import Mark
 from llmk.serve.workers.frames import encode, framed, receive_with_socket
 
-AHEAD = ("llmk.serve.workers.served", "llmk.serve.workers.prepare", "llmk.serve.workers.parse")
+AHEAD = ("llmk.serve.workers.served", "llmk.serve.workers.prepare", "llmk.serve.workers.parse", "llmk.serve.workers.io")
 """What is imported while nothing is known of what is to be served."""
 _PR_SET_PDEATHSIG = 1
 
