@@ -68,7 +68,7 @@ class Forks:
     """Forks workers. Making it starts the fork server, which imports meanwhile; :meth:`give` says what is served."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="llmk-")
+        self._folder = tempfile.TemporaryDirectory(prefix="llmk-", ignore_cleanup_errors=True)
         self._numbers = itertools.count()
         self._setup: Setup | None = None
         self._server = _Server()
@@ -184,6 +184,7 @@ class _Server:
         self.process.kill()
         if not self._ready.done():
             self._ready.set_exception(LlmkError("the process that workers are forked from ended before it was ready"))
+            self._ready.exception()  # nobody may be waiting for it yet, or any more
         for forked in self._forked.values():
             if not forked.done():
                 forked.set_exception(EOFError())
