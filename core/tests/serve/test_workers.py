@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -24,6 +25,8 @@ from llmk.serve.errors import ParserFailed
 from llmk.serve.reading import Piece
 from llmk.serve.workers import parse, prepare
 from llmk.serve.workers.forks import Forks
+from llmk.serve.workers.forkserver import Setup
+from llmk.serve.workers.frames import encode, framed
 from llmk.serve.workers.lane import Bounds, Lane, TooSlow, WorkerFailed
 from llmk.serve.workers.prepared import Generation, Refused, Rendered, Work
 from llmk.serve.workers.readers import WorkerReaders
@@ -301,6 +304,8 @@ def test_more_loops_than_there_are_processes_for() -> None:
 PARENT = """
 import asyncio, sys
 from llmk.serve.workers.forks import Forks
+from llmk.serve.workers.forkserver import Setup
+from llmk.serve.workers.frames import encode, framed
 
 async def main():
     made = Forks()
@@ -335,3 +340,24 @@ def test_nothing_outlives_the_server(victim: str, tmp_path: Path) -> None:
         for pid in pids:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_fork_server_whose_parent_goes_removes_its_marks_and_nothing_else(tmp_path: Path, told: bool) -> None:
+    """Before it was told of a folder, and after."""
+    here, folder = tmp_path / "here", tmp_path / "folder"
+    for place in (here, folder):
+        (place / "kept").mkdir(parents=True)
+        (place / "kept" / "file").write_text("of somebody else")
+        (place / "0").write_text("of somebody else, by a mark's name" if place == here else "a mark")
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        command = [sys.executable, "-P", "-m", "llmk.serve.workers.forkserver", str(theirs.fileno())]
+        process = subprocess.Popen(command, cwd=here, pass_fds=(theirs.fileno(),))
+        if told:
+            ours.sendall(framed(encode(Setup("pooled:make", b"wicked", str(folder)))))
+            assert ours.recv(1)
+    assert process.wait(60) == 0
+    assert (here / "0").is_file()
+    assert all((place / "kept" / "file").is_file() for place in (here, folder))
+    assert (folder / "0").exists() != told

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from msgspec import structs
 
-from llmk.api import EngineDead, LlmkError, Overloaded, RequestError
+from llmk.api import EngineDead, LlmkError, Overloaded, PluginError, RequestError
 from llmk.api.errors import describe
 from llmk.engine import logs
 from llmk.engine.client import EngineClient, EngineInfo, Outage
 from llmk.engine.failure import Failure
 from llmk.engine.intake import Intake, default_params
-from llmk.engine.io import IOProcessors
+from llmk.engine.io import Host, IOProcessors, Lost
 from llmk.engine.output import GenerationDelta, SequenceOutput
 from llmk.engine.pace import Pace
 from llmk.engine.pinned import PinBoard, Pinned, read_text
@@ -46,6 +46,8 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
+IO_TRIES = 3
+"""How often a request of an IO processor is run that was lost with others."""
 _TOKENS_AT_ONCE = 1 << 16
 """Prompt tokens that are given to the engine without a pause: about two milliseconds' worth."""
 
@@ -216,6 +218,28 @@ class AsyncLLM:
             async for delta in deltas:
                 await self._beside(run.add, delta)
         return await self._beside(run.answer)
+
+    async def process_in(
+        self, host: Host, name: str, body: bytes, *, request_id: str, cache_salt: str = "", tenant: str = ""
+    ) -> bytes:
+        """The same for a body that was not read yet, by a processor that runs in ``host``.
+
+        A request that was lost there by no fault of its own is run again.
+        """
+        id, called = self._io.resolve(name)
+        how = {"id": request_id, "cache_salt": cache_salt, "tenant": tenant}
+        for _ in range(IO_TRIES):
+            with contextlib.suppress(Lost):
+                run = await host.open(id, called, body, structs.replace(self.info, plan={}, pickled_plan=b""), how)
+                try:
+                    self.check_room(len(run.sequences), tenant)
+                    async with aclosing(self._answer(request_id, run.sequences)) as deltas:
+                        async for delta in deltas:
+                            await run.add(delta)
+                    return await run.answer()
+                finally:
+                    run.close()
+        raise PluginError(f"{called} ended its process {IO_TRIES} times while it ran other requests")
 
     @property
     def io_processors(self) -> list[dict[str, Any]]:

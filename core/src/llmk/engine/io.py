@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
 
 import msgspec
 from msgspec.structs import asdict
@@ -29,6 +29,7 @@ from llmk.kernel.loader import load_object
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from llmk.engine.client import EngineInfo
     from llmk.engine.intake import Intake
     from llmk.engine.output import GenerationDelta
     from llmk.engine.tokenizer import Tokenizer
@@ -42,6 +43,40 @@ class UnknownIOProcessor(RequestError):
     """The request names an IO processor that is not installed."""
 
     code, http_status = "io_processor_not_found", 404
+
+
+class Lost(Exception):
+    """A processor's process ended in a call for another request: this one can be run again."""
+
+
+class Run(Protocol):
+    """A request of an IO processor, wherever that runs."""
+
+    @property
+    def sequences(self) -> list[EngineRequest]:
+        """What the engine is to run for it."""
+        ...
+
+    async def add(self, delta: GenerationDelta) -> None:
+        """Hands on what came next of one of the sequences."""
+        ...
+
+    async def answer(self) -> bytes:
+        """The answer as JSON, once all sequences have ended."""
+        ...
+
+    def close(self) -> None:
+        """Nobody waits for it any more."""
+        ...
+
+
+class Host(Protocol):
+    """Where IO processors run."""
+
+    async def open(self, id: str, name: str, body: bytes, info: EngineInfo, how: dict[str, Any]) -> Run:
+        """Begins a request to the processor ``id``, which errors call ``name``. Raises :class:`Lost`, here and in the
+        run, where it can be run again."""
+        ...
 
 
 class IOProcessors:
@@ -63,6 +98,11 @@ class IOProcessors:
             told.append(about | {"summary": found.spec.summary, "supported": verdict.ok, "reasons": _why(verdict)})
         return told
 
+    def resolve(self, name: str) -> tuple[str, str]:
+        """The id of the processor of that name or id, and what errors call it. Raises what :meth:`open` does."""
+        found = self._named(name)
+        return found.spec.id, _called(found)
+
     def open(self, name: str, body: Mapping[str, Any], intake: Intake, **how: Any) -> IORun:
         """Begins a request; ``how`` is passed on to :meth:`~llmk.engine.intake.Intake.sequences`.
 
@@ -72,7 +112,7 @@ class IOProcessors:
             PluginError: where the processor can't be made, or fails.
         """
         found = self._named(name)
-        run = IORun(f"the IO processor {found.spec.id} of {found.plugin.wheel}")
+        run = IORun(_called(found))
         with run.guard():
             run.request = self._processor(found).open(body)
             for number, prompt in enumerate(run.request.prompts):
@@ -160,7 +200,7 @@ class IORun:
             yield
         except (RequestError, PluginError):
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PluginError(f"{self.name} failed: {type(error).__name__}: {error}") from error
 
     def _output(self, delta: GenerationDelta) -> IOOutput:
@@ -176,6 +216,10 @@ class IORun:
         start = self._lengths.get(at, len(prompt))
         self._lengths[at] = start + len(delta.token_ids)
         return IOOutput(prompt=at, start=start, token_ids=delta.token_ids, text=delta.text, finish_reason=end)
+
+
+def _called(found: Registered[IOProcessorSpec]) -> str:
+    return f"the IO processor {found.spec.id} of {found.plugin.wheel}"
 
 
 def _why(verdict: Verdict) -> list[str]:

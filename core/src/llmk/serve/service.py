@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from llmk.config.schema import ServerSection
+from llmk.engine.io import Host
 from llmk.engine.logs import request_id
 from llmk.serve.attended import attended
 from llmk.serve.errors import Forbidden, UnknownModel
@@ -33,6 +34,11 @@ class Workers(Protocol):
     @property
     def readers(self) -> Readers:
         """Readers of text."""
+        ...
+
+    @property
+    def io(self) -> Host:
+        """Where IO processors run."""
         ...
 
     async def prepare(self, work: Work, body: bytes, tenant: str) -> Prepared:

@@ -11,6 +11,10 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
 
+_LONGEST_NAME = 64
+"""Characters of an unknown field's name, for a known one to be like it."""
+
+
 class Refused(NamedTuple):
     """A field that clients know and llmk can't honour: why, and the values that would change nothing."""
 
@@ -72,6 +76,6 @@ def unsupported(name: str, why: str) -> PydanticCustomError:
 
 
 def _unknown(name: str, known: list[str]) -> PydanticCustomError:
-    near = difflib.get_close_matches(name, known, n=1)
+    near = difflib.get_close_matches(name, known, n=1) if len(name) <= _LONGEST_NAME else []
     hint = f"; did you mean '{near[0]}'?" if near else ""
     return PydanticCustomError("unknown_parameter", "unknown field '{field}'{hint}", {"field": name, "hint": hint})

@@ -5,17 +5,15 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Annotated, Any
 
-import msgspec
 from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from llmk.api import RequestError
 from llmk.serve import errors
 from llmk.serve.attended import CLIENT_GONE, ClientGone, attended
 from llmk.serve.reply import Reply
-from llmk.serve.service import Service, new_id, service, tenant
+from llmk.serve.service import Service, check_content_type, new_id, service, tenant
 
 router = APIRouter(prefix="/v1/io")
 
@@ -34,11 +32,9 @@ async def process(
     tenant: Annotated[str, Depends(tenant)],
 ) -> Response:
     """What the IO processor of that name or id answers to the body."""
-    try:
-        body = msgspec.json.decode(await request.body(), type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise RequestError(f"the body is no JSON object: {error}") from None
-    return _Processed(service, service.engine.process(name, body, request_id=new_id("io"), tenant=tenant))
+    check_content_type(request)
+    body, host = await request.body(), service.workers.io
+    return _Processed(service, service.engine.process_in(host, name, body, request_id=new_id("io"), tenant=tenant))
 
 
 class _Processed(Response):

@@ -16,10 +16,13 @@ from pathlib import Path
 import msgspec
 
 from llmk.api import LlmkError
+from llmk.engine.child import ending
 from llmk.engine.mark import Mark
 from llmk.serve.workers.forkserver import Ended, Fork, Forked, Kill, Order, Ready, Renice, Report, Setup
 from llmk.serve.workers.frames import Link, encode, framed
 
+LAST_SECONDS = 1.0
+"""What a worker that closed its socket gets to end."""
 CLOSE_SECONDS = 5.0
 """What the fork server gets to end by itself before it is killed."""
 
@@ -37,6 +40,14 @@ class Worker:
         """Its exit code, as ``subprocess`` has it."""
         self._number = order.number
         self._send = send
+
+    async def ending(self) -> str:
+        """Says how it ended, once it has; one that closed its socket is about to, or made to."""
+        try:
+            return ending(await asyncio.wait_for(asyncio.shield(self.ended), LAST_SECONDS))
+        except TimeoutError:
+            self.kill()
+            return ending(await self.ended)
 
     def kill(self) -> None:
         """Ends it whatever it is at."""
@@ -57,7 +68,7 @@ class Forks:
     """Forks workers. Making it starts the fork server, which imports meanwhile; :meth:`give` says what is served."""
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="llmk-")
+        self._folder = tempfile.TemporaryDirectory(prefix="llmk-", ignore_cleanup_errors=True)
         self._numbers = itertools.count()
         self._setup: Setup | None = None
         self._server = _Server()
@@ -173,6 +184,7 @@ class _Server:
         self.process.kill()
         if not self._ready.done():
             self._ready.set_exception(LlmkError("the process that workers are forked from ended before it was ready"))
+            self._ready.exception()  # nobody may be waiting for it yet, or any more
         for forked in self._forked.values():
             if not forked.done():
                 forked.set_exception(EOFError())

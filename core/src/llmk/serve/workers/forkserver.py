@@ -28,7 +28,7 @@ from llmk.engine.failure import Failure
 from llmk.engine.mark import Mark
 from llmk.serve.workers.frames import encode, framed, receive_with_socket
 
-AHEAD = ("llmk.serve.workers.served", "llmk.serve.workers.prepare", "llmk.serve.workers.parse")
+AHEAD = ("llmk.serve.workers.served", "llmk.serve.workers.prepare", "llmk.serve.workers.parse", "llmk.serve.workers.io")
 """What is imported while nothing is known of what is to be served."""
 _PR_SET_PDEATHSIG = 1
 
@@ -92,7 +92,8 @@ class ForkServer:
 
     control: socket.socket
     served: Any = None
-    folder: Path = Path()
+    folder: Path | None = None
+    """Of the marks, once it was told."""
     pids: dict[int, int] = field(default_factory=dict)
     """Of the workers that have not ended, by number."""
 
@@ -117,6 +118,8 @@ class ForkServer:
         except (EOFError, ConnectionError):
             for pid in self.pids.values():
                 os.kill(pid, signal.SIGKILL)
+            if self.folder is not None:
+                _remove_marks(self.folder)
 
     def _follow(self, order: Order, end: socket.socket | None, own: tuple[socket.socket, ...]) -> None:
         match order:
@@ -157,6 +160,7 @@ class ForkServer:
                 inherited.close()
             _become_worker(parent, order.nice)
             module, _, attribute = order.entry.partition(":")
+            assert self.folder is not None, "a fork comes after the setup"
             getattr(import_module(module), attribute)(self.served, end, Mark(self.folder / str(order.number)))
             code = 0
         except (EOFError, ConnectionError):
@@ -176,6 +180,15 @@ class ForkServer:
 
     def _report(self, report: Report) -> None:
         self.control.sendall(framed(encode(report)))
+
+
+def _remove_marks(folder: Path) -> None:
+    """Removes the marks, by their names, and the folder if nothing else is in it: never what somebody else put there."""
+    with contextlib.suppress(OSError):
+        for mark in folder.iterdir():
+            if mark.name.isdecimal() and mark.is_file():
+                mark.unlink()
+        folder.rmdir()
 
 
 def _become_worker(parent: int, nice: int) -> None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 import msgspec
 
 from llmk.api import LlmkError, Overloaded, RequestError
-from llmk.engine.child import ending
 from llmk.serve.workers.forks import Worker
 from llmk.serve.workers.prepared import Done, Prepared, Work
 
@@ -172,8 +171,8 @@ class Lane:
             what = f"preparing the request took longer than {self._bounds.seconds:g} s (server.prepare_seconds)"
             outcome = TooSlow(what, hint="send less in one request")
         except EOFError:
+            how = await worker.ending()
             worker.close()
-            how = ending(await worker.ended)
             logger.error("a process that prepares requests %s", how)
             if not final:
                 return None

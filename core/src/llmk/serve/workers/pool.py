@@ -7,8 +7,9 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
-from llmk.serve.workers import parse, prepare, served
+from llmk.serve.workers import io, parse, prepare, served
 from llmk.serve.workers.forks import Forks
+from llmk.serve.workers.io_host import WorkerIO
 from llmk.serve.workers.lane import Bounds, Lane
 from llmk.serve.workers.prepared import Prepared, Work
 from llmk.serve.workers.readers import WorkerReaders
@@ -29,6 +30,7 @@ class Workers:
         self.forks = Forks()
         self._lanes: list[Lane] = []
         self._readers: WorkerReaders | None = None
+        self._io: WorkerIO | None = None
 
     async def start(self, boot: Boot) -> None:
         """Loads tokenizer, templates and parsers there, and has the first workers forked. Raises what can't be
@@ -41,6 +43,7 @@ class Workers:
         for name, nice in (("small", 0), ("large", NICE)):
             self._lanes.append(Lane(name, partial(self.forks.fork, prepare.ENTRY, nice), count, bounds))
         self._readers = WorkerReaders(partial(self.forks.fork, parse.ENTRY), config.plugin_seconds)
+        self._io = WorkerIO(partial(self.forks.fork, io.ENTRY), config.plugin_seconds)
 
     async def prepare(self, work: Work, body: bytes, tenant: str) -> Prepared:
         """What comes of a request. Raises what :meth:`~llmk.serve.workers.lane.Lane.prepare` raises."""
@@ -53,10 +56,17 @@ class Workers:
         assert self._readers is not None, "the workers were not started"
         return self._readers
 
+    @property
+    def io(self) -> WorkerIO:
+        """Where IO processors run."""
+        assert self._io is not None, "the workers were not started"
+        return self._io
+
     async def close(self) -> None:
         """Ends all processes."""
         for lane in self._lanes:
             await lane.close()
-        if self._readers is not None:
-            await self._readers.close()
+        for part in (self._readers, self._io):
+            if part is not None:
+                await part.close()
         await self.forks.close()

@@ -201,7 +201,7 @@ def _object(message: str, status: int, param: str | None, code: str | None) -> d
 
 def _plain(text: str) -> str:
     if len(text) > _MOST_TEXT:
-        text = f"{text[:_MOST_TEXT]}… ({len(text)} characters)"
+        text = f"{text[: _MOST_TEXT // 2]}…{text[-_MOST_TEXT // 2 :]}"
     return text.encode("utf-8", "replace").decode()
 
 

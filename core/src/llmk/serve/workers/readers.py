@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 import msgspec
 
 from llmk.api import LlmkError
-from llmk.engine.child import ending
 from llmk.serve.errors import ParserFailed
 from llmk.serve.reading import Piece, unpack_events
 from llmk.serve.workers.forks import Worker
@@ -272,7 +271,7 @@ class Crew:
             for reader in list(self._readers.values()):
                 reader.fail(ParserFailed(f"no process can be started that runs parsers: {error}"))
             return
-        what = self._killed or f"ended its process, which {ending(await worker.ended)}"
+        what = self._killed or f"ended its process, which {await worker.ending()}"
         if (marked := worker.mark.read()) is not None:
             key, parser = culprit(marked.what)
             logger.error("the parser %s %s", parser, what)
