@@ -32,7 +32,7 @@ class Decoded:
     token_ids: Tensor
     """int64 ``[requests]``, each request's likeliest next token, which already stands where the next step reads it."""
     told: Tensor
-    """The same, as it is to be read back (:attr:`llmk.engine.sampler.Sampled.told`)."""
+    """What is read back of them (:attr:`llmk.engine.sampler.Sampled.told`)."""
 
     def first(self, count: int) -> Decoded:
         """What the first requests are left."""

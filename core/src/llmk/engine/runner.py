@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from llmk.api import AttentionBackend, CacheStep
+from llmk.engine import finite
 from llmk.engine.batch import Batch, LaidOutStep
 from llmk.engine.comparisons import Comparisons, Issued
 from llmk.engine.core import Executor
@@ -54,10 +55,10 @@ class Pending:
         result = StepResult(step=self.step, scored=scored, hidden=hidden, shadows=shadows, broken=broken)
         if self.sampled is None:
             return result
-        result.slots, result.token_ids = self.sampled.slots, self.sampled.told.tolist()
+        result.slots = self.sampled.slots
+        result.token_ids, wrong = self.sampled.read()
         result.logprobs = self.sampled.logprobs_by_slot(result.token_ids)
-        failed = self.sampled.broken(result.token_ids)
-        result.num_broken, result.errors = len(failed), failed | self.sampled.errors
+        result.num_broken, result.errors = len(wrong), wrong | self.sampled.errors
         return result
 
 
@@ -157,9 +158,9 @@ class Runner(Executor):
         """A step of one token per request, as it is recorded."""
         hidden = self._compute(*self.batch.place(slots, counts, slots.shape[0], 1, self.batch.max_len))
         logits = self.model.logits(hidden)
-        token_ids, told = self.sampler.take_likeliest(logits)
+        token_ids = self.sampler.likeliest(logits)
         self.batch.append(slots, token_ids)
-        return Decoded(hidden, logits, token_ids, told)
+        return Decoded(hidden, logits, token_ids, finite.pack(token_ids, finite.chosen(logits, token_ids)))
 
     def _issue_recorded(self, plan: StepPlan) -> Pending:
         slots = [work.slot for work in plan.work]
@@ -167,7 +168,7 @@ class Runner(Executor):
         rows, decoded = self._replay(slots)
         scored = self.scorer(decoded.hidden, plan.work)
         if self.sampler.takes_likeliest(slots):
-            sampled = Sampled(slots, decoded.token_ids, decoded.told)
+            sampled = Sampled(slots, decoded.token_ids, decoded.told, decoded.logits.dtype)
         else:
             sampled = self._sample(decoded.logits, slots, rows, self.batch)
             self._keep(rows, sampled.token_ids)

@@ -33,8 +33,8 @@ Scores = tuple[Tensor, Tensor, Tensor, Tensor]
 @dataclass(slots=True)
 class Sampled:
     """What was sampled: ``token_ids`` int64 ``[samples]``, one per slot in ``slots``. ``told`` is what is read back:
-    the same, but for rows of which nothing could be drawn (:mod:`llmk.engine.finite`); ``processors`` may have caused
-    that.
+    they, and whether they mean anything (:mod:`llmk.engine.finite`), by numbers of that ``dtype``; where they don't,
+    ``processors`` may have caused it.
 
     ``logprobs`` are those of the rows in ``logprob_rows``, of which ``num_top`` says how many likeliest tokens each
     wants. ``errors`` has message and code for slots whose logits processors failed.
@@ -43,6 +43,7 @@ class Sampled:
     slots: list[int]
     token_ids: Tensor
     told: Tensor
+    dtype: torch.dtype
     logprob_rows: Sequence[int] = ()
     num_top: Sequence[int] = ()
     logprobs: Scores | None = None
@@ -54,14 +55,14 @@ class Sampled:
         scores = None if self.logprobs is None else scores_to_host(self.logprobs)
         return replace(self, told=to_host(self.told), logprobs=scores)
 
-    def broken(self, told: list[int]) -> dict[int, Problem]:
-        """What was wrong with rows, by slot; ``told`` is the host's copy of :attr:`told`."""
-        if min(told) >= 0:
-            return {}
-        return {slot: problem(code, self.processors) for slot, code in zip(self.slots, told, strict=True) if code < 0}
+    def read(self) -> tuple[list[int], dict[int, Problem]]:
+        """The tokens, and what was wrong with rows, by slot, once all is on the host."""
+        token_ids, states = finite.unpack(self.told, self.dtype)
+        wrong = {slot: problem(state, self.processors) for slot, state in zip(self.slots, states, strict=True) if state}
+        return token_ids, wrong
 
     def logprobs_by_slot(self, token_ids: list[int]) -> dict[int, TokenLogprobs]:
-        """Reads the log-probabilities back; ``token_ids`` is the host's copy of :attr:`told`."""
+        """Reads the log-probabilities back; ``token_ids`` is the host's copy of :attr:`token_ids`."""
         if self.logprobs is None:
             return {}
         chosen = [token_ids[row] for row in self.logprob_rows]
@@ -116,18 +117,14 @@ class Sampler:
         """What rows of ``logits`` take then, int64 ``[samples]``."""
         return self._sample(logits, None, None, None, None, None, None)
 
-    def take_likeliest(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """:meth:`likeliest`, and what of it is to be read back."""
-        token_ids = self.likeliest(logits)
-        return token_ids, finite.marked(logits, token_ids)
-
     def __call__(self, logits: Tensor, slots: list[int], rows: Tensor, batch: Batch) -> Sampled:
         """Samples one token per row of ``logits`` (``[samples, vocab]``, which may be changed).
 
         ``slots`` are the rows' slots on the host, ``rows`` the same as int64 on the device.
         """
         if self.takes_likeliest(slots):
-            return Sampled(slots, *self.take_likeliest(logits))
+            token_ids = self.likeliest(logits)
+            return Sampled(slots, token_ids, finite.pack(token_ids, finite.greatest(logits)), logits.dtype)
         controls = self._controls
         if controls is None or controls.slots != slots or not controls.steps:
             controls = self._controls = self._slots.controls(slots, rows, batch.num_computed)
@@ -149,8 +146,8 @@ class Sampler:
         if controls.allowed is not None:
             logits = self._allow(logits, *controls.allowed)
         token_ids = self._draw(logits, controls, rows, batch)
-        told = finite.marked(logits, token_ids) if state is None else finite.told(state, logits, token_ids)
-        sampled = Sampled(slots, token_ids, told, errors=errors, processors=names)
+        told = finite.pack(token_ids, finite.greatest(logits), state)
+        sampled = Sampled(slots, token_ids, told, logits.dtype, errors=errors, processors=names)
         if raw is not None and controls.scored is not None:
             sampled.logprob_rows, sampled.num_top = controls.using["logprobs"], controls.num_top
             sampled.logprobs = self.logprobs(raw, token_ids[controls.scored], max(controls.num_top))
