@@ -116,3 +116,20 @@ def test_an_engine_that_is_started_again_pins_again(served: Served) -> None:
     until(lambda: served.metric("llmk:kv_cache_blocks_pinned") == pinned)
     flood(served)
     assert cached(served, "/v1/completions", {"prompt": body["prompt"] + " Yes"}) >= pin["tokens"]
+
+
+def test_a_pin_that_was_dropped_for_a_request_is_not_listed(tmp_path: Path) -> None:
+    flags = ("--port", "0", "--server.admin-keys", "open", "--max-model-len", "256", "--cache.num-blocks", "18")
+    served = Served(tmp_path / "log", *flags)
+    try:
+        body = {"id": "short", "prompt": "What is pinned stays pinned, but for a request that is alone. " * 3}
+        assert call(served, "POST", body=body)[0] == 200
+        assert [pin["id"] for pin in call(served, "GET")[1]["data"]] == ["short"]
+        long = {"model": served.model, "prompt": [5] * 190, "max_tokens": 60, "ignore_eos": True}
+        assert served.post("/v1/completions", long)[0] == 200
+        assert served.metric("llmk:kv_cache_blocks_pinned") == 0
+        assert call(served, "GET")[1]["data"] == []
+        assert call(served, "DELETE", "/short")[0] == 200, "or an engine that is started again would pin it again"
+        assert call(served, "DELETE", "/short")[0] == 404
+    finally:
+        served.close()

@@ -35,28 +35,99 @@ def test_dtype_falls_back_with_a_warning_that_names_both(house: Wheelhouse, tmp_
     assert start(house, model, model__dtype="float32").plan.warnings == ()
 
 
-def test_broken_winner_is_skipped_with_a_warning_or_fatal_when_strict(house: Wheelhouse, model: Path) -> None:
-    code = kernels("friend", "linear_kernels", LINEAR.format("friend", "NATIVE")).replace("plug_friend:run", "absent:x")
+RAISES = LINEAR.format("friend", "NATIVE")
+
+
+@pytest.mark.parametrize("verify", [True, False], ids=["imported", "looked for"])
+@pytest.mark.parametrize(
+    ("location", "part"),
+    [
+        ("absent:x", "No module named 'absent'"),
+        ("plug_friend.absent:x", "No module named 'plug_friend.absent'"),
+        ("json.absent:x", "No module named 'json.absent'"),
+        ("plug_friend:x", "'x'"),
+        ("json.encoder:x", "'x'"),
+    ],
+)
+def test_broken_winner_is_skipped_with_a_warning_or_fatal_when_strict(
+    house: Wheelhouse, model: Path, verify: bool, location: str, part: str
+) -> None:
+    code = kernels("friend", "linear_kernels", RAISES).replace("plug_friend:run", location)
     house.install("friend", code)
-    assert start(house, model).plan.choice("linear", "up").id == "friend.linear"
-    plan = start(house, model, verify=True).plan
+    plan = start(house, model, verify=verify).plan
     assert plan.choice("linear", "up").id == "reference.linear"
     assert codes(plan.choice("linear", "up"), "friend.linear") == ["import_failed"]
     (warning,) = plan.warnings
-    for part in ("friend.linear", "skipped", "absent:x", "ModuleNotFoundError"):
-        assert part in warning
+    for text in ("friend.linear", "skipped", location, part):
+        assert text in warning
     with pytest.raises(PluginError, match=r"friend-wheel 1\.0"):
-        start(house, model, verify=True, engine__strict=True)
+        start(house, model, verify=verify, engine__strict=True)
     with pytest.raises(SelectionError, match=r"friend\.linear is pinned"):
-        start(house, model, verify=True, select__linear__use="friend.linear")
+        start(house, model, verify=verify, select__linear__use="friend.linear")
 
 
-def test_broken_platform_implementation_is_fatal(house: Wheelhouse, model: Path) -> None:
+@pytest.mark.parametrize(
+    "module",
+    [
+        "def __getattr__(name): raise RuntimeError('too early')",
+        "from json import *",
+        "globals()['run'] = print; run = run",
+        "try:\n    import no_such\nexcept ImportError:\n    def run(*args): ...\nelse:\n    run = no_such.run",
+        "if True:\n    from json import dumps as run",
+        "with open(__file__) as run:\n    pass",
+        "for run in (print,):\n    pass",
+        "class run: ...",
+        "this is no Python",
+    ],
+)
+def test_what_may_be_there_is_not_said_to_be_missing(house: Wheelhouse, model: Path, module: str) -> None:
+    """And nothing of it runs."""
+    code = kernels("friend", "linear_kernels", RAISES).replace("plug_friend:run", "friend_kernels:run")
+    house.install("friend", code)
+    (house.folder / "friend_kernels.py").write_text(f"{module}\nraise RuntimeError('it was imported')\n")
+    assert start(house, model).plan.choice("linear", "up").id == "friend.linear"
+    assert "friend_kernels" not in sys.modules
+
+
+def test_looking_for_a_module_does_not_import_the_packages_around_it(house: Wheelhouse, model: Path) -> None:
+    (house.folder / "heavy" / "inner").mkdir(parents=True)
+    for package in ("heavy", "heavy/inner"):
+        (house.folder / package / "__init__.py").write_text("raise RuntimeError('it was imported')")
+    (house.folder / "heavy/inner/kernels.py").write_text("def run(*args): ...")
+    code = kernels("friend", "linear_kernels", RAISES)
+    house.install("friend", code.replace("plug_friend:run", "heavy.inner.kernels:run"))
+    assert start(house, model).plan.choice("linear", "up").id == "friend.linear"
+    module = house.folder / "plug_friend.py"
+    module.write_text(module.read_text().replace("heavy.inner.kernels:run", "heavy.inner.kernels:walk"))
+    sys.modules.pop("plug_friend")
+    assert start(house, model).plan.choice("linear", "up").id == "reference.linear"
+
+
+def test_a_backend_that_lacks_a_method_is_skipped_and_the_method_named(house: Wheelhouse, model: Path) -> None:
+    code = kernels("friend", "attention_backends", 'id="friend.attention", tier=Tier.NATIVE, layout="x"')
+    code += """
+class Half:
+    def __init__(self, query, device): ...
+    def cache_layout(self, num_blocks): ...
+    def write(self, key, value, cache, meta): ...
+    def run(self, query, cache, meta): ...
+"""
+    house.install("friend", code.replace("plug_friend:run", "plug_friend:Half"))
+    plan = start(house, model, verify=True).plan
+    assert plan.choice("attention", "attention").id == "reference.attention"
+    (warning,) = plan.warnings
+    for part in ("friend.attention", "contract", "llmk.api.AttentionBackend", "a class without prepare()"):
+        assert part in warning
+    with pytest.raises(SelectionError, match="contract"):
+        start(house, model, verify=True, select__attention__use="friend.attention")
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_broken_platform_implementation_is_fatal(house: Wheelhouse, model: Path, verify: bool) -> None:
     module = house.folder / "plug_box.py"
     module.write_text(module.read_text().replace("plug_box:BOX", "plug_box:GONE"))
-    start(house, model)
-    with pytest.raises(PluginError, match="plug_box:GONE"):
-        start(house, model, verify=True)
+    with pytest.raises(PluginError, match=r"plug_box:GONE of box-wheel 1\.0"):
+        start(house, model, verify=verify)
 
 
 def test_another_machine_can_be_planned_for(house: Wheelhouse, model: Path) -> None:

@@ -50,7 +50,7 @@ from llmk.api.io import IOContext, IOOutput, IOProcessor, IOPrompt, IORequest, I
 from llmk.api.logits import LogitsBatch, LogitsProcessor, LogitsRequest, LogitsRows
 from llmk.api.matching import match
 from llmk.api.parsers import ParserContext, ReasoningParser, ToolParser
-from llmk.api.plan import Choice, Piece, Plan, Rejection, Shadow
+from llmk.api.plan import Choice, Piece, Plan, Rejection, Shadow, Weighed
 from llmk.api.platform import (
     Collectives,
     Compiling,
@@ -191,6 +191,7 @@ __all__ = [
     "TunedConfigs",
     "UnknownArchitecture",
     "Verdict",
+    "Weighed",
     "hookimpl",
     "match",
     "no",

@@ -49,6 +49,18 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
+class Weighed:
+    """What an alternative costs that serves all token counts of a site alike, by measurement: a layout of its data, by
+    name, or a kernel, by id, where batch invariance takes one for all."""
+
+    name: str
+    microseconds: tuple[tuple[int, float], ...]
+    """Of the fastest kernel, by the plan's ``traffic``; token counts at which none was measured are missing."""
+    mean: float
+    """Over the traffic's steps, as far as they were measured."""
+
+
+@dataclass(frozen=True, slots=True)
 class Choice:
     """What was chosen for one site. ``parts`` are the choices for the parts of a composite op."""
 
@@ -59,6 +71,10 @@ class Choice:
     pieces: tuple[Piece, ...]
     rejected: tuple[Rejection, ...] = ()
     parts: tuple[Choice, ...] = ()
+    layout: str = ""
+    """That of all pieces. Empty for ops, whose pieces share none."""
+    weighed: tuple[Weighed, ...] = ()
+    """Alternatives that were measured, best first. A pin or preference may have chosen another than the best."""
 
     @property
     def id(self) -> str:
@@ -122,6 +138,9 @@ class Plan:
     tensor: int = 1
     pipeline: int = 1
     shadows: tuple[Shadow, ...] = ()
+    traffic: tuple[tuple[int, float], ...] = ()
+    """The share of steps by token count, by which :attr:`Choice.weighed` was."""
+    traffic_source: str = ""
 
     @property
     def num_ranks(self) -> int:
@@ -164,6 +183,7 @@ class Plan:
             for c in (*self.all_choices(), *beside)
         ]
         facts |= {"choices": chosen, "warnings": [], "shadows": [shadow.rate for shadow in self.shadows]}
+        facts |= {"traffic": [], "traffic_source": ""}
         return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from llmk.kernel.checkpoint import read_checkpoint
 from llmk.kernel.models import MODELS_WHEEL, find_checkpoint
 from llmk.kernel.platforms import probe_platforms
 from llmk.kernel.registry import Registry
-from llmk.kernel.report import could_serve
+from llmk.kernel.report import could_serve, with_gaps
 
 GOOD, NOTE, BAD = "ok", "note", "problem"
 SECTIONS = ("model", "platform", "select", "plugins", "engine")
@@ -142,4 +142,5 @@ def _plan(settings: Settings, registry: Registry) -> Iterator[Finding]:
     yield Finding(GOOD, f"{name} can be planned: {plan.architecture} on {plan.platform.label} in {plan.dtype}")
     quarantined = registry.warnings
     yield from (Finding(NOTE, warning) for warning in plan.warnings if warning not in quarantined)
+    yield from (Finding(NOTE, f"left out: {line}") for line in with_gaps(plan))
     yield from (Finding(NOTE, f"could also serve: {line}") for line in could_serve(plan))

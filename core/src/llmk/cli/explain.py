@@ -11,8 +11,8 @@ from llmk.config import flags
 from llmk.engine.depth import OTHER_PROCESSES, choose_depth, why_asynchronous
 from llmk.engine.memory import forecast
 from llmk.engine.shadows import render_shadows, shadowed
-from llmk.kernel.boot import boot
-from llmk.kernel.report import render_table
+from llmk.kernel.boot import advised, boot
+from llmk.kernel.report import render_layouts, render_table
 
 SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "scheduler", "cache")
 
@@ -31,12 +31,16 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 def run(args: argparse.Namespace) -> int:
     """Prints the plan. Imports nothing that was chosen, so it needs neither torch nor the device."""
     booted = shadowed(boot(flags.load_settings(args), on=args.on, verify=False))
+    if args.json or args.verbose:
+        booted = advised(booted)
     memory = forecast(booted)
     if args.json:
         facts = memory and asdict(memory) | {"rest": memory.rest, "num_tokens": memory.num_tokens}
         print(json.dumps(booted.plan.to_dict() | {"memory": facts}, indent=2))
         return 0
     print(render_table(booted.plan))
+    if layouts := render_layouts(booted.plan):
+        print(layouts)
     if booted.plan.shadows:
         print(render_shadows(booted))
     print(f"memory of a device: {memory or 'nobody knows how much there is'}")

@@ -56,14 +56,22 @@ class Measured:
     def fastest(self, ids: Collection[str], tokens: int, last: str = "") -> tuple[str, str] | None:
         """The fastest of ``ids`` at a token count and why it is chosen, or ``last``, which serves the counts below,
         where that is as fast; ``None`` where none of them was measured there."""
-        counts = sorted(self.times)
-        count = next((count for count in counts if count >= tokens), counts[-1] if counts else 0)
+        count = self._count(tokens)
         times = {id: time for id, time in self.times.get(count, {}).items() if id in ids}
         if not times:
             return None
         best, *others = sorted(times, key=lambda id: times[id] / (_NOISE if id == last else 1))
         ratio = f"{times[best] / times[others[0]]:.2f}x of {others[0]}" if others else "alone"
         return best, f"measured {ratio} at {count} token{'s'[: count > 1]}, {self.date}"
+
+    def at(self, tokens: int) -> Mapping[str, float]:
+        """Microseconds by id at a token count."""
+        return self.times.get(self._count(tokens), {})
+
+    def _count(self, tokens: int) -> int:
+        """The measured count that stands for ``tokens``; 0 where there is none."""
+        counts = sorted(self.times)
+        return next((count for count in counts if count >= tokens), counts[-1] if counts else 0)
 
 
 NOTHING = Measured()

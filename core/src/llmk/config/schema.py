@@ -49,6 +49,11 @@ class PlatformSection(Section):
         default="",
         description="Folder of what llmk tune measured. Empty: the user's cache. 'none': choose without measurements.",
     )
+    traffic: str | dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0)]] = Field(
+        default="",
+        description="What measured weight layouts are weighed by: a table of steps by token count, or a file with "
+        "a server's /metrics. Empty: 40% of steps compute 1 token, 20% 8, 25% 64, 10% 512, 5% 2,048.",
+    )
 
 
 class ParallelSection(Section):
@@ -113,6 +118,11 @@ class PluginsSection(Section):
     )
     trust: tuple[str, ...] = Field(
         default=(), description="Distributions whose kernels may win by tier, as if the platform vouched."
+    )
+    import_seconds: Annotated[float, Field(gt=0)] = Field(
+        default=60.0,
+        description="Seconds that one plugin's specs may take to be imported, or one hook, before the plugin is left "
+        "out as broken. What specs name, which may import torch, gets ten times as long.",
     )
 
 

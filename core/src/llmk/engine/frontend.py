@@ -68,7 +68,7 @@ class AsyncLLM:
         )
         self._io = IOProcessors(boot, tokenizer, self.model_name, self.default_params)
         self._io_thread = ThreadPoolExecutor(1, thread_name_prefix="llmk-io")
-        self.pins = PinBoard()
+        self.pins = PinBoard(lambda: self.stats.pins)
         self._max_per_tenant = config.scheduler.max_per_tenant
         self._max_sequences = config.scheduler.max_num_seqs + config.scheduler.max_waiting
         self._dead: EngineDead | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,11 +25,18 @@ class Pinned:
     cache_salt: str = ""
     tenant: str = ""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether its time is up."""
+        return self.until is not None and self.until <= time.time()
+
 
 class PinBoard:
-    """The pins that have been made and not ended."""
+    """The pins that have been made and not ended. ``held`` returns the ids of those that the engine holds: it drops
+    pins whose blocks it needs, and has none while it is started again."""
 
-    def __init__(self) -> None:
+    def __init__(self, held: Callable[[], Collection[str]]) -> None:
+        self._held = held
         self._pins: dict[str, Pinned] = {}
 
     def add(self, pin: Pinned) -> None:
@@ -37,15 +45,14 @@ class PinBoard:
 
     def drop(self, id: str) -> bool:
         """Forgets a pin; returns whether it was there, and not over."""
-        known = any(pin.id == id for pin in self.current())
-        self._pins.pop(id, None)
-        return known
+        pin = self._pins.pop(id, None)
+        return pin is not None and not pin.is_over
 
     def current(self) -> list[Pinned]:
-        """The pins whose time is not up."""
-        now = time.time()
-        self._pins = {id: pin for id, pin in self._pins.items() if pin.until is None or pin.until > now}
-        return list(self._pins.values())
+        """The pins that are held, and whose time is not up."""
+        self._pins = {id: pin for id, pin in self._pins.items() if not pin.is_over}
+        held = self._held()
+        return [pin for id, pin in self._pins.items() if id in held]
 
 
 def read_text(pin: PinnedPrompt) -> str:

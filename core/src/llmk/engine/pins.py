@@ -21,13 +21,18 @@ class Pins:
     """Holds blocks of ``cache`` beside the requests, no more than ``share`` of them.
 
     Pins are a promise of speed, not of memory: where a request alone in the engine could not go on for want of blocks,
-    the eldest pin gives way (:meth:`give_way`).
+    the oldest pin is dropped (:meth:`give_way`).
     """
 
     def __init__(self, cache: BlockCache, share: float) -> None:
         self.limit = int(share * cache.num_blocks)
         self._cache = cache
         self._pins: dict[str, _Pin] = {}
+
+    @property
+    def ids(self) -> list[str]:
+        """What is pinned, oldest first."""
+        return list(self._pins)
 
     @property
     def num_blocks(self) -> int:
@@ -59,10 +64,10 @@ class Pins:
                 self.drop(id)
 
     def give_way(self) -> bool:
-        """Ends the eldest pin; returns whether there was one."""
+        """Drops the oldest pin; returns whether there was one."""
         if not self._pins:
             return False
         id = next(iter(self._pins))
-        logger.warning("the pin %s gave way to a request that needs its blocks", id)
+        logger.warning("the pin %s is dropped: a request that runs alone needs its blocks", id)
         self.drop(id)
         return True

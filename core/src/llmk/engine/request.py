@@ -219,6 +219,8 @@ class EngineStats(msgspec.Struct, kw_only=True):
     total_blocks: int = 0
     used_blocks: int = 0
     pinned_blocks: int = 0
+    pins: list[str] = []
+    """Ids of the prefixes that are pinned."""
     prefix_queried_tokens: int = 0
     prefix_hit_tokens: int = 0
     preemptions: int = 0

@@ -208,6 +208,7 @@ class Scheduler:
             waiting=len(self.waiting),
             used_blocks=self.cache.num_blocks - self.cache.num_free,
             pinned_blocks=self.pins.num_blocks,
+            pins=self.pins.ids,
             policy_failures=self.policy.failures,
         )
 

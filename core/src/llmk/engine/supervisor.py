@@ -359,7 +359,7 @@ class Supervisor:
     def _report(self) -> None:
         """Passes on how things stand without an engine that would say so."""
         waiting = len(self._live)
-        self._stats = replace(self._stats, running=0, used_blocks=0, pinned_blocks=0, waiting=waiting)
+        self._stats = replace(self._stats, running=0, used_blocks=0, pinned_blocks=0, pins=[], waiting=waiting)
         self._pass_on(EngineOutputs(stats=self._stats))
 
     def _pass_on(self, outputs: EngineOutputs) -> None:

@@ -27,8 +27,10 @@ logger = logging.getLogger(__name__)
 
 
 def pack(boot: Boot) -> dict[str, Any]:
-    """A boot as data. The registry stays: specs hold functions, and the plan names all that won."""
-    return {field.name: getattr(boot, field.name) for field in fields(boot) if field.name != "registry"}
+    """A boot as data. The registry stays: specs hold functions, and the plan names all that won. Plugins that are
+    broken here needn't be tried again: one that hangs would do so in every process."""
+    data = {field.name: getattr(boot, field.name) for field in fields(boot) if field.name != "registry"}
+    return data | {"broken": [plugin.name for plugin in boot.registry.plugins if plugin.state == "broken"]}
 
 
 def begins(boot: Boot) -> str:
@@ -44,7 +46,10 @@ def unpack(packed: dict[str, Any]) -> Boot:
     from llmk.kernel.boot import Boot
     from llmk.kernel.registry import Registry
 
-    return Boot(registry=Registry.discover(packed["settings"].config.plugins), **packed)
+    data = dict(packed)
+    rules = data["settings"].config.plugins
+    left_out = rules.model_copy(update={"disable": (*rules.disable, *data.pop("broken"))})
+    return Boot(registry=Registry.discover(left_out), **data)
 
 
 def build(packed: dict[str, Any]) -> tuple[EngineCore, EngineInfo]:

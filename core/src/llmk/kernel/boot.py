@@ -2,24 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from llmk.api import Checkpoint, Default, Host, ModelFacts, Plan, PlatformFacts, PlatformSpec, Problem
+from llmk.api import (
+    Checkpoint,
+    Default,
+    Host,
+    ModelFacts,
+    ModelSpec,
+    Plan,
+    PlatformFacts,
+    PlatformSpec,
+    Problem,
+    QuantizationSpec,
+)
 from llmk.api.errors import ConfigError, PluginError, describe
 from llmk.api.sharding import parallel_problems
 from llmk.api.verdict import Reason
+from llmk.kernel.advice import ABLE, with_advice
 from llmk.kernel.checkpoint import read_checkpoint
 from llmk.kernel.discovery import Plugin
-from llmk.kernel.loader import load_object
+from llmk.kernel.loader import check_present, load_object
 from llmk.kernel.models import choose_model, describe_model, find_checkpoint
 from llmk.kernel.platforms import choose_platform
 from llmk.kernel.registry import Registered, Registry
 from llmk.kernel.resolver import resolve
+from llmk.kernel.watch import watching
 
 if TYPE_CHECKING:
     from llmk.config import Config, Settings
+
+Find = Callable[..., Any]
+"""Finds what ``"module:attribute"`` names, of ``plugin``; raises PluginError where it can't."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +54,14 @@ def boot(settings: Settings, *, on: str | None = None, verify: bool = True, host
     """Discovers, probes, reads, describes, finishes the configuration, and resolves.
 
     ``on`` plans for another machine. ``verify`` imports every winner (hence torch) and replaces what can't be imported,
-    with a warning; without it, and for another machine, nothing heavy is imported. Raises any of
-    :mod:`llmk.api.errors`.
+    with a warning; without it, and for another machine, nothing heavy is imported, and what is nowhere to be found is
+    replaced. Raises any of :mod:`llmk.api.errors`.
     """
+    with watching(settings.config.plugins.import_seconds):
+        return _boot(settings, on, verify, host)
+
+
+def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None) -> Boot:
     config = settings.config
     registry = Registry.discover(config.plugins)
     registry.enforce(_pinned_plugins(config), strict=config.engine.strict)
@@ -51,16 +72,26 @@ def boot(settings: Settings, *, on: str | None = None, verify: bool = True, host
     settings = apply_defaults(settings, registry, platform, platform_facts, facts)
     _check(settings, registry, platform_facts, facts)
     facts = replace(facts, max_model_len=settings.config.model.max_model_len or facts.max_model_len)
-    plan = _resolve(registry, settings.config, checkpoint, facts, platform_facts, verify and on is None)
+    find: Find = load_object if verify and on is None else check_present
+    plan = _resolve(registry, settings.config, checkpoint, facts, platform_facts, find)
     registry.call("llmk_plan_resolved", object, plan=plan)
     return Boot(settings, registry, checkpoint, facts, platform_facts, plan)
 
 
 def verified(boot: Boot) -> Boot:
     """``boot``, made without ``verify``, with a plan whose winners can all be imported in this process."""
-    if not dict(_broken_winners(boot.plan)):
-        return boot
-    plan = _resolve(boot.registry, boot.settings.config, boot.checkpoint, boot.facts, boot.platform_facts, True)
+    config = boot.settings.config
+    with watching(config.plugins.import_seconds):
+        if not dict(_broken_winners(boot.registry, boot.plan, load_object)):
+            return boot
+        plan = _resolve(boot.registry, config, boot.checkpoint, boot.facts, boot.platform_facts, load_object)
+    return replace(boot, plan=plan)
+
+
+def advised(boot: Boot) -> Boot:
+    """``boot`` with a plan that says of everything that could serve how to choose it, where something would."""
+    config, known = boot.settings.config, (boot.checkpoint, boot.facts, boot.platform_facts)
+    plan = with_advice(boot.plan, config, lambda other: _resolve(boot.registry, other, *known, check_present), ABLE)
     return replace(boot, plan=plan)
 
 
@@ -118,30 +149,38 @@ def _resolve(
     checkpoint: Checkpoint,
     facts: ModelFacts,
     platform_facts: PlatformFacts,
-    verify: bool,
+    find: Find,
 ) -> Plan:
-    """Resolves; with ``verify`` again without each winner that can't be imported, until all can be."""
+    """Resolves, again without each winner that ``find`` raises PluginError for, until there is none."""
     excluded: dict[str, Reason] = {}
+
+    def resolved(config: Config) -> Plan:
+        return resolve(registry, config, checkpoint, facts, platform_facts, excluded=excluded)
+
     while True:
-        plan = resolve(registry, config, checkpoint, facts, platform_facts, excluded=excluded)
-        broken = dict(_broken_winners(plan)) if verify else {}
+        plan = resolved(config)
+        broken = dict(_broken_winners(registry, plan, find))
         if not broken:
             skipped = [f"{id} would have been chosen, but is skipped: {reason}" for id, reason in excluded.items()]
-            return replace(plan, warnings=(*plan.warnings, *skipped))
+            return with_advice(replace(plan, warnings=(*plan.warnings, *skipped)), config, resolved)
         for id, error in broken.items():
             if config.engine.strict:
                 raise error
             excluded[id] = error.reasons[0]
 
 
-def _broken_winners(plan: Plan) -> Iterator[tuple[str, PluginError]]:
-    for location in (plan.platform_implementation, plan.model_implementation, plan.quantization_implementation):
-        if location:
-            load_object(location)
+def _broken_winners(registry: Registry, plan: Plan, find: Find) -> Iterator[tuple[str, PluginError]]:
+    owners = {("platform", r.spec.id): r.plugin for r in registry.platforms}
+    owners |= {("model", r.spec.id): r.plugin for r in registry.of(ModelSpec)}
+    owners |= {("quantization", r.spec.id): r.plugin for r in registry.of(QuantizationSpec)}
+    for kind, id in (("platform", plan.platform_id), ("model", plan.model), ("quantization", plan.quantization)):
+        if location := getattr(plan, f"{kind}_implementation"):
+            find(location, plugin=owners[kind, id], kind=kind)
     for choice in plan.all_choices():
         for piece in choice.pieces:
             try:
                 for location in filter(None, (piece.implementation, piece.prepare)):
-                    load_object(location, plugin=f"{piece.distribution} {piece.version}")
+                    kind = choice.kind if location == piece.implementation else ""
+                    find(location, plugin=f"{piece.distribution} {piece.version}", kind=kind)
             except PluginError as error:
                 yield piece.id, error

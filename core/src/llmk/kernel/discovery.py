@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 
 from llmk.api import ENTRY_POINT_GROUP, Reason, hooks
 from llmk.api.errors import describe
+from llmk.kernel.watch import watched, watching
 
 if TYPE_CHECKING:
     from llmk.config import PluginsSection
@@ -44,6 +45,11 @@ class Plugin:
         return f"{self.distribution} {self.version}"
 
     @property
+    def way_out(self) -> str:
+        """What to do about it where it can't be left out by itself."""
+        return f'[plugins] disable = ["{self.name}"] leaves it out (--plugins.disable {self.name}), or mend the wheel'
+
+    @property
     def is_usable(self) -> bool:
         """Whether its hooks may be called."""
         return self.state in ("loaded", "active")
@@ -60,9 +66,10 @@ class Plugin:
         if self.manager is None or hook not in self.hooks or not self.is_usable:
             return None
         try:
-            answers = getattr(self.manager.hook, hook)(**arguments)
-            # What a hook returns may be a generator, whose code must run guarded too.
-            listed = [list(a) if isinstance(a, Iterable) and not isinstance(a, str) else a for a in answers]
+            with watched(f"hook {hook} of plugin {self.name!r} ({self.wheel})", self.way_out):
+                answers = getattr(self.manager.hook, hook)(**arguments)
+                # What a hook returns may be a generator, whose code must run guarded too.
+                listed = [list(a) if isinstance(a, Iterable) and not isinstance(a, str) else a for a in answers]
             return listed[0] if listed else None
         except KeyboardInterrupt:
             raise
@@ -86,11 +93,12 @@ def find_plugins(rules: PluginsSection, entry_points: Iterable[metadata.EntryPoi
     points = metadata.entry_points() if entry_points is None else entry_points
     pairs = [(_plugin(point), point) for point in points if re.fullmatch(r"llmk\.v\d+", point.group)]
     taken, core = dict[str, Plugin](), metadata.version(CORE)  # which reads files
-    for plugin, point in sorted(pairs, key=lambda pair: _precedence(pair[0])):
-        _admit(plugin, point, rules, taken, core)
-        if plugin.state == "compatible":
-            taken[plugin.name] = plugin
-            _import(plugin, point)
+    with watching(rules.import_seconds):
+        for plugin, point in sorted(pairs, key=lambda pair: _precedence(pair[0])):
+            _admit(plugin, point, rules, taken, core)
+            if plugin.state == "compatible":
+                taken[plugin.name] = plugin
+                _import(plugin, point)
     return sorted((plugin for plugin, _ in pairs), key=_precedence)
 
 
@@ -146,7 +154,8 @@ def _import(plugin: Plugin, point: metadata.EntryPoint) -> None:
     manager = pluggy.PluginManager("llmk")
     manager.add_hookspecs(hooks)
     try:
-        module = point.load()
+        with watched(f"the import of plugin {plugin.name!r} ({plugin.wheel})", plugin.way_out):
+            module = point.load()
         manager.register(module, plugin.name)
         plugin.hooks = tuple(sorted(caller.name for caller in manager.get_hookcallers(module) or ()))
         manager.check_pending()

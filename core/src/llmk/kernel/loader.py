@@ -1,28 +1,142 @@
-"""Loads what a spec names, only once it has won."""
+"""Loads what a spec names, only once it has won; or looks whether it is there, without running any of it."""
 
 from __future__ import annotations
 
-from functools import reduce
+import ast
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from functools import lru_cache, reduce
 from importlib import import_module
+from importlib.machinery import ModuleSpec
+from pathlib import Path
 from typing import Any
 
 from llmk.api import PluginError, Reason
 from llmk.api.errors import describe
 from llmk.kernel.discovery import Plugin
+from llmk.kernel.watch import MODULES, watched
+
+CONTRACTS: Mapping[str, str] = {
+    "platform": "llmk.api:Platform",
+    "attention": "llmk.api:AttentionBackend",
+    "model": "llmk.nn:Model",
+    "quantization": "llmk.nn:Quantization",
+    "reasoning_parser": "llmk.api:ReasoningParser",
+    "tool_parser": "llmk.api:ToolParser",
+    "io_processor": "llmk.api:IOProcessor",
+    "policy": "llmk.api:SchedulingPolicy",
+    "logits_processor": "llmk.api:LogitsProcessor",
+    "stat_logger": "llmk.api:StatLogger",
+}
+"""The class whose methods an implementation must have, by the kind of its spec. Those of other kinds are called."""
 
 
-def load_object(location: str, *, plugin: Plugin | str = "") -> Any:
+def load_object(location: str, *, plugin: Plugin | str = "", kind: str = "") -> Any:
     """Imports ``"module:attribute"``; ``plugin`` is whose it is, or the distribution's name.
 
-    Raises PluginError that names the wheel and the cause, whatever the import raises.
+    Raises PluginError that names the wheel and the cause, whatever the import raises; and, where ``kind`` is that of an
+    implementation, one that names the methods which it lacks.
     """
-    wheel = plugin if isinstance(plugin, str) else plugin.wheel
     module, _, attribute = location.partition(":")
+    wheel = _wheel(plugin)
+    hint = f'mend or uninstall the wheel, or [plugins] disable = ["{wheel.partition(" ")[0]}"] leaves it out'
     try:
-        return reduce(getattr, attribute.split("."), import_module(module))
+        with nullcontext() if module in sys.modules else watched(f"the import of {location} ({wheel})", hint, MODULES):
+            found = reduce(getattr, attribute.split("."), import_module(module))
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        reason = Reason("import_failed", location, describe(error))
-        message = f"{location} of {wheel or 'an unknown wheel'} can't be loaded"
-        raise PluginError(message, reasons=[reason], hint="mend or reinstall the wheel") from error
+        raise _not_loaded(location, wheel, Reason("import_failed", location, describe(error))) from error
+    if kind in CONTRACTS and isinstance(found, type):  # what a factory makes is known when it has
+        missing = lacking(found, load_object(CONTRACTS[kind]))
+        if missing:
+            found_out = f"a class without {', '.join(missing)}"
+            reason = Reason("contract", f"the methods of {CONTRACTS[kind].replace(':', '.')}", found_out)
+            raise _not_loaded(location, wheel, reason)
+    return found
+
+
+def check_present(location: str, *, plugin: Plugin | str = "", kind: str = "") -> None:
+    """Raises PluginError where :func:`load_object` would find no such module, or no such name in it. Imports nothing.
+
+    What only running the module can tell passes: names that it makes as it runs, modules that are no Python source.
+    """
+    module, _, attribute = location.partition(":")
+    first = attribute.partition(".")[0]
+    try:
+        names = _names(module)
+    except ModuleNotFoundError as error:
+        raise _not_loaded(location, _wheel(plugin), Reason("import_failed", location, describe(error))) from error
+    if names is not None and first not in names:
+        reason = Reason("import_failed", location, f"{module} has no {first!r}")
+        raise _not_loaded(location, _wheel(plugin), reason)
+
+
+def lacking(found: Any, contract: type) -> list[str]:
+    """Methods of the contract that ``found`` has not."""
+    methods = [name for name, value in vars(contract).items() if name[0] != "_" and inspect.isfunction(value)]
+    return [f"{name}()" for name in methods if not callable(getattr(found, name, None))]
+
+
+def _wheel(plugin: Plugin | str) -> str:
+    return (plugin if isinstance(plugin, str) else plugin.wheel) or "an unknown wheel"
+
+
+def _not_loaded(location: str, wheel: str, reason: Reason) -> PluginError:
+    return PluginError(f"{location} of {wheel} can't be loaded", reasons=[reason], hint="mend or reinstall the wheel")
+
+
+def _names(module: str) -> set[str] | None:
+    """The names at the top of a module; ``None`` where they can't be known. Raises ModuleNotFoundError."""
+    if module in sys.modules:
+        names = set(vars(sys.modules[module]))
+        return None if "__getattr__" in names else names
+    found = _find(module)
+    file = Path(found.origin or "")
+    if not found.has_location or file.suffix != ".py":
+        return None
+    try:
+        return _assigned(file, file.stat().st_mtime_ns)
+    except (OSError, SyntaxError, ValueError):
+        return None  # the import says better what is wrong, in the process that needs it
+
+
+def _find(module: str) -> ModuleSpec:
+    """Like :func:`importlib.util.find_spec`, which would import the packages that hold the module."""
+    parent, _, _ = module.rpartition(".")
+    path = None
+    if parent:
+        package = sys.modules.get(parent)
+        path = getattr(package, "__path__", None) if package else _find(parent).submodule_search_locations
+        if path is None:
+            raise ModuleNotFoundError(f"No module named {module!r}; {parent!r} is not a package")
+    for finder in sys.meta_path:
+        find: Callable[..., ModuleSpec | None] | None = getattr(finder, "find_spec", None)
+        if find is not None and (found := find(module, path)) is not None:
+            return found
+    raise ModuleNotFoundError(f"No module named {module!r}")
+
+
+@lru_cache(maxsize=256)
+def _assigned(file: Path, modified: int) -> set[str] | None:
+    names = set(_bound(ast.parse(file.read_bytes()).body))
+    return None if {"*", "__getattr__"} & names else names
+
+
+def _bound(statements: list[ast.stmt]) -> Iterator[str]:
+    """Names that statements bind, wherever they may in a module's own scope."""
+    for statement in statements:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield statement.name
+            continue
+        if isinstance(statement, ast.Import | ast.ImportFrom):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in statement.names)
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield node.id
+        for field in ("body", "orelse", "finalbody"):
+            yield from _bound(getattr(statement, field, []))
+        for inner in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+            yield from _bound(inner.body)

@@ -14,6 +14,7 @@ from llmk.api.matching import ask, match_model
 from llmk.kernel.election import elect
 from llmk.kernel.loader import load_object
 from llmk.kernel.registry import Registered, Registry
+from llmk.kernel.watch import watched
 
 if TYPE_CHECKING:
     from llmk.config import Config
@@ -36,7 +37,8 @@ def describe_model(model: Registered[ModelSpec], checkpoint: Checkpoint) -> Mode
     """Asks the family for its facts. Raises what it raises on purpose, and PluginError for all else."""
     function = load_object(model.spec.describe, plugin=model.plugin)
     try:
-        facts = function(checkpoint)
+        with watched(f"{model.spec.describe} ({model.plugin.wheel})", model.plugin.way_out):
+            facts = function(checkpoint)
         if not isinstance(facts, ModelFacts):
             raise TypeError(f"{model.spec.describe} returned {type(facts).__name__}, not ModelFacts")
     except (LlmkError, KeyboardInterrupt):

@@ -10,6 +10,7 @@ from llmk.api import Host, PlatformFacts, PlatformSpec, Probe, SelectionError
 from llmk.api.matching import ask
 from llmk.kernel.election import elect
 from llmk.kernel.registry import Registered, Registry
+from llmk.kernel.watch import watched, watching
 
 if TYPE_CHECKING:
     from llmk.config import Config
@@ -19,8 +20,15 @@ Found = tuple[Registered[PlatformSpec], PlatformFacts]
 
 def probe_platforms(registry: Registry, host: Host | None = None) -> list[tuple[Registered[PlatformSpec], Probe]]:
     """Every platform's answer about this machine. A probe that raises is an answer too."""
-    answers = [(p, ask(p.spec.probe, host or Host(), Probe)) for p in registry.platforms]
-    return [(p, answer if isinstance(answer, Probe) else Probe(answer)) for p, answer in answers]
+    with watching():
+        return [(platform, _probe(platform, host or Host())) for platform in registry.platforms]
+
+
+def _probe(platform: Registered[PlatformSpec], host: Host) -> Probe:
+    plugin = platform.plugin
+    with watched(f"the probe of {platform.spec.id} ({plugin.wheel})", plugin.way_out):
+        answer = ask(platform.spec.probe, host, Probe)
+    return answer if isinstance(answer, Probe) else Probe(answer)
 
 
 def choose_platform(registry: Registry, config: Config, host: Host | None = None, *, on: str | None = None) -> Found:

@@ -22,6 +22,7 @@ from llmk.api import (
 from llmk.api.errors import PluginError
 from llmk.api.verdict import Reason
 from llmk.kernel.discovery import Plugin, find_plugins, is_named
+from llmk.kernel.watch import watching
 
 if TYPE_CHECKING:
     from llmk.config import PluginsSection
@@ -70,7 +71,8 @@ class Registry:
     @classmethod
     def discover(cls, rules: PluginsSection) -> Registry:
         """Finds plugins and asks each for its specs. Never raises because of a plugin; see :meth:`enforce`."""
-        return cls(find_plugins(rules), rules)
+        with watching(rules.import_seconds):
+            return cls(find_plugins(rules), rules)
 
     def of(self, spec_type: type[S], kind: str = "") -> list[Registered[S]]:
         """Specs of one type, and of one kind where the type has several, from plugins that still work."""

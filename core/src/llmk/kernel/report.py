@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from llmk.api import Choice, Plan
+from llmk.api import Choice, Plan, Reason, Rejection
 from llmk.kernel.ranking import END
 
 
@@ -28,20 +28,51 @@ def render_table(plan: Plan) -> str:
         render_rows(("site", "tokens", "kernel", "wheel", "tier", "why"), list(_rows(plan.choices))),
     ]
     lines += [f"warning: {warning}" for warning in plan.warnings]
+    lines += [f"left out: {line}" for line in with_gaps(plan)]
     lines += [f"could also serve: {line}" for line in could_serve(plan)]
     return "\n".join(lines)
 
 
+def render_layouts(plan: Plan) -> str:
+    """Which of several measured layouts each site keeps its data in, and what each costs at every token count of the
+    plan's traffic, in microseconds; empty where there was nothing to weigh."""
+    rows = []
+    for choice in (choice for choice in plan.all_choices() if len(choice.weighed) > 1):
+        chosen = choice.layout if choice.layout in {each.name for each in choice.weighed} else choice.id
+        for i, each in enumerate(choice.weighed):
+            times = dict(each.microseconds)
+            columns = [f"{times[tokens]:.1f}" if tokens in times else "-" for tokens, _ in plan.traffic]
+            name = f"{each.name}{' (chosen)' if each.name == chosen else ''}"
+            rows.append(["" if i else choice.site, name, *columns, f"{each.mean:.1f}"])
+    counts = [f"{tokens:,} ({share:.0%})" for tokens, share in plan.traffic]
+    title = f"layouts, by us of a call at the token counts of steps (traffic: {plan.traffic_source})"
+    return f"\n{title}\n{render_rows(('site', 'layout', *counts, 'mean'), rows)}" if rows else ""
+
+
 def could_serve(plan: Plan) -> list[str]:
-    """Kernels of wheels that nobody vouches for, with the config line that chooses them."""
-    found = [
-        f"{rejection.id} ({rejection.distribution}) at {choice.site}; {reason.hint}"
-        for choice in plan.all_choices()
-        for rejection in choice.rejected
-        for reason in rejection.reasons
-        if reason.code == "not_vouched"
-    ]
+    """Kernels of wheels that nobody vouches for, with the config lines that choose them."""
+    found = (
+        f"{out.id} ({out.distribution}) at {choice.site}; {reason.hint}"
+        for choice, out, reason in _lone_reasons(plan, "not_vouched")
+        if reason.hint
+    )
     return list(dict.fromkeys(found))
+
+
+def with_gaps(plan: Plan) -> list[str]:
+    """Kernels that could serve some token counts of a site, and nothing of their layout the others."""
+    sites: dict[tuple[str, str, Reason], list[str]] = {}
+    for choice, out, reason in _lone_reasons(plan, "token_gap"):
+        sites.setdefault((out.id, out.distribution, reason), []).append(choice.site)
+    return [f"{id} ({wheel}) at {', '.join(at)}; {reason}" for (id, wheel, reason), at in sites.items()]
+
+
+def _lone_reasons(plan: Plan, code: str) -> Iterator[tuple[Choice, Rejection, Reason]]:
+    """What was turned down for one reason alone, with that code."""
+    for choice in plan.all_choices():
+        for out in choice.rejected:
+            if [reason.code for reason in out.reasons] == [code]:
+                yield choice, out, out.reasons[0]
 
 
 def _rows(choices: Sequence[Choice], depth: int = 0) -> Iterator[list[str]]:

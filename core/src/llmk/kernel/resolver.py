@@ -21,6 +21,7 @@ from llmk.api.sharding import sharded
 from llmk.api.specs import ModelSpec, TunedConfigs
 from llmk.api.verdict import Reason
 from llmk.config.measurements import Measurements, load_measurements
+from llmk.config.traffic import Traffic, load_traffic
 from llmk.kernel.discovery import CORE
 from llmk.kernel.election import unknown_id
 from llmk.kernel.models import choose_quantization
@@ -70,7 +71,8 @@ def resolve(
     vouched_names = frozenset(canonicalize_name(name) for name in vouched)
     shipped = [r.spec for r in registry.of(TunedConfigs) if r.plugin.distribution in vouched_names]
     measured, stale = load_measurements(config.platform.measurements, platform_facts, shipped)
-    resolver = Resolver(registry, config, platform_facts, dtype, vouched_names, measured, excluded or {})
+    traffic = load_traffic(config.platform.traffic)
+    resolver = Resolver(registry, config, platform_facts, dtype, vouched_names, measured, traffic, excluded or {})
     share = sharded(facts, config.parallel.tensor)
     choices = resolver.choose_all(share, quantization.spec.weight_format if quantization else "plain")
     choices.append(choose_policy(registry, config, excluded or {}))
@@ -91,6 +93,8 @@ def resolve(
         quantization_implementation=quantization.spec.implementation if quantization else "",
         tensor=config.parallel.tensor,
         pipeline=config.parallel.pipeline,
+        traffic=tuple(traffic.shares.items()),
+        traffic_source=traffic.source,
     )
 
 
@@ -117,6 +121,7 @@ class Resolver:
     dtype: str
     vouched: frozenset[str]
     measured: Measurements
+    traffic: Traffic
     excluded: Mapping[str, Reason]
     wheels: dict[str, str] = field(default_factory=lambda: {CORE: metadata.version(CORE)})
     seen: dict[str, set[str]] = field(default_factory=lambda: {k: set() for k in ("attention", "linear", "moe", "op")})
@@ -157,20 +162,22 @@ class Resolver:
         candidates = [c for c in self.registry.kernels(query.kind) if c.spec.op == op]
         refused = self._refuse(query, op, candidates, inside)
         ranking = self._ranking(query, op, refused)
-        able = [c for c in candidates if c.spec.id not in refused]
-        while able:
-            try:
-                slots = ranking.lay_out(able)
-                parts = self._parts(query, slots, inside)
-            except Misfit as misfit:
-                refused |= dict.fromkeys(misfit.ids, (misfit.reason,))
-                if ranking.pin in refused:
-                    raise self._pin_error(query, ranking.pin, refused[ranking.pin]) from misfit
-                able = [c for c in able if c.spec.id not in refused]
+        while able := [c for c in candidates if c.spec.id not in refused]:
+            slots: list[Slot] = []
+            if not (unfit := ranking.gaps(able)):
+                try:
+                    slots = ranking.lay_out(able)
+                    parts = self._parts(query, slots, inside)
+                except Misfit as misfit:
+                    unfit = dict.fromkeys(misfit.ids, misfit.reason)
+            if unfit:
+                refused |= {id: (reason,) for id, reason in unfit.items()}
+                if ranking.pin in unfit:
+                    raise self._pin_error(query, ranking.pin, refused[ranking.pin])
                 continue
             losers = [c for c in able if all(c is not slot.winner for slot in slots)]
             refused |= {c.spec.id: (ranking.loser(c, slots),) for c in losers}
-            return self._choice(query, op, slots, refused, parts)
+            return replace(self._choice(query, op, slots, refused, parts), weighed=tuple(ranking.weigh(able)))
         raise NoCandidate(
             f"nothing that is installed serves {f'op {op!r}' if op else query.kind} at site {query.site!r} "
             f"on {self.platform.label} in {self.dtype}",
@@ -209,7 +216,7 @@ class Resolver:
             raise unknown_id(line, pin, list(known), [r for out, r in self.registry.refused if out.spec.id == pin])
         if pin and known[pin] != op and not for_all:
             raise self._pin_error(query, pin, [Reason("op", op, known[pin])])
-        measured, asks = self.measured.of(query), (not op, query.deterministic)
+        measured, asks = self.measured.of(query), (not op, query.deterministic, self.traffic)
         return Ranking(query.site, line, pin, rules.prefer, measured, self._is_vouched, *asks)
 
     def _pin_error(self, query: Query, pin: str, reasons: Sequence[Reason]) -> SelectionError:
@@ -239,7 +246,8 @@ class Resolver:
         wheels = {r.spec.id: r.plugin.distribution for r in known}
         rejected = tuple(Rejection(id, wheels[id], reasons) for id, reasons in refused.items())
         self.wheels |= {slot.winner.plugin.distribution: slot.winner.plugin.version for slot in slots}
-        return Choice(query.kind, query.site, op, query, tuple(_piece(slot) for slot in slots), rejected, parts)
+        layout = "" if op else slots[0].winner.spec.layout
+        return Choice(query.kind, query.site, op, query, tuple(map(_piece, slots)), rejected, parts, layout)
 
     def _is_vouched(self, candidate: Candidate) -> bool:
         """By core, platform or user; who consents to an override vouches for it."""

@@ -5,7 +5,6 @@ Run as ``python -m llmk.testing.imports``, with JSON from :class:`Imports` as it
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import pkgutil
@@ -24,23 +23,9 @@ from packaging.utils import canonicalize_name
 from llmk.api import ENTRY_POINT_GROUP, Host, PlatformSpec, Probe
 from llmk.api.errors import describe
 from llmk.api.matching import ask
-from llmk.kernel.loader import load_object
+from llmk.kernel.loader import CONTRACTS, lacking, load_object
 from llmk.kernel.registry import Registered, Registry
 from llmk.testing.case import Skip
-
-CONTRACTS = {
-    "platform": "llmk.api:Platform",
-    "attention": "llmk.api:AttentionBackend",
-    "model": "llmk.nn:Model",
-    "quantization": "llmk.nn:Quantization",
-    "reasoning_parser": "llmk.api:ReasoningParser",
-    "tool_parser": "llmk.api:ToolParser",
-    "io_processor": "llmk.api:IOProcessor",
-    "policy": "llmk.api:SchedulingPolicy",
-    "logits_processor": "llmk.api:LogitsProcessor",
-    "stat_logger": "llmk.api:StatLogger",
-}
-"""The class whose methods an implementation must have, by kind; those of other kinds are called."""
 
 LOCATIONS = ("implementation", "prepare", "describe", "examples", "begin")
 TIMEOUT = 300
@@ -120,19 +105,13 @@ def main() -> None:
     for place, contract in job["places"].items():
         try:
             found = load_object(place)
-            if contract and (lacking := _lacking(found, load_object(contract))):
-                errors[place] = f"{place} lacks {', '.join(lacking)}, which {contract.replace(':', '.')} has"
+            if contract and (missing := lacking(found, load_object(contract))):
+                errors[place] = f"{place} lacks {', '.join(missing)}, which {contract.replace(':', '.')} has"
         except Exception as error:
             errors[place] = f"{place}: {describe(error.__cause__ or error)}"
         watch.look(place)
     print(json.dumps({"errors": errors, "patches": watch.patches}), file=out, flush=True)
     os._exit(0)  # whatever threads the modules have started
-
-
-def _lacking(found: Any, contract: type) -> list[str]:
-    """Methods of the contract that ``found`` has not."""
-    methods = [name for name, value in vars(contract).items() if name[0] != "_" and inspect.isfunction(value)]
-    return [f"{name}()" for name in methods if not callable(getattr(found, name, None))]
 
 
 class Watch:
