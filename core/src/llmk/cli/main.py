@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, NoReturn
 
+from llmk.kernel.interpreter import keep_path_safe
+
 if TYPE_CHECKING:
     from subprocess import Popen
 
@@ -62,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in own
     if debug:
         arguments.remove("--debug")
+    keep_path_safe()
     try:
         return _run(arguments)
     except KeyboardInterrupt:
