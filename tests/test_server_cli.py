@@ -28,8 +28,14 @@ def test_run_keeps_thinking_out_of_the_answer() -> None:
     assert "carry" not in done.stdout
 
 
+def test_run_answers_with_the_demo_model_where_none_is_named() -> None:
+    done = llmk("run", "What is the capital of France?", "--temperature", "0")
+    assert done.returncode == 0, done.stderr
+    assert "Paris" in done.stdout
+
+
 def test_run_reads_standard_input_and_continues_raw_text() -> None:
-    done = llmk("run", "", "-", "--raw", "--temperature", "0", "--max-tokens", "4", stdin="The capital of France is")
+    done = llmk("run", "-", "--raw", "--temperature", "0", "--max-tokens", "4", stdin="The capital of France is")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 

@@ -51,6 +51,63 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
     assert f"usage: llmk {name}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("serve", "llmk serve [OPTION ...] [MODEL]"),
+        ("run", "llmk run [OPTION ...] [MODEL] PROMPT"),
+        ("bench trace", "llmk bench trace --output FILE [OPTION ...] [MODEL]"),
+        ("plugins", "llmk plugins [OPTION ...] [ACTION] ..."),
+        ("plugins check", "llmk plugins check [OPTION ...] DIST [DIST ...]"),
+        ("config show", "llmk config show [OPTION ...]"),
+    ],
+)
+def test_usage_is_one_line(arguments: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*arguments.split(), "--help"])
+    assert capsys.readouterr().out.split("\n\n")[0] == f"usage: {line}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [("srve", "serve"), ("serve --prt 1", "--port"), ("serve --dtype flot16", "float16"), ("config shw", "show")],
+)
+def test_misspelt_words_are_corrected(arguments: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(arguments.split())
+    assert f"did you mean {meant}?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["hi"], ["hi"]),
+        (["demo", "hi"], ["demo", "hi"]),
+        (["demo", "--max-tokens", "3", "hi"], ["demo", "hi"]),
+        (["--max-tokens", "3", "hi"], ["hi"]),
+        (["hi", "--max-tokens", "3"], ["hi"]),
+        (["--", "--hi"], ["--hi"]),
+    ],
+)
+def test_run_takes_a_prompt_and_perhaps_a_model_first(
+    arguments: list[str], words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[str]] = []
+    run: Any = importlib.import_module("llmk.cli.run")
+    monkeypatch.setattr(run, "run", lambda args: seen.append(args.words) or 0)
+    assert main(["run", *arguments]) == 0
+    assert seen == [words]
+
+
+def test_run_says_what_is_missing(llmk: Any, model: str) -> None:
+    ran = llmk("run", model)
+    assert (ran.code, ran.out) == (2, "")
+    assert f'hint: llmk run {model} "PROMPT"' in ran.err
+    ran = llmk("run", "what", "is", "this")
+    assert (ran.code, ran.out) == (2, "")
+    assert 'hint: quote the prompt: llmk run "what is this"' in ran.err
+
+
 def test_errors_are_one_message_and_the_classes_exit_code(llmk: Any, model: str) -> None:
     for arguments, code, said in (
         (("explain", "absent"), 5, "there is no checkpoint folder absent"),
