@@ -132,3 +132,18 @@ def test_ctrl_c_stops_the_answer_and_not_the_conversation(terminal: Terminal) ->
     assert any(ends)
     terminal.type("\x04")
     assert terminal.process.wait(60) == 0
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_server_goes_on_where_its_log_cannot_be_written() -> None:
+    with open("/dev/full", "w") as full:
+        command = [*LLMK, "serve", "--port", "0"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=full, env=ENVIRONMENT, text=True)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("serving ")
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+        finally:
+            process.kill()
+            process.communicate()

@@ -6,6 +6,7 @@ import importlib
 import resource
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -181,3 +182,15 @@ def test_help_is_quick() -> None:
 
 def test_listing_plugins_is_quick() -> None:
     assert seconds("plugins") < PLUGINS_SECONDS
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize(("full", "code"), [("stdout", 1), ("stderr", 5)])
+def test_full_disk_is_told_apart_from_what_went_wrong(full: str, code: int) -> None:
+    with open("/dev/full", "w") as file:
+        streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | {full: file}
+        arguments = ["config", "schema"] if full == "stdout" else ["explain", "absent"]
+        done = subprocess.run([sys.executable, "-c", RUN, *arguments], **streams, text=True)
+    assert done.returncode == code
+    if full == "stdout":
+        assert done.stderr == "llmk: the output can't be written: No space left on device\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
 import sys
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from llmk.cli.saying import say
 from llmk.kernel.interpreter import keep_path_safe
 
 if TYPE_CHECKING:
@@ -150,8 +152,11 @@ def _report(error: Exception, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
     if isinstance(error, LlmkError):
-        print(f"llmk: {error}", file=sys.stderr)
+        say(f"llmk: {error}")
         return error.exit_code
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT) and not error.filename:
+        say(f"llmk: the output can't be written: {error.strerror}")
+        return 1
     hint = "" if debug else "; run it again with --debug for the traceback, and please report it"
-    print(f"llmk: internal error: {type(error).__name__}: {error}{hint}", file=sys.stderr)
+    say(f"llmk: internal error: {type(error).__name__}: {error}{hint}")
     return 1
