@@ -14,7 +14,7 @@ import pytest
 import vocabulary
 from generated import Page
 
-SKIPPED = {".venv", ".git", "build", "dist", "node_modules"}
+SKIPPED = {".cache", ".venv", ".git", "build", "dist", "node_modules"}
 
 
 PAGES = list(pages.pages())
