@@ -7,7 +7,11 @@ PACKAGES := core models backends-cpu backends-cuda plugins/embeddings plugins/in
 SOURCES := $(PACKAGES:%=%/src)
 METADATA := constraints.txt pyproject.toml $(PACKAGES:%=%/pyproject.toml)
 EDITABLE := $(PACKAGES:%=-e ./%)
-INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+# What the demo needs: the wheels of llmk[cpu], or of llmk[all] on a machine with an NVIDIA GPU.
+NVIDIA := $(shell command -v nvidia-smi)
+DEMO := core models backends-cpu plugins/parsers plugins/policies plugins/quantization $(if $(NVIDIA),backends-cuda plugins/triton)
+# Modules are compiled where they are first imported, or all of them at once by several processes, rather than by pip.
+INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile -c constraints.txt
 PYTEST_ARGS ?=
 # One more than there are processors: many tests wait for servers, rather than compute.
 JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
@@ -15,12 +19,12 @@ JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 THREADS := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test full unit lint contracts types dead security format size docs site snapshot wheels carry kernels clean distclean
+.PHONY: help demo test full unit lint contracts types dead security format size docs site snapshot wheels carry kernels triton-versions clean distclean
 
 help: ## Show this list.
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.installed ## Set up, serve the embedded demo model, and show an answered chat.
+demo: $(VENV)/.installed-demo ## Set up, serve the embedded demo model, and show an answered chat.
 	@$(BIN)/python tools/demo.py
 
 CHECKS := lint contracts types dead security size site
@@ -65,6 +69,9 @@ site: $(VENV)/.installed-test ## Build the site of docs/ into build/site; a link
 snapshot: ## Write the snapshot of llmk.api's signatures anew.
 	$(PYTHON) tools/api_snapshot.py --write
 
+triton-versions: $(VENV)/.installed-test ## Test the Triton kernels with every release of Triton that the wheels allow.
+	$(BIN)/python tools/triton_versions.py
+
 kernels: $(VENV)/.installed-test ## Compile every Triton kernel for every GPU that it is meant for, in about 20 minutes.
 	$(BIN)/python plugins/triton/tests/ahead_of_time.py
 
@@ -90,14 +97,21 @@ $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "llmk needs Python 3.11 or newer; name one with: make PYTHON=...")'
 	@$(PYTHON) -m venv $(VENV)
 	@$(INSTALL) setuptools
+	@$(BIN)/python tools/cpu_torch.py
+	@touch $@
+
+$(VENV)/.installed-demo: $(VENV)/.created $(METADATA)
+	@echo "Installing llmk into $(VENV); torch is large, so this may take some minutes the first time"
+	@$(INSTALL) --no-build-isolation $(DEMO:%=-e ./%)
 	@touch $@
 
 $(VENV)/.installed: $(VENV)/.created $(METADATA)
-	@echo "Installing llmk into $(VENV); torch is large, so this may take some minutes the first time"
+	@echo "Installing all of llmk into $(VENV)"
 	@$(INSTALL) --no-build-isolation $(EDITABLE)
-	@touch $@
+	@touch $(VENV)/.installed-demo $@
 
 $(VENV)/.installed-test: $(VENV)/.created $(METADATA)
 	@echo "Installing llmk and its test tools into $(VENV)"
 	@$(INSTALL) --no-build-isolation $(EDITABLE) -e '.[test]'
-	@touch $(VENV)/.installed $@
+	@-$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib
+	@touch $(VENV)/.installed-demo $(VENV)/.installed $@

@@ -29,8 +29,14 @@ def test_run_keeps_thinking_out_of_the_answer() -> None:
     assert "carry" not in done.stdout
 
 
+def test_run_answers_with_the_demo_model_where_none_is_named() -> None:
+    done = llmk("run", "What is the capital of France?", "--temperature", "0")
+    assert done.returncode == 0, done.stderr
+    assert "Paris" in done.stdout
+
+
 def test_run_reads_standard_input_and_continues_raw_text() -> None:
-    done = llmk("run", "", "-", "--raw", "--temperature", "0", "--max-tokens", "4", stdin="The capital of France is")
+    done = llmk("run", "-", "--raw", "--temperature", "0", "--max-tokens", "4", stdin="The capital of France is")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip()
 
@@ -152,3 +158,18 @@ def test_ctrl_c_after_the_end_ends_it_at_once(wait: float) -> None:
     assert process.returncode in (0, 130), printed
     assert b"terminate" not in printed
     assert b"Traceback" not in printed
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="there is no /dev/full")
+def test_server_goes_on_where_its_log_cannot_be_written() -> None:
+    with open("/dev/full", "w") as full:
+        command = [*LLMK, "serve", "--port", "0"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=full, env=ENVIRONMENT, text=True)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("serving ")
+            process.send_signal(signal.SIGTERM)
+            process.wait(60)
+        finally:
+            process.kill()
+            process.communicate()

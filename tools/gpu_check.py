@@ -25,7 +25,7 @@ from tempfile import gettempdir
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-LLMK = (sys.executable, "-c", "import sys; from llmk.cli.main import main; sys.exit(main())")
+LLMK = (sys.executable, "-P", "-m", "llmk")
 PLATFORMS = ("cpu", "cuda")
 
 NEAR = 0.02

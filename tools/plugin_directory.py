@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 from first_party import registry, wheels
-from generated import Page, code, table
+from generated import ROOT, Page, code, table
 
+from llmk.kernel.discovery import CORE
+from llmk.kernel.first_party import CATALOGUE
 from llmk.kernel.registry import HOOKS, Registered
 
 
 def pages() -> Iterator[Page]:
     """The directory."""
     yield Page("docs/plugins/directory.md", {"plugin_directory.py": render})
+    yield Catalogue(str(CATALOGUE.relative_to(ROOT)), {})
+
+
+class Catalogue(Page):
+    """What an error says of a wheel that is not installed."""
+
+    def render(self) -> str:
+        """Wheels by names, in JSON."""
+        return json.dumps(catalogue(), indent=1, sort_keys=True) + "\n"
+
+
+def catalogue() -> dict[str, str]:
+    """The wheel of every plugin, and of what it registers under a name of its own. Raises ValueError where two have
+    one name."""
+    wheel_of = {plugin.name: plugin.distribution for plugin in registry().plugins}
+    named: list[Registered[Any]] = [r for kind, spec in HOOKS.values() for r in registry().of(spec, kind)]
+    named = [registered for registered in named if hasattr(registered.spec, "name")]
+    for name, wheel in ((r.spec.name, r.plugin.distribution) for r in named):
+        if wheel_of.setdefault(name, wheel) != wheel:
+            raise ValueError(f"{name} is a name in {wheel} and in {wheel_of[name]}")
+    return {name: wheel for name, wheel in wheel_of.items() if wheel != CORE}
 
 
 def render() -> str:

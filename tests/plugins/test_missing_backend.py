@@ -44,3 +44,28 @@ def test_without_the_models_the_error_names_their_wheel(
     assert named.returncode == 5
     assert "Qwen3ForCausalLM" in named.stderr
     assert "pip install llmk-models" in named.stderr
+
+
+def test_what_is_missing_is_named_with_its_wheel(
+    make_environment: Callable[..., Environment], wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    environment = make_environment(wheels["core"], wheels["models"], wheels["backends-cpu"])
+    for option, named, wheel in (
+        ("--select.policy.use", "fair", "llmk-policies"),
+        ("--select.policy.use", "policies.fair", "llmk-policies"),
+        ("--model.quantization", "fp8", "llmk-quantization"),
+        ("--model.quantization", "int8", "llmk-int8"),
+        ("--select.linear.use", "triton.linear_skinny", "llmk-triton"),
+        ("--platform.use", "cuda", "llmk-backends-cuda"),
+        ("--plugins.require", "statsd", "llmk-statsd"),
+    ):
+        done = environment.llmk("explain", option, named, cwd=tmp_path)
+        assert done.returncode, done.stdout
+        assert f"hint: {named} is in {wheel}: pip install {wheel}" in done.stderr
+    done = environment.llmk("explain", "--select.attention.prefer", "triton.attention", cwd=tmp_path)
+    assert "triton.attention is in llmk-triton: pip install llmk-triton" in done.stdout + done.stderr
+    done = environment.llmk("run", "hi", "--select.tool_parser.use", "hermes", cwd=tmp_path)
+    assert "hint: hermes is in llmk-parsers: pip install llmk-parsers" in done.stderr
+    environment.install(wheels["plugins-policies"])
+    done = environment.llmk("explain", "--select.policy.use", "fare", cwd=tmp_path)
+    assert "pip install" not in done.stderr

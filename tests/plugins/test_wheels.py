@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from packaging.metadata import Metadata
 from scratch import Environment, build_wheels
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,10 +36,12 @@ def contents(wheel: Path) -> set[str]:
 
 
 def metadata(wheel: Path) -> email.message.Message:
-    """A wheel's METADATA."""
+    """A wheel's METADATA, which is valid."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        return email.message_from_bytes(archive.read(name))
+        text = archive.read(name)
+    Metadata.from_email(text, validate=True)
+    return email.message_from_bytes(text)
 
 
 @pytest.mark.parametrize("name", PACKAGES)
@@ -54,6 +57,8 @@ def test_wheel_holds_the_whole_package_and_nothing_else(name: str, wheels: dict[
 @pytest.mark.parametrize("name", PACKAGES)
 def test_metadata(name: str, wheels: dict[str, Path]) -> None:
     message = metadata(wheels[name])
+    assert message["Author"] == "The llmk authors"
+    assert len(message.get_all("Project-URL")) == 5
     assert message["License-Expression"] == "Apache-2.0"
     assert message["Requires-Python"] == ">=3.11"
     assert len(str(message.get_payload())) > 300, "the README is the page on the package index"
@@ -70,17 +75,33 @@ def test_demo_model_ships_and_is_small(wheels: dict[str, Path]) -> None:
     assert sum(size for name, size in sizes.items() if "/demo/" in name) <= 12 << 20
 
 
-def test_meta_distribution_names_the_others(tmp_path: Path) -> None:
-    copy = tmp_path / "llmk"
+@pytest.fixture(scope="module")
+def llmk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of the distribution that names the others."""
+    folder = tmp_path_factory.mktemp("meta")
+    copy = folder / "llmk"
     copy.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         (copy / name).write_bytes((ROOT / name).read_bytes())
-    wheel = build_wheels({"llmk": copy}, tmp_path / "wheels")["llmk"]
-    assert all(".dist-info/" in name for name in contents(wheel)), "it holds nothing of its own"
-    message = metadata(wheel)
+    return build_wheels({"llmk": copy}, folder / "wheels")["llmk"]
+
+
+def test_meta_distribution_names_the_others(llmk: Path) -> None:
+    assert all(".dist-info/" in name for name in contents(llmk)), "it holds nothing of its own"
+    message = metadata(llmk)
     required = {re.split(r"[^\w.-]", line)[0] for line in message.get_all("Requires-Dist") if "extra" not in line}
     assert required == {"llmk-core", "llmk-models", "llmk-parsers", "llmk-policies", "llmk-quantization"}
-    assert {"cpu", "cuda", "rocm", "xpu", "tpu", "all"} <= set(message.get_all("Provides-Extra"))
+    assert set(message.get_all("Provides-Extra")) == {"cpu", "cuda", "all", "docs", "test"}
+
+
+def test_extras_resolve_from_the_wheels(
+    llmk: Path, wheels: dict[str, Path], make_environment: Callable[..., Environment]
+) -> None:
+    """Nothing is fetched from anywhere: third-party packages are there, llmk's own are these."""
+    environment = make_environment(wheels["core"])
+    links = [option for wheel in wheels.values() for option in ("--find-links", str(wheel.parent))]
+    environment.pip("install", "--no-index", "--no-compile", *links, f"llmk[all] @ {llmk.as_uri()}")
+    environment.pip("check")
 
 
 @pytest.fixture(scope="module")

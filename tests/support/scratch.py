@@ -99,11 +99,11 @@ class Environment:
 
     def install(self, *wheels: Path) -> None:
         """Installs wheels, and nothing that they depend on."""
-        self._pip("install", "--no-deps", "--no-index", "--no-compile", *map(str, wheels))
+        self.pip("install", "--no-deps", "--no-index", "--no-compile", *map(str, wheels))
 
     def uninstall(self, *distributions: str) -> None:
         """Uninstalls distributions."""
-        self._pip("uninstall", "-y", *distributions)
+        self.pip("uninstall", "-y", *distributions)
 
     def run(self, code: str, *arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
         """Runs Python code in ``cwd``, with ``environ`` on top of a plain environment."""
@@ -115,6 +115,7 @@ class Environment:
         """Runs ``llmk`` with ``arguments``."""
         return self.run(LLMK, *arguments, cwd=cwd, **environ)
 
-    def _pip(self, *arguments: str) -> None:
+    def pip(self, *arguments: str) -> None:
+        """Runs pip, which must succeed."""
         done = run([str(self.python), "-m", "pip", "--disable-pip-version-check", *arguments, "-q"])
         assert done.returncode == 0, f"pip {' '.join(arguments)}:\n{done.stdout}{done.stderr}"

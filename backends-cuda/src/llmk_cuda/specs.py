@@ -166,7 +166,9 @@ def _fp8(
         # As of plain weights.
         tier=Tier.PORTABLE,
         bands=(TokenBand(1, _MANY_ROWS), TokenBand(_MANY_ROWS, score=100)),
-        needs=Needs(platforms=("cuda",), min_arch={"cuda": (8, 9)}, dtypes=("bfloat16",), packages=("triton>=3.6",)),
+        needs=Needs(
+            platforms=("cuda",), min_arch={"cuda": (8, 9)}, dtypes=("bfloat16",), packages=("triton>=3.6,<3.10",)
+        ),
         jit=True,
         supports=supports,
         capture="full",

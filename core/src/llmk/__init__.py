@@ -1,13 +1,11 @@
 """llmk: a plugin-registry microkernel that serves large language models.
 
 ``from llmk import LLM, SamplingParams`` is the embedded Python API; everything else is reached through its own package.
-Nothing heavy is imported until it is used, so that ``import llmk`` stays quick and needs no torch.
+Nothing heavy is imported until it is used, so that ``import llmk`` stays quick and needs no torch. Nothing at all is
+imported here, ``__future__`` included: with ``python -m llmk`` it would be looked for in the working directory.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from llmk.engine.frontend import AsyncLLM
     from llmk.engine.llm import LLM
@@ -23,9 +21,10 @@ _LAZY = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _LAZY:
         raise AttributeError(f"module 'llmk' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_LAZY[name]), name)
+    found: object = getattr(import_module(_LAZY[name]), name)
+    return found

@@ -6,6 +6,7 @@ import importlib
 import resource
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,6 +50,63 @@ def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -
         main([name, "--help"])
     assert stop.value.code == 0
     assert f"usage: llmk {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ("serve", "llmk serve [OPTION ...] [MODEL]"),
+        ("run", "llmk run [OPTION ...] [MODEL] PROMPT"),
+        ("bench trace", "llmk bench trace --output FILE [OPTION ...] [MODEL]"),
+        ("plugins", "llmk plugins [OPTION ...] [ACTION] ..."),
+        ("plugins check", "llmk plugins check [OPTION ...] DIST [DIST ...]"),
+        ("config show", "llmk config show [OPTION ...]"),
+    ],
+)
+def test_usage_is_one_line(arguments: str, line: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([*arguments.split(), "--help"])
+    assert capsys.readouterr().out.split("\n\n")[0] == f"usage: {line}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [("srve", "serve"), ("serve --prt 1", "--port"), ("serve --dtype flot16", "float16"), ("config shw", "show")],
+)
+def test_misspelt_words_are_corrected(arguments: str, meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(arguments.split())
+    assert f"did you mean {meant}?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["hi"], ["hi"]),
+        (["demo", "hi"], ["demo", "hi"]),
+        (["demo", "--max-tokens", "3", "hi"], ["demo", "hi"]),
+        (["--max-tokens", "3", "hi"], ["hi"]),
+        (["hi", "--max-tokens", "3"], ["hi"]),
+        (["--", "--hi"], ["--hi"]),
+    ],
+)
+def test_run_takes_a_prompt_and_perhaps_a_model_first(
+    arguments: list[str], words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[str]] = []
+    run: Any = importlib.import_module("llmk.cli.run")
+    monkeypatch.setattr(run, "run", lambda args: seen.append(args.words) or 0)
+    assert main(["run", *arguments]) == 0
+    assert seen == [words]
+
+
+def test_run_says_what_is_missing(llmk: Any, model: str) -> None:
+    ran = llmk("run", model)
+    assert (ran.code, ran.out) == (2, "")
+    assert f'hint: llmk run {model} "PROMPT"' in ran.err
+    ran = llmk("run", "what", "is", "this")
+    assert (ran.code, ran.out) == (2, "")
+    assert 'hint: quote the prompt: llmk run "what is this"' in ran.err
 
 
 def test_errors_are_one_message_and_the_classes_exit_code(llmk: Any, model: str) -> None:
@@ -124,3 +182,15 @@ def test_help_is_quick() -> None:
 
 def test_listing_plugins_is_quick() -> None:
     assert seconds("plugins") < PLUGINS_SECONDS
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize(("full", "code"), [("stdout", 1), ("stderr", 5)])
+def test_full_disk_is_told_apart_from_what_went_wrong(full: str, code: int) -> None:
+    with open("/dev/full", "w") as file:
+        streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | {full: file}
+        arguments = ["config", "schema"] if full == "stdout" else ["explain", "absent"]
+        done = subprocess.run([sys.executable, "-c", RUN, *arguments], **streams, text=True)
+    assert done.returncode == code
+    if full == "stdout":
+        assert done.stderr == "llmk: the output can't be written: No space left on device\n"

@@ -75,6 +75,20 @@ def test_a_pool_too_small_for_one_request_says_which_length_would_fit() -> None:
     assert "--max-model-len to 160 or less" in str(e.value)
 
 
+@pytest.mark.parametrize(
+    ("cache", "hint"),
+    [
+        ({"memory_gib": 0.00001}, "raise cache.memory_gib to 0.008 or more"),
+        ({"memory_share": 0.0000001}, "free memory, or raise cache.memory_share"),
+        ({"num_blocks": 1}, "lower --max-model-len to 16 or less, or raise cache.num_blocks to 128 or more"),
+    ],
+)
+def test_a_pool_too_small_for_any_request_names_its_own_setting(cache: dict[str, Any], hint: str) -> None:
+    with pytest.raises(NotEnoughMemory) as e:
+        plan_cache(config(**cache), 2048, [CacheGroup(16)], block_bytes=1 << 16, available=1 << 30)
+    assert e.value.hint == hint
+
+
 @pytest.mark.parametrize(("num_devices", "num_blocks"), [(1, 8), (4, 20)])
 def test_ranks_share_the_size_of_the_pool_and_perhaps_a_device(num_devices: int, num_blocks: int) -> None:
     """One device has 41 MiB for blocks that take 5 MiB in all ranks; the second of four has them for its own 2 MiB."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from typing import Any
 
 from llmk.api import LlmkError, ModelFacts, SelectionError
+from llmk.cli.saying import say
 from llmk.config import Config, Origin, Settings, flags
 from llmk.config.schema_tree import join, leaves
 from llmk.kernel.boot import apply_defaults
@@ -50,7 +50,7 @@ def _with_plugins(settings: Settings) -> Settings:
     try:
         platform, facts = choose_platform(registry, settings.config)
     except SelectionError as error:
-        print(f"plugins' defaults are not shown: {error.message}", file=sys.stderr)
+        say(f"plugins' defaults are not shown: {error.message}")
         return settings
     return apply_defaults(settings, registry, platform, facts, _model_facts(registry, settings))
 
@@ -61,7 +61,7 @@ def _model_facts(registry: Registry, settings: Settings) -> ModelFacts | None:
         checkpoint = read_checkpoint(find_checkpoint(registry, settings.config.model.path))
         return describe_model(choose_model(registry, settings.config, checkpoint), checkpoint)
     except LlmkError as error:
-        print(f"plugins' defaults for a model are not shown: {error.message}", file=sys.stderr)
+        say(f"plugins' defaults for a model are not shown: {error.message}")
         return None
 
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from llmk.cli.saying import say
+from llmk.kernel.interpreter import keep_path_safe
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -28,8 +33,33 @@ COMMANDS = {
 """Every subcommand, by the module of ``llmk.cli`` that has it, and its line of help."""
 
 
+class Formatter(argparse.HelpFormatter):
+    """Begins with one line: what must be given. Commands have a hundred options."""
+
+    def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        """See argparse, which gives a prefix where it asks for the name of a command alone."""
+        if usage is None and prefix is None:
+            needed = [
+                f"{a.option_strings[0]} {self._format_args(a, '')}" for a in actions if a.option_strings and a.required
+            ]
+            words = [self._format_args(action, "") for action in actions if not action.option_strings]
+            usage = " ".join(("%(prog)s", *needed, "[OPTION ...]", *words))
+        super().add_usage(usage, actions, groups, prefix)
+
+
 class Parser(argparse.ArgumentParser):
     """Refuses arguments in two lines: what is wrong, and what was perhaps meant, rather than every option there is."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{"formatter_class": Formatter} | kwargs)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """As argparse, which takes a list of words from one place alone: those that follow an option are added."""
+        found, rest = super().parse_known_args(args, namespace)
+        if words := getattr(found, "words", None):
+            words += [word for word in rest if not word.startswith("-")]
+            rest = [word for word in rest if word.startswith("-")]
+        return found, rest
 
     def error(self, message: str) -> NoReturn:
         """Ends with exit code 2."""
@@ -38,21 +68,21 @@ class Parser(argparse.ArgumentParser):
     def _hint(self, message: str) -> str:
         from difflib import get_close_matches
 
-        close = get_close_matches(self._unknown_option(message), self._options(), n=1)
+        close = get_close_matches(self._unknown(message), self._known(), n=1)
         return f"did you mean {close[0]}?" if close else f"{self.prog} --help lists what there is"
 
-    def _options(self) -> list[str]:
-        """Options of this parser and of the commands in use."""
-        options = [option for action in self._actions for option in action.option_strings]
+    def _known(self) -> list[str]:
+        """Options and choices of this parser and of the commands in use."""
+        known = [name for action in self._actions for name in (*action.option_strings, *map(str, action.choices or ()))]
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
-                options += [option for parser in action.choices.values() for option in parser._options()]
-        return options
+                known += [name for parser in action.choices.values() for name in parser._known()]
+        return known
 
     @staticmethod
-    def _unknown_option(message: str) -> str:
-        _, found, unknown = message.partition("unrecognized arguments: ")
-        return unknown.split()[0].partition("=")[0].replace("_", "-") if found else ""
+    def _unknown(message: str) -> str:
+        found = re.search(r"unrecognized arguments: ([^\s=]+)|invalid choice: '([^']+)'", message)
+        return (found[2] or found[1].replace("_", "-")) if found else ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,6 +92,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in own
     if debug:
         arguments.remove("--debug")
+    keep_path_safe()
     try:
         return _run(arguments)
     except KeyboardInterrupt:
@@ -121,8 +152,11 @@ def _report(error: Exception, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
     if isinstance(error, LlmkError):
-        print(f"llmk: {error}", file=sys.stderr)
+        say(f"llmk: {error}")
         return error.exit_code
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT) and not error.filename:
+        say(f"llmk: the output can't be written: {error.strerror}")
+        return 1
     hint = "" if debug else "; run it again with --debug for the traceback, and please report it"
-    print(f"llmk: internal error: {type(error).__name__}: {error}{hint}", file=sys.stderr)
+    say(f"llmk: internal error: {type(error).__name__}: {error}{hint}")
     return 1

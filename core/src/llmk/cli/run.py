@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from contextlib import closing
 
+from llmk.api import ConfigError
 from llmk.cli import sampling
 from llmk.config import flags
 
@@ -14,9 +16,12 @@ SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "sch
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""
-    parser = subparsers.add_parser("run", help="answer one prompt and stop")
-    parser.add_argument("model.path", metavar="MODEL", help="checkpoint folder, or 'demo'")
-    parser.add_argument("prompt", metavar="PROMPT", help="'-' reads it from standard input")
+    usage = "%(prog)s [OPTION ...] [MODEL] PROMPT"
+    parser = subparsers.add_parser("run", help="answer one prompt and stop", usage=usage)
+    words = (
+        "checkpoint folder (without one: the embedded demo model), then the prompt; '-' reads that from standard input"
+    )
+    parser.add_argument("words", nargs="+", metavar="[MODEL] PROMPT", help=words)
     parser.add_argument(
         "--raw", action="store_true", help="continue the prompt as it stands, without the chat template"
     )
@@ -26,9 +31,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def run(args: argparse.Namespace) -> int:
     """Prints the answer as it comes: content on standard output, thinking on standard error."""
+    *model, prompt = args.words
+    if len(model) > 1:
+        hint = f'quote the prompt: llmk run "{" ".join(args.words)}"'
+        raise ConfigError(f"{len(args.words)} words are given, a model and a prompt are two", hint=hint)
+    if not model and os.path.isfile(f"{prompt}/config.json"):
+        raise ConfigError(f"{prompt} is a model, and a prompt is missing", hint=f'llmk run {prompt} "PROMPT"')
+    if model:
+        vars(args)["model.path"] = model[0]
     from llmk.cli.talk import LocalTalk, Printer
 
-    prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+    prompt = sys.stdin.read() if prompt == "-" else prompt
     options = sampling.options(args)
     printer = Printer(sys.stdout, sys.stderr)
     with closing(LocalTalk(flags.load_settings(args))) as talk:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 from typing import TYPE_CHECKING
 
 from llmk.api import ConfigError
+from llmk.cli.saying import say
 from llmk.config import flags
 
 if TYPE_CHECKING:
@@ -57,5 +57,5 @@ def _announce(service: Service, url: str) -> None:
     if service.config.log_format == "json":
         logger.info("%s", table)
     else:
-        print(table, file=sys.stderr)
+        say(table)
     print(f"serving {engine.model_name} on {url}", flush=True)

@@ -20,6 +20,7 @@ from typing import Any
 
 import zmq
 
+from llmk.kernel.interpreter import keep_path_safe
 from llmk.kernel.loader import load_object
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ class Given:
     """
 
     def __init__(self) -> None:
+        keep_path_safe()
         for ignored in (signal.SIGINT, signal.SIGTERM):
             signal.signal(ignored, signal.SIG_IGN)
         self._pickled: queue.SimpleQueue[bytes] = queue.SimpleQueue()

@@ -24,6 +24,7 @@ from llmk.api.io import Returns
 from llmk.api.matching import ask
 from llmk.engine.request import EngineRequest, HiddenRows, SamplingParams
 from llmk.engine.request import Returns as EngineReturns
+from llmk.kernel.first_party import how_to_install
 from llmk.kernel.loader import load_object
 
 if TYPE_CHECKING:
@@ -130,7 +131,9 @@ class IOProcessors:
         chosen = [found for found in self._found if found.spec.id == name] or by_name
         ids = ", ".join(found.spec.id for found in chosen or self._found)
         if not chosen:
-            raise UnknownIOProcessor(f"there is no IO processor {name!r} (installed: {ids or 'none'})")
+            raise UnknownIOProcessor(
+                f"there is no IO processor {name!r} (installed: {ids or 'none'})", hint=how_to_install(name)
+            )
         if len(chosen) > 1:
             raise RequestError(f"several IO processors are called {name!r}", hint=f"name one by its id: {ids}")
         if not (verdict := ask(chosen[0].spec.supports, self._boot.checkpoint)):

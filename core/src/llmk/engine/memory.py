@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from llmk.api.sharding import sharded
 from llmk.engine.groups import CacheGroup, block_bytes, cache_groups
 
 if TYPE_CHECKING:
-    from llmk.config.schema import Config
+    from llmk.config.schema import CacheSection, Config
     from llmk.kernel.boot import Boot
 
 ANY_LENGTH = (1 << 40) - 1
@@ -200,13 +201,23 @@ def plan_cache(
             hint="lower cache.num_blocks or cache.memory_gib, or leave both at 0",
         )
     if blocks < per_request:
-        longest = _longest(groups, blocks, max_model_len)
         raise NotEnoughMemory(
             f"the cache needs {per_request} blocks ({gib(per_request * block_bytes)}) for one request of "
             f"{max_model_len} tokens, and {blocks} fit ({gib(blocks * block_bytes)}, by {why})",
-            hint=f"lower --max-model-len to {longest} or less, or raise the cache's memory",
+            hint=_hint_for_room(cache, per_request, block_bytes, _longest(groups, blocks, max_model_len)),
         )
     return CachePlan(blocks, block_bytes, why, tuple(groups), shadow_bytes)
+
+
+def _hint_for_room(cache: CacheSection, blocks: int, block_bytes: int, longest: int) -> str:
+    """What would make room for ``blocks`` blocks, or do with the room for ``longest`` tokens."""
+    if cache.num_blocks:
+        more = f"raise cache.num_blocks to {blocks} or more"
+    elif cache.memory_gib:
+        more = f"raise cache.memory_gib to {math.ceil(blocks * block_bytes / _GIB * 1000) / 1000:g} or more"
+    else:
+        more = "free memory, or raise cache.memory_share"
+    return f"lower --max-model-len to {longest} or less, or {more}" if longest > 0 else more
 
 
 def _blocks_alone(groups: Sequence[CacheGroup], num_tokens: int) -> int:

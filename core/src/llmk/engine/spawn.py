@@ -1,9 +1,10 @@
-"""The bare beginning of an engine's process. Nothing else is imported here, so that it can be the first thing done."""
+"""The bare beginning of an engine's process. Nothing heavy is imported here, so that it can be the first thing done."""
 
 from __future__ import annotations
 
 import subprocess
-import sys
+
+from llmk.kernel.interpreter import PYTHON
 
 AHEAD = "llmk.engine.launch"
 """What takes an engine longest to import."""
@@ -15,5 +16,5 @@ def spawn(*ahead: str, standby: bool = False) -> subprocess.Popen[bytes]:
     (:class:`llmk.engine.process.ProcessClient`). It ends with this one, if it is not ended before. With ``standby`` it
     imports at a low priority: an engine runs meanwhile.
     """
-    command = (sys.executable, "-m", "llmk.engine.process", *([STANDBY] if standby else ()), *ahead)
+    command = (*PYTHON, "-m", "llmk.engine.process", *([STANDBY] if standby else ()), *ahead)
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2, start_new_session=True)

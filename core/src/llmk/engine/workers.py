@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -38,6 +37,7 @@ from llmk.engine.memory import CachePlan, plan_cache
 from llmk.engine.request import ShadowCount, add_counts
 from llmk.engine.step import StepPlan, StepResult
 from llmk.engine.worker import pack
+from llmk.kernel.interpreter import PYTHON
 
 if TYPE_CHECKING:
     from llmk.kernel.boot import Boot
@@ -152,7 +152,7 @@ class Workers(Executor):
         self._folder.cleanup()
 
     def _spawn(self, boot: dict[str, Any]) -> None:
-        command = [sys.executable, "-m", "llmk.engine.rank"]
+        command = [*PYTHON, "-m", "llmk.engine.rank"]
         for rank in range(self._plan.num_ranks):
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=2)
             watcher = threading.Thread(target=self._watch, args=(rank, process), name=f"llmk-rank{rank}", daemon=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmk.api import Reason, SelectionError, Verdict
 from llmk.api.specs import Spec
+from llmk.kernel.first_party import how_to_install
 from llmk.kernel.registry import Registered
 
 if TYPE_CHECKING:
@@ -53,5 +54,6 @@ def elect(
 def unknown_id(line: str, id: str, known: Sequence[str], reasons: Sequence[Reason] = ()) -> SelectionError:
     """The error for an id that the configuration names and nobody registers."""
     close = get_close_matches(id, known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"installed: {', '.join(known) or 'none'}"
+    listed = f"did you mean {' or '.join(close)}?" if close else f"installed: {', '.join(known) or 'none'}"
+    hint = how_to_install(id) or listed
     return SelectionError(f"{line} names {id!r}, which nothing that is installed has", reasons=reasons, hint=hint)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from llmk.api import Host, PlatformFacts, PlatformSpec, Probe, SelectionError
 from llmk.api.matching import ask
 from llmk.kernel.election import elect
+from llmk.kernel.first_party import how_to_install
 from llmk.kernel.registry import Registered, Registry
 from llmk.kernel.watch import watched, watching
 
@@ -42,8 +43,7 @@ def choose_platform(registry: Registry, config: Config, host: Host | None = None
         return _known_machine(probed, on)
     use = config.platform.use
     if use and not any(use in (p.spec.name, p.spec.id) for p, _ in probed):
-        installed = ", ".join(p.spec.id for p, _ in probed) or "none"
-        hint = f"installed: {installed}; perhaps: pip install llmk-backends-{use}"
+        hint = how_to_install(use) or f"installed: {', '.join(p.spec.id for p, _ in probed) or 'none'}"
         raise SelectionError(f"platform {use!r} is asked for, and no installed wheel brings it", hint=hint)
     claims = [(p, probe.verdict) for p, probe in probed]
     rules = config.select.model.model_copy(update={"use": use, "prefer": (), "avoid": ()})

@@ -22,6 +22,7 @@ from llmk.api import (
 from llmk.api.errors import PluginError
 from llmk.api.verdict import Reason
 from llmk.kernel.discovery import Plugin, find_plugins, is_named
+from llmk.kernel.first_party import how_to_install
 from llmk.kernel.watch import watching
 
 if TYPE_CHECKING:
@@ -116,7 +117,10 @@ class Registry:
                 raise _failure(found[0])
             if not found and name in required:
                 known = ", ".join(f"{p.name} ({p.distribution})" for p in self.plugins)
-                raise PluginError(f"plugin {name!r} is asked for but not installed", hint=f"installed: {known}")
+                raise PluginError(
+                    f"plugin {name!r} is asked for but not installed",
+                    hint=how_to_install(name) or f"installed: {known}",
+                )
         for plugin in self.plugins:
             if strict and not plugin.is_usable and plugin.state != "blocked":
                 raise _failure(plugin)

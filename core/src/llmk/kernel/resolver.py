@@ -24,6 +24,7 @@ from llmk.config.measurements import Measurements, load_measurements
 from llmk.config.traffic import Traffic, load_traffic
 from llmk.kernel.discovery import CORE
 from llmk.kernel.election import unknown_id
+from llmk.kernel.first_party import how_to_install
 from llmk.kernel.models import choose_quantization
 from llmk.kernel.policies import choose_policy
 from llmk.kernel.ranking import Candidate, Misfit, Ranking, Slot
@@ -267,7 +268,9 @@ class Resolver:
                     raise SelectionError(message, hint=f"{kind} sites: {', '.join(close)}")
             for rule in ("prefer", "avoid"):
                 unknown = [id for id in getattr(rules, rule) if id not in ops]
-                warnings += [f"[select.{kind}] {rule} names {id}, which nothing installed has" for id in unknown]
+                hints = ((id, how_to_install(id)) for id in unknown)
+                message = f"[select.{kind}] {rule} names {{}}, which nothing installed has"
+                warnings += [message.format(id) + (f" ({hint})" if hint else "") for id, hint in hints]
         return warnings
 
 

@@ -8,7 +8,6 @@ import queue
 import re
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -22,6 +21,7 @@ import importlib_metadata as metadata
 from packaging.utils import canonicalize_name
 
 from llmk.api import ENTRY_POINT_GROUP, PluginError
+from llmk.kernel.interpreter import PYTHON
 from llmk.testing.card import Card
 from llmk.testing.case import Result
 from llmk.testing.child import Job
@@ -152,7 +152,7 @@ class _Process:
     def __init__(self, job: Job) -> None:
         self.patience, self.quiet_for = STARTING, 0.0
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115, it is read after the process ended
-        command = [sys.executable, "-X", "faulthandler", "-m", "llmk.testing.child", job.dump()]
+        command = [*PYTHON, "-X", "faulthandler", "-m", "llmk.testing.child", job.dump()]
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True
         )

@@ -23,7 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--platform", default="", metavar="NAME", help="the platform to try kernels on; the best one here"
     )
     parser.add_argument("--only", default="", metavar="REGEX", help="cases whose 'spec::name' this is found in")
-    parser.add_argument("--kind", action="append", default=[], choices=["wheel", *SUITES], help="specs of this kind")
+    kinds = ["wheel", *SUITES]
+    text = f"specs of this kind, which is one of {', '.join(kinds)} (repeatable)"
+    parser.add_argument("--kind", action="append", default=[], choices=kinds, metavar="KIND", help=text)
     parser.add_argument("--thorough", action="store_true", help="take more time: more shapes, more rounds")
     parser.add_argument("--seed", type=int, default=0, help="what random inputs are made from")
     parser.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS", help="for one case (%(default)g)")

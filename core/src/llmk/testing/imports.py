@@ -23,6 +23,7 @@ from packaging.utils import canonicalize_name
 from llmk.api import ENTRY_POINT_GROUP, Host, PlatformSpec, Probe
 from llmk.api.errors import describe
 from llmk.api.matching import ask
+from llmk.kernel.interpreter import PYTHON
 from llmk.kernel.loader import CONTRACTS, lacking, load_object
 from llmk.kernel.registry import Registered, Registry
 from llmk.testing.case import Skip
@@ -67,7 +68,7 @@ class Imports:
             "modules": self.modules,
             "places": {place: self._contract(r, place) for r in self.specs for place in _places(r.spec)},
         }
-        command = [sys.executable, "-X", "faulthandler", "-m", __name__, json.dumps(job)]
+        command = [*PYTHON, "-X", "faulthandler", "-m", __name__, json.dumps(job)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
         try:
             found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from importlib.util import find_spec
@@ -17,6 +16,7 @@ from packaging.version import InvalidVersion, Version
 
 from llmk.api import TunedConfigs
 from llmk.kernel.discovery import CORE, Plugin
+from llmk.kernel.interpreter import PYTHON
 from llmk.kernel.registry import HOOKS
 from llmk.testing.case import Case, Skip
 from llmk.testing.imports import TIMEOUT, Imports
@@ -140,7 +140,7 @@ def _import(module: str) -> tuple[float, list[str], str]:
     """Processor milliseconds, heavy packages and output of importing a module: the quickest of three times."""
     best: tuple[float, list[str], str] | None = None
     for _ in range(3):
-        command = [sys.executable, "-c", _IMPORT, module]
+        command = [*PYTHON, "-c", _IMPORT, module]
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
         if done.returncode:
             raise Skip(f"it can't be imported: {(done.stderr.splitlines() or [str(done.returncode)])[-1]}")

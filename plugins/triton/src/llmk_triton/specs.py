@@ -26,7 +26,7 @@ _PACKAGE = "llmk_triton"
 _ATTENTION = "triton.attention"
 _LAYOUT = "paged_hnd"
 _DTYPES = ("bfloat16", "float16", "float32")
-_NEEDS = Needs(features=("triton",), dtypes=_DTYPES, packages=("triton>=3.6",))
+_NEEDS = Needs(features=("triton",), dtypes=_DTYPES, packages=("triton>=3.6,<3.10",))
 _HALVES = replace(_NEEDS, dtypes=("bfloat16", "float16"))
 _WIDEST_ROW = 1 << 15
 """Elements that a norm keeps in one program."""

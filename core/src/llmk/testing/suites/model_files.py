@@ -19,6 +19,7 @@ from torch import Tensor
 from llmk.api import CheckpointError, LlmkError, ModelFacts, ModelSpec
 from llmk.api.errors import describe
 from llmk.kernel.checkpoint import read_checkpoint
+from llmk.kernel.interpreter import PYTHON
 from llmk.kernel.loader import load_object
 from llmk.nn.tensor_file import read_headers, weight_files
 from llmk.testing.bench import Bench
@@ -52,8 +53,8 @@ def checks(
     """Cases by name. ``folder`` returns the checkpoint, ``harness`` loads one."""
 
     def needs_no_torch() -> None:
-        command = [sys.executable, "-c", _ALONE, spec.describe, str(folder())]
-        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [*PYTHON, "-c", _ALONE, spec.describe, str(folder())]
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ)
         assert done.returncode == 0, f"{spec.describe} fails in a process of its own:\n{done.stderr[-2000:]}"
         assert done.stdout.strip() == "False", f"{spec.describe} imports torch, which `llmk explain` must do without"

@@ -16,6 +16,7 @@ from llmk.api import Default, Host, KernelSpec, PlatformFacts, PlatformSpec, Pro
 from llmk.api.cache import DTYPE_BYTES
 from llmk.config import load
 from llmk.kernel.discovery import Plugin
+from llmk.kernel.interpreter import PYTHON
 from llmk.testing.bench import Bench
 from llmk.testing.case import Case, Skip
 from llmk.testing.suites import platform_device, platform_memory
@@ -140,8 +141,8 @@ def _child(spec: PlatformSpec, code: str, *more: str) -> subprocess.Popen[str]:
         raise Skip(f"the probe is {where}, which another process can't import: write it as a function of a module")
     quiet = f"import warnings\nwarnings.simplefilter('ignore')\n{code}"
     return subprocess.Popen(
-        [sys.executable, "-c", quiet, where, spec.implementation, *more],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        [*PYTHON, "-c", quiet, where, spec.implementation, *more],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
