@@ -21,6 +21,7 @@ from llmk.api.files import CheckpointFile, files_in, parse_json
 _LONGEST_HEADER = 100_000_000
 _MOST_DIMENSIONS = 64
 _MOST_BYTES = 1 << 63
+_COMPARED = 8 << 20
 _AGAIN = "download or copy the file again"
 
 DTYPE_BITS: Mapping[str, int] = {
@@ -105,6 +106,20 @@ def read_headers(files: Sequence[CheckpointFile]) -> list[StoredTensor]:
                 )
             tensors[tensor.name] = tensor
     return list(tensors.values())
+
+
+def same_content(one: StoredTensor, other: StoredTensor) -> bool:
+    """Whether two tensors are equal, byte by byte. Raises CheckpointError."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    with one.file.open() as first, other.file.open() as second:
+        first.seek(one.start)
+        second.seek(other.start)
+        for at in range(0, one.num_bytes, _COMPARED):
+            size = min(_COMPARED, one.num_bytes - at)
+            if first.read(size) != second.read(size):
+                return False
+    return True
 
 
 def _read_header(file: CheckpointFile) -> list[StoredTensor]:
