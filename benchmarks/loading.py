@@ -34,7 +34,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     args = parser.parse_args()
     booted = boot(load_settings(args))
-    files = booted.checkpoint.weight_files
+    files = [file.path for file in booted.checkpoint.weight_files]
     size = sum(file.stat().st_size for file in files)
     print(f"{size / 1e9:.2f} GB in {len(files)} files, to {booted.platform_facts.label}")
     for number in range(args.rounds):

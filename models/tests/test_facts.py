@@ -21,6 +21,7 @@ from llmk_models import (
     qwen3_moe_facts,
     qwen3_next_facts,
     specs,
+    transformers_facts,
 )
 from llmk_models.dense_facts import describe
 
@@ -367,6 +368,62 @@ assert "torch" not in sys.modules and "transformers" not in sys.modules
 """
     import json
 
-    configs = json.dumps(DEEPSEEK | MAMBA2), json.dumps(LLAMA)
+    configs = json.dumps({**DEEPSEEK, **MAMBA2, "num_key_value_heads": 2}), json.dumps(LLAMA)
     done = subprocess.run([sys.executable, "-c", code, *configs], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"num_key_value_heads": 3}, "num_attention_heads = 4, .* num_key_value_heads = 3"),
+        ({"num_key_value_heads": 8}, "num_key_value_heads = 8"),
+        ({"num_attention_heads": 128, "head_dim": None}, "hidden_size of 64"),
+        ({"layer_types": ["full_attention"], "sliding_window": 8}, "layer_types of 1 layers"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers = 1000000000, which is not a whole number from 1 to 10000"),
+        ({"num_hidden_layers": 2.5}, "num_hidden_layers = 2.5"),
+        ({"hidden_size": 1e400}, "hidden_size = inf"),
+        ({"vocab_size": 10**30}, "vocab_size"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps = nan"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings = 'false', which is not true or false"),
+        ({"rope_parameters": {"rope_theta": "a"}}, "rope_parameters"),
+        ({"rope_parameters": {"rope_type": "yarn", "factor": [2]}}, "rope_parameters"),
+        ({"rope_parameters": {"rope_type": "longrope", "short_factor": ["a"]}}, "rope_parameters"),
+        ({"rope_parameters": {"full_attention": {"rope_theta": -1}}}, "rope_parameters"),
+        ({"layer_types": [["a"]]}, "layer_types"),
+    ],
+)
+@pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "OtherForCausalLM"])
+def test_a_config_that_can_not_be_is_refused(changes: dict[str, Any], problem: str, architecture: str) -> None:
+    own = describe if architecture.startswith("Qwen3") else transformers_facts.describe
+    own_heads = {"num_key_value_heads": changes.get("num_attention_heads", 4), "use_sliding_window": True}
+    with pytest.raises(CheckpointError, match=problem):
+        own(Checkpoint(Path("/c"), {**LLAMA, **own_heads, **changes, "architectures": [architecture]}))
+
+
+def test_whole_numbers_may_have_a_decimal_point() -> None:
+    assert repr(shape(hidden_size=64.0).hidden_size) == "64"
+
+
+@pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "OtherForCausalLM"])
+def test_a_window_of_nothing_is_no_window(architecture: str) -> None:
+    """As transformers 5 saves types whose windows are switched off."""
+    config = {**LLAMA, "num_key_value_heads": 2, "sliding_window": 0, "use_sliding_window": False}
+    config["architectures"] = [architecture]
+    own = describe if architecture.startswith("Qwen3") else transformers_facts.describe
+    (site,) = own(Checkpoint(Path("/c"), config)).attention
+    assert site.sliding_window is None
+
+
+LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0] * 8, "long_factor": [2.0] * 8}
+
+
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "OtherForCausalLM"])
+def test_longrope_is_served_by_default_where_short_factors_hold(architecture: str) -> None:
+    own = describe if architecture.startswith("Llama") else transformers_facts.describe
+    config = {**LLAMA, "rope_parameters": LONGROPE, "original_max_position_embeddings": 128}
+    facts = own(Checkpoint(Path("/c"), {**config, "architectures": [architecture]}))
+    assert (facts.max_model_len, facts.default_model_len) == (4096, 128)
+    assert "--model.max-model-len" in facts.default_why
+    facts = own(Checkpoint(Path("/c"), {**LLAMA, "architectures": [architecture]}))
+    assert (facts.default_model_len, facts.default_why) == (0, "")

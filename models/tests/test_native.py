@@ -16,7 +16,9 @@ from llmk.api import CheckpointError, ModelSpec
 from llmk.kernel.loader import load_object
 from llmk.testing.bench import Bench
 from llmk.testing.case import Result
+from llmk.testing.comparing import relative_error
 from llmk.testing.model import ModelHarness
+from llmk.testing.model_example import transformers_logits
 from llmk.testing.suites import cases
 from llmk_models.specs import llmk_models
 
@@ -86,3 +88,29 @@ def test_a_missing_expert_is_named(make_checkpoint: Callable[..., Path], tmp_pat
         CheckpointError, match=r"lacks 1 of the tensors .*layers\.1\.block_sparse_moe\.experts\.2\.w3\.weight"
     ):
         ModelHarness.of(folder)
+
+
+@pytest.mark.parametrize("variant", ["llama_tied_biases", "gemma2", "mamba2_tied_biases_one_group"])
+def test_a_tied_head_that_is_stored_beside_another_table_counts(
+    variant: str, make_checkpoint: Callable[..., Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As in transformers, which does not tie the two then; two equal ones are tied."""
+    name = next(each for each in VARIANTS if each.replace("-", "_") == variant)
+    model_type, overrides = VARIANTS[name]
+    folder = shutil.copytree(make_checkpoint(model_type, **overrides), tmp_path / "copy")
+    tensors = load_file(folder / "model.safetensors")
+    table = next(tensor for name, tensor in tensors.items() if "embed" in name)
+
+    def logits(head: torch.Tensor) -> torch.Tensor:
+        save_file({**tensors, "lm_head.weight": head}, folder / "model.safetensors", metadata={"format": "pt"})
+        expected = transformers_logits(folder, PROMPT, torch.float32)
+        found = ModelHarness.of(folder).step([("a", PROMPT)])[0]
+        assert relative_error(found, expected) < FP32_TOLERANCE
+        return found
+
+    tied = logits(table.clone())
+    assert "not tied" not in caplog.text
+    other = table.clone()
+    other[-1] += 1
+    assert not torch.equal(logits(other)[:, -1], tied[:, -1])
+    assert "lm_head.weight is another tensor than" in caplog.text

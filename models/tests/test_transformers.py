@@ -69,8 +69,8 @@ def test_dummy_weights_come_from_the_seed(make_checkpoint: Callable[..., Path]) 
 @pytest.mark.parametrize(
     ("model_type", "overrides", "reason"),
     [
-        ("mamba", {}, "layers that are no softmax attention"),
-        ("qwen3_next", {}, r"layers that are no softmax attention \(linear_attention\)"),
+        ("mamba", {}, "it keeps a recurrent state"),
+        ("qwen3_next", {}, "it has layers of linear attention, which keeps a recurrent state"),
         ("deepseek_v3", {}, "caches latent vectors"),
         ("falcon", {"alibi": True}, "ALiBi"),
     ],
@@ -94,7 +94,11 @@ def test_refuses_attention_that_the_config_did_not_tell(make_checkpoint: Callabl
         ModelHarness.of(checkpoint, SERVE_SO)
 
 
-def test_long_rope_is_served_up_to_where_it_would_depend_on_the_batch(make_checkpoint: Callable[..., Path]) -> None:
+@pytest.mark.parametrize("model_type", ["phi3", "llama"])
+def test_longrope_has_short_factors_by_default_and_long_ones_where_more_is_served(
+    model_type: str, make_checkpoint: Callable[..., Path]
+) -> None:
+    """Here and in the native families, a text is what transformers makes of it alone, whatever is beside it."""
     factors = [1.0 + 0.1 * i for i in range(8)]
     rope = {
         "rope_type": "longrope",
@@ -103,11 +107,19 @@ def test_long_rope_is_served_up_to_where_it_would_depend_on_the_batch(make_check
         "original_max_position_embeddings": 128,
         "rope_theta": 10000.0,
     }
-    checkpoint = make_checkpoint("phi3", rope_parameters=rope, original_max_position_embeddings=128)
+    checkpoint = make_checkpoint(model_type, rope_parameters=rope, original_max_position_embeddings=128)
     harness = ModelHarness.of(checkpoint)
     assert harness.boot.facts.max_model_len == 128
+    assert any("LongRoPE" in notice for notice in harness.boot.registry.notices)
     expected = transformers_logits(checkpoint, PROMPT, torch.float32)
     assert relative_error(harness.step([("whole", PROMPT)])[0], expected) < 2e-5
+    harness = ModelHarness.of(checkpoint, {"model.max_model_len": 256})
+    long = PROMPT * 3
+    short_beside_long, found = harness.step([("short", PROMPT), ("long", long)])
+    assert relative_error(found, transformers_logits(checkpoint, long, torch.float32)) < 2e-5
+    alone = ModelHarness.of(checkpoint, {"model.max_model_len": 256}).step([("short", PROMPT)])[0]
+    assert relative_error(short_beside_long, alone) < 2e-5
+    assert relative_error(alone, expected) > 1e-3
 
 
 def test_an_architecture_that_transformers_lacks(make_checkpoint: Callable[..., Path], tmp_path: Path) -> None:

@@ -210,7 +210,7 @@ def test_a_quantized_tensor_in_a_plain_place_is_refused(write: Callable[..., Che
 
 def test_a_truncated_file_is_noticed_before_anything_is_read(write: Callable[..., Checkpoint]) -> None:
     checkpoint = write(make_tensors())
-    (file,) = checkpoint.weight_files
+    file = checkpoint.weight_files[0].path
     data = file.read_bytes()
     file.write_bytes(data[:-10])
     last = max(load_layout(data).items(), key=lambda item: item[1])[0]
@@ -240,7 +240,7 @@ def test_a_damaged_file_is_named(
     write: Callable[..., Checkpoint], damage: Callable[[bytes], bytes], message: str
 ) -> None:
     checkpoint = write(make_tensors())
-    (file,) = checkpoint.weight_files
+    file = checkpoint.weight_files[0].path
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(CheckpointError, match=f"{re.escape(str(file))} {message}"):
         load(checkpoint)
@@ -250,14 +250,14 @@ def test_a_missing_file_of_the_index_is_named(write: Callable[..., Checkpoint]) 
     tensors = make_tensors()
     names = sorted(tensors)
     checkpoint = write({name: tensors[name] for name in names[:5]}, {name: tensors[name] for name in names[5:]})
-    checkpoint.weight_files[1].unlink()
+    checkpoint.weight_files[1].path.unlink()
     with pytest.raises(CheckpointError, match=r"lacks 1 of the 2 files .*model-2-of-2\.safetensors"):
         load(checkpoint)
 
 
 def test_no_weights_at_all(write: Callable[..., Checkpoint]) -> None:
     checkpoint = write(make_tensors())
-    checkpoint.weight_files[0].unlink()
+    checkpoint.weight_files[0].path.unlink()
     (checkpoint.path / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"no safetensors file; it has pytorch_model\.bin"):
         load(read_checkpoint(checkpoint.path))
@@ -265,7 +265,7 @@ def test_no_weights_at_all(write: Callable[..., Checkpoint]) -> None:
 
 def test_two_files_with_one_tensor_are_refused(write: Callable[..., Checkpoint]) -> None:
     checkpoint = write(make_tensors())
-    save_file(load_file(checkpoint.weight_files[0]), checkpoint.path / "model-copy.safetensors")
+    save_file(load_file(checkpoint.weight_files[0].path), checkpoint.path / "model-copy.safetensors")
     with pytest.raises(CheckpointError, match=r"stands in model-copy\.safetensors and in model\.safetensors"):
         load(read_checkpoint(checkpoint.path))
 
@@ -313,9 +313,9 @@ def test_a_share_is_read_and_no_more(write: Callable[..., Checkpoint], monkeypat
     read: list[int] = []
     fill = file_reader._fill
 
-    def counted(chunk: file_reader.Chunk, into: Tensor) -> None:
+    def counted(chunk: file_reader.Chunk, *into: Any) -> None:
         read.append(chunk.num_bytes)
-        fill(chunk, into)
+        fill(chunk, *into)
 
     monkeypatch.setattr(file_reader, "_fill", counted)
     load_weights(model, write(tensors), torch.float32, progress=False)
@@ -361,13 +361,13 @@ def test_a_file_that_is_cut_meanwhile_is_named(
     write: Callable[..., Checkpoint], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint = write(make_tensors())
-    (file,) = checkpoint.weight_files
+    file = checkpoint.weight_files[0].path
     headers = weights.read_headers(checkpoint.weight_files)
     monkeypatch.setattr(weights, "read_headers", lambda files: headers)
     file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(CheckpointError, match=re.escape(f"{file} can't be read: it ends")):
         load(checkpoint)
     file.unlink()
-    monkeypatch.setattr(weights, "weight_files", lambda checkpoint: (file,))
+    monkeypatch.setattr(weights, "weight_files", lambda checkpoint: checkpoint.weight_files)
     with pytest.raises(CheckpointError, match=re.escape(f"{file} can't be read: ")):
         load(checkpoint)

@@ -8,41 +8,21 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from llmk.api import Checkpoint, CheckpointError
+from llmk.api.errors import shown
+from llmk_models.fields import NULL_COUNTS, whole, wrong
 
 T = TypeVar("T")
 
 _NEEDS_ORIGINAL_LENGTH = ("llama3", "yarn", "longrope")
+_BY_LENGTH = ("longrope", "su")
 _DTYPES = ("float32", "bfloat16", "float16")
-_SIZES = {
-    "hidden_size", "n_embd", "d_model", "intermediate_size", "vocab_size", "head_dim", "expand",
-    "max_position_embeddings", "n_positions", "max_seq_len", "n_ctx", "num_hidden_layers", "n_layer", "n_layers",
-    "num_layers", "num_attention_heads", "n_head", "n_heads", "num_heads", "num_key_value_heads", "num_kv_heads",
-    "n_head_kv", "sliding_window", "num_local_experts", "num_experts_per_tok", "moe_intermediate_size",
-    "decoder_sparse_step", "moe_layer_freq", "n_group", "topk_group", "q_lora_rank", "kv_lora_rank",
-    "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "n_groups", "state_size", "conv_kernel",
-    "linear_num_value_heads", "linear_num_key_heads", "linear_key_head_dim", "linear_value_head_dim",
-    "linear_conv_kernel_dim", "full_attention_interval", "query_pre_attn_scalar", "original_max_position_embeddings",
-}  # fmt: skip
-_COUNTS = {
-    "num_experts", "n_routed_experts", "n_shared_experts", "first_k_dense_replace", "max_window_layers",
-    "shared_expert_intermediate_size",
-}  # fmt: skip
-_NUMBERS = {
-    "rms_norm_eps", "layer_norm_epsilon", "rope_theta", "partial_rotary_factor", "attn_logit_softcapping",
-    "final_logit_softcapping", "routed_scaling_factor", "attention_multiplier",
-}  # fmt: skip
-_LISTS = {"layer_types", "mlp_only_layers", "time_step_limit"}
-_OBJECTS = {"rope_parameters", "rope_scaling"}
-"""What the families read, by what it must be."""
-_NULL_COUNTS = {
-    "head_dim", "num_key_value_heads", "num_kv_heads", "n_head_kv", "q_lora_rank", "n_routed_experts",
-    "n_shared_experts", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping",
-}  # fmt: skip
-"""Keys of which ``null`` says something else than silence."""
+LONGEST_CONTEXT = 1 << 26
+"""Tokens; several times what any published model claims."""
 
 
 def checked(read: Callable[[Checkpoint], T]) -> Callable[[Checkpoint], T]:
-    """Of a function that reads a config: it sees values of the right types alone, and no ``null`` that says nothing.
+    """Of a function that reads a config: it sees values of the right types and in range alone, whole numbers as such,
+    and no ``null`` that says nothing.
 
     Raises CheckpointError that names the key.
     """
@@ -51,32 +31,16 @@ def checked(read: Callable[[Checkpoint], T]) -> Callable[[Checkpoint], T]:
     def read_checked(checkpoint: Checkpoint) -> T:
         config = {}
         for key, value in checkpoint.config.items():
-            if value is not None and (wanted := _wrong(key, value)):
+            if value is not None and (wanted := wrong(key, value)):
                 raise CheckpointError(
-                    f"{checkpoint.path / 'config.json'} has {key} = {value!r}, which is not {wanted}",
+                    f"{checkpoint.path / 'config.json'} has {key} = {shown(value)}, which is not {wanted}",
                     hint="compare it with the config.json that the model's authors publish",
                 )
-            if value is not None or key in _NULL_COUNTS:
-                config[key] = value
+            if value is not None or key in NULL_COUNTS:
+                config[key] = whole(key, value)
         return read(replace(checkpoint, config=config))
 
     return read_checked
-
-
-def _wrong(key: str, value: Any) -> str:
-    """What a key's value must be, in words, where it is not; else empty."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if key in _SIZES:
-        return "" if is_number and value > 0 else "a number above 0"
-    if key in _COUNTS:
-        return "" if is_number and value >= 0 else "a number, 0 or more"
-    if key in _NUMBERS:
-        return "" if is_number else "a number"
-    if key in _LISTS:
-        return "" if isinstance(value, (list, tuple)) else "a list"
-    if key in _OBJECTS:
-        return "" if isinstance(value, Mapping) else "an object"
-    return ""
 
 
 def required(checkpoint: Checkpoint, *keys: str) -> Any:
@@ -100,6 +64,29 @@ def checkpoint_dtype(config: Mapping[str, Any]) -> str:
 def number(value: Any) -> float:
     """A number of the config. What JSON has none for, transformers 5 writes as ``{"__float__": "Infinity"}``."""
     return float(value["__float__"] if isinstance(value, Mapping) else value)
+
+
+def shared_heads(checkpoint: Checkpoint, num_heads: int, num_kv_heads: int) -> int:
+    """``num_kv_heads``, each of which serves as many query heads. Raises CheckpointError where that can't be."""
+    if num_heads % num_kv_heads:
+        raise CheckpointError(
+            f"{checkpoint.path / 'config.json'} has num_attention_heads = {num_heads}, which are not shared evenly by"
+            f" num_key_value_heads = {num_kv_heads}",
+            hint="compare it with the config.json that the model's authors publish",
+        )
+    return num_kv_heads
+
+
+def head_size(checkpoint: Checkpoint, head_dim: int | None, hidden_size: int, num_heads: int) -> int:
+    """``head_dim``, or the size that heads of equal size have between them. Raises CheckpointError where they have
+    none."""
+    size = head_dim or hidden_size // num_heads
+    if not size:
+        raise CheckpointError(
+            f"{checkpoint.path / 'config.json'} has {num_heads} attention heads, but a hidden_size of {hidden_size}",
+            hint="compare it with the config.json that the model's authors publish",
+        )
+    return size
 
 
 def rope_parameters(config: Mapping[str, Any], default_theta: float = 10000.0) -> dict[str, Any]:
@@ -127,12 +114,31 @@ def rope_parameters(config: Mapping[str, Any], default_theta: float = 10000.0) -
     return parameters
 
 
+def default_length(config: Mapping[str, Any], longest: int) -> tuple[int, str]:
+    """How many tokens are served by default, where not ``longest``, and why: 0 and nothing, where all are.
+
+    LongRoPE has factors for texts of up to the original length, and others for longer ones. ``transformers`` takes them
+    by the text, and computes it anew when it grows beyond. What is cached here must stay valid, so the length that is
+    served decides for all texts.
+    """
+    stored = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    for rope in (stored, *(each for each in stored.values() if isinstance(each, Mapping))):
+        if (rope.get("rope_type") or rope.get("type")) in _BY_LENGTH:
+            original = config.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings")
+            if original and original < longest:
+                return int(original), (
+                    f"up to {original} tokens LongRoPE takes the factors for short texts; serve more by"
+                    " --model.max-model-len, and all texts are computed with those for long ones"
+                )
+    return 0, ""
+
+
 def context_length(max_position: int, rope: Mapping[str, Any]) -> int:
     """Tokens that rotary positions reach: a YaRN checkpoint may still state the length from before it was stretched."""
     if rope.get("rope_type") != "yarn":
         return max_position
     stretched = rope.get("original_max_position_embeddings", max_position) * rope.get("factor", 1.0)
-    return max(max_position, int(stretched))
+    return int(min(max(max_position, stretched), LONGEST_CONTEXT))
 
 
 def layer_windows(config: Mapping[str, Any], num_layers: int, window: int | None, first: int) -> tuple[int | None, ...]:
@@ -141,7 +147,12 @@ def layer_windows(config: Mapping[str, Any], num_layers: int, window: int | None
     ``layer_types`` decides where the config has it; else the layers from ``first`` on slide.
     """
     types = config.get("layer_types")
-    if window is None:
+    if types is not None and len(types) < num_layers:
+        raise CheckpointError(
+            f"config.json has num_hidden_layers = {num_layers}, but layer_types of {len(types)} layers",
+            hint="compare it with the config.json that the model's authors publish",
+        )
+    if not window:
         return (None,) * num_layers
     if types is None:
         return tuple(window if i >= first else None for i in range(num_layers))

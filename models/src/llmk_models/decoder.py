@@ -154,7 +154,7 @@ class Decoder(Stack):
         cos_sin = cos_sin_cache(
             shape.rope,
             shape.head_dim,
-            shape.max_model_len,
+            build.max_model_len or shape.max_model_len,
             shape.rope["rope_theta"],
             trained_positions=shape.max_position,
         ).to(build.device)

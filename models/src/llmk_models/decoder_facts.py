@@ -11,7 +11,16 @@ from typing import Any, Self
 
 from llmk.api import AttentionFacts, Checkpoint, CheckpointError, LinearFacts, ModelFacts, MoEFacts, OpFacts
 from llmk.nn.facts import attention_op, embedding_op, head_linear, norm_ops, normed_product_op
-from llmk_models.config import checkpoint_dtype, context_length, layer_windows, required, rope_parameters
+from llmk_models.config import (
+    checkpoint_dtype,
+    context_length,
+    default_length,
+    head_size,
+    layer_windows,
+    required,
+    rope_parameters,
+    shared_heads,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +92,10 @@ class DecoderShape:
             intermediate_size=required(checkpoint, "intermediate_size"),
             num_layers=num_layers,
             num_heads=num_heads,
-            num_kv_heads=_or(config.get("num_key_value_heads", family.num_kv_heads), num_heads),
-            head_dim=_or(config.get("head_dim", family.head_dim), hidden_size // num_heads),
+            num_kv_heads=shared_heads(
+                checkpoint, num_heads, _or(config.get("num_key_value_heads", family.num_kv_heads), num_heads)
+            ),
+            head_dim=head_size(checkpoint, config.get("head_dim", family.head_dim), hidden_size, num_heads),
             vocab_size=required(checkpoint, "vocab_size"),
             norm_eps=config.get("rms_norm_eps", family.norm_eps),
             qkv_bias=family.qkv_bias or attention_bias,
@@ -211,6 +222,7 @@ def decoder_facts(
         common_ops: embedding and norms, where they are not Llama's.
     """
     hidden = shape.hidden_size
+    default_len, default_why = default_length(checkpoint.config, shape.max_model_len)
     if common_ops is None:
         common_ops = (embedding_op(shape.vocab_size, hidden), *shape.norm_ops())
     return ModelFacts(
@@ -227,11 +239,13 @@ def decoder_facts(
         moe=tuple(moe),
         ops=(*common_ops, *shape.attention_ops(), *ops),
         parallel=("tensor", "pipeline"),
+        default_model_len=default_len,
+        default_why=default_why,
     )
 
 
 def _windows(config: Mapping[str, Any], family: Family, num_layers: int) -> tuple[int | None, ...]:
-    window = config.get("sliding_window", family.window)
+    window = config.get("sliding_window", family.window) or None
     switched = "switched" in family.windows
     if family.windows == "none" or (switched and not config.get("use_sliding_window", False)):
         return (None,) * num_layers

@@ -6,42 +6,40 @@ What is said here is compared with what the modules really do when they are load
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import Any
 
-from llmk.api import AttentionFacts, Checkpoint, ModelFacts, UnknownArchitecture
+from llmk.api import AttentionFacts, Checkpoint, ModelFacts
 from llmk.nn.tensor_file import read_headers, weight_files
-from llmk_models.config import checked, checkpoint_dtype, layer_windows, required
-
-_RECURRENT_KEYS = (
-    "ssm_cfg",
-    "ssm_state_size",
-    "state_size",
-    "mamba_d_state",
-    "time_step_rank",
-    "linear_num_value_heads",
-    "conv_L_cache",
-    "attention_hidden_size",
+from llmk_models.config import (
+    checked,
+    checkpoint_dtype,
+    default_length,
+    head_size,
+    layer_windows,
+    required,
+    shared_heads,
 )
-_SOFTMAX_LAYERS = ("full_attention", "sliding_attention")
-_LATENT_KEYS = ("kv_lora_rank",)
+from llmk_models.transformers_refusals import refuse_unservable
+
 _SINK_ARCHITECTURES = ("GptOssForCausalLM",)
-_SUFFIXES = ("ForCausalLM", "LMHeadModel")
-_BATCH_DEPENDENT_ROPE = ("dynamic", "longrope")
 
 
-@checked
 def describe(checkpoint: Checkpoint) -> ModelFacts:
     """The facts of a decoder whose layers all attend by softmax.
 
-    Rotary positions that transformers rescales by the longest sequence in a batch are served up to the length at which
-    that begins, so that a request's tokens don't depend on its neighbours.
+    Positions that transformers rescales for the longest sequence in a batch are not: they are served up to the length
+    at which that begins (dynamic scaling), or scaled alike for all (LongRoPE, see :func:`default_length`).
 
     Raises:
         UnknownArchitecture: where the model is of another kind, or transformers is not installed.
         CheckpointError: where the config lacks a size.
     """
-    refuse_unservable(checkpoint)
+    refuse_unservable(checkpoint)  # first: what is of another kind may well have other keys
+    return _describe(checkpoint)
+
+
+@checked
+def _describe(checkpoint: Checkpoint) -> ModelFacts:
     config = checkpoint.config
     num_layers = required(checkpoint, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
     num_heads = required(checkpoint, "num_attention_heads", "n_head", "n_heads", "num_heads")
@@ -54,8 +52,8 @@ def describe(checkpoint: Checkpoint) -> ModelFacts:
             site=site,
             num_layers=sites.count(site),
             num_heads=num_heads,
-            num_kv_heads=_num_kv_heads(config, num_heads),
-            head_dim=config.get("head_dim") or hidden_size // num_heads,
+            num_kv_heads=shared_heads(checkpoint, num_heads, _num_kv_heads(config, num_heads)),
+            head_dim=head_size(checkpoint, config.get("head_dim"), hidden_size, num_heads),
             sliding_window=windows[sites.index(site)],
             softcap=config.get("attn_logit_softcapping"),
             sinks=checkpoint.architecture in _SINK_ARCHITECTURES,
@@ -63,46 +61,21 @@ def describe(checkpoint: Checkpoint) -> ModelFacts:
         )
         for site in dict.fromkeys(sites)
     )
+    longest = _max_model_len(checkpoint)
+    default_len, default_why = default_length(config, longest)
     return ModelFacts(
         architecture=checkpoint.architecture,
         model="models.transformers",
         num_layers=num_layers,
         hidden_size=hidden_size,
         vocab_size=vocab_size,
-        max_model_len=_max_model_len(checkpoint),
+        max_model_len=longest,
         dtype=checkpoint_dtype(config),
         num_parameters=_num_parameters(checkpoint, num_layers, hidden_size, vocab_size),
         attention=attention,
+        default_model_len=default_len,
+        default_why=default_why,
     )
-
-
-def refuse_unservable(checkpoint: Checkpoint) -> None:
-    """Raises UnknownArchitecture, with the reason, for models that a cache of keys and values can't serve."""
-    config, name = checkpoint.config, checkpoint.architecture or "a checkpoint without architectures"
-    odd_layers = sorted(set(config.get("layer_types") or ()) - set(_SOFTMAX_LAYERS))
-    reason = ""
-    if config.get("is_encoder_decoder"):
-        reason = "it is an encoder-decoder"
-    elif any(key in config for key in ("vision_config", "audio_config", "text_config")):
-        reason = "it takes more than text"
-    elif not name.endswith(_SUFFIXES):
-        reason = f"it is not a causal language model ({' or '.join('…' + suffix for suffix in _SUFFIXES)})"
-    elif odd_layers or any(key in config for key in _RECURRENT_KEYS):
-        reason = f"it has layers that are no softmax attention ({', '.join(odd_layers) or 'recurrent state'})"
-    elif any(config.get(key) for key in _LATENT_KEYS):
-        reason = "its attention caches latent vectors, which they never hand to an attention backend"
-    elif config.get("alibi") or config.get("position_embedding_type") == "alibi":
-        reason = "its attention adds ALiBi biases, which no attention backend takes"
-    if reason:
-        raise UnknownArchitecture(
-            f"{name} can't be served through transformers' modules: {reason}",
-            hint="install a wheel that implements it natively; `llmk plugins` lists what is installed",
-        )
-    if find_spec("transformers") is None:
-        raise UnknownArchitecture(
-            f"{name} has no native implementation, and transformers, which may have one, is not installed",
-            hint="pip install transformers",
-        )
 
 
 def _num_kv_heads(config: Mapping[str, Any], num_heads: int) -> int:
@@ -131,7 +104,7 @@ def _max_model_len(checkpoint: Checkpoint) -> int:
     stored = config.get("rope_parameters") or config.get("rope_scaling") or {}
     lengths = [longest]
     for rope in (stored, *stored.values()):
-        if isinstance(rope, Mapping) and (rope.get("rope_type") or rope.get("type")) in _BATCH_DEPENDENT_ROPE:
+        if isinstance(rope, Mapping) and (rope.get("rope_type") or rope.get("type")) == "dynamic":
             original = config.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings")
             lengths.append(original or longest)
     return int(min(lengths))

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from copy import deepcopy
 from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
+from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING, AttentionInterface, AutoModelForCausalLM
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.logging import disable_progress_bar
 
 from llmk.api import AttentionQuery, CacheSpec, Checkpoint, CheckpointError
+from llmk.api.errors import describe as describe_error
+from llmk.api.files import check_folder
 from llmk.nn import Build, Layer, StepContext
 from llmk.nn.attention import cache_spec
 from llmk.nn.tensor_file import StoredTensor, read_headers, weight_files
@@ -65,8 +68,8 @@ AttentionInterface.register(PAGED, paged_attention)
 class _GivenOutput(BaseModelOutputWithPast):
     """A decoder's output, with the further fields that some language models pass on from it."""
 
-    cross_attentions = None
-    router_logits = None
+    def __getattr__(self, name: str) -> None:
+        """What is no field of every decoder's output: nothing of it is there."""
 
 
 class _Given(nn.Module):
@@ -94,13 +97,11 @@ class TransformersModel:
         self._build = build
         self._facts = describe(checkpoint)
         self._sites: list[str] = []
-        try:
-            self._config = AutoConfig.from_pretrained(checkpoint.path, local_files_only=True)
-        except (ValueError, KeyError, OSError) as error:
-            raise CheckpointError(
-                f"transformers has no implementation of {checkpoint.architecture}: {str(error).partition('. ')[0]}",
-                hint="install a wheel that implements it, or a newer transformers",
-            ) from error
+        self._name = checkpoint.architecture
+        self._config = read_config(checkpoint)  # models write into theirs
+        with torch.device("meta"):
+            without_weights = self._made(build.dtype)
+        self._attend_once(without_weights)
 
     def load(self, checkpoint: Checkpoint, dtype: torch.dtype, dummy_seed: int | None) -> None:
         """Loads through transformers, then checks that every layer asks of attention what was described."""
@@ -110,16 +111,13 @@ class TransformersModel:
                 hint="use an unquantized checkpoint without --model.quantization, or a family that llmk has natively",
             )
         model: Any = self._pretrained(checkpoint, dtype) if dummy_seed is None else self._random(dtype, dummy_seed)
-        model = model.to(self._build.device).eval().requires_grad_(False)
-        decoder = model.get_decoder()
-        self._given = _Given()
-        path = next((name for name, module in model.named_modules() if module is decoder), "")
-        if not path:
-            raise CheckpointError(f"transformers' {type(model).__name__} keeps its decoder where llmk can't reach it")
-        model.set_submodule(path, self._given)
-        self._decoder: Any = decoder
-        self._head: Any = model
-        self._bind(self._observe())
+        model = model.to(self._build.device)
+        seen = self._attend_once(model)
+        for index, (module, site) in enumerate(zip(seen, self._sites, strict=True)):
+            module.llmk_attention = PagedAttention(self, self._build, site, index)  # type: ignore[assignment]
+        self._decoder.config._attn_implementation = PAGED
+        if self._facts.default_model_len and self._build.max_model_len > self._facts.default_model_len:
+            keep_long_factors(self._decoder)
 
     def forward(self, token_ids: Tensor, step: StepContext) -> Tensor:
         self.step = step
@@ -143,9 +141,12 @@ class TransformersModel:
         stored = read_headers(weight_files(checkpoint))
         if not sys.stderr.isatty():
             disable_progress_bar()
+        check_folder(checkpoint.path)
         try:
             model, report = _AUTO.from_pretrained(
                 checkpoint.path,
+                config=deepcopy(self._config),
+                trust_remote_code=False,
                 dtype=dtype,
                 local_files_only=True,
                 use_safetensors=True,
@@ -174,29 +175,66 @@ class TransformersModel:
     def _random(self, dtype: torch.dtype, seed: int) -> Any:
         with torch.random.fork_rng(devices=()):
             torch.manual_seed(seed)
-            return _AUTO.from_config(self._config, dtype=dtype)
+            return self._made(dtype)
+
+    def _made(self, dtype: torch.dtype) -> Any:
+        try:
+            return _AUTO.from_config(deepcopy(self._config), dtype=dtype, trust_remote_code=False)
+        except Exception as error:
+            raise CheckpointError(
+                f"transformers can't build {self._name} of this config.json: {describe_error(error)}",
+                hint="compare config.json with the one that the model's authors publish",
+            ) from error
+
+    def _attend_once(self, model: Any) -> list[nn.Module]:
+        """Takes ``model`` apart, lets it attend, and returns the modules that did, layer by layer.
+
+        Raises CheckpointError where a layer asks of attention what was not planned. Most models say so without weights,
+        so it is tried without them first; of those that don't, nothing is returned then.
+        """
+        model = model.eval().requires_grad_(False)
+        decoder = model.get_decoder()
+        self._given = _Given()
+        path = next((name for name, module in model.named_modules() if module is decoder), "")
+        if not path or not hasattr(decoder, "config"):
+            raise CheckpointError(
+                f"transformers' {type(model).__name__} keeps its decoder where llmk can't reach it",
+                hint="install a wheel that implements the architecture natively",
+            )
+        model.set_submodule(path, self._given)
+        self._decoder: Any = decoder
+        self._head: Any = model
+        seen = self._observe()
+        return [] if seen is None else self._checked(seen)
 
     @torch.inference_mode()
-    def _observe(self) -> dict[int, tuple[nn.Module, Observed]]:
-        """Runs two tokens through the decoder; by layer index, the module that attended and what it asked for."""
+    def _observe(self) -> dict[int, tuple[nn.Module, Observed]] | None:
+        """Runs two tokens through the decoder; by layer index, the module that attended and what it asked for.
+        ``None`` where the model has no weights yet, and does not run without."""
         self._decoder.config._attn_implementation = WATCH
-        tokens = torch.arange(2, device=self._build.device)
+        tokens = torch.arange(2, device=next(self._decoder.parameters()).device)
         name = type(self._decoder).__name__
         try:
             self.logits(self._run(tokens, tokens))
         except Exception as error:
+            if tokens.is_meta and isinstance(error, (NotImplementedError, RuntimeError)):
+                return None
             raise CheckpointError(
-                f"transformers' {name} does not run on llmk's attention: {type(error).__name__}: {error}",
+                f"transformers' {name} does not run on llmk's attention: {describe_error(error)}",
                 hint="install a wheel that implements the architecture natively",
             ) from error
         seen = {}
         for module in self._decoder.modules():
-            if observed := getattr(module, "llmk_observed", None):
-                seen[int(module.layer_idx)] = (module, observed)
+            observed, index = getattr(module, "llmk_observed", None), getattr(module, "layer_idx", None)
+            if observed is not None and index is not None:
+                seen[int(index)] = (module, observed)
         return seen
 
-    def _bind(self, seen: dict[int, tuple[nn.Module, Observed]]) -> None:
+    def _checked(self, seen: dict[int, tuple[nn.Module, Observed]]) -> list[nn.Module]:
+        """The modules that attend, by layer, each as it was planned; ``_sites`` are theirs."""
         sites = {facts.sliding_window: facts.site for facts in self._facts.attention}
+        self._sites = []
+        modules = []
         for index in range(self._facts.num_layers):
             if index not in seen:
                 raise CheckpointError(
@@ -209,8 +247,56 @@ class TransformersModel:
             assert isinstance(query, AttentionQuery)
             check_observed(index, observed, query)
             self._sites.append(site)
-            module.llmk_attention = PagedAttention(self, self._build, site, index)  # type: ignore[assignment]
-        self._decoder.config._attn_implementation = PAGED
+            modules.append(module)
+        return modules
+
+
+def read_config(checkpoint: Checkpoint) -> Any:
+    """The library's config of a checkpoint, of what was read of ``config.json``: no code of the checkpoint is run.
+
+    Raises:
+        CheckpointError: where the library lacks the model type, or the config is not one of it.
+    """
+    kind = checkpoint.config.get("model_type", "")
+    if kind not in CONFIG_MAPPING:
+        raise CheckpointError(
+            f"transformers has no implementation of {checkpoint.architecture}: model_type {kind!r} is unknown to it",
+            hint="install a wheel that implements it, or a newer transformers",
+        )
+    try:
+        config = CONFIG_MAPPING[kind].from_dict(dict(checkpoint.config))
+    except Exception as error:
+        raise CheckpointError(
+            f"transformers can't take {checkpoint.path / 'config.json'} for one of {kind}: {describe_error(error)}",
+            hint="compare it with the config.json that the model's authors publish",
+        ) from error
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise CheckpointError(
+            f"transformers has no language model of model_type {kind!r}, which {checkpoint.architecture} should be",
+            hint="compare it with the config.json that the model's authors publish",
+        )
+    return config
+
+
+def keep_long_factors(decoder: nn.Module) -> None:
+    """Has LongRoPE take its factors for long texts, whatever is in the batch: each text then has its own tokens."""
+    for module in decoder.modules():
+        rotary: Any = module
+        if getattr(module, "rope_type", None) == "longrope":
+            rotary(rotary.inv_freq, torch.tensor([[1 << 30]], device=rotary.inv_freq.device))
+            rotary.rope_type = "default"  # by which it stays as it is
+
+
+_ASPECTS = {
+    "num_heads": "query heads",
+    "num_kv_heads": "key-value heads",
+    "head_dim": "size of keys",
+    "value_dim": "size of values",
+    "window": "sliding window",
+    "softcap": "soft cap",
+    "sinks": "attention sinks",
+}
+"""Of what a layer asks, what must be equal, in words."""
 
 
 def check_observed(layer: int, observed: Observed, query: AttentionQuery) -> None:
@@ -227,12 +313,14 @@ def check_observed(layer: int, observed: Observed, query: AttentionQuery) -> Non
         sinks=query.sinks,
     )
     wrong = [
-        f"{name} {getattr(observed, name)}, not {getattr(planned, name)}"
-        for name in Observed.__slots__
-        if name != "scale" and getattr(observed, name) != getattr(planned, name)
+        f"{_ASPECTS[name]} {getattr(observed, name)}, not {getattr(planned, name)}"
+        for name in _ASPECTS
+        if getattr(observed, name) != getattr(planned, name)
     ]
     if abs(observed.scale - planned.scale) > 1e-6 * planned.scale:
         wrong.append(f"scale {observed.scale}, not {planned.scale}")
+    if not observed.causal:
+        wrong = ["its attention is not causal: tokens see later ones, or the mask is the module's own", *wrong]
     if wrong:
         raise CheckpointError(
             f"layer {layer} of transformers' model attends otherwise than config.json told: {'; '.join(wrong)}",

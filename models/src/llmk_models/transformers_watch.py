@@ -77,8 +77,8 @@ def watch_attention(
         head_dim=query.shape[3],
         value_dim=value.shape[3],
         scale=query.shape[3] ** -0.5 if scaling is None else float(scaling),
-        window=attention_mask.window if isinstance(attention_mask, _WatchedMask) else None,
-        causal=attention_mask.causal if isinstance(attention_mask, _WatchedMask) else False,
+        window=getattr(attention_mask, "window", None),
+        causal=getattr(attention_mask, "causal", False),
         softcap=softcap,
         sinks=s_aux is not None,
     )

@@ -45,6 +45,7 @@ from llmk.api.events import (
     ToolCallStart,
 )
 from llmk.api.facts import AttentionFacts, LinearFacts, ModelFacts, MoEFacts, OpFacts, RecurrentFacts
+from llmk.api.files import CheckpointFile
 from llmk.api.host import Host, Probe
 from llmk.api.io import IOContext, IOOutput, IOProcessor, IOPrompt, IORequest, IOTokenizer
 from llmk.api.logits import LogitsBatch, LogitsProcessor, LogitsRequest, LogitsRows
@@ -105,6 +106,7 @@ __all__ = [
     "CacheStep",
     "Checkpoint",
     "CheckpointError",
+    "CheckpointFile",
     "Choice",
     "Collectives",
     "Compiling",

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from llmk.api.files import CheckpointFile
+
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -14,7 +16,7 @@ class Checkpoint:
 
     ``config``, ``generation_config`` and ``tokenizer_config`` are the parsed JSON files (empty where a file is absent).
     ``weight_files`` are the safetensors files, naturally sorted. ``weight_bytes``
-    is the sum of their sizes on disk.
+    is the sum of their sizes on disk. Whatever else is read of the folder, :meth:`file` opens.
     """
 
     path: Path
@@ -22,7 +24,7 @@ class Checkpoint:
     generation_config: Mapping[str, Any] = field(default_factory=dict)
     tokenizer_config: Mapping[str, Any] = field(default_factory=dict)
     chat_template: str | None = None
-    weight_files: tuple[Path, ...] = ()
+    weight_files: tuple[CheckpointFile, ...] = ()
     weight_bytes: int = 0
 
     @property
@@ -35,3 +37,7 @@ class Checkpoint:
     def quantization(self) -> Mapping[str, Any]:
         """The embedded quantization config, empty where the checkpoint has none."""
         return self.config.get("quantization_config") or {}
+
+    def file(self, name: str) -> CheckpointFile:
+        """A file of the folder, by its name there."""
+        return CheckpointFile(self.path, name)

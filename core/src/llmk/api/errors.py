@@ -136,3 +136,9 @@ def describe(error: BaseException) -> str:
     """Type and first line of an exception's message."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+
+
+def shown(value: object, most: int = 80) -> str:
+    """A value that somebody else wrote, for an error's message: cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most - 3]}..."

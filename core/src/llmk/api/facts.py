@@ -136,3 +136,8 @@ class ModelFacts:
     ops: tuple[OpFacts, ...] = ()
     parallel: tuple[Way, ...] = ()
     """The ways in which the model's implementation knows to be cut."""
+    default_model_len: int = 0
+    """Tokens that are served unless the configuration says otherwise, where these are fewer than ``max_model_len``,
+    since what is computed of a short text depends on the length that is served. 0: all of them."""
+    default_why: str = ""
+    """Why these, in a sentence for the log."""

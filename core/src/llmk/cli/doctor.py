@@ -113,7 +113,7 @@ def _models(registry: Registry) -> Iterator[Finding]:
     except LlmkError as error:
         yield Finding(NOTE, f"demo model: {error.message}", error.hint)
         return
-    missing = [file.name for file in demo.weight_files if not file.is_file()] if demo.weight_files else ["weights"]
+    missing = [file.name for file in demo.weight_files if not file.is_there] if demo.weight_files else ["weights"]
     if missing:
         yield Finding(BAD, f"demo model at {demo.path} lacks {', '.join(missing)}", f"reinstall {MODELS_WHEEL}")
     else:

@@ -62,7 +62,7 @@ class ChatTemplates:
             add_generation_prompt = False
         variables = {**self.variables, **options}
         try:
-            text = _compiled(source).render(
+            text = compile_template(source).render(
                 messages=plain,
                 tools=tools,
                 documents=documents,
@@ -112,7 +112,8 @@ class _Generation(jinja2.ext.Extension):
 
 
 @lru_cache(maxsize=16)
-def _compiled(source: str) -> jinja2.Template:
+def compile_template(source: str) -> jinja2.Template:
+    """A template in the environment that checkpoints write theirs for. Raises ``jinja2.TemplateError``."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
     )

@@ -12,9 +12,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import BinaryIO, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,7 @@ import torch
 from numpy.lib.stride_tricks import as_strided
 from torch import Tensor
 
-from llmk.api import CheckpointError
+from llmk.api import CheckpointError, CheckpointFile
 from llmk.engine.transfer import event, has_pinned_memory
 
 CHUNK_BYTES = 8 << 20
@@ -41,7 +40,7 @@ class Chunk:
     """What belongs ``into`` a contiguous tensor: as many elements, of ``dtype``, from byte ``start`` of ``file`` on, in
     rows whose beginnings lie ``stride`` bytes apart."""
 
-    file: Path
+    file: CheckpointFile
     start: int
     stride: int
     dtype: torch.dtype
@@ -59,12 +58,14 @@ class FileReader:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(NUM_THREADS, "llmk-read")
         self._buffers = _Buffers()
+        self._streams = _Streams()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._pool.shutdown(cancel_futures=True)
+        self._streams.close()
 
     def read(self, parts: Iterable[tuple[T, Iterable[Chunk]]]) -> Iterator[T]:
         """Yields each part, in order, as soon as what is issued to its device from now on finds its chunks there.
@@ -88,7 +89,7 @@ class FileReader:
     def _read(self, chunk: Chunk) -> None:
         into, device = chunk.into, chunk.into.device
         if device.type == "cpu" and chunk.dtype == into.dtype:
-            _fill(chunk, into)
+            _fill(chunk, into, self._streams)
             return
         pinned = has_pinned_memory(device)
         if pinned:
@@ -99,7 +100,7 @@ class FileReader:
         if buffer.numel() < chunk.num_bytes:
             buffer = torch.empty(max(chunk.num_bytes, CHUNK_BYTES), dtype=torch.uint8, pin_memory=pinned)
         values = buffer[: chunk.num_bytes].view(chunk.dtype).view(into.shape)
-        _fill(chunk, values)
+        _fill(chunk, values, self._streams)
         if chunk.dtype != into.dtype:
             values = values.to(device, non_blocking=pinned)  # which casts faster, and in its turn
         into.copy_(values, non_blocking=pinned)
@@ -113,28 +114,45 @@ class _Buffers(threading.local):
         self.both: deque[tuple[Tensor, torch.Event | None]] = deque([(torch.empty(0, dtype=torch.uint8), None)] * 2)
 
 
-def _fill(chunk: Chunk, into: Tensor) -> None:
+class _Streams:
+    """Files, each opened once: some checkpoints have a hundred thousand tensors."""
+
+    def __init__(self) -> None:
+        self._opened: dict[CheckpointFile, BinaryIO] = {}
+        self._lock = threading.Lock()
+
+    def of(self, file: CheckpointFile) -> BinaryIO:
+        """The file, from which threads read at places of their own."""
+        with self._lock:
+            if file not in self._opened:
+                self._opened[file] = file.open()
+            return self._opened[file]
+
+    def close(self) -> None:
+        for stream in self._opened.values():
+            stream.close()
+
+
+def _fill(chunk: Chunk, into: Tensor, streams: _Streams) -> None:
     """Reads a chunk into the memory of ``into``, a contiguous tensor on the host."""
     rows: npt.NDArray[np.uint8] = into.view(-1).view(torch.uint8).view(into.shape[0], -1).numpy()
     try:
         if rows.shape[1] == chunk.stride:
-            _read(chunk, memoryview(rows).cast("B"))  # type: ignore[arg-type]
+            _read(streams.of(chunk.file), chunk.start, memoryview(rows).cast("B"))  # type: ignore[arg-type]
         else:
             length = chunk.stride * (rows.shape[0] - 1) + rows.shape[1]
-            found = np.memmap(chunk.file, np.uint8, "r", chunk.start, (length,))
+            found = np.memmap(streams.of(chunk.file), np.uint8, "r", chunk.start, (length,))
             np.copyto(rows, as_strided(found, rows.shape, (chunk.stride, 1)))
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{chunk.file} can't be read: {error}", hint="download or copy the file again") from error
 
 
-def _read(chunk: Chunk, left: memoryview) -> None:
-    with chunk.file.open("rb", buffering=0) as stream:
-        stream.seek(chunk.start)
-        while left:
-            count = stream.readinto(left)
-            if not count:
-                raise OSError(f"it ends {len(left):,} bytes early")
-            left = left[count:]
+def _read(stream: BinaryIO, at: int, left: memoryview) -> None:
+    while left:
+        count = os.preadv(stream.fileno(), [left], at)
+        if not count:
+            raise OSError(f"it ends {len(left):,} bytes early")
+        left, at = left[count:], at + count
 
 
 def _arrived(part: T, size: int, chunks: Iterable[Future[None]]) -> T:

@@ -140,7 +140,7 @@ def load_model(boot: Boot, rank: int = 0, join: Callable[[Platform], Parallel] =
     share, quantized = neighbours / plan.num_ranks, bool(plan.quantization)
     check_weights(boot.facts, plan.dtype, platform.memory.available(), share=share, quantized=quantized)
     dtype = getattr(torch, plan.dtype)
-    where: dict[str, Any] = {"device": device, "parallel": join(platform)}
+    where: dict[str, Any] = {"device": device, "parallel": join(platform), "max_model_len": boot.facts.max_model_len}
     build = Build(plan, dtype=dtype, load_object=load_object, checkpoint=boot.checkpoint, **where)
     model: Model = load_object(plan.model_implementation)(build, boot.checkpoint)
     how, seed = config.model.load_format, config.engine.seed

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from llmk.api import ConfigError
+from llmk.api import CheckpointError, ConfigError
+from llmk.api.files import read_named
 
 if TYPE_CHECKING:
     from llmk.config.schema import PinnedPrompt
+
+_LONGEST = 64 << 20
+"""Bytes of a text that is to be pinned: more than the longest context takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,6 @@ def read_text(pin: PinnedPrompt) -> str:
     if pin.text:
         return pin.text
     try:
-        return Path(pin.file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cache.pins: {pin.id!r}: {pin.file} can't be read: {error}") from error
+        return read_named(pin.file, _LONGEST)
+    except CheckpointError as error:
+        raise ConfigError(f"cache.pins: {pin.id!r}: {error.message}", hint=error.hint) from error

@@ -9,15 +9,22 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jinja2
 import tokenizers
 from tokenizers import AddedToken
 
 from llmk.api import CheckpointError
-from llmk.engine.chat_template import ChatTemplates, Message
+from llmk.api.errors import describe
+from llmk.api.files import LONGEST_TEMPLATE, CheckpointFile, check_folder, files_in, read_named
+from llmk.engine.chat_template import ChatTemplates, Message, compile_template
 from llmk.engine.detokenizer import Detokenizer, Vocabulary
+from llmk.kernel.checkpoint_fields import check_tokenizer_config
 
 if TYPE_CHECKING:
     from llmk.api import Checkpoint
+
+_LONGEST_TOKENIZER = 256 << 20
+"""Bytes of a ``tokenizer.json``. The largest of published checkpoints have about 40 MiB."""
 
 
 class Tokenizer:
@@ -48,12 +55,14 @@ class Tokenizer:
         :class:`~llmk.api.CheckpointError` where there is no tokenizer or a file of it can't be read.
         """
         path = Path(folder).expanduser() if folder else checkpoint.path
-        config = _read_json(path / "special_tokens_map.json") | _read_json(path / "tokenizer_config.json")
+        config = _read_config(path, "special_tokens_map.json") | _read_config(path, "tokenizer_config.json")
         backend = _load_backend(path, config)
         named = {key: text for key, value in config.items() if key.endswith("_token") and (text := _content(value))}
-        templates = _templates(path, config)
         if chat_template:
-            templates = {"default": _read_text(Path(chat_template).expanduser())}
+            templates = {"default": read_named(chat_template, LONGEST_TEMPLATE)}
+        else:
+            templates = _templates(path, config)
+        _check_templates(templates, chat_template or str(path))
         _add_missing_tokens(backend, config, named)
         eos = _eos_token_ids(checkpoint, backend.token_to_id(named["eos_token"]) if "eos_token" in named else None)
         return cls(backend, ChatTemplates(templates, named), eos)
@@ -108,11 +117,14 @@ class Tokenizer:
 
 
 def _load_backend(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    file = path / "tokenizer.json"
-    if file.is_file():
+    file = CheckpointFile(path, "tokenizer.json")
+    if file.is_there:
+        data = file.read(_LONGEST_TOKENIZER)
         try:
-            return tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:
+            return tokenizers.Tokenizer.from_buffer(data)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # the library's panics are no Exception
             raise CheckpointError(f"{file} can't be read: {error}", hint="download the file again") from error
     return _convert_with_transformers(path, config)
 
@@ -124,12 +136,14 @@ def _convert_with_transformers(path: Path, config: Mapping[str, Any]) -> tokeniz
             f"{path} has no tokenizer (neither tokenizer.json nor an older form)",
             hint="add the checkpoint's tokenizer files, or name a folder that has them with --model.tokenizer",
         )
+    check_folder(path)
     from transformers import AutoTokenizer
 
     try:
-        backend = getattr(AutoTokenizer.from_pretrained(str(path), local_files_only=True), "backend_tokenizer", None)
+        found = AutoTokenizer.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
     except Exception as error:
         raise CheckpointError(f"transformers can't load the tokenizer in {path}: {error}") from error
+    backend = getattr(found, "backend_tokenizer", None)
     if not isinstance(backend, tokenizers.Tokenizer):
         raise CheckpointError(f"the tokenizer in {path} has no form that the tokenizers library could run")
     return backend
@@ -153,15 +167,29 @@ def _add_missing_tokens(backend: tokenizers.Tokenizer, config: Mapping[str, Any]
 
 def _templates(path: Path, config: Mapping[str, Any]) -> dict[str, str]:
     """Templates by name, from files or, in older checkpoints, from the tokenizer's config."""
-    files = {file.stem: file for file in sorted((path / "additional_chat_templates").glob("*.jinja"))}
-    if (path / "chat_template.jinja").is_file():
-        files["default"] = path / "chat_template.jinja"
+    files = {file.path.stem: file for file in files_in(path, "additional_chat_templates/*.jinja")}
+    default = CheckpointFile(path, "chat_template.jinja")
+    if default.is_there:
+        files["default"] = default
     if files:
-        return {name: _read_text(file) for name, file in files.items()}
+        return {name: file.read_text(LONGEST_TEMPLATE) for name, file in files.items()}
     found = config.get("chat_template")
     if isinstance(found, str):
         return {"default": found}
     return {entry["name"]: entry["template"] for entry in found or ()}
+
+
+def _check_templates(templates: Mapping[str, str], where: str) -> None:
+    """Raises CheckpointError for a template that no request could be rendered with."""
+    for name, source in templates.items():
+        try:
+            compile_template(source)
+        except (jinja2.TemplateError, RecursionError, SyntaxError) as error:
+            line = f", line {error.lineno}" if isinstance(error, jinja2.TemplateSyntaxError) else ""
+            raise CheckpointError(
+                f"the chat template {name!r} of {where} can't be compiled{line}: {describe(error)}",
+                hint="correct it, or name another one with --model.chat-template",
+            ) from error
 
 
 def _eos_token_ids(checkpoint: Checkpoint, own: int | None) -> tuple[int, ...]:
@@ -177,17 +205,6 @@ def _content(token: Any) -> str:
     return token if isinstance(token, str) else ""
 
 
-def _read_json(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        return {}
-    try:
-        return dict(json.loads(_read_text(file)))
-    except ValueError as error:
-        raise CheckpointError(f"{file} can't be read as JSON: {error}", hint="download the file again") from error
-
-
-def _read_text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{file} can't be read: {error}") from error
+def _read_config(path: Path, name: str) -> dict[str, Any]:
+    file = CheckpointFile(path, name)
+    return check_tokenizer_config(file, file.read_json())

@@ -68,7 +68,7 @@ def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None) -
     platform, platform_facts = choose_platform(registry, config, host, on=on)
     checkpoint = read_checkpoint(find_checkpoint(registry, config.model.path))
     facts = describe_model(choose_model(registry, config, checkpoint), checkpoint)
-    settings = settings.with_checkpoint({"model.max_model_len": facts.max_model_len}, "the longest context it allows")
+    settings = _with_length(settings, registry, facts)
     settings = apply_defaults(settings, registry, platform, platform_facts, facts)
     _check(settings, registry, platform_facts, facts)
     facts = replace(facts, max_model_len=settings.config.model.max_model_len or facts.max_model_len)
@@ -120,6 +120,16 @@ def apply_defaults(
             plugin.stop("broken", Reason("bad_default", default.path, describe(error)), error)
     schemas = {plugin.name: schema for plugin, schema in registry.call("llmk_config_schema", type)}
     return settings.with_plugin_schemas({plugin.name: schemas.get(plugin.name) for plugin in registry.plugins})
+
+
+def _with_length(settings: Settings, registry: Registry, facts: ModelFacts) -> Settings:
+    """The context where the user names none: the longest, or the one that the family serves by default."""
+    if not facts.default_model_len:
+        return settings.with_checkpoint({"model.max_model_len": facts.max_model_len}, "the longest context it allows")
+    settings = settings.with_checkpoint({"model.max_model_len": facts.default_model_len}, facts.default_why)
+    length = settings.config.model.max_model_len
+    registry.notices.append(f"model.max_model_len: {length} of {facts.max_model_len} tokens; {facts.default_why}")
+    return settings
 
 
 def _check(settings: Settings, registry: Registry, platform_facts: PlatformFacts, facts: ModelFacts) -> None:

@@ -86,6 +86,7 @@ class Build:
     Args:
         dtype: the engine's dtype, the only one: no layer reads the checkpoint's.
         parallel: the process's place among those that run the model together.
+        max_model_len: tokens of the longest text that is served; 0: of the longest that the model can.
         checkpoint: what the plan's method of quantization is made for, if it has one.
         load_object: returns what ``"module:attribute"`` names; called as ``load_object(path, plugin="name version")``.
 
@@ -105,9 +106,11 @@ class Build:
         load_object: Callable[..., Any],
         parallel: Parallel | None = None,
         checkpoint: Checkpoint | None = None,
+        max_model_len: int = 0,
     ) -> None:
         self.plan = plan
         self.dtype = dtype
+        self.max_model_len = max_model_len
         self.device = device
         self.parallel = parallel or Parallel()
         self.quantization = Quantization(checkpoint)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +12,12 @@ from torch import Tensor
 from llmk.nn.build import Switch
 from llmk.nn.layer import Layer, Parameter
 from llmk.nn.shadow import Shadowed
+from llmk.nn.tensor_file import StoredTensor, same_content
 
 if TYPE_CHECKING:
     from llmk.nn.build import Build
+
+logger = logging.getLogger(__name__)
 
 
 class Embedding(Layer):
@@ -74,7 +78,7 @@ class LMHead(Layer):
 
     Args:
         tied_to: the embedding whose table this head multiplies by; it then owns no parameter, unless the table is with
-            another stage.
+            another stage, or the checkpoint has another table for it.
         softcap: bounds the logits, by the op ``softcap``; ``None``: they stay as they are.
     """
 
@@ -98,18 +102,46 @@ class LMHead(Layer):
         self._switch = self._kernel.run if isinstance(self._kernel.run, (Switch, Shadowed)) else None
         self._parallel = build.parallel
         self._vocab_size = vocab_size
+        self._tied_to = tied_to
         kept, room = build.parallel.padded_share(vocab_size)
+        cut: dict[str, Any] = {"kept_rows": [[kept]], "room": room}
+        self._own = partial(Parameter, build, [f"{prefix}.weight"], [vocab_size], (hidden_size,), **cut)
         if tied_to and tied_to.here and build.here:
             tied_to.tied_head = self
             super().__init__(build, [])
             return
-        stored = tied_to.parameters[0] if tied_to else None
-        names, others = (stored.names, stored.targets) if stored else ([f"{prefix}.weight"], {})
-        cut: dict[str, Any] = {"kept_rows": [[kept]], "room": room}
-        parameters = [Parameter(build, names, [vocab_size], (hidden_size,), others=others, **cut)]
+        table = tied_to.parameters[0] if tied_to else None
+        also = (
+            Parameter(build, table.names, [vocab_size], (hidden_size,), others=table.targets, **cut) if table else None
+        )
+        parameters = [also or self._own()]
         if bias:
             parameters.append(Parameter(build, [f"{prefix}.bias"], [vocab_size], **cut))
         super().__init__(build, parameters)
+
+    def discover(self, stored: Mapping[str, Sequence[StoredTensor]]) -> None:
+        """Where ``config.json`` ties the head to the embedding, and the files hold another table for each, takes what
+        they hold: as ``transformers`` does."""
+        if self._tied_to is None:
+            return
+        own, (table,) = self._own(), self._tied_to.parameters
+        names = {*own.targets, *table.targets}
+        found = {
+            tensor.name: tensor
+            for prefix in {name.rpartition(".")[0] for name in names}
+            for tensor in stored.get(prefix, ())
+            if tensor.name in names
+        }
+        head = found.pop(own.names[0], None)
+        if head is None or not found or any(same_content(head, other) for other in found.values()):
+            return
+        logger.warning(
+            "config.json says tie_word_embeddings, but %s is another tensor than %s, so the two are not tied",
+            *(head.name, ", ".join(found)),
+        )
+        table.targets.pop(head.name, None)
+        self._tied_to.tied_head = None
+        self.parameters = (own, *self.parameters[1:])
 
     def finish(self) -> None:
         weight, *bias = self.parameters

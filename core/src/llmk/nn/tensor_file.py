@@ -1,22 +1,54 @@
 """Reads the headers of safetensors files: names, shapes and dtypes, but no tensor. Needs no torch.
 
 A file is a little-endian 64-bit length, that many bytes of JSON, and the tensors' bytes
-(https://huggingface.co/docs/safetensors, "Format").
+(https://huggingface.co/docs/safetensors, "Format"). What a header says is checked as a whole, since all that is read
+later is read by it: tensors follow one another without gap or overlap, each as long as its shape and dtype make it, and
+the last one ends with the file.
 """
 
 from __future__ import annotations
 
-import json
-import struct
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
+from typing import Any, TypeGuard
 
 from llmk.api import Checkpoint, CheckpointError
+from llmk.api.errors import shown
+from llmk.api.files import CheckpointFile, files_in, parse_json
 
 _LONGEST_HEADER = 100_000_000
+_MOST_DIMENSIONS = 64
+_MOST_BYTES = 1 << 63
+_COMPARED = 8 << 20
 _AGAIN = "download or copy the file again"
+
+DTYPE_BITS: Mapping[str, int] = {
+    "BOOL": 8,
+    "F4": 4,
+    "F6_E2M3": 6,
+    "F6_E3M2": 6,
+    "U8": 8,
+    "I8": 8,
+    "F8_E5M2": 8,
+    "F8_E4M3": 8,
+    "F8_E8M0": 8,
+    "F8_E4M3FNUZ": 8,
+    "F8_E5M2FNUZ": 8,
+    "I16": 16,
+    "U16": 16,
+    "F16": 16,
+    "BF16": 16,
+    "I32": 32,
+    "U32": 32,
+    "F32": 32,
+    "C64": 64,
+    "F64": 64,
+    "I64": 64,
+    "U64": 64,
+}
+"""Bits of an element, by the format's names of dtypes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +56,7 @@ class StoredTensor:
     """One tensor of a file. ``dtype`` is safetensors' name (``"BF16"``); it lies at bytes ``start`` to ``stop - 1``."""
 
     name: str
-    file: Path
+    file: CheckpointFile
     dtype: str
     shape: tuple[int, ...]
     start: int
@@ -41,16 +73,16 @@ class StoredTensor:
         return prod(self.shape)
 
 
-def weight_files(checkpoint: Checkpoint) -> tuple[Path, ...]:
+def weight_files(checkpoint: Checkpoint) -> tuple[CheckpointFile, ...]:
     """The files that hold the checkpoint's tensors. Raises CheckpointError where there is none, or one is missing."""
     files = checkpoint.weight_files
     if not files:
-        others = sorted(path.name for path in checkpoint.path.glob("*.bin"))
+        others = [file.name for kind in ("bin", "gguf", "pth") for file in files_in(checkpoint.path, f"*.{kind}")]
         raise CheckpointError(
             f"{checkpoint.path} has no safetensors file" + (f"; it has {_listed(others)}" if others else ""),
             hint="convert the weights to safetensors" if others else "download them, or use --model.load-format dummy",
         )
-    if absent := [file.name for file in files if not file.exists()]:
+    if absent := [file.name for file in files if not file.is_there]:
         raise CheckpointError(
             f"{checkpoint.path} lacks {len(absent)} of the {len(files)} files that its index names: {_listed(absent)}",
             hint="download the missing files",
@@ -58,7 +90,7 @@ def weight_files(checkpoint: Checkpoint) -> tuple[Path, ...]:
     return files
 
 
-def read_headers(files: Sequence[Path]) -> list[StoredTensor]:
+def read_headers(files: Sequence[CheckpointFile]) -> list[StoredTensor]:
     """All tensors of ``files``, file by file, in the order in which they lie there.
 
     Raises:
@@ -66,45 +98,112 @@ def read_headers(files: Sequence[Path]) -> list[StoredTensor]:
     """
     tensors: dict[str, StoredTensor] = {}
     for file in files:
-        for tensor in sorted(_read_header(file), key=lambda t: t.start):
+        for tensor in _read_header(file):
             if tensor.name in tensors:
                 raise CheckpointError(
                     f"tensor {tensor.name!r} stands in {tensors[tensor.name].file.name} and in {file.name}",
-                    hint=f"keep one of the two files in {file.parent}, or add an index that says which one counts",
+                    hint=f"keep one of the two files in {file.folder}, or add an index that says which one counts",
                 )
             tensors[tensor.name] = tensor
     return list(tensors.values())
 
 
-def _read_header(file: Path) -> list[StoredTensor]:
-    size = file.stat().st_size
-    with file.open("rb") as stream:
+def same_content(one: StoredTensor, other: StoredTensor) -> bool:
+    """Whether two tensors are equal, byte by byte. Raises CheckpointError."""
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    with one.file.open() as first, other.file.open() as second:
+        first.seek(one.start)
+        second.seek(other.start)
+        for at in range(0, one.num_bytes, _COMPARED):
+            size = min(_COMPARED, one.num_bytes - at)
+            if first.read(size) != second.read(size):
+                return False
+    return True
+
+
+def _read_header(file: CheckpointFile) -> list[StoredTensor]:
+    with file.open() as stream:
+        size = os.fstat(stream.fileno()).st_size
         prefix = stream.read(8)
-        length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else 0
+        length = int.from_bytes(prefix, "little") if len(prefix) == 8 else 0
         text = stream.read(length) if 0 < length <= min(_LONGEST_HEADER, size - 8) else b""
-    if not text:
+    if len(text) < length or not text:
         raise CheckpointError(
             f"{file} is not a whole safetensors file: it has {size:,} bytes, its header asks for {length + 8:,}",
             hint=_AGAIN,
         )
-    begin = 8 + length
     try:
-        tensors = [
-            StoredTensor(
-                name, file, entry["dtype"], tuple(entry["shape"]), *(begin + at for at in entry["data_offsets"])
-            )
-            for name, entry in json.loads(text).items()
-            if name != "__metadata__"
-        ]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{file} has a damaged header: {error}", hint=_AGAIN) from error
-    expected = max((tensor.stop for tensor in tensors), default=begin)
-    if size < expected:
+        entries = parse_json(text.decode(), object_pairs_hook=_without_duplicates)
+    except ValueError as error:
+        raise _damaged(file, str(error)) from error
+    if not isinstance(entries, dict):
+        raise _damaged(file, f"it is a {type(entries).__name__}, not an object")
+    metadata = entries.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
+        raise _damaged(file, "its __metadata__ is not an object of texts")
+    tensors = sorted(
+        (_read_entry(file, name, entry, 8 + length) for name, entry in entries.items()),
+        key=lambda tensor: (tensor.start, tensor.stop),
+    )
+    _check_places(file, tensors, 8 + length, size)
+    return tensors
+
+
+def _read_entry(file: CheckpointFile, name: str, entry: Any, begin: int) -> StoredTensor:
+    """One tensor of a header, whose tensors' bytes ``begin`` there."""
+    fields: dict[str, Any] = entry if isinstance(entry, dict) else {}
+    dtype, shape, offsets = fields.get("dtype"), fields.get("shape"), fields.get("data_offsets")
+    if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
+        raise _damaged(file, f"tensor {shown(name)} has dtype {shown(dtype)}, which the format does not know")
+    if not _are_sizes(shape) or len(shape) > _MOST_DIMENSIONS:
+        raise _damaged(file, f"tensor {shown(name)} has shape {shown(shape)}, not a list of sizes")
+    if not _are_sizes(offsets) or len(offsets) != 2:
+        raise _damaged(
+            file, f"tensor {shown(name)} has data_offsets {shown(offsets)}, not its first byte and the one behind it"
+        )
+    (start, stop), bits = offsets, prod(shape) * DTYPE_BITS[dtype]
+    if bits % 8 or stop - start != bits // 8:
+        raise _damaged(
+            file,
+            f"tensor {shown(name)} has data_offsets {offsets}, {stop - start:,} bytes, and its {dtype} of shape"
+            f" {shown(shape)} do not take as many",
+        )
+    return StoredTensor(name, file, dtype, tuple(shape), begin + start, begin + stop)
+
+
+def _are_sizes(values: Any) -> TypeGuard[list[int]]:
+    return isinstance(values, list) and all(type(value) is int and 0 <= value < _MOST_BYTES for value in values)
+
+
+def _check_places(file: CheckpointFile, tensors: Sequence[StoredTensor], begin: int, size: int) -> None:
+    """Whether ``tensors``, in their order, fill all that lies behind the header."""
+    at, before = begin, "the header"
+    for tensor in tensors:
+        if tensor.start != at:
+            what = "overlaps" if tensor.start < at else f"lies {tensor.start - at:,} bytes behind"
+            raise _damaged(file, f"tensor {shown(tensor.name)} {what} {before}")
+        at, before = tensor.stop, f"tensor {shown(tensor.name)}"
+    if size < at:
         cut = [tensor.name for tensor in tensors if tensor.stop > size]
         raise CheckpointError(
-            f"{file} is truncated: it has {size:,} of {expected:,} bytes, so {_listed(cut)} can't be read", hint=_AGAIN
+            f"{file} is truncated: it has {size:,} of {at:,} bytes, so {_listed(cut)} can't be read", hint=_AGAIN
         )
-    return tensors
+    if size > at:
+        raise _damaged(file, f"{size - at:,} bytes at its end are of no tensor")
+
+
+def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{shown(name)} stands there twice")
+        found[name] = value
+    return found
+
+
+def _damaged(file: CheckpointFile, why: str) -> CheckpointError:
+    return CheckpointError(f"{file} has a damaged header: {why}", hint=_AGAIN)
 
 
 def _listed(names: Sequence[str], most: int = 10) -> str:

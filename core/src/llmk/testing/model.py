@@ -43,7 +43,8 @@ class ModelHarness:
         self.boot = boot
         self.device = platform.device.torch_device(0)
         dtype = getattr(torch, plan.dtype)
-        where: dict[str, Any] = {"device": self.device, "parallel": parallel}
+        served = boot.facts.max_model_len
+        where: dict[str, Any] = {"device": self.device, "parallel": parallel, "max_model_len": served}
         self.build = Build(plan, dtype=dtype, load_object=load_object, checkpoint=boot.checkpoint, **where)
         self.model: Model = load_object(plan.model_implementation)(self.build, boot.checkpoint)
         load_weights(

@@ -12,12 +12,15 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load
 from torch import Tensor
 
 from llmk.api import CheckpointError, IOContext, IOOutput, IOPrompt, IOTokenizer
 from llmk_embeddings.fields import check_model, check_names, inputs, one_of, usage
 from llmk_embeddings.specs import HEAD
+
+_LONGEST_HEAD = 1 << 20
+"""Bytes of the head's file: several times what the widest models need."""
 
 
 class Sparse:
@@ -74,10 +77,10 @@ class SparseRequest:
 
 def _read_head(context: IOContext) -> tuple[Tensor, Tensor]:
     """Float32 ``[hidden_size]`` and ``[]``. Raises CheckpointError where the file is damaged or another model's."""
-    file, width = context.checkpoint.path / HEAD, context.facts.hidden_size
+    file, width = context.checkpoint.file(HEAD), context.facts.hidden_size
     try:
-        tensors = load_file(file)
-    except (OSError, SafetensorError) as error:
+        tensors = load(file.read(_LONGEST_HEAD))
+    except SafetensorError as error:
         raise CheckpointError(f"{file} can't be read: {error}", hint="copy the file again") from error
     found = {name: list(tensor.shape) for name, tensor in tensors.items()}
     if found != {"weight": [1, width], "bias": [1]}:

@@ -15,7 +15,7 @@ HEAD = "sparse_linear.safetensors"
 
 def has_head(checkpoint: Checkpoint) -> Verdict:
     """Checkpoints that the head lies beside."""
-    if (checkpoint.path / HEAD).is_file():
+    if checkpoint.file(HEAD).is_there:
         return OK
     hint = "put the head that was trained with the model there, as safetensors"
     return no("sparse_head", wanted=HEAD, found=f"none in {checkpoint.path}", hint=hint)

@@ -1,0 +1,158 @@
+"""Which models of the transformers library a paged cache of keys and values can't serve, and by which mechanism.
+
+A config is looked at by what it says, and by its ``model_type`` where it is silent: ``save_pretrained`` leaves out
+whatever is the default of the type. Imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from typing import Any
+
+from llmk.api import Checkpoint, UnknownArchitecture
+
+_SUFFIXES = ("ForCausalLM", "LMHeadModel")
+_SERVED_LAYERS = ("full_attention", "sliding_attention")
+_RECURRENT_KEYS = (
+    "ssm_cfg",
+    "ssm_state_size",
+    "state_size",
+    "mamba_d_state",
+    "time_step_rank",
+    "linear_num_value_heads",
+    "conv_L_cache",
+    "attention_hidden_size",
+)
+_LATENT_KEYS = ("kv_lora_rank",)
+_INDEXED_KEYS = ("index_topk", "index_n_heads")
+_MULTIMODAL_KEYS = ("vision_config", "audio_config", "text_config")
+
+_RECURRENT = "it keeps a recurrent state"
+_ENCODER = "it is an encoder: each token attends to later ones, too"
+_ENCODER_DECODER = "it is an encoder-decoder: it attends to the states of an encoder, too"
+_LATENT = "its attention caches latent vectors, which transformers' modules never hand to an attention backend"
+_INDEXED = "indexed attention: an indexer picks the tokens that each attends to"
+_ALIBI = "its attention adds ALiBi biases, which no attention backend takes"
+_MULTIMODAL = "it takes more than text"
+_OWN_ATTENTION = "its modules compute attention themselves, not by transformers' attention interface"
+
+_LAYERS: Mapping[str, str] = {
+    "chunked_attention": "chunked attention: a token attends to its own chunk alone",
+    "window_attention": "attention within windows that do not slide",
+    "reference_sliding_attention": "attention to a sliding window and to reference tokens",
+    "indexed_attention": _INDEXED,
+    "compressed_sparse_attention": "compressed sparse attention: tokens attend to picked blocks of compressed keys",
+    "heavily_compressed_attention": "attention to compressed keys",
+    "minimax_m3_sparse": "sparse attention: tokens attend to picked blocks",
+    "linear_attention": "linear attention, which keeps a recurrent state",
+    "conv": "convolutions, which keep a recurrent state",
+    "hybrid": "attention beside what keeps a recurrent state",
+    "hybrid_sliding": "attention beside what keeps a recurrent state",
+    "mamba": "a selective scan, which keeps a recurrent state",
+    "recurrent": "a recurrent state",
+}
+
+_TYPES: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("bart", "bigbird_pegasus", "blenderbot", "blenderbot-small", "marian", "mbart", "musicgen",
+         "musicgen_melody", "mvp", "pegasus", "plbart", "prophetnet", "trocr", "whisper"),
+        _ENCODER_DECODER,
+    ),
+    **dict.fromkeys(
+        ("bamba", "falcon_h1", "falcon_mamba", "jamba", "lfm2", "lfm2_moe", "lfm3", "mamba", "mamba2", "nemotron_h",
+         "recurrent_gemma", "rwkv", "xlstm", "zamba", "zamba2"),
+        _RECURRENT,
+    ),
+    **dict.fromkeys(
+        ("axk1", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "longcat_flash", "minicpm3", "youtu"), _LATENT
+    ),
+    **dict.fromkeys(
+        ("axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4"), f"it has layers of {_INDEXED}"
+    ),
+    **dict.fromkeys(
+        ("bailing_hybrid", "granitemoehybrid", "kimi_linear", "minimax", "olmo_hybrid", "qwen3_5_text",
+         "qwen3_5_moe_text", "qwen3_next", "qwen4_exp_text"),
+        f"it has layers of {_LAYERS['linear_attention']}",
+    ),
+    **dict.fromkeys(("inkling_text", "inkling2_text", "zaya"), f"it has layers of {_LAYERS['hybrid']}"),
+    **dict.fromkeys(
+        ("emu3", "fuyu", "gemma3", "gemma3n", "gemma4", "gemma4_unified", "git", "got_ocr2", "llama4", "mllama",
+         "moss_transcribe_diarize", "phi4_multimodal", "qwen3_5", "qwen3_5_moe", "qwen4_exp", "dots3_note"),
+        _MULTIMODAL,
+    ),
+    **dict.fromkeys(("bloom", "mpt"), _ALIBI),
+    **dict.fromkeys(("codegen", "gpt_neo", "gpt_neox_japanese", "gptj", "openai-gpt", "xglm", "xlm"), _OWN_ATTENTION),
+    "deepseek_v4": f"it has layers of {_LAYERS['compressed_sparse_attention']}",
+    "llama4_text": f"it has layers of {_LAYERS['chunked_attention']}",
+    **dict.fromkeys(
+        ("gemma4_assistant", "gemma4_unified_assistant"),
+        "it drafts for another model, whose keys and values it attends to",
+    ),
+    "blt": "it reads bytes, which a model of its own makes patches of",
+    "cpmant": "its attention adds learned biases of positions, which no attention backend takes",
+    "doge": "its attention adds learned values to the mask, which no attention backend takes",
+    "gemma3n_text": "its later layers share the keys and values of earlier ones",
+    "hrm_text": "it runs its layers several times for each token",
+    "moshi": "it takes and makes speech",
+    "reformer": "its attention is to hashed buckets of tokens",
+    "xlnet": "its attention has two streams, and relative positions",
+}  # fmt: skip
+"""Where no key says so, or none needs to be written: the mechanism, by model type."""
+
+_ENCODERS = frozenset((
+    "bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert", "rembert",
+    "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "xlm-roberta", "xlm-roberta-xl", "xmod",
+))  # fmt: skip
+"""Model types that are encoders unless ``is_decoder`` says otherwise."""
+
+
+def refuse_unservable(checkpoint: Checkpoint) -> None:
+    """Raises UnknownArchitecture, with the mechanism, for models that a cache of keys and values can't serve."""
+    name = checkpoint.architecture or "a checkpoint without architectures"
+    if reason := next(_reasons(checkpoint.config, name), ""):
+        raise UnknownArchitecture(
+            f"{name} can't be served through transformers' modules: {reason}",
+            hint="install a wheel that implements it natively; `llmk plugins` lists what is installed",
+        )
+    if find_spec("transformers") is None:
+        raise UnknownArchitecture(
+            f"{name} has no native implementation, and transformers, which may have one, is not installed",
+            hint="pip install transformers",
+        )
+
+
+def _reasons(config: Mapping[str, Any], name: str) -> Iterator[str]:
+    if config.get("is_encoder_decoder"):
+        yield _ENCODER_DECODER
+    if any(config.get(key) for key in _MULTIMODAL_KEYS):
+        yield _MULTIMODAL
+    yield from _of_layers(config)
+    if any(config.get(key) for key in _LATENT_KEYS):
+        yield _LATENT
+    if config.get("alibi") or config.get("position_embedding_type") == "alibi":
+        yield _ALIBI
+    if config.get("use_bidirectional_attention") in (True, "all"):
+        yield "its attention is not causal: each token attends to later ones, too"
+    if shared := config.get("num_kv_shared_layers"):
+        yield f"its last {shared} layers share the keys and values of earlier ones"
+    kind = str(config.get("model_type", ""))
+    if kind in _ENCODERS and not config.get("is_decoder"):
+        yield _ENCODER
+    if kind in _TYPES:
+        yield _TYPES[kind]
+    if not name.endswith(_SUFFIXES):
+        yield f"it is not a causal language model ({' or '.join('…' + suffix for suffix in _SUFFIXES)})"
+
+
+def _of_layers(config: Mapping[str, Any]) -> Iterator[str]:
+    types = config.get("layer_types")
+    kinds = [kind for kind in types if isinstance(kind, str)] if isinstance(types, list) else []
+    if odd := [kind for kind in dict.fromkeys(kinds) if kind not in _SERVED_LAYERS]:
+        yield "it has layers of " + "; of ".join(_LAYERS.get(kind, f"the unknown kind {kind!r}") for kind in odd)
+    if any(config.get(key) for key in _INDEXED_KEYS):
+        yield f"it has layers of {_INDEXED}"
+    if config.get("attention_chunk_size"):
+        yield f"it has layers of {_LAYERS['chunked_attention']}"
+    if any(config.get(key) for key in _RECURRENT_KEYS):
+        yield _RECURRENT

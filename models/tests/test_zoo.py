@@ -1,0 +1,74 @@
+"""Whatever transformers can generate text with is served, or refused by the mechanism that is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import zoo
+from configs import LLAMA
+
+from llmk.api import Checkpoint, CheckpointError, UnknownArchitecture
+from llmk.testing.model import ModelHarness
+from llmk_models.transformers_facts import describe
+
+LATER = (
+    "attends otherwise than config.json told",
+    "bypasses the attention interface",
+    "does not run on llmk's attention",
+    "keeps its decoder where llmk can't reach it",
+    "transformers can't build",
+)
+"""What is known of a model only once transformers has made its modules, still without weights."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", zoo.TYPES)
+def test_a_model_type_is_served_or_refused_by_its_mechanism(model_type: str, tmp_path: Path) -> None:
+    """There are no weights in the folder, so whatever is said is said before any could be loaded."""
+    folder = zoo.write_tiny(tmp_path / "model", model_type)
+    try:
+        harness = ModelHarness.of(folder, {"model.load_format": "dummy"})
+        (logits,) = harness.step([("a", [1, 2, 3])])
+        assert logits.shape[0] == 3
+        return
+    except CheckpointError as error:
+        refusal = error
+    if isinstance(refusal, UnknownArchitecture):
+        assert "can't be served through transformers' modules: " in refusal.message
+        assert "unknown kind" not in refusal.message
+    else:
+        assert any(part in refusal.message for part in LATER), refusal
+
+
+@pytest.mark.parametrize(
+    ("config", "mechanism"),
+    [
+        ({"model_type": "whisper"}, "encoder-decoder"),
+        ({"model_type": "bart"}, "encoder-decoder"),
+        ({"model_type": "bert"}, "it is an encoder"),
+        ({"model_type": "gemma4_text", "num_kv_shared_layers": 18}, "its last 18 layers share the keys and values"),
+        ({"model_type": "gemma4", "text_config": {"num_hidden_layers": 2}}, "more than text"),
+        ({"model_type": "llama4_text"}, "chunked attention"),
+        ({"layer_types": ["full_attention", "chunked_attention"]}, "chunked attention"),
+        ({"attention_chunk_size": 8192}, "chunked attention"),
+        ({"model_type": "deepseek_v32"}, "indexed attention"),
+        ({"layer_types": ["indexed_attention"]}, "indexed attention"),
+        ({"index_topk": 2048}, "indexed attention"),
+        ({"layer_types": ["wavelets"]}, "the unknown kind 'wavelets'"),
+        ({"layer_types": ["linear_attention", "conv"]}, "linear attention, .*; of convolutions"),
+        ({"model_type": "bloom"}, "ALiBi"),
+        ({"use_bidirectional_attention": True}, "not causal"),
+    ],
+)
+def test_the_mechanism_is_named_from_the_config_alone(config: dict[str, object], mechanism: str) -> None:
+    checkpoint = Checkpoint(Path("/c"), {**LLAMA, "architectures": ["OtherForCausalLM"], **config})
+    with pytest.raises(UnknownArchitecture, match=mechanism):
+        describe(checkpoint)
+
+
+def test_what_a_config_does_not_say_is_noticed_without_weights(tmp_path: Path) -> None:
+    """OPT scales queries itself. No tensor is there, and none is missed."""
+    folder = zoo.write_tiny(tmp_path / "model", "opt")
+    with pytest.raises(CheckpointError, match=r"layer 0 .*: scale 1\.0, not 0\.25"):
+        ModelHarness.of(folder)
