@@ -97,7 +97,10 @@ class SelectSections(Section):
         default_factory=SelectSection, description="Reasoning parsers ('none': off)."
     )
     tool_parser: SelectSection = Field(default_factory=SelectSection, description="Tool parsers ('none': off).")
-    policy: SelectSection = Field(default_factory=SelectSection, description="Scheduling policy (none: by priority).")
+    policy: SelectSection = Field(
+        default_factory=SelectSection,
+        description="Scheduling policy (none: fair between tenants, by priority within one).",
+    )
 
 
 class PluginsSection(Section):
@@ -132,6 +135,11 @@ class SchedulerSection(Section):
     )
     queue_timeout: Seconds = Field(default=0.0, description="Seconds until a request must begin, or 504. 0: no limit.")
     request_timeout: Seconds = Field(default=0.0, description="Seconds until a request must end, or 504. 0: no limit.")
+    max_slowdown: Annotated[float, Field(ge=0)] = Field(
+        default=2.0,
+        description="Times that a step may take of what one of a single token takes, where several tenants are served. "
+        "0: no limit.",
+    )
     weights: dict[str, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict, description="Shares by tenant: 16 hex digits of the API key's SHA-256. Others have 1."
     )
