@@ -49,7 +49,8 @@ from hostile_cases.wire import Target
 from processes import Held, descendants, held
 
 LLMK = [sys.executable, "-c", "import sys; from llmk.cli.main import main; sys.exit(main())"]
-CASES = {case.name: case for part in (bodies, prompts, sampling, connections, traffic) for case in part.CASES}
+ALL = [case for part in (bodies, prompts, sampling, connections, traffic) for case in part.CASES]
+CASES = {case.name: case for case in ALL}
 SPAWN = multiprocessing.get_context("spawn")
 CALM = 0.3
 """Seconds for which the server must answer as before until the next case begins."""
@@ -60,6 +61,7 @@ LOG_PER_CASE = 1 << 16
 SLACK = 32 << 20
 AGAIN = 8 << 20
 """Bytes that a second pass may add."""
+KEYS = ("the-quiet-clients-key", "the-attackers-key")
 GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_blocks_used")
 
 
@@ -109,11 +111,12 @@ class Observer:
 class Server:
     """``llmk serve`` in a process of its own; ``log`` takes its standard error."""
 
-    def __init__(self, arguments: Sequence[str], log: Path, within: float) -> None:
+    def __init__(self, arguments: Sequence[str], log: Path, within: float, keys: Sequence[str]) -> None:
         self.log = log
+        environment = {**os.environ, **({"LLMK__SERVER__API_KEYS": json.dumps(keys)} if keys else {})}
         with log.open("wb") as stderr:
             command = [*LLMK, "serve", "--port", "0", *arguments]
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True)
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)
         assert self.process.stdout is not None
         line = next((line for line in self.process.stdout if line.startswith("serving ")), "")
         if not line:
@@ -121,13 +124,13 @@ class Server:
         address = urlsplit(line.split()[-1])
         assert address.hostname
         assert address.port
-        self.target = Target(address.hostname, address.port, within)
+        self.quiet, self.target = (Target(address.hostname, address.port, within, key) for key in keys or ("", ""))
 
     def metrics(self) -> str:
         """What /metrics says."""
         connection = HTTPConnection(self.target.host, self.target.port, timeout=60)
         try:
-            connection.request("GET", "/metrics")
+            connection.request("GET", "/metrics", headers={"authorization": f"Bearer {self.quiet.key}"})
             return connection.getresponse().read().decode()
         finally:
             connection.close()
@@ -194,9 +197,10 @@ class Siege:
 
     def _start(self) -> None:
         self._starts += 1
-        self.server = Server(self.args.serve, self.folder / f"log-{self._starts}", self.args.within)
-        self.prober = Observer(observers.probe, self.server.target)
-        self.quiet = Observer(observers.chat, self.server.target)
+        keys = KEYS if self.args.keys else ()
+        self.server = Server(self.args.serve, self.folder / f"log-{self._starts}", self.args.within, keys)
+        self.prober = Observer(observers.probe, self.server.quiet)
+        self.quiet = Observer(observers.chat, self.server.quiet)
 
     def _stop(self) -> None:
         self.prober.close()
@@ -385,9 +389,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs it all; 1 where something is not as it must be."""
     args = _parse(arguments)
     if args.list:
-        for case in CASES.values():
+        for case in ALL:
             print(f"{case.name:20} {case.what}")
         return 0
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # so that the server is ended, too
     with tempfile.TemporaryDirectory() as folder:
         siege = Siege(args, Path(folder))
         siege.run()
@@ -415,6 +420,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--within", type=float, default=30.0, help="seconds in which a request must end")
     parser.add_argument("--gap", type=float, default=0.25, help="seconds that /health may be silent")
     parser.add_argument("--ratio", type=float, default=2.0, help="by which the quiet client's p99 may grow")
+    parser.add_argument("--keys", action="store_true", help="tell clients apart by API keys, not by their addresses")
     parser.add_argument("--json", type=Path, help="file for all numbers")
     parser.add_argument("--list", action="store_true", help="name the cases")
     parser.add_argument("serve", nargs="*", help="arguments of llmk serve, after --")

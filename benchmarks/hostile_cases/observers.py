@@ -8,6 +8,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from http.client import HTTPException
 from multiprocessing.connection import Connection
 
@@ -69,7 +70,7 @@ def _observe(
     from_start: bool = False,
 ) -> None:
     """Does ``once`` until nobody takes samples any more: ``pause`` seconds after it ended, or began."""
-    target = Target(target.host, target.port, PATIENCE)
+    target = replace(target, within=PATIENCE)
     connection: socket.socket | None = None
     due = time.monotonic()
     parent = os.getppid()

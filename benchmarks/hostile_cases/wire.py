@@ -19,11 +19,13 @@ BLAMELESS = frozenset({408, 413, 414, 429, 431, 503})
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The server under attack. A request must be answered, or cut off, ``within`` so many seconds."""
+    """The server under attack. A request must be answered, or cut off, ``within`` so many seconds. ``key``: the API key
+    that requests bear, if any."""
 
     host: str
     port: int
     within: float = 30.0
+    key: str = ""
 
     def connect(self, *, receive: int = 0, source: str = ATTACKER) -> socket.socket:
         """A new connection, of which ``receive`` is the size of the receive buffer."""
@@ -57,7 +59,8 @@ class Outcome:
 
 def head(target: Target, method: str, path: str, headers: Mapping[str, str | int] | None = None) -> bytes:
     """The head of a request."""
-    every = {"host": target.authority, "content-type": "application/json", **(headers or {})}
+    key = {"authorization": f"Bearer {target.key}"} if target.key else {}
+    every = {"host": target.authority, "content-type": "application/json", **key, **(headers or {})}
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in every.items()), "", ""]
     return "\r\n".join(lines).encode("latin-1")
 

@@ -136,7 +136,7 @@ class SchedulerSection(Section):
     queue_timeout: Seconds = Field(default=0.0, description="Seconds until a request must begin, or 504. 0: no limit.")
     request_timeout: Seconds = Field(default=0.0, description="Seconds until a request must end, or 504. 0: no limit.")
     max_slowdown: Annotated[float, Field(ge=0)] = Field(
-        default=2.0,
+        default=1.5,
         description="Times that a step may take of what one of a single token takes, where several tenants are served. "
         "0: no limit.",
     )
