@@ -33,8 +33,9 @@ from random import Random
 
 from llmk.api import PolicyContext
 from llmk.engine.core import EngineCore, Executor
+from llmk.engine.fair import BuiltIn
 from llmk.engine.groups import CacheGroup
-from llmk.engine.policy import BuiltIn, GuardedPolicy
+from llmk.engine.policy import GuardedPolicy
 from llmk.engine.request import EngineRequest, SamplingParams
 from llmk.engine.scheduler import Scheduler
 from llmk.engine.step import StepPlan, StepResult

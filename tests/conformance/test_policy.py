@@ -20,7 +20,7 @@ def test_a_good_one_passes(bench: Bench) -> None:
 
 
 def test_the_built_in_order_passes(bench: Bench) -> None:
-    check_good("policy", PolicySpec(id="x.y", name="y", implementation="llmk.engine.policy:BuiltIn"), bench)
+    check_good("policy", PolicySpec(id="x.y", name="y", implementation="llmk.engine.fair:BuiltIn"), bench)
 
 
 @pytest.mark.slow

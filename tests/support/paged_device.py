@@ -19,6 +19,7 @@ from llmk.engine.core import EngineCore, Executor
 from llmk.engine.cost import CostModel
 from llmk.engine.deadlines import Deadlines
 from llmk.engine.groups import CacheGroup
+from llmk.engine.pace import Pace
 from llmk.engine.policy import GuardedPolicy
 from llmk.engine.request import HiddenRows, TokenLogprobs
 from llmk.engine.scheduler import Scheduler
@@ -80,6 +81,10 @@ class PagedDevice(Executor):
     asynchronous: str = ""
     max_tokens_per_step: int = 1 << 30
     before_step: Callable[[StepPlan], None] = lambda plan: None
+    takes: Callable[[int], float] = lambda num_tokens: 1.0
+    """Seconds of a step of so many tokens."""
+    seconds: float = 0.0
+    """What all steps took."""
     rows: dict[int, Row] = field(default_factory=dict)
     steps: list[int] = field(default_factory=list)
 
@@ -97,6 +102,7 @@ class PagedDevice(Executor):
         assert len({work.slot for work in plan.work}) == len(plan.work)
         assert plan.num_tokens <= self.max_tokens_per_step
         self.steps.append(plan.num_tokens)
+        self.seconds += self.takes(plan.num_tokens)
         result = StepResult(step=plan.step, slots=[], token_ids=[], logprobs={}, scored={})
         for number, work in enumerate(plan.work):
             first = self.rows[work.slot].computed
@@ -229,9 +235,12 @@ def make_core(
     policy: SchedulingPolicy | None = None,
     queue_timeout: float = 0.0,
     request_timeout: float = 0.0,
+    pace: Pace | None = None,
     cost: CostModel | None = None,
+    seconds: Callable[[int], float] = lambda num_tokens: 1.0,
 ) -> EngineCore:
-    """An engine over a paged device. Its seconds are the steps that the device has run."""
+    """An engine over a paged device, on which a step of so many tokens takes so many ``seconds``. No other time
+    passes."""
     scheduler = Scheduler(
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=max_num_batched_tokens,
@@ -242,8 +251,11 @@ def make_core(
         chunked_prefill=chunked_prefill,
         policy=GuardedPolicy(policy, "test"),
         deadlines=Deadlines(queue_timeout, request_timeout),
+        pace=pace,
         cost=cost,
-        clock=lambda: float(len(device.steps)),
+        clock=lambda: device.seconds,
     )
-    device = PagedDevice(num_blocks, groups, frozenset(states), max_tokens_per_step=scheduler.max_run_tokens)
+    device = PagedDevice(
+        num_blocks, groups, frozenset(states), max_tokens_per_step=scheduler.max_run_tokens, takes=seconds
+    )
     return EngineCore(scheduler, device, depth=depth)

@@ -109,11 +109,14 @@ def llmk_linear_kernels() -> list[KernelSpec]:
 
 @hookimpl
 def llmk_config_defaults(platform: PlatformFacts, model: ModelFacts | None) -> list[Default]:
-    """Half of the free memory for the cache; threads for the cores there are, where the plan is for this machine."""
+    """Half of the free memory for the cache, short steps where several tenants are served, and threads for the cores
+    there are, where the plan is for this machine.
+    """
     if platform.name != "cpu":
         return []
     shared = "the machine's memory serves other programs too, and what is free now may not be later"
-    defaults = [Default("cache.memory_share", 0.5, shared)]
+    linear = "on a CPU a step takes longer with every token, so that one tenant's prompt would slow another's answer"
+    defaults = [Default("cache.memory_share", 0.5, shared), Default("scheduler.max_slowdown", 1.5, linear)]
     host = Host()
     if platform == probe(host).facts:
         defaults.append(_advise_threads(host, model))

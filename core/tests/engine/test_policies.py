@@ -14,7 +14,8 @@ from loads import check_preemption_ends, drain, ends, request, tight_loads
 from paged_device import make_core
 
 from llmk.api import Choice, Piece, PluginError, PolicyContext, SchedulingPolicy
-from llmk.engine.policy import BuiltIn, GuardedPolicy
+from llmk.engine.fair import BuiltIn
+from llmk.engine.policy import GuardedPolicy
 
 
 class Urgent(BuiltIn):
@@ -41,6 +42,31 @@ def test_by_default_the_least_urgent_gives_way_when_blocks_run_out():
     core.add(request("high", [2] * 8, new=12))
     assert ends(drain(core)) == ["high", "low"]
     assert core.stats.preemptions > 0
+
+
+@pytest.mark.parametrize("priority", [0, -(2**31)])
+def test_by_default_nobody_waits_for_another_tenants_flood(priority):
+    """However many there are of them, and however urgent they say that they are."""
+    core = make_core(max_num_seqs=4, num_blocks=64)
+    for number in range(40):
+        core.add(request(f"flood{number}", [number], "flood", priority=priority, new=30))
+    core.step()
+    core.add(request("quiet", [1, 2], "quiet", new=2))
+    outputs = [output for _ in range(3) for output in core.step().outputs]
+    assert ends(outputs) == ["quiet"]
+    assert len(ends(drain(core))) == 40
+
+
+def test_by_default_a_tenant_is_served_by_its_share():
+    core = make_core(max_num_seqs=4, num_blocks=64, policy=BuiltIn(PolicyContext({"big": 3.0}, 16)))
+    for number in range(40):
+        for tenant in ("big", "small"):
+            core.add(request(f"{tenant}{number}", [number, ord(tenant[0]) % 50], tenant, new=12))
+    counts = {"big": 0, "small": 0}
+    for _ in range(80):
+        for output in core.step().outputs:
+            counts[output.id.rstrip("0123456789")] += len(output.token_ids)
+    assert 2.4 < counts["big"] / counts["small"] < 3.6
 
 
 class Circular(SchedulingPolicy):
@@ -201,7 +227,7 @@ def plan_of(implementation: str) -> Any:
 
 
 def test_a_policy_that_cannot_be_made_is_fatal_at_start():
-    made = GuardedPolicy.load(plan_of("llmk.engine.policy:BuiltIn"), PolicyContext())
+    made = GuardedPolicy.load(plan_of("llmk.engine.fair:BuiltIn"), PolicyContext())
     assert made.name == "acme.policy of llmk-acme 1.0"
     with pytest.raises(PluginError, match=r"acme\.policy of llmk-acme 1\.0 can't be made"):
         GuardedPolicy.load(plan_of("builtins:int"), PolicyContext())

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from paged_device import PagedDevice, make_core, run_alone
 
 from llmk.api import PolicyContext, SchedulingPolicy, Ticket
+from llmk.engine.fair import BuiltIn
 from llmk.engine.groups import CacheGroup
-from llmk.engine.policy import BuiltIn
 from llmk.engine.request import EngineRequest, SamplingParams, TokenOutput
 from runs import KINDS, assert_consistent, assert_empty, drain, request, tokens_of
 

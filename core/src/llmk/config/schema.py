@@ -102,7 +102,10 @@ class SelectSections(Section):
         default_factory=SelectSection, description="Reasoning parsers ('none': off)."
     )
     tool_parser: SelectSection = Field(default_factory=SelectSection, description="Tool parsers ('none': off).")
-    policy: SelectSection = Field(default_factory=SelectSection, description="Scheduling policy (none: by priority).")
+    policy: SelectSection = Field(
+        default_factory=SelectSection,
+        description="Scheduling policy (none: fair between tenants, by priority within one).",
+    )
 
 
 class PluginsSection(Section):
@@ -142,6 +145,11 @@ class SchedulerSection(Section):
     )
     queue_timeout: Seconds = Field(default=0.0, description="Seconds until a request must begin, or 504. 0: no limit.")
     request_timeout: Seconds = Field(default=0.0, description="Seconds until a request must end, or 504. 0: no limit.")
+    max_slowdown: Annotated[float, Field(ge=0)] = Field(
+        default=4.0,
+        description="Limit of a step's time while several tenants are served, in times of what a step of one token "
+        "takes. 0: no limit.",
+    )
     weights: dict[str, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict, description="Shares by tenant: 16 hex digits of the API key's SHA-256. Others have 1."
     )

@@ -19,12 +19,12 @@ from msgspec import structs
 from llmk.api import EngineDead, LlmkError, Overloaded, PluginError, RequestError
 from llmk.api.errors import describe
 from llmk.engine import logs
+from llmk.engine.breather import Breather
 from llmk.engine.client import EngineClient, EngineInfo, Outage
 from llmk.engine.failure import Failure
 from llmk.engine.intake import Intake, default_params
 from llmk.engine.io import Host, IOProcessors, Lost
 from llmk.engine.output import GenerationDelta, SequenceOutput
-from llmk.engine.pace import Pace
 from llmk.engine.pinned import PinBoard, Pinned, read_text
 from llmk.engine.request import EngineRequest, EngineStats, SamplingParams, StepTimes, TokenOutput
 from llmk.engine.spawn import AHEAD, spawn
@@ -335,7 +335,7 @@ class AsyncLLM:
 
     async def _deliver(self) -> None:
         """Hands out what the engine sends, until it is gone."""
-        pace = Pace()
+        breather = Breather()
         try:
             while True:
                 outputs = await self._client.next_outputs()
@@ -344,7 +344,7 @@ class AsyncLLM:
                 for output in outputs.outputs:
                     if self._take(output, outputs.time):
                         stopped.append(output.id)
-                    await pace.step()
+                    await breather.step()
                 if outputs.step is not None:
                     for listener in self.step_listeners:
                         listener(outputs.step)

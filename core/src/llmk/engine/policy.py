@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from operator import attrgetter
 
 from llmk.api import Plan, PluginError, PolicyContext, SchedulingPolicy, Ticket
 from llmk.api.errors import describe
 from llmk.api.verdict import Reason
+from llmk.engine.fair import BuiltIn
 from llmk.engine.plugin_calls import Call, check_methods, is_interrupt
 from llmk.kernel.loader import load_object
 
@@ -19,24 +19,6 @@ logger = logging.getLogger(__name__)
 Tickets = tuple[Ticket, ...]
 ASKED = ("order", "victim", "displaced", "computed")
 """The methods of a policy."""
-
-
-class BuiltIn(SchedulingPolicy):
-    """By priority, lower first, then by arrival. Who comes last in that gives way when blocks run out."""
-
-    def __init__(self, context: PolicyContext | None = None) -> None:
-        self._asked: Sequence[Ticket] = ()
-        self._answer: Sequence[Ticket] = ()
-
-    def order(self, requests: Sequence[Ticket]) -> Iterable[Ticket]:
-        """By priority, then as given; sorted once for as long as the queue is the same."""
-        if requests is not self._asked:
-            self._asked, self._answer = requests, sorted(requests, key=attrgetter("priority"))
-        return self._answer
-
-    def victim(self, running: Sequence[Ticket]) -> Ticket:
-        """The least urgent, of these the last."""
-        return max(running, key=attrgetter("priority", "arrival"))
 
 
 class GuardedPolicy:

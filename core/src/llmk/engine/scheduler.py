@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import time
 from bisect import insort
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 
 from msgspec.structs import replace
 
@@ -22,6 +23,7 @@ from llmk.engine.cost import CostModel
 from llmk.engine.deadlines import Deadlines
 from llmk.engine.failure import BROKEN_MODEL
 from llmk.engine.groups import CacheGroup
+from llmk.engine.pace import Pace, Tenants
 from llmk.engine.pins import Pins
 from llmk.engine.policy import GuardedPolicy
 from llmk.engine.queue import Queue
@@ -48,6 +50,9 @@ class Scheduler:
     names, the eldest sequence is kept once many have given way and none has ended: it is served first, and never gives
     way, until it ends.
 
+    While several tenants are served, ``pace`` keeps steps short, so that none's tokens come much slower because of what
+    others send. Where not every sequence has its token in each step, they take turns, and so do tenants.
+
     Sequences that miss their ``deadlines`` fail; ``clock`` tells the seconds. ``cost`` estimates what steps cost, for
     the statistics.
 
@@ -70,6 +75,7 @@ class Scheduler:
         max_run_tokens: int = 0,
         policy: GuardedPolicy | None = None,
         deadlines: Deadlines | None = None,
+        pace: Pace | None = None,
         cost: CostModel | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -89,12 +95,14 @@ class Scheduler:
         )
         self.policy = policy or GuardedPolicy()
         self.deadlines = deadlines or Deadlines()
+        self.pace = pace or Pace(0.0)
         self.waiting = Queue()
         self.running: list[Sequence] = []
         self.stats = EngineStats(total_blocks=num_blocks)
         self.clock = clock
         self._cost = cost
         self._sequences: dict[str, Sequence] = {}
+        self._tenants = Tenants()
         self._slots = list(range(max_num_seqs - 1, -1, -1))
         self._freed: list[int] = []
         self._issued: deque[_Issued] = deque()
@@ -120,6 +128,7 @@ class Scheduler:
             self._failures.append(_failure(sequence, problem, RequestError.code))
             return
         self._sequences[request.id] = sequence
+        self._tenants.enter(request.tenant)
         self.waiting.add(sequence)
 
     def abort(self, ids: Iterable[str]) -> None:
@@ -141,8 +150,9 @@ class Scheduler:
         first = self._displace() if self.waiting and self.policy.displaces else None
         plan = StepPlan(step=self.stats.steps, freed=[], new=[], work=[])
         issued = _Issued(plan.step, [])
-        prefills = self._schedule_decodes(plan, issued)
-        self._run_prompts(plan, issued, prefills, first)
+        budget = self._budget()
+        prefills = self._schedule_decodes(plan, issued, budget)
+        self._run_prompts(plan, issued, prefills, first, budget - plan.num_tokens)
         if not plan.work and (self._issued or not self._freed):
             return None
         plan.freed, self._freed = self._freed, []
@@ -236,13 +246,19 @@ class Scheduler:
             first = newcomer
         return first
 
-    def _schedule_decodes(self, plan: StepPlan, issued: _Issued) -> list[Sequence]:
+    def _budget(self) -> int:
+        """Tokens that the next step may compute. What a step can't be cut to fit is not held to the pace."""
+        several = self.chunked_prefill and self._tenants.several(self.clock())
+        return self.pace.limit(self.max_issued_tokens) if several else self.max_issued_tokens
+
+    def _schedule_decodes(self, plan: StepPlan, issued: _Issued, budget: int) -> list[Sequence]:
         """Issues one token for each running sequence that needs just that; returns those that still have a prompt to
         compute.
 
-        Blocks are seen to before anything is issued, so that a sequence that gives way has no part in the step.
+        Blocks are seen to before anything is issued, so that a sequence that gives way has no part in the step. Of a
+        ``budget`` that the pace limits, half is left to prompts.
         """
-        kept, budget = self._kept, self.max_issued_tokens
+        kept = self._kept
         running = self.running if kept is None else [kept, *(other for other in self.running if other is not kept)]
         prefills: list[Sequence] = []
         ready: list[Sequence] = []
@@ -251,7 +267,7 @@ class Scheduler:
             rest = known - sequence.num_computed
             if sequence.slot == NO_SLOT or rest < 1:
                 continue
-            if rest == 1 and (known >= sequence.limit or len(ready) >= budget):
+            if rest == 1 and known >= sequence.limit:
                 continue
             if sequence.num_computed >= sequence.tables.capacity and not self._make_room(sequence):
                 continue
@@ -261,9 +277,13 @@ class Scheduler:
                 budget -= self._issue(plan, issued, sequence, self._extend(sequence, min(budget, rest)))
             else:
                 prefills.append(sequence)
+        ready = [sequence for sequence in ready if sequence.slot != NO_SLOT]
+        prompts = prefills or (self.waiting and self._slots and not self.admission.refused)
+        rows = budget - budget // 2 if prompts and budget < self.max_issued_tokens else budget
+        if len(ready) > rows:
+            ready = _in_turns(ready)[:rows]
         for sequence in ready:
-            if sequence.slot != NO_SLOT:
-                self._issue(plan, issued, sequence, 1)
+            self._issue(plan, issued, sequence, 1)
         return [sequence for sequence in prefills if sequence.slot != NO_SLOT]
 
     def _make_room(self, sequence: Sequence) -> bool:
@@ -301,6 +321,7 @@ class Scheduler:
 
     def _issue(self, plan: StepPlan, issued: _Issued, sequence: Sequence, count: int) -> int:
         sequence.num_computed += count
+        sequence.issued = plan.step
         known = len(sequence.tokens) + sequence.num_pending
         sample = sequence.num_computed == known and sequence.request.returns == "tokens"
         if sample:
@@ -311,13 +332,16 @@ class Scheduler:
         self.policy.computed(sequence.ticket, count)
         return count
 
-    def _run_prompts(self, plan: StepPlan, issued: _Issued, prefills: list[Sequence], first: Sequence | None) -> None:
-        """Gives what is left of the step's tokens to prompts in the policy's order, and so lets waiting sequences in,
-        as far as tokens, slots and blocks go. None is let in before one for which there are too few blocks.
+    def _run_prompts(
+        self, plan: StepPlan, issued: _Issued, prefills: list[Sequence], first: Sequence | None, budget: int
+    ) -> None:
+        """Gives ``budget``, what is left of the step's tokens, to prompts in the policy's order, and so lets waiting
+        sequences in, as far as tokens, slots and blocks go. None is let in before one for which there are too few
+        blocks.
         """
         prompts = len(prefills)
         waiting = self.waiting.tickets if self._slots else ()
-        if not (prompts or waiting) or (budget := self.max_issued_tokens - plan.num_tokens) <= 0:
+        if not (prompts or waiting) or budget <= 0:
             return
         tickets = (*(sequence.ticket for sequence in prefills), *waiting) if prompts else waiting
         for sequence in self._in_order(tickets, first):
@@ -449,6 +473,7 @@ class Scheduler:
     def _finish(self, sequence: Sequence) -> None:
         sequence.finished = True
         del self._sequences[sequence.id]
+        self._tenants.leave(sequence.request.tenant, self.clock())
         if sequence is self._kept:
             self._kept = None
         self.admission.forget(sequence)
@@ -473,6 +498,16 @@ class Scheduler:
         if issued.step != step:
             raise RuntimeError(f"the result of step {step} arrived, that of step {issued.step} was expected")
         return issued
+
+
+def _in_turns(ready: Iterable[Sequence]) -> list[Sequence]:
+    """Tenants one after the other, and of each the sequence that was served longest ago first."""
+    places: Counter[str] = Counter()
+    turns: list[tuple[int, Sequence]] = []
+    for sequence in sorted(ready, key=attrgetter("issued")):
+        turns.append((places[sequence.request.tenant], sequence))
+        places[sequence.request.tenant] += 1
+    return [sequence for _, sequence in sorted(turns, key=itemgetter(0))]
 
 
 def _introduced(sequence: Sequence, output: TokenOutput) -> TokenOutput:

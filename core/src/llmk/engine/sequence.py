@@ -29,6 +29,7 @@ class Sequence:
         scored: log-probabilities of the prompt's second token and on, until they are told.
         untold: of how many of the prompt's tokens, which are the last, something is still wanted: log-probabilities
             or hidden states. Until there are none, it reads no cached prefix.
+        issued: the last step that computed something of it.
         silent: whether nothing was told of it yet.
         admissions: how often it entered the batch; tells the steps of one stay from those of another.
     """
@@ -38,6 +39,7 @@ class Sequence:
         "arrived",
         "began",
         "finished",
+        "issued",
         "limit",
         "num_cached",
         "num_computed",
@@ -76,6 +78,7 @@ class Sequence:
         if request.returns == "hidden":
             self.untold = self.num_prompt - request.num_told
         self.admissions = 0
+        self.issued = -1
         self.silent = not (request.generated_token_ids or request.num_told)
         self.finished = False
 

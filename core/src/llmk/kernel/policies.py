@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from llmk.config import Config
 
 LINE = "[select.policy]"
-BUILT_IN, BUILT_IN_CLASS = "core.built_in", "llmk.engine.policy:BuiltIn"
+BUILT_IN, BUILT_IN_CLASS = "core.built_in", "llmk.engine.fair:BuiltIn"
 
 
 def choose_policy(registry: Registry, config: Config, excluded: Mapping[str, Reason]) -> Choice:

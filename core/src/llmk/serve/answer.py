@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from llmk.engine.pace import Pace
+from llmk.engine.breather import Breather
 from llmk.serve import errors
 from llmk.serve.attended import CLIENT_GONE, ClientGone, attended
 from llmk.serve.record import Record
@@ -69,22 +69,22 @@ class AnswerResponse(Response):
             await send(_body(server_sent_event(body) + END_OF_STREAM, more=False))
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
-        usage, pace = Usage(), Pace()
+        usage, breather = Usage(), Breather()
         async with aclosing(self._deltas(scope, usage)) as deltas:
             async for delta in deltas:
                 self._renderer.add(delta)
-                await pace.step()
+                await breather.step()
         self._started = True
         await Reply(self._renderer.whole(usage))(scope, receive, send)
 
     async def _send_stream(self, scope: Scope, send: Send) -> None:
-        usage, pace = Usage(), Pace()
+        usage, breather = Usage(), Breather()
         async with aclosing(self._deltas(scope, usage)) as deltas:
             async for delta in deltas:
                 if events := b"".join(map(server_sent_event, self._renderer.chunks(delta))):
                     await self._start(send)
                     await send(_body(events))
-                await pace.step()
+                await breather.step()
         await self._start(send)
         await send(
             _body(b"".join(map(server_sent_event, self._renderer.last_chunks(usage))) + END_OF_STREAM, more=False)

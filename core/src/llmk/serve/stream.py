@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from llmk.api import EngineDead, Event, ToolCallStart
-from llmk.engine.pace import Pace
+from llmk.engine.breather import Breather
 from llmk.engine.request import SamplingParams, TokenLogprobs
 from llmk.serve.reading import PLAIN, Piece, Reader, Readers
 
@@ -191,11 +191,11 @@ async def merged(
 
     async def pump(number: int) -> None:
         try:
-            pace = Pace()
+            breather = Breather()
             async with aclosing(open_stream(number)) as items:
                 async for item in items:
                     ready.put_nowait(take(number, item))
-                    await pace.step()
+                    await breather.step()
             ready.put_nowait(None)
         except Exception as error:
             ready.put_nowait(error)

@@ -1,0 +1,1 @@
+"""What a hostile client may send, and who watches what others see of it."""

@@ -1,0 +1,153 @@
+"""What others send delays nobody for long: steps that several tenants share are short, and take turns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from loads import drain, ends, request
+from paged_device import make_core, run_alone
+
+from llmk.engine.core import EngineCore
+from llmk.engine.pace import RECENT, Pace, Tenants
+
+SHORT, PER_TOKEN = 0.006, 0.0003
+"""Seconds of a step of one token, and of each further one."""
+
+
+def seconds(num_tokens: int) -> float:
+    return SHORT + PER_TOKEN * (num_tokens - 1) if num_tokens else 0.0
+
+
+def paced(slowdown: float = 2.0, **options: Any) -> tuple[EngineCore, list[int]]:
+    """An engine whose device takes its time, and the tokens of each of its steps."""
+    options = {"num_blocks": 400, "max_num_seqs": 32, "max_model_len": 256, "max_num_batched_tokens": 128, **options}
+    core = make_core(seconds=seconds, pace=Pace(slowdown), **options)
+    core.add(request("warm", [1], "quiet", new=40))
+    drain(core)
+    return core, core.runner.steps
+
+
+def learned(core: EngineCore) -> None:
+    """Lets the engine learn what tokens cost."""
+    for number in range(20):
+        core.add(request(f"learn{number}", [number] * 60, "flood", new=1))
+    drain(core)
+
+
+def latency(core: EngineCore, name: str) -> float:
+    """Seconds that a short request of the quiet client takes."""
+    core.add(request(name, [3, 4], "quiet", new=12))
+    began = core.runner.seconds
+    while core.has_work:
+        if name in ends(core.step().outputs):
+            return core.runner.seconds - began
+    raise AssertionError("it never ended")
+
+
+def test_long_prompts_of_another_tenant_delay_nobody_much():
+    core, steps = paced()
+    learned(core)
+    alone = latency(core, "alone")
+    for number in range(30):
+        core.add(request(f"flood{number}", [number, *range(40)] * 5, "flood", new=1))
+    core.step()
+    beside = latency(core, "beside")
+    assert core.scheduler.waiting or core.scheduler.running, "the flood was over before"
+    assert beside < 2.5 * alone
+    assert max(steps[-12:]) <= 1 + SHORT / PER_TOKEN
+    drain(core)
+
+
+def test_one_request_of_many_choices_delays_nobody_much():
+    core, _ = paced()
+    learned(core)
+    alone = latency(core, "alone")
+    flood = [request(f"flood{number}", [7], "flood", new=200) for number in range(200)]
+    for one in flood:
+        core.add(one)
+    for _ in range(10):
+        core.step()
+    assert len(core.scheduler.running) == 32, "every slot is taken"
+    assert latency(core, "beside") < 2.5 * alone
+    core.abort([one.id for one in flood])
+    drain(core)
+
+
+def test_rows_take_turns_and_come_to_what_they_would_have():
+    core, steps = paced(max_num_seqs=64)
+    learned(core)
+    prompts = {f"f{number}": [number, 5] for number in range(40)}
+    core.add(request("quiet", [9], "quiet", new=200))
+    for name, prompt in prompts.items():
+        core.add(request(name, prompt, "flood", new=12))
+    made: dict[str, list[int]] = {name: [] for name in ("quiet", *prompts)}
+    last: dict[str, int] = {}
+    longest = 0
+    start = len(steps)
+    while any(len(made[name]) < 12 for name in prompts):
+        for output in core.step().outputs:
+            made[output.id] += output.token_ids
+            longest = max(longest, len(steps) - last.get(output.id, len(steps)))
+            last[output.id] = len(steps)
+    assert len(made["quiet"]) >= len(steps) - start - 2, "its token came with each step"
+    assert longest <= 6, "40 rows of which 10 or 20 go on in each step"
+    for name, prompt in prompts.items():
+        assert made[name] == run_alone(prompt, 12, limit=256)
+    core.abort(["quiet"])
+    drain(core)
+
+
+@pytest.mark.parametrize("options", [{"slowdown": 0.0}, {"slowdown": 2.0}])
+def test_a_tenant_alone_has_whole_steps(options):
+    core, steps = paced(**options)
+    learned(core)
+    core.runner.seconds += RECENT + 1
+    core.add(request("long", [*range(50)] * 4, "flood", new=1))
+    drain(core)
+    assert steps[-3:] == [128, 72, 0]
+
+
+def test_a_client_that_was_there_just_now_finds_no_long_step():
+    core, steps = paced()
+    learned(core)
+    core.add(request("long", [*range(50)] * 4, "flood", new=1))
+    core.step()
+    assert steps[-1] <= 1 + SHORT / PER_TOKEN
+    drain(core)
+
+
+def test_the_limit_follows_what_steps_take():
+    pace = Pace(2.0)
+    assert pace.limit(2048) == 64, "before anything is known"
+    assert pace.limit(32) == 32
+    for _ in range(100):
+        pace.take(1, 0.010)
+        pace.take(101, 0.060)
+    assert pace.limit(2048) == pytest.approx(21, abs=1)
+    for _ in range(100):
+        pace.take(101, 0.020)
+    assert pace.limit(2048) == pytest.approx(101, abs=2)
+    assert pace.limit(50) == 50
+    pace.take(1, 60.0)
+    assert pace.limit(2048) < 150, "one step that was held up says little"
+    assert Pace(0.0).limit(2048) == 2048
+    for _ in range(100):
+        pace.take(101, 30.0)
+    assert pace.limit(2048) == 8, "something is always computed"
+
+
+def test_tenants_are_remembered_for_a_while_and_no_longer():
+    tenants = Tenants()
+    tenants.enter("a")
+    assert not tenants.several(0.0)
+    for number in range(1000):
+        tenants.enter(f"t{number}")
+        tenants.leave(f"t{number}", number / 100)
+    assert tenants.several(10.0)
+    assert tenants.several(10.0 + RECENT - 1)
+    assert not tenants.several(10.0 + RECENT)
+    assert not tenants._left
+    tenants.leave("a", 50.0)
+    tenants.enter("a")
+    assert not tenants.several(50.0)
