@@ -10,7 +10,6 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
-
 _LONGEST_NAME = 64
 """Characters of an unknown field's name, for a known one to be like it."""
 
