@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from textwrap import dedent
@@ -40,7 +41,7 @@ SPECS = """
         ]
     """
 PROCESSOR = """
-    import threading, weakref
+    import os, sys, threading, time, weakref
     from llmk.api import IOPrompt, RequestError
 
     living = weakref.WeakSet()
@@ -69,6 +70,14 @@ PROCESSOR = """
                 raise ValueError(f"no luck in {stage}")
             if self.fail.get(stage) == "client":
                 raise RequestError(f"bad in {stage}", param="fail")
+            if self.fail.get(stage) == "exit":
+                sys.exit(3)
+            if self.fail.get(stage) == "end":
+                os._exit(9)
+            while self.fail.get(stage) == "loop":
+                pass
+            if self.fail.get(stage) == "slow":
+                time.sleep(0.3)
 
         def take(self, output):
             self.step("take")
@@ -345,3 +354,30 @@ def test_over_http(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         until(lambda: served.metric("llmk:num_requests_running") == 0, what="the engine went on without a client")
         assert 'path="/v1/io/{name}",status="499"' in served.get("/metrics")[1]
         assert served.post("/v1/io/probe", {"prompts": [[5]]})[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("how", "told"),
+    [("loop", "did not return within 2 s (server.plugin_seconds)"), ("end", "exit code 9"), ("exit", "SystemExit")],
+)
+def test_one_that_misbehaves_over_http_fails_its_request_alone(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, told: str
+) -> None:
+    """A request of the same processor that is under way is run again; one of another processor isn't held up."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]))
+    served = Served(tmp_path / "log", "--port", "0", "--server.plugin-seconds", "2")
+    with closing(served), ThreadPoolExecutor() as pool:
+        body = {"prompts": [[5, 6, 7], [8]], "returns": "text", "sampling": {"temperature": 0, "max_tokens": 20}}
+        wanted = served.post("/v1/io/probe", body)
+        assert served.post("/v1/io/probes.twin1", body) == wanted
+        others = [pool.submit(served.post, "/v1/io/probe", {**body, "fail": {"open": "slow"}}) for _ in range(2)]
+        bad = pool.submit(served.post, "/v1/io/probe", {**body, "fail": {"take": how}})
+        while not bad.done():
+            assert served.post("/v1/io/probes.twin1", body, timeout=30) == wanted
+            assert served.get("/health", timeout=10)[0] == 200
+        status, answer = bad.result()
+        assert (status, answer["error"]["code"]) == (500, "plugin_error")
+        assert "probes.probe of probes 1.0" in answer["error"]["message"]
+        assert told in answer["error"]["message"]
+        assert [other.result() for other in others] == [wanted] * 2
+        assert served.post("/v1/io/probe", body) == wanted

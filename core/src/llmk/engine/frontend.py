@@ -299,8 +299,9 @@ class AsyncLLM:
         """Raises :class:`~llmk.api.Overloaded` where ``num_new`` more sequences are too many, and RequestError where
         they always are."""
         if num_new > (most := min(self._max_sequences, self._max_per_tenant or num_new)):
-            what = f"the request comes to {num_new} sequences, prompts times 'n'; no more than {most} may run and wait"
-            raise RequestError(f"{what} (scheduler.max_num_seqs + max_waiting, or scheduler.max_per_tenant)")
+            what = f"the request comes to {num_new} sequences; no more than {most} may run and wait"
+            limits = "scheduler.max_num_seqs and max_waiting, or scheduler.max_per_tenant"
+            raise RequestError(f"{what} ({limits})", hint="send fewer prompts in one request, or a smaller 'n'")
         if len(self._streams) + num_new > self._max_sequences:
             raise Overloaded(f"{len(self._streams)} sequences run and wait; no more than {self._max_sequences} may")
         if limit := self._max_per_tenant:

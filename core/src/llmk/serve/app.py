@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import llmk
-from llmk.serve import errors
+from llmk.serve import errors, openapi
 from llmk.serve.attended import ClientGone, on_client_gone
 from llmk.serve.auth import ApiKeys
 from llmk.serve.limits import Limits
@@ -19,7 +19,7 @@ from llmk.serve.protocol.chat import ChatRequest
 from llmk.serve.protocol.completions import CompletionRequest
 from llmk.serve.protocol.pins import PinRequest
 from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
-from llmk.serve.routes import bodies, chat, completions, io, models, pins, tokens
+from llmk.serve.routes import chat, completions, io, models, pins, tokens
 from llmk.serve.routes import service as service_routes
 from llmk.serve.service import Service
 from llmk.serve.traffic import Traffic
@@ -44,7 +44,7 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(ClientGone, on_client_gone)
     for routes in (chat, completions, io, models, tokens, pins, service_routes):
         app.include_router(routes.router)
-    bodies.describe(app, ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, PinRequest)
+    openapi.describe(app, ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, PinRequest)
     return app
 
 

@@ -9,9 +9,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from llmk.serve.answer import AnswerResponse
+from llmk.serve.openapi import body
 from llmk.serve.protocol.chat import ChatRequest
 from llmk.serve.render_chat import ChatRenderer
-from llmk.serve.routes.bodies import body
 from llmk.serve.service import Service, new_id, service, tenant
 from llmk.serve.workers.prepared import Generation
 

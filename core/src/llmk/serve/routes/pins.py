@@ -10,9 +10,9 @@ from starlette.responses import Response
 
 from llmk.api import RequestError
 from llmk.engine.pinned import Pinned
+from llmk.serve.openapi import body
 from llmk.serve.protocol.pins import PinRequest
 from llmk.serve.reply import Reply
-from llmk.serve.routes.bodies import body
 from llmk.serve.service import Service, admin, service
 from llmk.serve.workers.prepared import Pinning, unpacked
 

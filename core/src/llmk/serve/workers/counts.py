@@ -25,6 +25,8 @@ _NAMES = ("cache_salt", "tenant", "id", "model", "user", "safety_identifier", "p
 
 def check_counts(body: Mapping[str, Any], limits: LimitsSection) -> None:
     """Raises :class:`~llmk.api.RequestError`, naming field and key, where a body has more than may be."""
+    longest = max(body, key=len, default="")
+    _check(longest[:64], len(longest), limits.name_characters, "characters in its name", "name_characters")
     for name in _COUNTED:
         if isinstance(found := body.get(name), list | dict):
             _check(name, len(found), getattr(limits, name), "entries", name)

@@ -183,7 +183,7 @@ class ForkServer:
 
 
 def _remove_marks(folder: Path) -> None:
-    """Removes the marks, by their names, and the folder if nothing else is in it: never what somebody else put there."""
+    """Removes the marks, by their names, and the folder if nothing else is in it: never what is not its own."""
     with contextlib.suppress(OSError):
         for mark in folder.iterdir():
             if mark.name.isdecimal() and mark.is_file():

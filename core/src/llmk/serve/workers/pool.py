@@ -7,6 +7,7 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
+from llmk.serve.parsing import Dialect
 from llmk.serve.workers import io, parse, prepare, served
 from llmk.serve.workers.forks import Forks
 from llmk.serve.workers.io_host import WorkerIO
@@ -43,6 +44,8 @@ class Workers:
         for name, nice in (("small", 0), ("large", NICE)):
             self._lanes.append(Lane(name, partial(self.forks.fork, prepare.ENTRY, nice), count, bounds))
         self._readers = WorkerReaders(partial(self.forks.fork, parse.ENTRY), config.plugin_seconds)
+        if Dialect.choose(boot).active(tools=True):
+            self._readers.prepare()
         self._io = WorkerIO(partial(self.forks.fork, io.ENTRY), config.plugin_seconds)
 
     async def prepare(self, work: Work, body: bytes, tenant: str) -> Prepared:

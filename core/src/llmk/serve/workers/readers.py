@@ -51,6 +51,10 @@ class WorkerReaders:
         self.crew.add(reader)
         return reader
 
+    def prepare(self) -> None:
+        """Starts the worker before it is needed."""
+        _ = self.crew
+
     @property
     def crew(self) -> Crew:
         """Who reads for choices that nothing is held against."""
