@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import subprocess
 import threading
@@ -342,14 +343,27 @@ def test_an_engine_in_this_process_is_built_anew(tmp_path: Path, monkeypatch: py
 
 
 SPECS = """
-from llmk.api import LogitsProcessorSpec, hookimpl
+from llmk.api import LogitsProcessorSpec, PolicySpec, hookimpl
 
 @hookimpl
 def llmk_logits_processors():
-    return [LogitsProcessorSpec(id="traps.exit", implementation="traps_processors:Exit")]
+    names = {"exit": "Exit", "loop": "Loop", "loop_enter": "LoopEnter", "crash": "Crash"}
+    return [LogitsProcessorSpec(id=f"traps.{n}", implementation=f"traps_plugins:{k}") for n, k in names.items()]
+
+@hookimpl
+def llmk_scheduling_policies():
+    names = {"policy_loop": "PolicyLoop", "policy_exit": "PolicyExit"}
+    return [PolicySpec(id=f"traps.{n}", name=n, implementation=f"traps_plugins:{k}") for n, k in names.items()]
 """
-PROCESSORS = """
+PLUGINS = """
 import os
+import signal
+import time
+
+def loop():
+    end = time.time() + 60
+    while time.time() < end:
+        pass
 
 class Exit:
     def __init__(self, batch):
@@ -363,31 +377,120 @@ class Exit:
 
     def apply(self, logits, rows):
         os._exit(7)
+
+class Loop(Exit):
+    def apply(self, logits, rows):
+        loop()
+
+class LoopEnter(Exit):
+    def enter(self, slot, request):
+        loop()
+
+    def apply(self, logits, rows):
+        return logits
+
+class Crash(Exit):
+    def apply(self, logits, rows):
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+class PolicyLoop:
+    calls = 0
+
+    def __init__(self, context):
+        pass
+
+    def computed(self, request, num_tokens):
+        PolicyLoop.calls += 1
+        if PolicyLoop.calls > 5:
+            self.end()
+
+    def end(self):
+        loop()
+
+class PolicyExit(PolicyLoop):
+    def end(self):
+        os._exit(7)
 """
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Path:
-    """A folder of the path, where a wheel is installed whose logits processor ends the process."""
-    folder = tmp_path / "site"
-    return install(folder, "traps", SPECS, traps_processors=PROCESSORS)
+def with_traps(tmp_path: Path) -> dict[str, str]:
+    """An environment in which a wheel is installed whose plugins end the process, or never return."""
+    site = install(tmp_path / "site", "traps", SPECS, traps_plugins=PLUGINS)
+    return {"PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])}
+
+
+ENDS = {
+    "exit": "was running when the engine's process ended with exit code 7",
+    "crash": "was running when the engine's process was killed by SIGSEGV",
+    "loop": r"did not return for 1 s \(engine.plugin_seconds\), and the engine's process was killed",
+    "loop_enter": r"did not return for 1 s \(engine.plugin_seconds\), and the engine's process was killed",
+}
 
 
 @pytest.mark.slow
-def test_a_request_that_kills_engines_fails_alone(
-    start: Callable[..., Served], undisturbed: dict[str, dict[Any, Any]], site: Path
+def test_a_logits_processor_that_ends_the_engine_fails_its_request_alone(
+    start: Callable[..., Served], undisturbed: dict[str, dict[Any, Any]], with_traps: dict[str, str]
 ) -> None:
-    served = start(env={"PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])})
-    asking = {name: Asking(served, *REQUESTS[name]) for name in ("greedy", "sampled", "n")}
-    until(lambda: all(one.events for one in asking.values()))
+    """Others go on after one restart for each, and what ended it is named."""
+    served = start("--engine.plugin-seconds", "1", env=with_traps)
+    for number, (name, words) in enumerate(ENDS.items()):
+        asking = {name: Asking(served, *REQUESTS[name]) for name in ("greedy", "sampled", "n")}
+        until(lambda asking=asking: all(one.events for one in asking.values()))
+        body = {"prompt": "One", "max_tokens": 4, "logits_processors": {f"traps.{name}": {}}}
+        status, answer = served.post(COMPLETIONS, body, timeout=120)
+        assert (status, answer["error"]["code"]) == (500, "plugin_error")
+        assert re.fullmatch(rf"the logits processor traps\.{name} of traps 1\.0 {words}", answer["error"]["message"])
+        for name, one in asking.items():
+            assert_same(folded(one.ended()), dict(undisturbed[name]))
+        assert served.metric("llmk:engine_restarts_total") == number + 1
+
+
+@pytest.mark.slow
+def test_a_logits_processor_that_ends_engines_again_and_again_is_not_called_any_more(
+    start: Callable[..., Served], with_traps: dict[str, str]
+) -> None:
+    served = start(env=with_traps)
     body = {"prompt": "One", "max_tokens": 4, "logits_processors": {"traps.exit": {}}}
+    for _ in range(3):
+        status, answer = served.post(COMPLETIONS, body, timeout=120)
+        assert (status, answer["error"]["code"]) == (500, "plugin_error")
     status, answer = served.post(COMPLETIONS, body, timeout=120)
-    assert (status, answer["error"]["code"]) == (500, "internal_error")
-    assert "3 engines in a row ended while they ran this request" in answer["error"]["message"]
-    assert "ended with exit code 7" in answer["error"]["message"]
+    assert (status, answer["error"]["code"]) == (500, "plugin_error")
+    assert "traps.exit ended the engine too often, and is not called again" in answer["error"]["message"]
+    assert served.metric("llmk:engine_restarts_total") == 3
+    assert served.post(COMPLETIONS, {"prompt": "One", "max_tokens": 2})[0] == 200
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["policy_loop", "policy_exit"])
+def test_a_policy_that_ends_the_engine_is_replaced_and_fails_nobody(
+    start: Callable[..., Served], undisturbed: dict[str, dict[Any, Any]], with_traps: dict[str, str], policy: str
+) -> None:
+    use = ("--set", f"select.policy.use=traps.{policy}")
+    served = start("--engine.plugin-seconds", "1", *use, env=with_traps)
+    asking = {name: Asking(served, *REQUESTS[name]) for name in ("greedy", "sampled", "n")}
     for name, one in asking.items():
         assert_same(folded(one.ended()), dict(undisturbed[name]))
-    assert served.metric("llmk:engine_restarts_total") == 3
+    assert served.metric("llmk:engine_restarts_total") == 1
+    assert served.metric("llmk:scheduling_policy_failures_total") == 1
+    told = f"the scheduling policy traps.{policy} of traps 1.0 is not called again until the server is restarted"
+    assert told in served.log.read_text()
+
+
+@pytest.mark.slow
+def test_with_several_processes_it_is_the_same(start: Callable[..., Served], with_traps: dict[str, str]) -> None:
+    """The code then runs in each rank's process."""
+    served = start("--engine.plugin-seconds", "1", "--parallel.tensor", "2", env=with_traps)
+    for number, name in enumerate(("loop", "exit")):
+        asking = Asking(served, *REQUESTS["greedy"])
+        until(lambda asking=asking: bool(asking.events))
+        body = {"prompt": "One", "max_tokens": 4, "logits_processors": {f"traps.{name}": {}}}
+        status, answer = served.post(COMPLETIONS, body, timeout=120)
+        assert (status, answer["error"]["code"]) == (500, "plugin_error")
+        assert answer["error"]["message"].startswith(f"the logits processor traps.{name} of traps 1.0 ")
+        assert folded(asking.ended())[0, "end"] == ["length"]
+        assert served.metric("llmk:engine_restarts_total") == number + 1
 
 
 def test_the_next_engine_is_ready_before_the_first_dies(

@@ -24,6 +24,7 @@ class Engine:
     """An engine that does what it is told to, and keeps what it was asked for."""
 
     outage = None
+    culprit = None
 
     def __init__(self, num_blocks: int = 8) -> None:
         self.info = EngineInfo(max_model_len=64, vocab_size=9, block_size=4, num_blocks=num_blocks, plan={})

@@ -285,6 +285,10 @@ class EngineSection(Section):
     hang_seconds: Seconds = Field(
         default=300.0, description="Seconds until an engine process that does not answer is killed. 0: no limit."
     )
+    plugin_seconds: Seconds = Field(
+        default=10.0,
+        description="Seconds in which calls of logits processors and policies must return. 0: no limit.",
+    )
     standby: bool = Field(
         default=True, description="Keep a process that has done its imports, to take over where the engine dies."
     )

@@ -15,9 +15,11 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import zmq
 
 from llmk.kernel.interpreter import keep_path_safe
@@ -25,6 +27,10 @@ from llmk.kernel.loader import load_object
 
 logger = logging.getLogger(__name__)
 
+STOPPED_SECONDS = 10.0
+"""A process that is stopped for so long is not expected to go on, and is replaced. A debugger's stop is not meant."""
+LOOK_SECONDS = 0.5
+"""Between two looks at a process."""
 _LENGTH_BYTES = 8
 
 
@@ -95,6 +101,25 @@ def rename(name: str) -> None:
     """Changes what the system's list of processes calls this one, where that can be."""
     with contextlib.suppress(OSError):
         Path("/proc/self/comm").write_text(name)
+
+
+class StopWatch:
+    """How long a process has been stopped (SIGSTOP), as far as it was looked at."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._since: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Looks at it."""
+        try:
+            stopped = psutil.Process(self._pid).status() == psutil.STATUS_STOPPED
+        except psutil.Error:
+            stopped = False
+        now = time.monotonic()
+        self._since = (self._since or now) if stopped else None
+        return now - self._since if self._since is not None else 0.0
 
 
 def ending(code: int) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from llmk.engine.plugin_calls import Culprit
 from llmk.engine.request import EngineOutputs, EngineRequest
 
 
@@ -42,6 +43,8 @@ class EngineClient(Protocol):
     info: EngineInfo
     outage: Outage | None
     """Set while there is no engine, but one is to come."""
+    culprit: Culprit | None
+    """The plugin's code that ended the engine, where that is known."""
 
     async def add(self, requests: list[EngineRequest]) -> None:
         """Queues sequences."""

@@ -430,13 +430,15 @@ async def _start_process(boot: Boot, spawned: ProcessClient) -> tuple[EngineClie
 
     config, packed, first = boot.settings.config.engine, pack(boot), [spawned]
     how: dict[str, Any] = {"builder": "llmk.engine.worker:build", "begin": begins(boot)}
-    standby = Standby(boot.plan, enabled=config.standby)
+    how |= {"hang_seconds": config.hang_seconds, "plugin_seconds": config.plugin_seconds}
+    standby, distrusted = Standby(boot.plan, enabled=config.standby), set[str]()
 
     async def start() -> EngineClient:
         client = first.pop() if first else type(spawned)(standby.take())
-        await client.build(packed, **how, hang_seconds=config.hang_seconds)
+        await client.build(packed | {"distrusted": frozenset(distrusted)}, **how)
         return client
 
-    client = await Supervisor.start(start, restart_seconds=config.restart_seconds, standby=standby)
+    more: dict[str, Any] = {"standby": standby, "distrusted": distrusted}
+    client = await Supervisor.start(start, restart_seconds=config.restart_seconds, **more)
     plan = pickle.loads(client.info.pickled_plan)  # nosec B301 # our own engine wrote it
     return client, replace(boot, plan=plan)

@@ -77,7 +77,8 @@ def build_core(boot: Boot, trace: Off = OFF) -> tuple[EngineCore, EngineInfo]:
     """
     config, plan, facts = boot.settings.config, boot.plan, boot.facts
     max_model_len = facts.max_model_len
-    policy = GuardedPolicy.load(plan, PolicyContext(config.scheduler.weights, config.scheduler.max_num_batched_tokens))
+    context = PolicyContext(config.scheduler.weights, config.scheduler.max_num_batched_tokens)
+    policy = GuardedPolicy.load(plan, context, boot.distrusted)
     executor, cache = start_executor(boot, trace)
     sizes = " + ".join(str(group.block_size) for group in cache.groups)
     logger.info("cache: %d blocks of %s tokens, %s, by %s", cache.num_blocks, sizes, gib(cache.total_bytes), cache.why)
@@ -173,9 +174,16 @@ def build_runner(
         return StageRunner(model, build, batch, *laid_out, **how)
     found = boot.registry.of(LogitsProcessorSpec)
     load = {each.spec.id: partial(load_object, each.spec.implementation, plugin=each.plugin) for each in found}
+    load |= {id: partial(_refuse, id) for id in boot.distrusted & load.keys()}
     kind = Runner if build.parallel.is_first else StageRunner
     wheels = {each.spec.id: each.plugin.wheel for each in found}
     return kind(model, build, batch, *laid_out, Processors(load, boot.facts.vocab_size, wheels), **how)
+
+
+def _refuse(id: str) -> Any:
+    raise PluginError(
+        f"{id} ended the engine too often, and is not called again", hint="mend its wheel, and restart the server"
+    )
 
 
 def cache_room(boot: Boot, loaded: LoadedModel, rank: int = 0) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from llmk.api import EngineDead, LlmkError
 from llmk.engine.client import EngineInfo, Outage
 from llmk.engine.loop import Abort, Add, Command, Failed, Ping, Pong, Ready, Reply, Stepped, Unpin
+from llmk.engine.plugin_calls import Culprit
 from llmk.engine.request import EngineOutputs, EngineRequest
 
 
@@ -19,6 +20,7 @@ class LoopClient(ABC):
 
     info: EngineInfo
     outage: Outage | None = None
+    culprit: Culprit | None = None
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -15,6 +15,9 @@ from llmk.engine.mark import Mark, Marked
 MARKS = "mark"
 """How files of marks begin, in the private folder of an engine's process."""
 
+POLICY, LOGITS_PROCESSOR = "scheduling policy", "logits processor"
+"""What such code is called."""
+
 _mark: Mark | None = None
 """This process's, where somebody watches over it."""
 
@@ -53,6 +56,26 @@ class Call:
     def __exit__(self, *_: object) -> None:
         if _mark is not None:
             _mark.clear()
+
+
+class Marks:
+    """Reads the marks of an engine's processes, which are in ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._marks: dict[Path, Mark] = {}
+
+    def read(self) -> list[Marked]:
+        """All calls that have not returned."""
+        for path in self._folder.glob(f"{MARKS}*"):
+            if path not in self._marks:
+                self._marks[path] = Mark(path)
+        return [marked for mark in self._marks.values() if (marked := mark.read()) is not None]
+
+    def close(self) -> None:
+        """Lets go of them."""
+        while self._marks:
+            self._marks.popitem()[1].close()
 
 
 def watched(path: str) -> None:

@@ -11,7 +11,7 @@ from llmk.api import Plan, PluginError, PolicyContext, SchedulingPolicy, Ticket
 from llmk.api.errors import describe
 from llmk.api.verdict import Reason
 from llmk.engine.fair import BuiltIn
-from llmk.engine.plugin_calls import Call, check_methods, is_interrupt
+from llmk.engine.plugin_calls import POLICY, Call, check_methods, is_interrupt
 from llmk.kernel.loader import load_object
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class GuardedPolicy:
     def __init__(self, policy: SchedulingPolicy | None = None, name: str = "", wheel: str = "") -> None:
         self.name = f"{name} of {wheel}" if wheel else name
         self.failures = 0
-        self._call: AbstractContextManager[None] = Call("scheduling policy", name, wheel)
+        self._call: AbstractContextManager[None] = Call(POLICY, name, wheel)
         self._use(policy or BuiltIn())
 
     def _use(self, policy: SchedulingPolicy) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import signal
 import sys
@@ -15,6 +16,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from importlib import import_module
+from pathlib import Path
 from subprocess import Popen
 from typing import Any
 
@@ -22,10 +24,12 @@ import msgspec
 import zmq
 import zmq.asyncio
 
-from llmk.api import EngineDead
+from llmk.api import EngineDead, LlmkError
 from llmk.engine import child, logs
 from llmk.engine.loop import Close, Command, Reply, run_engine
 from llmk.engine.loop_client import LoopClient
+from llmk.engine.mark import Marked
+from llmk.engine.plugin_calls import MARKS, Culprit, Marks, watched
 from llmk.engine.spawn import STANDBY, spawn
 
 CLOSE_SECONDS = 5.0
@@ -52,34 +56,41 @@ class ProcessClient(LoopClient):
         self._receiver: zmq.asyncio.Socket = child.bind(self._context, zmq.PULL, self._folder.name, "out")
         self._encoder = msgspec.msgpack.Encoder()
         self._given = False
+        self._marks = Marks(Path(self._folder.name))
         self._tasks = [asyncio.create_task(self._listen()), asyncio.create_task(self._watch())]
         self._closing: asyncio.Task[None] | None = None
         threading.Thread(target=self._wait, name="llmk-engine-end", daemon=True).start()
 
     @classmethod
-    async def start(cls, boot: Any, *, builder: str, begin: str = "", hang_seconds: float = 0.0) -> ProcessClient:
+    async def start(cls, boot: Any, *, builder: str, begin: str = "", **limits: float) -> ProcessClient:
         """Starts a process in which ``builder`` (``"module:attribute"``) makes an engine of ``boot``, and ``begin``
-        begins its device meanwhile. It is killed if, once it runs, it does not answer for ``hang_seconds`` (0: however
-        long that is).
+        begins its device meanwhile. ``limits`` are those of :meth:`build`.
 
         ``boot`` must be picklable. Raises what ``builder`` raises there, as the same class of
         :class:`~llmk.api.LlmkError`, or :class:`~llmk.api.EngineDead` where the process ends before.
         """
         client = cls(spawn())
-        await client.build(boot, builder=builder, begin=begin, hang_seconds=hang_seconds)
+        await client.build(boot, builder=builder, begin=begin, **limits)
         return client
 
-    async def build(self, boot: Any, *, builder: str, begin: str = "", hang_seconds: float = 0.0) -> None:
-        """Has the process make its engine; arguments and errors are those of :meth:`start`."""
+    async def build(
+        self, boot: Any, *, builder: str, begin: str = "", hang_seconds: float = 0.0, plugin_seconds: float = 0.0
+    ) -> None:
+        """Has the process make its engine; arguments and errors are those of :meth:`start`.
+
+        Once it runs, it is killed if it does not answer for ``hang_seconds``, or if a plugin's code that its loop calls
+        does not return for ``plugin_seconds`` (0: however long that is), or if it is stopped and not continued.
+        """
         self._given = True
-        given = builder, child.address(self._sender), child.address(self._receiver), boot
+        given = builder, child.address(self._sender), child.address(self._receiver), f"{self._folder.name}/{MARKS}"
         try:
             # Beside the loop: it may be more than the pipe holds.
-            await asyncio.to_thread(child.give, self._process, self._folder.name, *given, begin=begin)
+            await asyncio.to_thread(child.give, self._process, self._folder.name, *given, boot, begin=begin)
             await self._ready
         except BaseException:
             await self.close()
             raise
+        self._tasks.append(asyncio.create_task(self._look_after(plugin_seconds)))
         if hang_seconds:
             self._tasks.append(asyncio.create_task(self._end_silence(hang_seconds)))
 
@@ -105,6 +116,7 @@ class ProcessClient(LoopClient):
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             self._context.destroy(linger=0)
+            self._marks.close()
             self._folder.cleanup()
 
     async def _end_process(self) -> None:
@@ -140,6 +152,34 @@ class ProcessClient(LoopClient):
         how = child.ending(self._process.returncode)
         self._die(EngineDead(f"the engine's process {how}", hint="its own messages are on stderr"))
 
+    async def _look_after(self, plugin_seconds: float) -> None:
+        """Kills the process where it is stopped, or where a plugin's code does not return."""
+        stop, before = child.StopWatch(self.pid), list[Marked]()
+        while True:
+            await asyncio.sleep(child.LOOK_SECONDS)
+            if stop.seconds >= child.STOPPED_SECONDS:
+                self._kill(f"the engine's process was stopped (SIGSTOP) for {stop.seconds:.0f} s, and was killed")
+                return
+            limit = plugin_seconds if plugin_seconds and not stop.seconds else math.inf
+            slow = [marked for marked in self._marks.read() if marked.seconds > limit]
+            # Seen twice: what stopped all processes for a while makes a call look slow.
+            if stuck := [marked for marked in slow if marked in before]:
+                self.culprit = Culprit.of(stuck[0])
+                what = f"did not return for {plugin_seconds:g} s (engine.plugin_seconds)"
+                self._kill(f"{self.culprit} {what}, and the engine's process was killed")
+                return
+            before = slow
+
+    def _kill(self, why: str) -> None:
+        self._die(EngineDead(why))
+        self._process.kill()
+
+    def _die(self, error: LlmkError) -> None:
+        # A signal to kill it comes from outside, whatever runs at the time.
+        if self._dead is None and self.culprit is None and signal.SIGKILL.name not in error.message:
+            self.culprit = next((Culprit.of(marked) for marked in self._marks.read()), None)
+        super()._die(error)
+
     async def _end_silence(self, seconds: float) -> None:
         """Kills a process that does not answer, be it at work or not."""
         unanswered = 0
@@ -150,8 +190,7 @@ class ProcessClient(LoopClient):
                 await asyncio.sleep(seconds / PINGS)
             except EngineDead:
                 unanswered += 1
-        self._die(EngineDead(f"the engine did not answer for {seconds:g} s (engine.hang_seconds) and was killed"))
-        self._process.kill()
+        self._kill(f"the engine did not answer for {seconds:g} s (engine.hang_seconds) and was killed")
 
     def _send(self, command: Command) -> None:
         # What a process on its way out does not take in is no loss: _watch ends every request with the cause.
@@ -213,9 +252,10 @@ def main() -> int:
     child.rename(STANDBY_NAME if standby else ENGINE_NAME)
     ahead = threading.Thread(target=_import, args=(modules, standby), name="llmk-imports")
     ahead.start()
-    builder, commands, replies, boot = given.take()
+    builder, commands, replies, marks, boot = given.take()
     child.rename(ENGINE_NAME)
     ahead.join()  # two threads that import modules that import each other would find them half done
+    watched(marks)
     module, _, attribute = builder.partition(":")
     channel = _Channel(commands, replies)
     done = run_engine(lambda: getattr(import_module(module), attribute)(boot), channel.receive, channel.send)

@@ -10,15 +10,13 @@ from torch import Tensor
 
 from llmk.api import LlmkError, LogitsBatch, LogitsProcessor, LogitsRequest, LogitsRows, PluginError
 from llmk.engine.finite import Problem, after_processor
-from llmk.engine.plugin_calls import Call, Culprit, check_methods, is_interrupt
+from llmk.engine.plugin_calls import LOGITS_PROCESSOR, Call, Culprit, check_methods, is_interrupt
 from llmk.engine.transfer import to_device
 
 if TYPE_CHECKING:
     from llmk.engine.step import NewRequest
 
 logger = logging.getLogger(__name__)
-
-KIND = "logits processor"
 
 
 class Processors:
@@ -98,10 +96,10 @@ class Processors:
         return made
 
     def _culprit(self, id: str) -> Culprit:
-        return Culprit(KIND, id, self._wheels.get(id, ""))
+        return Culprit(LOGITS_PROCESSOR, id, self._wheels.get(id, ""))
 
     def _call(self, id: str, request: str = "") -> Call:
-        return Call(KIND, id, self._wheels.get(id, ""), request)
+        return Call(LOGITS_PROCESSOR, id, self._wheels.get(id, ""), request)
 
     def _share_out(self, slots: Sequence[int], rows: Tensor) -> Iterator[tuple[str, Sequence[int], Tensor, Tensor]]:
         """For each processor: its slots, their rows of the logits, and the slots on the device."""

@@ -17,6 +17,7 @@ from llmk.engine.depth import why_asynchronous
 from llmk.engine.exchange import START, Allocate, Command, Compared, Failed, Loaded, Ready, Reply, Resume, Run, Stepped
 from llmk.engine.failure import Failure
 from llmk.engine.launch import build_runner, cache_room, load_model, record_graphs
+from llmk.engine.plugin_calls import watched
 from llmk.engine.worker import unpack
 from llmk.nn.distributed import Distributed
 from llmk.nn.parallel import Parallel
@@ -137,7 +138,9 @@ def join(boot: Boot, platform: Platform, rank: int, store: str) -> Distributed:
 
 def main() -> None:
     """The process, until its parent ends it or is gone."""
-    rank, commands, replies, store, boot = child.Given().take()
+    rank, commands, replies, store, mark, boot = child.Given().take()
+    if mark:
+        watched(mark)
     server = boot["settings"].config.server
     logs.setup(server.log_level if rank == 0 else "warning", server.log_format)
     Rank(rank, commands, replies).run(boot, store)

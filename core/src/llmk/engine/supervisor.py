@@ -7,16 +7,17 @@ import contextlib
 import logging
 import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 from msgspec.structs import replace
 
-from llmk.api import EngineDead, LlmkError
+from llmk.api import EngineDead, LlmkError, PluginError
 from llmk.api.errors import describe
 from llmk.engine.client import EngineClient, EngineInfo, Outage
+from llmk.engine.plugin_calls import POLICY, Culprit
 from llmk.engine.request import EngineOutputs, EngineRequest, EngineStats, TokenOutput
 from llmk.engine.standby import Standby
 
@@ -78,10 +79,16 @@ class Supervisor:
     """
 
     def __init__(
-        self, client: EngineClient, start: Start, restart_seconds: float, standby: Standby | None = None
+        self,
+        client: EngineClient,
+        start: Start,
+        restart_seconds: float,
+        standby: Standby | None = None,
+        distrusted: set[str] | None = None,
     ) -> None:
         self.info: EngineInfo = client.info
         self.outage: Outage | None = None
+        self.culprit: Culprit | None = None
         self._client = client
         self._start = start
         self._standby = standby
@@ -100,6 +107,9 @@ class Supervisor:
         self._retried = 0
         self._deaths = 0
         """How many engines in a row ended soon after their start."""
+        self._offences: Counter[str] = Counter()
+        """How many engines each plugin's code has ended, by its id."""
+        self._distrusted = distrusted if distrusted is not None else set()
         self._barren = 0
         """How many engines and attempts in a row brought no token."""
         self._started = time.monotonic()
@@ -111,10 +121,18 @@ class Supervisor:
         self._prepare()
 
     @classmethod
-    async def start(cls, start: Start, *, restart_seconds: float, standby: Standby | None = None) -> Supervisor:
+    async def start(
+        cls,
+        start: Start,
+        *,
+        restart_seconds: float,
+        standby: Standby | None = None,
+        distrusted: set[str] | None = None,
+    ) -> Supervisor:
         """Makes the first engine; raises what ``start`` raises. ``standby`` is prepared while an engine runs, and
-        closed with the supervisor."""
-        return cls(await start(), start, restart_seconds, standby)
+        closed with the supervisor. ``distrusted`` gets the ids of what the next engine must not call.
+        """
+        return cls(await start(), start, restart_seconds, standby, distrusted)
 
     async def add(self, requests: list[EngineRequest]) -> None:
         """Queues sequences. Raises :class:`~llmk.api.EngineDead` where the engine has been gone for too long."""
@@ -220,7 +238,6 @@ class Supervisor:
         if time.monotonic() - self._started >= STABLE_SECONDS:
             self._deaths = 0
             self._acquit()
-        self._deaths += 1
         self.outage = Outage(since=time.time(), cause=cause.message, attempts=0)
         detail = "".join(f"\n{note}" for error in (cause, cause.__cause__) for note in getattr(error, "__notes__", ()))
         logger.error("%s; %d sequences wait for it to be started again%s", cause.message, len(self._live), detail)
@@ -285,19 +302,14 @@ class Supervisor:
         return bool(self._suspects or self._trial)
 
     def _hold(self, cause: EngineDead) -> None:
-        """Takes back what the dead engine had, and fails what too many engines may have died of."""
+        """Takes back what the dead engine had, and fails what it died of, as far as that is known."""
         begun, sent = self._at(_Stage.BEGUN, _Stage.PROVEN), self._at(_Stage.SENT)
         tried = [one for one in self._trial if one.request.id in self._live and one.stage is not _Stage.PROVEN]
-        if len(tried) > 1:
-            self._largest_trial = max(1, len(tried) // 2)
+        if self._client.culprit is not None:
+            self._convict(self._client.culprit, cause)
         else:
-            for one in tried or self._at(_Stage.BEGUN) or begun or sent:
-                one.deaths += 1
-        guilty = [one for one in self._live.values() if one.deaths >= TRIES]
-        what = f"{TRIES} engines in a row ended while they ran this request, which is not tried again; the last one"
-        self._fail(guilty, f"{what}: {cause.message}", LlmkError.code)
-        if guilty:
-            self._acquit()
+            self._deaths += 1
+            self._suspect(tried, tried or self._at(_Stage.BEGUN) or begun or sent, cause)
         self._retried += sum(one.request.id in self._live for one in begun)
         suspects = {one.request.id for one in begun or sent} | set(self._suspects) if self._deaths > 1 else set()
         left = [one for one in self._live.values() if one.request.id in suspects]
@@ -305,6 +317,36 @@ class Supervisor:
         self._trial = []
         for one in self._live.values():
             one.stage = _Stage.HELD
+
+    def _suspect(self, tried: list[_Live], suspects: list[_Live], cause: EngineDead) -> None:
+        """Counts the engine's end against ``suspects``, and fails those that too many engines may have died of."""
+        if len(tried) > 1:
+            self._largest_trial = max(1, len(tried) // 2)
+        else:
+            for one in suspects:
+                one.deaths += 1
+        guilty = [one for one in self._live.values() if one.deaths >= TRIES]
+        what = f"{TRIES} engines in a row ended while they ran this request, which is not tried again; the last one"
+        self._fail(guilty, f"{what}: {cause.message}", LlmkError.code)
+        if guilty:
+            self._acquit()
+
+    def _convict(self, culprit: Culprit, cause: EngineDead) -> None:
+        """Fails the sequences that a plugin's code was called for when it ended the engine, and no others. Code that
+        did so :data:`TRIES` times is not called again; nor is a policy, without which all go on.
+        """
+        self._offences[culprit.id] += 1
+        if culprit.kind == POLICY or self._offences[culprit.id] >= TRIES:
+            self._distrusted.add(culprit.id)
+            logger.error("%s is not called again until the server is restarted", culprit)
+        users = [
+            one
+            for one in self._at(_Stage.BEGUN, _Stage.PROVEN, _Stage.SENT)
+            if culprit.id in one.request.params.logits_processors and culprit.request in ("", one.request.id)
+        ]
+        ran = [one for one in users if one.stage is not _Stage.SENT] or users
+        what = cause.message if str(culprit) in cause.message else f"{culprit} was running when {cause.message}"
+        self._fail(ran, what, PluginError.code)
 
     def _at(self, *stages: _Stage) -> list[_Live]:
         return [one for one in self._live.values() if one.stage in stages]
