@@ -43,6 +43,7 @@ def llmk_linear_kernels():
         spec("greedy", "linear"),
         spec("small", "linear", "skewed", bands=(TokenBand(1, 3),)),
         spec("refuses", "linear", "skewed", supports=lambda query: no("width", wanted="narrow", found="wide")),
+        spec("hidden", "linear", "skewed", supports=lambda query: no("site") if "head" in query.site else OK),
     ]
 
 @hookimpl
@@ -54,6 +55,7 @@ def llmk_ops():
     return [
         spec("rms_norm", "op", op="rms_norm"), spec("wild", "op", op="rms_norm"), spec("sample", "op", op="sample"),
         spec("build_step", "op", op="build_step"),
+        spec("outer", "op", "rms_norm", op="rms_norm", supports=lambda query: OK if "." in query.site else no("site")),
     ]
 """
 KERNELS = """
@@ -262,9 +264,30 @@ def test_counts_where_a_shadow_is_not_offered_are_not_compared(folder: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("kind", "rule", "id", "without", "at"),
+    [
+        ("linear", "odd.hidden", "odd.hidden", "linear site lm_head", "down"),
+        ("op", "odd.outer", "odd.outer", "op site rms_norm", "norm_qkv"),
+        ("op", {"rms_norm": "odd.outer"}, "odd.outer", "op site rms_norm", "norm_qkv"),
+    ],
+)
+def test_a_shadow_for_all_sites_is_left_out_where_it_cannot_serve(
+    folder: Path, kind: str, rule: Any, id: str, without: str, at: str
+) -> None:
+    with LLM(str(folder), dtype="float32", **{**SMALL, **shadow(kind, rule)}) as llm:
+        llm.generate(PROMPTS, PARAMS, use_tqdm=False)
+        counts, warnings = llm.stats.shadows, llm.boot.plan.warnings
+    assert at in {count.site for count in counts}
+    assert {count.shadow for count in counts} == {id}
+    assert [line for line in warnings if line.startswith(f"{without} has no shadow: {id} can't serve it: site")]
+
+
+@pytest.mark.parametrize(
     ("kind", "rule", "message"),
     [
         ("linear", {"qkv": "odd.refuses"}, "odd.refuses is pinned for linear site 'qkv'"),
+        ("linear", "odd.refuses", "odd.refuses can serve no linear site of this model"),
+        ("linear", {"lm_head": "odd.hidden"}, "odd.hidden is pinned for linear site 'lm_head'"),
         ("linear", {"qvk": "odd.linear"}, "[select.linear] shadow pins odd.linear for qvk, which this model"),
         ("linear", "odd.lineal", "[select.linear] names 'odd.lineal', which nothing"),
         ("op", {"sampler": "reference"}, "[select.op] shadow names sampler"),
@@ -275,7 +298,7 @@ def test_what_cannot_be_a_shadow_is_fatal_at_start(folder: Path, kind: str, rule
     with pytest.raises(SelectionError) as failed:
         run(folder, shadow(kind, rule))
     assert message in str(failed.value)
-    if rule == {"qkv": "odd.refuses"}:
+    if "odd.refuses" in str(rule):
         assert "wanted narrow" in str(failed.value) or "narrow" in str(failed.value)
 
 

@@ -13,6 +13,7 @@ from wheelhouse import Wheelhouse, kernels
 from llmk.api import (
     SelectionError,
 )
+from llmk.cli.plugins import render_plugins
 from llmk.config.measurements import Measured, Measurements, key_of, save_measurements
 
 
@@ -162,6 +163,16 @@ def test_shipped_measurements_count_where_the_platform_vouches_and_the_user_has_
     plan = start(house, model, platform__measurements=str(tmp_path / "own")).plan
     assert plan.choice("linear", "up").pieces[0].why == "measured 0.50x of fast.linear at 1 token, 2026-11-22"
     assert start(house, model, platform__measurements="none").plan.choice("linear", "up").id == "reference.linear"
+
+
+@pytest.mark.parametrize("package", ["plug_friend", "no_such_package", "no_such.package", "json"])
+def test_shipped_measurements_that_are_not_there_are_reported(house: Wheelhouse, model: Path, package: str) -> None:
+    code = "@hookimpl\ndef llmk_tuned_configs():\n    return [TunedConfigs(id='friend.m', package={!r}, folder='here')]"
+    house.install("friend", code.format(package))
+    (warning,) = start(house, model).plan.warnings
+    for part in ("friend.m (friend-wheel 1.0) counts for nothing", f"folder 'here' in {package}", "package data"):
+        assert part in warning
+    assert warning.rpartition("nothing: ")[2] in render_plugins(house.discover())
 
 
 def test_a_machine_can_be_named_by_its_device(house: Wheelhouse, model: Path) -> None:

@@ -113,7 +113,7 @@ def load_measurements(
     """What counts on ``platform``, and warnings about files that don't. ``setting`` is ``platform.measurements``."""
     measurements, warnings = Measurements(), []
     if setting != OFF:
-        for folder in (*(_shipped_folder(spec) for spec in shipped), folder_of(setting)):
+        for folder in (*filter(None, map(shipped_folder, shipped)), folder_of(setting)):
             file, problem = _read(_file_in(folder, platform))
             if problem:
                 warnings.append(problem)
@@ -148,10 +148,15 @@ def folder_of(setting: str) -> Path:
     return Path(setting) if setting else Path(cache, "llmk", "measurements")
 
 
-def _shipped_folder(spec: TunedConfigs) -> Path:
-    found = find_spec(spec.package)
-    places = found.submodule_search_locations if found else None
-    return Path(next(iter(places or ["/nowhere"])), spec.folder)
+def shipped_folder(spec: TunedConfigs) -> Path | None:
+    """Where a wheel's measurements are; ``None`` where its package has no such folder. Imports nothing."""
+    top, *inner = spec.package.split(".")
+    try:
+        found = find_spec(top)
+    except ValueError:
+        found = None
+    folders = (Path(place, *inner, spec.folder) for place in (found.submodule_search_locations or () if found else ()))
+    return next((folder for folder in folders if folder.is_dir()), None)
 
 
 def _file_in(folder: Path, platform: PlatformFacts) -> Path:

@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from llmk.api import Choice, KernelSpec, Tier
+from llmk.api import Choice, KernelSpec, Rejection, Tier
+from llmk.kernel.advice import ABLE
 
 if TYPE_CHECKING:
     from llmk.kernel.registry import Registry
 
-_ABLE = {"outranked", "layout", "not_vouched", "only_if_asked"}
-"""Why those that could serve were not chosen."""
+
+def is_able(out: Rejection) -> bool:
+    """Whether what was turned down could serve."""
+    return all(reason.code in ABLE for reason in out.reasons)
 
 
 def able(registry: Registry, choice: Choice) -> list[KernelSpec]:
     """All that could serve the site of ``choice``. Of references only the best, which others are compared with; it is
     the first."""
-    others = [out.id for out in choice.rejected if _ABLE.issuperset(reason.code for reason in out.reasons)]
+    others = [out.id for out in choice.rejected if is_able(out)]
     ids = {*(piece.id for piece in choice.pieces), *others}
     specs = [kernel.spec for kernel in registry.kernels(choice.kind) if kernel.spec.id in ids]
     specs.sort(key=lambda spec: (spec.tier, -spec.score))

@@ -6,12 +6,12 @@ product, is compared with what it would be if the shadow were chosen at that sit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llmk.api import Choice, Piece, Reason, SelectionError, Shadow, Tier
-from llmk.engine.candidates import able, examples_of
+from llmk.engine.candidates import able, examples_of, is_able
 from llmk.kernel.report import render_rows
 from llmk.kernel.resolver import resolve
 
@@ -30,14 +30,15 @@ Table = dict[str, str]
 def shadowed(boot: Boot) -> Boot:
     """``boot`` with the shadows that its configuration asks for in the plan.
 
-    Raises SelectionError where one can't serve its site, with the reasons.
+    One that is meant for a whole kind is left out, with a warning, where it can't serve. Raises SelectionError where it
+    serves no site, or not the site that it is named for, with the reasons.
     """
     sections = {kind: section for kind in _KINDS if (section := _section(boot, kind)).shadow}
     if not sections or boot.plan.shadows:
         return boot
-    beside = _second_plan(boot, sections)
+    beside, warnings = _second_plan(boot, sections)
     found: list[Shadow] = []
-    idle, warnings = set(sections), []
+    idle = set(sections)
     recurrent = {site.site for site in boot.facts.recurrent}
     specs = [kernel.spec for kernel in boot.registry.kernels("op")]
     for choice in boot.plan.choices:
@@ -82,28 +83,70 @@ def render_shadows(boot: Boot) -> str:
     return "\n" + render_rows(("kind", "site", "tokens", "kernel", "shadow", "wheel", "of steps"), rows)
 
 
-def _second_plan(boot: Boot, sections: Mapping[str, KernelSelectSection]) -> Plan:
-    """What would be chosen if shadows were pins."""
+def _second_plan(boot: Boot, sections: Mapping[str, KernelSelectSection]) -> tuple[Plan, list[str]]:
+    """What would be chosen if shadows were pins; and a line for each site where one can't serve and needn't."""
     excluded: dict[str, Reason] = {}
+    skipped: list[str] = []
     select = boot.settings.config.select
     for kind, section in sections.items():
-        use = _op_pins(boot, section, excluded) if kind == "op" else _pins(boot, kind, section)
-        select = select.model_copy(update={kind: section.model_copy(update={"use": use})})
+        pins = _op_pins(boot, section, excluded, skipped) if kind == "op" else _pins(boot, kind, section, skipped)
+        select = select.model_copy(update={kind: section.model_copy(update={"use": pins})})
     config = boot.settings.config.model_copy(update={"select": select})
     given = boot.registry, config, boot.checkpoint, boot.facts, boot.platform_facts
     try:
-        return resolve(*given, excluded=excluded)
+        return resolve(*given, excluded=excluded), skipped
     except SelectionError as error:
         message, hint = (text.replace("] use", "] shadow") for text in (error.message, error.hint))
         raise SelectionError(f"a shadow can't be had: {message}", reasons=error.reasons, hint=hint) from error
 
 
-def _pins(boot: Boot, kind: str, section: KernelSelectSection) -> Table:
+def _pins(boot: Boot, kind: str, section: KernelSelectSection, skipped: list[str]) -> Table:
     """Pins of a kind whose sites are the model's own: the configuration's, and in their place shadows."""
     sites = {choice.site: choice for choice in boot.plan.choices if choice.kind == kind}
-    use, rule = (dict.fromkeys(sites, r) if isinstance(r, str) else r for r in (section.use, section.shadow))
-    rule = {s: _reference(boot, sites[s]) if id == REFERENCE and s in sites else id for s, id in rule.items()}
+    use = dict.fromkeys(sites, section.use) if isinstance(section.use, str) else section.use
+    if isinstance(section.shadow, str):
+        rule = _where_able(boot, section.shadow, list(sites.values()), skipped)
+    else:
+        rule = {
+            s: _reference(boot, sites[s]) if id == REFERENCE and s in sites else id for s, id in section.shadow.items()
+        }
     return {site: id for site, id in (use | rule).items() if id}
+
+
+def _where_able(boot: Boot, id: str, choices: Sequence[Choice], skipped: list[str]) -> Table:
+    """The sites of those ``choices`` that ``id`` can serve, which is meant for all of them. Raises SelectionError where
+    it serves none."""
+    if id != REFERENCE and all(id not in _ids(choice) for choice in choices):
+        return {choice.site: id for choice in choices}  # nobody has it: the resolver says so
+    found: Table = {}
+    out: dict[str, list[Reason]] = {}
+    for choice in choices:
+        specs = able(boot.registry, choice)
+        if id == REFERENCE and specs and specs[0].tier is Tier.REFERENCE:
+            found[choice.site] = specs[0].id
+        elif id in _able_ids(choice):
+            found[choice.site] = id
+        else:
+            out[choice.site] = [r for other in choice.rejected if id in (other.id, REFERENCE) for r in other.reasons]
+    kind = choices[0].kind if choices else ""
+    if not found:
+        reasons = [reason.about(site) for site, whys in out.items() for reason in whys]
+        message = f"a shadow can't be had: {id} can serve no {kind} site of this model"
+        hint = f"name another in [select.{kind}] shadow; `llmk explain --verbose` lists them"
+        raise SelectionError(message, reasons=list(dict.fromkeys(reasons)), hint=hint)
+    for site, whys in out.items():
+        why = "no reference serves it" if id == REFERENCE else "; ".join(map(str, whys))
+        skipped.append(f"{kind} site {site} has no shadow: {id} can't serve it: {why}")
+    return found
+
+
+def _ids(choice: Choice) -> set[str]:
+    return {*(piece.id for piece in choice.pieces), *(out.id for out in choice.rejected)}
+
+
+def _able_ids(choice: Choice) -> set[str]:
+    """Ids of all that could serve a site, references too."""
+    return {*(piece.id for piece in choice.pieces), *(out.id for out in choice.rejected if is_able(out))}
 
 
 def _reference(boot: Boot, choice: Choice) -> str:
@@ -114,7 +157,7 @@ def _reference(boot: Boot, choice: Choice) -> str:
     raise SelectionError(f"no reference serves {choice.kind} site {choice.site!r}, to be its shadow", reasons=reasons)
 
 
-def _op_pins(boot: Boot, section: KernelSelectSection, excluded: dict[str, Reason]) -> str | Table:
+def _op_pins(boot: Boot, section: KernelSelectSection, excluded: dict[str, Reason], skipped: list[str]) -> str | Table:
     """Pins of ops. A reference is one with all its parts: whatever has one and is none is ``excluded``."""
     specs = [kernel.spec for kernel in boot.registry.kernels("op")]
     known = {*(choice.site for choice in boot.plan.all_choices()), *(spec.op for spec in specs)}
@@ -134,7 +177,12 @@ def _op_pins(boot: Boot, section: KernelSelectSection, excluded: dict[str, Reaso
         raise SelectionError("[select.op] shadow names ids and 'reference' side by side", hint=hint)
     ops = {spec.id: spec.op for spec in specs}
     use, rule = ({ops.get(r, r): r} if isinstance(r, str) else r for r in (section.use, section.shadow))
-    return {target: id for target, id in (use | rule).items() if id}
+    pins = dict(use)
+    for target, id in rule.items():
+        of_op = [choice for choice in boot.plan.all_choices() if id and choice.op == target]
+        found = _where_able(boot, id, of_op, skipped) if of_op else {}
+        pins |= found if len(found) < len(of_op) else {target: id}
+    return {target: id for target, id in pins.items() if id}
 
 
 def _kinds(boot: Boot, sections: Mapping[str, KernelSelectSection], choice: Choice) -> Iterator[str]:

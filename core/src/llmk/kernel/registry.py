@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -21,6 +21,7 @@ from llmk.api import (
 )
 from llmk.api.errors import PluginError
 from llmk.api.verdict import Reason
+from llmk.config.measurements import shipped_folder
 from llmk.kernel.discovery import Plugin, find_plugins, is_named
 from llmk.kernel.first_party import how_to_install
 from llmk.kernel.watch import watching
@@ -68,6 +69,7 @@ class Registry:
         self._rules = rules
         self._specs = [registered for plugin in self.plugins for registered in _collect(plugin)]
         self._settle_overrides()
+        self._set_aside_empty()
 
     @classmethod
     def discover(cls, rules: PluginsSection) -> Registry:
@@ -103,7 +105,10 @@ class Registry:
         """Notices, and one line per plugin that is left out, but not on purpose."""
         bad = [p for p in self.plugins if p.state in ("broken", "incompatible", "conflicting")]
         left = [f"plugin {p.name} ({p.wheel}) is {p.state}, left out: {'; '.join(map(str, p.reasons))}" for p in bad]
-        return [*self.notices, *left]
+        empty = [
+            f"{r.spec.id} ({r.plugin.wheel}) counts for nothing: {w}" for r, w in self.refused if w.code == "no_folder"
+        ]
+        return [*self.notices, *left, *empty]
 
     def enforce(self, names: Iterable[str] = (), *, strict: bool = False) -> None:
         """Raises PluginError, with the plugin's own traceback as a note, where one that is asked for doesn't work.
@@ -143,7 +148,19 @@ class Registry:
                 out[id(one)] = Reason("override_not_allowed", wanted, "no consent", hint)
             else:
                 out[id(target)] = Reason("overridden", found=f"by {one.spec.id} of {one.plugin.wheel}")
-        self.refused = [(r, out[id(r)]) for r in self._specs if id(r) in out]
+        self._refuse(out)
+
+    def _set_aside_empty(self) -> None:
+        """Takes out measurements that name a folder which their wheel lacks."""
+        tuned = [r for r in self._specs if isinstance(r.spec, TunedConfigs) and shipped_folder(r.spec) is None]
+        hint = "the wheel must ship it as package data"
+        self._refuse(
+            {id(r): Reason("no_folder", f"folder {r.spec.folder!r} in {r.spec.package}", "none", hint) for r in tuned}
+        )
+
+    def _refuse(self, out: Mapping[int, Reason]) -> None:
+        """Takes out specs, for reasons by ``id``."""
+        self.refused += [(r, out[id(r)]) for r in self._specs if id(r) in out]
         self._specs = [r for r in self._specs if id(r) not in out]
 
 
