@@ -26,7 +26,6 @@ import contextlib
 import fnmatch
 import json
 import math
-import multiprocessing
 import os
 import random
 import re
@@ -34,9 +33,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from http.client import HTTPConnection
 from multiprocessing.connection import Connection
@@ -45,13 +43,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from hostile_cases import bodies, connections, frame, observers, prompts, sampling, traffic
+from hostile_cases.watching import SPAWN, Observer, Sample, percentile
 from hostile_cases.wire import Target
-from processes import Held, descendants, held
+from processes import Held, descendants, held, resident
 
 LLMK = [sys.executable, "-c", "import sys; from llmk.cli.main import main; sys.exit(main())"]
 ALL = [case for part in (bodies, prompts, sampling, connections, traffic) for case in part.CASES]
 CASES = {case.name: case for case in ALL}
-SPAWN = multiprocessing.get_context("spawn")
 CALM = 0.3
 """Seconds for which the server must answer as before until the next case begins."""
 RECOVERY = 60.0
@@ -63,49 +61,6 @@ AGAIN = 8 << 20
 """Bytes that a second pass may add."""
 KEYS = ("the-quiet-clients-key", "the-attackers-key")
 GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_blocks_used")
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One answer to an observer."""
-
-    began: float
-    ended: float
-    first: float
-    late: float
-    fine: bool
-
-    @property
-    def seconds(self) -> float:
-        """How long it took."""
-        return self.ended - self.began
-
-
-class Observer:
-    """A process that observes the server, and what it has seen so far."""
-
-    def __init__(self, observe: Callable[[Target, Connection], None], target: Target) -> None:
-        self.samples: list[Sample] = []
-        self._here, there = SPAWN.Pipe(duplex=False)
-        self._process = SPAWN.Process(target=observe, args=(target, there), daemon=True)
-        self._process.start()
-        there.close()
-        threading.Thread(target=self._take, daemon=True).start()
-
-    def _take(self) -> None:
-        with contextlib.suppress(EOFError, OSError):
-            while True:
-                self.samples.append(Sample(*observers.SAMPLE.unpack(self._here.recv_bytes())))
-
-    def between(self, start: float, end: float) -> list[Sample]:
-        """What it saw then."""
-        return [sample for sample in self.samples if sample.ended >= start and sample.began <= end]
-
-    def close(self) -> None:
-        """Ends it."""
-        self._process.kill()
-        self._process.join()
-        self._here.close()
 
 
 class Server:
@@ -169,13 +124,9 @@ class Row:
     noise_ms: float = 0.0
     """By how much the prober itself was late, at most: the machine's doing, not the server's."""
     recovery_s: float = 0.0
+    peak_mib: float = 0.0
+    """The most that all processes of the server had in memory, each counted in full."""
     wrong: list[str] = field(default_factory=list)
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The nearest-rank percentile; 0 of nothing."""
-    ranked = sorted(values)
-    return ranked[min(len(ranked) - 1, int(share * len(ranked)))] if ranked else 0.0
 
 
 class Siege:
@@ -247,12 +198,14 @@ class Siege:
         attacker = SPAWN.Process(target=attack, args=args, daemon=True)
         attacker.start()
         there.close()
-        tally, began = frame.Tally(), time.monotonic()
+        tally, began, peak = frame.Tally(), time.monotonic(), 0
         try:
             here.recv()
             began = time.monotonic()
-            patience = self.args.seconds_per_case + 3 * self.args.within
-            tally = here.recv() if here.poll(patience) else tally
+            patience = began + self.args.seconds_per_case + 3 * self.args.within
+            while not here.poll(0.25) and time.monotonic() < patience:
+                peak = max(peak, resident(self.server.process.pid))
+            tally = here.recv() if here.poll() else tally
         except EOFError:
             tally.wrong.append("the attacker ended without a word")
         finally:
@@ -263,6 +216,9 @@ class Siege:
         row = self._row(case.name, began, 0.0)
         row.recovery_s = time.monotonic() - ended
         row.requests, row.kinds, row.slowest_ms = tally.kinds.total(), dict(tally.kinds), tally.slowest * 1000
+        row.peak_mib = max(peak, resident(self.server.process.pid)) / 2**20
+        if row.peak_mib > self.memory["start"].resident / 2**20 + self.args.peak_mib:
+            row.wrong.append(f"the server took {row.peak_mib:,.0f} MiB")
         row.wrong += tally.wrong
         if not tally.kinds:
             row.wrong.append("no request came to an end")
@@ -362,7 +318,7 @@ def _left(metrics: str) -> list[str]:
 
 TITLE = (
     "| case | requests | gap ms | quiet p50 ms | p99 ms | ratio | first token p99 ms | slowest request s | recovery s "
-    "| noise ms | |\n| --- |" + " --- |" * 10
+    "| peak MiB | noise ms | |\n| --- |" + " --- |" * 11
 )
 
 
@@ -371,8 +327,8 @@ def _line(row: Row) -> str:
     told = "; ".join(row.wrong) or "ok"
     return (
         f"| {row.name} | {kinds} | {row.gap_ms:.0f} | {row.p50_ms:.0f} | {row.p99_ms:.0f} | {row.ratio:.1f} "
-        f"| {row.first_ms:.0f} | {row.slowest_ms / 1000:.2f} | {row.recovery_s:.1f} | {row.noise_ms:.0f} "
-        f"| {told[:400]} |"
+        f"| {row.first_ms:.0f} | {row.slowest_ms / 1000:.2f} | {row.recovery_s:.1f} | {row.peak_mib:.0f} "
+        f"| {row.noise_ms:.0f} | {told[:400]} |"
     )
 
 
@@ -420,6 +376,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--within", type=float, default=30.0, help="seconds in which a request must end")
     parser.add_argument("--gap", type=float, default=0.25, help="seconds that /health may be silent")
     parser.add_argument("--ratio", type=float, default=2.0, help="by which the quiet client's p99 may grow")
+    parser.add_argument("--peak-mib", type=float, default=1024, help="by which the server may grow during a case")
     parser.add_argument("--keys", action="store_true", help="tell clients apart by API keys, not by their addresses")
     parser.add_argument("--json", type=Path, help="file for all numbers")
     parser.add_argument("--list", action="store_true", help="name the cases")

@@ -69,6 +69,26 @@ def _hold(name: str, what: str, start: Callable[[Target], bytes], drip: bytes = 
     return Case(name, what, lambda target: act, 1)
 
 
+def _large(attack: Attack) -> Iterator[Outcome]:
+    """Sends 15 of 16 MB, and then keeps still."""
+    began, piece = time.monotonic(), b" " * MIB
+    start = head(attack.target, "POST", CHAT, {"content-length": 16 * MIB})
+    held: list[socket.socket] = []
+    try:
+        for _ in range(60):
+            if not attack.on:
+                break
+            with contextlib.suppress(OSError):
+                held.append(attack.target.connect())
+                for part in (start, *[piece] * 15):
+                    held[-1].sendall(part)
+        attack.pause(attack.target.within)
+        yield Outcome(f"held {len(held)}", time.monotonic() - began)
+    finally:
+        for connection in held:
+            connection.close()
+
+
 def _unread(name: str, what: str, sent: Callable[[Target], bytes], crowd: int, receive: int = 4096) -> Case:
     """A crowd of clients that ask and never read the answer."""
     return _reading(name, what, sent, crowd, receive, 0)
@@ -209,11 +229,12 @@ CASES: tuple[Case, ...] = (
     _hold("expect", "300 clients that expect a 100 and send nothing",
           lambda t: head(t, "POST", CHAT, {"expect": "100-continue", "content-length": 100})),
     _hold("half-tls", "300 beginnings of TLS", lambda t: b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 64),
+    _each("half-large", "60 bodies of 16 MB of which the last is never sent", _large),
     _unread("unread-stream", "40 streams of 1,900 tokens that nobody reads",
             lambda t: request(t, "POST", COMPLETIONS, json.dumps(_LONG).encode()), 40),
     _unread("unread-choices", "128 choices with log-probabilities, streamed, that nobody reads",
             lambda t: request(t, "POST", COMPLETIONS,
-                              json.dumps({**_LONG, "n": 128, "logprobs": 20, "max_tokens": 200}).encode()), 1),
+                              json.dumps({**_LONG, "n": 128, "logprobs": 20}).encode()), 1),
     _reading("slow-readers", "20 streams that are read by the byte",
              lambda t: request(t, "POST", COMPLETIONS, json.dumps(_LONG).encode()), 20, 4096, 1),
     _unread("unread-tokens", "8 answers of megabytes that nobody reads",

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from hostile_cases.bodies import listed
 from hostile_cases.frame import CHAT, COMPLETIONS, PAUSE, Attack, Case
 from hostile_cases.sampling import LONG
 from hostile_cases.wire import Outcome, Target, exchange, head, request
@@ -49,6 +50,12 @@ def _load(name: str, what: str, fields: Callable[[Attack], dict[str, Any]], clie
     return _many(name, what, _ask(lambda attack: {"ignore_eos": True, **fields(attack)}), 200, 400, clients=clients)
 
 
+def _small(name: str, what: str, start: bytes, entry: bytes, end: bytes) -> Case:
+    """Bodies that are small, and slow to check."""
+    body = listed(start, entry, end, 16_000)
+    return _many(name, what, lambda a, t: request(t, "POST", CHAT, body), 200, 400, clients=8, pause=0.0)
+
+
 def _conversation(attack: Attack) -> dict[str, Any]:
     tool = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
     text = f"{attack.rng.random()} " + "Tell me more. " * 100
@@ -87,6 +94,13 @@ CASES: tuple[Case, ...] = (
     _many("models", "/v1/models without a pause", _get(lambda a: "/v1/models"), 200, pause=0.0),
     _many("health", "/health without a pause", _get(lambda a: "/health"), 200, pause=0.0),
     _many("bad-json", "a bad body without a pause", lambda a, t: request(t, "POST", CHAT, b"{"), 400, pause=0.0),
+    _small("small-entries", "8 clients with 1,300 misspelt messages in 16 KB",
+           b'{"messages": [', b'{"contnet":1}', b"]}"),
+    _small("small-messages", "8 clients with 500 messages in 16 KB",
+           b'{"max_tokens": 1, "messages": [', b'{"role":"user","content":""}', b"]}"),
+    _small("small-tools", "8 clients with 300 tools in 16 KB",
+           b'{"messages": [{"role": "user", "content": "a"}], "tools": [',
+           b'{"type":"function","function":{"name":"f"}}', b"]}"),
     _load("prompts-new", "8 clients with a long prompt, another one each time",
           lambda a: {"prompt": f"{_id(a)} {LONG}", "max_tokens": 1}, 8),
     _load("prompts-same", "8 clients with the same long prompt", lambda a: {"prompt": LONG, "max_tokens": 1}, 8),

@@ -19,11 +19,11 @@ from llmk.engine.core import EngineCore, Executor
 from llmk.engine.cost import CostModel
 from llmk.engine.deadlines import Deadlines
 from llmk.engine.groups import CacheGroup
-from llmk.engine.pace import Pace
 from llmk.engine.policy import GuardedPolicy
 from llmk.engine.request import HiddenRows, TokenLogprobs
 from llmk.engine.scheduler import Scheduler
 from llmk.engine.step import NewRequest, ScoredTokens, StepPlan, StepResult
+from llmk.engine.step_limit import StepLimit
 
 VOCAB = 50
 
@@ -235,7 +235,7 @@ def make_core(
     policy: SchedulingPolicy | None = None,
     queue_timeout: float = 0.0,
     request_timeout: float = 0.0,
-    pace: Pace | None = None,
+    step_limit: StepLimit | None = None,
     cost: CostModel | None = None,
     seconds: Callable[[int], float] = lambda num_tokens: 1.0,
 ) -> EngineCore:
@@ -251,7 +251,7 @@ def make_core(
         chunked_prefill=chunked_prefill,
         policy=GuardedPolicy(policy, "test"),
         deadlines=Deadlines(queue_timeout, request_timeout),
-        pace=pace,
+        step_limit=step_limit,
         cost=cost,
         clock=lambda: device.seconds,
     )

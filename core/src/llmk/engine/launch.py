@@ -24,12 +24,12 @@ from llmk.engine.depth import choose_depth, why_asynchronous
 from llmk.engine.graphs import graph_sizes, why_not_recorded
 from llmk.engine.groups import CacheGroup, block_bytes, cache_groups
 from llmk.engine.memory import CachePlan, activation_bytes, check_weights, gib, plan_cache
-from llmk.engine.pace import Pace
 from llmk.engine.policy import GuardedPolicy
 from llmk.engine.processors import Processors
 from llmk.engine.runner import Runner
 from llmk.engine.scheduler import Scheduler
 from llmk.engine.stage import StageRunner
+from llmk.engine.step_limit import StepLimit
 from llmk.engine.trace import OFF, Off
 from llmk.engine.warmup import BLOCKS, WarmUp, compiles
 from llmk.engine.weights import load_weights
@@ -97,7 +97,7 @@ def build_core(boot: Boot, trace: Off = OFF) -> tuple[EngineCore, EngineInfo]:
         chunked_prefill=limits.chunked_prefill,
         policy=policy,
         deadlines=Deadlines(limits.queue_timeout, limits.request_timeout),
-        pace=Pace(limits.max_slowdown),
+        step_limit=StepLimit(limits.max_slowdown),
         cost=CostModel(facts, dtype=plan.dtype, cache_dtype=cache_dtype, devices=plan.num_ranks),
     )
     info = EngineInfo(

@@ -23,13 +23,13 @@ from llmk.engine.cost import CostModel
 from llmk.engine.deadlines import Deadlines
 from llmk.engine.failure import BROKEN_MODEL
 from llmk.engine.groups import CacheGroup
-from llmk.engine.pace import Pace, Tenants
 from llmk.engine.pins import Pins
 from llmk.engine.policy import GuardedPolicy
 from llmk.engine.queue import Queue
 from llmk.engine.request import EngineRequest, EngineStats, HiddenRows, TokenLogprobs, TokenOutput
 from llmk.engine.sequence import NO_SLOT, Sequence, arrival_of
 from llmk.engine.step import NewRequest, StepPlan, StepResult, Work
+from llmk.engine.step_limit import StepLimit, Tenants
 
 
 @dataclass(slots=True, eq=False)
@@ -50,8 +50,8 @@ class Scheduler:
     names, the eldest sequence is kept once many have given way and none has ended: it is served first, and never gives
     way, until it ends.
 
-    While several tenants are served, ``pace`` keeps steps short, so that none's tokens come much slower because of what
-    others send. Where not every sequence has its token in each step, they take turns, and so do tenants.
+    While several tenants are served, ``step_limit`` keeps steps short, so that none's tokens come much slower because
+    of what others send. Where not every sequence has its token in each step, they take turns, and so do tenants.
 
     Sequences that miss their ``deadlines`` fail; ``clock`` tells the seconds. ``cost`` estimates what steps cost, for
     the statistics.
@@ -75,7 +75,7 @@ class Scheduler:
         max_run_tokens: int = 0,
         policy: GuardedPolicy | None = None,
         deadlines: Deadlines | None = None,
-        pace: Pace | None = None,
+        step_limit: StepLimit | None = None,
         cost: CostModel | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -95,7 +95,7 @@ class Scheduler:
         )
         self.policy = policy or GuardedPolicy()
         self.deadlines = deadlines or Deadlines()
-        self.pace = pace or Pace(0.0)
+        self.step_limit = step_limit or StepLimit(0.0)
         self.waiting = Queue()
         self.running: list[Sequence] = []
         self.stats = EngineStats(total_blocks=num_blocks)
@@ -247,16 +247,16 @@ class Scheduler:
         return first
 
     def _budget(self) -> int:
-        """Tokens that the next step may compute. What a step can't be cut to fit is not held to the pace."""
+        """Tokens that the next step may compute. What a step can't be cut to fit is not limited."""
         several = self.chunked_prefill and self._tenants.several(self.clock())
-        return self.pace.limit(self.max_issued_tokens) if several else self.max_issued_tokens
+        return self.step_limit.tokens(self.max_issued_tokens) if several else self.max_issued_tokens
 
     def _schedule_decodes(self, plan: StepPlan, issued: _Issued, budget: int) -> list[Sequence]:
         """Issues one token for each running sequence that needs just that; returns those that still have a prompt to
         compute.
 
         Blocks are seen to before anything is issued, so that a sequence that gives way has no part in the step. Of a
-        ``budget`` that the pace limits, half is left to prompts.
+        ``budget`` that is limited, half is left to prompts.
         """
         kept = self._kept
         running = self.running if kept is None else [kept, *(other for other in self.running if other is not kept)]

@@ -9,7 +9,7 @@ from loads import drain, ends, request
 from paged_device import make_core, run_alone
 
 from llmk.engine.core import EngineCore
-from llmk.engine.pace import RECENT, Pace, Tenants
+from llmk.engine.step_limit import RECENT, StepLimit, Tenants
 
 SHORT, PER_TOKEN = 0.006, 0.0003
 """Seconds of a step of one token, and of each further one."""
@@ -22,7 +22,7 @@ def seconds(num_tokens: int) -> float:
 def paced(slowdown: float = 2.0, **options: Any) -> tuple[EngineCore, list[int]]:
     """An engine whose device takes its time, and the tokens of each of its steps."""
     options = {"num_blocks": 400, "max_num_seqs": 32, "max_model_len": 256, "max_num_batched_tokens": 128, **options}
-    core = make_core(seconds=seconds, pace=Pace(slowdown), **options)
+    core = make_core(seconds=seconds, step_limit=StepLimit(slowdown), **options)
     core.add(request("warm", [1], "quiet", new=40))
     drain(core)
     return core, core.runner.steps
@@ -118,23 +118,23 @@ def test_a_client_that_was_there_just_now_finds_no_long_step():
 
 
 def test_the_limit_follows_what_steps_take():
-    pace = Pace(2.0)
-    assert pace.limit(2048) == 64, "before anything is known"
-    assert pace.limit(32) == 32
+    limit = StepLimit(2.0)
+    assert limit.tokens(2048) == 64, "before anything is known"
+    assert limit.tokens(32) == 32
     for _ in range(100):
-        pace.take(1, 0.010)
-        pace.take(101, 0.060)
-    assert pace.limit(2048) == pytest.approx(21, abs=1)
+        limit.take(1, 0.010)
+        limit.take(101, 0.060)
+    assert limit.tokens(2048) == pytest.approx(21, abs=1)
     for _ in range(100):
-        pace.take(101, 0.020)
-    assert pace.limit(2048) == pytest.approx(101, abs=2)
-    assert pace.limit(50) == 50
-    pace.take(1, 60.0)
-    assert pace.limit(2048) < 150, "one step that was held up says little"
-    assert Pace(0.0).limit(2048) == 2048
+        limit.take(101, 0.020)
+    assert limit.tokens(2048) == pytest.approx(101, abs=2)
+    assert limit.tokens(50) == 50
+    limit.take(1, 60.0)
+    assert limit.tokens(2048) < 150, "one step that was held up says little"
+    assert StepLimit(0.0).tokens(2048) == 2048
     for _ in range(100):
-        pace.take(101, 30.0)
-    assert pace.limit(2048) == 8, "something is always computed"
+        limit.take(101, 30.0)
+    assert limit.tokens(2048) == 8, "something is always computed"
 
 
 def test_tenants_are_remembered_for_a_while_and_no_longer():

@@ -18,7 +18,7 @@ _ODD = 3.0
 """A short step that takes so many times as long as usual was held up by something else."""
 
 
-class Pace:
+class StepLimit:
     """Limits steps to ``slowdown`` times what a short step takes; 0: no limit.
 
     It learns from the steps that run what a short one takes, and what each further token adds.
@@ -38,7 +38,7 @@ class Pace:
             added = max(0.0, seconds - short) / (num_tokens - 1)
             self._per_token = _blended(self._per_token, added)
 
-    def limit(self, most: int) -> int:
+    def tokens(self, most: int) -> int:
         """Tokens that the next step may compute, of ``most`` that one may at all."""
         if not self._slowdown:
             return most
