@@ -18,9 +18,6 @@ from llmk.serve.stream import ChoiceDelta, Job, Usage, answer
 
 T = TypeVar("T")
 
-CLIENT_GONE = 499
-"""The status that metrics and log give a request whose client left."""
-
 
 class Renderer(Protocol):
     """A wire format."""
@@ -67,7 +64,7 @@ class AnswerResponse(Response):
         try:
             await attended(work, receive, self._service.stopping)
         except ClientGone:
-            scope["state"]["status"] = CLIENT_GONE
+            scope["state"]["status"] = errors.CLIENT_GONE
         except Exception as error:
             if not self._started:
                 await errors.reply(error)(scope, receive, send)

@@ -75,8 +75,8 @@ async def tenant(request: Request) -> str:
 async def admin(request: Request) -> None:
     """Lets operators pass, for ``Depends``. Raises :class:`~llmk.serve.errors.Forbidden` for everybody else."""
     keys = (await service(request)).config.admin_keys
-    given = request.headers.get("x-admin-key", "").encode()
-    if not any(hmac.compare_digest(given, key.encode()) for key in keys):
+    given = request.headers.get("x-admin-key", "").encode("latin-1")
+    if not given or not any(hmac.compare_digest(given, key.encode()) for key in keys):
         hint = "send one of server.admin_keys in the header 'x-admin-key'" if keys else "set server.admin_keys"
         raise Forbidden("this route is for operators alone", hint=hint)
 

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from llmk.api import RequestError
 from llmk.serve import errors
-from llmk.serve.answer import CLIENT_GONE, ClientGone, attended
+from llmk.serve.answer import ClientGone, attended
 from llmk.serve.reply import Reply
 from llmk.serve.service import Service, new_id, service, tenant
 
@@ -38,6 +38,8 @@ async def process(
         body = msgspec.json.decode(await request.body(), type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError) as error:
         raise RequestError(f"the body is no JSON object: {error}") from None
+    if isinstance(model := body.get("model"), str):
+        service.check_model(model)
     return _Processed(service, service.engine.process(name, body, request_id=new_id("io"), tenant=tenant))
 
 
@@ -56,7 +58,7 @@ class _Processed(Response):
         try:
             answer = await attended(self._work, receive, self._service.stopping)
         except ClientGone:
-            scope["state"]["status"] = CLIENT_GONE
+            scope["state"]["status"] = errors.CLIENT_GONE
         except Exception as error:
             await errors.reply(error)(scope, receive, send)
         else:
