@@ -336,14 +336,15 @@ def test_over_http(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert found["probes.probe"]["wheel"] == "probes 1.0"
         assert "full moon" in found["probes.never"]["reasons"][0]
         status, answer = served.post("/v1/io/probe", {"prompts": ["a few words", [5, 6]]})
-        assert status == 200
+        assert status == 200, answer
         assert len(joined(answer)) == 2
         for body, wanted, code in (
-            ({"prompts": [[5], []]}, 400, "invalid_request_error"),
+            ({"prompts": [[5], []]}, 400, "invalid_value"),
             ({"prompts": [[5]], "fail": {"open": "client"}}, 400, "invalid_request_error"),
             ({"prompts": [[5]], "fail": {"answer": "plugin"}}, 500, "plugin_error"),
             ({"prompts": [[5]], "fail": {"json": 1}}, 500, "plugin_error"),
             ([5], 400, "invalid_request_error"),
+            ({"model": "another", "prompts": [[5]]}, 404, "model_not_found"),
         ):
             status, answer = served.post("/v1/io/probe", body)
             assert (status, answer["error"]["code"]) == (wanted, code), answer

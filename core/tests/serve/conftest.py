@@ -42,7 +42,11 @@ def serve(make_service: Callable[..., Service]) -> Iterator[Callable[..., TestCl
     """Makes a client of a server with the given ``[server]`` section."""
     with ExitStack() as stack:
         yield lambda dialect=DIALECT, **server: stack.enter_context(
-            TestClient(create_app(make_service(dialect, **server)), raise_server_exceptions=False)
+            TestClient(
+                create_app(make_service(dialect, **server)),
+                base_url="http://localhost",
+                raise_server_exceptions=False,
+            )
         )
 
 

@@ -57,7 +57,7 @@ class Live:
         """Sends a streaming request and reads up to the first event."""
         reader, writer = await asyncio.open_connection(*self.address)
         self.writers.append(writer)
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(BODY)}\r\n"
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(BODY)}\r\n"
         writer.write(head.encode() + b"content-type: application/json\r\n\r\n" + BODY)
         await reader.readuntil(b"data: ")
         return reader

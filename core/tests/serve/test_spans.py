@@ -40,7 +40,7 @@ def sent(collector: Collector, engine: ScriptedEngine, make_service: Callable[..
         with open_spans(collector.url + path) as spans:
             service = make_service()
             service = Service(engine, service.dialect, ServerSection(), service.workers, spans)  # type: ignore[arg-type]
-            with TestClient(create_app(service), raise_server_exceptions=False) as client:
+            with TestClient(create_app(service), base_url="http://localhost", raise_server_exceptions=False) as client:
                 requests(client)
         return collector.spans
 
@@ -75,7 +75,7 @@ def test_a_chat_is_a_span_with_the_conventions_names(sent: Any, collector: Colle
         "gen_ai.request.max_tokens": 9,
         "gen_ai.request.seed": 7,
         "gen_ai.request.stop_sequences": ["x", "y"],
-        "server.address": "testserver",
+        "server.address": "localhost",
         "server.port": 80,
     }
     whole = latencies.pop("gen_ai.latency.e2e")
@@ -144,7 +144,7 @@ def test_a_collector_that_is_gone_harms_nobody(engine: ScriptedEngine, make_serv
     begun = time.monotonic()
     with open_spans("http://127.0.0.1:9") as spans:
         service = Service(engine, make_service().dialect, ServerSection(), make_service().workers, spans)  # type: ignore[arg-type]
-        with TestClient(create_app(service)) as client:
+        with TestClient(create_app(service), base_url="http://localhost") as client:
             assert client.post(CHAT, json=BODY).status_code == 200
     assert time.monotonic() - begun < 5
 

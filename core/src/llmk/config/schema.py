@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 DType = Literal["auto", "float32", "bfloat16", "float16"]
 Size = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+Timeout = Annotated[float, Field(gt=0)]
+
+
+def _check_key(key: str) -> str:
+    """An empty key would let everybody in, and one with white space or control characters nobody."""
+    if not key or not key.isprintable() or any(character.isspace() for character in key):
+        raise ValueError("a key must not be empty, nor hold white space or control characters")
+    return key
+
+
+Key = Annotated[str, AfterValidator(_check_key)]
 
 
 class Section(BaseModel):
@@ -196,17 +208,45 @@ class ServerSection(Section):
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: Annotated[int, Field(ge=0, le=65535)] = Field(default=8000, description="Port to listen on. 0: any free one.")
-    api_keys: tuple[str, ...] = Field(
-        default=(), description="Keys, any of which a client must send. Empty: open to all."
+    api_keys: tuple[Key, ...] = Field(default=(), description="Keys, any of which a client must send. []: open to all.")
+    admin_keys: tuple[Key, ...] = Field(
+        default=(), description="Keys, any of which opens operators' routes. []: those are closed."
     )
-    admin_keys: tuple[str, ...] = Field(
-        default=(), description="Keys, any of which opens operators' routes. Empty: those are closed."
+    allowed_hosts: tuple[str, ...] = Field(
+        default=(),
+        description="Names in the Host header that are served, besides loopback's and the bound address; '*': any. "
+        "Empty: any where there are api_keys, else IP addresses, and off loopback private names too.",
     )
-    max_request_bytes: Annotated[int, Field(ge=1)] = Field(
-        default=16 << 20, description="Largest request body, in bytes."
+    tls_certificate: str = Field(
+        default="", description="PEM file with the certificate chain, for HTTPS. Read again when it changes."
     )
-    max_concurrent: Annotated[int, Field(ge=1)] = Field(
-        default=1024, description="Requests in flight; more are refused with 429."
+    tls_key: str = Field(default="", description="PEM file with the private key. Empty: in the certificate's file.")
+    tls_client_ca: str = Field(
+        default="", description="PEM file with authorities, one of which must have signed the client's certificate."
+    )
+    max_request_bytes: Count = Field(default=16 << 20, description="Largest request body, in bytes.")
+    max_concurrent: Count = Field(
+        default=1024, description="Requests in flight whose body has arrived; more are refused with 429."
+    )
+    max_buffered_bytes: Count = Field(
+        default=512 << 20, description="Bytes of request bodies held until their answers start; more get 429."
+    )
+    max_buffered_bytes_per_client: Count = Field(
+        default=256 << 20, description="The same of one client: an API key, else an address."
+    )
+    max_connections: Count = Field(default=4096, description="Open connections; more are refused with 503.")
+    max_connections_per_client: Count = Field(
+        default=2048, description="Open connections of one address (IPv6: of a /64); more are refused with 429."
+    )
+    read_timeout: Timeout = Field(
+        default=30.0, description="Seconds for a request's header, and between two parts of its body."
+    )
+    write_timeout: Timeout = Field(
+        default=60.0, description="Seconds in which a client must read on; then its request is aborted."
+    )
+    keep_alive: Timeout = Field(default=75.0, description="Seconds that an idle connection is kept open.")
+    min_bytes_per_second: Annotated[float, Field(ge=0)] = Field(
+        default=500.0, description="Slowest body and slowest reader, after these times have passed once. 0: any."
     )
     drain_seconds: Annotated[float, Field(ge=0)] = Field(
         default=30.0, description="Time that running requests get on SIGTERM."
@@ -218,10 +258,10 @@ class ServerSection(Section):
         default=0,
         description="Processes that prepare small requests, and as many for large ones. 0: 2, or 1 on 2 cores.",
     )
-    prepare_waiting: Annotated[int, Field(ge=1)] = Field(
+    prepare_waiting: Count = Field(
         default=1024, description="Requests of one client that may wait to be prepared; more get 429."
     )
-    prepare_waiting_bytes: Annotated[int, Field(ge=1)] = Field(
+    prepare_waiting_bytes: Count = Field(
         default=128 << 20, description="Bytes of one client's requests that may wait to be prepared; more get 429."
     )
     plugin_seconds: Annotated[float, Field(gt=0)] = Field(
@@ -239,9 +279,6 @@ class ServerSection(Section):
     stat_interval: Annotated[float, Field(gt=0)] = Field(
         default=10.0, description="Seconds between two times that stat loggers are told."
     )
-
-
-Count = Annotated[int, Field(ge=1)]
 
 
 class LimitsSection(Section):

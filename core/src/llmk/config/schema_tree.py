@@ -12,7 +12,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
-from llmk.config.schema import Config, Section
+from llmk.config.schema import Config, Key, Section
 
 Path = tuple[str, ...]
 """A dotted path, split. The last part of a path below an open leaf may itself contain dots."""
@@ -123,9 +123,11 @@ def parse_text(text: str, annotation: Any) -> Any:
     if stripped.startswith("{") and leaf.is_open:
         return json.loads(stripped)
     if leaf.is_list:
-        return json.loads(stripped) if stripped.startswith("[") else _items(stripped.split(","))
+        return json.loads(stripped) if stripped.startswith("[") else _items(stripped.split(","), annotation)
     return text
 
 
-def _items(parts: Sequence[str]) -> list[str]:
-    return [part.strip() for part in parts if part.strip()]
+def _items(parts: Sequence[str], annotation: Any) -> list[str]:
+    """Blank items are dropped, but for keys: a secret that was not filled in must not pass for no keys at all."""
+    keys = get_args(annotation)[0] == Key
+    return [part.strip() for part in parts if keys or part.strip()]

@@ -301,7 +301,8 @@ class AsyncLLM:
         if num_new > (most := min(self._max_sequences, self._max_per_tenant or num_new)):
             what = f"the request comes to {num_new} sequences; no more than {most} may run and wait"
             limits = "scheduler.max_num_seqs and max_waiting, or scheduler.max_per_tenant"
-            raise RequestError(f"{what} ({limits})", hint="send fewer prompts in one request, or a smaller 'n'")
+            hint = "send fewer prompts in one request, or a smaller 'n'"
+            raise RequestError(f"{what} ({limits})", param="prompt", hint=hint)
         if len(self._streams) + num_new > self._max_sequences:
             raise Overloaded(f"{len(self._streams)} sequences run and wait; no more than {self._max_sequences} may")
         if limit := self._max_per_tenant:

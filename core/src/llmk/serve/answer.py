@@ -11,7 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from llmk.engine.breather import Breather
 from llmk.serve import errors
-from llmk.serve.attended import CLIENT_GONE, ClientGone, attended
+from llmk.serve.attended import ClientGone, attended
 from llmk.serve.record import Record
 from llmk.serve.reply import END_OF_STREAM, Reply, server_sent_event
 from llmk.serve.service import Service
@@ -59,7 +59,7 @@ class AnswerResponse(Response):
         try:
             await attended(work, receive, self._service.stopping)
         except ClientGone:
-            scope["state"]["status"] = CLIENT_GONE
+            scope["state"]["status"] = errors.CLIENT_GONE
         except Exception as error:
             if not self._started:
                 await errors.reply(error)(scope, receive, send)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
@@ -14,6 +15,8 @@ import llmk
 from llmk.serve import errors, openapi
 from llmk.serve.attended import ClientGone, on_client_gone
 from llmk.serve.auth import ApiKeys
+from llmk.serve.hosts import Hosts
+from llmk.serve.integrity import check_integrity
 from llmk.serve.limits import Limits
 from llmk.serve.protocol.chat import ChatRequest
 from llmk.serve.protocol.completions import CompletionRequest
@@ -29,22 +32,31 @@ from llmk.serve.workers.prepared import Refusal
 def create_app(service: Service) -> FastAPI:
     """The ASGI application that serves ``service``. The layers stand in the order in which a request meets them."""
     config = service.config
-    layers = [Middleware(Traffic, metrics=service.metrics)]
+    check_integrity()
+    layers = [Middleware(Traffic, metrics=service.metrics), Middleware(Hosts, section=config)]
     if config.cors_origins:
         layers.append(
             Middleware(CORSMiddleware, allow_origins=config.cors_origins, allow_methods=["*"], allow_headers=["*"])
         )
     if config.api_keys:
         layers.append(Middleware(ApiKeys, keys=config.api_keys))
-    layers.append(Middleware(Limits, max_bytes=config.max_request_bytes, max_concurrent=config.max_concurrent))
-    app = FastAPI(title="llmk", version=llmk.__version__, middleware=layers)
+    layers.append(Middleware(Limits, section=config))
+    # Swagger UI from the wheel's own files, and no badge from a validator elsewhere: browsers load nothing from others.
+    app = FastAPIOffline(
+        redoc_url=None,
+        title="llmk",
+        version=llmk.__version__,
+        middleware=layers,
+        swagger_ui_parameters={"validatorUrl": None},
+    )
     app.state.service = service
     errors.install(app)
     app.add_exception_handler(Refusal, _on_refusal)
     app.add_exception_handler(ClientGone, on_client_gone)
     for routes in (chat, completions, io, models, tokens, pins, service_routes):
         app.include_router(routes.router)
-    openapi.describe(app, ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, PinRequest)
+    bodies = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest, PinRequest)
+    openapi.install(app, *bodies, with_keys=bool(config.api_keys))
     return app
 
 

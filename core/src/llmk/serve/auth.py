@@ -25,12 +25,15 @@ class ApiKeys:
 
     def __init__(self, app: ASGIApp, keys: Iterable[str]) -> None:
         self._app = app
-        self._digests = [_digest(key.encode()) for key in keys]
+        self._digests = [_digest(key.encode()) for key in keys if key]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request."""
-        tenant = self._tenant(Headers(scope=scope)) if scope["type"] == "http" else ""
-        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS and not tenant:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        tenant = self._tenant(Headers(scope=scope))
+        if scope["type"] != "http" or (scope["path"] not in OPEN_PATHS and not tenant):
             message = "a valid API key is needed: send the header 'Authorization: Bearer KEY'"
             await Reply(error_object(message, 401), 401, {"www-authenticate": "Bearer"})(scope, receive, send)
             return

@@ -9,6 +9,7 @@ from http import HTTPStatus
 from typing import Any, Self, cast
 
 from fastapi import FastAPI
+from fastapi import HTTPException as RouteError
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -20,20 +21,46 @@ logger = logging.getLogger(__name__)
 
 _TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _CODES = {
+    400: "invalid_request_error",
     401: "invalid_api_key",
+    403: "forbidden",
     404: "not_found",
     405: "method_not_allowed",
+    408: "read_timeout",
     413: "request_too_large",
     415: "unsupported_media_type",
+    421: "unknown_host",
     429: "rate_limit_exceeded",
+    500: "internal_error",
     503: "unavailable",
 }
+CLIENT_GONE = 499
+"""The status that metrics and log give a request whose client left."""
+MESSAGE_LIMIT = 2000
+PARAM_LIMIT = 200
+"""Characters of an error's texts. They may quote what the client sent, which can be megabytes."""
+
+
+class Refused(RouteError):
+    """A request that is refused for how it comes, wherever that shows: reading its body may be what raises this."""
+
+    def __init__(
+        self, status: int, message: str, *, code: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(status, message, dict(headers or {}))
+        self.code = code
 
 
 class UnknownModel(RequestError):
     """The request names a model that is not served here."""
 
     code, http_status = "model_not_found", 404
+
+
+def check_model(name: object, served: str) -> None:
+    """Raises :class:`UnknownModel` where ``name`` is a model that is not served here; ``None`` names none."""
+    if isinstance(name, str) and name != served:
+        raise UnknownModel(f"the model {name!r} is not served here; {served!r} is", param="model")
 
 
 class Forbidden(LlmkError):
@@ -61,15 +88,26 @@ class ShuttingDown(LlmkError):
 
 
 def error_object(message: str, status: int, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-    """``{"error": {"message", "type", "param", "code"}}``."""
+    """``{"error": {"message", "type", "param", "code"}}``, the texts cut where they are too long to be read."""
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-    return {"error": {"message": message, "type": kind, "param": param, "code": code or _CODES.get(status)}}
+    code = code or _CODES.get(status, kind)
+    field = None if param is None else shortened(param, PARAM_LIMIT)
+    return {"error": {"message": shortened(message, MESSAGE_LIMIT), "type": kind, "param": field, "code": code}}
+
+
+def shortened(text: str, limit: int) -> str:
+    """At most ``limit`` characters of ``text``; what can't be encoded is escaped."""
+    cut = text if len(text) <= limit else f"{text[: limit - 1]}…"
+    return cut.encode("utf-8", "backslashreplace").decode()
 
 
 def describe(error: BaseException) -> tuple[int, dict[str, Any], dict[str, str]]:
     """Status, error object and headers for an exception. What nobody raised on purpose is told as an internal error."""
     if isinstance(error, LlmkError):
-        body = error_object(str(error), error.http_status, param=getattr(error, "param", None), code=error.code)
+        param = getattr(error, "param", None)
+        # What the engine checks and what the request's schema checks are one to the client.
+        code = "invalid_value" if param and error.code == RequestError.code else error.code
+        body = error_object(str(error), error.http_status, param=param, code=code)
         wait = error.retry_after if isinstance(error, Overloaded | EngineDead) else 0.0
         return error.http_status, body, {"retry-after": str(math.ceil(wait))} if wait > 0 else {}
     return 500, error_object("internal error; the server's log says more", 500, code="internal_error"), {}
@@ -102,17 +140,16 @@ async def _on_error(request: Request, error: Exception) -> Reply:
 
 async def _on_http(request: Request, error: Exception) -> Reply:
     http = cast(HTTPException, error)
-    phrase = HTTPStatus(http.status_code).phrase
+    phrase = HTTPStatus(http.status_code).phrase if http.status_code != CLIENT_GONE else ""
     message = http.detail if http.detail and http.detail != phrase else f"{phrase}: {request.method} {request.url.path}"
-    return Reply(error_object(message, http.status_code), http.status_code, dict(http.headers or {}))
+    code = getattr(http, "code", None)
+    if isinstance(http.__cause__, UnicodeDecodeError | RecursionError | ValueError):
+        message, code = f"the body is not valid JSON: {http.__cause__}", "invalid_json"
+    return Reply(error_object(message, http.status_code, code=code), http.status_code, dict(http.headers or {}))
 
 
 async def _on_invalid(request: Request, error: Exception) -> Reply:
     invalid = cast(RequestValidationError, error)
-    if invalid.body is not None and not isinstance(invalid.body, (dict, list)):
-        kind = request.headers.get("content-type", "no content type")
-        if "json" not in kind:
-            return Reply(error_object(f"send application/json, not {kind}", 415), 415)
     if any(error["type"] == "json_invalid" for error in invalid.errors()):
         return Reply(error_object("the body is not valid JSON", 400, code="invalid_json"), 400)
     param, message, code = explain(invalid.errors(), invalid.body, skip=1)

@@ -9,7 +9,7 @@ import gc
 import logging
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,9 @@ from llmk.config import Settings
 from llmk.engine import logs
 from llmk.engine.frontend import AsyncLLM
 from llmk.serve import stat_loggers
+from llmk.serve.hosts import is_loopback
+from llmk.serve.listener import BACKLOG, Listener, room_for
+from llmk.serve.tls import Tls
 from llmk.serve.workers.pool import Workers
 
 if TYPE_CHECKING:
@@ -28,8 +31,6 @@ if TYPE_CHECKING:
     from llmk.serve.spans import Spans
 
 logger = logging.getLogger(__name__)
-
-BACKLOG = 2048
 
 Ready = Callable[["Service", str], None]
 
@@ -43,9 +44,20 @@ def serve(settings: Settings, ready: Ready, spawned: Popen[bytes] | None = None)
     """
     config = settings.config.server
     logs.setup(config.log_level, config.log_format)
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    # What it warns of is what clients send, and in the access log.
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
+    tls = Tls.of(config)
     with open_spans(config.otlp_endpoint) as spans, bind(config.host, config.port) as listener:
-        asyncio.run(_run(settings, listener, ready, spans, spawned))
+        listener.most = room_for(config.max_connections)
+        listener.most_per_client = config.max_connections_per_client
+        listener.speaks_tls = tls is not None
+        if not (config.api_keys or config.tls_client_ca or is_loopback(listener.getsockname()[0])):
+            logger.warning(
+                "this server is open: whoever reaches %s:%d can use it; set server.api_keys (or "
+                "LLMK__SERVER__API_KEYS) to close it",
+                *listener.getsockname()[:2],
+            )
+        asyncio.run(_run(settings, listener, ready, spans, spawned, tls))
 
 
 @contextlib.contextmanager
@@ -72,13 +84,13 @@ def open_spans(endpoint: str) -> Iterator[Spans | None]:
         spans.close()
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> Listener:
     """A listening socket: from here on the port is ours, and early clients wait until the model is loaded.
 
     Raises :class:`~llmk.api.PortInUse`, and :class:`~llmk.api.ConfigError` where the address can't be listened on.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = Listener(family)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
@@ -92,14 +104,20 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: Listener) -> str:
     """Where a client on this machine finds the server."""
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if listener.speaks_tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 async def _run(
-    settings: Settings, listener: socket.socket, ready: Ready, spans: Spans | None, spawned: Popen[bytes] | None
+    settings: Settings,
+    listener: Listener,
+    ready: Ready,
+    spans: Spans | None,
+    spawned: Popen[bytes] | None,
+    tls: Tls | None,
 ) -> None:
     workers = Workers()
     starting = asyncio.create_task(_start(settings, spawned, workers))
@@ -115,10 +133,10 @@ async def _run(
             if not starting.done() or starting.cancelled() or starting.exception():
                 await workers.close()
         try:
-            server = (await http).Server.of(engine, workers, spans)
+            server = (await http).Server.of(engine, workers, spans, tls)
             on_signal.append(server.stop)
             service = server.service
-            async with stat_loggers.running(engine.boot, engine.model_name, service.metrics):
+            async with stat_loggers.running(engine.boot, engine.model_name, service.metrics), _renewing(tls):
                 serving = asyncio.create_task(server.serve([listener]))
                 while not server.started and not serving.done():
                     await asyncio.sleep(0.01)
@@ -152,6 +170,22 @@ async def _start(settings: Settings, spawned: Popen[bytes] | None, workers: Work
         await engine.close()
         raise
     return engine
+
+
+@contextlib.asynccontextmanager
+async def _renewing(tls: Tls | None) -> AsyncIterator[None]:
+    """Reads the certificate again when it changes, and on SIGHUP."""
+    if tls is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, tls.reload)
+    watching = asyncio.create_task(tls.watch())
+    try:
+        yield
+    finally:
+        watching.cancel()
+        loop.remove_signal_handler(signal.SIGHUP)
 
 
 @contextlib.contextmanager

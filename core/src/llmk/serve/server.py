@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from llmk.serve.app import create_app
+from llmk.serve.connection import Connection
+from llmk.serve.listener import BACKLOG
 from llmk.serve.parsing import Dialect
 from llmk.serve.service import Service, Workers
+from llmk.serve.tls import Tls
+from llmk.serve.traffic import Log
 
 if TYPE_CHECKING:
     from llmk.engine.frontend import AsyncLLM
@@ -27,24 +33,45 @@ LAST_WORDS = 2.0
 class Server(uvicorn.Server):
     """uvicorn, with a drain that ends answers in words and an exit status of 0."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, tls: Tls | None = None) -> None:
         self.service = service
+        self._tls = tls
         self._drain_seconds = service.config.drain_seconds
         config = uvicorn.Config(
             create_app(service),
+            http=H11Protocol,
+            ws="none",
             log_config=None,
             access_log=False,
             lifespan="off",
             server_header=False,
+            timeout_keep_alive=service.config.keep_alive,  # type: ignore[arg-type]
             timeout_graceful_shutdown=round(self._drain_seconds + 2 * LAST_WORDS),
         )
         super().__init__(config)
         self._stopping = service.stopping
 
     @classmethod
-    def of(cls, engine: AsyncLLM, workers: Workers, spans: Spans | None) -> Server:
+    def of(cls, engine: AsyncLLM, workers: Workers, spans: Spans | None, tls: Tls | None) -> Server:
         """The server of an engine, as the engine's settings want it."""
-        return cls(Service(engine, Dialect.choose(engine.boot), engine.boot.settings.config.server, workers, spans))
+        section, dialect = engine.boot.settings.config.server, Dialect.choose(engine.boot)
+        return cls(Service(engine, dialect, section, workers, spans), tls)
+
+    async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
+        """Listens as uvicorn does, but with connections of our own, and a deadline for handshakes."""
+        loop, section, log = asyncio.get_running_loop(), self.service.config, Log(self.service.metrics)
+
+        def connection() -> Connection:
+            return Connection(self.config, self.server_state, section, log)
+
+        context, patience = (self._tls.context, section.read_timeout) if self._tls else (None, None)
+        self.servers = [
+            await loop.create_server(
+                connection, sock=listener, ssl=context, ssl_handshake_timeout=patience, backlog=BACKLOG
+            )
+            for listener in sockets or ()
+        ]
+        self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

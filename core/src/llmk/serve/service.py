@@ -17,7 +17,7 @@ from llmk.config.schema import ServerSection
 from llmk.engine.io import Host
 from llmk.engine.logs import request_id
 from llmk.serve.attended import attended
-from llmk.serve.errors import Forbidden, UnknownModel
+from llmk.serve.errors import Forbidden, check_model
 from llmk.serve.metrics import Metrics
 from llmk.serve.parsing import Dialect
 from llmk.serve.reading import Readers
@@ -93,9 +93,7 @@ class Service:
 
     def check_model(self, name: str | None) -> None:
         """Raises :class:`~llmk.serve.errors.UnknownModel` for a model that is not served here."""
-        served = self.engine.model_name
-        if name is not None and name != served:
-            raise UnknownModel(f"the model {name!r} is not served here; {served!r} is", param="model")
+        check_model(name, self.engine.model_name)
 
 
 async def service(request: Request) -> Service:
@@ -112,8 +110,8 @@ async def tenant(request: Request) -> str:
 async def admin(request: Request) -> None:
     """Lets operators pass, for ``Depends``. Raises :class:`~llmk.serve.errors.Forbidden` for everybody else."""
     keys = (await service(request)).config.admin_keys
-    given = request.headers.get("x-admin-key", "").encode()
-    if not any(hmac.compare_digest(given, key.encode()) for key in keys):
+    given = request.headers.get("x-admin-key", "").encode("latin-1")
+    if not given or not any(hmac.compare_digest(given, key.encode()) for key in keys):
         hint = "send one of server.admin_keys in the header 'x-admin-key'" if keys else "set server.admin_keys"
         raise Forbidden("this route is for operators alone", hint=hint)
 

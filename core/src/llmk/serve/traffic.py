@@ -17,7 +17,32 @@ from llmk.serve.metrics import Metrics
 
 logger = logging.getLogger("llmk.access")
 
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
+OTHER = "other"
+"""What stands for clients' own words among the labels of metrics: each value of a label is kept for good."""
+PATH_LIMIT = 256
 _PLAIN_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+class Log:
+    """Counts answers, and writes a line for each, whose length has a bound. ``metrics`` keep nothing of a client's."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    def answered(self, scope: Scope, status: int, seconds: float) -> None:
+        """A request that the application answered."""
+        method = scope["method"] if scope["method"] in METHODS else OTHER
+        path = errors.shortened(scope["path"], PATH_LIMIT)
+        self._metrics.http_requests.labels(method, getattr(scope.get("route"), "path", OTHER), str(status)).inc()
+        told = {"method": method, "path": path, "status": status, "seconds": round(seconds, 6)}
+        logger.info("%s %r %s %.3fs", method, path, status, seconds, extra=told)
+
+    def refused(self, status: int, id: str, why: str) -> None:
+        """A request that was refused before the application saw it; there may be neither method nor path."""
+        self._metrics.http_requests.labels(OTHER, OTHER, str(status)).inc()
+        told = {"status": status, "request_id": id}
+        logger.info("%s %s", status, errors.shortened(why, PATH_LIMIT), extra=told)
 
 
 class Traffic:
@@ -29,6 +54,7 @@ class Traffic:
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
         self._app = app
         self._metrics = metrics
+        self._log = Log(metrics)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request."""
@@ -59,11 +85,4 @@ class Traffic:
             await errors.reply(error)(scope, receive, marked)
         finally:
             self._metrics.http_in_flight.dec()
-            self._count(scope, state["status"], time.monotonic() - started)
-
-    def _count(self, scope: Scope, status: int, seconds: float) -> None:
-        route = scope.get("route")
-        path = getattr(route, "path", "other")
-        self._metrics.http_requests.labels(scope["method"], path, str(status)).inc()
-        told = {"method": scope["method"], "path": scope["path"], "status": status, "seconds": round(seconds, 6)}
-        logger.info("%s %r %s %.3fs", scope["method"], scope["path"], status, seconds, extra=told)
+            self._log.answered(scope, state["status"], time.monotonic() - started)

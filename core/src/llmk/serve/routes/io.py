@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from llmk.serve import errors
-from llmk.serve.attended import CLIENT_GONE, ClientGone, attended
+from llmk.serve.attended import ClientGone, attended
 from llmk.serve.reply import Reply
 from llmk.serve.service import Service, check_content_type, new_id, service, tenant
 
@@ -52,7 +52,7 @@ class _Processed(Response):
         try:
             answer = await attended(self._work, receive, self._service.stopping)
         except ClientGone:
-            scope["state"]["status"] = CLIENT_GONE
+            scope["state"]["status"] = errors.CLIENT_GONE
         except Exception as error:
             await errors.reply(error)(scope, receive, send)
         else:

@@ -32,6 +32,5 @@ def _card(service: Service) -> dict[str, Any]:
         "object": "model",
         "created": service.created,
         "owned_by": "llmk",
-        "root": str(service.engine.boot.checkpoint.path),
         "max_model_len": service.engine.info.max_model_len,
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from importlib import import_module
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from llmk.engine.io import IOProcessors, IORun
 from llmk.engine.mark import Mark
 from llmk.engine.output import GenerationDelta
 from llmk.engine.request import EngineRequest
+from llmk.serve.errors import check_model
 from llmk.serve.workers.frames import encode, framed, receive
 from llmk.serve.workers.served import Served
 
@@ -65,6 +67,7 @@ class Outcome(msgspec.Struct, array_like=True):
 
 def run(served: Served, connection: socket.socket, mark: Mark) -> None:
     """The worker: calls the processor until the front end is gone. Each call is marked with the request's key."""
+    import_module("torch")  # hidden states are tensors, and its import must not count as a call of the plugin
     decoder, hosting = msgspec.msgpack.Decoder(Order), _Hosting(served)
     while True:
         order = decoder.decode(receive(connection))
@@ -86,6 +89,7 @@ class _Hosting:
         self.runs: dict[int, IORun] = {}
         self._processors = IOProcessors(served.boot, served.tokenizer, served.model_name, served.default_params)
         self._tokenizer = served.tokenizer
+        self._served_name = served.model_name
         self._how: dict[str, Any] = {"seed": config.engine.seed, "isolate_tenants": config.cache.isolate_tenants}
         self._intake: Intake | None = None
 
@@ -111,6 +115,7 @@ class _Hosting:
             body = msgspec.json.decode(order.body, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise RequestError(f"the body is no JSON object: {error}") from None
+        check_model(body.get("model"), self._served_name)
         if self._intake is None:
             self._intake = Intake(self._tokenizer, order.info, **self._how)
         self._intake.info = order.info

@@ -66,7 +66,7 @@ class Preparing:
             schema, make = _KINDS[work.kind]
             body = self._body(raw)
             request = schema.model_validate(body)
-            self._check_model(getattr(request, "model", None))
+            errors.check_model(getattr(request, "model", None), self._served.model_name)
             return make(_Making(self._served, work), request)
         except ValidationError as error:
             param, message, code = errors.explain(error.errors(include_url=False, include_input=False), body)
@@ -85,11 +85,6 @@ class Preparing:
         if isinstance(body, dict):
             check_counts(body, self._served.limits)
         return body
-
-    def _check_model(self, name: str | None) -> None:
-        if name is not None and name != self._served.model_name:
-            what = f"the model {name!r} is not served here; {self._served.model_name!r} is"
-            raise errors.UnknownModel(what, param="model")
 
 
 class InvalidJson(RequestError):

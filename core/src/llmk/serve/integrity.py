@@ -1,0 +1,68 @@
+"""That the code which guards the server is the core's own, once plugins were imported.
+
+Plugins run in this process with all its rights, so that this stops no attacker; it finds the plugin that replaces a
+function of the core to change something else, and opens the server by it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import importlib_metadata as metadata
+
+from llmk.api import PluginError
+from llmk.serve import auth, errors, hosts, limits, service, traffic
+
+GUARDS: tuple[ModuleType, ...] = (auth, errors, hosts, limits, service, traffic)
+
+
+def check_integrity() -> None:
+    """Raises :class:`~llmk.api.PluginError` where a function of a guard is not the one in its file, naming whose it
+    is."""
+    for module in GUARDS:
+        for name, found in _functions(module):
+            if (file := _file(found)) != module.__file__:
+                raise PluginError(
+                    f"{module.__name__}.{name}, which guards this server, was replaced by {_owner(file)}",
+                    hint="leave that plugin out with --plugins.disable, and have its author use a hook",
+                )
+
+
+def _functions(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """What a module now has for the functions and methods that its file defines."""
+    assert module.__file__
+    for name, code in _defined(compile(Path(module.__file__).read_text(), module.__file__, "exec")):
+        found = getattr(module, name, None)
+        yield name, found
+        if inspect.isclass(found):
+            for method, _ in _defined(code):
+                yield f"{name}.{method}", inspect.getattr_static(found, method, None)
+
+
+def _defined(code: CodeType) -> Iterator[tuple[str, CodeType]]:
+    """What the body of a module or class defines by ``def`` and ``class``."""
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType) and constant.co_name.isidentifier():
+            yield constant.co_name, constant
+
+
+def _file(found: Any) -> str:
+    """The file that a class or function comes from, whatever is wrapped around it."""
+    if inspect.isclass(found):
+        return getattr(sys.modules.get(found.__module__), "__file__", None) or ""
+    while found is not None and not isinstance(found, FunctionType):
+        found = getattr(found, "__func__", getattr(found, "fget", getattr(found, "__wrapped__", None)))
+    return found.__code__.co_filename if found is not None else ""
+
+
+def _owner(name: str) -> str:
+    """The distribution that a file belongs to."""
+    tops = [Path(folder) for folder in sys.path if folder]
+    package = next((Path(name).relative_to(top).parts[0] for top in tops if Path(name).is_relative_to(top)), "")
+    wheels = metadata.packages_distributions().get(package.removesuffix(".py"), [])
+    return f"{' or '.join(wheels)} ({name})" if wheels else name or "what is no function of Python"

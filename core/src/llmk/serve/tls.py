@@ -1,0 +1,116 @@
+"""TLS: the certificate that clients are shown, and its renewal while the server runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+import stat
+from collections.abc import Iterator
+
+from llmk.api import ConfigError
+from llmk.config.schema import ServerSection
+
+logger = logging.getLogger(__name__)
+
+WATCH_SECONDS = 5.0
+
+
+class Tls:
+    """The files that ``[server]`` names, as an SSL context. New connections get what :meth:`reload` last read."""
+
+    def __init__(self, section: ServerSection) -> None:
+        self._files = {
+            "server.tls_certificate": section.tls_certificate,
+            "server.tls_key": section.tls_key or section.tls_certificate,
+            "server.tls_client_ca": section.tls_client_ca,
+        }
+        self._state = self._stamps()
+        self.context = self._load(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
+        self.context.set_alpn_protocols(["http/1.1"])
+        if section.tls_client_ca:
+            self.context.verify_mode = ssl.CERT_REQUIRED
+
+    @classmethod
+    def of(cls, section: ServerSection) -> Tls | None:
+        """TLS, where a certificate is named. Raises :class:`~llmk.api.ConfigError` for files that can't be used."""
+        if section.tls_certificate:
+            return cls(section)
+        for name in ("tls_key", "tls_client_ca"):
+            if getattr(section, name):
+                raise ConfigError(f"server.{name} is set, but server.tls_certificate is not")
+        return None
+
+    def reload(self) -> None:
+        """Reads the files again; where they can't be used, what was read before stays."""
+        self._state = self._stamps()
+        try:
+            # Tried apart first: a key that doesn't match must not replace half of what is in use.
+            self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
+            self._load(self.context)
+        except ConfigError as error:
+            logger.error("the TLS certificate was not renewed: %s", error)
+        else:
+            logger.info("the TLS certificate was read again")
+
+    async def watch(self) -> None:
+        """Reloads when a file changes, until it is cancelled."""
+        while True:
+            await asyncio.sleep(WATCH_SECONDS)
+            if await asyncio.to_thread(self._stamps) != self._state:
+                self.reload()
+
+    def _load(self, context: ssl.SSLContext) -> ssl.SSLContext:
+        certificate, key, client_ca = self._files.values()
+        for name, path in self._files.items():
+            if path:
+                _check_readable(name, path)
+        try:
+            context.load_cert_chain(certificate, key, password=_no_password)
+        except _Encrypted as error:
+            raise ConfigError(
+                f"the key in {key} (server.tls_key) has a passphrase",
+                hint="decrypt it: openssl pkey -in KEY -out PLAIN",
+            ) from error
+        except ssl.SSLError as error:
+            what = "do not belong together" if error.reason == "KEY_VALUES_MISMATCH" else "are no PEM pair"
+            pair = f"the certificate {certificate} and the key {key} (server.tls_certificate, server.tls_key)"
+            raise ConfigError(f"{pair} {what}: {error}") from error
+        if client_ca:
+            try:
+                context.load_verify_locations(client_ca)
+            except ssl.SSLError as error:
+                raise ConfigError(f"{client_ca} (server.tls_client_ca) holds no PEM certificate: {error}") from error
+        return context
+
+    def _stamps(self) -> list[tuple[int, ...]]:
+        return list(self._stamp())
+
+    def _stamp(self) -> Iterator[tuple[int, ...]]:
+        """What tells a file's versions apart; links are followed, since that is how secrets are mounted."""
+        for path in filter(None, self._files.values()):
+            try:
+                found = os.stat(path)
+            except OSError:
+                yield ()
+            else:
+                yield found.st_mtime_ns, found.st_size, found.st_ino
+
+
+class _Encrypted(Exception):
+    """OpenSSL wants a passphrase, which nobody is there to type."""
+
+
+def _no_password() -> str:
+    raise _Encrypted
+
+
+def _check_readable(name: str, path: str) -> None:
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise ConfigError(f"{path} ({name}) is no regular file")
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise ConfigError(f"{path} ({name}) can't be read: {error.strerror}") from error
