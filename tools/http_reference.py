@@ -16,6 +16,7 @@ from generated import Page, code, table
 from pydantic.fields import FieldInfo
 
 import llmk.serve.routes
+import llmk.serve.workers
 from llmk.api import LlmkError
 from llmk.serve.auth import OPEN_PATHS
 from llmk.serve.errors import error_object
@@ -90,6 +91,8 @@ def fields(model: type[RequestModel]) -> str:
 
 def errors() -> str:
     """What a client may meet, by status."""
+    for module in pkgutil.iter_modules(llmk.serve.workers.__path__, "llmk.serve.workers."):
+        import_module(module.name)
     found = sorted(set(_known(LlmkError)), key=lambda error: (error.http_status, error.code))
     rows = []
     for error in found:
