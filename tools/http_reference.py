@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pkgutil
+import re
 from collections.abc import Iterator
 from functools import partial
 from importlib import import_module
@@ -16,6 +17,7 @@ from generated import Page, code, table
 from pydantic.fields import FieldInfo
 
 import llmk.serve.routes
+import llmk.serve.workers
 from llmk.api import LlmkError
 from llmk.serve.auth import OPEN_PATHS
 from llmk.serve.errors import error_object
@@ -69,8 +71,14 @@ def routes_of_the_server() -> Iterator[APIRoute]:
 
 def bodies(route: APIRoute) -> list[type[RequestModel]]:
     """The request models that a route takes."""
-    asked = (param.field_info.annotation for param in route.dependant.body_params)
-    return [kind for kind in asked if isinstance(kind, type) and issubclass(kind, RequestModel)]
+    names = set(re.findall(r"/schemas/(\w+)", json.dumps(route.openapi_extra or {})))
+    return [kind for kind in _narrower(RequestModel) if kind.__name__ in names]
+
+
+def _narrower(kind: type[RequestModel]) -> Iterator[type[RequestModel]]:
+    yield kind
+    for child in kind.__subclasses__():
+        yield from _narrower(child)
 
 
 def fields(model: type[RequestModel]) -> str:
@@ -90,6 +98,8 @@ def fields(model: type[RequestModel]) -> str:
 
 def errors() -> str:
     """What a client may meet, by status."""
+    for module in pkgutil.iter_modules(llmk.serve.workers.__path__, "llmk.serve.workers."):
+        import_module(module.name)
     found = sorted(set(_known(LlmkError)), key=lambda error: (error.http_status, error.code))
     rows = []
     for error in found:

@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -60,8 +61,11 @@ def test_tokenize_and_back(client: TestClient) -> None:
 
 
 def test_the_schema_is_shown(client: TestClient) -> None:
-    paths = client.get("/openapi.json").json()["paths"]
-    assert {"/v1/chat/completions", "/v1/completions", "/tokenize", "/health"} <= set(paths)
+    schema = client.get("/openapi.json").json()
+    assert {"/v1/chat/completions", "/v1/completions", "/tokenize", "/health"} <= set(schema["paths"])
+    names = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(schema)))
+    assert {"ChatRequest", "CompletionRequest", "TokenizeRequest", "DetokenizeRequest", "PinRequest"} <= names
+    assert names <= set(schema["components"]["schemas"])
 
 
 def test_health_tells_the_truth(client: TestClient, engine: ScriptedEngine) -> None:

@@ -10,7 +10,6 @@ from typing import Any, Self, cast
 
 from fastapi import FastAPI
 from fastapi import HTTPException as RouteError
-from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
@@ -131,7 +130,6 @@ def install(app: FastAPI) -> None:
     """Makes every error of ``app`` an error object."""
     app.add_exception_handler(LlmkError, _on_error)
     app.add_exception_handler(HTTPException, _on_http)
-    app.add_exception_handler(RequestValidationError, _on_invalid)
 
 
 async def _on_error(request: Request, error: Exception) -> Reply:
@@ -148,20 +146,12 @@ async def _on_http(request: Request, error: Exception) -> Reply:
     return Reply(error_object(message, http.status_code, code=code), http.status_code, dict(http.headers or {}))
 
 
-async def _on_invalid(request: Request, error: Exception) -> Reply:
-    invalid = cast(RequestValidationError, error)
-    if any(error["type"] == "json_invalid" for error in invalid.errors()):
-        return Reply(error_object("the body is not valid JSON", 400, code="invalid_json"), 400)
-    param, message, code = explain(invalid.errors(), invalid.body, skip=1)
-    return Reply(error_object(message, 400, param=param, code=code), 400)
-
-
-def explain(errors: Sequence[Mapping[str, Any]], body: Any, *, skip: int = 0) -> tuple[str | None, str, str]:
-    """Field, message and code for pydantic's ``errors`` about ``body``; their places have ``skip`` steps before it.
+def explain(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str | None, str, str]:
+    """Field, message and code for pydantic's ``errors`` about ``body``.
 
     Told are the errors at the deepest place, which is the branch of a union that the client meant.
     """
-    placed = [(_path(error, body, skip), error) for error in errors]
+    placed = [(_path(error, body), error) for error in errors]
     path = max((path for path, _ in placed), key=len)
     told = [error for at, error in placed if at == path]
     param = _dotted(path) or None
@@ -169,10 +159,10 @@ def explain(errors: Sequence[Mapping[str, Any]], body: Any, *, skip: int = 0) ->
     return param, f"{param}: {message}" if param else message, _code(str(told[0]["type"]))
 
 
-def _path(error: Mapping[str, Any], body: Any, skip: int) -> tuple[str | int, ...]:
+def _path(error: Mapping[str, Any], body: Any) -> tuple[str | int, ...]:
     """The place of an error in the body; what pydantic adds to it (names of union branches) is left out."""
     path: list[str | int] = []
-    for step in error["loc"][skip:]:
+    for step in error["loc"]:
         if isinstance(body, dict) and isinstance(step, str):
             path.append(step)
             body = body.get(step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import jinja2
@@ -63,6 +64,7 @@ class ChatTemplate:
         return {switch: effort != "none"}
 
 
+@lru_cache(maxsize=16)
 def _variables(source: str) -> frozenset[str] | None:
     environment = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])  # nosec B701 # parsed, never rendered
     plain = re.sub(r"\{%-?\s*(?:end)?generation\s*-?%\}", "", source)

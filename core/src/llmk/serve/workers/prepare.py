@@ -58,6 +58,11 @@ class Preparing:
 
     def __init__(self, served: Served) -> None:
         self._served = served
+        self._made: _Making | None = None
+
+    def _making(self, work: Work) -> _Making:
+        self._made = self._made or _Making(self._served, work.info)
+        return self._made.of(work.info)
 
     def prepare(self, work: Work, raw: bytes) -> Prepared:
         """Whatever is wrong with the request comes back as the response that says so."""
@@ -67,7 +72,7 @@ class Preparing:
             body = self._body(raw)
             request = schema.model_validate(body)
             errors.check_model(getattr(request, "model", None), self._served.model_name)
-            return make(_Making(self._served, work), request)
+            return make(self._making(work), request, work.id)
         except ValidationError as error:
             param, message, code = errors.explain(error.errors(include_url=False, include_input=False), body)
             return Refused(400, _object(message, 400, param, code), {})
@@ -93,61 +98,63 @@ class InvalidJson(RequestError):
     code = "invalid_json"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class _Model:
+    """The model, as :class:`~llmk.serve.jobs.Jobs` needs it."""
+
+    tokenizer: Tokenizer
+    default_params: SamplingParams
+    info: EngineInfo
+
+
 class _Making:
-    """Makes one request of a valid body."""
+    """Makes requests of valid bodies, for one model. ``info`` is of its engine."""
 
-    served: Served
-    work: Work
+    def __init__(self, served: Served, info: EngineInfo) -> None:
+        self._limits = served.limits
+        self._model = _Model(served.tokenizer, served.default_params, info)
+        self._jobs = Jobs(self._model, served.dialect)
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self.served.tokenizer
+    def of(self, info: EngineInfo) -> _Making:
+        """The same, for the engine that runs now."""
+        self._model.info = info
+        return self
 
-    @property
-    def default_params(self) -> SamplingParams:
-        return self.served.default_params
-
-    @property
-    def info(self) -> EngineInfo:
-        return self.work.info
-
-    @property
-    def jobs(self) -> Jobs:
-        return Jobs(self, self.served.dialect)
-
-    def chat(self, request: ChatRequest) -> Generation:
+    def chat(self, request: ChatRequest, id: str) -> Generation:
         self._check_processors(request)
-        return _generation(self.jobs.chat(request, self.work.id), request, logprobs=request.logprobs)
+        return _generation(self._jobs.chat(request, id), request, logprobs=request.logprobs)
 
-    def text(self, request: CompletionRequest) -> Generation:
+    def text(self, request: CompletionRequest, id: str) -> Generation:
         self._check_processors(request)
-        jobs = self.jobs
-        made = _generation(jobs.text(request, self.work.id), request, logprobs=request.logprobs is not None)
-        made.echo = jobs.echo(request) if request.echo else []
+        made = _generation(self._jobs.text(request, id), request, logprobs=request.logprobs is not None)
+        made.echo = self._jobs.echo(request) if request.echo else []
         return made
 
-    def tokenize(self, request: TokenizeRequest) -> Rendered:
-        tokens = self._tokens(request, self.served.limits.tokens)
-        answer: dict[str, Any] = {"count": len(tokens), "max_model_len": self.info.max_model_len, "tokens": tokens}
+    def tokenize(self, request: TokenizeRequest, id: str) -> Rendered:
+        tokens = self._tokens(request, self._limits.tokens)
+        answer: dict[str, Any] = {
+            "count": len(tokens),
+            "max_model_len": self._model.info.max_model_len,
+            "tokens": tokens,
+        }
         if request.return_token_strs:
-            text = cache(self.tokenizer.token_text)
+            text = cache(self._model.tokenizer.token_text)
             answer["token_strs"] = [text(token) for token in tokens]
         return Rendered(msgspec.json.encode(answer))
 
-    def detokenize(self, request: DetokenizeRequest) -> Rendered:
-        if beyond := next((token for token in request.tokens if token >= self.info.vocab_size), None):
+    def detokenize(self, request: DetokenizeRequest, id: str) -> Rendered:
+        if beyond := next((token for token in request.tokens if token >= self._model.info.vocab_size), None):
             raise RequestError(f"token {beyond} is outside the vocabulary", param="tokens")
-        text = self.tokenizer.decode(request.tokens, skip_special_tokens=False)
+        text = self._model.tokenizer.decode(request.tokens, skip_special_tokens=False)
         return Rendered(msgspec.json.encode({"prompt": text}))
 
-    def pin(self, request: PinRequest) -> Pinning:
+    def pin(self, request: PinRequest, id: str) -> Pinning:
         tokens = packed(self._tokens(request, None))
         return Pinning(request.id, tokens, request.seconds, request.cache_salt, request.tenant)
 
     def _tokens(self, request: TokenizeRequest, most: int | None) -> list[int]:
         """The tokens of a request's prompt or conversation."""
-        jobs = self.jobs
+        jobs = self._jobs
         if request.prompt is not None:
             return jobs.encode(request.prompt, add_special_tokens=request.add_special_tokens is not False, most=most)
         text = jobs.render(
@@ -160,13 +167,13 @@ class _Making:
 
     def _check_processors(self, request: SamplingFields) -> None:
         """Their parameters go to the engine as they are."""
-        most = self.served.limits.logits_processors_bytes
+        most = self._limits.logits_processors_bytes
         if request.logits_processors and (size := len(msgspec.json.encode(request.logits_processors))) > most:
             what = f"'logits_processors' has {size} bytes; no more than {most} may be (limits.logits_processors_bytes)"
             raise RequestError(what, param="logits_processors")
 
 
-_KINDS: Mapping[str, tuple[type[Body], Callable[[_Making, Any], Prepared]]] = {
+_KINDS: Mapping[str, tuple[type[Body], Callable[[_Making, Any, str], Prepared]]] = {
     "chat": (ChatRequest, _Making.chat),
     "text": (CompletionRequest, _Making.text),
     "tokenize": (TokenizeRequest, _Making.tokenize),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from llmk.api import RequestError
 from llmk.config.schema import LimitsSection
 from llmk.engine import logs
 from llmk.engine.intake import default_params
@@ -13,6 +15,7 @@ from llmk.engine.request import SamplingParams
 from llmk.engine.tokenizer import Tokenizer
 from llmk.engine.worker import pack, unpack
 from llmk.serve.parsing import Dialect
+from llmk.serve.template import ChatTemplate
 
 if TYPE_CHECKING:
     from llmk.kernel.boot import Boot
@@ -43,6 +46,9 @@ def make(given: bytes) -> Served:
     config = boot.settings.config
     logs.setup(config.server.log_level, config.server.log_format)
     tokenizer = Tokenizer.load(boot.checkpoint, folder=config.model.tokenizer, chat_template=config.model.chat_template)
+    ChatTemplate(tokenizer.chat_templates)  # parsed and compiled here, templates are there for all workers
+    with contextlib.suppress(RequestError):
+        tokenizer.render_chat([{"role": "user", "content": "x"}])
     return Served(
         model_name=config.model.served_name or boot.checkpoint.path.name,
         tokenizer=tokenizer,
