@@ -1,12 +1,13 @@
 """What is left of a server after everything has happened to it at once.
 
-    python benchmarks/chaos.py                                      # 2,000 requests, the engine killed twice
+    python benchmarks/chaos.py                                      # 2,000 requests, five kills and a stop of 20 s
     python benchmarks/chaos.py --kill-worker -- --parallel.tensor 2    # first a worker of the engine, then the engine
 
 A server is started, answers a set of requests undisturbed, and is warmed up by a smaller run of the same. Then many
 clients at once ask, streamed and not, leave before they are answered, and send what can't be served, while the engine
-is killed. Every request must get the undisturbed answer or the error that it deserves, nothing may be left running, and
-the server's memory must come back to what it was after the warm-up. Exits with 1 where any of that fails.
+is killed and stopped. Every request must get the undisturbed answer or the error that it deserves within a minute,
+nothing may be left running, and the memory of all processes must come back to what it was after the warm-up. Exits with
+1 where any of that fails.
 
 What stands behind ``--`` goes to ``llmk serve``. The default dtype is float32: a sequence that goes on in a new engine
 has its cache computed by other products than before, which in a narrower dtype may round to another token.
@@ -40,6 +41,10 @@ import psutil
 LLMK = [sys.executable, "-c", "import sys; from llmk.cli.main import main; sys.exit(main())"]
 TIMEOUT = 120.0
 """Seconds without an answer after which a request counts as forgotten."""
+PATIENCE = 60.0
+"""Seconds in which every request must end."""
+STOP_SECONDS = 20.0
+"""How long an engine is stopped."""
 SETTLE = 30.0
 """Seconds that what the server holds may take to come back to what it was."""
 WARM_UP_SHARE = 0.5
@@ -74,6 +79,8 @@ class Tally:
     wrong: list[str] = field(default_factory=list)
     kills: list[tuple[str, float, float]] = field(default_factory=list)
     """Of each kill: what was killed, seconds until that was noticed, seconds until there was an engine again."""
+    longest: float = 0.0
+    """Seconds that the slowest request took."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, kind: str, wrong: str = "") -> int:
@@ -124,14 +131,30 @@ class Server:
         return float(found[1])
 
     def memory(self) -> int:
-        """Bytes that the server's own process has resident."""
-        return int(psutil.Process(self.process.pid).memory_info().rss)
+        """Bytes of memory of the server and all its processes, what they share counted once."""
+        own = psutil.Process(self.process.pid)
+        total = 0
+        for process in (own, *own.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                total += int(process.memory_full_info().pss)
+        return total
 
     def engine(self) -> psutil.Process:
         """The engine's process, once there is one."""
-        own = psutil.Process(self.process.pid)
-        _until(lambda: bool(own.children()))
-        return own.children()[0]
+        _until(lambda: bool(self._named("llmk-engine")))
+        return self._named("llmk-engine")[0]
+
+    def settle(self) -> None:
+        """Waits for the process that stands by for the engine, if there is to be one."""
+        _until(lambda: bool(self._named("llmk-standby")), SETTLE)
+
+    def _named(self, name: str) -> list[psutil.Process]:
+        found = []
+        for child in psutil.Process(self.process.pid).children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if child.name() == name and child.status() != psutil.STATUS_ZOMBIE:
+                    found.append(child)
+        return found
 
     def worker(self) -> psutil.Process:
         """A worker of the engine: its largest child, since others are helpers."""
@@ -152,7 +175,8 @@ class Chaos:
         self.expected = [self._undisturbed(path, body) for path, body in self.bodies]
 
     def run(self, count: int, concurrency: int, kills: Sequence[str], number: int) -> None:
-        """Sends ``count`` requests, and kills what ``kills`` names (worker, engine) at even distances."""
+        """Sends ``count`` requests, and kills what ``kills`` names (worker, engine; stop: stops the engine) at even
+        distances."""
         self.tally = Tally()
         at = {count * (i + 1) // (len(kills) + 1): what for i, what in enumerate(kills)}
         rngs = [random.Random(f"{self.seed}/{number}/{i}") for i in range(count)]
@@ -162,8 +186,11 @@ class Chaos:
             kill.result()
 
     def _one(self, rng: random.Random) -> int:
+        began = time.monotonic()
         try:
-            return self.tally.add(*rng.choices((self._answer, self._leave, self._malformed), (6, 3, 1))[0](rng))
+            outcome, wrong = rng.choices((self._answer, self._leave, self._malformed), (6, 3, 1))[0](rng)
+            self.tally.longest = max(self.tally.longest, took := time.monotonic() - began)
+            return self.tally.add(outcome, wrong or (f"{outcome} took {took:.0f} s" if took > PATIENCE else ""))
         except TimeoutError:
             return self.tally.add("forgotten", f"no answer came within {TIMEOUT:g} s")
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -222,12 +249,25 @@ class Chaos:
     def _kill(self, what: str) -> None:
         target = self.server.worker() if what == "worker" else self.server.engine()
         restarts, killed = self.server.metric("engine_restarts_total"), time.monotonic()
+        if what == "stop":
+            self._stop(target)
+            return
         target.kill()
         _until(lambda: not self.server.metric("engine_up") or self.server.metric("engine_restarts_total") > restarts)
         noticed = time.monotonic() - killed
         if not _until(lambda: self.server.metric("engine_restarts_total") > restarts):
             self.tally.wrong.append(f"the {what} was killed, and {TIMEOUT:g} s later there is no new engine")
         self.tally.kills.append((what, noticed, time.monotonic() - killed))
+
+    def _stop(self, target: psutil.Process) -> None:
+        """Stops a process for a while, unless it is replaced meanwhile."""
+        restarts, stopped = self.server.metric("engine_restarts_total"), time.monotonic()
+        target.suspend()
+        replaced = _until(lambda: self.server.metric("engine_restarts_total") > restarts, STOP_SECONDS)
+        back = time.monotonic() - stopped
+        if not replaced:
+            target.resume()
+        self.tally.kills.append(("stop", back, back))
 
     def _undisturbed(self, path: str, body: dict[str, Any]) -> list[str]:
         status, answer = self.server.ask("POST", path, json.dumps(body).encode())
@@ -287,7 +327,7 @@ def leftovers(server: Server, tasks: float, memory: float) -> Iterator[str]:
     if not _until(lambda: server.metric("frontend_tasks") <= tasks, SETTLE):
         yield f"{server.metric('frontend_tasks'):g} tasks are left, there were {tasks:g}"
     if not _until(lambda: server.memory() <= memory, SETTLE):
-        yield f"the server keeps {server.memory() / 2**20:.1f} MiB resident, more than {memory / 2**20:.1f} MiB"
+        yield f"the processes keep {server.memory() / 2**20:.1f} MiB, more than {memory / 2**20:.1f} MiB"
 
 
 def report(chaos: Chaos, memory: int, seconds: float) -> None:
@@ -301,9 +341,9 @@ def report(chaos: Chaos, memory: int, seconds: float) -> None:
         print(f"| {what} | {noticed:.2f} | {back:.1f} |")
     print(f"\nsequences retried: {chaos.server.metric('sequences_retried_total'):g}")
     now = chaos.server.memory()
-    print(
-        f"the server's memory: {memory / 2**20:.1f} MiB before, {now / 2**20:.1f} MiB after ({now / memory - 1:+.1%})"
-    )
+    print(f"the slowest request took {tally.longest:.1f} s")
+    before, after, change = memory / 2**20, now / 2**20, now / memory - 1
+    print(f"memory of all processes: {before:.1f} MiB before, {after:.1f} MiB after ({change:+.1%})")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -311,9 +351,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--requests", type=int, default=2000)
     parser.add_argument("--concurrency", type=int, default=48)
-    parser.add_argument("--kills", type=int, default=2, help="how often the engine is killed")
+    parser.add_argument("--kills", type=int, default=5, help="how often the engine is killed")
+    parser.add_argument("--stops", type=int, default=1, help="how often the engine is stopped for a while")
     parser.add_argument("--kill-worker", action="store_true", help="first of all, kill a worker of the engine")
-    parser.add_argument("--memory-slack", type=float, default=0.02, help="share by which the server's memory may grow")
+    parser.add_argument("--memory-slack", type=float, default=0.02, help="share by which memory may grow")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("serve", nargs="*", help="arguments of llmk serve, after --")
     args = parser.parse_args(arguments)
@@ -333,14 +374,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measure(server: Server, args: argparse.Namespace) -> list[str]:
-    kills = ["worker"] * args.kill_worker + ["engine"] * args.kills
+    kills = ["worker"] * args.kill_worker + ["engine"] * (args.kills - args.kills // 2)
+    kills += ["stop"] * args.stops + ["engine"] * (args.kills // 2)
     tasks = server.metric("frontend_tasks")
     chaos = Chaos(server, args.seed)
     chaos.run(int(args.requests * WARM_UP_SHARE), args.concurrency, kills[:1], 0)
     wrong = [*chaos.tally.wrong, *leftovers(server, tasks, math.inf)]
+    server.settle()
     memory, began = server.memory(), time.monotonic()
     chaos.run(args.requests, args.concurrency, kills, 1)
     seconds = time.monotonic() - began
+    server.settle()
     wrong += [*chaos.tally.wrong, *leftovers(server, tasks, memory * (1 + args.memory_slack))]
     report(chaos, memory, seconds)
     return wrong

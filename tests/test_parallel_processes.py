@@ -19,6 +19,7 @@ from spread import answers, check, make, tight
 
 from llmk import LLM, SamplingParams
 from llmk.api import CheckpointError, EngineDead, LlmkError
+from llmk.engine import child
 from llmk.engine.exchange import Run
 from llmk.engine.request import EngineRequest
 from llmk.engine.step import StepPlan, Work
@@ -125,11 +126,30 @@ def test_stages(folder: Path, start: Any) -> None:
     engine = start(checkpoint, 1, 2)
     engine.core.depth = 2
     check(answers(engine.llm), alone(checkpoint))
-    engine.core.check()
+    assert engine.core.answers()
     engine.processes[0].kill()
     until(lambda: engine.running() == 0, timeout=1)  # nobody asked for anything
     with pytest.raises(EngineDead, match=r"process 0 \(stage 0, tensor rank 0\) was killed by SIGKILL"):
-        engine.core.check()
+        engine.core.answers()
+
+
+def test_a_rank_that_is_stopped_is_noticed_while_nobody_asks(
+    folder: Path, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine does not answer for it; what is stopped for long is ended."""
+    engine = start(make(folder, "qwen3-tied-odd-vocabulary"), 2, 1)
+    assert engine.core.answers()
+    engine.processes[1].suspend()
+    assert not engine.core.answers()
+    assert not engine.core.answers()
+    engine.processes[1].resume()
+    until(lambda: engine.core.answers())
+    assert engine.running() == 2
+    monkeypatch.setattr(child, "STOPPED_SECONDS", 1.0)
+    engine.processes[1].suspend()
+    until(lambda: engine.running() == 0)
+    with pytest.raises(EngineDead, match=r"tensor rank 1\) was stopped \(SIGSTOP\) for \d s, and was killed"):
+        engine.core.answers()
 
 
 @pytest.mark.slow

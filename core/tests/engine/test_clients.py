@@ -21,6 +21,7 @@ from paged_device import run_alone
 
 from llmk.api import EngineDead, LlmkError, NotEnoughMemory
 from llmk.cli.main import main
+from llmk.engine import child
 from llmk.engine.local import LocalClient
 from llmk.engine.loop import Ping
 from llmk.engine.process import ProcessClient
@@ -305,6 +306,36 @@ def test_a_silent_process_is_killed():
         assert 0.7 < time.perf_counter() - began < 5
         await client.close()
         assert not psutil.pid_exists(client.pid)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("work", [False, True])
+def test_a_stopped_process_is_killed_long_before_a_silent_one(work, monkeypatch):
+    monkeypatch.setattr(child, "STOPPED_SECONDS", 0.5)
+
+    async def main():
+        client = await ProcessClient.start({"trouble": "slow"}, builder="fakes:build", hang_seconds=300)
+        if work:
+            await client.add([request("a", 50)])
+        os.kill(client.pid, signal.SIGSTOP)
+        with pytest.raises(EngineDead, match=r"was stopped \(SIGSTOP\) for \d+ s, and was killed"):
+            await asyncio.wait_for(ended(client), 30)
+        assert client.culprit is None
+        await client.close()
+
+    asyncio.run(main())
+
+
+def test_a_process_that_is_continued_soon_goes_on():
+    async def main():
+        client = await ProcessClient.start({"trouble": "slow"}, builder="fakes:build", hang_seconds=300)
+        await client.add([request("a", 50)])
+        os.kill(client.pid, signal.SIGSTOP)
+        await asyncio.sleep(1.5)
+        os.kill(client.pid, signal.SIGCONT)
+        await collect(client, lambda o: o and o[-1].finish_reason)
+        await client.close()
 
     asyncio.run(main())
 

@@ -51,6 +51,11 @@ class Executor(Protocol):
         """Raises :class:`~llmk.api.EngineDead` where no more steps can be run."""
         return
 
+    def answers(self) -> bool:
+        """Whether all processes that would run a step take commands. Raises what :meth:`check` raises."""
+        self.check()
+        return True
+
     def close(self) -> None:
         """Ends what it started, if anything. Idempotent."""
         return
@@ -89,9 +94,10 @@ class EngineCore:
         """Gauges and counters as they are now."""
         return self.scheduler.snapshot()
 
-    def check(self) -> None:
-        """Raises :class:`~llmk.api.EngineDead` where no more steps can be run."""
-        self.runner.check()
+    def answers(self) -> bool:
+        """Whether all processes that would run a step take commands. Raises :class:`~llmk.api.EngineDead` where no more
+        steps can be run."""
+        return self.runner.answers()
 
     def close(self) -> None:
         """Ends what runs the steps. Idempotent."""

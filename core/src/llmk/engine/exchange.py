@@ -30,6 +30,12 @@ class Resume(msgspec.Struct, tag=True):
     """All failed alike: go on with the next step."""
 
 
+class Ping(msgspec.Struct, tag=True):
+    """Say that the rank takes commands."""
+
+    number: int
+
+
 class Loaded(msgspec.Struct, tag=True):
     """The weights are there. The cache specs of the rank's layers, pickled, bytes that are free on the device, and what
     shadows keep for a block, in bytes."""
@@ -50,6 +56,13 @@ class Stepped(msgspec.Struct, tag=True):
     """What a step brought, told by the first rank of the last stage."""
 
     result: StepResult
+
+
+class Pong(msgspec.Struct, tag=True):
+    """The answer to a ping."""
+
+    rank: int
+    number: int
 
 
 class Compared(msgspec.Struct, tag=True):
@@ -75,5 +88,5 @@ class Ended(msgspec.Struct, tag=True):
     how: str
 
 
-Command = Allocate | Run | Resume
-Reply = Loaded | Ready | Stepped | Compared | Failed | Ended
+Command = Allocate | Run | Resume | Ping
+Reply = Loaded | Ready | Stepped | Pong | Compared | Failed | Ended

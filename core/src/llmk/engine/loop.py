@@ -114,8 +114,8 @@ def _loop(core: EngineCore, receive: Receive, send: Callable[[Reply], None]) -> 
                     core.unpin(command.ids)
                     send(Stepped(EngineOutputs(stats=core.stats)))
                 case Ping():
-                    core.check()
-                    send(Pong(command.number))
+                    if core.answers():
+                        send(Pong(command.number))
                 case Close():
                     return
         if core.has_work:

@@ -14,7 +14,21 @@ import zmq
 from llmk.api import ConfigError, Platform
 from llmk.engine import child, logs
 from llmk.engine.depth import why_asynchronous
-from llmk.engine.exchange import START, Allocate, Command, Compared, Failed, Loaded, Ready, Reply, Resume, Run, Stepped
+from llmk.engine.exchange import (
+    START,
+    Allocate,
+    Command,
+    Compared,
+    Failed,
+    Loaded,
+    Ping,
+    Pong,
+    Ready,
+    Reply,
+    Resume,
+    Run,
+    Stepped,
+)
 from llmk.engine.failure import Failure
 from llmk.engine.launch import build_runner, cache_room, load_model, record_graphs
 from llmk.engine.plugin_calls import watched
@@ -115,7 +129,10 @@ class Rank:
             command = self._decoder.decode(self._commands.recv())
             if isinstance(command, kind):
                 return command
-            self._early.append(command)
+            if isinstance(command, Ping):
+                self._send(Pong(self.rank, command.number))
+            else:
+                self._early.append(command)
 
     def _send(self, reply: Reply) -> None:
         self._replies.send(self._encoder.encode(reply))

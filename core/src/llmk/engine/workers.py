@@ -26,6 +26,8 @@ from llmk.engine.exchange import (
     Ended,
     Failed,
     Loaded,
+    Ping,
+    Pong,
     Ready,
     Reply,
     Resume,
@@ -43,6 +45,8 @@ from llmk.kernel.interpreter import PYTHON
 if TYPE_CHECKING:
     from llmk.kernel.boot import Boot
 
+PING_SECONDS = 1.0
+"""What idle processes get to answer."""
 AGREE_SECONDS = 0.5
 """What the other processes get to say that they failed too before they are taken to wait for the one that did."""
 
@@ -85,7 +89,12 @@ class Workers(Executor):
         """What failed and is not dealt with yet, by step and rank."""
         self._compared: list[ShadowCount] = []
         """What ranks compared since a step's result came."""
+        self._num_in_flight = 0
+        self._num_pings = 0
+        self._killed: dict[int, str] = {}
+        """Why, by rank, of processes that were not left to end by themselves."""
         self._closed = False
+        self._closing = threading.Event()
 
     @classmethod
     def start(cls, boot: Boot) -> tuple[Workers, CachePlan]:
@@ -117,18 +126,18 @@ class Workers(Executor):
     def submit(self, plan: StepPlan) -> _PendingStep:
         self.check()
         self._send(Run(plan))
+        self._num_in_flight += 1
         return _PendingStep(plan.step, self)
 
     def result(self, step: int) -> StepResult:
-        """Waits for what ``step`` brought, the eldest that was not asked about yet.
+        """Waits for what ``step`` brought, the oldest that was not received yet.
 
         Where it failed in all processes alike, raises what it failed with; they go on then.
         """
+        self._num_in_flight -= 1
         self.check()
         while step not in self._failed:
             reply = self._receive()
-            if isinstance(reply, Compared):
-                add_counts(self._compared, reply.shadows)
             if isinstance(reply, Stepped):
                 add_counts(reply.result.shadows, self._compared)
                 self._compared = []
@@ -142,10 +151,24 @@ class Workers(Executor):
         if self._dead is not None:
             raise EngineDead(self._dead.message, hint=self._dead.hint) from self._dead.__cause__
 
+    def answers(self) -> bool:
+        self.check()
+        if self._num_in_flight:
+            return True  # the results of steps tell
+        self._num_pings += 1
+        self._send(Ping(self._num_pings))
+        silent, end = set(range(self._plan.num_ranks)), time.monotonic() + PING_SECONDS
+        while silent and (left := end - time.monotonic()) > 0:
+            reply = self._receive(left)
+            if isinstance(reply, Pong) and reply.number == self._num_pings:
+                silent.discard(reply.rank)
+        return not silent
+
     def close(self) -> None:
         if self._closed:
             return
         self._closed = True
+        self._closing.set()
         self._end_all()
         for watcher in self._watchers:
             watcher.join()
@@ -160,6 +183,9 @@ class Workers(Executor):
             self._processes.append(process)
             self._watchers.append(watcher)
             watcher.start()
+        stopped = threading.Thread(target=self._end_stopped, name="llmk-ranks-stopped", daemon=True)
+        self._watchers.append(stopped)
+        stopped.start()
         replies, store = child.address(self._replies), f"{self._folder.name}/store"
         for rank, process in enumerate(self._processes):
             commands = child.address(self._commands[rank])
@@ -171,11 +197,20 @@ class Workers(Executor):
         with self._lock:
             if self._closed or self._ended is not None:
                 return
-            self._ended = Ended(rank, child.ending(code))
+            self._ended = Ended(rank, self._killed.get(rank) or child.ending(code))
         self._end_all()
         replies = child.connect(self._context, zmq.PUSH, child.address(self._replies))
         replies.send(self._encoder.encode(self._ended))
         replies.close(linger=1000)
+
+    def _end_stopped(self) -> None:
+        """Kills a process that is stopped: the others would wait for it, all of them for ever."""
+        stops = [child.StopWatch(process.pid) for process in self._processes]
+        while not self._closing.wait(child.LOOK_SECONDS) and self._ended is None:
+            for rank, stop in enumerate(stops):
+                if (seconds := stop.seconds) >= child.STOPPED_SECONDS:
+                    self._killed[rank] = f"was stopped (SIGSTOP) for {seconds:.0f} s, and was killed"
+                    self._processes[rank].kill()
 
     def _end_all(self) -> None:
         for process in self._processes:
@@ -221,6 +256,8 @@ class Workers(Executor):
         reply: Reply = self._decoder.decode(self._replies.recv())
         if isinstance(reply, Failed):
             self._failed.setdefault(reply.step, {})[reply.rank] = reply
+        elif isinstance(reply, Compared):
+            add_counts(self._compared, reply.shadows)
         elif isinstance(reply, Ended):
             self.check()
         return reply
