@@ -144,6 +144,11 @@ def test_a_device_that_tells_no_times_has_no_lane() -> None:
     ("arguments", "code", "said"),
     [
         (["--output", "/no/such/folder/trace.json"], 2, "there is no such folder"),
+        (
+            ["--output", "/dev/full", "--requests", "1", "--output-tokens", "2"],
+            2,
+            "/dev/full can't be written: No space",
+        ),
         (["--output", "trace.json", "--requests", "0"], 2, "'0' is not a number of 1 or more"),
         (["--output", "trace.json", "--prompt-tokens", "99999"], 2, "lower --prompt-tokens"),
         (["--output", "trace.json", "demo", "--outputtokens", "3"], 2, "did you mean --output-tokens?"),

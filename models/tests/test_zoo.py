@@ -9,6 +9,8 @@ import zoo
 from configs import LLAMA
 
 from llmk.api import Checkpoint, CheckpointError, UnknownArchitecture
+from llmk.config import load
+from llmk.kernel.boot import boot
 from llmk.testing.model import ModelHarness
 from llmk_models.transformers_facts import describe
 
@@ -28,6 +30,8 @@ def test_a_model_type_is_served_or_refused_by_its_mechanism(model_type: str, tmp
     """There are no weights in the folder, so whatever is said is said before any could be loaded."""
     folder = zoo.write_tiny(tmp_path / "model", model_type)
     try:
+        settings = {"model.path": str(folder), "model.load_format": "dummy"}
+        assert boot(load(settings, environ={})).facts.num_parameters < 1e8, "it is not tiny"
         harness = ModelHarness.of(folder, {"model.load_format": "dummy"})
         (logits,) = harness.step([("a", [1, 2, 3])])
         assert logits.shape[0] == 3

@@ -9,7 +9,8 @@ from typing import Any
 from transformers import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-TYPES: tuple[str, ...] = tuple(sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES))
+TYPES: tuple[str, ...] = tuple(sorted({*MODEL_FOR_CAUSAL_LM_MAPPING_NAMES} - {"gemma4_assistant"}))
+"""But for one whose defaults its own class refuses."""
 
 _SIZES: dict[str, int] = {
     "vocab_size": 99,
@@ -65,11 +66,12 @@ def write_tiny(folder: Path, model_type: str) -> Path:
 def tiny(model_type: str) -> dict[str, Any]:
     """The config of a tiny model of that type, as ``save_pretrained`` writes it: without what is the type's default."""
     kind = CONFIG_MAPPING[model_type]
-    small = {**_small(json.loads(kind().to_json_string(use_diff=False))), **_OWN.get(model_type, {})}
+    small, own = _small(json.loads(kind().to_json_string(use_diff=False))), _OWN.get(model_type, {})
     try:
-        config = kind(**small)
-    except Exception:  # what it says of single layers belongs to so many
-        config = kind()
+        config = kind(**{**small, **own})
+    except Exception:  # what it says of single layers belongs to as many layers as it has
+        few = {key: value for key, value in small.items() if "layer" not in key and "config" not in key}
+        config = kind(**{**few, **own})
     config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type]]
     written: dict[str, Any] = json.loads(config.to_json_string())
     return written

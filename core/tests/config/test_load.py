@@ -193,3 +193,27 @@ def test_rows_hold_every_value_once(folder: Path) -> None:
     assert values["plugin.acme.nested.depth"] == 2
     assert values["select.op.use.rope"] == "z.q"
     assert values["server.host"] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"\xff\xfe[\x00m\x00", r"is not UTF-8 text: .* at byte 0"),
+        (b"a = " + b"[" * 100_000, r"nested too deep|not valid TOML"),
+    ],
+)
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path, content: bytes, problem: str) -> None:
+    (tmp_path / "llmk.toml").write_bytes(content)
+    with pytest.raises(ConfigError, match=problem) as caught:
+        load(file=tmp_path / "llmk.toml", environ={})
+    assert str(tmp_path / "llmk.toml") in str(caught.value)
+
+
+def test_a_block_is_not_longer_than_anything_could_use() -> None:
+    with pytest.raises(ConfigError, match=r"cache\.block_size"):
+        load({"cache.block_size": "100000"}, environ={})
+
+
+def test_a_flag_nested_without_end_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"cache\.pins"):
+        load({"cache.pins": "[" * 100_000}, environ={})

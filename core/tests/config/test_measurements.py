@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
-from llmk.api import LinearQuery, OpQuery, PlatformFacts, TunedConfigs
+from llmk.api import ConfigError, LinearQuery, OpQuery, PlatformFacts, TunedConfigs
 from llmk.config.measurements import NOTHING, Measured, Measurements, folder_of, key_of, load_measurements
 from llmk.config.measurements import save_measurements as save
 
@@ -65,6 +66,28 @@ def test_a_damaged_file_is_told_and_left_out(tmp_path: Path, text: str) -> None:
     found, (warning,) = load(tmp_path)
     assert found == {}
     assert str(path) in warning
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "utf-16"])
+def test_what_is_no_text_file_is_told_and_left_out(tmp_path: Path, kind: str) -> None:
+    path = save(str(tmp_path), BOX, Measurements(), {})
+    path.unlink()
+    {
+        "pipe": lambda: os.mkfifo(path),
+        "device": lambda: path.symlink_to("/dev/zero"),
+        "utf-16": lambda: path.write_text("{}", encoding="utf-16"),
+    }[kind]()
+    found, (warning,) = load(tmp_path)
+    assert found == {}
+    assert str(path) in warning
+
+
+def test_what_can_not_be_written_is_named(tmp_path: Path) -> None:
+    path = save(str(tmp_path), BOX, Measurements(), {})
+    path.unlink()
+    path.symlink_to("/dev/full")
+    with pytest.raises(ConfigError, match=r"measurements can't be written to .*: No space left"):
+        save(str(tmp_path), BOX, Measurements(), {})
 
 
 def test_where_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

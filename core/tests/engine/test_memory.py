@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from llmk.api import (
+    AttentionFacts,
     CacheSpec,
     FullAttentionCache,
     LinearFacts,
@@ -20,7 +21,7 @@ from llmk.api import (
 )
 from llmk.config.schema import CacheSection, Config, SchedulerSection
 from llmk.engine.groups import CacheGroup, form_groups
-from llmk.engine.memory import check_weights, gib, plan_cache
+from llmk.engine.memory import check_context, check_weights, gib, plan_cache
 from llmk.engine.workers import smallest_cache
 
 FACTS = ModelFacts(
@@ -135,3 +136,15 @@ def test_layers_of_a_kind_are_grouped_evenly_and_alike_on_all_stages(
     formed = form_groups(stages, state_block_size=64)
     assert [[group.layers for group in groups] for groups in formed] == layers
     assert len({tuple(replace(group, layers=()) for group in groups) for groups in formed}) == 1
+
+
+def test_a_context_that_can_not_fit_is_refused_before_it_is_made() -> None:
+    attention = (AttentionFacts(num_layers=2, num_heads=4, num_kv_heads=2, head_dim=64),)
+    window = replace(attention[0], site="sliding_attention", sliding_window=8)
+    facts = replace(FACTS, attention=(*attention, window), max_model_len=1000)
+    check_context(facts, "bfloat16", 1_024_000)
+    check_context(facts, "bfloat16", 512_000, share=0.5)
+    check_context(replace(facts, attention=(window,)), "bfloat16", 1000)
+    with pytest.raises(NotEnoughMemory, match="for one request of 1000 tokens") as caught:
+        check_context(facts, "bfloat16", 1_023_999)
+    assert caught.value.hint == "lower --max-model-len to 999 or less"

@@ -6,7 +6,6 @@ Imports no torch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import isfinite
 from typing import Any
 
 _LARGEST = (1 << 31) - 1
@@ -66,7 +65,7 @@ def _anything(_: Any) -> bool:
 def _is_number(value: Any) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return abs(value) <= _LARGEST if isinstance(value, int) else isfinite(value)
+    return abs(value) <= _LARGEST  # which "not a number" is not
 
 
 def _is_positive(value: Any) -> bool:

@@ -28,7 +28,8 @@ from typing import Any
 import importlib_metadata as metadata
 from pydantic import BaseModel, ValidationError
 
-from llmk.api import PlatformFacts, Query, TunedConfigs
+from llmk.api import CheckpointError, ConfigError, PlatformFacts, Query, TunedConfigs
+from llmk.api.files import LONGEST_JSON, read_named
 
 OFF = "none"
 """The setting ``platform.measurements`` that leaves all measurements out."""
@@ -137,8 +138,12 @@ def save_measurements(
             for key, each in sorted(merged.items())
         ],
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(file.model_dump_json(indent=1))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(file.model_dump_json(indent=1))
+    except OSError as error:
+        why = f"the measurements can't be written to {path}: {error.strerror}"
+        raise ConfigError(why, hint="name a folder with platform.measurements") from error
     return path
 
 
@@ -166,11 +171,11 @@ def _file_in(folder: Path, platform: PlatformFacts) -> Path:
 
 def _read(path: Path) -> tuple[_File | None, str]:
     """A file that counts, or why it doesn't; neither where there is none."""
-    if not path.is_file():
+    if not os.path.lexists(path):
         return None, ""
     try:
-        file = _File.model_validate_json(path.read_text())
-    except (OSError, ValidationError) as error:
+        file = _File.model_validate_json(read_named(path, LONGEST_JSON))
+    except (CheckpointError, ValidationError) as error:
         return None, f"measurements in {path} are left out: {str(error).splitlines()[0]}; llmk tune writes them anew"
     for name, version in file.versions.items():
         found = next((found.version for found in metadata.distributions(name=name)), version)

@@ -181,7 +181,7 @@ class PinnedPrompt(Section):
 class CacheSection(Section):
     """The K/V cache."""
 
-    block_size: Annotated[int, Field(ge=1)] = Field(default=16, description="Tokens per block.")
+    block_size: Annotated[int, Field(ge=1, le=4096)] = Field(default=16, description="Tokens per block.")
     num_blocks: Size = Field(default=0, description="Blocks in the pool. 0: as many as the memory budget holds.")
     memory_gib: Annotated[float, Field(ge=0)] = Field(
         default=0.0, description="Memory for the cache. 0: a share of what is free."

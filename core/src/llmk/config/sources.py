@@ -62,6 +62,11 @@ def from_file(file: FilePath) -> Layer:
     """A TOML file. Raises ConfigError where it can't be read or parsed, naming the line."""
     try:
         text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"the configuration file {file} is not UTF-8 text: {error.reason} at byte {error.start}",
+            hint="save it as UTF-8, as TOML files are",
+        ) from error
     except OSError as error:
         raise ConfigError(
             f"the configuration file {file} can't be read: {error.strerror}",
@@ -71,6 +76,8 @@ def from_file(file: FilePath) -> Layer:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"{file} is nested too deep") from error
     lines = _lines(text)
     entries = []
     for path, value in _flatten(data):
@@ -95,7 +102,7 @@ def _layer(entries: Sequence[tuple[Path, Any, Origin]]) -> Layer:
             continue
         try:
             parsed = _parse(value, leaf.annotation) if path == leaf.path else value
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             problems.append((f"{join(path)} (set by {origin}) is not valid JSON: {error}", ""))
             continue
         if leaf.is_open and isinstance(parsed, Mapping):

@@ -23,7 +23,7 @@ from llmk.engine.deadlines import Deadlines
 from llmk.engine.depth import choose_depth, why_asynchronous
 from llmk.engine.graphs import graph_sizes, why_not_recorded
 from llmk.engine.groups import CacheGroup, block_bytes, cache_groups
-from llmk.engine.memory import CachePlan, activation_bytes, check_weights, gib, plan_cache
+from llmk.engine.memory import CachePlan, activation_bytes, check_context, check_weights, gib, plan_cache
 from llmk.engine.policy import GuardedPolicy
 from llmk.engine.processors import Processors
 from llmk.engine.runner import Runner
@@ -142,6 +142,8 @@ def load_model(boot: Boot, rank: int = 0, join: Callable[[Platform], Parallel] =
     device = platform.device.torch_device(rank)
     share, quantized = neighbours / plan.num_ranks, bool(plan.quantization)
     check_weights(boot.facts, plan.dtype, platform.memory.available(), share=share, quantized=quantized)
+    kept = plan.dtype if config.cache.dtype == "auto" else config.cache.dtype
+    check_context(boot.facts, kept, platform.memory.available(), share=share)
     dtype = getattr(torch, plan.dtype)
     where: dict[str, Any] = {"device": device, "parallel": join(platform), "max_model_len": boot.facts.max_model_len}
     build = Build(plan, dtype=dtype, load_object=load_object, checkpoint=boot.checkpoint, **where)

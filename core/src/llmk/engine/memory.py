@@ -153,6 +153,20 @@ def check_weights(
         )
 
 
+def check_context(facts: ModelFacts, dtype: str, available: int, *, share: float = 1.0) -> None:
+    """Raises :class:`~llmk.api.NotEnoughMemory` where a ``share`` of what layers of full attention keep of the longest
+    request alone doesn't fit in ``available`` bytes, before anything of that length is made."""
+    widths = [site.latent_dim or 2 * site.num_kv_heads * site.head_dim for site in facts.attention]
+    full = sum(w * s.num_layers for w, s in zip(widths, facts.attention, strict=True) if not s.sliding_window)
+    per_token = max(1.0, full * share * DTYPE_BYTES[dtype])
+    if facts.max_model_len * per_token > available:
+        raise NotEnoughMemory(
+            f"the cache needs {gib(int(facts.max_model_len * per_token))} for one request of {facts.max_model_len}"
+            f" tokens, {gib(available)} is free",
+            hint=f"lower --max-model-len to {int(available / per_token)} or less",
+        )
+
+
 def activation_bytes(facts: ModelFacts, tokens: int, rows: int) -> int:
     """About what a step of ``tokens`` tokens that samples ``rows`` rows holds at most at a time."""
     sites = [site for site in facts.linear if site.out_features != facts.vocab_size]

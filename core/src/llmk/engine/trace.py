@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from llmk.api import ConfigError
 from llmk.engine.step import StepPlan
 
 if TYPE_CHECKING:
@@ -192,13 +193,17 @@ class Trace(Off):
         )
 
     def write(self, file: Path) -> None:
-        """Writes the trace in the Trace Event Format, with the summary beside the events."""
+        """Writes the trace in the Trace Event Format, with the summary beside the events. Raises
+        :class:`~llmk.api.ConfigError` where the file can't be written."""
         data = {
             "traceEvents": list(self._events()),
             "displayTimeUnit": "ms",
             "otherData": asdict(self.summary()),
         }
-        file.write_text(json.dumps(data))
+        try:
+            file.write_text(json.dumps(data))
+        except OSError as error:
+            raise ConfigError(f"{file} can't be written: {error.strerror}", hint="name another file") from error
 
     def _events(self) -> Iterator[dict[str, Any]]:
         """Names of process and lanes, then complete events, in microseconds since the first."""

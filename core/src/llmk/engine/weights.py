@@ -116,7 +116,7 @@ def _wanted(stored: Sequence[StoredTensor], targets: dict[str, _Target]) -> Iter
 def _chunks(tensor: StoredTensor, target: _Target) -> Iterator[Chunk]:
     """What is to be read of a tensor, in pieces."""
     rows, *columns = target.parameter.shape(target.shards)
-    stride = tensor.num_bytes // rows
+    stride = tensor.num_bytes // max(1, rows)
     step = max(1, CHUNK_BYTES // max(1, stride))
     for place in target.parameter.places(target.shards):
         cut = place.columns[0].start * stride // columns[0] if place.columns else 0

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from llmk.api import CheckpointError
+
 if TYPE_CHECKING:
     from llmk.nn.build import Build
     from llmk.nn.tensor_file import StoredTensor
@@ -33,7 +35,17 @@ STORED_DTYPES: Mapping[str, torch.dtype] = {
     "U8": torch.uint8,
     "BOOL": torch.bool,
 }
-"""torch's dtypes by the names that safetensors files use."""
+"""torch's dtypes by the names that safetensors files use, where torch has them."""
+
+
+def stored_dtype(tensor: StoredTensor) -> torch.dtype:
+    """In what a tensor is stored. Raises CheckpointError where no layer could take it so."""
+    if tensor.dtype not in STORED_DTYPES:
+        raise CheckpointError(
+            f"tensor {tensor.name!r} in {tensor.file} is stored as {tensor.dtype}, which no layer takes",
+            hint=f"they take {', '.join(STORED_DTYPES)}",
+        )
+    return STORED_DTYPES[tensor.dtype]
 
 
 class Place(NamedTuple):

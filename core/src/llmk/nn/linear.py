@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from llmk.api import CheckpointError
-from llmk.nn.layer import STORED_DTYPES, Layer, Parameter
+from llmk.nn.layer import Layer, Parameter, stored_dtype
 from llmk.nn.quantization import Quantization
 from llmk.nn.tensor_file import StoredTensor
 
@@ -100,9 +100,9 @@ class Linear(Layer):
                 rows = self._rows if len(prefixes) == len(self._rows) else [sum(self._rows)]
                 columns = (self.in_features,)
             names = [f"{prefix}.{name}" for prefix in prefixes]
-            stored_dtype = STORED_DTYPES[next(iter(tensors.values())).dtype]
+            dtype = stored_dtype(next(iter(tensors.values())))
             kept = self._kept(names, rows, columns)
-            self._named[name] = Parameter(self._build, names, rows, columns, dtype=stored_dtype, **kept)
+            self._named[name] = Parameter(self._build, names, rows, columns, dtype=dtype, **kept)
         if by_name and "weight" not in by_name:
             del self._named["weight"]
         self.parameters = tuple(self._named.values())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from llmk.nn.facts import normed_router_op, router_site
-from llmk.nn.layer import STORED_DTYPES, Layer, Parameter
+from llmk.nn.layer import Layer, Parameter, stored_dtype
 from llmk.nn.linear import Linear, stored_share, uncuttable, weight_tensors
 from llmk.nn.tensor_file import StoredTensor
 
@@ -82,7 +82,7 @@ class Experts(Layer):
             found = [weight_tensors(self._quantization, stem, stored.get(stem, ())) for stem in stems]
             for name, tensor in next(filter(None, found), {}).items():
                 rows, *columns = weight.shape((0,)) if name == "weight" else tensor.shape or (1,)
-                dtype = STORED_DTYPES[tensor.dtype]
+                dtype = stored_dtype(tensor)
                 others = {n: of for n, of in weight.targets.items() if len(of) > 1} if name == "weight" else {}
                 parameters[name] = self._parameter(key, stems, name, rows, columns, dtype=dtype, others=others)
         self.parameters = tuple(self._all())
