@@ -111,7 +111,9 @@ class Project:
             "core_testing": f"{CORE}[testing]{bound}",
             "authors": _authors(self.author),
             "data": json.dumps(["py.typed", *data]),
-            "files": "\n".join(f"| `src/{self.package}/{each.name}` | {_about(each)} |" for each in others),
+            "files": "\n".join(
+                f"| `src/{self.package}/{each.name}` | {self.rename(_about(each))} |" for each in others
+            ),
             "usage": self.rename(facts.readme),
             "check": self.check,
             "pytest": f"pytest --llmk-platform {self.on}" if self.on else "pytest",
