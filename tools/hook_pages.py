@@ -44,8 +44,14 @@ CONTRACTS = {
         *("llmk.nn.model:Model", "llmk.nn.model:SelfLoading", "llmk.api.checkpoint:Checkpoint"),
         *(f"llmk.api.facts:{name}Facts" for name in ("Model", "Attention", "Recurrent", "Linear", "MoE", "Op")),
     ),
-    "llmk_reasoning_parsers": ("llmk.api.parsers:ReasoningParser", "llmk.api.parsers:ParserContext"),
-    "llmk_tool_parsers": ("llmk.api.parsers:ToolParser", "llmk.api.parsers:ParserContext"),
+    "llmk_reasoning_parsers": (
+        *("llmk.api.parsers:ReasoningParser", "llmk.api.parsers:ParserContext"),
+        *("llmk.api.events:TextDelta", "llmk.api.events:ReasoningDelta"),
+    ),
+    "llmk_tool_parsers": (
+        *("llmk.api.parsers:ToolParser", "llmk.api.parsers:ParserContext", "llmk.api.events:TextDelta"),
+        *(f"llmk.api.events:ToolCall{name}" for name in ("Start", "Arguments", "End")),
+    ),
     "llmk_io_processors": tuple(
         f"llmk.api.io:IO{name}" for name in ("Processor", "Request", "Prompt", "Output", "Context", "Tokenizer")
     ),

@@ -14,11 +14,12 @@ import config_reference
 import feature_matrix
 import hook_pages
 import http_reference
+import package_pages
 import plugin_directory
 import vocabulary
 from generated import Page
 
-SOURCES = (config_reference, feature_matrix, hook_pages, http_reference, plugin_directory, vocabulary)
+SOURCES = (config_reference, feature_matrix, hook_pages, http_reference, package_pages, plugin_directory, vocabulary)
 
 
 def pages() -> Iterator[Page]:

@@ -34,10 +34,10 @@ def catalogue() -> dict[str, str]:
     one name."""
     wheel_of = {plugin.name: plugin.distribution for plugin in registry().plugins}
     named: list[Registered[Any]] = []
-    for kind, spec in HOOKS.values():
-        named += registry().of(spec, kind)
-    named = [registered for registered in named if hasattr(registered.spec, "name")]
-    for name, wheel in ((r.spec.name, r.plugin.distribution) for r in named):
+    for kind, spec_type in HOOKS.values():
+        named += registry().of(spec_type, kind)
+    pairs = [(r.spec.name, r.plugin.distribution) for r in named if hasattr(r.spec, "name")]
+    for name, wheel in pairs:
         if wheel_of.setdefault(name, wheel) != wheel:
             raise ValueError(f"{name} is a name in {wheel} and in {wheel_of[name]}")
     return {name: wheel for name, wheel in wheel_of.items() if wheel != CORE}

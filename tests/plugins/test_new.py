@@ -18,10 +18,12 @@ from llmk.cli.main import main
 from llmk.testing.checkpoints import write_checkpoint
 from llmk.testing.kinds import KINDS
 from llmk.testing.new import Project
+from llmk.testing.suites import SUITES
 
 PYTEST = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
 OPTIONS = ("-q", "--import-mode=importlib", "-p", "no:cacheprovider")
-LEAST_CASES = 10
+LEAST_CASES, LEAST_OF_THE_WHEEL = 10, 8
+"""Of kinds that have a suite, and of those that the wheel's cases alone look at."""
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
 GENERATE = """
 import json, sys
@@ -89,7 +91,9 @@ def test_all_are_active(environment: Environment, author: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_its_own_tests_pass(kind: str, counts: dict[str, Counter[str]]) -> None:
-    assert counts[named(kind)]["passed"] >= LEAST_CASES
+    has_suite = kind.replace("-", "_") in SUITES
+    assert has_suite == (kind not in ("config", "tuned-configs"))
+    assert counts[named(kind)]["passed"] >= (LEAST_CASES if has_suite else LEAST_OF_THE_WHEEL)
     assert not counts[named(kind)]["failed"]
     assert counts[named(kind)]["skipped"] <= counts[named(kind)]["passed"] / 3
 
@@ -103,7 +107,7 @@ def flags(*kinds: str) -> dict[str, str]:
 def test_a_server_of_their_parts_alone(environment: Environment, tmp_path: Path) -> None:
     """Platform, model, attention, products, a norm and parsers of as many strangers, by the lines that were printed."""
     checkpoint = write_checkpoint(tmp_path / "tiny", "seed_oss", head_dim=16)
-    parts = flags("platform", "attention", "linear", "op", "reasoning-parser", "tool-parser")
+    parts = flags("platform", "attention", "linear", "op", "reasoning-parser", "tool-parser", "policy", "stat-logger")
     chosen = [f"--{path}={value}" for path, value in parts.items()]
     env = {"PYTHONPATH": ""}
     server = Served(
@@ -112,10 +116,12 @@ def test_a_server_of_their_parts_alone(environment: Environment, tmp_path: Path)
     try:
         plan = json.loads(server.get("/v1/plan")[1])
         ids = {piece["id"] for choice in plan["choices"] for piece in choice["pieces"]}
-        assert {"try-attention.attention", "try-linear.linear"} <= ids
+        assert {"try-attention.attention", "try-linear.linear", "try-policy.shortest"} <= ids
         assert "try-op.rms_norm" in json.dumps(plan)
         assert plan["model"] == "try-model.seed_oss"
-        status, reply = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "a core"}]})
+        processors = {"try-logits-processor.no_stutter": {"penalty": 2}}
+        body = {"messages": [{"role": "user", "content": "a core"}], "logits_processors": processors}
+        status, reply = server.post("/v1/chat/completions", body)
         assert status == 200, reply
         status, reply = server.post("/v1/io/try-io-processor.surprise", {"texts": ["a small core", "which blocks"]})
         assert status == 200, reply

@@ -12,8 +12,8 @@ SHADOWED = ("attention", "linear", "moe", "op")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """``section``, ``key`` and ``value`` are the line of configuration by which the plugin serves. One that needs none
-    has ``usage`` instead: what to do, a colon, and an example."""
+    """``section``, ``key`` and ``value`` (``is_list``: of several) are the line of configuration by which the plugin
+    serves. One that needs none has ``usage`` instead: what to do, a colon, and an example."""
 
     help: str
     summary: str
@@ -21,6 +21,7 @@ class Kind:
     key: str = "use"
     value: str = ""
     usage: str = ""
+    is_list: bool = False
 
     @property
     def command(self) -> str:
@@ -33,7 +34,8 @@ class Kind:
         if not self.section:
             said, _, example = self.usage.partition(": ")
             return f"{said.capitalize()}:\n\n```\n{example}\n```"
-        text = f"```toml\n# llmk.toml\n[{self.section}]\n{self.key} = {self.value!r}\n```".replace("'", '"')
+        value = f'["{self.value}"]' if self.is_list else f'"{self.value}"'
+        text = f"```toml\n# llmk.toml\n[{self.section}]\n{self.key} = {value}\n```"
         if self.section.removeprefix("select.") not in SHADOWED:
             return text
         return (
@@ -97,5 +99,34 @@ KINDS = {
         help="requests of another shape than text, turned into prompts and back",
         summary="An IO processor",
         usage='requests name it: POST /v1/io/acme.surprise {"texts": ["some text"]}',
+    ),
+    "policy": Kind(
+        help="who is served first, and who is preempted",
+        summary="A scheduling policy",
+        section="select.policy",
+        value="acme.shortest",
+    ),
+    "logits-processor": Kind(
+        help="changes what tokens are drawn from, for requests that ask for it",
+        summary="A logits processor",
+        usage='requests name it, with its parameters: "logits_processors": {"acme.no_stutter": {"penalty": 2}}',
+    ),
+    "stat-logger": Kind(
+        help="carries the server's numbers to where they are wanted",
+        summary="A stat logger",
+        section="server",
+        key="stat_loggers",
+        value="acme.lines",
+        is_list=True,
+    ),
+    "config": Kind(
+        help="defaults for machines, rules for configurations, options of its own, and a look at the plan",
+        summary="Defaults and rules for the configuration",
+        usage="it takes part wherever it is installed, with options in llmk.toml: plugin.acme.allow_open = true",
+    ),
+    "tuned-configs": Kind(
+        help="measurements of kernels, by which a fresh installation chooses",
+        summary="Measurements of kernels",
+        usage="measure where the kernels are to run: llmk tune MODEL --platform.measurements src/llmk_acme/measured",
     ),
 }

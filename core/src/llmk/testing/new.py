@@ -80,7 +80,7 @@ class Project:
             f'"""{self.facts.summary} for llmk. ``{self.package}.specs`` is the plugin."""\n',
         )
         for source in self._sources():
-            yield f"{package}/{source.name}", self.rename(source.read_text())
+            yield f"{package}/{source.relative_to(self._templates)}", self.rename(source.read_text())
 
     def rename(self, text: str) -> str:
         """A template's text with this distribution's names."""
@@ -89,13 +89,18 @@ class Project:
         return re.sub("|".join(names), lambda found: names[found.group()], text)
 
     def _sources(self) -> list[Path]:
-        return sorted((TEMPLATES / self.kind.replace("-", "_")).glob("*.py"))
+        return sorted(path for path in self._templates.rglob("*.*") if path.suffix in (".py", ".json"))
+
+    @property
+    def _templates(self) -> Path:
+        return TEMPLATES / self.kind.replace("-", "_")
 
     def _fields(self) -> Mapping[str, str]:
         facts = self.facts
         version = Version(metadata.version(CORE))
         bound = f">={version.major}.{version.minor},<{version.major}.{version.minor + 1}"
-        others = [source for source in self._sources() if source.name != "specs.py"]
+        others = [source for source in self._sources() if source.suffix == ".py" and source.name != "specs.py"]
+        data = [f"{source.parent.name}/*.json" for source in self._sources() if source.suffix == ".json"]
         return {
             "distribution": self.distribution,
             "name": self.name,
@@ -105,7 +110,10 @@ class Project:
             "core": f"{CORE}{bound}",
             "core_testing": f"{CORE}[testing]{bound}",
             "authors": _authors(self.author),
-            "files": "\n".join(f"| `src/{self.package}/{each.name}` | {_about(each)} |" for each in others),
+            "data": json.dumps(["py.typed", *data]),
+            "files": "\n".join(
+                f"| `src/{self.package}/{each.name}` | {self.rename(_about(each))} |" for each in others
+            ),
             "usage": self.rename(facts.readme),
             "check": self.check,
             "pytest": f"pytest --llmk-platform {self.on}" if self.on else "pytest",

@@ -1,0 +1,38 @@
+"""``{"penalty": 2}``: what the logit of a request's last token is lowered by."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from llmk.api import LogitsBatch, LogitsRequest, LogitsRows, RequestError
+
+MOST = 100.0
+
+
+class NoStutter:
+    """Follows ``llmk.api.LogitsProcessor``. One serves the whole batch: it keeps what it must know of each request by
+    slot, on the device, and changes all rows at once, without waiting for the device."""
+
+    def __init__(self, batch: LogitsBatch) -> None:
+        self._tokens = batch.tokens
+        self._penalties = torch.zeros(len(batch.tokens), device=batch.tokens.device)
+
+    def enter(self, slot: int, request: LogitsRequest) -> None:
+        """A request takes the slot. Its parameters may be any JSON: refuse what is not right."""
+        parameters = dict(request.parameters)
+        penalty = parameters.pop("penalty", None)
+        if parameters:
+            raise RequestError(f"unknown parameter {min(parameters)!r}; there is penalty", param="logits_processors")
+        if isinstance(penalty, bool) or not isinstance(penalty, int | float) or not 0 <= penalty <= MOST:
+            raise RequestError(f"penalty must be a number from 0 to {MOST:g}", param="logits_processors")
+        self._penalties[slot] = penalty
+
+    def leave(self, slot: int) -> None:
+        """The request has ended, or was preempted."""
+        self._penalties[slot] = 0.0
+
+    def apply(self, logits: Tensor, rows: LogitsRows) -> Tensor:
+        """New logits for float32 ``[rows, vocab]``."""
+        last = self._tokens[rows.index, rows.lengths - 1].long()
+        return logits.scatter_add(1, last[:, None], -self._penalties[rows.index][:, None])

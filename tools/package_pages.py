@@ -1,0 +1,49 @@
+"""The pages of ``llmk.nn`` and ``llmk.reference``: what is public in them, as the sources say it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from docstrings import document, listed, prose
+from generated import ROOT, Page
+
+from llmk import nn
+from llmk.testing.new import Project
+
+SOURCE = ROOT / "core/src/llmk"
+EXAMPLE = Project("llmk-acme", "model")
+
+
+def pages() -> Iterator[Page]:
+    """Both."""
+    yield Page("docs/plugins/nn.md", {"package_pages.py layers": layers, "package_pages.py example": example})
+    yield Page("docs/plugins/reference.md", {"package_pages.py": references})
+
+
+def layers() -> str:
+    """Every name of ``llmk.nn``, with its members."""
+    return "\n".join(listed(document(f"llmk.nn.{nn._LAZY[name]}:{name}"), 3) for name in nn.__all__)
+
+
+def example() -> str:
+    """The model that ``llmk plugins new --kind model`` writes, which its own tests load, check and serve."""
+    return f"```python\n{dict(EXAMPLE.files())['src/llmk_acme/model.py'].strip()}\n```"
+
+
+def references() -> str:
+    """The modules of ``llmk.reference``, each with its public functions and classes."""
+    sections = []
+    for file in sorted((SOURCE / "reference").rglob("*.py")):
+        module = ".".join(file.relative_to(SOURCE.parent).with_suffix("").parts)
+        tree = ast.parse(file.read_text())
+        names = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+        entries = [_entry(f"{module}:{name}") for name in names if not name.startswith("_")]
+        if entries and file.name != "specs.py":
+            sections.append("\n\n".join((f"### `{module}`", prose(ast.get_docstring(tree)), "\n".join(entries))))
+    return "\n\n".join(sections)
+
+
+def _entry(location: str) -> str:
+    found = document(location)
+    return f"- `{found.signature}`  \n    {found.sentence}"
