@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from defects import Defect
-from llmk.api import OK, MoEQuery, Verdict
-from llmk.reference.moe import fused_moe
+from llmk.api import OK, MoEQuery, Verdict, no
+from llmk.reference.moe import MoEExamples, fused_moe
 
 
 def supports_all(query: MoEQuery) -> Verdict:
@@ -108,3 +108,78 @@ DEFECTS = (
     ),
     Defect("format", "says yes to all", {"supports": supports_all}, f"{_AGREES}: 2 of 8 experts, fp8_channel, float32"),
 )
+
+LIMIT, ALPHA = 2.0, 1.702
+
+
+def _clipped_with(limit: float, alpha: float) -> Callable[[Tensor], Tensor]:
+    def activation(x: Tensor) -> Tensor:
+        gate, up = x.chunk(2, dim=-1)
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+        return gate * torch.sigmoid(alpha * gate) * (up + 1)
+
+    return activation
+
+
+def _clipping(limit: float = LIMIT, alpha: float = ALPHA) -> Callable[..., Tensor]:
+    """Experts with an activation of their own, as another implementation would have it."""
+    own = _clipped_with(limit, alpha)
+
+    def kernel(
+        x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], *, activation: str, **options: Any
+    ) -> Tensor:
+        assert activation == "clipped"
+        return fused_moe(x, router_logits, weights, activation=own, **options)
+
+    return kernel
+
+
+EXAMPLES = MoEExamples({"clipped": _clipped_with(LIMIT, ALPHA)})
+clipped, clips_late, clips_steeply = _clipping(), _clipping(limit=7.0), _clipping(alpha=1.0)
+
+
+def supports_clipped(query: MoEQuery) -> Verdict:
+    """Its own activation, of experts with biases, and nothing else."""
+    verdict = OK if query.weight_format == "plain" else no("weight_format", wanted=query.weight_format, found="plain")
+    if query.activation != "clipped":
+        verdict &= no("activation", wanted=query.activation, found="clipped")
+    if query.num_groups > 1:
+        verdict &= no("num_groups", wanted=query.num_groups, found=1)
+    return verdict if query.bias else verdict & no("bias", wanted="none", found="biases")
+
+
+def supports_narrow(query: MoEQuery) -> Verdict:
+    """GELU and sigmoid scores, of sizes that tiles divide."""
+    fits = query.activation == "gelu" and query.scoring == "sigmoid" and query.weight_format == "plain"
+    sizes = query.hidden_size % 256 == 0 and query.intermediate_size % 64 == 0
+    return OK if fits and sizes and query.num_groups == 1 else no("narrow")
+
+
+NARROW: dict[str, Any] = {"supports": supports_narrow, "implementation": "llmk.reference.moe:fused_moe"}
+OWN: dict[str, Any] = {
+    "supports": supports_clipped,
+    "implementation": "defects.moe:clipped",
+    "examples": "defects.moe:EXAMPLES",
+}
+LIMITED = (
+    Defect(
+        "narrow renormalize",
+        "weights are not divided",
+        {**NARROW, "implementation": "defects.moe:not_renormalized"},
+        _AGREES + _FIRST,
+    ),
+    Defect(
+        "narrow scaling",
+        "the scaling is forgotten",
+        {**NARROW, "implementation": "defects.moe:unscaled"},
+        f"{_AGREES}: sigmoid scores, scaled",
+    ),
+    Defect(
+        "narrow SiLU", "SiLU is computed", {**NARROW, "implementation": "defects.moe:always_silu"}, _AGREES + _FIRST
+    ),
+    Defect(
+        "own limit", "clips at another limit", {**OWN, "implementation": "defects.moe:clips_late"}, _AGREES + _FIRST
+    ),
+    Defect("own slope", "another slope", {**OWN, "implementation": "defects.moe:clips_steeply"}, _AGREES + _FIRST),
+)
+"""Kernels that declare little, with one mistake each."""

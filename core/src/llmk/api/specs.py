@@ -126,7 +126,8 @@ class KernelSpec(_Checked):
     to start, or is faster on some shapes alone."""
     examples: str = ""
     """For an op that the core doesn't know: ``"module:attribute"`` of an ``llmk.reference.op_examples.OpExamples``,
-    which says what to call it with and what it changes in place. It holds for every kernel of the op."""
+    which says what to call it with and what it changes in place. It holds for every kernel of the op. For a MoE kernel
+    with an activation that the core doesn't know: of an ``llmk.reference.moe.MoEExamples``, which has it."""
     overrides: str = ""
     """Id of the spec that this one replaces, once the user's config consents."""
     summary: str = ""
@@ -138,8 +139,9 @@ class KernelSpec(_Checked):
             raise ValueError(
                 f"kind {self.kind!r} with op {self.op!r}: an op must be named where kind is 'op', and only there"
             )
-        if self.examples and self.kind != "op":
-            raise ValueError(f"{self.id}: examples are for ops, not for kind {self.kind!r}, whose inputs are known")
+        if self.examples and self.kind not in ("op", "moe"):
+            message = f"{self.id}: examples are for ops and experts, not for kind {self.kind!r}, whose inputs are known"
+            raise ValueError(message)
         bands = sorted(self.bands, key=lambda band: band.start)
         if not bands or any(band.start < 1 or band.start >= band.stop for band in bands):
             raise ValueError(f"{self.id}: a token band is empty: {self.bands}")

@@ -32,6 +32,19 @@ _GROUP_SCORING: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 Weight = TypeVar("Weight", TiledWeight, ScaledWeight)
+Activation = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class MoEExamples:
+    """What ``KernelSpec.examples`` of a MoE kernel names: the activations that it has and the core doesn't, which the
+    conformance kit holds it against.
+
+    ``activations`` maps a name, as :class:`~llmk.api.MoEFacts` has it, to what it makes of gate and up features:
+    ``[..., 2 * I]``, gate before up, to ``[..., I]``, in the dtype that it gets.
+    """
+
+    activations: Mapping[str, Activation]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +64,7 @@ def fused_moe(
     *,
     top_k: int,
     renormalize: bool,
-    activation: str = "silu",
+    activation: str | Activation = "silu",
     scoring: str = "softmax",
     selection_bias: Tensor | None = None,
     scaling: float = 1.0,
@@ -69,17 +82,18 @@ def fused_moe(
         weights: ``gate_up`` ``[E, 2 * I, H]``, gate rows before up rows, and ``down`` ``[E, H, I]``; where the experts
             have biases, ``gate_up_bias`` ``[E, 2 * I]`` and ``down_bias`` ``[E, H]``.
         renormalize, scoring, selection_bias, scaling, num_groups, top_groups, group_scoring: as in :func:`route`.
-        activation: a name in :data:`llmk.reference.activations.ACTIVATIONS`.
+        activation: a name in :data:`llmk.reference.activations.ACTIVATIONS`, or another activation itself.
 
     Returns:
         ``[T, H]`` in ``x``'s dtype; the weighted sum is float32.
     """
     gate_up, down = weights["gate_up"], weights["down"]
     gate_up_bias, down_bias = weights.get("gate_up_bias"), weights.get("down_bias")
+    gate = ACTIVATIONS[activation] if isinstance(activation, str) else activation
 
     def compute(expert: int, rows: Tensor) -> Tensor:
         gated = F.linear(rows, gate_up[expert], _row(gate_up_bias, expert))
-        return F.linear(ACTIVATIONS[activation](gated), down[expert], _row(down_bias, expert))
+        return F.linear(gate(gated), down[expert], _row(down_bias, expert))
 
     shares, experts = route(
         router_logits,

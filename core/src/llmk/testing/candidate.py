@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -21,6 +22,8 @@ Q = TypeVar("Q", bound=Query)
 Check = Callable[..., str | None]
 """``check(candidate, asked)``, which raises what a case does."""
 
+_SHOWN = 6
+"""So many reasons are told why nothing is served."""
 _EVERYWHERE = 3
 """So many of a suite's queries, which come first, are asked in every dtype; all others in one."""
 
@@ -44,11 +47,14 @@ class Candidate(Generic[Q]):
 
     Args:
         wanted: by label, a function that makes the query for the given fields of :class:`~llmk.api.Query`.
+        advice: what the author of a kernel can do that serves none of them.
     """
 
-    def __init__(self, spec: KernelSpec, bench: Bench, wanted: Mapping[str, Callable[..., Q]]) -> None:
+    def __init__(
+        self, spec: KernelSpec, bench: Bench, wanted: Mapping[str, Callable[..., Q]], advice: str = ""
+    ) -> None:
         self.spec, self.bench = spec, bench
-        self._wanted = wanted
+        self._wanted, self._advice = wanted, advice
 
     def case(self, name: str, run: Callable[[], str | None]) -> Case:
         """A case of the spec, which runs without autograd as kernels always do."""
@@ -57,8 +63,7 @@ class Candidate(Generic[Q]):
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
         """Those that both the platform and the spec name."""
-        declared, has = self.spec.needs.dtypes, self.bench.facts.dtypes
-        return tuple(dtype for dtype in has if not declared or dtype in declared)
+        return dtypes_of(self.spec, self.bench)
 
     @cached_property
     def queries(self) -> list[list[Asked[Q]]]:
@@ -126,13 +131,22 @@ class Candidate(Generic[Q]):
         needs = check_needs(self.spec.needs, self.bench.facts, dtype)
         if not needs:
             raise Skip(f"not for this machine: {_reasons(needs)}")
-        refusals = [
-            f"{asked.label}: {_reasons(match(self.spec, asked.query))}"
-            for in_dtypes in self.queries
-            for asked in in_dtypes[:1]
-        ]
-        assert self.served, "supports refuses all that this suite asks:\n  " + "\n  ".join(refusals)
+        assert self.served, self._refusals()
         return f"{len(self.served)} queries of {len(self._wanted)} kinds"
+
+    def _refusals(self) -> str:
+        """Why it serves none of the queries: the reasons, the commonest first, so many as a screen has room for."""
+        first: dict[str, str] = {}
+        counts: Counter[str] = Counter()
+        for asked in (asked for in_dtypes in self.queries for asked in in_dtypes[:1]):
+            for reason in map(str, match(self.spec, asked.query).reasons):
+                first.setdefault(reason, asked.label)
+                counts[reason] += 1
+        lines = [f"{count} times: {text}; first for: {first[text]}" for text, count in counts.most_common(_SHOWN)]
+        if len(counts) > _SHOWN:
+            lines.append(f"and {len(counts) - _SHOWN} other reasons")
+        head = f"supports refuses all {len(self._wanted)} kinds of queries that this suite asks:"
+        return "\n  ".join([head, *lines, *([self._advice] if self._advice else [])])
 
     def _answers(self) -> None:
         """Of a platform that it has never heard of, too, and in a dtype that nobody has."""
@@ -147,6 +161,12 @@ class Candidate(Generic[Q]):
                 for dtype in (*(self.dtypes or ("float32",)), "float64")
             ),
         )
+
+
+def dtypes_of(spec: KernelSpec, bench: Bench) -> tuple[str, ...]:
+    """Those that both the platform and the spec name."""
+    declared, has = spec.needs.dtypes, bench.facts.dtypes
+    return tuple(dtype for dtype in has if not declared or dtype in declared)
 
 
 def _reasons(verdict: Verdict) -> str:

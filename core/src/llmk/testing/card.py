@@ -16,6 +16,8 @@ from llmk.testing.case import Outcome, Result
 
 OUTCOMES: tuple[Outcome, ...] = ("passed", "failed", "skipped")
 HEADER = ("spec", "kind", *OUTCOMES, "seconds")
+_LINES = 20
+"""Of a message that people see."""
 RED, GREEN, PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[0m"
 
 
@@ -42,6 +44,8 @@ class Card:
         shown = [self._title(), "", render_rows(HEADER, [list(map(str, row)) for row in self._rows()])]
         for result in self._having("failed"):
             lines = result.message.splitlines()
+            if len(lines) > _LINES:
+                lines[_LINES:] = [f"... and {len(lines) - _LINES} lines more; --json has all"]
             shown += ["", f"FAILED {result.spec}::{result.name}", *(f"    {line}" for line in lines)]
         if skips := list(self._skips()):
             shown += ["", *skips]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import product
 from typing import Any, TypeVar
 
 from llmk.api import AttentionQuery, LinearQuery, MoEQuery, Query
@@ -89,14 +90,42 @@ def linear_queries(formats: Iterable[str]) -> Mapping[str, Callable[..., LinearQ
     }
 
 
-def moe_queries(formats: Iterable[str]) -> Mapping[str, Callable[..., MoEQuery]]:
-    """Mixtures of experts, with the weights in each of ``formats``."""
-    usual: dict[str, Any] = {"num_experts": 8, "top_k": 2, "hidden_size": 128, "intermediate_size": 96}
+def moe_queries(
+    formats: Iterable[str], serves: Callable[[Callable[..., MoEQuery]], bool], activations: Iterable[str] = ()
+) -> Mapping[str, Callable[..., MoEQuery]]:
+    """Mixtures of experts, with the weights in each of ``formats``.
+
+    They vary what is usual; for a kernel that doesn't take that (``serves``), the first of other combinations which it
+    does take. ``activations`` are those that the kernel has and the core doesn't.
+    """
+    own = {name: {"activation": name} for name in activations}
     return {
         label + ("" if stored == "plain" else f", {stored}"): partial(MoEQuery, **usual | asked, weight_format=stored)
         for stored in formats
-        for label, asked in _MIXTURES
+        for usual in [_usual_mixture(stored, serves, tuple(own))]
+        for label, asked in (*_MIXTURES, *own.items())
     }
+
+
+def _usual_mixture(
+    stored: str, serves: Callable[[Callable[..., MoEQuery]], bool], activations: tuple[str, ...]
+) -> dict[str, Any]:
+    """What all mixtures that a kernel is asked for have in common, but for what is special about each."""
+    usual: dict[str, Any] = {"num_experts": 8, "top_k": 2, "hidden_size": 128, "intermediate_size": 96}
+    axes: list[list[dict[str, Any]]] = [
+        [{"activation": name} for name in ("silu", "gelu", "gelu_tanh", *activations)],
+        [{}, {"scoring": "sigmoid"}],
+        [{}, {"renormalize": False}],
+        [{}, {"bias": True}],
+        [{}, *({"num_groups": 4, "top_groups": 2, "group_scoring": how} for how in ("max", "top2_sum"))],
+        [{}, {"num_experts": 16, "top_k": 3}, {"num_experts": 32, "top_k": 4}, {"top_k": 1}],
+        [{}, *({"hidden_size": size, "intermediate_size": size} for size in (128, 256, 512))],
+    ]
+    for combination in product(*axes):
+        mixture = usual | {key: value for part in combination for key, value in part.items()}
+        if serves(partial(MoEQuery, **mixture, weight_format=stored)):
+            return mixture
+    return usual
 
 
 def _attention(

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from llmk.api import KernelSpec, MoEQuery
-from llmk.reference.moe import fused_moe
+from llmk.api import KernelSpec, MoEQuery, PluginError
+from llmk.api.matching import match
+from llmk.kernel.loader import load_object
+from llmk.reference.activations import ACTIVATIONS
+from llmk.reference.moe import Activation, MoEExamples, fused_moe
 from llmk.testing.bench import Bench
-from llmk.testing.candidate import Asked, Candidate, agreeing
+from llmk.testing.candidate import Asked, Candidate, agreeing, dtypes_of
 from llmk.testing.case import Case
 from llmk.testing.queries import moe_queries
 from llmk.testing.recording import check_recorded
@@ -23,10 +26,30 @@ from llmk.testing.weights import formats, stored_experts
 _ROUTING = ("top_k", "renormalize", "activation", "scoring", "scaling", "num_groups", "top_groups", "group_scoring")
 
 
+_ADVICE = (
+    "for an activation that the core doesn't know, KernelSpec.examples names an llmk.reference.moe.MoEExamples,"
+    " which has it"
+)
+
+
+class Experts(Candidate[MoEQuery]):
+    """A kernel of experts, asked with what it declares. ``activations`` are those that it has and the core doesn't."""
+
+    def __init__(self, spec: KernelSpec, bench: Bench) -> None:
+        self.activations = _own_activations(spec)
+
+        def serves(make: Callable[..., MoEQuery]) -> bool:
+            common: dict[str, Any] = {"platform": bench.facts, "site": spec.kind}
+            return any(match(spec, make(dtype=dtype, **common)) for dtype in dtypes_of(spec, bench))
+
+        wanted = moe_queries(formats(bench.registry), serves, self.activations)
+        super().__init__(spec, bench, wanted, "" if self.activations else _ADVICE)
+
+
 class Mixture:
     """A kernel with random experts, which it prepared, and inputs."""
 
-    def __init__(self, candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> None:
+    def __init__(self, candidate: Experts, asked: Asked[MoEQuery]) -> None:
         spec, bench, query = candidate.spec, candidate.bench, asked.query
         self.query, self.dtype, self.device = query, asked.dtype, bench.device
         self.random = bench.random("moe", asked.label)
@@ -40,10 +63,12 @@ class Mixture:
             rounded = {name: bias.to(self.dtype) for name, bias in biases.items()}
             parameters |= rounded
             self.meaning |= {name: bias.float() for name, bias in rounded.items()}
+        self.parameters = parameters
         on_device = {name: tensor.to(bench.device) for name, tensor in parameters.items()}
         self.kernel: Callable[..., Tensor] = candidate.load(spec.implementation)
         self.weights = candidate.load(spec.prepare)(on_device) if spec.prepare else on_device
         self.options = {name: getattr(query, name) for name in _ROUTING}
+        self.activation = candidate.activations.get(query.activation, query.activation)
 
     def draw(self, *shape: int) -> Tensor:
         """Random numbers, float32 on the host."""
@@ -62,13 +87,14 @@ class Mixture:
 
     def check(self, out: Tensor, x: Tensor, logits: Tensor, what: str, **more: Any) -> float:
         """Compares."""
-        right = fused_moe(x.cpu().float(), logits.cpu().float(), self.meaning, **self.options | more)
+        options = self.options | {"activation": self.activation} | more
+        right = fused_moe(x.cpu().float(), logits.cpu().float(), self.meaning, **options)
         return check(out, Right(right, self.dtype), what, self.stored.bound)
 
 
 def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     """The cases of one kernel of experts."""
-    candidate = Candidate(spec, bench, moe_queries(formats(bench.registry)))
+    candidate = Experts(spec, bench)
     contracts = {
         "all tokens may choose one expert": _crowded,
         "experts are chosen with a selection bias": _biased,
@@ -79,7 +105,18 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     yield from candidate.checks(_agrees, contracts, _recorded, _deterministic)
 
 
-def _agrees(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> str:
+def _own_activations(spec: KernelSpec) -> Mapping[str, Activation]:
+    """Those that a spec's examples have and the core doesn't. Raises PluginError where there is something else."""
+    if not spec.examples:
+        return {}
+    found = load_object(spec.examples, plugin=spec.id)
+    if not isinstance(found, MoEExamples):
+        hint = "KernelSpec.examples of a MoE kernel names an llmk.reference.moe.MoEExamples"
+        raise PluginError(f"{spec.examples} is {found!r}, not the examples of a MoE kernel", hint=hint)
+    return {name: activation for name, activation in found.activations.items() if name not in ACTIVATIONS}
+
+
+def _agrees(candidate: Experts, asked: Asked[MoEQuery]) -> str:
     mixture, errors = Mixture(candidate, asked), []
     for count in counts(candidate.spec.bands, few=not candidate.bench.thorough, thorough=candidate.bench.thorough):
         x, logits = mixture.inputs(count)
@@ -89,7 +126,7 @@ def _agrees(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> str:
     return agreeing(errors)
 
 
-def _crowded(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> str:
+def _crowded(candidate: Experts, asked: Asked[MoEQuery]) -> str:
     """The same experts for all tokens, first and last ones, so that one has many rows and most have none."""
     mixture, errors = Mixture(candidate, asked), []
     count = max(counts(candidate.spec.bands))
@@ -102,7 +139,7 @@ def _crowded(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> str:
     return agreeing(errors)
 
 
-def _biased(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> str:
+def _biased(candidate: Experts, asked: Asked[MoEQuery]) -> str:
     """The bias chooses and doesn't weigh."""
     mixture, errors = Mixture(candidate, asked), []
     bias = torch.randperm(asked.query.num_experts, generator=mixture.random) * 0.31 - 0.7
@@ -113,10 +150,10 @@ def _biased(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> str:
     return agreeing(errors)
 
 
-def _ties(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> str:
+def _ties(candidate: Experts, asked: Asked[MoEQuery]) -> str:
     """All experts are the same one, so that it makes no difference which are taken, but for how many."""
     mixture = Mixture(candidate, asked)
-    alike = {name: tensor[:1].expand_as(tensor).contiguous() for name, tensor in mixture.stored.parameters.items()}
+    alike = {name: tensor[:1].expand_as(tensor).contiguous() for name, tensor in mixture.parameters.items()}
     alike = {name: tensor.to(mixture.device) for name, tensor in alike.items()}
     mixture.weights = candidate.load(candidate.spec.prepare)(alike) if candidate.spec.prepare else alike
     mixture.meaning = {name: tensor[:1].expand_as(tensor) for name, tensor in mixture.meaning.items()}
@@ -125,7 +162,7 @@ def _ties(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> str:
     return agreeing([mixture.check(mixture(x, logits), x, logits, "tokens that like all experts equally")])
 
 
-def _apart(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> None:
+def _apart(candidate: Experts, asked: Asked[MoEQuery]) -> None:
     """What padding holds may be anything, and stays in its row."""
     mixture = Mixture(candidate, asked)
     for count in counts(candidate.spec.bands, few=True):
@@ -138,7 +175,7 @@ def _apart(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> None:
             mixture.check(out[others], x[others], logits[others], what)
 
 
-def _inputs(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> None:
+def _inputs(candidate: Experts, asked: Asked[MoEQuery]) -> None:
     mixture = Mixture(candidate, asked)
     for count in counts(candidate.spec.bands, few=True):
         given = mixture.inputs(count)
@@ -152,7 +189,7 @@ def _inputs(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> None:
         mixture.check(again, *given, "the second call")
 
 
-def _recorded(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> str:
+def _recorded(candidate: Experts, asked: Asked[MoEQuery]) -> str:
     """Replayed for tokens that choose other experts."""
     mixture = Mixture(candidate, asked)
     inputs = [mixture.inputs(counts(candidate.spec.bands, few=True)[-1]) for _ in range(2)]
@@ -168,7 +205,7 @@ def _recorded(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> str:
     return check_recorded(candidate.bench, lambda: mixture(x, logits), load, judge, len(inputs))
 
 
-def _deterministic(candidate: Candidate[MoEQuery], asked: Asked[MoEQuery]) -> None:
+def _deterministic(candidate: Experts, asked: Asked[MoEQuery]) -> None:
     """Whichever tokens its experts compute besides."""
     mixture = Mixture(candidate, asked)
     x, logits = mixture.inputs(40)
