@@ -16,6 +16,7 @@ from llmk.engine.client import EngineInfo, Outage
 from llmk.engine.intake import Intake, default_params
 from llmk.engine.output import SequenceTimes
 from llmk.engine.request import EngineStats, SamplingParams, StepTimes, TokenLogprobs
+from llmk.engine.tokenizer import ChatPrompt
 
 TEMPLATE = (
     "{%- for tool in tools or [] %}[tool {{ tool.function.name }}]{% endfor %}"
@@ -39,6 +40,12 @@ class CharacterTokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [1] * add_special_tokens + [min(ord(character), 255) for character in text]
 
+    def encode_prompt(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return self.encode(text, add_special_tokens)
+
+    def surrounded(self, ids: Sequence[int]) -> list[int]:
+        return [1, *ids]
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return "".join(chr(id) for id in ids if not (skip_special_tokens and id < 2))
 
@@ -50,6 +57,10 @@ class CharacterTokenizer:
 
     def render_chat(self, messages: Any, tools: Any = None, **options: Any) -> str:
         return jinja2.Environment().from_string(TEMPLATE).render(messages=messages, tools=tools, **options)
+
+    def encode_chat(self, messages: Any, tools: Any = None, **options: Any) -> ChatPrompt:
+        text = self.render_chat(messages, tools, **options)
+        return ChatPrompt(text, self.encode(text, add_special_tokens=False))
 
 
 @dataclass

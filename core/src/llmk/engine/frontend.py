@@ -28,7 +28,7 @@ from llmk.engine.pinned import PinBoard, Pinned, read_text
 from llmk.engine.request import EngineRequest, EngineStats, SamplingParams, StepTimes, TokenOutput
 from llmk.engine.spawn import AHEAD, spawn
 from llmk.engine.supervisor import Supervisor
-from llmk.engine.tokenizer import Tokenizer
+from llmk.engine.tokenizer import Tokenizer, tokenizer_options
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -100,9 +100,7 @@ class AsyncLLM:
                 check(boot)
             model = boot.settings.config.model
             with logs.timed("tokenizer"):
-                tokenizer = await asyncio.to_thread(
-                    Tokenizer.load, boot.checkpoint, folder=model.tokenizer, chat_template=model.chat_template
-                )
+                tokenizer = await asyncio.to_thread(Tokenizer.load, boot.checkpoint, **tokenizer_options(model))
             configured = {pin: read_text(pin) for pin in boot.settings.config.cache.pins}
             client, boot = await (_start_process(boot, process) if process else _start_thread(boot))
             llm = cls(boot, client, tokenizer)

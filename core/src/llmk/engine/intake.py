@@ -49,7 +49,7 @@ class Intake:
             ContextLengthExceeded: where the prompt leaves no room for a token.
             RequestError: where the prompt is empty, or a token id is not the model's.
         """
-        tokens = self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        tokens = self._tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else prompt
         self._check_prompt(tokens)
         params = self._checked(params)
         seed = self._random.getrandbits(_SEED_BITS) if params.seed is None else params.seed

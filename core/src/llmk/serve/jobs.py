@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from llmk.api import ContextLengthExceeded, ParserContext, RequestError
 from llmk.engine.request import SamplingParams
+from llmk.engine.tokenizer import ChatPrompt
 from llmk.serve.parsing import Chain, Dialect
 from llmk.serve.protocol.chat import ChatRequest, Message
 from llmk.serve.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
@@ -38,7 +39,7 @@ class Jobs:
         options = self.template.options(request.chat_template_kwargs, request.reasoning_effort)
         prompt = self.render(request.messages, tools, options, **_generation(request))
         context = ParserContext(
-            prompt_tail=prompt[-PROMPT_TAIL:],
+            prompt_tail=prompt.text[-PROMPT_TAIL:],
             thinking=self.template.thinking(options),
             tools=[tool["function"] for tool in tools],
             template_options=options,
@@ -47,10 +48,9 @@ class Jobs:
         params = request.sampling_params(
             self._engine.default_params, request.token_limit, request.num_logprobs, special=special
         )
-        tokens = self._engine.tokenizer.encode(prompt, add_special_tokens=False)
         param = "max_completion_tokens" if request.max_tokens is None else "max_tokens"
-        self._check_room(tokens, request.token_limit, param)
-        return _job(request, id, [tokens], params, partial(self._dialect.chain, context))
+        self._check_room(prompt.token_ids, request.token_limit, param)
+        return _job(request, id, [prompt.token_ids], params, partial(self._dialect.chain, context))
 
     def text(self, request: CompletionRequest, id: str) -> Job:
         """The job of a text completion, which no parser reads. Raises :class:`~llmk.api.RequestError`."""
@@ -75,17 +75,17 @@ class Jobs:
         tools: Sequence[Mapping[str, Any]],
         options: Mapping[str, Any],
         **generation: bool,
-    ) -> str:
+    ) -> ChatPrompt:
         """The prompt. Raises :class:`~llmk.api.RequestError` where there is no template, or it refuses the messages."""
         if not self.template.exists:
             hint = "use /v1/completions, or give the server one with --model.chat-template"
             raise RequestError("the model has no chat template", param="messages", hint=hint)
         plain = [_plain(message) for message in messages]
-        return self._engine.tokenizer.render_chat(plain, tools=list(tools) or None, **generation, **options)
+        return self._engine.tokenizer.encode_chat(plain, tools=list(tools) or None, **generation, **options)
 
     def _tokens(self, prompt: str | list[int], add_special_tokens: bool) -> list[int]:
         if isinstance(prompt, str):
-            return self._engine.tokenizer.encode(prompt, add_special_tokens=add_special_tokens)
+            return self._engine.tokenizer.encode_prompt(prompt, add_special_tokens)
         return prompt
 
     def _check_room(self, prompt: Sequence[int], limit: int | None, param: str) -> None:

@@ -41,13 +41,13 @@ async def detokenize(request: DetokenizeRequest, service: Annotated[Service, Dep
 
 def prompt_tokens(service: Service, request: TokenizeRequest) -> list[int]:
     """The tokens of a request's prompt or conversation."""
-    encode = service.engine.tokenizer.encode
+    tokenizer = service.engine.tokenizer
     if request.prompt is not None:
-        return encode(request.prompt, add_special_tokens=request.add_special_tokens is not False)
-    text = service.jobs.render(
+        return tokenizer.encode_prompt(request.prompt, request.add_special_tokens is not False)
+    prompt = service.jobs.render(
         request.messages or [],
         [tool.model_dump(exclude_none=True) for tool in request.tools],
         service.jobs.template.options(request.chat_template_kwargs, None),
         add_generation_prompt=request.add_generation_prompt,
     )
-    return encode(text, add_special_tokens=request.add_special_tokens is True)
+    return tokenizer.surrounded(prompt.token_ids) if request.add_special_tokens else prompt.token_ids
