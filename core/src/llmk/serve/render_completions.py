@@ -81,7 +81,10 @@ class CompletionRenderer:
         }
 
     def _top(self, logprobs: TokenLogprobs) -> dict[str, float]:
-        return {self._token_text(token_id): logprob for token_id, logprob in logprobs.top}
+        """The likeliest tokens and, though it may not be one of them, the token that stands there."""
+        top = {self._token_text(token_id): logprob for token_id, logprob in logprobs.top}
+        top.setdefault(self._token_text(logprobs.token_id), logprobs.logprob)
+        return top
 
     def _envelope(self, choices: list[Wire], usage: Wire | None) -> Wire:
         chunk = {**self._head, "choices": choices}
