@@ -56,7 +56,8 @@ class CharacterTokenizer:
         return bytes([id])
 
     def render_chat(self, messages: Any, tools: Any = None, **options: Any) -> str:
-        return jinja2.Environment().from_string(TEMPLATE).render(messages=messages, tools=tools, **options)
+        template = jinja2.Environment().from_string(self.chat_templates["default"])
+        return template.render(messages=messages, tools=tools, **options)
 
     def encode_chat(self, messages: Any, tools: Any = None, **options: Any) -> ChatPrompt:
         text = self.render_chat(messages, tools, **options)
@@ -92,6 +93,7 @@ class ScriptedEngine:
     calls: list[Call] = field(default_factory=list)
     step_listeners: list[Callable[[StepTimes], object]] = field(default_factory=list)
     running: int = 0
+    aborted: list[tuple[str, int | None]] = field(default_factory=list)
     tokenizer: CharacterTokenizer = field(default_factory=CharacterTokenizer)
     info: EngineInfo = field(
         default_factory=lambda: EngineInfo(
@@ -122,6 +124,9 @@ class ScriptedEngine:
         if not self.healthy:
             raise EngineDead("the engine's loop does not answer", retry_after=1.5 if self.outage else 0)
 
+    async def abort(self, request_id: str, index: int | None = None) -> None:
+        self.aborted.append((request_id, index))
+
     async def generate(
         self, prompt: list[int], params: SamplingParams, *, request_id: str, **options: Any
     ) -> AsyncGenerator[Any, None]:
@@ -139,6 +144,8 @@ class ScriptedEngine:
                     await self.gate.wait()
                 await asyncio.sleep(0)
                 for index in range(params.n):
+                    if (request_id, index) in self.aborted:
+                        continue
                     delta = self._delta(index, piece, params, self.finish_reason if last else None, len(prompt))
                     if not at and params.prompt_logprobs is not None:
                         delta.prompt_logprobs = [None, *(TokenLogprobs(id, -0.125, 2) for id in prompt[1:])]

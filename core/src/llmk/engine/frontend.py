@@ -21,7 +21,7 @@ from llmk.api.errors import describe
 from llmk.engine import logs
 from llmk.engine.client import EngineClient, EngineInfo, Outage
 from llmk.engine.failure import Failure
-from llmk.engine.intake import Intake, default_params
+from llmk.engine.intake import Intake, default_params, sequence_id
 from llmk.engine.io import IOProcessors
 from llmk.engine.output import GenerationDelta, SequenceOutput
 from llmk.engine.pinned import PinBoard, Pinned, read_text
@@ -229,11 +229,13 @@ class AsyncLLM:
         finally:
             await self._forget(request_id, stream)
 
-    async def abort(self, request_id: str) -> None:
-        """Ends a request. Who iterates over it gets a last delta with the finish reason ``"abort"`` for each choice."""
+    async def abort(self, request_id: str, index: int | None = None) -> None:
+        """Ends a request, or choice ``index`` of it. Who iterates over it gets a last delta with the finish reason
+        ``"abort"`` for each choice that ends so."""
         stream = self._requests.get(request_id)
         if stream is not None:
-            ids = list(stream.sequences)
+            wanted = None if index is None else sequence_id(request_id, index)
+            ids = [id for id in stream.sequences if wanted in (None, id)]
             for id in ids:
                 self._take(TokenOutput(id=id, finish_reason="abort"), 0.0)
             await self._client.abort(ids)

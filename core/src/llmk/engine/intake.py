@@ -55,7 +55,7 @@ class Intake:
         seed = self._random.getrandbits(_SEED_BITS) if params.seed is None else params.seed
         return [
             EngineRequest(
-                id=f"{id}/{index}",
+                id=sequence_id(id, index),
                 prompt_token_ids=tokens,
                 params=params,
                 eos_token_ids=self._tokenizer.eos_token_ids,
@@ -122,6 +122,11 @@ class Intake:
                 raise RequestError(
                     f"{param} names token {token}; the model's tokens are 0 to {self.info.vocab_size - 1}", param=param
                 )
+
+
+def sequence_id(request_id: str, index: int) -> str:
+    """What the engine calls choice ``index`` of a request."""
+    return f"{request_id}/{index}"
 
 
 def derived_seed(seed: int, index: int) -> int:

@@ -25,8 +25,8 @@ CLIENT_GONE = 499
 class Renderer(Protocol):
     """A wire format."""
 
-    def chunks(self, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:
-        """The chunks of one delta."""
+    def chunks(self, delta: ChoiceDelta, usage: Usage) -> Iterator[dict[str, Any]]:
+        """The chunks of one delta, at which ``usage`` was counted."""
         ...
 
     def last_chunks(self, usage: Usage) -> Iterator[dict[str, Any]]:
@@ -88,7 +88,7 @@ class AnswerResponse(Response):
         usage = Usage()
         async with aclosing(self._deltas(scope, usage)) as deltas:
             async for delta in deltas:
-                if events := b"".join(map(server_sent_event, self._renderer.chunks(delta))):
+                if events := b"".join(map(server_sent_event, self._renderer.chunks(delta, usage))):
                     await self._start(send)
                     await send(_body(events))
         await self._start(send)

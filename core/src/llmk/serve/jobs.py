@@ -7,9 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from llmk.api import ContextLengthExceeded, ParserContext, RequestError
 from llmk.engine.request import SamplingParams
 from llmk.engine.tokenizer import ChatPrompt
+from llmk.serve import history
+from llmk.serve.gate import NO_RULES, Rules
 from llmk.serve.parsing import Chain, Dialect
 from llmk.serve.protocol.chat import ChatRequest, Message
 from llmk.serve.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
@@ -48,9 +52,14 @@ class Jobs:
         params = request.sampling_params(
             self._engine.default_params, request.token_limit, request.num_logprobs, special=special
         )
+        rules = Rules(one_call=not request.parallel_tool_calls, strict=request.strict_schemas)
+        if self._dialect.reasoning is not None:  # only who reads the answer can tell where thinking ends
+            rules = replace(rules, stop=params.stop, include_stop=params.include_stop, min_tokens=params.min_tokens)
+            params = replace(params, stop=())
         param = "max_completion_tokens" if request.max_tokens is None else "max_tokens"
         self._check_room(prompt.token_ids, request.token_limit, param)
-        return _job(request, id, [prompt.token_ids], params, partial(self._dialect.chain, context))
+        chain = partial(self._dialect.chain, context, rules)
+        return _job(request, id, [prompt.token_ids], params, chain, rules)
 
     def text(self, request: CompletionRequest, id: str) -> Job:
         """The job of a text completion, which no parser reads. Raises :class:`~llmk.api.RequestError`."""
@@ -80,8 +89,16 @@ class Jobs:
         if not self.template.exists:
             hint = "use /v1/completions, or give the server one with --model.chat-template"
             raise RequestError("the model has no chat template", param="messages", hint=hint)
-        plain = [_plain(message) for message in messages]
-        return self._engine.tokenizer.encode_chat(plain, tools=list(tools) or None, **generation, **options)
+        encode, how = self._engine.tokenizer.encode_chat, {**generation, **options}
+        plain = [_plain(message) for message in history.in_order(messages)]
+        prompt = encode(plain, list(tools) or None, **how)
+        named = next((at for at, message in enumerate(messages) if message.name and message.role != "tool"), None)
+        if named is not None and prompt == encode(
+            [history.nameless(message) for message in plain], list(tools) or None, **how
+        ):
+            why = "the model's chat template has no place for the name of who speaks"
+            raise RequestError(why, param=f"messages[{named}].name", hint="say it in 'content'")
+        return prompt
 
     def _tokens(self, prompt: str | list[int], add_special_tokens: bool) -> list[int]:
         if isinstance(prompt, str):
@@ -109,9 +126,14 @@ class Jobs:
 
 
 def _job(
-    request: SamplingFields, id: str, prompts: list[list[int]], params: SamplingParams, chain: Callable[[], Chain]
+    request: SamplingFields,
+    id: str,
+    prompts: list[list[int]],
+    params: SamplingParams,
+    chain: Callable[[], Chain],
+    rules: Rules = NO_RULES,
 ) -> Job:
-    return Job(id, prompts, params, chain, request.priority, request.cache_salt)
+    return Job(id, prompts, params, chain, request.priority, request.cache_salt, rules=rules)
 
 
 def _generation(request: ChatRequest) -> dict[str, bool]:
@@ -123,9 +145,8 @@ def _generation(request: ChatRequest) -> dict[str, bool]:
 def _plain(message: Message) -> dict[str, Any]:
     """A message as chat templates take it: content as one text, arguments of calls as objects."""
     plain: dict[str, Any] = {"role": message.role, "content": message.text or ""}
-    for name in ("name", "tool_call_id", "reasoning_content"):
-        if (value := getattr(message, name)) is not None:
-            plain[name] = value
+    told = {"name": message.name, "tool_call_id": message.tool_call_id, "reasoning_content": message.thought}
+    plain |= {name: value for name, value in told.items() if value is not None}
     if message.tool_calls:
         plain["tool_calls"] = [
             {

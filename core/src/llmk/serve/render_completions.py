@@ -17,21 +17,29 @@ class CompletionRenderer:
     """Renders one text completion. ``echo`` has, for every choice, the text that goes before what is generated."""
 
     def __init__(
-        self, head: Wire, tokens: Tokens, *, logprobs: bool, include_usage: bool, echo: Sequence[str] = ()
+        self,
+        head: Wire,
+        tokens: Tokens,
+        *,
+        logprobs: bool,
+        include_usage: bool,
+        continuous_usage: bool = False,
+        echo: Sequence[str] = (),
     ) -> None:
         self._head = {**head, "object": "text_completion"}
         self._token_text = tokens.token_text
         self._logprobs = logprobs
         self._include_usage = include_usage
+        self._continuous_usage = continuous_usage
         self._echo = dict(enumerate(echo))
         self._offsets: dict[int, int] = {}
         self._choices: dict[int, Wire] = {}
 
-    def chunks(self, delta: ChoiceDelta) -> Iterator[Wire]:
+    def chunks(self, delta: ChoiceDelta, usage: Usage) -> Iterator[Wire]:
         """The chunks of one delta: none where it brings nothing to tell."""
         choice = self._choice(delta)
         if choice["text"] or choice["logprobs"] or choice["finish_reason"]:
-            yield self._envelope([choice], None)
+            yield self._envelope([choice], usage_object(usage) if self._continuous_usage else None)
 
     def last_chunks(self, usage: Usage) -> Iterator[Wire]:
         """What follows the last delta."""
@@ -88,4 +96,4 @@ class CompletionRenderer:
 
     def _envelope(self, choices: list[Wire], usage: Wire | None) -> Wire:
         chunk = {**self._head, "choices": choices}
-        return {**chunk, "usage": usage} if self._include_usage else chunk
+        return {**chunk, "usage": usage} if self._include_usage or self._continuous_usage else chunk

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from llmk.api import EngineDead, Event, ReasoningDelta, ToolCallStart
+from llmk.api import EngineDead, Event, ReasoningDelta, ToolCallFailed, ToolCallStart
 from llmk.engine.request import SamplingParams, TokenLogprobs
+from llmk.serve.gate import NO_RULES, Rules
 from llmk.serve.parsing import Chain
 
 if TYPE_CHECKING:
@@ -35,10 +36,15 @@ class Engine(Protocol):
         """Generates; closing the iterator aborts."""
         ...
 
+    async def abort(self, request_id: str, index: int | None = None) -> None:
+        """Ends a request, or one choice of it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be generated. ``chain`` makes one choice's parsers. Prompt ``p`` has the indices ``p * n`` and up."""
+    """What is to be generated. ``chain`` makes one choice's parsers, which hold ``rules``. Prompt ``p`` has the indices
+    ``p * n`` and up."""
 
     id: str
     prompts: Sequence[list[int]]
@@ -47,6 +53,7 @@ class Job:
     priority: int = 0
     cache_salt: str = ""
     tenant: str = ""
+    rules: Rules = NO_RULES
 
 
 @dataclass(slots=True)
@@ -83,13 +90,15 @@ class _Choice:
     calls: int = 0
 
     def take(self, delta: GenerationDelta, usage: Usage) -> tuple[list[Event], str | None]:
-        events = self.chain.push(delta.text)
-        if delta.finish_reason is not None:
-            events += self.chain.finish()
-        self._count(len(delta.token_ids), usage, ended=delta.finish_reason is not None)
-        self.calls += sum(isinstance(event, ToolCallStart) for event in events)
-        called = self.calls and delta.finish_reason == "stop"
-        return events, "tool_calls" if called else delta.finish_reason
+        """What came of ``delta``, and why the choice has ended, if it has: by itself, or by its request's rules."""
+        ended = delta.finish_reason is not None
+        events = self.chain.push(delta.text, len(delta.token_ids), ended=ended)
+        closed = self.chain.gate.closed
+        self._count(len(delta.token_ids), usage, ended=ended or closed)
+        for event in events:
+            self.calls += isinstance(event, ToolCallStart) - isinstance(event, ToolCallFailed)
+        finish_reason = "stop" if closed else delta.finish_reason
+        return events, "tool_calls" if self.calls and finish_reason == "stop" else finish_reason
 
     def _count(self, num_tokens: int, usage: Usage, *, ended: bool) -> None:
         """Tokens belong to what they lead to, the markers of thinking included."""
@@ -119,16 +128,22 @@ async def answer(engine: Engine, job: Job, usage: Usage) -> AsyncGenerator[Choic
                 seen.add(at)
                 usage.prompt_tokens += delta.num_prompt_tokens
                 usage.cached_tokens += delta.num_cached_tokens
-            if delta.finish_reason in ("abort", "error"):
-                raise EngineDead(f"the engine ended the request before it was done ({delta.finish_reason})")
             index = at * job.params.n + delta.index
             choice = choices.get(index)
             if choice is None:
                 choice = choices[index] = _Choice(job.chain())
+            gate = choice.chain.gate
+            if gate.closed:
+                continue  # what the engine had made when it was aborted
+            if delta.finish_reason in ("abort", "error"):
+                raise EngineDead(f"the engine ended the request before it was done ({delta.finish_reason})")
             events, finish_reason = choice.take(delta, usage)
+            if gate.closed and delta.finish_reason is None:
+                await engine.abort(_part_id(job, at), delta.index)
+            stop_reason = gate.stop_reason if gate.closed else delta.stop_reason
             told = list(zip(job.prompts[at], delta.prompt_logprobs, strict=True)) if delta.prompt_logprobs else ()
             spoken = _spoken(delta, job.params)
-            yield ChoiceDelta(index, events, spoken, told, finish_reason, delta.stop_reason, delta.times)
+            yield ChoiceDelta(index, events, spoken, told, finish_reason, stop_reason, delta.times)
 
 
 def _spoken(delta: GenerationDelta, params: SamplingParams) -> Sequence[TokenLogprobs]:

@@ -29,5 +29,6 @@ async def chat_completions(
         service.engine.tokenizer,
         logprobs=request.logprobs,
         include_usage=request.include_usage,
+        continuous_usage=request.continuous_usage,
     )
     return AnswerResponse(service, job, renderer, stream=request.stream)

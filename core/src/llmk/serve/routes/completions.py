@@ -29,6 +29,7 @@ async def completions(
         service.engine.tokenizer,
         logprobs=request.logprobs is not None,
         include_usage=request.include_usage,
+        continuous_usage=request.continuous_usage,
         echo=service.jobs.echo(request) if request.echo else (),
     )
     return AnswerResponse(service, job, renderer, stream=request.stream)

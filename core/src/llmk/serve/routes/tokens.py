@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from llmk.api import RequestError
+from llmk.serve.protocol.chat import shown
 from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
 from llmk.serve.reply import Reply
 from llmk.serve.service import Service, service
@@ -46,7 +47,7 @@ def prompt_tokens(service: Service, request: TokenizeRequest) -> list[int]:
         return tokenizer.encode_prompt(request.prompt, request.add_special_tokens is not False)
     prompt = service.jobs.render(
         request.messages or [],
-        [tool.model_dump(exclude_none=True) for tool in request.tools],
+        shown(request.tools),
         service.jobs.template.options(request.chat_template_kwargs, None),
         add_generation_prompt=request.add_generation_prompt,
     )
