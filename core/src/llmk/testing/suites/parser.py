@@ -20,6 +20,7 @@ from llmk.api import (
     TextDelta,
     ToolCallArguments,
     ToolCallEnd,
+    ToolCallFailed,
     ToolCallStart,
 )
 from llmk.kernel.loader import load_object
@@ -38,7 +39,7 @@ CONTEXTS = {
 }
 EVENTS = {
     "reasoning_parser": (TextDelta, ReasoningDelta),
-    "tool_parser": (TextDelta, ToolCallStart, ToolCallArguments, ToolCallEnd),
+    "tool_parser": (TextDelta, ToolCallStart, ToolCallArguments, ToolCallEnd, ToolCallFailed),
 }
 """What parsers of a kind may return."""
 
