@@ -342,7 +342,7 @@ class _Stream:
         """Adds an output of ``time``; returns whether its sequence has ended."""
         if output.finish_reason == "error":
             del self.sequences[output.id]
-            self.fail(Failure(code=output.error_code, message=output.error).error())
+            self.fail(Failure.told_by(output).error())
             return True
         delta = self.sequences[output.id].take(output, time)
         self._ready.put_nowait(delta)

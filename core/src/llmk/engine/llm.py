@@ -187,7 +187,7 @@ def _stepped(
         for output in outputs.outputs:
             if output.finish_reason == "error":
                 del open_sequences[output.id]
-                raise Failure(code=output.error_code, message=output.error).error()
+                raise Failure.told_by(output).error()
             job, sequence = open_sequences[output.id]
             delta = sequence.take(output, outputs.time)
             if delta.finish_reason is not None:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-Problem = tuple[str, str]
-"""Message and code of an error."""
+Problem = tuple[str, ...]
+"""Message and code of an error, and the field at fault where there is one."""
 
 
 class Processors:
@@ -100,4 +100,5 @@ class Processors:
             request_ids = list(dict.fromkeys(self._request_ids[slot] for slot in slots))
             logger.error("the logits processor %s failed", id, exc_info=error, extra={"request_ids": request_ids})
         code = error.code if isinstance(error, LlmkError) else LlmkError.code
-        return f"the logits processor {id} failed: {type(error).__name__}: {error}", code
+        param = getattr(error, "param", None) or ""
+        return f"the logits processor {id} failed: {type(error).__name__}: {error}", code, str(param)

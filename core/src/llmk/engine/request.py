@@ -203,6 +203,8 @@ class TokenOutput(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     error: str = ""
     error_code: str = ""
     """:attr:`llmk.api.LlmkError.code` of the error."""
+    error_param: str = ""
+    """:attr:`llmk.api.RequestError.param` of the error."""
 
 
 class ShadowCount(msgspec.Struct, array_like=True, gc=False):

@@ -41,7 +41,7 @@ class Sampled:
     logprob_rows: Sequence[int] = ()
     num_top: Sequence[int] = ()
     logprobs: Scores | None = None
-    errors: dict[int, tuple[str, str]] = field(default_factory=dict)
+    errors: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     def to_host(self) -> Sampled:
         """The same on its way to the host (:func:`~llmk.engine.transfer.to_host`)."""
@@ -120,7 +120,7 @@ class Sampler:
             logits = logits.float()
         if controls.penalized is not None:
             self._apply_penalties(logits, controls, rows, batch)
-        errors: dict[int, tuple[str, str]] = {}
+        errors: dict[int, tuple[str, ...]] = {}
         if self._processors is not None and self._processors.active:
             errors = self._processors.apply(logits, slots, rows, batch.computed)
         if controls.bias is not None:

@@ -79,5 +79,5 @@ class StepResult(msgspec.Struct, kw_only=True):
     logprobs: dict[int, TokenLogprobs] = {}
     scored: dict[int, ScoredTokens] = {}
     hidden: dict[int, HiddenRows] = {}
-    errors: dict[int, tuple[str, str]] = {}
+    errors: dict[int, tuple[str, ...]] = {}
     shadows: list[ShadowCount] = []
