@@ -48,7 +48,7 @@ class Ladder:
 
     def enter(self, slot, request):
         if not isinstance(request.parameters.get("step"), int):
-            raise RequestError("step must be a whole number", param="logits_processors")
+            raise RequestError("step must be a whole number", param="logits_processors.rungs.ladder.step")
         self.steps[slot] = request.parameters["step"]
 
     def leave(self, slot):
@@ -258,6 +258,12 @@ def test_unknown_names_are_refused(llm: LLM) -> None:
     with pytest.raises(RequestError, match=r"'rungs.lader' \(installed: .*rungs.ladder") as caught:
         llm.generate("x", SamplingParams(logits_processors={"rungs.lader": {}}), use_tqdm=False)
     assert caught.value.param == "logits_processors"
+
+
+def test_the_field_at_fault_reaches_the_caller(llm: LLM) -> None:
+    with pytest.raises(RequestError, match="step must be a whole number") as caught:
+        llm.generate("x", SamplingParams(logits_processors={"rungs.ladder": {"step": "two"}}), use_tqdm=False)
+    assert caught.value.param == "logits_processors.rungs.ladder.step"
 
 
 def test_over_http(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

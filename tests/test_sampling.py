@@ -236,3 +236,9 @@ def test_a_prompt_of_one_token_has_no_logprobs(llm: LLM) -> None:
     (output,) = llm.generate([5], replace(GREEDY, prompt_logprobs=0, max_tokens=1), use_tqdm=False)
     assert output.prompt_logprobs == [None]
     assert llm.generate([5], GREEDY, use_tqdm=False)[0].prompt_logprobs is None
+
+
+def test_a_top_p_of_zero_is_greedy(llm: LLM) -> None:
+    for prompt in PROMPTS:
+        params = replace(GREEDY, temperature=1.0, top_p=0.0, seed=3)
+        assert tokens(llm, prompt, params) == tokens(llm, prompt, GREEDY)

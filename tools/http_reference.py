@@ -93,6 +93,8 @@ def fields(model: type[RequestModel]) -> str:
             for name, refusal in model.refused.items()
         ]
         parts.append(table(("refused", "because", "unless it is null or"), refused))
+    if model.taken:
+        parts.append(f"Taken as clients send them back, without effect: {code(*sorted(model.taken))}.")
     return "\n\n".join(parts)
 
 

@@ -122,3 +122,18 @@ def test_the_token_that_ends_the_text_is_not_part_of_it(keep, text):
     assert "".join(d.text for d in deltas) == text
     assert deltas[-1].stop_reason == 99
     assert deltas[-1].token_ids == [99]
+
+
+def test_a_stop_string_may_begin_before_min_tokens():
+    deltas = run("a.b.c", stop=("b.",), min_tokens=3)
+    assert ("".join(d.text for d in deltas), deltas[-1].stop_reason) == ("a.", "b.")
+    deltas = run("ababc", stop=("ab",), min_tokens=3)
+    assert ("".join(d.text for d in deltas), deltas[-1].stop_reason) == ("ab", "ab")
+
+
+@given(text=st.text("ab", max_size=12), stop=st.text("ab", min_size=1, max_size=4), least=st.integers(0, 12))
+def test_min_tokens_count_where_a_stop_string_ends(text, stop, least):
+    least = min(least, len(text))
+    ends = [end for end in range(max(least, len(stop)), len(text) + 1) if text[:end].endswith(stop)]
+    said = "".join(d.text for d in run(text, stop=(stop,), min_tokens=least))
+    assert said == (text[: ends[0] - len(stop)] if ends else text)

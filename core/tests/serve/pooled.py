@@ -64,14 +64,14 @@ class SlowTokenizer:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+    def encode_prompt(self, text: str, add_special_tokens: bool = True) -> list[int]:
         if "{sleep}" in text:
             time.sleep(1e9)
         if "{end}" in text:
             os._exit(7)
         if "{bloat}" in text:
             bytearray(200 << 20)
-        found: list[int] = self._inner.encode(text, add_special_tokens)
+        found: list[int] = self._inner.encode_prompt(text, add_special_tokens)
         return found
 
 

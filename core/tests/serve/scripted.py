@@ -18,6 +18,7 @@ from llmk.engine.client import EngineInfo, Outage
 from llmk.engine.intake import Intake, default_params
 from llmk.engine.output import SequenceTimes
 from llmk.engine.request import EngineStats, SamplingParams, StepTimes, TokenLogprobs
+from llmk.engine.tokenizer import ChatPrompt
 from llmk.serve.parsing import Dialect
 from llmk.serve.reading import LocalReaders
 from llmk.serve.workers.prepare import Preparing
@@ -46,6 +47,12 @@ class CharacterTokenizer:
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         return [1] * add_special_tokens + [min(ord(character), 255) for character in text]
 
+    def encode_prompt(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return self.encode(text, add_special_tokens)
+
+    def surrounded(self, ids: Sequence[int]) -> list[int]:
+        return [1, *ids]
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return "".join(chr(id) for id in ids if not (skip_special_tokens and id < 2))
 
@@ -56,7 +63,12 @@ class CharacterTokenizer:
         return bytes([id])
 
     def render_chat(self, messages: Any, tools: Any = None, **options: Any) -> str:
-        return jinja2.Environment().from_string(TEMPLATE).render(messages=messages, tools=tools, **options)
+        template = jinja2.Environment().from_string(self.chat_templates["default"])
+        return template.render(messages=messages, tools=tools, **options)
+
+    def encode_chat(self, messages: Any, tools: Any = None, **options: Any) -> ChatPrompt:
+        text = self.render_chat(messages, tools, **options)
+        return ChatPrompt(text, self.encode(text, add_special_tokens=False))
 
 
 @dataclass
@@ -89,6 +101,7 @@ class ScriptedEngine:
     step_listeners: list[Callable[[StepTimes], object]] = field(default_factory=list)
     running: int = 0
     rooms: list[int] = field(default_factory=list)
+    aborted: list[tuple[str, int | None]] = field(default_factory=list)
     tokenizer: CharacterTokenizer = field(default_factory=CharacterTokenizer)
     info: EngineInfo = field(
         default_factory=lambda: EngineInfo(
@@ -122,6 +135,9 @@ class ScriptedEngine:
     def check_room(self, num_new: int, tenant: str) -> None:
         self.rooms.append(num_new)
 
+    async def abort(self, request_id: str, index: int | None = None) -> None:
+        self.aborted.append((request_id, index))
+
     async def generate(
         self, prompt: list[int], params: SamplingParams, *, request_id: str, **options: Any
     ) -> AsyncGenerator[Any, None]:
@@ -139,6 +155,8 @@ class ScriptedEngine:
                     await self.gate.wait()
                 await asyncio.sleep(0)
                 for index in range(params.n):
+                    if (request_id, index) in self.aborted:
+                        continue
                     delta = self._delta(index, piece, params, self.finish_reason if last else None, len(prompt))
                     if not at and params.prompt_logprobs is not None:
                         delta.prompt_logprobs = [None, *(TokenLogprobs(id, -0.125, 2) for id in prompt[1:])]

@@ -6,15 +6,23 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from scripted import AngleReasoning, ScriptedEngine
+from scripted import AngleReasoning, BracketTools, ScriptedEngine
 from sse import events, fold
 from starlette.testclient import TestClient
 
+from llmk.api import ToolCallEnd, ToolCallFailed
 from llmk.serve.parsing import Dialect, ParserKind
 
 PATH = "/v1/chat/completions"
 BODY = {"model": "org/scripted", "messages": [{"role": "user", "content": "hi"}]}
 TOOLS = [{"type": "function", "function": {"name": "look"}}]
+
+
+def refused(client: TestClient, change: dict[str, Any]) -> dict[str, Any]:
+    response = client.post(PATH, json={**BODY, **change})
+    assert response.status_code == 400, response.text
+    error: dict[str, Any] = response.json()["error"]
+    return error
 
 
 def test_whole(client: TestClient) -> None:
@@ -152,11 +160,12 @@ def test_history_reaches_the_template(client: TestClient, engine: ScriptedEngine
     assert engine.calls[0].text == expected
 
 
-def test_arguments_that_are_no_json_are_passed_on(client: TestClient, engine: ScriptedEngine) -> None:
-    call = {"id": "1", "function": {"name": "look", "arguments": '{"at": '}}
+@pytest.mark.parametrize("arguments", ['{"at": ', "NaN", '{"at": Infinity}', "[" * 100_000])
+def test_arguments_that_are_no_json_are_refused(client: TestClient, arguments: str) -> None:
+    call = {"id": "1", "function": {"name": "look", "arguments": arguments}}
     messages = [*BODY["messages"], {"role": "assistant", "tool_calls": [call]}, *BODY["messages"]]
-    assert client.post(PATH, json={"messages": messages}).status_code == 200
-    assert '{\\"at\\": ' in engine.calls[0].text
+    error = refused(client, {"messages": messages})
+    assert error["param"] == "messages[1].tool_calls[0].function.arguments"
 
 
 def test_the_final_message_is_continued(client: TestClient, engine: ScriptedEngine) -> None:
@@ -216,3 +225,140 @@ def test_a_model_without_a_template_says_so(serve: Callable[..., TestClient], en
     error = serve().post(PATH, json=BODY).json()["error"]
     assert "has no chat template" in error["message"]
     assert "/v1/completions" in error["message"]
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 50])
+def test_stop_strings_do_not_act_in_thinking(client: TestClient, engine: ScriptedEngine, chunk: int) -> None:
+    engine.script, engine.chunk = "(One\ntwo\n)\n\nIt is 4.\nThat is all.", chunk
+    body = {**BODY, "stop": ["\n"], "n": 2}
+    answer = client.post(PATH, json=body).json()
+    for choice in answer["choices"]:
+        assert choice["message"]["reasoning_content"] == "One\ntwo\n"
+        assert choice["message"]["content"] == "\n\nIt is 4."
+        assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", "\n")
+    assert engine.calls[0].params.stop == ()
+    if chunk < 50:
+        assert engine.aborted == [(answer["id"], 0), (answer["id"], 1)]
+        assert answer["usage"]["completion_tokens"] < 2 * len(engine.script)
+    streamed = fold(events(client.post(PATH, json={**body, "stream": True}).text))
+    for index, choice in enumerate(answer["choices"]):
+        assert {"role": "assistant", **streamed[index]["message"]} == choice["message"]
+
+
+def test_without_a_reasoning_parser_the_engine_looks_for_stop_strings(
+    serve: Callable[..., TestClient], engine: ScriptedEngine
+) -> None:
+    serve(dialect=Dialect()).post(PATH, json={**BODY, "stop": "x"})
+    assert engine.calls[0].params.stop == ("x",)
+
+
+@pytest.mark.parametrize("chunk", [1, 50])
+def test_calls_may_be_limited_to_one(client: TestClient, engine: ScriptedEngine, chunk: int) -> None:
+    engine.script, engine.chunk = "Look: [look][see] Done.", chunk
+    choice = client.post(PATH, json={**BODY, "tools": TOOLS, "parallel_tool_calls": False}).json()["choices"][0]
+    assert [call["function"]["name"] for call in choice["message"]["tool_calls"]] == ["look"]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("Look: ", "tool_calls")
+    assert len(engine.aborted) == (chunk == 1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_arguments_of_strict_tools_that_differ_are_reported(
+    client: TestClient, engine: ScriptedEngine, stream: bool
+) -> None:
+    engine.script = "[look][see]"
+    look = {"name": "look", "strict": True, "parameters": {"type": "object", "required": ["at"]}}
+    tools = [{"type": "function", "function": look}, {"type": "function", "function": {"name": "see", "strict": True}}]
+    response = client.post(PATH, json={**BODY, "tools": tools, "stream": stream})
+    choice = events(response.text)[-1]["choices"][0] if stream else response.json()["choices"][0]
+    wanted = {"index": 0, "code": "schema_mismatch", "message": "$: 'at' is a required property"}
+    assert choice["tool_call_errors"] == [wanted]
+    assert choice["finish_reason"] == "tool_calls"
+    assert 'llmk:tool_call_errors_total{code="schema_mismatch"' in client.get("/metrics").text
+    assert "strict" not in engine.calls[0].text
+
+
+class BrokenTools(BracketTools):
+    """Every call fails."""
+
+    def push(self, text: str) -> list[Any]:
+        found = super().push(text)
+        return [
+            ToolCallFailed(e.index, f"[call {e.index}]") if isinstance(e, ToolCallEnd) else e for e in found
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_failed_call_is_text(serve: Callable[..., TestClient], engine: ScriptedEngine, stream: bool) -> None:
+    engine.script = "a[look]b[see]c"
+    client = serve(dialect=Dialect(tools=ParserKind("test.broken", BrokenTools)))
+    response = client.post(PATH, json={**BODY, "tools": TOOLS, "stream": stream})
+    choice = fold(events(response.text))[0] if stream else response.json()["choices"][0]
+    assert choice["message"]["content"] == "a[call 0]b[call 1]c"
+    assert choice["finish_reason"] == "stop"
+    if not stream:
+        assert "tool_calls" not in choice["message"]
+        assert [error["code"] for error in choice["tool_call_errors"]] == ["invalid_call"] * 2
+
+
+def test_what_libraries_send_back_is_taken(client: TestClient, engine: ScriptedEngine) -> None:
+    call = {"id": "1", "type": "function", "index": 0, "function": {"name": "look", "arguments": "{}"}}
+    echoed = {
+        "id": "msg_1",
+        "refusal": None,
+        "annotations": [],
+        "audio": None,
+        "function_call": None,
+        "parsed": None,
+        "provider_specific_fields": {"a": 1},
+        "reasoning": "hm",
+        "reasoning_content": "hm",
+        "reasoning_details": [{"type": "x"}],
+        "cache_control": {"type": "ephemeral"},
+    }
+    part = {"type": "text", "text": "q", "cache_control": {"type": "ephemeral"}}
+    messages = [
+        {"role": "user", "content": [part]},
+        {"role": "assistant", "content": None, "tool_calls": [call], **echoed},
+        {"role": "tool", "tool_call_id": "1", "content": "r"},
+    ]
+    assert client.post(PATH, json={"messages": messages}).status_code == 200
+    assert engine.calls[0].text == "<user>q<assistant>hm[call look {}]<tool>r1<assistant>"
+    messages[1] = {"role": "assistant", "content": "a", "reasoning": "hm", "refusal": "no"}
+    assert client.post(PATH, json={"messages": messages[:2]}).status_code == 200
+    assert engine.calls[1].text == "<user>q<assistant>ahm<assistant>"
+    messages[1]["reasoning_content"] = "ha"
+    assert refused(client, {"messages": messages[:2]})["param"] == "messages[1].reasoning"
+
+
+def test_results_go_to_the_template_in_the_order_of_the_calls(client: TestClient, engine: ScriptedEngine) -> None:
+    calls = [{"id": id, "function": {"name": f"f{id}", "arguments": "{}"}} for id in "ab"]
+    results = [{"role": "tool", "tool_call_id": id, "content": f"of {id}"} for id in "ba"]
+    asked = [*BODY["messages"], {"role": "assistant", "tool_calls": calls}]
+    assert client.post(PATH, json={"messages": [*asked, *results]}).status_code == 200
+    assert "<tool>of aa<tool>of bb" in engine.calls[0].text
+    unknown = {"role": "tool", "tool_call_id": "c", "content": "x"}
+    assert refused(client, {"messages": [*asked, unknown]})["param"] == "messages[2].tool_call_id"
+    assert refused(client, {"messages": [*BODY["messages"], unknown]})["param"] == "messages[1].tool_call_id"
+    named = {"role": "tool", "tool_call_id": "a", "name": "fb", "content": "x"}
+    assert refused(client, {"messages": [*asked, named]})["param"] == "messages[2].name"
+
+
+def test_a_name_that_the_template_ignores_is_refused(client: TestClient, engine: ScriptedEngine) -> None:
+    messages = [{"role": "user", "content": "q", "name": "Ann"}]
+    assert client.post(PATH, json={"messages": messages}).status_code == 200
+    assert engine.calls[0].text == "<user Ann>q<assistant>"
+    engine.tokenizer.chat_templates["default"] = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    assert refused(client, {"messages": messages})["param"] == "messages[0].name"
+
+
+@pytest.mark.parametrize("include", [False, True])
+def test_every_chunk_may_have_the_usage_so_far(client: TestClient, include: bool) -> None:
+    options = {"continuous_usage_stats": True, "include_usage": include}
+    body = {**BODY, "stream": True, "stream_options": options}
+    for path, change in ((PATH, {}), ("/v1/completions", {"prompt": "x"})):
+        request = {**body, **change} if not change else {"stream": True, "stream_options": options, **change}
+        chunks = events(client.post(path, json=request).text)
+        counts = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+        assert counts == sorted(counts)
+        assert 0 < counts[0] < counts[-1] == 12
+        assert (chunks[-1]["choices"] == []) == include

@@ -45,7 +45,7 @@ def test_logprobs(client: TestClient, engine: ScriptedEngine) -> None:
     assert logprobs == {
         "tokens": ["a", "b", "c"],
         "token_logprobs": [-0.25] * 3,
-        "top_logprobs": [{"A": -65.5}] * 3,
+        "top_logprobs": [{"A": -65.5, token: -0.25} for token in "abc"],
         "text_offset": [0, 1, 2],
     }
     chunks = events(client.post(PATH, json={**body, "stream": True}).text)
@@ -62,7 +62,7 @@ def test_echo_with_logprobs_tells_the_prompts(client: TestClient, engine: Script
     assert choices[0]["logprobs"] == {
         "tokens": ["x", "a", "b", "c", "d"],
         "token_logprobs": [None, -0.125, -0.125, -0.25, -0.25],
-        "top_logprobs": [None, {}, {}, {}, {}],
+        "top_logprobs": [None, {"a": -0.125}, {"b": -0.125}, {"c": -0.25}, {"d": -0.25}],
         "text_offset": [0, 1, 2, 3, 4],
     }
     assert choices[-1]["logprobs"]["token_logprobs"] == [None, -0.25, -0.25]

@@ -15,6 +15,12 @@ from llmk.serve.protocol.completions import CompletionRequest
 from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+
+
+def schema(parameters: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "parameters": parameters}}
+
+
 ASSISTANT = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "well"}]
 
 SAMPLING: dict[str, tuple[Any, Any]] = {
@@ -45,7 +51,7 @@ SAMPLING: dict[str, tuple[Any, Any]] = {
     "cache_salt": ("pepper", lambda call: call.options["cache_salt"] == "pepper"),
 }
 CHAT: dict[str, tuple[Any, Any]] = {
-    **SAMPLING,
+    **{name: case for name, case in SAMPLING.items() if name != "stop"},
     "messages": ([{"role": "user", "content": "quux"}], lambda call: "<user>quux" in call.text),
     "max_completion_tokens": (8, lambda call: call.params.max_tokens == 8),
     "tools": (TOOLS, lambda call: "[tool look]" in call.text),
@@ -60,7 +66,10 @@ TEXT: dict[str, tuple[Any, Any]] = {
     "add_special_tokens": (False, lambda call: call.prompt[0] != 1),
 }
 ELSEWHERE = {
-    "chat": {"model", "stream", "stream_options", "logprobs", "top_logprobs", "tool_choice", "continue_final_message"},
+    "chat": {
+        *("model", "stream", "stream_options", "logprobs", "top_logprobs", "tool_choice", "continue_final_message"),
+        *("stop", "parallel_tool_calls"),
+    },
     "text": {"model", "stream", "stream_options", "echo"},
 }
 """Fields that change something else than a call of the engine; each has a test of its own."""
@@ -138,7 +147,7 @@ def test_unknown_fields_name_the_nearest(client: TestClient, name: str) -> None:
 
 BAD = {
     "temperature": 3000,
-    "top_p": 0,
+    "top_p": -0.5,
     "min_p": 1.5,
     "n": 0,
     "max_tokens": 0,
@@ -187,7 +196,17 @@ def test_types_are_strict(client: TestClient, field: str, value: Any) -> None:
         ),
         ({"messages": [{"role": "assistant", "content": "x", "function_call": {}}]}, "messages[0].function_call"),
         ({"tools": [{"type": "custom"}]}, "tools[0].type"),
-        ({"tools": [{"type": "function", "function": {"name": "f", "strict": True}}]}, "tools[0].function.strict"),
+        ({"tools": [{"type": "function", "function": {"name": "bad name!"}}]}, "tools[0].function.name"),
+        ({"tools": [TOOLS[0], TOOLS[0]]}, "tools[1].function.name"),
+        ({"tools": [schema({"type": "nonsense"})]}, "tools[0].function.parameters"),
+        ({"tools": [schema({"properties": {"a": {"items": 5}}})]}, "tools[0].function.parameters"),
+        ({"tools": [schema({"required": "a"})]}, "tools[0].function.parameters"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
+        ({"messages": [{"role": "user", "content": "x", "reasoning": "y"}]}, "messages[0].reasoning"),
+        ({"metadata": {str(number): "x" for number in range(17)}}, "metadata"),
+        ({"metadata": {"a": 1}}, "metadata.a"),
+        ({"metadata": {"a" * 65: "x"}}, "metadata." + "a" * 65),
+        ({"metadata": {"a": "x" * 513}}, "metadata.a"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
         ({"tool_choice": "always"}, "tool_choice"),

@@ -1,47 +1,121 @@
-"""What surrounds a block of thinking is part of nothing, whatever pieces it comes in."""
+"""What a request says on its answer holds for content alone, whatever pieces it comes in."""
 
 from __future__ import annotations
+
+import json
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scripted import AngleReasoning, BracketTools
 
-from llmk.api import Event, ReasoningDelta, TextDelta, ToolCallEnd, ToolCallStart
-from llmk.serve.parsing import Trim
+from llmk.api import (
+    Event,
+    ParserContext,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallFailed,
+    ToolCallStart,
+)
+from llmk.serve.gate import Gate, Rules
+from llmk.serve.parsing import Chain, ParserKind
 
-THINKING = [ReasoningDelta("\n  I add.\n\n  It is 4.\n"), TextDelta("\n\nIt is 4.\n")]
+KINDS = [ParserKind("test.angle", AngleReasoning), ParserKind("test.bracket", BracketTools)]
 
 
-def fold(events: list[Event]) -> tuple[str, str]:
+def read(text: str, sizes: list[int], **rules: Any) -> tuple[str, str, Chain]:
+    """The thought and the content of ``text``, which comes in pieces of ``sizes``, a token each."""
+    chain, at, events = Chain(KINDS, ParserContext(), Rules(**rules)), 0, []
+    for size in [*sizes, len(text)]:
+        if not chain.gate.closed:
+            events += chain.push(text[at : at + size], size, ended=at + size >= len(text))
+        at += size
     thought = "".join(event.text for event in events if isinstance(event, ReasoningDelta))
-    return thought, "".join(event.text for event in events if isinstance(event, TextDelta))
+    return thought, "".join(event.text for event in events if isinstance(event, TextDelta)), chain
 
 
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=40))
-def test_blank_space_around_thinking_goes_whatever_the_pieces(sizes: list[int]) -> None:
-    trim, kept = Trim(), []
-    for event in THINKING:
-        text, at = event.text, 0
-        for size in sizes * len(text):
-            if at < len(text):
-                kept += trim([type(event)(text[at : at + size])])
-                at += size
-    assert fold(kept) == ("I add.\n\n  It is 4.", "It is 4.\n")
+SIZES = st.lists(st.integers(1, 4), max_size=40)
 
 
-def test_an_answer_without_thinking_passes_as_it_is() -> None:
-    events: list[Event] = [TextDelta("\n\n  code:\n"), ToolCallStart(0, "f"), ToolCallEnd(0), TextDelta("\n")]
-    assert list(Trim()(events)) == events
+@given(SIZES)
+def test_white_space_around_thinking_is_kept(sizes: list[int]) -> None:
+    thought, content, _ = read("(\n I add.\n)\n\nIt is 4.\n", sizes)
+    assert (thought, content) == ("\n I add.\n", "\n\nIt is 4.\n")
 
 
-@pytest.mark.parametrize("blank", ["", "\n", "\n\n \n"])
-def test_a_blank_thought_is_none(blank: str) -> None:
-    assert list(Trim()([ReasoningDelta(blank), TextDelta("\n\n"), TextDelta("Yes.")])) == [TextDelta("Yes.")]
+@given(SIZES)
+def test_stop_strings_end_content_and_not_thinking(sizes: list[int]) -> None:
+    thought, content, chain = read("(One\ntwo\n)\n\nIt is 4.\nYes.", sizes, stop=("\n", "4.\nY"))
+    assert (thought, content) == ("One\ntwo\n", "\n\nIt is 4.")
+    assert (chain.gate.closed, chain.gate.stop_reason) == (True, "\n")
 
 
-def test_a_second_thought_is_trimmed_too() -> None:
-    events: list[Event] = [
-        ReasoningDelta("\na\n"), ToolCallStart(0, "f"), ToolCallEnd(0), ReasoningDelta("\n"), ReasoningDelta("b\n"),
-    ]  # fmt: skip
-    kept = list(Trim()(events))
-    assert kept == [ReasoningDelta("a"), ToolCallStart(0, "f"), ToolCallEnd(0), ReasoningDelta("b")]
+@given(SIZES)
+def test_what_could_become_a_stop_string_comes_before_what_follows(sizes: list[int]) -> None:
+    thought, content, chain = read("ab(c)b[f]a", sizes, stop=("abb",))
+    assert (thought, content, chain.gate.closed) == ("c", "abba", False)
+
+
+@given(SIZES, st.booleans())
+def test_a_stop_string_may_be_kept(sizes: list[int], include: bool) -> None:
+    assert read("one END two", sizes, stop=("END",), include_stop=include)[1] == ("one END" if include else "one ")
+
+
+def test_a_stop_string_waits_for_min_tokens() -> None:
+    assert read("a.b.c", [1] * 5, stop=(".",), min_tokens=3)[1] == "a.b"
+    assert read("a.b.c", [1] * 5, stop=("b.",), min_tokens=3)[1] == "a."
+
+
+@given(SIZES)
+def test_an_answer_may_end_with_its_first_call(sizes: list[int]) -> None:
+    _, content, chain = read("Look. [f] [g] Done.", sizes, one_call=True)
+    assert (content, chain.gate.closed, chain.gate.stop_reason) == ("Look. ", True, None)
+
+
+def events_of(arguments: str, cut: int) -> list[Event]:
+    pieces = [ToolCallArguments(0, piece) for piece in (arguments[:cut], arguments[cut:]) if piece]
+    return [ToolCallStart(0, "f"), *pieces, ToolCallEnd(0)]
+
+
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "schema", "wanted"),
+    [
+        ('{"city": "Oslo"}', SCHEMA, ""),
+        ('{"city": 7}', SCHEMA, "$.city: 7 is not of type 'string'"),
+        ("{}", SCHEMA, "$: 'city' is a required property"),
+        ('{"city": Infinity}', SCHEMA, "not JSON: Infinity is no JSON"),
+        ('{"a": [1, 2, 1]}', {"properties": {"a": {"uniqueItems": True}}}, "$.a: items are not unique"),
+        ('{"a": "x"}', {"properties": {"a": {"pattern": "^(a+)+$"}}}, ""),
+        ("{}", {"$ref": "http://127.0.0.1:9/x"}, "can't be checked: "),
+        ("{}", {"$ref": "#"}, "can't be checked: "),
+    ],
+)
+def test_arguments_of_strict_tools_are_checked(arguments: str, schema: dict[str, Any], wanted: str) -> None:
+    for cut in range(len(arguments)):
+        *_, end = Gate(Rules(strict={"f": schema})).pass_on(events_of(arguments, cut), 1, ended=False)
+        assert isinstance(end, ToolCallEnd)
+        assert end.mismatch.startswith(wanted)
+        assert bool(end.mismatch) == bool(wanted)
+    assert Gate(Rules(strict={"g": SCHEMA})).pass_on(events_of("{}", 1), 1, ended=False)[-1] == ToolCallEnd(0)
+
+
+def test_a_schema_that_grows_without_end_is_given_up() -> None:
+    bomb: dict[str, Any] = {"$defs": {"a40": {"type": "object"}}, "$ref": "#/$defs/a0"}
+    for level in range(40):
+        bomb["$defs"][f"a{level}"] = {"allOf": [{"$ref": f"#/$defs/a{level + 1}"}] * 2}
+    wide = {"properties": {"x": {"items": {"enum": [str(number) for number in range(50_000)]}}}}
+    for schema, arguments in ((bomb, "{}"), (wide, json.dumps({"x": ["y"] * 50_000}))):
+        *_, end = Gate(Rules(strict={"f": schema})).pass_on(events_of(arguments, 1), 1, ended=False)
+        assert "it takes more than" in end.mismatch  # type: ignore[union-attr]
+
+
+def test_a_failed_call_is_no_first_call() -> None:
+    gate = Gate(Rules(one_call=True))
+    events = [ToolCallStart(0, "f"), ToolCallFailed(0, "[f {"), ToolCallStart(1, "g"), ToolCallEnd(1), TextDelta("x")]
+    assert gate.pass_on(events, 1, ended=False) == events[:-1]

@@ -21,6 +21,7 @@ import pytest
 from scripted import ScriptedEngine
 
 from llmk.api import LlmkError, Overloaded, ParserContext, TextDelta
+from llmk.serve import reading
 from llmk.serve.errors import ParserFailed
 from llmk.serve.reading import Piece
 from llmk.serve.workers import parse, prepare
@@ -32,7 +33,7 @@ from llmk.serve.workers.prepared import Generation, Refused, Rendered, Work
 from llmk.serve.workers.readers import WorkerReaders
 
 HERE = str(Path(__file__).parent)
-CONTEXT = msgspec.msgpack.encode(ParserContext())
+SETUP = reading.encode_setup(reading.Setup(ParserContext()))
 
 
 @pytest.fixture(autouse=True)
@@ -205,11 +206,11 @@ def test_who_leaves_is_not_waited_for() -> None:
 
 async def text_of(readers: WorkerReaders, pieces: list[str]) -> str:
     """What one choice comes to, piece by piece."""
-    reader = readers.open(CONTEXT)
+    reader = readers.open(SETUP)
     found: list[Any] = []
     try:
         for at, text in enumerate(pieces):
-            piece = reader.read(text, ended=at == len(pieces) - 1)
+            piece = reader.read(text, 1, ended=at == len(pieces) - 1)
             found += (await piece).events
     finally:
         reader.close()
@@ -228,8 +229,8 @@ async def readers(made: Forks, seconds: float = 2.0) -> AsyncIterator[WorkerRead
 def test_text_is_read_elsewhere() -> None:
     async def scenario() -> None:
         async with forks("angle") as made, readers(made) as pool:
-            reader = pool.open(CONTEXT)
-            first, second = reader.read("(a", ended=False), reader.read(")b", ended=True)
+            reader = pool.open(SETUP)
+            first, second = reader.read("(a", 1, ended=False), reader.read(")b", 1, ended=True)
             thought, said = await first, await second
             assert isinstance(thought, Piece)
             assert ([type(event).__name__ for event in thought.events], thought.thinking) == (["ReasoningDelta"], True)
@@ -257,14 +258,17 @@ def test_a_parser_that_misbehaves_fails_its_request_alone_and_is_named(what: str
     async def scenario() -> None:
         async with forks() as made, readers(made) as pool:
             assert await text_of(pool, ["a", "b"]) == "ab."
-            before = pool.open(CONTEXT)
-            assert list((await before.read("begun ", ended=False)).events) == [TextDelta("begun ")]
+            before = pool.open(SETUP)
+            assert list((await before.read("begun ", 1, ended=False)).events) == [TextDelta("begun ")]
             bad = asyncio.create_task(text_of(pool, ["x", what, "y"]))
             good = [asyncio.create_task(text_of(pool, ["one ", *"two three"])) for _ in range(5)]
             begun = time.monotonic()
             assert await asyncio.gather(*good) == ["one two three."] * 5
             took = time.monotonic() - begun
-            assert list((await before.read("and done", ended=True)).events) == [TextDelta("and done"), TextDelta(".")]
+            assert list((await before.read("and done", 1, ended=True)).events) == [
+                TextDelta("and done"),
+                TextDelta("."),
+            ]
             if "did not return" in message:
                 assert not bad.done(), f"others waited for {took:.1f} s until it was ended"
             with pytest.raises(ParserFailed, match=r"test\.wicked") as failed:
@@ -304,6 +308,7 @@ def test_more_loops_than_there_are_processes_for() -> None:
 PARENT = """
 import asyncio, sys
 from llmk.serve.workers.forks import Forks
+from llmk.serve import reading
 from llmk.serve.workers.forkserver import Setup
 from llmk.serve.workers.frames import encode, framed
 

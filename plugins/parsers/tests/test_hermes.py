@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmk.api import ParserContext, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
+from llmk.api import ParserContext, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallFailed, ToolCallStart
 from llmk.testing.parsers import check_chunking, check_parser
 from llmk_parsers.hermes import Hermes
 
@@ -60,11 +60,10 @@ CASES = {
         "",
         [CALL_F],
     ),
-    "cut off in the arguments": ('<tool_call>{"name": "f", "arguments": {"x": "1', "", [("f", '{"x": "1')]),
-    "closing tag in the arguments": (
-        '<tool_call>{"name": "f", "arguments": {"x": [1</tool_call>B',
-        "B",
-        [("f", '{"x": [1')],
+    "a call behind one that failed": (
+        f'A <tool_call>{{"name": "g", "arguments": {{a}}}}</tool_call>\n<tool_call>{F}</tool_call>',
+        'A <tool_call>{"name": "g", "arguments": {a}}</tool_call>\n',
+        [CALL_F],
     ),
     "not a call, then one": (f"<tool_call><tool_call>{F}</tool_call>", "<tool_call>", [CALL_F]),
     "text after text in tags": (f"<tool_call>no</tool_call>A<tool_call>{F}", "<tool_call>no</tool_call>A", [CALL_F]),
@@ -95,6 +94,18 @@ def test_answer(text: str, content: str, calls: list[tuple[str, str]]) -> None:
         '<tool_call>{"name": "f\\x", "arguments": {}}</tool_call>',
         '<tool_call>{"name": "f</tool_call>',
         '<tool_call>{"name": "f", "arguments":',
+        '<tool_call>{"name": "f", "arguments": {"x": "1',
+        '<tool_call>{"name": "f", "arguments": {"x": [1</tool_call>B',
+        ' \n<tool_call>\n{"name": "f", "arguments": {"x": NaN}}\n</tool_call> B',
+        '<tool_call>{"name": "f", "arguments": {"x": -Infinity}}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": {"x": 01}}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": {x: 1}}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": {"x": 1,}}</tool_call>',
+        '<tool_call>{"name": "f", "arguments": {"x": "a\nb"}}</tool_call>',
+        r'<tool_call>{"name": "f", "arguments": {"x": "\q"}}</tool_call>',
+        r'<tool_call>{"name": "f", "arguments": "{\"x\": nothing}"}</tool_call>',
+        r'<tool_call>{"name": "f", "arguments": "{\"x\": 1"}</tool_call>',
+        r'<tool_call>{"name": "f", "arguments": "{} {}"}</tool_call>',
         '<tool_call>{"name": "f", "arguments": <x>}</tool_call>',
         '<tool_call>{"arguments": {"x": 1}}</tool_call>',
         '<tool_call>{"arguments": {"x": 1</tool_call>',
@@ -116,6 +127,23 @@ def test_arguments_arrive_as_they_are_written() -> None:
     assert list(parser.push('"}')) == [ToolCallArguments(0, '"}'), ToolCallEnd(0)]
     assert list(parser.push("}</tool_call>")) == []
     assert list(parser.finish()) == []
+
+
+def test_a_call_fails_where_its_arguments_cease_to_be_json() -> None:
+    parser = hermes()
+    assert list(parser.push('Hi <tool_call>{"name": "f", "arguments": {"x": ')) == [
+        TextDelta("Hi "),
+        ToolCallStart(0, "f"),
+        ToolCallArguments(0, '{"x": '),
+    ]
+    assert list(parser.push("tr")) == [ToolCallArguments(0, "tr")]
+    failed = ToolCallFailed(0, '<tool_call>{"name": "f", "arguments": {"x": tr')
+    assert list(parser.push("y}}</tool_call>")) == [failed, TextDelta("y}}</tool_call>")]
+
+
+def test_large_numbers_stay_as_they_are_written() -> None:
+    answer = check_chunking(hermes, '<tool_call>{"name": "f", "arguments": {"x": 1e400, "y": -0.0E-7}}</tool_call>')
+    assert answer.calls[0].arguments == '{"x": 1e400, "y": -0.0E-7}'
 
 
 @pytest.mark.slow

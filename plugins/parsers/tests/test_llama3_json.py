@@ -25,6 +25,16 @@ CASES = {
     "no parameters": ('{"name": "f"}', '{"name": "f"}', []),
     "call behind an answer": (f'{{"a": 1}} {F}', '{"a": 1} ', [CALL_F]),
     "code behind the tag": ("<|python_tag|>print(1)", "<|python_tag|>print(1)", []),
+    "no JSON": (
+        'Use {"name": "x", "parameters": {a, b}} in your config.',
+        'Use {"name": "x", "parameters": {a, b}} in your config.',
+        [],
+    ),
+    "no JSON that holds a call": (
+        f'{{"name": "x", "parameters": {{a, {F}}}}}',
+        f'{{"name": "x", "parameters": {{a, {F}}}}}',
+        [],
+    ),
     "tag cut off": ("a <|python", "a <|python", []),
     "text with braces": ("f() { return {}; }", "f() { return {}; }", []),
 }

@@ -140,3 +140,35 @@ def test_hostile_inside_takes_linear_time(name: str, before: str, repeated: str)
             self.push, self.finish = self.parser.push, self.parser.finish
 
     check_linear(Begun, repeated)
+
+
+def strict(text: str) -> Any:
+    def refuse(name: str) -> None:
+        raise ValueError(name)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data(), value=JSON, change=st.sampled_from([*JUNK, "NaN", "Infinity", "1e400", "0", "-", ".", "e", "+"]))
+def test_a_value_is_json_where_python_says(data: st.DataObject, value: Any, change: str) -> None:
+    text = json.dumps(value)
+    start = data.draw(st.integers(0, len(text)))
+    text = (text[:start] + change + text[start + data.draw(st.integers(0, 2)) :]).strip()
+    scan, size = JsonValue(), 0
+    for chunk in cut(text + ",", data):
+        size += scan.feed(chunk, 0) if not (scan.complete or scan.stopped) else 0
+    try:
+        strict(text)
+    except ValueError:
+        assert not scan.complete or size < len(text)
+    else:
+        assert (scan.complete, size) == (True, len(text))
+
+
+@pytest.mark.parametrize("name", ["hermes", "llama3_json"])
+@settings(max_examples=200, deadline=None)
+@given(pieces=st.lists(st.sampled_from([*FRAGMENTS, '<tool_call>{"name": "f", "arguments": {']), max_size=15))
+def test_calls_in_whole_answers_have_json(name: str, pieces: list[str]) -> None:
+    for call in parse(lambda: make(name), pieces).calls:
+        strict(call.arguments)

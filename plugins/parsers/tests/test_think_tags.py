@@ -29,6 +29,8 @@ CASES = {
         "a <think> b",
         "c <think> d </think>",
     ),
+    "closed twice": (ON, "a</think>\n</think>b</think>c", "a", "\nbc"),
+    "closed by the template and the model": (CLOSED, "</think>a", "", "a"),
     "tag cut off": (ON, "a</thi", "a</thi", ""),
     "again after a call": (ON, f"<think>a</think>b{CALL}\n<think>c</think>d", "ac", f"b{CALL}\nd"),
     "several blocks": (CLOSED, "<think>a</think> <think>b</think>c", "ab", " c"),

@@ -96,6 +96,18 @@ class Trusting(Good):
         return super()._call(held)
 
 
+class Rewriting(Good):
+    """Arguments are written anew, in a form of their own."""
+
+    def _call(self, held: str) -> list[Event]:
+        opening, _, arguments = held[: -len(CLOSE)].partition(" {")
+        try:
+            held = f"{opening} {json.dumps(json.loads('{' + arguments))}{CLOSE}"
+        except ValueError:
+            return [TextDelta(held)]
+        return super()._call(held)
+
+
 class Late(Good):
     """Content comes when the answer is complete."""
 
@@ -182,6 +194,7 @@ DEFECTS = (
     Defect("chunk-by-chunk", "a marker that two pieces share is missed", ChunkByChunk, "any cut of an example"),
     Defect("rereading", "the whole answer is parsed again with every piece", Rereading, "time is linear"),
     Defect("trusting", "bad JSON raises out of the parser", Trusting, "hostile text raises nothing"),
+    Defect("rewriting", "1e400 becomes Infinity, which is no JSON", Rewriting, "arguments are JSON, however large"),
     Defect("late", "content is held back until the answer is complete", Late, "plain text comes out whole, soon"),
     Defect("remembering", "the answer is kept in memory", Remembering, "isn't kept"),
     Defect("counting", "requests share the number of the call", Counting, "two parsers at once"),

@@ -42,6 +42,7 @@ from llmk.api.events import (
     TextDelta,
     ToolCallArguments,
     ToolCallEnd,
+    ToolCallFailed,
     ToolCallStart,
 )
 from llmk.api.facts import AttentionFacts, LinearFacts, ModelFacts, MoEFacts, OpFacts, RecurrentFacts
@@ -188,6 +189,7 @@ __all__ = [
     "TokenBand",
     "ToolCallArguments",
     "ToolCallEnd",
+    "ToolCallFailed",
     "ToolCallStart",
     "ToolParser",
     "TunedConfigs",

@@ -31,7 +31,8 @@ class ToolCallStart:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallArguments:
-    """A piece of call ``index``'s arguments; concatenated, the pieces are one JSON text."""
+    """A piece of call ``index``'s arguments; concatenated, the pieces are one JSON text, or the beginning of one where
+    the call fails."""
 
     index: int
     text: str
@@ -39,9 +40,20 @@ class ToolCallArguments:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallEnd:
-    """Call ``index`` is complete. Every call that starts, ends."""
+    """Call ``index`` is complete. Every call that starts, ends or fails. ``mismatch`` says how its arguments differ
+    from a strict tool's schema; parsers leave it empty."""
 
     index: int
+    mismatch: str = ""
 
 
-Event = TextDelta | ReasoningDelta | ToolCallStart | ToolCallArguments | ToolCallEnd
+@dataclass(frozen=True, slots=True)
+class ToolCallFailed:
+    """Call ``index`` turns out to be none: it broke off, or its arguments are not JSON. ``text`` is all of it as the
+    model wrote it, and part of the answer's text from here on; what came of the call before doesn't count."""
+
+    index: int
+    text: str
+
+
+Event = TextDelta | ReasoningDelta | ToolCallStart | ToolCallArguments | ToolCallEnd | ToolCallFailed

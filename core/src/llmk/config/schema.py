@@ -42,6 +42,14 @@ class ModelSection(Section):
     chat_template: str = Field(
         default="", description="File with a Jinja chat template that replaces the checkpoint's."
     )
+    control_tokens_in_chats: bool = Field(
+        default=False,
+        description="Whether control tokens that the text of a chat spells out (<|im_end|>) count as such. "
+        "false: they are text.",
+    )
+    control_tokens_in_prompts: bool = Field(
+        default=True, description="The same for prompts: of completions, of plugins, of LLM.generate."
+    )
     load_format: Literal["safetensors", "dummy"] = Field(
         default="safetensors", description="dummy: random weights, for measuring without a checkpoint's tensors."
     )

@@ -17,11 +17,22 @@ import jinja2.parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from llmk.api import RequestError
+from llmk.engine.control import unused_characters
 
 Message = Mapping[str, Any]
 
+_REFUSALS = (
+    jinja2.TemplateError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What a template raises over messages that it was not written for."""
+
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
-_CONTINUE_HERE = "<llmk-continue-here>"
 
 
 class ChatTemplates:
@@ -57,8 +68,10 @@ class ChatTemplates:
         if source is None:
             raise RequestError("the model has no chat template", hint="give it one with --model.chat-template")
         plain = [_normalised(message) for message in messages]
+        mark = ""
         if continue_final_message:
-            plain = _mark_end(plain)
+            (mark,) = unused_characters(1, messages, tools, documents, options)
+            plain = _mark_end(plain, mark)
             add_generation_prompt = False
         variables = {**self.variables, **options}
         try:
@@ -69,9 +82,9 @@ class ChatTemplates:
                 add_generation_prompt=add_generation_prompt,
                 **variables,
             )
-        except (jinja2.TemplateError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except _REFUSALS as error:
             raise RequestError(f"the model's chat template refused the messages: {error}", param="messages") from error
-        return _cut_at_mark(text) if continue_final_message else text
+        return _cut_at(text, mark) if mark else text
 
     def _choose(self, *, with_tools: bool) -> str | None:
         if with_tools and "tool_use" in self.sources:
@@ -88,17 +101,17 @@ def _normalised(message: Message) -> dict[str, Any]:
     return plain
 
 
-def _mark_end(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _mark_end(messages: list[dict[str, Any]], mark: str) -> list[dict[str, Any]]:
     content = messages[-1].get("content") if messages else None
     if isinstance(content, str):
-        return [*messages[:-1], {**messages[-1], "content": content + _CONTINUE_HERE}]
+        return [*messages[:-1], {**messages[-1], "content": content + mark}]
     raise RequestError("continue_final_message needs a last message whose content is a text", param="messages")
 
 
-def _cut_at_mark(text: str) -> str:
-    if _CONTINUE_HERE not in text:
+def _cut_at(text: str, mark: str) -> str:
+    if mark not in text:
         raise RequestError("the model's chat template drops the message that is to be continued", param="messages")
-    return text[: text.rindex(_CONTINUE_HERE)]
+    return text[: text.rindex(mark)].replace(mark, "")
 
 
 class _Generation(jinja2.ext.Extension):

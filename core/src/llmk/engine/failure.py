@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from llmk.api import LlmkError, Reason
+from llmk.engine.request import TokenOutput
 
 BROKEN_MODEL = (
     "what the model computed is not finite (NaN or infinite): its weights, or a kernel that it runs, are broken",
@@ -43,6 +44,12 @@ class Failure(msgspec.Struct, kw_only=True):
             attributes={name: value for name, value in added.items() if isinstance(value, (str, int, float))},
             detail=detail,
         )
+
+    @classmethod
+    def told_by(cls, output: TokenOutput) -> Failure:
+        """What a sequence failed with, from its last output."""
+        attributes = {"param": output.error_param} if output.error_param else {}
+        return cls(code=output.error_code, message=output.error, attributes=attributes)
 
     def error(self) -> LlmkError:
         """The error, of the class whose code it carries; the traceback is a note on it."""

@@ -19,8 +19,8 @@ MODEL, NOTHING_ALLOWED = -1, -2
 """States of rows. Those of logits processors follow: two for each, in the order of their names."""
 _FIRST_PROCESSOR = -3
 
-Problem = tuple[str, str]
-"""Message and code of an error."""
+Problem = tuple[str, ...]
+"""Message and code of an error, and the field at fault where there is one."""
 
 _ALL_FORBIDDEN = (
     "no token may be sampled: what the request allows, biases and forbids leaves none",

@@ -22,7 +22,7 @@ from llmk.engine import logs
 from llmk.engine.breather import Breather
 from llmk.engine.client import EngineClient, EngineInfo, Outage
 from llmk.engine.failure import Failure
-from llmk.engine.intake import Intake, default_params
+from llmk.engine.intake import Intake, default_params, sequence_id
 from llmk.engine.io import Host, IOProcessors, Lost
 from llmk.engine.output import GenerationDelta, SequenceOutput
 from llmk.engine.pinned import PinBoard, Pinned, read_text
@@ -30,7 +30,7 @@ from llmk.engine.request import EngineRequest, EngineStats, SamplingParams, Step
 from llmk.engine.spawn import AHEAD, spawn
 from llmk.engine.standby import Standby
 from llmk.engine.supervisor import Supervisor
-from llmk.engine.tokenizer import Tokenizer
+from llmk.engine.tokenizer import Tokenizer, tokenizer_options
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -107,9 +107,7 @@ class AsyncLLM:
                 check(boot)
             model = boot.settings.config.model
             with logs.timed("tokenizer"):
-                tokenizer = await asyncio.to_thread(
-                    Tokenizer.load, boot.checkpoint, folder=model.tokenizer, chat_template=model.chat_template
-                )
+                tokenizer = await asyncio.to_thread(Tokenizer.load, boot.checkpoint, **tokenizer_options(model))
             configured = {pin: read_text(pin) for pin in boot.settings.config.cache.pins}
             client, boot = await (_start_process(boot, process) if process else _start_thread(boot))
             llm = cls(boot, client, tokenizer)
@@ -275,11 +273,13 @@ class AsyncLLM:
             await self._client.add(sequences[start : start + few])
             await asyncio.sleep(0)
 
-    async def abort(self, request_id: str) -> None:
-        """Ends a request. Who iterates over it gets a last delta with the finish reason ``"abort"`` for each choice."""
+    async def abort(self, request_id: str, index: int | None = None) -> None:
+        """Ends a request, or choice ``index`` of it. Who iterates over it gets a last delta with the finish reason
+        ``"abort"`` for each choice that ends so."""
         stream = self._requests.get(request_id)
         if stream is not None:
-            ids = list(stream.sequences)
+            wanted = None if index is None else sequence_id(request_id, index)
+            ids = [id for id in stream.sequences if wanted in (None, id)]
             for id in ids:
                 self._take(TokenOutput(id=id, finish_reason="abort"), 0.0)
             await self._client.abort(ids)
@@ -394,7 +394,7 @@ class _Stream:
         """Adds an output of ``time``; returns whether its sequence has ended."""
         if output.finish_reason == "error":
             del self.sequences[output.id]
-            self.fail(Failure(code=output.error_code, message=output.error).error())
+            self.fail(Failure.told_by(output).error())
             return True
         delta = self.sequences[output.id].take(output, time)
         self._ready.put_nowait(delta)

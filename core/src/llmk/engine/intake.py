@@ -50,13 +50,13 @@ class Intake:
             ContextLengthExceeded: where the prompt leaves no room for a token.
             RequestError: where the prompt is empty, or a token id is not the model's.
         """
-        tokens = self._tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        tokens = self._tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else prompt
         self.check_prompt(tokens)
         params = self.checked(params)
         seed = self._random.getrandbits(_SEED_BITS) if params.seed is None else params.seed
         return [
             EngineRequest(
-                id=f"{id}/{index}",
+                id=sequence_id(id, index),
                 prompt_token_ids=tokens,
                 params=params,
                 eos_token_ids=self._tokenizer.eos_token_ids,
@@ -131,6 +131,11 @@ class Intake:
                 raise RequestError(
                     f"{param} names token {token}; the model's tokens are 0 to {self.info.vocab_size - 1}", param=param
                 )
+
+
+def sequence_id(request_id: str, index: int) -> str:
+    """What the engine calls choice ``index`` of a request."""
+    return f"{request_id}/{index}"
 
 
 def derived_seed(seed: int, index: int) -> int:

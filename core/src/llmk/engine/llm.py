@@ -17,7 +17,7 @@ from llmk.engine.intake import Intake, default_params
 from llmk.engine.io import IOProcessors, IORun
 from llmk.engine.output import CompletionOutput, GenerationDelta, RequestOutput, SequenceOutput
 from llmk.engine.request import EngineRequest, EngineStats, SamplingParams
-from llmk.engine.tokenizer import Tokenizer
+from llmk.engine.tokenizer import Tokenizer, tokenizer_options
 
 if TYPE_CHECKING:
     from llmk.engine.core import EngineCore
@@ -47,9 +47,7 @@ class LLM:
             flags["model.path"] = model
         self.boot = shadowed(boot(load(flags)))
         config = self.boot.settings.config
-        self.tokenizer = Tokenizer.load(
-            self.boot.checkpoint, folder=config.model.tokenizer, chat_template=config.model.chat_template
-        )
+        self.tokenizer = Tokenizer.load(self.boot.checkpoint, **tokenizer_options(config.model))
         core, self.info = build_core(self.boot)
         self.default_params = default_params(self.boot.checkpoint.generation_config)
         self._core: EngineCore | None = core
@@ -87,12 +85,10 @@ class LLM:
         """Answers one conversation, or several at once. ``template_options`` go to the checkpoint's chat template."""
         several = not messages or not isinstance(messages[0], Mapping)
         conversations = cast("Sequence[Sequence[Message]]", messages if several else [messages])
-        prompts = [self.tokenizer.render_chat(c, tools, **template_options) for c in conversations]
-        outputs = self.generate(
-            [self.tokenizer.encode(prompt, add_special_tokens=False) for prompt in prompts], sampling_params, use_tqdm
-        )
+        prompts = [self.tokenizer.encode_chat(c, tools, **template_options) for c in conversations]
+        outputs = self.generate([prompt.token_ids for prompt in prompts], sampling_params, use_tqdm)
         for output, prompt in zip(outputs, prompts, strict=True):
-            output.prompt = prompt
+            output.prompt = prompt.text
         return outputs
 
     def process(self, name: str, body: Mapping[str, Any]) -> Any:
@@ -191,7 +187,7 @@ def _stepped(
         for output in outputs.outputs:
             if output.finish_reason == "error":
                 del open_sequences[output.id]
-                raise Failure(code=output.error_code, message=output.error).error()
+                raise Failure.told_by(output).error()
             job, sequence = open_sequences[output.id]
             delta = sequence.take(output, outputs.time)
             if delta.finish_reason is not None:

@@ -132,10 +132,10 @@ class SequenceOutput:
 
     def _add(self, delta: GenerationDelta, text: str) -> bool:
         """Adds ``text`` as far as it can be no stop string; returns whether it was one."""
-        if self._stops is None or self._num_tokens < self._params.min_tokens:
+        if self._stops is None:
             delta.text += text
             return False
-        certain, stop = self._stops.push(text)
+        certain, stop = self._stops.push(text, may_stop=self._num_tokens >= self._params.min_tokens)
         delta.text += certain
         if stop is not None:
             delta.finish_reason, delta.stop_reason = "stop", stop
@@ -155,11 +155,15 @@ class StopStrings:
         self._include = include
         self._held = ""
 
-    def push(self, text: str) -> tuple[str, str | None]:
-        """Takes the next piece; returns the text that is certain, and the stop string that ends it if there is one."""
+    def push(self, text: str, *, may_stop: bool = True) -> tuple[str, str | None]:
+        """Takes the next piece; returns the text that is certain, and the stop string that ends it if there is one.
+
+        Where the text may not stop in this piece, one that is complete in it doesn't count, but one that begins in it
+        may be completed later.
+        """
         for position, char in enumerate(text, start=1):
             stop = self._advance(char)
-            if stop is not None:
+            if stop is not None and may_stop:
                 seen = self._held + text[:position]
                 return seen if self._include else seen[: -len(stop)], stop
         seen = self._held + text
@@ -179,9 +183,11 @@ class StopStrings:
             state = self._states[i]
             while state and stop[state] != char:
                 state = failure[state - 1]
-            self._states[i] = state = state + (stop[state] == char)
-            if state == len(stop) and len(stop) > len(complete or ""):
-                complete = stop
+            state += stop[state] == char
+            if state == len(stop):
+                complete = max(complete or "", stop, key=len)
+                state = failure[state - 1]
+            self._states[i] = state
         return complete
 
 

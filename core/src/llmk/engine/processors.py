@@ -132,4 +132,5 @@ class Processors:
             request_ids = list(dict.fromkeys(self._request_ids[slot] for slot in slots))
             logger.error("%s failed", self._culprit(id), exc_info=error, extra={"request_ids": request_ids})
         code = error.code if isinstance(error, LlmkError) else PluginError.code
-        return f"{self._culprit(id)} failed: {type(error).__name__}: {error}", code
+        param = str(getattr(error, "param", None) or "")
+        return f"{self._culprit(id)} failed: {type(error).__name__}: {error}", code, param

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal
+import reprlib
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, get_type_hints
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from llmk.api.errors import RequestError
 
@@ -19,8 +22,8 @@ log-probabilities, the hidden states of all of them or of the last."""
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How tokens are chosen and when to stop. Raises :class:`~llmk.api.RequestError`, naming the field, for values out
-    of range.
+    """How tokens are chosen and when to stop. Raises :class:`~llmk.api.RequestError`, naming the field, for values of
+    another type or out of range. A text alone stands for one in ``stop`` and ``bad_words``.
     """
 
     n: int = 1
@@ -34,6 +37,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     top_k: int = 0
     """Keep the k likeliest tokens; 0: all."""
     top_p: float = 1.0
+    """Keep the likeliest tokens whose probabilities add up to this; 0: the likeliest alone."""
     min_p: float = 0.0
     """Keep tokens at least this times as likely as the likeliest."""
     presence_penalty: float = 0.0
@@ -63,6 +67,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     skip_special_tokens: bool = True
 
     def __post_init__(self) -> None:
+        self._take_types()
         for field, low, high in _BOUNDS:
             value = getattr(self, field)
             if value is not None and not (low <= value <= high and math.isfinite(value)):
@@ -78,11 +83,36 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             raise RequestError("allowed_token_ids allows no token", param="allowed_token_ids")
         if not all(self.bad_words) or not all(self.bad_word_ids):
             raise RequestError("bad_words has an empty one", param="bad_words")
+        if not all(self.stop):
+            raise RequestError("stop has an empty one", param="stop")
+
+    def _take_types(self) -> None:
+        """Sets every field to what its type makes of it: lists become tuples, a text one of its kind."""
+        for field, kind in _types().items():
+            value = getattr(self, field)
+            if isinstance(value, str) and field in ("stop", "bad_words"):
+                value = (value,)
+            try:
+                value = msgspec.convert(value, kind)
+            except msgspec.ValidationError as error:
+                raise RequestError(f"{field} can't be {reprlib.repr(value)}: {error}", param=field) from None
+            force_setattr(self, field, value)
+        if self.top_p == 0.0:
+            force_setattr(self, "top_p", _LEAST_TOP_P)
 
     @property
     def greedy(self) -> bool:
         """Whether the likeliest token is always taken."""
         return self.temperature == 0.0
+
+
+_LEAST_TOP_P = 1e-9
+"""Less than any likeliest token's probability, so that it is the only one that is kept."""
+
+
+@cache
+def _types() -> dict[str, Any]:
+    return get_type_hints(SamplingParams, {"Any": Any})
 
 
 _BOUNDS: tuple[tuple[str, float, float], ...] = (
@@ -91,7 +121,7 @@ _BOUNDS: tuple[tuple[str, float, float], ...] = (
     ("min_tokens", 0, 2**31),
     ("temperature", 0.0, 100.0),
     ("top_k", 0, 2**31),
-    ("top_p", 1e-9, 1.0),
+    ("top_p", 0.0, 1.0),
     ("min_p", 0.0, 1.0),
     ("presence_penalty", -2.0, 2.0),
     ("frequency_penalty", -2.0, 2.0),
@@ -173,6 +203,8 @@ class TokenOutput(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     error: str = ""
     error_code: str = ""
     """:attr:`llmk.api.LlmkError.code` of the error."""
+    error_param: str = ""
+    """:attr:`llmk.api.RequestError.param` of the error."""
 
 
 class ShadowCount(msgspec.Struct, array_like=True, gc=False):

@@ -519,5 +519,5 @@ def _introduced(sequence: Sequence, output: TokenOutput) -> TokenOutput:
     return output
 
 
-def _failure(sequence: Sequence, error: str, code: str) -> TokenOutput:
-    return TokenOutput(id=sequence.id, finish_reason="error", error=error, error_code=code)
+def _failure(sequence: Sequence, error: str, code: str, param: str = "") -> TokenOutput:
+    return TokenOutput(id=sequence.id, finish_reason="error", error=error, error_code=code, error_param=param)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jinja2
 import tokenizers
@@ -17,11 +17,21 @@ from llmk.api import CheckpointError
 from llmk.api.errors import describe
 from llmk.api.files import LONGEST_TEMPLATE, CheckpointFile, check_folder, files_in, read_named
 from llmk.engine.chat_template import ChatTemplates, Message, compile_template
+from llmk.engine.control import ControlTokens
 from llmk.engine.detokenizer import Detokenizer, Vocabulary
 from llmk.kernel.checkpoint_fields import check_tokenizer_config
 
 if TYPE_CHECKING:
     from llmk.api import Checkpoint
+    from llmk.config.schema import ModelSection
+
+
+class ChatPrompt(NamedTuple):
+    """A conversation as the model is given it."""
+
+    text: str
+    token_ids: list[int]
+
 
 _LONGEST_TOKENIZER = 256 << 20
 """Bytes of a ``tokenizer.json``. The largest of published checkpoints have about 40 MiB."""
@@ -31,16 +41,26 @@ class Tokenizer:
     """Text to tokens and back, and messages to a prompt.
 
     ``eos_token_ids`` end an answer: those of the generation config (else of the model's), and the tokenizer's own.
-    ``special_token_ids`` stand for no text.
+    ``special_token_ids`` stand for no text. Control tokens that a text spells out are text in chats and control tokens
+    in prompts, unless ``control_in_chats`` and ``control_in_prompts`` say otherwise.
     """
 
     def __init__(
-        self, backend: tokenizers.Tokenizer, templates: ChatTemplates, eos_token_ids: tuple[int, ...] = ()
+        self,
+        backend: tokenizers.Tokenizer,
+        templates: ChatTemplates,
+        eos_token_ids: tuple[int, ...] = (),
+        *,
+        control_in_chats: bool = False,
+        control_in_prompts: bool = True,
     ) -> None:
         backend.no_truncation()
         backend.no_padding()
         self._backend = backend
         self._templates = templates
+        self._control = ControlTokens(backend, templates.sources.values())
+        self._control_in_chats = control_in_chats
+        self._control_in_prompts = control_in_prompts
         self.eos_token_ids = eos_token_ids
         added = backend.get_added_tokens_decoder()
         self.special_token_ids = frozenset(i for i, token in added.items() if token.special)
@@ -48,7 +68,15 @@ class Tokenizer:
         self._vocabulary = Vocabulary(state, backend.id_to_token, self.special_token_ids, self._decode_all)
 
     @classmethod
-    def load(cls, checkpoint: Checkpoint, *, folder: str = "", chat_template: str = "") -> Tokenizer:
+    def load(
+        cls,
+        checkpoint: Checkpoint,
+        *,
+        folder: str = "",
+        chat_template: str = "",
+        control_in_chats: bool = False,
+        control_in_prompts: bool = True,
+    ) -> Tokenizer:
         """The tokenizer of ``checkpoint``, or of ``folder`` where one is named.
 
         ``chat_template`` names a file with a template that replaces the checkpoint's. Raises
@@ -65,7 +93,8 @@ class Tokenizer:
         _check_templates(templates, chat_template or str(path))
         _add_missing_tokens(backend, config, named)
         eos = _eos_token_ids(checkpoint, backend.token_to_id(named["eos_token"]) if "eos_token" in named else None)
-        return cls(backend, ChatTemplates(templates, named), eos)
+        control = {"control_in_chats": control_in_chats, "control_in_prompts": control_in_prompts}
+        return cls(backend, ChatTemplates(templates, named), eos, **control)
 
     @property
     def chat_template(self) -> str | None:
@@ -90,6 +119,19 @@ class Tokenizer:
         (encoding,) = self._backend.encode_batch([text], add_special_tokens=add_special_tokens)
         return list(encoding.ids)
 
+    def encode_prompt(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """The tokens of a client's prompt: as :meth:`encode`, unless control tokens in prompts are text."""
+        if self._control_in_prompts or not self._control.count(self.encode(text, add_special_tokens=False)):
+            return self.encode(text, add_special_tokens)
+        tokens = self._control.encode_as_text(text)
+        return self.surrounded(tokens) if add_special_tokens else tokens
+
+    def surrounded(self, token_ids: Sequence[int]) -> list[int]:
+        """``token_ids`` between the special tokens that the tokenizer puts around a text."""
+        inner, whole = self.encode("a", add_special_tokens=False), self.encode("a")
+        start = next(at for at in range(len(whole)) if whole[at : at + len(inner)] == inner)
+        return [*whole[:start], *token_ids, *whole[start + len(inner) :]]
+
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of ``ids``."""
         return str(self._backend.decode(list(ids), skip_special_tokens=skip_special_tokens))
@@ -99,6 +141,39 @@ class Tokenizer:
     ) -> str:
         """The prompt for ``messages``. Raises :class:`~llmk.api.RequestError` where the template refuses them."""
         return self._templates.render(messages, tools, **template_options)
+
+    def encode_chat(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] | None = None, **template_options: Any
+    ) -> ChatPrompt:
+        """The prompt for ``messages`` and its tokens, with no control token that the template did not write.
+
+        Where nobody spells out a control token, these are the tokens of :meth:`render_chat`'s text. Raises
+        :class:`~llmk.api.RequestError` where the template refuses the messages.
+        """
+        if self._control_in_chats:
+            text = self.render_chat(messages, tools, **template_options)
+            return ChatPrompt(text, self.encode(text, add_special_tokens=False))
+        disguise = self._control.disguise(messages, tools, template_options)
+        if disguise is None:
+            return self._tokenized(self.render_chat(messages, tools, **template_options))
+        shown, its_tools, options = disguise.apply(messages, tools, template_options)
+        text, exchanged = self.render_chat(shown, its_tools, **options), disguise.used
+        if disguise.partly:
+            shown, its_tools, options = disguise.apply(messages, tools, template_options, thorough=True)
+            thorough = self.render_chat(shown, its_tools, **options)
+            if self._control.found(thorough) != self._control.found(text):
+                text, exchanged = thorough, True
+        if not exchanged:
+            return self._tokenized(text)
+        return ChatPrompt(disguise.reveal(text), self._control.encode(text, disguise.reveal))
+
+    def _tokenized(self, text: str) -> ChatPrompt:
+        """A prompt in which every control token is the template's, as far as it is spelt out: some normalizers make
+        one of other characters."""
+        tokens = self.encode(text, add_special_tokens=False)
+        if self._control.count(tokens) > len(self._control.found(text)):
+            tokens = self._control.encode(text)
+        return ChatPrompt(text, tokens)
 
     def token_text(self, token_id: int) -> str:
         """A token's text inside a longer one; bytes that are no character by themselves are replaced."""
@@ -114,6 +189,16 @@ class Tokenizer:
 
     def _decode_all(self, ids: list[int]) -> str:
         return str(self._backend.decode(ids, skip_special_tokens=False))
+
+
+def tokenizer_options(model: ModelSection) -> dict[str, Any]:
+    """What the configuration says on :meth:`Tokenizer.load`."""
+    return {
+        "folder": model.tokenizer,
+        "chat_template": model.chat_template,
+        "control_in_chats": model.control_tokens_in_chats,
+        "control_in_prompts": model.control_tokens_in_prompts,
+    }
 
 
 def _load_backend(path: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:

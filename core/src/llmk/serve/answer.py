@@ -21,8 +21,8 @@ from llmk.serve.stream import ChoiceDelta, Job, Usage, answer
 class Renderer(Protocol):
     """A wire format."""
 
-    def chunks(self, delta: ChoiceDelta) -> Iterator[dict[str, Any]]:
-        """The chunks of one delta."""
+    def chunks(self, delta: ChoiceDelta, usage: Usage) -> Iterator[dict[str, Any]]:
+        """The chunks of one delta, at which ``usage`` was counted."""
         ...
 
     def last_chunks(self, usage: Usage) -> Iterator[dict[str, Any]]:
@@ -81,7 +81,7 @@ class AnswerResponse(Response):
         usage, breather = Usage(), Breather()
         async with aclosing(self._deltas(scope, usage)) as deltas:
             async for delta in deltas:
-                if events := b"".join(map(server_sent_event, self._renderer.chunks(delta))):
+                if events := b"".join(map(server_sent_event, self._renderer.chunks(delta, usage))):
                     await self._start(send)
                     await send(_body(events))
                 await breather.step()

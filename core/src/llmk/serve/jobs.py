@@ -6,15 +6,20 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-import msgspec
+from msgspec.structs import replace
 
 from llmk.api import ContextLengthExceeded, ParserContext, RequestError
+from llmk.engine.control import texts
 from llmk.engine.intake import Intake
 from llmk.engine.request import SamplingParams
+from llmk.engine.tokenizer import ChatPrompt
+from llmk.serve import history
+from llmk.serve.gate import Rules
 from llmk.serve.parsing import Dialect
 from llmk.serve.protocol.chat import ChatRequest, Message
 from llmk.serve.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
 from llmk.serve.protocol.sampling import SamplingFields
+from llmk.serve.reading import Setup, encode_setup
 from llmk.serve.stream import Job
 from llmk.serve.template import ChatTemplate
 
@@ -26,7 +31,6 @@ PROMPT_TAIL = 256
 _HEAD, _SLACK = 8, 1024
 """Characters for each token that there is room for, in the first part of a text that is tokenized to see whether it is
 too long, and tokens by which the end of a part may differ from the same place in the whole."""
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class Model(Protocol):
@@ -64,7 +68,7 @@ class Jobs:
         options = self.template.options(request.chat_template_kwargs, request.reasoning_effort)
         prompt = self.render(request.messages, tools, options, **_generation(request))
         context = ParserContext(
-            prompt_tail=prompt[-PROMPT_TAIL:],
+            prompt_tail=prompt.text[-PROMPT_TAIL:],
             thinking=self.template.thinking(options),
             tools=[tool["function"] for tool in tools],
             template_options=options,
@@ -74,10 +78,15 @@ class Jobs:
         params = request.sampling_params(
             self._model.default_params, request.token_limit, request.num_logprobs, special=special
         )
-        tokens = self.encode(prompt, add_special_tokens=False)
+        rules = Rules(one_call=not request.parallel_tool_calls, strict=request.strict_schemas)
+        stop = params.stop
+        if self._dialect.reasoning is not None:  # only who reads the answer can tell where thinking ends
+            rules = replace(rules, stop=params.stop, include_stop=params.include_stop, min_tokens=params.min_tokens)
+            params = replace(params, stop=())
         param = "max_completion_tokens" if request.max_tokens is None else "max_tokens"
-        self._check_room(tokens, request.token_limit, param)
-        return self._job(request, id, [tokens], params, _encode(context) if parsers else b"")
+        self._check_room(prompt.token_ids, request.token_limit, param)
+        reading = encode_setup(Setup(context, rules)) if parsers else b""
+        return self._job(request, id, [prompt.token_ids], params, stop, reading)
 
     def text(self, request: CompletionRequest, id: str) -> Job:
         """The job of a text completion, which no parser reads. Raises :class:`~llmk.api.RequestError`."""
@@ -87,7 +96,7 @@ class Jobs:
         prompts = [self._tokens(prompt, request.add_special_tokens) for prompt in request.prompts]
         for prompt in prompts:
             self._check_room(prompt, request.max_tokens, "max_tokens")
-        return self._job(request, id, prompts, params)
+        return self._job(request, id, prompts, params, params.stop)
 
     def echo(self, request: CompletionRequest) -> list[str]:
         """For each choice, the prompt as a text."""
@@ -102,13 +111,24 @@ class Jobs:
         tools: Sequence[Mapping[str, Any]],
         options: Mapping[str, Any],
         **generation: bool,
-    ) -> str:
+    ) -> ChatPrompt:
         """The prompt. Raises :class:`~llmk.api.RequestError` where there is no template, or it refuses the messages."""
         if not self.template.exists:
             hint = "use /v1/completions, or give the server one with --model.chat-template"
             raise RequestError("the model has no chat template", param="messages", hint=hint)
-        plain = [_plain(message) for message in messages]
-        return self._model.tokenizer.render_chat(plain, tools=list(tools) or None, **generation, **options)
+        plain = [_plain(message) for message in history.in_order(messages)]
+        how = {**generation, **options}
+        tokenizer, shown = self._model.tokenizer, list(tools) or None
+        if sum(map(len, texts([plain, shown]))) > _HEAD * self._allowed(None):
+            self._check_length(tokenizer.render_chat(plain, shown, **how))
+        prompt = tokenizer.encode_chat(plain, shown, **how)
+        named = next((at for at, message in enumerate(messages) if message.name and message.role != "tool"), None)
+        if named is not None:
+            nameless = [history.nameless(message) for message in plain]
+            if prompt == tokenizer.encode_chat(nameless, shown, **how):
+                why = "the model's chat template has no place for the name of who speaks"
+                raise RequestError(why, param=f"messages[{named}].name", hint="say it in 'content'")
+        return prompt
 
     def _tokens(self, prompt: str | list[int], add_special_tokens: bool) -> list[int]:
         if isinstance(prompt, str):
@@ -121,7 +141,14 @@ class Jobs:
         A text that is far too long is not tokenized in full: its first part tells, then a part twice as long. Raises
         :class:`~llmk.api.ContextLengthExceeded`.
         """
-        allowed = (self._model.info.max_model_len if most is None else most) + _SLACK
+        self._check_length(text, most)
+        return self._model.tokenizer.encode_prompt(text, add_special_tokens)
+
+    def _allowed(self, most: int | None) -> int:
+        return (self._model.info.max_model_len if most is None else most) + _SLACK
+
+    def _check_length(self, text: str, most: int | None = None) -> None:
+        allowed = self._allowed(most)
         size = _HEAD * allowed
         while size < len(text):
             if self._count(text[:size]) > allowed:
@@ -129,19 +156,24 @@ class Jobs:
                 end = ", the model's context" if most is None else " (limits.tokens)"
                 raise ContextLengthExceeded(what + end, hint="shorten the prompt")
             size *= 2
-        return self._model.tokenizer.encode(text, add_special_tokens=add_special_tokens)
 
     def _count(self, text: str) -> int:
         return len(self._model.tokenizer.encode(text, add_special_tokens=False))
 
     def _job(
-        self, request: SamplingFields, id: str, prompts: list[list[int]], params: SamplingParams, context: bytes = b""
+        self,
+        request: SamplingFields,
+        id: str,
+        prompts: list[list[int]],
+        params: SamplingParams,
+        stop: Sequence[str],
+        reading: bytes = b"",
     ) -> Job:
         """The job, once prompts and parameters were checked against the engine."""
         intake = Intake(self._model.tokenizer, self._model.info, seed=0)
         for prompt in prompts:
             intake.check_prompt(prompt)
-        return Job(id, prompts, intake.checked(params), context, request.priority, request.cache_salt)
+        return Job(id, prompts, intake.checked(params), reading, request.priority, request.cache_salt, stop=stop)
 
     def _check_room(self, prompt: Sequence[int], limit: int | None, param: str) -> None:
         """What was asked for must fit, or be refused; with no limit named, the answer may take what room there is."""
@@ -172,9 +204,8 @@ def _generation(request: ChatRequest) -> dict[str, bool]:
 def _plain(message: Message) -> dict[str, Any]:
     """A message as chat templates take it: content as one text, arguments of calls as objects."""
     plain: dict[str, Any] = {"role": message.role, "content": message.text or ""}
-    for name in ("name", "tool_call_id", "reasoning_content"):
-        if (value := getattr(message, name)) is not None:
-            plain[name] = value
+    told = {"name": message.name, "tool_call_id": message.tool_call_id, "reasoning_content": message.thought}
+    plain |= {name: value for name, value in told.items() if value is not None}
     if message.tool_calls:
         plain["tool_calls"] = [
             {

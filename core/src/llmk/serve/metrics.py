@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from llmk.api import Stat, StatsSnapshot
+from llmk.serve.gate import call_error
 from llmk.serve.record import Record
 from llmk.serve.stream import ChoiceDelta
 
@@ -128,6 +129,10 @@ class Metrics:
         self._success = Counter(
             "llmk:request_success", "Choices that ended.", ["model_name", "finished_reason"], registry=self._registry
         )
+        self._failed_calls = Counter(
+            "llmk:tool_call_errors", "Calls that broke off or are no JSON (invalid_call), or that differ from a strict"
+            " tool's schema (schema_mismatch).", ["model_name", "code"], registry=self._registry
+        )  # fmt: skip
         engine.step_listeners.append(self._take_step)
 
     def render(self) -> bytes:
@@ -179,6 +184,9 @@ class Metrics:
         if delta.finish_reason is not None:
             record.reasons[delta.index] = delta.finish_reason
             self._success.labels(self._model, delta.finish_reason).inc()
+        for event in delta.events:
+            if (code := call_error(event)) is not None:
+                self._failed_calls.labels(self._model, code).inc()
         if delta.times is not None:
             record.times.append(delta.times)
             self._take_times(delta.times)

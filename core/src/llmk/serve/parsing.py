@@ -7,10 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from llmk.api import Event, ParserContext, ReasoningDelta, ReasoningParser, TextDelta, ToolParser
+from llmk.api import Event, ParserContext, ReasoningParser, TextDelta, ToolParser
 from llmk.kernel.loader import load_object
 from llmk.kernel.parsers import choose_parser
 from llmk.serve.errors import ParserFailed
+from llmk.serve.gate import NO_RULES, Gate, Rules
 
 Parser = ReasoningParser | ToolParser
 
@@ -51,9 +52,11 @@ class Dialect:
         chosen = {"reasoning": self.reasoning, "tool": self.tools}
         return {kind: {"id": p.id if p else None, "why": self.why.get(kind, "")} for kind, p in chosen.items()}
 
-    def chain(self, context: ParserContext, mark: Callable[[str], object] = lambda id: None) -> Chain:
+    def chain(
+        self, context: ParserContext, rules: Rules = NO_RULES, mark: Callable[[str], object] = lambda id: None
+    ) -> Chain:
         """The parsers of one choice; tools are looked for only where the request brings some."""
-        return Chain(self.active(bool(context.tools)), context, mark)
+        return Chain(self.active(bool(context.tools)), context, rules, mark)
 
     def active(self, tools: bool) -> list[ParserKind]:
         """The parsers that a request with, or without, tools runs through."""
@@ -61,41 +64,41 @@ class Dialect:
 
 
 class Chain:
-    """Parsers, one after the other: each takes the text that the one before it left as content.
+    """Parsers, one after the other: each takes the text that the one before it left as content. What comes of the last
+    goes through a :class:`~llmk.serve.gate.Gate`.
 
     ``split`` is the latest piece as the first of them, which tells thinking from content, split it. ``mark`` is called
     with a parser's id before each call of it, lest it never return.
     """
 
     def __init__(
-        self, kinds: Sequence[ParserKind], context: ParserContext, mark: Callable[[str], object] = lambda id: None
+        self,
+        kinds: Sequence[ParserKind],
+        context: ParserContext,
+        rules: Rules = NO_RULES,
+        mark: Callable[[str], object] = lambda id: None,
     ) -> None:
         self.split: Sequence[Event] = ()
+        self.gate = Gate(rules)
         self._mark = mark
-        self._trim = Trim()
         self._stages: list[tuple[str, Parser]] = []
         for kind in kinds:
             with self._guard(kind.id):
                 self._stages.append((kind.id, kind.create(context)))
 
-    def push(self, text: str) -> list[Event]:
-        """What is certain after the next piece of model text. Raises :class:`ParserFailed`."""
+    def push(self, text: str, num_tokens: int = 0, *, ended: bool = False) -> list[Event]:
+        """What is certain after the next piece of model text, of so many tokens. ``ended``: it is the last. Raises
+        :class:`ParserFailed`."""
         events: list[Event] = [TextDelta(text)] if text else []
         self.split = events
         for at, (id, parser) in enumerate(self._stages):
             with self._guard(id):
                 events = _through(parser, events)
+                if ended:
+                    events += parser.finish()
             if at == 0:
                 self.split = events
-        return list(self._trim(events))
-
-    def finish(self) -> list[Event]:
-        """What was held back, now that the text has ended. Raises :class:`ParserFailed`."""
-        events: list[Event] = []
-        for id, parser in self._stages:
-            with self._guard(id):
-                events = [*_through(parser, events), *parser.finish()]
-        return list(self._trim(events))
+        return self.gate.pass_on(events, num_tokens, ended=ended)
 
     @contextmanager
     def _guard(self, id: str) -> Iterator[None]:
@@ -104,39 +107,6 @@ class Chain:
             yield
         except BaseException as error:  # a parser that ends the program ends its request alone
             raise ParserFailed.by(id, f"failed on this answer: {type(error).__name__}: {error}") from error
-
-
-class Trim:
-    """Drops the blank space that surrounds a block of thinking: it belongs neither to the thought nor to the answer.
-
-    An answer without thinking passes as it is. Of a thought's end, only blank space is held back.
-    """
-
-    def __init__(self) -> None:
-        self._inside = False
-        self._held = ""
-        self._after = False
-
-    def __call__(self, events: Iterable[Event]) -> Iterator[Event]:
-        """What is left of the next events."""
-        for event in events:
-            if isinstance(event, ReasoningDelta):
-                text = self._held + event.text if self._inside else event.text.lstrip()
-                kept = text.rstrip()
-                self._inside |= bool(kept)
-                self._held = text[len(kept) :]
-                self._after = True
-                if kept:
-                    yield ReasoningDelta(kept)
-                continue
-            self._inside, self._held = False, ""
-            if self._after and isinstance(event, TextDelta):
-                text = event.text.lstrip()
-                self._after = not text
-                if text:
-                    yield TextDelta(text)
-            else:
-                yield event
 
 
 def _through(parser: Parser, events: Iterable[Event]) -> list[Event]:

@@ -10,31 +10,45 @@ from typing import Any, Protocol, get_args
 import msgspec
 
 from llmk.api import Event, ParserContext, ReasoningDelta
+from llmk.serve.gate import NO_RULES, Rules
 from llmk.serve.parsing import Chain, Dialect
 
 _KINDS = {kind.__name__: kind for kind in get_args(Event)}
 _FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in get_args(Event)}
-_decode_context = msgspec.msgpack.Decoder(ParserContext).decode
+
+
+class Setup(msgspec.Struct, array_like=True):
+    """What a choice's parsers must know, and what the request says on its answer."""
+
+    context: ParserContext
+    rules: Rules = NO_RULES
+
+
+encode_setup = msgspec.msgpack.Encoder().encode
+decode_setup = msgspec.msgpack.Decoder(Setup).decode
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
     """What a piece of text came to. ``split``: the first parser, which tells thinking from content, told of some text;
-    ``thought``: some of it was thinking; ``thinking``: so was its end.
+    ``thought``: some of it was thinking; ``thinking``: so was its end. ``closed``: nothing more may come, by the
+    request's rules, ``stop_reason`` where a stop string is why.
     """
 
     events: Sequence[Event]
     split: bool = False
     thought: bool = False
     thinking: bool = False
+    closed: bool = False
+    stop_reason: str | None = None
 
 
 class Reader(Protocol):
     """Reads one choice."""
 
-    def read(self, text: str, *, ended: bool) -> Piece | asyncio.Future[Piece]:
-        """What is certain after the next piece of text, in order. A reader that fails raises, or its future does,
-        :class:`~llmk.serve.errors.ParserFailed`.
+    def read(self, text: str, num_tokens: int, *, ended: bool) -> Piece | asyncio.Future[Piece]:
+        """What is certain after the next piece of text, of so many tokens, in order. A reader that fails raises, or its
+        future does, :class:`~llmk.serve.errors.ParserFailed`.
         """
         ...
 
@@ -46,8 +60,8 @@ class Reader(Protocol):
 class Readers(Protocol):
     """Makes readers."""
 
-    def open(self, context: bytes) -> Reader:
-        """A reader for one choice of a request, by its encoded :class:`~llmk.api.ParserContext`."""
+    def open(self, setup: bytes) -> Reader:
+        """A reader for one choice of a request, by its encoded :class:`Setup`."""
         ...
 
 
@@ -57,14 +71,13 @@ class ChainReader:
     def __init__(self, chain: Chain) -> None:
         self._chain = chain
 
-    def read(self, text: str, *, ended: bool) -> Piece:
+    def read(self, text: str, num_tokens: int, *, ended: bool) -> Piece:
         """What is certain now."""
-        events = self._chain.push(text)
-        if ended:
-            events += self._chain.finish()
-        split = self._chain.split
+        events = self._chain.push(text, num_tokens, ended=ended)
+        split, gate = self._chain.split, self._chain.gate
         thought = any(isinstance(event, ReasoningDelta) for event in split)
-        return Piece(events, bool(split), thought, bool(split) and isinstance(split[-1], ReasoningDelta))
+        thinking = bool(split) and isinstance(split[-1], ReasoningDelta)
+        return Piece(events, bool(split), thought, thinking, gate.closed, gate.stop_reason)
 
     def close(self) -> None:
         """Nothing is to be done."""
@@ -80,9 +93,10 @@ class LocalReaders:
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
 
-    def open(self, context: bytes) -> ChainReader:
+    def open(self, setup: bytes) -> ChainReader:
         """A reader for one choice."""
-        return ChainReader(self._dialect.chain(_decode_context(context)))
+        decoded = decode_setup(setup)
+        return ChainReader(self._dialect.chain(decoded.context, decoded.rules))
 
 
 def pack_events(events: Sequence[Event]) -> list[list[Any]]:

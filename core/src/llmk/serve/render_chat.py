@@ -9,12 +9,23 @@ from typing import Any, Protocol
 
 from msgspec import Raw
 
-from llmk.api import Event, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallStart
+from llmk.api import (
+    Event,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallFailed,
+    ToolCallStart,
+)
 from llmk.engine.request import TokenLogprobs
+from llmk.serve.gate import call_error
 from llmk.serve.reply import encoded
 from llmk.serve.stream import ChoiceDelta, Usage
 
 Wire = dict[str, Any]
+
+_INVALID_CALL = "the call broke off, or its arguments are not JSON; 'content' has its text"
 
 
 def usage_object(usage: Usage) -> Wire:
@@ -43,23 +54,30 @@ class Tokens(Protocol):
 class ChatRenderer:
     """Renders one chat completion. ``logprobs``: whether the client asked for log-probabilities."""
 
-    def __init__(self, head: Wire, tokens: Tokens, *, logprobs: bool, include_usage: bool) -> None:
+    def __init__(
+        self, head: Wire, tokens: Tokens, *, logprobs: bool, include_usage: bool, continuous_usage: bool = False
+    ) -> None:
         self._head = head
+        self._continuous_usage = continuous_usage
         self._tokens = tokens
         self._logprobs = logprobs
         self._include_usage = include_usage
         self._begun: set[int] = set()
         self._choices: dict[int, Wire] = {}
+        self._call_errors: dict[int, list[Wire]] = {}
 
-    def chunks(self, delta: ChoiceDelta) -> Iterator[Wire]:
+    def chunks(self, delta: ChoiceDelta, usage: Usage) -> Iterator[Wire]:
         """The chunks of one delta: the role when a choice begins, one for each run of events of a kind, the end."""
+        so_far = usage_object(usage) if self._continuous_usage else None
         if delta.index not in self._begun:
             self._begun.add(delta.index)
-            yield self._chunk(delta.index, {"role": "assistant", "content": ""})
+            yield self._chunk(so_far, delta.index, {"role": "assistant", "content": ""})
         for wire, entries in self._wires(delta):
-            yield self._chunk(delta.index, wire, entries)
+            yield self._chunk(so_far, delta.index, wire, entries)
+        errors = self._errors(delta)
         if delta.finish_reason is not None:
-            yield self._chunk(delta.index, {}, None, delta.finish_reason, stop_reason=delta.stop_reason)
+            end = {"stop_reason": delta.stop_reason, **errors}
+            yield self._chunk(so_far, delta.index, {}, None, delta.finish_reason, **end)
 
     def last_chunks(self, usage: Usage) -> Iterator[Wire]:
         """What follows the last delta."""
@@ -74,8 +92,12 @@ class ChatRenderer:
             if entries is not None:
                 choice["logprobs"] = choice["logprobs"] or _logprobs([])
                 choice["logprobs"]["content"] += entries
+        for event in delta.events:
+            if isinstance(event, ToolCallFailed):
+                _drop_call(choice["message"], event.index)
+        errors = self._errors(delta)
         if delta.finish_reason is not None:
-            choice |= {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason}
+            choice |= {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason, **errors}
 
     def whole(self, usage: Usage) -> Wire:
         """The complete answer, once every delta was added."""
@@ -92,6 +114,15 @@ class ChatRenderer:
             yield wire, entries or None
             entries = None
 
+    def _errors(self, delta: ChoiceDelta) -> Wire:
+        """What is wrong with the choice's calls so far, where something is."""
+        errors = self._call_errors.setdefault(delta.index, [])
+        for event in delta.events:
+            if isinstance(event, ToolCallFailed | ToolCallEnd) and (code := call_error(event)) is not None:
+                message = event.mismatch if isinstance(event, ToolCallEnd) else _INVALID_CALL
+                errors.append({"index": event.index, "code": code, "message": message})
+        return {"tool_call_errors": errors} if errors else {}
+
     def _entry(self, logprobs: TokenLogprobs) -> Raw:
         """Encoded at once: a whole answer may have a million of them, which would take long at its end."""
         top = [self._token(token_id, logprob) for token_id, logprob in logprobs.top]
@@ -103,6 +134,7 @@ class ChatRenderer:
 
     def _chunk(
         self,
+        usage: Wire | None,
         index: int,
         wire: Wire,
         entries: list[Raw] | None = None,
@@ -111,11 +143,11 @@ class ChatRenderer:
     ) -> Wire:
         logprobs = _logprobs(entries) if entries else None
         choice = {"index": index, "delta": wire, "logprobs": logprobs, "finish_reason": finish_reason, **extra}
-        return self._envelope([choice], None)
+        return self._envelope([choice], usage)
 
     def _envelope(self, choices: list[Wire], usage: Wire | None) -> Wire:
         chunk = {**self._head, "object": "chat.completion.chunk", "choices": choices}
-        return {**chunk, "usage": usage} if self._include_usage else chunk
+        return {**chunk, "usage": usage} if self._include_usage or self._continuous_usage else chunk
 
 
 def wires(events: Iterable[Event]) -> list[Wire]:
@@ -133,7 +165,9 @@ def _logprobs(entries: list[Raw]) -> Wire:
 
 
 def _kind(event: Event) -> type:
-    return type(event) if isinstance(event, (TextDelta, ReasoningDelta)) else ToolCallStart
+    if isinstance(event, TextDelta | ToolCallFailed):
+        return TextDelta
+    return ReasoningDelta if isinstance(event, ReasoningDelta) else ToolCallStart
 
 
 def _text_wire(events: Iterable[Any]) -> Wire:
@@ -164,6 +198,12 @@ _WIRES: dict[type, Callable[[Iterable[Any]], Wire]] = {
     ReasoningDelta: _reasoning_wire,
     ToolCallStart: _tool_wire,
 }
+
+
+def _drop_call(message: Wire, index: int) -> None:
+    calls = [call for call in message.pop("tool_calls", ()) if call["index"] != index]
+    if calls:
+        message["tool_calls"] = calls
 
 
 def _fold(message: Wire, wire: Wire) -> None:

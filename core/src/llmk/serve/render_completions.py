@@ -20,21 +20,29 @@ class CompletionRenderer:
     """Renders one text completion. ``echo`` has, for every choice, the text that goes before what is generated."""
 
     def __init__(
-        self, head: Wire, tokens: Tokens, *, logprobs: bool, include_usage: bool, echo: Sequence[str] = ()
+        self,
+        head: Wire,
+        tokens: Tokens,
+        *,
+        logprobs: bool,
+        include_usage: bool,
+        continuous_usage: bool = False,
+        echo: Sequence[str] = (),
     ) -> None:
         self._head = {**head, "object": "text_completion"}
         self._token_text = tokens.token_text
         self._logprobs = logprobs
         self._include_usage = include_usage
+        self._continuous_usage = continuous_usage
         self._echo = dict(enumerate(echo))
         self._offsets: dict[int, int] = {}
         self._choices: dict[int, Wire] = {}
 
-    def chunks(self, delta: ChoiceDelta) -> Iterator[Wire]:
+    def chunks(self, delta: ChoiceDelta, usage: Usage) -> Iterator[Wire]:
         """The chunks of one delta: none where it brings nothing to tell."""
         choice = self._choice(delta)
         if choice["text"] or choice["logprobs"] or choice["finish_reason"]:
-            yield self._envelope([choice], None)
+            yield self._envelope([choice], usage_object(usage) if self._continuous_usage else None)
 
     def last_chunks(self, usage: Usage) -> Iterator[Wire]:
         """What follows the last delta."""
@@ -83,9 +91,13 @@ class CompletionRenderer:
         }
 
     def _top(self, logprobs: TokenLogprobs) -> Raw:
-        """Encoded at once: a whole answer may have a million of them, which would take long at its end."""
-        return encoded({self._token_text(token_id): logprob for token_id, logprob in logprobs.top})
+        """The likeliest tokens and, though it may not be one of them, the token that stands there. Encoded at once: a
+        whole answer may have a million of them, which would take long at its end.
+        """
+        top = {self._token_text(token_id): logprob for token_id, logprob in logprobs.top}
+        top.setdefault(self._token_text(logprobs.token_id), logprobs.logprob)
+        return encoded(top)
 
     def _envelope(self, choices: list[Wire], usage: Wire | None) -> Wire:
         chunk = {**self._head, "choices": choices}
-        return {**chunk, "usage": usage} if self._include_usage else chunk
+        return {**chunk, "usage": usage} if self._include_usage or self._continuous_usage else chunk

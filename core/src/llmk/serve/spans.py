@@ -92,8 +92,8 @@ def _attributes(model: str, record: Record) -> Iterator[tuple[str, AttributeValu
         yield "gen_ai.request.max_tokens", params.max_tokens
     if params.seed is not None:
         yield "gen_ai.request.seed", params.seed
-    if params.stop:
-        yield "gen_ai.request.stop_sequences", params.stop
+    if stop := record.job.stop:
+        yield "gen_ai.request.stop_sequences", stop
     if server := record.scope.get("server"):
         yield "server.address", server[0]
         yield "server.port", server[1]

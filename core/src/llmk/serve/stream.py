@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from llmk.api import EngineDead, Event, ToolCallStart
+from llmk.api import EngineDead, Event, ToolCallFailed, ToolCallStart
 from llmk.engine.breather import Breather
 from llmk.engine.request import SamplingParams, TokenLogprobs
 from llmk.serve.reading import PLAIN, Piece, Reader, Readers
@@ -43,20 +43,26 @@ class Engine(Protocol):
         """Generates; closing the iterator aborts."""
         ...
 
+    async def abort(self, request_id: str, index: int | None = None) -> None:
+        """Ends a request, or one choice of it."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be generated. Prompt ``p`` has the indices ``p * n`` and up. ``context`` is the encoded
-    :class:`~llmk.api.ParserContext` of its parsers, empty where none reads its text.
+    """What is to be generated. Prompt ``p`` has the indices ``p * n`` and up. ``reading`` is the encoded
+    :class:`~llmk.serve.reading.Setup` of what reads its text, empty where nothing does.
     """
 
     id: str
     prompts: Sequence[list[int]]
     params: SamplingParams
-    context: bytes = b""
+    reading: bytes = b""
     priority: int = 0
     cache_salt: str = ""
     tenant: str = ""
+    stop: Sequence[str] = ()
+    """Texts that end it, whoever looks for them."""
 
 
 @dataclass(slots=True)
@@ -91,13 +97,19 @@ class _Choice:
     thinking: bool = False
     pending: int = 0
     calls: int = 0
+    closed: bool = False
+    """Whether it has ended by its request's rules, so that what still comes is not part of it."""
 
     def take(self, piece: Piece, delta: GenerationDelta, usage: Usage) -> str | None:
-        """Counts what ``delta`` came to; returns why the choice has ended, if it has."""
-        self._count(piece, len(delta.token_ids), usage, ended=delta.finish_reason is not None)
-        self.calls += sum(isinstance(event, ToolCallStart) for event in piece.events)
-        called = self.calls and delta.finish_reason == "stop"
-        return "tool_calls" if called else delta.finish_reason
+        """Counts what ``delta`` came to; returns why the choice has ended, if it has: by itself, or by its request's
+        rules."""
+        self.closed = piece.closed
+        ended = delta.finish_reason is not None or piece.closed
+        self._count(piece, len(delta.token_ids), usage, ended=ended)
+        for event in piece.events:
+            self.calls += isinstance(event, ToolCallStart) - isinstance(event, ToolCallFailed)
+        finish_reason = "stop" if piece.closed else delta.finish_reason
+        return "tool_calls" if self.calls and finish_reason == "stop" else finish_reason
 
     def _count(self, piece: Piece, num_tokens: int, usage: Usage, *, ended: bool) -> None:
         """Tokens belong to what they lead to, the markers of thinking included."""
@@ -124,14 +136,19 @@ async def answer(engine: Engine, job: Job, usage: Usage, readers: Readers) -> As
                 seen.add(at)
                 usage.prompt_tokens += delta.num_prompt_tokens
                 usage.cached_tokens += delta.num_cached_tokens
+            if choice.closed:
+                continue  # what the engine had made before it was aborted
             piece = reading if isinstance(reading, Piece) else await reading
             index = at * job.params.n + delta.index
             finish_reason = choice.take(piece, delta, usage)
+            if piece.closed and delta.finish_reason is None:
+                await engine.abort(_part_id(job, at), delta.index)
+            stop_reason = piece.stop_reason if piece.closed else delta.stop_reason
             if delta.prompt_logprobs:
                 for told in _slices(job.prompts[at], delta.prompt_logprobs):
                     yield ChoiceDelta(index, (), prompt=told)
             spoken = _spoken(delta, job.params)
-            yield ChoiceDelta(index, piece.events, spoken, (), finish_reason, delta.stop_reason, delta.times)
+            yield ChoiceDelta(index, piece.events, spoken, (), finish_reason, stop_reason, delta.times)
 
 
 _Reading = tuple[int, "GenerationDelta", _Choice, "Piece | asyncio.Future[Piece]"]
@@ -144,17 +161,19 @@ async def _read(engine: Engine, job: Job, readers: Readers) -> AsyncGenerator[_R
     choices: dict[int, _Choice] = {}
 
     def open_stream(at: int) -> AsyncGenerator[GenerationDelta, None]:
-        id = job.id if len(job.prompts) == 1 else f"{job.id}-{at}"
         how: dict[str, Any] = {"priority": job.priority, "cache_salt": job.cache_salt, "tenant": job.tenant}
-        return engine.generate(job.prompts[at], job.params, request_id=id, **how)
+        return engine.generate(job.prompts[at], job.params, request_id=_part_id(job, at), **how)
 
     def read(at: int, delta: GenerationDelta) -> _Reading:
-        if delta.finish_reason in ("abort", "error"):
-            raise EngineDead(f"the engine ended the request before it was done ({delta.finish_reason})")
         index = at * job.params.n + delta.index
         if (choice := choices.get(index)) is None:
-            choice = choices[index] = _Choice(readers.open(job.context) if job.context else PLAIN)
-        return at, delta, choice, choice.reader.read(delta.text, ended=delta.finish_reason is not None)
+            choice = choices[index] = _Choice(readers.open(job.reading) if job.reading else PLAIN)
+        if choice.closed:
+            return at, delta, choice, Piece(())
+        if delta.finish_reason in ("abort", "error"):
+            raise EngineDead(f"the engine ended the request before it was done ({delta.finish_reason})")
+        reading = choice.reader.read(delta.text, len(delta.token_ids), ended=delta.finish_reason is not None)
+        return at, delta, choice, reading
 
     try:
         async with aclosing(merged(open_stream, len(job.prompts), read)) as items:
@@ -163,6 +182,10 @@ async def _read(engine: Engine, job: Job, readers: Readers) -> AsyncGenerator[_R
     finally:
         for choice in choices.values():
             choice.reader.close()
+
+
+def _part_id(job: Job, at: int) -> str:
+    return job.id if len(job.prompts) == 1 else f"{job.id}-{at}"
 
 
 def _slices(

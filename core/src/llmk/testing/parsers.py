@@ -23,6 +23,7 @@ from llmk.api import (
     TextDelta,
     ToolCallArguments,
     ToolCallEnd,
+    ToolCallFailed,
     ToolCallStart,
     ToolParser,
 )
@@ -42,7 +43,7 @@ _JUNK = (
 
 @dataclass(slots=True)
 class Call:
-    """A tool call of a complete answer. ``arguments`` is JSON text, as far as the model wrote it."""
+    """A tool call of a complete answer. ``arguments`` is JSON text."""
 
     name: str
     id: str | None = None
@@ -60,10 +61,12 @@ class Answer:
 
 
 def fold(events: Iterable[Event]) -> Answer:
-    """Adds up events. Raises ``AssertionError`` where calls aren't numbered in order or aren't open."""
+    """Adds up events; calls that fail are none. Raises ``AssertionError`` where calls aren't numbered in order, or
+    aren't open."""
     reasoning: list[str] = []
     content: list[str] = []
     arguments: list[list[str]] = []
+    failed: set[int] = set()
     answer = Answer()
     for event in events:
         match event:
@@ -81,8 +84,14 @@ def fold(events: Iterable[Event]) -> Answer:
             case ToolCallEnd(index):
                 assert _is_open(answer, index), f"end of no open call: {event}"
                 answer.calls[index].ended = True
+            case ToolCallFailed(index, text):
+                assert _is_open(answer, index), f"failure of no open call: {event}"
+                answer.calls[index].ended = True
+                failed.add(index)
+                content.append(text)
     for call, pieces in zip(answer.calls, arguments, strict=True):
         call.arguments = "".join(pieces)
+    answer.calls = [call for index, call in enumerate(answer.calls) if index not in failed]
     answer.reasoning, answer.content = "".join(reasoning), "".join(content)
     return answer
 

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable
 
-from llmk.api import Event, ToolCallArguments, ToolCallEnd, ToolCallStart
+from llmk.api import Event, ToolCallArguments, ToolCallEnd, ToolCallFailed, ToolCallStart
 from llmk_parsers.json_value import JsonValue, StringDecoder
 
 _ARGUMENTS = ("arguments", "parameters")
@@ -21,8 +21,8 @@ class CallArguments:
     """The value of a call's arguments, as the JSON text that a client gets.
 
     An object (or array) is passed on as it is written. A string that holds an object, as models write it that were
-    trained on OpenAI's format, is unwrapped; another string stays the literal that it is. ``null`` and an empty
-    string mean no arguments.
+    trained on OpenAI's format, is unwrapped, and must hold JSON; another string stays the literal that it is. ``null``
+    and an empty string mean no arguments.
     """
 
     def __init__(self) -> None:
@@ -30,16 +30,20 @@ class CallArguments:
         self._read: Callable[[str], str] | None = None
         self._decoder = StringDecoder()
         self._literal: list[str] = []
+        self._inside: JsonValue | None = None
+        """What an unwrapped string says."""
+        self._inside_stopped = False
 
     @property
     def complete(self) -> bool:
-        """Whether the value has ended."""
-        return self._value.complete
+        """Whether the value has ended, and all of it is JSON."""
+        return self._value.complete and not self.stopped
 
     @property
     def stopped(self) -> bool:
         """Whether something stands in it that is no JSON."""
-        return self._value.stopped
+        broken_off = self._value.complete and self._inside is not None and not self._inside.complete
+        return self._value.stopped or self._inside_stopped or broken_off
 
     def feed(self, text: str, at: int) -> tuple[int, str]:
         """Reads on from ``at``: where it stands then (see :meth:`JsonValue.feed`), and what is to be passed on."""
@@ -52,25 +56,35 @@ class CallArguments:
 
     def _scalar(self, text: str) -> str:
         self._literal.append(text)
-        if not self.complete:
+        if not self._value.complete:
             return ""
         literal = "".join(self._literal)
         return "{}" if literal == "null" else literal
 
     def _string(self, text: str) -> str:
         """Until it is clear what the string holds, keeps it."""
-        said = self._unwrapped(text if self._literal else text[1:]).lstrip()
+        said = self._decoded(text if self._literal else text[1:]).lstrip()
         self._literal.append(text)
         if said.startswith("{"):
             self._read = self._unwrapped
-            return said
+            return self._checked(said)
         if said:
             self._read = str
             return "".join(self._literal)
-        return "{}" if self.complete else ""
+        return "{}" if self._value.complete else ""
 
     def _unwrapped(self, text: str) -> str:
-        if not self.complete:
+        return self._checked(self._decoded(text))
+
+    def _checked(self, said: str) -> str:
+        """What of ``said``, the next of an unwrapped string, is JSON or its beginning."""
+        inside = self._inside = self._inside or JsonValue()
+        end = inside.feed(said, 0)
+        self._inside_stopped |= inside.stopped or bool(said[end:].strip())
+        return said[:end]
+
+    def _decoded(self, text: str) -> str:
+        if not self._value.complete:
             return self._decoder.feed(text)
         return self._decoder.feed(text.removesuffix('"')) + self._decoder.finish()
 
@@ -79,8 +93,9 @@ class CallObject:
     """Reads the object that begins at the first character fed; :meth:`take` gives the events that came of it.
 
     The call starts as soon as its name and the beginning of its arguments are known, and its arguments are passed on
-    as they arrive; it ends with them. Before that, anything that can't be such an object makes it ``bad``: then
-    ``raw`` is the text read so far, none of which has been passed on.
+    as they arrive, as long as they are the beginning of some JSON; it ends with them. Anything that can't be such an
+    object makes it ``bad``. Where that is before the end of the arguments, or these break off, ``raw`` is the text read
+    so far; a call that has started then fails with it.
 
     Args:
         index: the call's number.
@@ -90,7 +105,7 @@ class CallObject:
 
     def __init__(self, index: int, *, strict: bool = False) -> None:
         self.index = index
-        self.started = self.done = self.bad = False
+        self.started = self.done = self.bad = self.failed = False
         self._out: list[Event] = []
         self._strict = strict
         self._step: Step = self._begin
@@ -107,7 +122,7 @@ class CallObject:
 
     @property
     def raw(self) -> str:
-        """The text read, where the call has not started."""
+        """The text read, where the call has not ended."""
         return "".join(self._raw)
 
     def feed(self, text: str, at: int) -> int:
@@ -115,17 +130,16 @@ class CallObject:
         start = at
         while at < len(text) and not (self.done or self.bad):
             at = self._step(text, at)
-        if not self.started:
+        if not self._ended:
             self._raw.append(text[start:at])
-        elif self.bad:
-            self._end()
+            if self.bad:
+                self._fail()
         return at
 
     def finish(self) -> None:
         """The text has ended inside the object."""
-        if self.started:
-            self._end()
         self.bad = not self.done
+        self._fail()
 
     def take(self) -> list[Event]:
         """The events since the last time."""
@@ -225,7 +239,6 @@ class CallObject:
             return
         if not self.started:
             self.started = True
-            self._raw.clear()
             self._out.append(ToolCallStart(self.index, self._name))
         self._out.append(ToolCallArguments(self.index, piece))
 
@@ -236,7 +249,13 @@ class CallObject:
     def _end(self) -> None:
         if not self._ended:
             self._ended = True
+            self._raw.clear()
             self._out.append(ToolCallEnd(self.index))
+
+    def _fail(self) -> None:
+        if self.started and not self._ended:
+            self._ended = self.failed = True
+            self._out.append(ToolCallFailed(self.index, self.raw))
 
     def _read_literal(self, then: Callable[[str], None]) -> None:
         """Makes the next step read a key or a name, which begins with the next character, and hand it to ``then``."""
@@ -252,7 +271,7 @@ class CallObject:
         stop = min(wrong.start() if wrong else end, at + _LONGEST_NAME - self._literal_size)
         self._literal.append(text[at:stop])
         self._literal_size += stop - at
-        if stop < end:
+        if stop < end or self._value.stopped:
             self.bad = True
         elif self._value.complete:
             self._hand_over("".join(self._literal))

@@ -1,12 +1,29 @@
-"""Where a JSON value ends, and what a JSON string says, found piece by piece."""
+"""What is JSON and where it ends, and what a JSON string says, found piece by piece."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
+_SPACE = re.compile(r"[ \t\n\r]*")
+_PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
+_HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
+_DIGITS = frozenset("0123456789")
+_LITERALS = {"t": "true", "f": "false", "n": "null"}
+_NUMBER: dict[str, dict[str, str]] = {
+    "minus": {"0": "zero", "d": "integer"},
+    "zero": {".": "point", "e": "exponent"},
+    "integer": {"0": "integer", "d": "integer", ".": "point", "e": "exponent"},
+    "point": {"0": "fraction", "d": "fraction"},
+    "fraction": {"0": "fraction", "d": "fraction", "e": "exponent"},
+    "exponent": {"0": "digits", "d": "digits", "s": "sign"},
+    "sign": {"0": "digits", "d": "digits"},
+    "digits": {"0": "digits", "d": "digits"},
+}
+"""What may come next in a number: a zero, another digit, a point, an ``e``, a sign."""
+_NUMBER_ENDS = frozenset({"zero", "integer", "fraction", "digits"})
 _IN_STRING = re.compile(r'["\\]')
 _OUTSIDE = re.compile(r'["{}\[\]<]')
-_SCALAR_END = re.compile(r'[\s,:"{}\[\]<]')
 
 _SIMPLE = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "/": "/", "\\": "\\", '"': '"'}
 _HEX = re.compile(r"[0-9a-fA-F]*")
@@ -15,49 +32,185 @@ _LOW_SURROGATE_BEGUN = re.compile(r"(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)
 
 
 class JsonValue:
-    """Finds the end of one JSON value, which begins with the first character that is fed.
+    """Reads one JSON value, which begins with the first character that is fed, by the letter of RFC 8259.
 
-    It counts brackets and knows strings and escapes, and otherwise takes what comes: the value's reader is the one to
-    judge it. Only ``<`` outside of a string makes it stop, as that begins a marker and no JSON.
+    ``stopped`` is set at the first character that can't stand there: what was read before it is the beginning of some
+    JSON text, and of none with it. ``NaN`` and ``Infinity`` are no JSON, nor is a line's end inside a string.
+    """
+
+    def __init__(self) -> None:
+        self.complete = False
+        self.stopped = False
+        self._open: list[str] = []
+        self._state: Callable[[str, int], int] = self._value
+        self._is_key = False
+        self._rest = ""
+        """What must follow: of a literal, or of an escape (``x``: a hexadecimal digit)."""
+        self._number = ""
+
+    def feed(self, text: str, at: int) -> int:
+        """Reads on from ``at``; returns where it stands then: behind the value, at what stopped it, or at the end."""
+        while at < len(text) and not self.complete and not self.stopped:
+            at = self._state(text, at)
+        return at
+
+    def _value(self, text: str, at: int) -> int:
+        at = self._skip_space(text, at) if self._open else at
+        if at == len(text):
+            return at
+        mark = text[at]
+        if mark == '"':
+            self._is_key = False
+            self._state = self._string
+        elif mark in "{[":
+            self._open.append(mark)
+            self._state = self._first_key if mark == "{" else self._first_item
+        elif mark in _LITERALS:
+            self._rest = _LITERALS[mark][1:]
+            self._state = self._literal
+        elif mark == "-" or mark in _DIGITS:
+            self._number = "minus" if mark == "-" else "zero" if mark == "0" else "integer"
+            self._state = self._in_number
+        else:
+            return self._stop(at)
+        return at + 1
+
+    def _first_key(self, text: str, at: int) -> int:
+        at = self._skip_space(text, at)
+        return self._closed(at) if text.startswith("}", at) else self._key(text, at)
+
+    def _first_item(self, text: str, at: int) -> int:
+        at = self._skip_space(text, at)
+        if text.startswith("]", at):
+            return self._closed(at)
+        if at < len(text):
+            self._state = self._value
+        return at
+
+    def _key(self, text: str, at: int) -> int:
+        at = self._skip_space(text, at)
+        if at == len(text):
+            return at
+        self._is_key = True
+        self._state = self._string
+        return at + 1 if text[at] == '"' else self._stop(at)
+
+    def _colon(self, text: str, at: int) -> int:
+        at = self._skip_space(text, at)
+        if at == len(text):
+            return at
+        self._state = self._value
+        return at + 1 if text[at] == ":" else self._stop(at)
+
+    def _behind_value(self, text: str, at: int) -> int:
+        at = self._skip_space(text, at)
+        if at == len(text):
+            return at
+        inside_object = self._open[-1] == "{"
+        if text[at] == ",":
+            self._state = self._key if inside_object else self._value
+            return at + 1
+        return self._closed(at) if text[at] == ("}" if inside_object else "]") else self._stop(at)
+
+    def _closed(self, at: int) -> int:
+        self._open.pop()
+        self._ended()
+        return at + 1
+
+    def _ended(self) -> None:
+        """A value has come to its end."""
+        self.complete = not self._open
+        self._state = self._behind_value
+
+    def _string(self, text: str, at: int) -> int:
+        found = _PLAIN.match(text, at)
+        at = found.end() if found else at
+        if at == len(text):
+            return at
+        if text[at] == '"':
+            if self._is_key:
+                self._state = self._colon
+            else:
+                self._ended()
+        elif text[at] == "\\":
+            self._state = self._escape
+        else:
+            return self._stop(at)
+        return at + 1
+
+    def _escape(self, text: str, at: int) -> int:
+        if text[at] != "u" and text[at] not in _SIMPLE:
+            return self._stop(at)
+        self._rest = "xxxx" if text[at] == "u" else ""
+        self._state = self._hex_digits if self._rest else self._string
+        return at + 1
+
+    def _hex_digits(self, text: str, at: int) -> int:
+        if text[at] not in _HEX_DIGITS:
+            return self._stop(at)
+        self._rest = self._rest[1:]
+        if not self._rest:
+            self._state = self._string
+        return at + 1
+
+    def _literal(self, text: str, at: int) -> int:
+        if text[at] != self._rest[0]:
+            return self._stop(at)
+        self._rest = self._rest[1:]
+        if not self._rest:
+            self._ended()
+        return at + 1
+
+    def _in_number(self, text: str, at: int) -> int:
+        mark = text[at]
+        kind = "d" if mark in _DIGITS and mark != "0" else "e" if mark in "eE" else "s" if mark in "+-" else mark
+        follows = _NUMBER[self._number].get(kind)
+        if follows is not None:
+            self._number = follows
+            return at + 1
+        if self._number not in _NUMBER_ENDS:
+            return self._stop(at)
+        self._ended()
+        return at
+
+    def _stop(self, at: int) -> int:
+        self.stopped = True
+        return at
+
+    @staticmethod
+    def _skip_space(text: str, at: int) -> int:
+        found = _SPACE.match(text, at)
+        return found.end() if found else at
+
+
+class Brackets:
+    """Finds the end of what begins with the first character that is fed, a bracket, JSON or not: it counts brackets
+    and knows strings and escapes. Only ``<`` outside of a string makes it stop, as that begins a marker.
     """
 
     def __init__(self) -> None:
         self.complete = False
         self.stopped = False
         self._depth = 0
-        self._begun = False
-        self._scalar = False
         self._in_string = False
         self._escaped = False
 
     def feed(self, text: str, at: int) -> int:
-        """Reads on from ``at``; returns where it stands then: behind the value, at what stopped it, or at the end."""
-        if at < len(text) and not self._begun:
-            self._begun = True
-            self._scalar = text[at] not in '"{[<'
+        """Reads on from ``at``; returns where it stands then: behind the end, at what stopped it, or at the end."""
         while at < len(text) and not self.complete and not self.stopped:
             if self._escaped:
                 self._escaped = False
                 at += 1
-            elif self._in_string:
-                at = self._read_string(text, at)
-            elif self._scalar:
-                end = _SCALAR_END.search(text, at)
-                self.complete = end is not None
-                at = end.start() if end else len(text)
             else:
-                at = self._read_structure(text, at)
+                at = self._read_string(text, at) if self._in_string else self._read_structure(text, at)
         return at
 
     def _read_string(self, text: str, at: int) -> int:
         found = _IN_STRING.search(text, at)
         if not found:
             return len(text)
-        if found.group() == "\\":
-            self._escaped = True
-        else:
-            self._in_string = False
-            self.complete = self._depth == 0
+        self._escaped = found.group() == "\\"
+        self._in_string = self._escaped
         return found.end()
 
     def _read_structure(self, text: str, at: int) -> int:

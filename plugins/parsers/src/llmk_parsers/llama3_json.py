@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from llmk.api import ParserContext
-from llmk_parsers.json_value import JsonValue
+from llmk_parsers.json_value import Brackets
 from llmk_parsers.machine import markers
 from llmk_parsers.tool_machine import ToolMachine
 
@@ -23,7 +23,7 @@ class Llama3Json(ToolMachine):
     def __init__(self, context: ParserContext) -> None:
         super().__init__(context)
         self._state = self._content
-        self._other = JsonValue()
+        self._other = Brackets()
 
     def _content(self) -> bool:
         text, marker = self._read_until(_BEGINS)
@@ -65,7 +65,7 @@ class Llama3Json(ToolMachine):
         if called:
             self._state = self._behind_call
         else:
-            self._other = JsonValue()
+            self._other = Brackets()
             self._other.feed(self._object.raw, 0)
             self._state = self._in_other_object
         return True

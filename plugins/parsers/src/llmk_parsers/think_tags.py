@@ -28,7 +28,8 @@ class ThinkTags(Machine):
     one, and otherwise from :meth:`_switch`. Inside a block, everything up to the closing tag is reasoning, and so is
     everything to the end where there is none. A call that begins there ends the block, as models forget the tag.
     Outside, an opening tag counts at the beginning and after a block or a tool call, with at most white space in
-    front; elsewhere it is text that speaks of the tag. A block of nothing but white space is no reasoning.
+    front; elsewhere it is text that speaks of the tag. So is a closing tag behind such a one; any other outside of a
+    block is a slip, and dropped. A block of nothing but white space is no reasoning.
     """
 
     OPEN: ClassVar[str] = "<think>"
@@ -37,9 +38,11 @@ class ThinkTags(Machine):
     def __init__(self, context: ParserContext) -> None:
         super().__init__()
         self._in_reasoning = markers(self.OPEN, self.CLOSE, *_CALL_BEGINS)
-        self._in_content = markers(self.OPEN, *_CALLS)
+        self._in_content = markers(self.OPEN, self.CLOSE, *_CALLS)
         self._in_call = markers(*_CALLS.values())
         self._fresh = True
+        self._mentioned = 0
+        """Opening tags that the content speaks of, and has not closed."""
         self._blank: list[str] = []
         self._state = self._reasoning if self._thinks(context) else self._content
 
@@ -73,7 +76,10 @@ class ThinkTags(Machine):
         self._say(text)
         if marker == self.OPEN and self._fresh:
             self._enter(self._reasoning)
+        elif marker == self.CLOSE and not self._mentioned:
+            pass
         elif marker:
+            self._mentioned += {self.OPEN: 1, self.CLOSE: -1}.get(marker, 0)
             self._say(marker)
             if marker in _CALLS:
                 self._enter(self._call)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmk.api import ParserContext, TextDelta
+from llmk.api import ParserContext, TextDelta, ToolCallFailed
 from llmk_parsers.call_object import CallObject
 from llmk_parsers.machine import Machine
 
@@ -12,7 +12,7 @@ class ToolMachine(Machine):
 
     Text goes out through :meth:`_say`, which drops white space that stands alone before, between or after calls. A
     call written as a JSON object is read by :meth:`_begin_object` and :meth:`_read_object`; if it turns out to be
-    none, it is text, from the ``opening`` that led to it on.
+    none, it is text, from the ``opening`` that led to it on, also where it has started already.
     """
 
     STRICT = False
@@ -24,6 +24,8 @@ class ToolMachine(Machine):
         self._said = False
         self._blank: list[str] = []
         self._opening: list[str] = []
+        self._before = ""
+        """What a call that has started would be text with: blank space and its opening."""
         self._object = CallObject(0)
 
     def _say(self, text: str) -> None:
@@ -54,14 +56,19 @@ class ToolMachine(Machine):
         if self._ended and not self._object.done:
             self._object.finish()
         if self._object.started and self._object.index == self._calls:
+            self._before = "".join([*self._blank, *self._opening])
             self._begin_call()
             self._opening.clear()
-        self._out += self._object.take()
+        for event in self._object.take():
+            if isinstance(event, ToolCallFailed):
+                event = ToolCallFailed(event.index, self._before + event.text)
+                self._said = True
+            self._out.append(event)
         if not (self._object.done or self._object.bad):
             return None
         if not self._object.started:
             self._give_up(self._object.raw)
-        return self._object.started
+        return self._object.started and not self._object.failed
 
     def _give_up(self, text: str = "") -> None:
         """What was held back since the opening marker was no call: says it, and ``text`` behind it."""

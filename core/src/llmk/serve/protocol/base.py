@@ -25,13 +25,14 @@ class RequestModel(BaseModel):
     """Base of request models.
 
     ``null`` means that a field is not set. A field in ``refused`` is accepted with a neutral value, and otherwise an
-    error that names it; a field that nobody knows is an error that names the nearest known one. Types are strict:
-    ``"5"`` is no number.
+    error that names it; one in ``taken``, which clients send back as they got it, is accepted and has no effect; a
+    field that nobody knows is an error that names the nearest known one. Types are strict: ``"5"`` is no number.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     refused: ClassVar[Mapping[str, Refused]] = {}
+    taken: ClassVar[frozenset[str]] = frozenset()
 
     @model_validator(mode="before")
     @classmethod
@@ -40,10 +41,10 @@ class RequestModel(BaseModel):
             return data
         accepted = {}
         for name, value in data.items():
+            if (value is None and (name in cls.model_fields or name in cls.refused)) or name in cls.taken:
+                continue
             if name not in cls.model_fields and name not in cls.refused:
                 raise _unknown(name, [*cls.model_fields, *cls.refused])
-            if value is None:
-                continue
             refusal = cls.refused.get(name)
             if refusal is None:
                 accepted[name] = value
@@ -65,6 +66,11 @@ class Body(RequestModel):
                 "invalid_json", "the body can't be represented: {cause}", {"cause": str(error)}
             ) from None
         return data
+
+
+def invalid(field: str, message: str) -> PydanticCustomError:
+    """The error of a field whose value is of the right type and yet none."""
+    return PydanticCustomError("invalid_value", "{message}", {"field": field, "message": message})
 
 
 def unsupported(name: str, why: str) -> PydanticCustomError:

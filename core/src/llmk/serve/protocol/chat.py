@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, Self
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from llmk.serve.protocol.base import Refused, RequestModel, unsupported
+from llmk.serve import tool_schema
+from llmk.serve.protocol.base import Refused, RequestModel, invalid, unsupported
 from llmk.serve.protocol.sampling import COMMON_REFUSED, SamplingFields
 
 UNTIL_STRUCTURED = "it needs structured output, which is not built yet"
-ROLE_FIELDS = {"tool_calls": "assistant", "reasoning_content": "assistant", "tool_call_id": "tool"}
+ROLE_FIELDS = {
+    "tool_calls": "assistant",
+    "reasoning_content": "assistant",
+    "reasoning": "assistant",
+    "tool_call_id": "tool",
+}
+_ECHOED = frozenset({"cache_control", "id", "provider_specific_fields"})
+"""What libraries put into what they got, and send back."""
 
 
 class TextPart(RequestModel):
     """A text part of a message's content; the only kind that is taken."""
 
+    taken: ClassVar = frozenset({"annotations", *_ECHOED})
+
     type: str
-    text: str = ""
+    text: str
 
     @model_validator(mode="before")
     @classmethod
@@ -31,12 +43,25 @@ class TextPart(RequestModel):
 class FunctionCall(RequestModel):
     """A call that the assistant made."""
 
-    name: str
+    taken: ClassVar = frozenset({"parsed_arguments", "provider_specific_fields"})
+
+    name: Annotated[str, Field(min_length=1)]
     arguments: str = ""
+
+    @field_validator("arguments")
+    @classmethod
+    def _check_arguments(cls, value: str) -> str:
+        try:
+            json.loads(value or "{}", parse_constant=_no_constant)
+        except (ValueError, RecursionError) as error:
+            raise PydanticCustomError("invalid_value", "not JSON: {why}", {"why": str(error)}) from None
+        return value
 
 
 class ToolCall(RequestModel):
     """An entry of an assistant message's ``tool_calls``."""
+
+    taken: ClassVar = frozenset({"cache_control", "extra_content", "provider_specific_fields"})
 
     id: str = ""
     type: Literal["function"] = "function"
@@ -48,12 +73,8 @@ class ToolCall(RequestModel):
 class Message(RequestModel):
     """A message of the conversation so far."""
 
-    refused: ClassVar = {
-        "audio": Refused("audio can't be read"),
-        "refusal": Refused("refusals are not kept apart from content", ("",)),
-        "function_call": Refused("use 'tool_calls'"),
-        "annotations": Refused("annotations can't be read", ([],)),
-    }
+    refused: ClassVar = {"audio": Refused("audio can't be read"), "function_call": Refused("use 'tool_calls'")}
+    taken: ClassVar = frozenset({"annotations", "parsed", "reasoning_details", "refusal", *_ECHOED})
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[TextPart] | None = None
@@ -61,6 +82,8 @@ class Message(RequestModel):
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
+    """Another name of ``reasoning_content``."""
 
     @model_validator(mode="after")
     def _check_role(self) -> Self:
@@ -68,9 +91,16 @@ class Message(RequestModel):
             if getattr(self, name) is not None and self.role != role:
                 message = f"'{name}' belongs to messages of role {role}, not {self.role}"
                 raise PydanticCustomError("invalid_value", "{message}", {"field": name, "message": message})
-        if self.content is None and (self.role != "assistant" or not (self.tool_calls or self.reasoning_content)):
+        if None not in (self.reasoning, self.reasoning_content) and self.reasoning != self.reasoning_content:
+            raise invalid("reasoning", "'reasoning' and 'reasoning_content' differ; send one of them")
+        if self.content is None and (self.role != "assistant" or not (self.tool_calls or self.thought)):
             raise PydanticCustomError("missing", "a message of this role needs content", {"field": "content"})
         return self
+
+    @property
+    def thought(self) -> str | None:
+        """What the assistant thought, by either name."""
+        return self.reasoning if self.reasoning_content is None else self.reasoning_content
 
     @property
     def text(self) -> str | None:
@@ -81,18 +111,42 @@ class Message(RequestModel):
 class Function(RequestModel):
     """A function that the model may call."""
 
-    refused: ClassVar = {"strict": Refused(UNTIL_STRUCTURED, (False,))}
-
-    name: Annotated[str, Field(min_length=1)]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
     description: str | None = None
     parameters: dict[str, Any] | None = None
+    strict: bool = False
+    """Arguments that differ from ``parameters`` are reported."""
+
+    @field_validator("parameters")
+    @classmethod
+    def _check_schema(cls, value: dict[str, Any]) -> dict[str, Any]:
+        if (found := tool_schema.fault(value)) is not None:
+            where, why = found
+            place = {"where": f" at '{where[1:]}'" if where else "", "why": why}
+            raise PydanticCustomError("invalid_value", "not a JSON schema{where}: {why}", place)
+        return value
 
 
 class Tool(RequestModel):
     """An entry of ``tools``."""
 
+    taken: ClassVar = frozenset({"cache_control"})
+
     type: Literal["function"]
     function: Function
+
+
+def check_names(tools: Sequence[Tool]) -> None:
+    """Raises where two of a request's tools have the same name."""
+    seen: set[str] = set()
+    for at, tool in enumerate(tools):
+        if tool.function.name in seen:
+            raise invalid(f"tools[{at}].function.name", f"two tools are called '{tool.function.name}'")
+        seen.add(tool.function.name)
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
 
 
 class ChatRequest(SamplingFields):
@@ -105,7 +159,6 @@ class ChatRequest(SamplingFields):
         "modalities": Refused("the model writes text only", (["text"],)),
         "functions": Refused("use 'tools'", ([],)),
         "function_call": Refused("use 'tool_choice'", ("none",)),
-        "parallel_tool_calls": Refused("how many calls the model makes can't be limited", (True,)),
         "prediction": Refused("predicted output is not built"),
         "verbosity": Refused("the model has no such switch", ("medium",)),
         "web_search_options": Refused("there is no web search"),
@@ -118,6 +171,8 @@ class ChatRequest(SamplingFields):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: list[Tool] = Field(default_factory=list)
     tool_choice: Literal["auto", "none"] = "auto"
+    parallel_tool_calls: bool = True
+    """False: the answer ends with its first call."""
     reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     add_generation_prompt: bool | None = None
@@ -141,6 +196,7 @@ class ChatRequest(SamplingFields):
         if self.continue_final_message and (self.add_generation_prompt or self.messages[-1].role != "assistant"):
             message = "'continue_final_message' needs an assistant message at the end, and no 'add_generation_prompt'"
             raise PydanticCustomError("invalid_value", message, {"field": "continue_final_message"})
+        check_names(self.tools)
         return self
 
     @property
@@ -158,4 +214,14 @@ class ChatRequest(SamplingFields):
         """The tools that the model is told of: none with ``tool_choice: none``, so that it can't call any."""
         if self.tool_choice == "none":
             return []
-        return [tool.model_dump(exclude_none=True) for tool in self.tools]
+        return shown(self.tools)
+
+    @property
+    def strict_schemas(self) -> dict[str, dict[str, Any]]:
+        """What the arguments of tools look like that are strict, by name."""
+        return {tool.function.name: tool.function.parameters or {} for tool in self.tools if tool.function.strict}
+
+
+def shown(tools: Sequence[Tool]) -> list[dict[str, Any]]:
+    """Tools as the model is told of them; whether one is strict is not its concern."""
+    return [tool.model_dump(exclude_none=True, exclude={"function": {"strict"}}) for tool in tools]

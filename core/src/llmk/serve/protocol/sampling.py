@@ -15,6 +15,8 @@ from llmk.serve.protocol.base import Body, Refused, RequestModel
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Text = Annotated[str, Field(min_length=1)]
+Key = Annotated[str, Field(max_length=64)]
+Value = Annotated[str, Field(max_length=512)]
 
 _DEFAULTED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 """Fields that the checkpoint may have a say on where requests have none."""
@@ -34,6 +36,8 @@ class StreamOptions(RequestModel):
     refused: ClassVar = {"include_obfuscation": Refused("chunks are not padded", (False,))}
 
     include_usage: bool = False
+    continuous_usage_stats: bool = False
+    """Every chunk has the token counts so far."""
 
 
 class SamplingFields(Body):
@@ -66,7 +70,7 @@ class SamplingFields(Body):
     cache_salt: str = ""
     user: str | None = None
     """Who is served: without effect on the answer, as are the three fields below."""
-    metadata: dict[str, Any] | None = None
+    metadata: Annotated[dict[Key, Value], Field(max_length=16)] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
 
@@ -86,6 +90,11 @@ class SamplingFields(Body):
     def include_usage(self) -> bool:
         """Whether a streamed answer ends with its token counts."""
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def continuous_usage(self) -> bool:
+        """Whether every chunk of a streamed answer has the token counts so far."""
+        return self.stream_options is not None and self.stream_options.continuous_usage_stats
 
     def sampling_params(
         self,

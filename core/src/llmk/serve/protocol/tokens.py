@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from llmk.serve.protocol.base import Body
-from llmk.serve.protocol.chat import Message, Tool
+from llmk.serve.protocol.chat import Message, Tool, check_names
 from llmk.serve.protocol.sampling import TokenId
 
 
@@ -28,6 +28,7 @@ class TokenizeRequest(Body):
     def _check_one(self) -> Self:
         if (self.prompt is None) == (not self.messages):
             raise PydanticCustomError("invalid_value", "give either 'prompt' or 'messages'", {"field": "prompt"})
+        check_names(self.tools)
         return self
 
 

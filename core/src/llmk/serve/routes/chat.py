@@ -29,5 +29,6 @@ async def chat_completions(
         service.engine.tokenizer,
         logprobs=made.logprobs,
         include_usage=made.include_usage,
+        continuous_usage=made.continuous_usage,
     )
     return AnswerResponse(service, made.job(tenant), renderer, stream=made.stream)

@@ -29,6 +29,7 @@ async def completions(
         service.engine.tokenizer,
         logprobs=made.logprobs,
         include_usage=made.include_usage,
+        continuous_usage=made.continuous_usage,
         echo=made.echo,
     )
     return AnswerResponse(service, made.job(tenant), renderer, stream=made.stream)

@@ -8,10 +8,9 @@ from typing import Any
 
 import msgspec
 
-from llmk.api import ParserContext
 from llmk.engine.mark import Mark
 from llmk.serve.errors import ParserFailed
-from llmk.serve.reading import ChainReader, pack_events
+from llmk.serve.reading import ChainReader, decode_setup, pack_events
 from llmk.serve.workers.frames import encode, framed, receive
 from llmk.serve.workers.served import Served
 
@@ -19,12 +18,13 @@ ENTRY = f"{__name__}:run"
 
 
 class Item(msgspec.Struct, array_like=True):
-    """A piece of the text of choice ``key``. The first has the encoded :class:`~llmk.api.ParserContext`."""
+    """A piece of the text of choice ``key``. The first has the encoded :class:`~llmk.serve.reading.Setup`."""
 
     key: int
     text: str
+    num_tokens: int
     ended: bool
-    context: bytes = b""
+    setup: bytes = b""
 
 
 class Batch(msgspec.Struct, array_like=True):
@@ -42,6 +42,8 @@ class Outcome(msgspec.Struct, array_like=True):
     split: bool = False
     thought: bool = False
     thinking: bool = False
+    closed: bool = False
+    stop_reason: str | None = None
     failure: str = ""
     hint: str = ""
 
@@ -67,7 +69,6 @@ class _Reading:
         self._mark = mark
         self._parser = "?"
         """Which one was called last."""
-        self._decode_context = msgspec.msgpack.Decoder(ParserContext).decode
 
     def read(self, item: Item) -> msgspec.Raw:
         """The outcome of an item, encoded at once: what a parser makes may be nothing that can be."""
@@ -84,13 +85,15 @@ class _Reading:
         return msgspec.Raw(encode(Outcome(item.key, failure=message, hint=failure.hint)))
 
     def _outcome(self, item: Item) -> Outcome:
-        if item.context:
-            context = self._decode_context(item.context)
-            self.readers[item.key] = ChainReader(self._dialect.chain(context, partial(self._set_mark, item.key)))
+        if item.setup:
+            setup = decode_setup(item.setup)
+            mark = partial(self._set_mark, item.key)
+            self.readers[item.key] = ChainReader(self._dialect.chain(setup.context, setup.rules, mark))
         if (reader := self.readers.get(item.key)) is None:
             return Outcome(item.key)  # it has failed, which was said
-        piece = reader.read(item.text, ended=item.ended)
-        return Outcome(item.key, pack_events(piece.events), piece.split, piece.thought, piece.thinking)
+        piece = reader.read(item.text, item.num_tokens, ended=item.ended)
+        events, flags = pack_events(piece.events), (piece.split, piece.thought, piece.thinking, piece.closed)
+        return Outcome(item.key, events, *flags, piece.stop_reason)
 
     def _set_mark(self, key: int, parser: str) -> None:
         self._parser = parser

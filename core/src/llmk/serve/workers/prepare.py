@@ -22,7 +22,7 @@ from llmk.engine.tokenizer import Tokenizer
 from llmk.serve import errors
 from llmk.serve.jobs import Jobs
 from llmk.serve.protocol.base import Body
-from llmk.serve.protocol.chat import ChatRequest
+from llmk.serve.protocol.chat import ChatRequest, shown
 from llmk.serve.protocol.completions import CompletionRequest
 from llmk.serve.protocol.pins import PinRequest
 from llmk.serve.protocol.sampling import SamplingFields
@@ -157,13 +157,13 @@ class _Making:
         jobs = self._jobs
         if request.prompt is not None:
             return jobs.encode(request.prompt, add_special_tokens=request.add_special_tokens is not False, most=most)
-        text = jobs.render(
-            request.messages or [],
-            [tool.model_dump(exclude_none=True) for tool in request.tools],
-            jobs.template.options(request.chat_template_kwargs, None),
-            add_generation_prompt=request.add_generation_prompt,
-        )
-        return jobs.encode(text, add_special_tokens=request.add_special_tokens is True, most=most)
+        options = jobs.template.options(request.chat_template_kwargs, None)
+        generation = request.add_generation_prompt
+        prompt = jobs.render(request.messages or [], shown(request.tools), options, add_generation_prompt=generation)
+        if most is not None and len(prompt.token_ids) > most:
+            what = f"the conversation has {len(prompt.token_ids)} tokens; no more than {most} may be (limits.tokens)"
+            raise RequestError(what, param="messages")
+        return self._model.tokenizer.surrounded(prompt.token_ids) if request.add_special_tokens else prompt.token_ids
 
     def _check_processors(self, request: SamplingFields) -> None:
         """Their parameters go to the engine as they are."""
@@ -187,12 +187,14 @@ def _generation(job: Job, request: SamplingFields, *, logprobs: bool) -> Generat
         id=job.id,
         prompts=[packed(prompt) for prompt in job.prompts],
         params=job.params,
-        context=job.context,
+        reading=job.reading,
         priority=job.priority,
         cache_salt=job.cache_salt,
         stream=request.stream,
         include_usage=request.include_usage,
+        continuous_usage=request.continuous_usage,
         logprobs=logprobs,
+        stop=list(job.stop),
     )
 
 

@@ -58,18 +58,20 @@ class Generation(msgspec.Struct, array_like=True, tag=True):
     id: str
     prompts: list[bytes]
     params: SamplingParams
-    context: bytes
+    reading: bytes
     priority: int
     cache_salt: str
     stream: bool
     include_usage: bool
+    continuous_usage: bool
     logprobs: bool
+    stop: list[str] = []
     echo: list[str] = []
 
     def job(self, tenant: str) -> Job:
         """What is to be generated, for a tenant."""
         prompts = Prompts(self.prompts)
-        return Job(self.id, prompts, self.params, self.context, self.priority, self.cache_salt, tenant)
+        return Job(self.id, prompts, self.params, self.reading, self.priority, self.cache_salt, tenant, self.stop)
 
 
 Prepared = Refused | Rendered | Pinning | Generation

@@ -45,9 +45,9 @@ class WorkerReaders:
         self._crew: Crew | None = None
         self._loners: list[Crew] = []
 
-    def open(self, context: bytes) -> WorkerReader:
+    def open(self, setup: bytes) -> WorkerReader:
         """A reader for one choice."""
-        reader = WorkerReader(next(self._keys), context)
+        reader = WorkerReader(next(self._keys), setup)
         self.crew.add(reader)
         return reader
 
@@ -94,6 +94,7 @@ class _Asked:
     """A piece that was not read yet. ``done`` is None where it is read again, and nobody waits for it."""
 
     text: str
+    num_tokens: int
     ended: bool
     done: asyncio.Future[Piece] | None
 
@@ -103,21 +104,21 @@ class WorkerReader:
     """One choice. ``known`` are the pieces that were read, ``asked`` those that were not."""
 
     key: int
-    context: bytes
+    setup: bytes
     crew: Crew | None = None
-    known: list[str] = field(default_factory=list)
+    known: list[tuple[str, int]] = field(default_factory=list)
     asked: deque[_Asked] = field(default_factory=deque)
     failed: ParserFailed | None = None
     deaths: int = 0
 
-    def read(self, text: str, *, ended: bool) -> asyncio.Future[Piece]:
+    def read(self, text: str, num_tokens: int, *, ended: bool) -> asyncio.Future[Piece]:
         """What will be certain after the next piece."""
         done: asyncio.Future[Piece] = asyncio.get_running_loop().create_future()
         if self.failed is not None:
             done.set_exception(self.failed)
             done.exception()
             return done
-        asked = _Asked(text, ended, done)
+        asked = _Asked(text, num_tokens, ended, done)
         self.asked.append(asked)
         if self.crew is not None:
             self.crew.ask(self, asked)
@@ -136,10 +137,11 @@ class WorkerReader:
         asked = self.asked.popleft()
         if asked.done is None:
             return
-        self.known.append(asked.text)
+        self.known.append((asked.text, asked.num_tokens))
         if not asked.done.done():
             events = unpack_events(outcome.events)
-            asked.done.set_result(Piece(events, outcome.split, outcome.thought, outcome.thinking))
+            flags = outcome.split, outcome.thought, outcome.thinking, outcome.closed
+            asked.done.set_result(Piece(events, *flags, outcome.stop_reason))
 
     def fail(self, error: ParserFailed) -> None:
         """No more of it is read."""
@@ -173,13 +175,13 @@ class Crew:
         self._readers[reader.key] = reader
 
     def take_over(self, readers: Iterable[WorkerReader]) -> None:
-        """Reads choices that another crew has begun: what was known of each is read again, as one piece."""
+        """Reads choices that another crew has begun: the pieces that were known of each are read again."""
         for reader in readers:
             self.add(reader)
-            if reader.asked and reader.asked[0].done is None:
+            while reader.asked and reader.asked[0].done is None:
                 reader.asked.popleft()
-            if reader.known:
-                reader.asked.appendleft(_Asked("".join(reader.known), False, None))
+            again = (_Asked(text, num_tokens, False, None) for text, num_tokens in reader.known)
+            reader.asked.extendleft(reversed(list(again)))
             for at, asked in enumerate(reader.asked):
                 self._send(reader, asked, first=at == 0)
 
@@ -209,7 +211,9 @@ class Crew:
             self._worker.kill()
 
     def _send(self, reader: WorkerReader, asked: _Asked, *, first: bool) -> None:
-        self._batch.items.append(Item(reader.key, asked.text, asked.ended, reader.context if first else b""))
+        self._batch.items.append(
+            Item(reader.key, asked.text, asked.num_tokens, asked.ended, reader.setup if first else b"")
+        )
         self._some.set()
 
     async def _run(self) -> None:

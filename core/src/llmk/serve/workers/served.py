@@ -12,7 +12,7 @@ from llmk.config.schema import LimitsSection
 from llmk.engine import logs
 from llmk.engine.intake import default_params
 from llmk.engine.request import SamplingParams
-from llmk.engine.tokenizer import Tokenizer
+from llmk.engine.tokenizer import Tokenizer, tokenizer_options
 from llmk.engine.worker import pack, unpack
 from llmk.serve.parsing import Dialect
 from llmk.serve.template import ChatTemplate
@@ -45,7 +45,7 @@ def make(given: bytes) -> Served:
     boot = unpack(pickle.loads(given))
     config = boot.settings.config
     logs.setup(config.server.log_level, config.server.log_format)
-    tokenizer = Tokenizer.load(boot.checkpoint, folder=config.model.tokenizer, chat_template=config.model.chat_template)
+    tokenizer = Tokenizer.load(boot.checkpoint, **tokenizer_options(config.model))
     ChatTemplate(tokenizer.chat_templates)  # parsed and compiled here, templates are there for all workers
     with contextlib.suppress(RequestError):
         tokenizer.render_chat([{"role": "user", "content": "x"}])

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from llmk.api import (
     Checkpoint,
@@ -20,13 +21,14 @@ from llmk.api import (
     TextDelta,
     ToolCallArguments,
     ToolCallEnd,
+    ToolCallFailed,
     ToolCallStart,
 )
 from llmk.kernel.loader import load_object
 from llmk.testing import parsers
 from llmk.testing.bench import Bench
 from llmk.testing.case import Case, Skip
-from llmk.testing.parsers import PLAIN, Answer, Factory
+from llmk.testing.parsers import PLAIN, Answer, Call, Factory
 from llmk.testing.purity import check_pure
 
 TOOL = {"name": "get_weather", "description": "", "parameters": {"type": "object", "properties": {"city": {}}}}
@@ -38,7 +40,7 @@ CONTEXTS = {
 }
 EVENTS = {
     "reasoning_parser": (TextDelta, ReasoningDelta),
-    "tool_parser": (TextDelta, ToolCallStart, ToolCallArguments, ToolCallEnd),
+    "tool_parser": (TextDelta, ToolCallStart, ToolCallArguments, ToolCallEnd, ToolCallFailed),
 }
 """What parsers of a kind may return."""
 
@@ -53,6 +55,9 @@ TEMPLATES = (
     "<think>" * 999,
     "}}{{" * 999,
 )
+_NUMBER = re.compile(r"(?<=[:\[, ])\d+(?=[,}\] ])")
+"""A number in JSON, as far as that can be told without knowing a dialect."""
+
 CONFIGS: tuple[dict[str, Any], ...] = ({}, {"architectures": None}, {"architectures": ["X"], "model_type": 7})
 
 
@@ -73,6 +78,8 @@ def parser_cases(spec: ParserSpec, bench: Bench, kind: str) -> Iterator[Case]:
         yield case(f"{name}, plain text comes out whole, soon, and isn't kept", check_plain, make)
     make = parser.factory(ParserContext())
     yield case("an example may end anywhere", check_ends, make, examples)
+    if kind == "tool_parser":
+        yield case("arguments are JSON, however large the numbers in an example", check_large_numbers, make, examples)
     yield case("it returns the events of its kind alone", check_events, make, examples, EVENTS[kind])
     yield case("two parsers at once don't disturb each other", check_apart, make, examples)
     yield case("time is linear in an example's length", check_linear, make, examples)
@@ -89,11 +96,20 @@ def check_found(parser: _Lazy, examples: Callable[[], Sequence[str]], kind: str)
     assert calls, f"no call is found in any of {list(examples())}"
     for call in calls:
         assert call.name, f"a call without a name: {call}"
-        try:
-            json.loads(call.arguments)
-        except ValueError as error:
-            raise AssertionError(f"the arguments of {call} are no JSON: {error}") from error
+        _check_json(call)
     return f"{len(calls)} calls"
+
+
+def check_large_numbers(make: Factory, examples: Callable[[], Sequence[str]]) -> str:
+    """Where a model writes ``1e400``, Python reads ``inf`` and writes ``Infinity``, which no client can read."""
+    tried = 0
+    for example in examples():
+        for number in _NUMBER.finditer(example):
+            text = f"{example[: number.start()]}1e400{example[number.end() :]}"
+            for call in _parse(make, text).calls:
+                _check_json(call)
+            tried += 1
+    return f"{tried} numbers"
 
 
 def check_cuts(make: Factory, examples: Callable[[], Sequence[str]], rounds: int, seed: int) -> None:
@@ -120,10 +136,11 @@ def check_plain(make: Factory) -> None:
 
 
 def check_ends(make: Factory, examples: Callable[[], Sequence[str]]) -> None:
-    """As when ``max_tokens`` are reached: nothing raises, and no call stays open."""
+    """As when ``max_tokens`` are reached: nothing raises, no call stays open, none that broke off is left."""
     for example in examples():
         for end in range(len(example)):
-            _parse(make, example[:end])
+            for call in _parse(make, example[:end]).calls:
+                _check_json(call)
 
 
 def check_events(make: Factory, examples: Callable[[], Sequence[str]], allowed: tuple[type, ...]) -> None:
@@ -186,6 +203,16 @@ def _parse(make: Factory, text: str) -> Answer:
         raise AssertionError(f"{error}, where the text ends as {text!r}") from error
     except Exception as error:
         raise AssertionError(f"raised {error!r} where the text ends as {text!r}") from error
+
+
+def _check_json(call: Call) -> None:
+    def refuse(name: str) -> NoReturn:
+        raise ValueError(f"{name} is no JSON")
+
+    try:
+        json.loads(call.arguments, parse_constant=refuse)
+    except ValueError as error:
+        raise AssertionError(f"the arguments of {call} are no JSON: {error}") from error
 
 
 def _queries() -> list[ParserQuery]:
