@@ -328,8 +328,8 @@ def test_over_http(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert status == 200
         assert len(joined(answer)) == 2
         for body, wanted, code in (
-            ({"prompts": [[5], []]}, 400, "invalid_request_error"),
-            ({"prompts": [[5]], "fail": {"open": "client"}}, 400, "invalid_request_error"),
+            ({"prompts": [[5], []]}, 400, "invalid_value"),
+            ({"prompts": [[5]], "fail": {"open": "client"}}, 400, "invalid_value"),
             ({"prompts": [[5]], "fail": {"answer": "plugin"}}, 500, "plugin_error"),
             ({"prompts": [[5]], "fail": {"json": 1}}, 500, "plugin_error"),
             ([5], 400, "invalid_request_error"),

@@ -11,16 +11,7 @@ from typing import Any
 
 import jinja2
 
-from llmk.api import (
-    Checkpoint,
-    EngineDead,
-    ReasoningDelta,
-    RequestError,
-    TextDelta,
-    ToolCallArguments,
-    ToolCallEnd,
-    ToolCallStart,
-)
+from llmk.api import Checkpoint, EngineDead, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
 from llmk.engine.client import EngineInfo, Outage
 from llmk.engine.intake import Intake, default_params
 from llmk.engine.output import SequenceTimes
@@ -90,7 +81,6 @@ class ScriptedEngine:
     calls: list[Call] = field(default_factory=list)
     step_listeners: list[Callable[[StepTimes], object]] = field(default_factory=list)
     running: int = 0
-    max_sequences: int = 1000
     tokenizer: CharacterTokenizer = field(default_factory=CharacterTokenizer)
     info: EngineInfo = field(
         default_factory=lambda: EngineInfo(
@@ -120,10 +110,6 @@ class ScriptedEngine:
     async def check_health(self, timeout: float) -> None:
         if not self.healthy:
             raise EngineDead("the engine's loop does not answer", retry_after=1.5 if self.outage else 0)
-
-    def check_size(self, num_sequences: int, param: str | None = None) -> None:
-        if num_sequences > self.max_sequences:
-            raise RequestError(f"no more than {self.max_sequences}", param=param)
 
     async def generate(
         self, prompt: list[int], params: SamplingParams, *, request_id: str, **options: Any

@@ -194,19 +194,6 @@ def test_errors_have_one_shape_whatever_raised_them(serve: Serve) -> None:
         assert response.headers["content-type"] == "application/json"
 
 
-def test_a_request_for_more_sequences_than_may_ever_run_is_not_asked_to_try_again(
-    client: TestClient, engine: ScriptedEngine
-) -> None:
-    engine.max_sequences = 10
-    for body in ({"prompt": ["x"] * 11}, {"prompt": ["x"] * 3, "n": 4}):
-        response = client.post("/v1/completions", json=body)
-        error = response.json()["error"]
-        assert (response.status_code, error["code"]) == (400, "invalid_value")
-        assert "10" in error["message"]
-        assert error["param"] == "prompt"
-    assert client.post("/v1/completions", json={"prompt": ["x"] * 10}).status_code == 200
-
-
 def test_models_tell_no_paths_of_files(client: TestClient) -> None:
     assert set(client.get("/v1/models").json()["data"][0]) == {"id", "object", "created", "owned_by", "max_model_len"}
 

@@ -251,19 +251,11 @@ class AsyncLLM:
         self._fail(EngineDead("the engine was closed"))
         await self._client.close()
 
-    def check_size(self, num_sequences: int, param: str | None = None) -> None:
-        """Raises RequestError where a request, with all its prompts, is of more sequences than may run and wait."""
-        most, key = self._max_sequences, "scheduler.max_num_seqs and max_waiting together"
-        if self._max_per_tenant and self._max_per_tenant < most:
-            most, key = self._max_per_tenant, "scheduler.max_per_tenant"
-        if num_sequences > most:
-            what = f"the request comes to {num_sequences} sequences; no more than {most} ({key}) may run and wait"
-            raise RequestError(what, param=param, hint="send them in several requests")
-
     def _check_room(self, num_new: int, tenant: str) -> None:
         """Raises :class:`~llmk.api.Overloaded` where ``num_new`` more sequences are too many, and RequestError where
         they always are."""
-        self.check_size(num_new)
+        if num_new > (most := min(self._max_sequences, self._max_per_tenant or num_new)):
+            raise RequestError(f"the request comes to {num_new} sequences; no more than {most} may run and wait")
         if len(self._streams) + num_new > self._max_sequences:
             raise Overloaded(f"{len(self._streams)} sequences run and wait; no more than {self._max_sequences} may")
         if limit := self._max_per_tenant:

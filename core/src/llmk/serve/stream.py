@@ -35,10 +35,6 @@ class Engine(Protocol):
         """Generates; closing the iterator aborts."""
         ...
 
-    def check_size(self, num_sequences: int, param: str | None = None) -> None:
-        """Raises :class:`~llmk.api.RequestError` for more sequences than may ever run and wait."""
-        ...
-
 
 @dataclass(frozen=True, slots=True)
 class Job:
@@ -113,8 +109,6 @@ async def answer(engine: Engine, job: Job, usage: Usage) -> AsyncGenerator[Choic
 
     Raises what the engine raises, and :class:`~llmk.serve.errors.ParserFailed`.
     """
-    # Of the request as a whole: its parts alone would be told to try again later, which can't help.
-    engine.check_size(len(job.prompts) * job.params.n, "prompt" if len(job.prompts) > 1 else "n")
     choices: dict[int, _Choice] = {}
     generate = partial(engine.generate, priority=job.priority, cache_salt=job.cache_salt, tenant=job.tenant)
     streams = [generate(prompt, job.params, request_id=_part_id(job, at)) for at, prompt in enumerate(job.prompts)]
