@@ -35,7 +35,7 @@ def schemathesis(served: Served, folder: Path, *options: str) -> subprocess.Comp
     command = [
         *(sys.executable, "-m", "schemathesis.cli", "run", f"{served.url}/openapi.json"),
         *("--header", f"Authorization: Bearer {KEY}", "--header", f"x-admin-key: {ADMIN}"),
-        *("--generation-deterministic"),
+        "--generation-deterministic",
         *("--checks", "all", "--exclude-checks", ",".join(EXCEPTIONS), "--request-timeout", "120", "--no-color"),
         *options,
     ]
