@@ -47,7 +47,7 @@ class Served:
         )
         assert self.process.stdout is not None
         line = next((line for line in self.process.stdout if line.startswith("serving ")), "")
-        found = re.fullmatch(r"serving (\S+) on (http://\S+)\n", line)
+        found = re.fullmatch(r"serving (\S+) on (https?://\S+)\n", line)
         assert found, f"the server did not start: {line!r}\n{log.read_text()}"
         self.model, self.url = found.groups()
 

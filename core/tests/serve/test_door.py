@@ -130,7 +130,7 @@ def test_a_host_that_is_no_host_is_not_served() -> None:
     [
         (b"{", JSON, 400, "invalid_json"),
         (b'{"prompt": "\xe9"}', JSON, 400, "invalid_json"),
-        (b"\xff\xfe{\x00}\x00", JSON, 400, "invalid_json"),
+        (b"\xff", JSON, 400, "invalid_json"),
         (b"", JSON, 400, None),
         (b"{}", JSON, 400, None),
         (b"{}", {"content-type": "text/plain"}, 415, "unsupported_media_type"),
@@ -163,6 +163,11 @@ def test_values_out_of_range_have_one_code(client: TestClient, path: str, field:
     response = client.post(path, json={**body, field: value})
     error = response.json()["error"]
     assert (response.status_code, error["code"], error["param"]) == (400, "invalid_value", field)
+
+
+def test_a_method_that_is_not_allowed_names_those_that_are(client: TestClient) -> None:
+    for path, allowed in (("/v1/cache/pins", "GET, POST"), ("/v1/cache/pins/x", "DELETE"), (CHAT, "POST")):
+        assert client.put(path).headers["allow"] == allowed
 
 
 def test_texts_of_errors_have_a_bound() -> None:

@@ -21,7 +21,7 @@ def test_openai_s_client_is_answered(tmp_path: Path) -> None:
         for text, entry in zip(texts, both.data, strict=True):
             alone = client.embeddings.create(model=served.model, input=text, encoding_format="float").data[0].embedding
             assert entry.embedding == pytest.approx(alone, abs=1e-2), "bf16 rounds as the batch has it"
-        with pytest.raises(openai.BadRequestError, match="not served here") as caught:
+        with pytest.raises(openai.NotFoundError, match="not served here") as caught:
             client.embeddings.create(model="another", input="a")
         assert caught.value.param == "model"
         status, answer = served.post("/v1/io/sparse", {"input": "a"})

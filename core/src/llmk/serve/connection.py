@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 
 HEAD_BYTES = 32 << 10
 """Largest request line and headers."""
-SMALL_CHUNK = 32
-MANY_CHUNKS = 2048
+SMALL_CHUNK = 64
+MANY_CHUNKS = 1024
 """A body in more chunks than this must have ``SMALL_CHUNK`` bytes in each on average: parsing a chunk costs as much as
 thousands of bytes."""
 LINGER_SECONDS = 2.0

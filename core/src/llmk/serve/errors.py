@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Self, cast
 
@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from fastapi import HTTPException as RouteError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.routing import Match
 
 from llmk.api import EngineDead, LlmkError, Overloaded, RequestError
 from llmk.serve.reply import Reply
@@ -143,7 +144,18 @@ async def _on_http(request: Request, error: Exception) -> Reply:
     code = getattr(http, "code", None)
     if isinstance(http.__cause__, UnicodeDecodeError | RecursionError | ValueError):
         message, code = f"the body is not valid JSON: {http.__cause__}", "invalid_json"
-    return Reply(error_object(message, http.status_code, code=code), http.status_code, dict(http.headers or {}))
+    headers = {name.lower(): value for name, value in (http.headers or {}).items()}
+    if http.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["allow"] = ", ".join(_methods(request))
+    return Reply(error_object(message, http.status_code, code=code), http.status_code, headers)
+
+
+def _methods(request: Request) -> Iterator[str]:
+    """The methods of a path; each of its routes knows of its own alone."""
+    for method in ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"):
+        scope = {**request.scope, "method": method}
+        if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes):
+            yield method
 
 
 def explain(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str | None, str, str]:

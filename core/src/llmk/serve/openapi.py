@@ -87,18 +87,26 @@ def complete(document: dict[str, Any], bodies: Sequence[type[Body]], *, with_key
     components["securitySchemes"] = schemes
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
-            operation["responses"] = dict(_responses(method, path, "requestBody" in operation, with_keys))
+            if method == "post":
+                # Routes whose bodies plugins know read them by themselves.
+                body = {"required": True, "content": {_JSON: {"schema": {"type": "object"}}}}
+                operation.setdefault("requestBody", body)
+            operation["responses"] = dict(_responses(method, path, with_keys))
             needs: dict[str, list[str]] = {"admin": []} if path.startswith(ADMIN_PATH) else {}
             if with_keys and path not in OPEN_PATHS:
                 needs["key"] = []
             operation["security"] = [needs] if needs else []
+    pins = document["paths"]
+    unpin = pins[f"{ADMIN_PATH}/{{id}}"]["delete"]["operationId"]
+    link = {"operationId": unpin, "parameters": {"id": "$response.body#/id"}}
+    pins[ADMIN_PATH]["post"]["responses"]["200"]["links"] = {"unpin": link}
     return document
 
 
-def _responses(method: str, path: str, reads: bool, with_keys: bool) -> Iterator[tuple[str, Any]]:
+def _responses(method: str, path: str, with_keys: bool) -> Iterator[tuple[str, Any]]:
     yield "200", {"description": "The answer.", "content": dict(_content(method, path))}
     for status, why in ERRORS.items():
-        if status in _READING and not (reads or method == "post"):
+        if status in _READING and method != "post":
             continue
         if (status == 401 and not with_keys) or (status == 403 and not path.startswith(ADMIN_PATH)):
             continue
