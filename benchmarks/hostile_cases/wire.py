@@ -72,10 +72,13 @@ def request(
     return head(target, method, path, {"content-length": len(body), **(headers or {})}) + body
 
 
-def exchange(target: Target, sent: Iterable[bytes], expected: frozenset[int], *, may_cut: bool = False) -> Outcome:
+def exchange(
+    target: Target, sent: Iterable[bytes], expected: frozenset[int], *, may_cut: bool = False, patience: float = 0.0
+) -> Outcome:
     """Sends bytes over a connection of its own, and judges the answer.
 
-    A server that has read enough may answer and close before it was sent all. ``may_cut``: it may close without.
+    A server that has read enough may answer and close before it was sent all. ``may_cut``: it may close without. With
+    ``patience``, the work is valid and much: the client leaves after so many seconds, and nothing is wrong with that.
     """
     began = time.monotonic()
 
@@ -84,6 +87,7 @@ def exchange(target: Target, sent: Iterable[bytes], expected: frozenset[int], *,
 
     try:
         with target.connect() as connection:
+            connection.settimeout(patience or target.within)
             cut = not _send(connection, sent)
             try:
                 status, body = read(connection)
@@ -92,6 +96,8 @@ def exchange(target: Target, sent: Iterable[bytes], expected: frozenset[int], *,
                 return ended("cut", "" if fine else f"the connection was closed without an answer: {error!r}")
         return ended(str(status), judge(status, body, expected))
     except TimeoutError:
+        if patience:
+            return ended("left")
         return ended("late", f"no answer came within {target.within:g} s")
     except OSError as error:
         return ended("refused", f"no connection: {error!r}")
