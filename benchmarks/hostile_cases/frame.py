@@ -18,6 +18,8 @@ MIB = 1 << 20
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 MOST = 4000
 """Requests that one case may come to."""
+PATIENCE = 10.0
+"""Seconds that an attacker waits for valid work of which there is much."""
 PAUSE = 0.01
 """Seconds between two requests of one client, so that the case is no measurement of the attacker's own machine."""
 
@@ -77,8 +79,10 @@ def post(
     method: str = "POST",
     headers: dict[str, str] | None = None,
     may_cut: bool = False,
+    patience: float = 0.0,
 ) -> Case:
-    """A case that sends one body again and again. ``expected``: statuses that it may be answered with (400)."""
+    """A case that sends one body again and again. ``expected``: statuses that it may be answered with (400).
+    ``patience``: as :func:`~hostile_cases.wire.exchange` has it."""
     statuses = frozenset(expected or (400,))
 
     def prepare(target: Target) -> Act:
@@ -86,7 +90,7 @@ def post(
         sent = [request(target, method, path, b"", {"content-length": len(content), **(headers or {})}), content]
 
         def act(attack: Attack) -> Iterator[Outcome]:
-            yield exchange(attack.target, sent, statuses, may_cut=may_cut)
+            yield exchange(attack.target, sent, statuses, may_cut=may_cut, patience=patience)
             attack.pause(PAUSE)
 
         return act

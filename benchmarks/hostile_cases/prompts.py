@@ -90,7 +90,7 @@ CASES: tuple[Case, ...] = (
                         b'{"type": "text", "text": "a"}', b"]}]}")),
     post("reasoning-15m", "reasoning of 15 MB of an earlier answer", CHAT,
          lambda: b'{"max_tokens": 1, "messages": [{"role": "user", "content": "a"}, {"role": "assistant", '
-                 b'"reasoning_content": "' + b"a" * SIZE + b'"}, {"role": "user", "content": "a"}]}'),
+                 b'"reasoning_content": "' + b"a" * SIZE + b'"}, {"role": "user", "content": "a"}]}', 200, 400),
     post("tools-10k", "10,000 tools", CHAT, lambda: _tools(10_000)),
     post("tools-150k", "150,000 tools", CHAT, lambda: _tools(150_000)),
     _schema("schema-deep", "a schema 200 deep", lambda: nested(b'{"items": ', b"{}", b"}", 200)),

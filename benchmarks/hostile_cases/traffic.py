@@ -7,19 +7,27 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from hostile_cases.bodies import listed
-from hostile_cases.frame import CHAT, COMPLETIONS, PAUSE, Attack, Case
+from hostile_cases.frame import CHAT, COMPLETIONS, PATIENCE, PAUSE, Attack, Case
 from hostile_cases.sampling import LONG
 from hostile_cases.wire import Outcome, Target, exchange, head, request
 
 Make = Callable[[Attack, Target], bytes]
 
 
-def _many(name: str, what: str, make: Make, *expected: int, clients: int = 4, pause: float = PAUSE) -> Case:
+def _many(
+    name: str,
+    what: str,
+    make: Make,
+    *expected: int,
+    clients: int = 4,
+    pause: float = PAUSE,
+    patience: float = 0.0,
+) -> Case:
     """Sends what ``make`` makes, another one each time."""
     statuses = frozenset(expected or (200, 400))
 
     def act(attack: Attack) -> Iterator[Outcome]:
-        yield exchange(attack.target, [make(attack, attack.target)], statuses, may_cut=True)
+        yield exchange(attack.target, [make(attack, attack.target)], statuses, may_cut=True, patience=patience)
         attack.pause(pause)
 
     return Case(name, what, lambda target: act, clients)
@@ -47,7 +55,15 @@ def _ask(
 
 def _load(name: str, what: str, fields: Callable[[Attack], dict[str, Any]], clients: int) -> Case:
     """Valid work."""
-    return _many(name, what, _ask(lambda attack: {"ignore_eos": True, **fields(attack)}), 200, 400, clients=clients)
+    return _many(
+        name,
+        what,
+        _ask(lambda attack: {"ignore_eos": True, **fields(attack)}),
+        200,
+        400,
+        clients=clients,
+        patience=PATIENCE,
+    )
 
 
 def _small(name: str, what: str, start: bytes, entry: bytes, end: bytes) -> Case:
@@ -113,11 +129,12 @@ CASES: tuple[Case, ...] = (
           lambda a: {"prompt": f"{_id(a)} {LONG}", "max_tokens": 900, "n": 4, "stream": True}, 24),
     _load("priorities", "16 clients who say to be urgent",
           lambda a: {"max_tokens": 256, "priority": -(2**31), "stream": True}, 16),
-    _many("tools", "16 clients with tools, streamed", _ask(_conversation, CHAT), 200, 400, clients=16),
+    _many("tools", "16 clients with tools, streamed", _ask(_conversation, CHAT), 200, 400, clients=16,
+          patience=PATIENCE),
     _many("batches", "batches of 64 prompts", _ask(lambda a: {"prompt": [f"{_id(a)} {at}" for at in range(64)]}), 200,
          400),
     _many("embeddings", "batches of 32 long texts to embed",
-          _ask(lambda a: {"input": [f"{_id(a)} {LONG}"] * 32}, "/v1/io/embeddings"), 200, 400, 404),
+          _ask(lambda a: {"input": [f"{_id(a)} {LONG}"] * 32}, "/v1/io/embeddings"), 200, 400, 404, patience=PATIENCE),
     _many("tokenize", "8 clients who count tokens", _ask(lambda a: {"prompt": LONG * 20}, "/tokenize"), 200, 400,
          clients=8),
 )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from http.client import HTTPException, HTTPResponse
 ATTACKER = "127.0.0.2"
 """Where attackers come from: another address than the quiet client's, as the clients of a server have."""
 PIECE = 1 << 16
+LONGEST = 120.0
+"""Seconds after which any exchange is ended."""
 BLAMELESS = frozenset({408, 413, 414, 429, 431, 503})
 """What any request may be answered with: it came too slowly, is too large, or there is too much to do."""
 
@@ -72,29 +75,43 @@ def request(
     return head(target, method, path, {"content-length": len(body), **(headers or {})}) + body
 
 
-def exchange(target: Target, sent: Iterable[bytes], expected: frozenset[int], *, may_cut: bool = False) -> Outcome:
+def exchange(
+    target: Target, sent: Iterable[bytes], expected: frozenset[int], *, may_cut: bool = False, patience: float = 0.0
+) -> Outcome:
     """Sends bytes over a connection of its own, and judges the answer.
 
-    A server that has read enough may answer and close before it was sent all. ``may_cut``: it may close without.
+    A server that has read enough may answer and close before it was sent all. ``may_cut``: it may close without. With
+    ``patience``, the work is valid and much: the client leaves after so many seconds, and nothing is wrong with that.
     """
     began = time.monotonic()
 
     def ended(kind: str, wrong: str = "") -> Outcome:
-        return Outcome(kind, time.monotonic() - began, wrong)
+        seconds = time.monotonic() - began
+        return Outcome("left", seconds) if patience and seconds >= patience else Outcome(kind, seconds, wrong)
 
     try:
         with target.connect() as connection:
+            leaving = threading.Timer(patience or LONGEST, _shut, (connection,))  # a stream may go on and on
+            leaving.daemon = True
+            leaving.start()
             cut = not _send(connection, sent)
             try:
                 status, body = read(connection)
             except (HTTPException, ConnectionError) as error:
                 fine = may_cut or cut
                 return ended("cut", "" if fine else f"the connection was closed without an answer: {error!r}")
+            finally:
+                leaving.cancel()
         return ended(str(status), judge(status, body, expected))
     except TimeoutError:
         return ended("late", f"no answer came within {target.within:g} s")
     except OSError as error:
         return ended("refused", f"no connection: {error!r}")
+
+
+def _shut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _send(connection: socket.socket, sent: Iterable[bytes]) -> bool:

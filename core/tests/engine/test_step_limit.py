@@ -119,8 +119,8 @@ def test_a_client_that_was_there_just_now_finds_no_long_step():
 
 def test_the_limit_follows_what_steps_take():
     limit = StepLimit(2.0)
-    assert limit.tokens(2048) == 64, "before anything is known"
-    assert limit.tokens(32) == 32
+    assert limit.tokens(2048) == 16, "before anything is known"
+    assert limit.tokens(12) == 12
     for _ in range(100):
         limit.take(1, 0.010)
         limit.take(101, 0.060)

@@ -10,7 +10,7 @@ _FEW = 4
 """Tokens of a step that counts as a short one."""
 _LEAST = 8
 """Tokens that a step may compute at least, whatever was measured."""
-_FIRST = 64
+_FIRST = 16
 """Tokens that it may compute before anything was measured."""
 _WEIGHT = 0.1
 """Of the latest step in what is remembered of all."""
