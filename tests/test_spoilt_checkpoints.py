@@ -148,7 +148,7 @@ def spoil(folder: Path, choose: random.Random) -> str:
         elif name.endswith(".json") and choose.random() < 0.8:
             try:
                 file.write_text(spoil_json(file.read_text(), choose))
-            except ValueError:  # it was spoilt before
+            except (ValueError, RecursionError):  # it was spoilt before
                 continue
         else:
             file.write_bytes(spoil_bytes(file.read_bytes(), choose))
