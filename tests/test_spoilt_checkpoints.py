@@ -14,6 +14,7 @@ import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -89,20 +90,16 @@ def spoil_json(text: str, choose: random.Random) -> str:
         inside, key = choose.choice(known)
         kind = choose.randrange(8)
         if kind <= 3:
-            inside[key] = choose.choice(ODD)
+            inside[key] = deepcopy(choose.choice(ODD))
         elif kind == 4:
             del inside[key]
         elif kind == 5 and isinstance(data, dict):
-            data[choose.choice(KEYS)] = choose.choice(ODD)
+            data[choose.choice(KEYS)] = deepcopy(choose.choice(ODD))
         elif kind == 6:
             other, its_key = choose.choice(known)
-            try:
-                inside[key], other[its_key] = other[its_key], inside[key]
-                json.dumps(data)
-            except (LookupError, ValueError, RecursionError):  # one lies in the other
-                return text
+            inside[key], other[its_key] = deepcopy(other[its_key]), deepcopy(inside[key])
         else:
-            for _ in range(choose.choice((3, 70, 200))):
+            for _ in range(choose.choice((3, 70, 120))):
                 inside[key] = [inside[key]]
     return json.dumps(data)
 
@@ -148,7 +145,7 @@ def spoil(folder: Path, choose: random.Random) -> str:
         elif name.endswith(".json") and choose.random() < 0.8:
             try:
                 file.write_text(spoil_json(file.read_text(), choose))
-            except ValueError:  # it was spoilt before
+            except (ValueError, RecursionError):  # it was spoilt before
                 continue
         else:
             file.write_bytes(spoil_bytes(file.read_bytes(), choose))
