@@ -258,7 +258,7 @@ def test_demo_checkpoint_is_served_where_no_model_is_named(environment: Environm
 
 
 def test_nothing_that_is_chosen_is_imported(environment: Environment, checkpoint: Path) -> None:
-    """The fixture names modules that it does not have: explaining needs none, and loading says what is missing."""
+    """The fixture names modules that raise: explaining imports none, and loading says what is wrong."""
     explain(environment, checkpoint)
     location, wheel = "fixture_good.kernels:attention", "fixture-good 1.0"
     code = f"from llmk.kernel.loader import load_object; load_object({location!r}, plugin={wheel!r})"
