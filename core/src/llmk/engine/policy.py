@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from operator import attrgetter
@@ -11,7 +11,7 @@ from operator import attrgetter
 from llmk.api import Plan, PluginError, PolicyContext, SchedulingPolicy, Ticket
 from llmk.api.errors import describe
 from llmk.api.verdict import Reason
-from llmk.engine.plugin_calls import POLICY, Call, check_methods, is_interrupt
+from llmk.engine.plugin_calls import POLICY, Call, check_methods, is_distrusted, is_interrupt
 from llmk.kernel.loader import load_object
 
 logger = logging.getLogger(__name__)
@@ -63,12 +63,12 @@ class GuardedPolicy:
             self._call = nullcontext()  # there is nothing to watch over
 
     @classmethod
-    def load(cls, plan: Plan, context: PolicyContext, distrusted: Collection[str] = ()) -> GuardedPolicy:
-        """Makes the policy that the plan chose, or the built-in one where that is ``distrusted``. Raises PluginError
-        where it can't be imported or made, or is no policy."""
+    def load(cls, plan: Plan, context: PolicyContext) -> GuardedPolicy:
+        """Makes the policy that the plan chose, or the built-in one where that ended an engine before. Raises
+        PluginError where it can't be imported or made, or is no policy."""
         (piece,) = plan.choice("policy", "scheduler").pieces
         wheel = f"{piece.distribution} {piece.version}"
-        if piece.id in distrusted:
+        if is_distrusted(piece.id):
             fallen = cls(None, piece.id, wheel)
             fallen.failures = 1
             return fallen
