@@ -515,6 +515,25 @@ def test_the_next_engine_is_ready_before_the_first_dies(
     assert "Traceback" not in served.log.read_text()
 
 
+def test_in_bfloat16_answers_are_the_same_where_that_is_asked_for(start: Callable[..., Served]) -> None:
+    served = start("--model.dtype", "bfloat16", "--engine.deterministic")
+    asked = {
+        "prompt": "One day",
+        "max_tokens": 120,
+        "ignore_eos": True,
+        "temperature": 1,
+        "n": 3,
+        "seed": 3,
+        "logprobs": 0,
+    }
+    whole = folded(list(served.stream(COMPLETIONS, asked)))
+    asking = Asking(served, COMPLETIONS, asked)
+    until(lambda: len(asking.events) > 40)
+    engine_of(served).kill()
+    assert folded(asking.ended()) == whole
+    assert served.metric("llmk:sequences_retried_total") == 3
+
+
 def test_a_standby_that_died_is_not_missed(start: Callable[..., Served]) -> None:
     served = start()
     until(lambda: served.standby() is not None, what="no process stands by")

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +92,13 @@ def test_ranks_that_cut_layers(folder: Path, start: Any) -> None:
     check(answers(engine.llm), alone(checkpoint))
     connections = [each for process in engine.processes for each in process.net_connections("inet")]
     assert {each.laddr.ip for each in connections} == {"127.0.0.1"}
+    listening = [each.laddr for each in connections if each.status == psutil.CONN_LISTEN]
+    assert len(listening) == 2, "one port for each process"
+    with ExitStack() as stack:
+        for address in listening:
+            for junk in (b"", bytes(8), os.urandom(4096)):
+                stack.enter_context(socket.create_connection(address)).sendall(junk)
+        check(answers(engine.llm), alone(checkpoint))
     refused_alike(engine)
     killed_beside_one_that_waits(engine)
 

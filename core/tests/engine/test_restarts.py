@@ -59,10 +59,9 @@ def check(request: EngineRequest, outputs: list[TokenOutput]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("number", range(6))
-def test_any_load_comes_out_as_if_nothing_had_happened(number, depth, monkeypatch):
+def test_any_load_comes_out_as_if_nothing_had_happened(number, depth):
     """Engines in threads, short of blocks, which die at random steps; one request kills each that begins it."""
     rng = random.Random(number)
-    monkeypatch.setattr(supervisor, "TRIES", 3)
     deaths = 0
 
     def make():

@@ -14,6 +14,7 @@ from llmk.engine import supervisor as supervisor_module
 from llmk.engine.client import EngineInfo
 from llmk.engine.request import EngineOutputs, EngineRequest, EngineStats, HiddenRows, SamplingParams, TokenOutput
 from llmk.engine.supervisor import Supervisor, delay_after
+from llmk.engine.suspects import TRIES
 
 
 def request(id_: str, prompt: tuple[int, ...] = (1, 2, 3), **params) -> EngineRequest:
@@ -383,7 +384,7 @@ def test_several_that_kill_engines_are_found_one_after_the_other():
                 await engine.say(token(id_, made[id_], end=id_ in ended))
         assert fleet.errors() == dict.fromkeys(("poison1", "poison4", "poison7"), "internal_error")
         assert all(fleet.tokens(id_) == [1, 2, 3] for id_ in ids if id_.startswith("good"))
-        assert len(fleet.engines) <= 1 + 3 * (supervisor_module.TRIES + 1)
+        assert len(fleet.engines) <= 1 + 3 * (TRIES + 1)
 
     with_fleet(scenario)
 

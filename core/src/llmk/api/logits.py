@@ -48,8 +48,10 @@ class LogitsProcessor(Protocol):
     """Changes logits of the requests that name it.
 
     What :meth:`enter` raises fails that request, a :class:`~llmk.api.RequestError` as the client's mistake; what
-    :meth:`apply` raises fails the requests whose rows it was given. Other requests never notice. A row's logits depend
-    on its own request alone: its tokens and parameters, not its slot, its neighbours, or who was in the slot before.
+    :meth:`apply` raises fails the requests whose rows it was given. So do logits that are NaN or positive infinity, or
+    that leave no token, and a call that does not return in ``engine.plugin_seconds``. Other requests never notice. A
+    row's logits depend on its own request alone: its tokens and parameters, not its slot, its neighbours, or who was in
+    the slot before.
     """
 
     def __init__(self, batch: LogitsBatch) -> None: ...

@@ -436,7 +436,7 @@ async def _start_process(boot: Boot, spawned: ProcessClient) -> tuple[EngineClie
 
     async def start() -> EngineClient:
         client = first.pop() if first else type(spawned)(standby.take())
-        await client.build(packed | {"distrusted": frozenset(distrusted)}, **how)
+        await client.build(packed, **how, distrusted=distrusted)
         return client
 
     more: dict[str, Any] = {"standby": standby, "distrusted": distrusted}

@@ -24,6 +24,7 @@ from llmk.engine.depth import choose_depth, why_asynchronous
 from llmk.engine.graphs import graph_sizes, why_not_recorded
 from llmk.engine.groups import CacheGroup, block_bytes, cache_groups
 from llmk.engine.memory import CachePlan, activation_bytes, check_context, check_weights, gib, plan_cache
+from llmk.engine.plugin_calls import is_distrusted
 from llmk.engine.policy import GuardedPolicy
 from llmk.engine.processors import Processors
 from llmk.engine.runner import Runner
@@ -78,7 +79,7 @@ def build_core(boot: Boot, trace: Off = OFF) -> tuple[EngineCore, EngineInfo]:
     config, plan, facts = boot.settings.config, boot.plan, boot.facts
     max_model_len = facts.max_model_len
     context = PolicyContext(config.scheduler.weights, config.scheduler.max_num_batched_tokens)
-    policy = GuardedPolicy.load(plan, context, boot.distrusted)
+    policy = GuardedPolicy.load(plan, context)
     executor, cache = start_executor(boot, trace)
     sizes = " + ".join(str(group.block_size) for group in cache.groups)
     logger.info("cache: %d blocks of %s tokens, %s, by %s", cache.num_blocks, sizes, gib(cache.total_bytes), cache.why)
@@ -176,7 +177,7 @@ def build_runner(
         return StageRunner(model, build, batch, *laid_out, **how)
     found = boot.registry.of(LogitsProcessorSpec)
     load = {each.spec.id: partial(load_object, each.spec.implementation, plugin=each.plugin) for each in found}
-    load |= {id: partial(_refuse, id) for id in boot.distrusted & load.keys()}
+    load |= {id: partial(_refuse, id) for id in load if is_distrusted(id)}
     kind = Runner if build.parallel.is_first else StageRunner
     wheels = {each.spec.id: each.plugin.wheel for each in found}
     return kind(model, build, batch, *laid_out, Processors(load, boot.facts.vocab_size, wheels), **how)

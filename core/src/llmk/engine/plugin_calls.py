@@ -20,6 +20,7 @@ POLICY, LOGITS_PROCESSOR = "scheduling policy", "logits processor"
 
 _mark: Mark | None = None
 """This process's, where somebody watches over it."""
+_distrusted: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,15 +79,21 @@ class Marks:
             self._marks.popitem()[1].close()
 
 
-def watched(path: str) -> None:
-    """Has calls of this process marked in the file ``path``."""
-    global _mark
-    _mark = Mark(Path(path))
+def watched(path: str, distrusted: Iterable[str]) -> None:
+    """Has calls of this process marked in the file ``path``. ``distrusted`` are ids of what ended engines before this
+    one."""
+    global _mark, _distrusted
+    _mark, _distrusted = Mark(Path(path)), frozenset(distrusted)
 
 
-def mark_of_rank(rank: int) -> str:
-    """Where a process of this engine's is to mark its calls; empty where nobody watches."""
-    return "" if _mark is None else f"{_mark.path}-rank{rank}"
+def watching(rank: int) -> tuple[str, frozenset[str]] | None:
+    """What :func:`watched` is to be called with in the process of a rank; nothing where nobody watches."""
+    return None if _mark is None else (f"{_mark.path}-rank{rank}", _distrusted)
+
+
+def is_distrusted(id: str) -> bool:
+    """Whether code of that id must not be called."""
+    return id in _distrusted
 
 
 def is_interrupt(error: BaseException) -> bool:

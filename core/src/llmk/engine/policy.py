@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 
@@ -11,7 +11,7 @@ from llmk.api import Plan, PluginError, PolicyContext, SchedulingPolicy, Ticket
 from llmk.api.errors import describe
 from llmk.api.verdict import Reason
 from llmk.engine.fair import BuiltIn
-from llmk.engine.plugin_calls import POLICY, Call, check_methods, is_interrupt
+from llmk.engine.plugin_calls import POLICY, Call, check_methods, is_distrusted, is_interrupt
 from llmk.kernel.loader import load_object
 
 logger = logging.getLogger(__name__)
@@ -45,12 +45,12 @@ class GuardedPolicy:
             self._call = nullcontext()  # there is nothing to watch over
 
     @classmethod
-    def load(cls, plan: Plan, context: PolicyContext, distrusted: Collection[str] = ()) -> GuardedPolicy:
-        """Makes the policy that the plan chose, or the built-in one where that is ``distrusted``. Raises PluginError
-        where it can't be imported or made, or is no policy."""
+    def load(cls, plan: Plan, context: PolicyContext) -> GuardedPolicy:
+        """Makes the policy that the plan chose, or the built-in one where that ended an engine before. Raises
+        PluginError where it can't be imported or made, or is no policy."""
         (piece,) = plan.choice("policy", "scheduler").pieces
         wheel = f"{piece.distribution} {piece.version}"
-        if piece.id in distrusted:
+        if is_distrusted(piece.id):
             fallen = cls(None, piece.id, wheel)
             fallen.failures = 1
             return fallen

@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from subprocess import Popen
@@ -62,27 +62,36 @@ class ProcessClient(LoopClient):
         threading.Thread(target=self._wait, name="llmk-engine-end", daemon=True).start()
 
     @classmethod
-    async def start(cls, boot: Any, *, builder: str, begin: str = "", **limits: float) -> ProcessClient:
+    async def start(cls, boot: Any, *, builder: str, begin: str = "", **how: Any) -> ProcessClient:
         """Starts a process in which ``builder`` (``"module:attribute"``) makes an engine of ``boot``, and ``begin``
-        begins its device meanwhile. ``limits`` are those of :meth:`build`.
+        begins its device meanwhile. ``how`` is what else :meth:`build` takes.
 
         ``boot`` must be picklable. Raises what ``builder`` raises there, as the same class of
         :class:`~llmk.api.LlmkError`, or :class:`~llmk.api.EngineDead` where the process ends before.
         """
         client = cls(spawn())
-        await client.build(boot, builder=builder, begin=begin, **limits)
+        await client.build(boot, builder=builder, begin=begin, **how)
         return client
 
     async def build(
-        self, boot: Any, *, builder: str, begin: str = "", hang_seconds: float = 0.0, plugin_seconds: float = 0.0
+        self,
+        boot: Any,
+        *,
+        builder: str,
+        begin: str = "",
+        hang_seconds: float = 0.0,
+        plugin_seconds: float = 0.0,
+        distrusted: Iterable[str] = (),
     ) -> None:
         """Has the process make its engine; arguments and errors are those of :meth:`start`.
 
         Once it runs, it is killed if it does not answer for ``hang_seconds``, or if a plugin's code that its loop calls
         does not return for ``plugin_seconds`` (0: however long that is), or if it is stopped and not continued.
+        ``distrusted`` are ids of plugins' code that it must not call.
         """
         self._given = True
-        given = builder, child.address(self._sender), child.address(self._receiver), f"{self._folder.name}/{MARKS}"
+        watching = f"{self._folder.name}/{MARKS}", frozenset(distrusted)
+        given = builder, child.address(self._sender), child.address(self._receiver), watching
         try:
             # Beside the loop: it may be more than the pipe holds.
             await asyncio.to_thread(child.give, self._process, self._folder.name, *given, boot, begin=begin)
@@ -252,10 +261,10 @@ def main() -> int:
     child.rename(STANDBY_NAME if standby else ENGINE_NAME)
     ahead = threading.Thread(target=_import, args=(modules, standby), name="llmk-imports")
     ahead.start()
-    builder, commands, replies, marks, boot = given.take()
+    builder, commands, replies, watching, boot = given.take()
     child.rename(ENGINE_NAME)
     ahead.join()  # two threads that import modules that import each other would find them half done
-    watched(marks)
+    watched(*watching)
     module, _, attribute = builder.partition(":")
     channel = _Channel(commands, replies)
     done = run_engine(lambda: getattr(import_module(module), attribute)(boot), channel.receive, channel.send)

@@ -155,9 +155,9 @@ def join(boot: Boot, platform: Platform, rank: int, store: str) -> Distributed:
 
 def main() -> None:
     """The process, until its parent ends it or is gone."""
-    rank, commands, replies, store, mark, boot = child.Given().take()
-    if mark:
-        watched(mark)
+    rank, commands, replies, store, watching, boot = child.Given().take()
+    if watching:
+        watched(*watching)
     server = boot["settings"].config.server
     logs.setup(server.log_level if rank == 0 else "warning", server.log_format)
     Rank(rank, commands, replies).run(boot, store)

@@ -7,10 +7,8 @@ import contextlib
 import logging
 import math
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
 
 from msgspec.structs import replace
 
@@ -20,6 +18,7 @@ from llmk.engine.client import EngineClient, EngineInfo, Outage
 from llmk.engine.plugin_calls import POLICY, Culprit
 from llmk.engine.request import EngineOutputs, EngineRequest, EngineStats, TokenOutput
 from llmk.engine.standby import Standby
+from llmk.engine.suspects import TRIES, Live, Stage, Suspects
 
 logger = logging.getLogger(__name__)
 
@@ -29,39 +28,7 @@ engine and each failed attempt, and the most of them. The successor of one that 
 """
 STABLE_SECONDS = 60.0
 """An engine that ran for so long is no reason to distrust the next one, nor what it ran."""
-TRIES = 3
-"""So many engines may die of a sequence."""
-NO_LIMIT = 1 << 30
-
 Start = Callable[[], Awaitable[EngineClient]]
-
-
-class _Stage(IntEnum):
-    """How far a sequence has come with the engine that runs: not sent to it, sent, let into the batch, answered."""
-
-    HELD = 0
-    SENT = 1
-    BEGUN = 2
-    PROVEN = 3
-
-
-@dataclass(slots=True, eq=False)
-class _Live:
-    """A sequence that has not ended: what was asked for, since when, and what was delivered: tokens, or the hidden
-    states of ``num_told`` prompt tokens. ``deaths`` counts engines that may have died of it.
-    """
-
-    request: EngineRequest
-    arrived: float
-    tokens: list[int] = field(default_factory=list)
-    num_told: int = 0
-    stage: _Stage = _Stage.HELD
-    deaths: int = 0
-
-    def continued(self, now: float) -> EngineRequest:
-        """What an engine must know to go on with it."""
-        told = {"generated_token_ids": list(self.tokens), "num_told": self.num_told}
-        return replace(self.request, **told, age=now - self.arrived)
 
 
 class Supervisor:
@@ -71,11 +38,7 @@ class Supervisor:
     the tokens that were delivered, and goes on after them. Sequences wait for it for ``restart_seconds``; then they
     fail, and new ones are refused until it is there.
 
-    A sequence that engines die of must not go on forever. Under suspicion is who was in the batch without having
-    brought a token, or else everyone who was in it; after :data:`TRIES` deaths a sequence fails. Lest the innocent fail
-    with it, what ran when a second engine in a row died is given to the next in groups, the most suspect first: one,
-    then two, then four, each when those before it have brought a token. Where an engine dies of a group of one, nobody
-    else is suspect; where it dies of a larger one, groups of the next engine grow to half its size.
+    What engines die of fails: at once where the mark of a plugin's call tells, else as :class:`Suspects` finds out.
     """
 
     def __init__(
@@ -93,20 +56,14 @@ class Supervisor:
         self._start = start
         self._standby = standby
         self._restart_seconds = restart_seconds
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, Live] = {}
+        self._suspects = Suspects(self._live)
         self._pins: dict[str, tuple[EngineRequest, float]] = {}
         """What is pinned, and when that ends: each engine has to be told."""
-        self._suspects: deque[str] = deque()
-        """Who is to be tried; all others are held back until then."""
-        self._trial: list[_Live] = []
-        """Who is tried now."""
-        self._largest_trial = NO_LIMIT
         self._outputs: asyncio.Queue[EngineOutputs | None] = asyncio.Queue()
         self._stats = EngineStats(total_blocks=client.info.num_blocks)
         self._restarts = 0
         self._retried = 0
-        self._deaths = 0
-        """How many engines in a row ended soon after their start."""
         self._offences: Counter[str] = Counter()
         """How many engines each plugin's code has ended, by its id."""
         self._distrusted = distrusted if distrusted is not None else set()
@@ -140,11 +97,11 @@ class Supervisor:
         if self._gave_up:
             raise self._absence()
         now = time.monotonic()
-        added = [_Live(request, now) for request in requests]
+        added = [Live(request, now) for request in requests]
         self._live.update((one.request.id, one) for one in added)
         if self.outage is not None:
             self._report()
-        elif not self._trying:
+        elif not self._suspects.trying:
             await self._send(added)
 
     async def abort(self, ids: Iterable[str]) -> None:
@@ -158,7 +115,7 @@ class Supervisor:
             return
         with contextlib.suppress(EngineDead):
             await self._client.abort(gone)
-        if self._trying:
+        if self._suspects.trying:
             await self._admit()
 
     async def unpin(self, ids: Iterable[str]) -> None:
@@ -214,7 +171,7 @@ class Supervisor:
     async def _take(self, outputs: EngineOutputs) -> None:
         for id in outputs.begun:
             if (one := self._live.get(id)) is not None:
-                one.stage = max(one.stage, _Stage.BEGUN)
+                one.stage = max(one.stage, Stage.BEGUN)
         for output in outputs.outputs:
             if output.token_ids or output.hidden:
                 self._barren = 0
@@ -227,17 +184,16 @@ class Supervisor:
             elif one is not None and (output.token_ids or output.hidden):
                 one.tokens += output.token_ids
                 one.num_told += output.hidden.num if output.hidden else 0
-                one.stage = _Stage.PROVEN
+                one.stage = Stage.PROVEN
         self._stats = outputs.stats
         self._pass_on(outputs)
-        if self._trying:
+        if self._suspects.trying:
             await self._admit()
 
     async def _replace(self, cause: EngineDead) -> None:
         """Starts engines until one runs."""
         if time.monotonic() - self._started >= STABLE_SECONDS:
-            self._deaths = 0
-            self._acquit()
+            self._suspects.trust()
         self.outage = Outage(since=time.time(), cause=cause.message, attempts=0)
         detail = "".join(f"\n{note}" for error in (cause, cause.__cause__) for note in getattr(error, "__notes__", ()))
         logger.error("%s; %d sequences wait for it to be started again%s", cause.message, len(self._live), detail)
@@ -296,88 +252,48 @@ class Supervisor:
         except Exception:
             logger.exception("the dead engine could not be cleared away")
 
-    @property
-    def _trying(self) -> bool:
-        """Whether sequences are held back while others are tried."""
-        return bool(self._suspects or self._trial)
-
     def _hold(self, cause: EngineDead) -> None:
         """Takes back what the dead engine had, and fails what it died of, as far as that is known."""
-        begun, sent = self._at(_Stage.BEGUN, _Stage.PROVEN), self._at(_Stage.SENT)
-        tried = [one for one in self._trial if one.request.id in self._live and one.stage is not _Stage.PROVEN]
-        if self._client.culprit is not None:
-            self._convict(self._client.culprit, cause)
+        begun, culprit = self._suspects.at(Stage.BEGUN, Stage.PROVEN), self._client.culprit
+        if culprit is not None:
+            guilty, code = self._used(culprit), PluginError.code
+            named = str(culprit) in cause.message
+            why = cause.message if named else f"{culprit} was running when {cause.message}"
+            self._distrust(culprit)
         else:
-            self._deaths += 1
-            self._suspect(tried, tried or self._at(_Stage.BEGUN) or begun or sent, cause)
+            guilty, code = self._suspects.blame(), LlmkError.code
+            what = f"{TRIES} engines in a row ended while they ran this request, which is not tried again; the last one"
+            why = f"{what}: {cause.message}"
+        self._suspects.hold()
+        self._fail(guilty, why, code)
         self._retried += sum(one.request.id in self._live for one in begun)
-        suspects = {one.request.id for one in begun or sent} | set(self._suspects) if self._deaths > 1 else set()
-        left = [one for one in self._live.values() if one.request.id in suspects]
-        self._suspects = deque(one.request.id for one in sorted(left, key=lambda one: (-one.deaths, one not in tried)))
-        self._trial = []
-        for one in self._live.values():
-            one.stage = _Stage.HELD
 
-    def _suspect(self, tried: list[_Live], suspects: list[_Live], cause: EngineDead) -> None:
-        """Counts the engine's end against ``suspects``, and fails those that too many engines may have died of."""
-        if len(tried) > 1:
-            self._largest_trial = max(1, len(tried) // 2)
-        else:
-            for one in suspects:
-                one.deaths += 1
-        guilty = [one for one in self._live.values() if one.deaths >= TRIES]
-        what = f"{TRIES} engines in a row ended while they ran this request, which is not tried again; the last one"
-        self._fail(guilty, f"{what}: {cause.message}", LlmkError.code)
-        if guilty:
-            self._acquit()
+    def _used(self, culprit: Culprit) -> list[Live]:
+        """The sequences that a plugin's code was called for when it ended the engine."""
+        users = [
+            one
+            for one in self._suspects.at(Stage.BEGUN, Stage.PROVEN, Stage.SENT)
+            if culprit.id in one.request.params.logits_processors and culprit.request in ("", one.request.id)
+        ]
+        return [one for one in users if one.stage is not Stage.SENT] or users
 
-    def _convict(self, culprit: Culprit, cause: EngineDead) -> None:
-        """Fails the sequences that a plugin's code was called for when it ended the engine, and no others. Code that
-        did so :data:`TRIES` times is not called again; nor is a policy, without which all go on.
-        """
+    def _distrust(self, culprit: Culprit) -> None:
+        """Code that has ended :data:`TRIES` engines is not called again; nor is a policy, without which all go on."""
         self._offences[culprit.id] += 1
         if culprit.kind == POLICY or self._offences[culprit.id] >= TRIES:
             self._distrusted.add(culprit.id)
             logger.error("%s is not called again until the server is restarted", culprit)
-        users = [
-            one
-            for one in self._at(_Stage.BEGUN, _Stage.PROVEN, _Stage.SENT)
-            if culprit.id in one.request.params.logits_processors and culprit.request in ("", one.request.id)
-        ]
-        ran = [one for one in users if one.stage is not _Stage.SENT] or users
-        what = cause.message if str(culprit) in cause.message else f"{culprit} was running when {cause.message}"
-        self._fail(ran, what, PluginError.code)
-
-    def _at(self, *stages: _Stage) -> list[_Live]:
-        return [one for one in self._live.values() if one.stage in stages]
-
-    def _acquit(self) -> None:
-        self._largest_trial = NO_LIMIT
-        for one in self._live.values():
-            one.deaths = 0
 
     async def _admit(self) -> None:
-        """Sends what is held back: suspects in groups, each when those before it have brought a token or have ended,
-        then all others.
-        """
-        while self._trying:
-            if any(one.request.id in self._live and one.stage is not _Stage.PROVEN for one in self._trial):
-                return
-            size = min(2 * len(self._trial) or 1, self._largest_trial)
-            self._trial = []
-            while self._suspects and len(self._trial) < size:
-                one = self._live.get(self._suspects.popleft())
-                if one is not None:
-                    self._trial.append(one)
-            await self._send(self._trial)
-        self._largest_trial = NO_LIMIT
-        await self._send(self._at(_Stage.HELD))
+        """Sends what is held back, as far as nobody else must be tried first."""
+        while sequences := self._suspects.next():
+            await self._send(sequences)
 
-    async def _send(self, sequences: Sequence[_Live]) -> None:
+    async def _send(self, sequences: Sequence[Live]) -> None:
         """Gives sequences to the engine. One that is gone by now leaves them to the next."""
         now = time.monotonic()
         for one in sequences:
-            one.stage = _Stage.SENT
+            one.stage = Stage.SENT
         if sequences:
             with contextlib.suppress(EngineDead):
                 await self._client.add([one.continued(now) for one in sequences])
@@ -390,7 +306,7 @@ class Supervisor:
         self._fail(list(self._live.values()), f"{what}: {self.outage.cause}", EngineDead.code)
         self._report()
 
-    def _fail(self, sequences: Sequence[_Live], error: str, code: str) -> None:
+    def _fail(self, sequences: Sequence[Live], error: str, code: str) -> None:
         outputs = []
         for one in sequences:
             del self._live[one.request.id]

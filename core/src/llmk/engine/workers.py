@@ -36,7 +36,7 @@ from llmk.engine.exchange import (
 )
 from llmk.engine.groups import CacheGroup, block_bytes, cache_groups
 from llmk.engine.memory import CachePlan, plan_cache
-from llmk.engine.plugin_calls import mark_of_rank
+from llmk.engine.plugin_calls import watching
 from llmk.engine.request import ShadowCount, add_counts
 from llmk.engine.step import StepPlan, StepResult
 from llmk.engine.worker import pack
@@ -189,7 +189,7 @@ class Workers(Executor):
         replies, store = child.address(self._replies), f"{self._folder.name}/store"
         for rank, process in enumerate(self._processes):
             commands = child.address(self._commands[rank])
-            child.give(process, self._folder.name, rank, commands, replies, store, mark_of_rank(rank), boot)
+            child.give(process, self._folder.name, rank, commands, replies, store, watching(rank), boot)
 
     def _watch(self, rank: int, process: subprocess.Popen[Any]) -> None:
         """Waits for a process's end. If nobody asked for it, the others can't go on: ends them, and tells."""

@@ -40,9 +40,7 @@ Find = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """All that is known before the engine starts. ``facts.max_model_len`` is what the configuration allows;
-    ``distrusted`` are ids of policies and logits processors that ended engines before, and are not to be called.
-    """
+    """All that is known before the engine starts. ``facts.max_model_len`` is what the configuration allows."""
 
     settings: Settings
     registry: Registry
@@ -50,7 +48,6 @@ class Boot:
     facts: ModelFacts
     platform_facts: PlatformFacts
     plan: Plan
-    distrusted: frozenset[str] = frozenset()
 
 
 def boot(settings: Settings, *, on: str | None = None, verify: bool = True, host: Host | None = None) -> Boot:

@@ -36,6 +36,9 @@ class Distributed(Parallel):
         own = None if device.index is None else device
         rank = self._rank(self.stage)
         dist.init_process_group(backend, store=meeting, rank=rank, world_size=size, device_id=own)
+        if self.num_stages == 1:
+            self._group = dist.group.WORLD  # another one would listen on ports of its own, for nothing
+            return
         stages = [range(start, start + self.tensor_size) for start in range(0, size, self.tensor_size)]
         self._group = [dist.new_group(list(ranks)) for ranks in stages][self.stage]
 
