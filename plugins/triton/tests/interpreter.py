@@ -1,9 +1,9 @@
 """Mends Triton's interpreter, which is silently wrong on bfloat16 and fp8: it keeps such values as integers.
 
-Conversions truncate, products multiply integers, and so does arithmetic. Here conversions round to the nearest even,
-those to fp8 within its range, as hardware does; products widen first, and arithmetic is an error: kernels are to widen
-by themselves, as all of this package's do. And it is slow: each function that a kernel calls has it replace the whole
-language once more, which took a quarter of these tests' time.
+Conversions truncate, masks may be numbers, products multiply integers, and so does arithmetic. Here conversions round
+to the nearest even, those to fp8 within its range, as hardware does; products widen first, and arithmetic is an error:
+kernels are to widen by themselves, as all of this package's do. And it is slow: each function that a kernel calls has
+it replace the whole language once more, which took a quarter of these tests' time.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpretedFunction, InterpreterBuilder, TensorHandle
 
 _dot, _cast, _binary = InterpreterBuilder.create_dot, InterpreterBuilder.cast_impl, InterpreterBuilder.binary_op
+_load, _store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
 _patch_lang, _range = interpreter._patch_lang, tl.range
 
 _FP8 = tl.float8e4nv
@@ -37,6 +38,8 @@ def mend() -> None:
     for name in ("create_fp_trunc", "create_fp_ext"):
         setattr(InterpreterBuilder, name, cast_impl)
     InterpreterBuilder.binary_op = binary_op
+    InterpreterBuilder.create_masked_load = create_masked_load
+    InterpreterBuilder.create_masked_store = create_masked_store
     interpreter._patch_lang = patch_lang
 
 
@@ -74,6 +77,20 @@ def binary_op(self: Any, left: Any, right: Any, op: Any) -> Any:
     """Arithmetic, but not on bfloat16."""
     assert left.dtype.scalar not in _NARROW, f"{op.__name__} on {left.dtype}, which the interpreter does on its bits"
     return _binary(self, left, right, op)
+
+
+def create_masked_load(self: Any, ptrs: Any, mask: Any, *more: Any, **options: Any) -> Any:
+    """A load whose mask is one: of truth values, some that are compiled, the interpreter makes numbers."""
+    return _load(self, ptrs, _truth(mask), *more, **options)
+
+
+def create_masked_store(self: Any, ptrs: Any, value: Any, mask: Any, *more: Any, **options: Any) -> Any:
+    """A store, likewise. Triton 3.9 refuses numbers."""
+    return _store(self, ptrs, value, _truth(mask), *more, **options)
+
+
+def _truth(mask: Any) -> Any:
+    return TensorHandle(mask.data.astype(np.bool_), tl.int1)
 
 
 def _widened(handle: Any) -> Any:
