@@ -159,7 +159,6 @@ class Disguise:
             for first, mask in self._masks.items()
             for mask_form, form in ((mask, first), (json.dumps(mask)[1:-1], first), (quote(mask), quote(first)))
         ]
-        self._table = str.maketrans(self._masks)
         self.used = False
         """Whether something was exchanged."""
         self.partly = False
@@ -202,7 +201,9 @@ class Disguise:
         return hide
 
     def _hide_firsts(self, text: str) -> str:
-        return text.translate(self._table)
+        for first, mask in self._masks.items():
+            text = text.replace(first, mask)
+        return text
 
     def _hide_firsts_outside_tags(self, text: str) -> str:
         parts, at = [], 0
