@@ -33,6 +33,7 @@ CALLED_BY_DECORATOR = ("@router.*", "@model_validator", "@field_validator", "@py
 
 KEPT = {
     "capture_signals": "overrides uvicorn's",
+    "send_400_response": "overrides uvicorn's",
     "launch_metadata": "the compiler of kernels calls it",
     "locate_file": "importlib.metadata calls it",
     "runtest": "pytest calls it",

@@ -15,6 +15,7 @@ from llmk.api import (
 )
 from llmk.cli.plugins import render_plugins
 from llmk.config.measurements import Measured, Measurements, key_of, save_measurements
+from llmk.kernel.report import render_layouts
 
 
 def test_plan_covers_the_models_sites_and_the_engines(house: Wheelhouse, model: Path) -> None:
@@ -163,6 +164,33 @@ def test_shipped_measurements_count_where_the_platform_vouches_and_the_user_has_
     plan = start(house, model, platform__measurements=str(tmp_path / "own")).plan
     assert plan.choice("linear", "up").pieces[0].why == "measured 0.50x of fast.linear at 1 token, 2026-11-22"
     assert start(house, model, platform__measurements="none").plan.choice("linear", "up").id == "reference.linear"
+
+
+def test_a_layout_is_weighed_over_all_token_counts_and_explained(house: Wheelhouse, model: Path) -> None:
+    packed = LINEAR.format("fast", "NATIVE") + ', layout="packed"'
+    house.install("fast", kernels("fast", "linear_kernels", packed))
+    up = start(house, model).plan.choice("linear", "up").query
+    assert up is not None
+    times = {
+        1: {"fast.linear": 9.0, "reference.linear": 10.0},
+        512: {"fast.linear": 500.0, "reference.linear": 50.0},
+    }
+    folder = str(house.folder / "measured")
+    save_measurements(folder, up.platform, Measurements({key_of(up): Measured("2026-11-21", times)}), {})
+    mixed = {"platform__traffic": {1: 3, 512: 1}, "platform__measurements": folder}
+    plan = start(house, model, **mixed).plan
+    choice = plan.choice("linear", "up")
+    assert (choice.layout, [piece.id for piece in choice.pieces]) == ("plain", ["reference.linear"])
+    *_, header, _, first, second = render_layouts(plan).splitlines()
+    assert "traffic: platform.traffic" in render_layouts(plan)
+    assert header.split() == ["site", "layout", "1", "(75%)", "512", "(25%)", "mean"]
+    assert first.split() == ["up", "plain", "(chosen)", "10.0", "50.0", "20.0"]
+    assert second.split() == ["packed", "9.0", "500.0", "131.8"]
+    decodes = start(house, model, **mixed | {"platform__traffic": {1: 1}}).plan
+    assert decodes.choice("linear", "up").id == "fast.linear"
+    preferred = start(house, model, **mixed, select__linear__prefer=["fast.linear"]).plan
+    assert "packed (chosen)" in render_layouts(preferred)
+    assert render_layouts(start(house, model).plan) == ""
 
 
 @pytest.mark.parametrize("package", ["plug_friend", "no_such_package", "no_such.package", "json"])

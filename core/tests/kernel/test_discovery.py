@@ -7,6 +7,7 @@ import sys
 import pytest
 from wheelhouse import Wheelhouse, kernels
 
+from llmk.api import errors
 from llmk.kernel.discovery import Plugin
 
 GOOD = kernels("good", "linear_kernels", 'id="good.linear", tier=Tier.NATIVE')
@@ -147,3 +148,31 @@ def test_plugin_without_marked_hooks_says_so(wheelhouse: Wheelhouse) -> None:
     plugin = wheelhouse.plugin("mute")
     assert plugin.state == "loaded"
     assert "@hookimpl" in reasons(plugin)
+
+
+PATCHES = {
+    "a method": "import llmk.api.errors as errors\nerrors.LlmkError.__str__ = lambda self: 'fine'",
+    "a wrapped one": (
+        "import functools\nimport llmk.api.errors as errors\nformer = errors.LlmkError.__str__\n"
+        "@functools.wraps(former)\ndef wrapped(self): return 'fine'\nerrors.LlmkError.__str__ = wrapped"
+    ),
+    "a function": "import llmk.api.errors as errors\nerrors.describe = lambda error: 'fine'",
+}
+
+
+@pytest.mark.parametrize("code", PATCHES.values(), ids=PATCHES)
+def test_a_plugin_that_replaces_what_is_llmks_is_named_and_fatal(
+    wheelhouse: Wheelhouse, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    monkeypatch.setattr(errors.LlmkError, "__str__", errors.LlmkError.__str__)
+    monkeypatch.setattr(errors, "describe", errors.describe)
+    wheelhouse.install("patcher", code)
+    registry = wheelhouse.discover()
+    (plugin,) = [plugin for plugin in registry.plugins if plugin.name == "patcher"]
+    assert (plugin.state, [reason.code for reason in plugin.reasons]) == ("broken", ["replaced"])
+    assert "llmk.api.errors." in plugin.reasons[0].found
+    with pytest.raises(errors.PluginError) as caught:
+        registry.enforce()
+    assert "'patcher' of patcher-wheel 1.0" in caught.value.message
+    assert "disable" in caught.value.hint
+    wheelhouse.discover(disable=["patcher"]).enforce()

@@ -16,12 +16,15 @@ from packaging.utils import canonicalize_name
 
 from llmk.api import ENTRY_POINT_GROUP, Reason, hooks
 from llmk.api.errors import describe
+from llmk.kernel.patches import replaced
 from llmk.kernel.watch import watched, watching
 
 if TYPE_CHECKING:
     from llmk.config import PluginsSection
 
 CORE = "llmk-core"
+REPLACED = "replaced"
+"""The code of plugins that put functions of their own in the place of llmk's: fatal, as nothing takes them back."""
 
 
 @dataclass(slots=True)
@@ -170,3 +173,6 @@ def _import(plugin: Plugin, point: metadata.EntryPoint) -> None:
         plugin.stop("broken", Reason("import_failed", point.value, describe(error)), error)
     else:
         plugin.state, plugin.manager = "loaded", manager
+    if names := replaced(point.module):
+        hint = f"pip uninstall {plugin.distribution}, or leave it out with [plugins] disable"
+        plugin.stop("broken", Reason(REPLACED, "nothing of llmk's to be replaced", ", ".join(names), hint))

@@ -15,7 +15,8 @@ from typing import Any
 
 from llmk.api import PluginError, Reason
 from llmk.api.errors import describe
-from llmk.kernel.discovery import Plugin
+from llmk.kernel.discovery import REPLACED, Plugin
+from llmk.kernel.patches import replaced
 from llmk.kernel.watch import MODULES, watched
 
 CONTRACTS: Mapping[str, str] = {
@@ -41,14 +42,18 @@ def load_object(location: str, *, plugin: Plugin | str = "", kind: str = "") -> 
     """
     module, _, attribute = location.partition(":")
     wheel = _wheel(plugin)
+    known = module in sys.modules
     hint = f'mend or uninstall the wheel, or [plugins] disable = ["{wheel.partition(" ")[0]}"] leaves it out'
     try:
-        with nullcontext() if module in sys.modules else watched(f"the import of {location} ({wheel})", hint, MODULES):
+        with nullcontext() if known else watched(f"the import of {location} ({wheel})", hint, MODULES):
             found = reduce(getattr, attribute.split("."), import_module(module))
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         raise _not_loaded(location, wheel, Reason("import_failed", location, describe(error))) from error
+    if names := [] if known else replaced(module):
+        reason = Reason(REPLACED, "nothing of llmk's to be replaced", ", ".join(names))
+        raise _not_loaded(location, wheel, reason)
     if kind in CONTRACTS and isinstance(found, type):  # what a factory makes is known when it has
         missing = lacking(found, load_object(CONTRACTS[kind]))
         if missing:

@@ -22,7 +22,7 @@ from llmk.api import (
 from llmk.api.errors import PluginError
 from llmk.api.verdict import Reason
 from llmk.config.measurements import shipped_folder
-from llmk.kernel.discovery import Plugin, find_plugins, is_named
+from llmk.kernel.discovery import REPLACED, Plugin, find_plugins, is_named
 from llmk.kernel.first_party import how_to_install
 from llmk.kernel.watch import watching
 
@@ -111,7 +111,8 @@ class Registry:
         return [*self.notices, *left, *empty]
 
     def enforce(self, names: Iterable[str] = (), *, strict: bool = False) -> None:
-        """Raises PluginError, with the plugin's own traceback as a note, where one that is asked for doesn't work.
+        """Raises PluginError, with the plugin's own traceback as a note, where one that is asked for doesn't work, or
+        any has replaced what is llmk's.
 
         ``names`` are asked for besides ``plugins.only`` and ``require``; ``strict`` asks for all that are not blocked.
         """
@@ -127,6 +128,11 @@ class Registry:
                     hint=how_to_install(name) or f"installed: {known}",
                 )
         for plugin in self.plugins:
+            if any(reason.code == REPLACED for reason in plugin.reasons):
+                message = (
+                    f"plugin {plugin.name!r} of {plugin.wheel} replaced functions of llmk's, which can't be taken back"
+                )
+                raise PluginError(message, reasons=plugin.reasons, hint=plugin.way_out)
             if strict and not plugin.is_usable and plugin.state != "blocked":
                 raise _failure(plugin)
 
