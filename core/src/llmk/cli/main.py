@@ -56,9 +56,10 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """As argparse, which takes a list of words from one place alone: those that follow an option are added."""
         found, rest = super().parse_known_args(args, namespace)
-        if words := getattr(found, "words", None):
-            words += [word for word in rest if not word.startswith("-")]
-            rest = [word for word in rest if word.startswith("-")]
+        words = getattr(found, "words", None)
+        if words and not any(word.startswith("-") for word in rest):
+            words += rest
+            rest = []
         return found, rest
 
     def error(self, message: str) -> NoReturn:
