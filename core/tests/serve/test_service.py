@@ -70,6 +70,8 @@ def test_the_schema_is_shown(client: TestClient) -> None:
 
 def test_health_tells_the_truth(client: TestClient, engine: ScriptedEngine) -> None:
     assert client.get("/health").status_code == 200
+    engine.silence = 12.5
+    assert client.get("/health").json() == {"status": "ok", "busy_seconds": 12.5}
     engine.healthy = False
     response = client.get("/health")
     assert (response.status_code, response.json()["error"]["code"]) == (503, "engine_dead")
