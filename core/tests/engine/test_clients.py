@@ -21,7 +21,7 @@ from paged_device import run_alone
 
 from llmk.api import EngineDead, LlmkError, NotEnoughMemory
 from llmk.cli.main import main
-from llmk.engine import child
+from llmk.engine import child, loop_client
 from llmk.engine.local import LocalClient
 from llmk.engine.loop import Ping
 from llmk.engine.process import ProcessClient
@@ -70,6 +70,12 @@ def children() -> list[int]:
     return [child.pid for child in psutil.Process().children()]
 
 
+async def watch_health(client) -> None:
+    while True:
+        client.check_health()
+        await asyncio.sleep(0.02)
+
+
 both = pytest.mark.parametrize("kind", ["thread", "process"])
 
 
@@ -82,7 +88,7 @@ def test_sequences_run_and_nothing_stays(kind):
         assert client.info.plan == {"model": "paged"}
         await client.add([request("a"), request("b")])
         outputs = await collect(client, lambda o: sum(x.finish_reason is not None for x in o) == 2)
-        await client.check_health()
+        client.check_health()
         await client.close()
         await client.close()
         return outputs
@@ -116,7 +122,7 @@ def test_a_failing_step_fails_its_sequences_only(kind):
         await client.add([request("a")])
         (output,) = await collect(client, len)
         assert (output.finish_reason, output.error) == ("error", "ValueError: the step is broken")
-        await client.check_health()
+        client.check_health()
         await client.close()
 
     asyncio.run(main())
@@ -137,17 +143,64 @@ def test_errors_at_start_arrive_as_themselves(kind):
 
 
 @both
-def test_a_hung_engine_is_not_healthy(kind):
+def test_an_engine_whose_step_takes_long_is_healthy(kind, monkeypatch):
+    """Even where nobody waits for the step any more: what was aborted may still be running."""
+    monkeypatch.setattr(loop_client, "PING_SECONDS", 0.1)
+    monkeypatch.setattr(loop_client, "IDLE_SECONDS", 0.3)
+
     async def main():
         client = await start(kind, trouble="hang")
-        await client.check_health()
+        assert client.check_health() == 0
         await client.add([request("a")])
-        await asyncio.sleep(0.1)
-        with pytest.raises(EngineDead, match=r"not answered for 0\.2 s"):
-            await client.check_health(0.2)
+        while client.check_health() < 0.5:
+            await asyncio.sleep(0.05)
+        await client.abort(["a"])
+        silence = client.check_health()
+        while client.check_health() < silence + 0.5:
+            await asyncio.sleep(0.05)
         if kind == "process":
             os.kill(client.pid, signal.SIGKILL)
             await client.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("ended", ["at its end", "by an abort"])
+def test_an_engine_that_runs_nothing_and_does_not_answer_is_not_healthy(ended, monkeypatch):
+    monkeypatch.setattr(loop_client, "PING_SECONDS", 0.1)
+    monkeypatch.setattr(child, "stopped", lambda pid: False)
+
+    async def main():
+        client = await start("process", trouble="slow")
+        await client.add([request("a", 5 if ended == "at its end" else 50)])
+        await collect(client, lambda o: o and (ended == "by an abort" or o[-1].finish_reason))
+        if ended == "by an abort":
+            await client.abort(["a"])
+        while client._at_work:
+            await asyncio.sleep(0.05)
+        os.kill(client.pid, signal.SIGSTOP)
+        with pytest.raises(EngineDead, match=r"not answered for \d s, though it runs nothing"):
+            await asyncio.wait_for(watch_health(client), 30)
+        os.kill(client.pid, signal.SIGCONT)
+        while client._silence:
+            await asyncio.sleep(0.05)
+        assert client.check_health() == 0
+        await client.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("work", [False, True])
+def test_a_stopped_process_is_not_healthy_at_once(work):
+    async def main():
+        client = await start("process", trouble="slow")
+        if work:
+            await client.add([request("a", 50)])
+        os.kill(client.pid, signal.SIGSTOP)
+        with pytest.raises(EngineDead, match=r"is stopped \(SIGSTOP\)"):
+            await asyncio.wait_for(watch_health(client), 2)
+        os.kill(client.pid, signal.SIGCONT)
+        await client.close()
 
     asyncio.run(main())
 
@@ -160,21 +213,17 @@ def test_a_process_that_is_killed_fails_everything_at_once(when):
             await client.add([request("a")])
         waiting = asyncio.create_task(ended(client))
         await asyncio.sleep(0.1)
-        health = asyncio.create_task(client.check_health(30))
-        await asyncio.sleep(0.1)
         killed = time.perf_counter()
         os.kill(client.pid, signal.SIGKILL)
         with pytest.raises(EngineDead, match="killed by SIGKILL"):
             await waiting
-        if when == "busy":
-            with pytest.raises(EngineDead, match="killed by SIGKILL"):
-                await health
         assert time.perf_counter() - killed < 1
-        for call in (client.add([request("b")]), client.next_outputs(), client.check_health()):
+        for call in (client.add([request("b")]), client.next_outputs()):
             with pytest.raises(EngineDead, match="killed by SIGKILL"):
                 await call
+        with pytest.raises(EngineDead, match="killed by SIGKILL"):
+            client.check_health()
         await client.close()
-        await asyncio.gather(health, return_exceptions=True)
 
     asyncio.run(main())
 
@@ -195,7 +244,7 @@ def test_the_process_leaves_group_signals_to_the_front_end():
         client = await start("process")
         for number in (signal.SIGINT, signal.SIGTERM):
             os.kill(client.pid, number)
-        await client.check_health()
+        client.check_health()
         await client.close()
 
     asyncio.run(main())
@@ -274,7 +323,7 @@ def test_a_device_is_begun_meanwhile(capfd):
 def test_a_device_that_can_not_be_begun_changes_nothing(capfd):
     async def main():
         client = await ProcessClient.start({}, builder="fakes:build", begin="fakes:nothing")
-        await client.check_health()
+        client.check_health()
         await client.close()
 
     asyncio.run(main())
@@ -298,7 +347,7 @@ def test_a_silent_process_is_killed():
         await client.add([request("a", 50)])
         await collect(client, lambda o: o and o[-1].finish_reason)
         await asyncio.sleep(1.2)
-        await client.check_health()
+        client.check_health()
         os.kill(client.pid, signal.SIGSTOP)
         began = time.perf_counter()
         with pytest.raises(EngineDead, match=r"did not answer for 1 s \(engine\.hang_seconds\) and was killed"):

@@ -102,7 +102,7 @@ def test_an_answer(folder, child_path, process):
             assert all(len(d.logprobs) == len(d.token_ids) for d in deltas)
             assert {d.num_prompt_tokens for d in deltas} == {3}
             assert llm.model_name == folder.name
-            await llm.check_health()
+            llm.check_health()
             await idle(llm)
 
     run(main())
@@ -318,7 +318,7 @@ def test_a_failing_step_raises_its_cause(folder):
             with pytest.raises(LlmkError, match="ValueError: the step is broken") as caught:
                 await collect(llm, n=2)
             assert caught.value.http_status == 500
-            await llm.check_health()
+            llm.check_health()
 
     run(main())
 
@@ -334,7 +334,7 @@ def test_a_dead_engine_fails_running_and_later_requests(folder, child_path):
             with pytest.raises(EngineDead, match="killed by SIGKILL"):
                 await collect(llm)
             with pytest.raises(EngineDead, match="killed by SIGKILL"):
-                await llm.check_health()
+                llm.check_health()
 
     run(main())
 
@@ -447,7 +447,7 @@ def test_64_streams_with_random_aborts_leave_nothing(folder, child_path, process
             await asyncio.gather(*(one(llm, number) for number in range(64)))
             assert not llm._requests
             assert not llm._streams
-            await llm.check_health()
+            llm.check_health()
             await idle(llm)
 
     run(main())

@@ -150,7 +150,7 @@ def test_a_process_that_is_killed_over_and_over():
             engines[0].kill()
             await asyncio.to_thread(engines[0].wait)
         await answering
-        await supervisor.check_health()
+        supervisor.check_health()
         await supervisor.close()
         assert supervisor.outage is None
         assert started >= 5

@@ -70,6 +70,8 @@ def test_the_schema_is_shown(client: TestClient) -> None:
 
 def test_health_tells_the_truth(client: TestClient, engine: ScriptedEngine) -> None:
     assert client.get("/health").status_code == 200
+    engine.silence = 12.5
+    assert client.get("/health").json() == {"status": "ok", "busy_seconds": 12.5}
     engine.healthy = False
     response = client.get("/health")
     assert (response.status_code, response.json()["error"]["code"]) == (503, "engine_dead")
@@ -177,7 +179,22 @@ def test_a_key_is_a_tenant(serve: Callable[..., TestClient], engine: ScriptedEng
         assert tenants == {hashlib.sha256(key.encode()).hexdigest()[:16]}
         engine.calls.clear()
     assert serve().post(CHAT, json=BODY).status_code == 200
-    assert engine.calls[0].options["tenant"] == ""
+    assert engine.calls[0].options["tenant"] == "testclient"
+
+
+@pytest.mark.parametrize(
+    ("address", "tenant"),
+    [("192.0.2.7", "192.0.2.7"), ("2001:db8::1:2:3:4", "2001:db8::/64"), ("::ffff:192.0.2.7", "192.0.2.7")],
+)
+def test_without_keys_an_address_is_a_tenant(
+    make_service: Callable[..., Service], engine: ScriptedEngine, address: str, tenant: str
+) -> None:
+    chat = {"messages": [{"role": "user", "content": "a"}]}
+    with TestClient(create_app(make_service()), base_url="http://localhost", client=(address, 5)) as client:
+        assert client.post("/v1/chat/completions", json=chat).status_code == 200
+        assert client.post("/v1/completions", json={"prompt": "a"}).status_code == 200
+        assert [call.options["tenant"] for call in engine.calls] == [tenant] * 2
+        assert tenant not in client.get("/metrics").text
 
 
 def test_keys(serve: Callable[..., TestClient]) -> None:

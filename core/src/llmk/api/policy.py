@@ -17,7 +17,7 @@ class Ticket:
     """What a policy knows of one sequence: the same object from its arrival to its end, equal to no other.
 
     ``arrival`` counts sequences from 0; ``priority`` is the client's wish, lower first; ``tenant`` is whose it is,
-    ``""`` where the server asks for no API key; ``num_prompt_tokens`` and ``max_tokens`` (prompt and output) are its
+    by API key or address; ``num_prompt_tokens`` and ``max_tokens`` (prompt and output) are its
     length at first and at most.
     """
 

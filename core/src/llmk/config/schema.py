@@ -161,7 +161,8 @@ class SchedulerSection(Section):
         default=1024, description="Requests that may wait; more are refused with 429."
     )
     max_per_tenant: Size = Field(
-        default=0, description="Requests of one tenant that run or wait; more get 429. 0: no limit."
+        default=0,
+        description="Requests of one tenant (API key, else address) that run or wait; more get 429. 0: no limit.",
     )
     queue_timeout: Seconds = Field(default=0.0, description="Seconds until a request must begin, or 504. 0: no limit.")
     request_timeout: Seconds = Field(default=0.0, description="Seconds until a request must end, or 504. 0: no limit.")
@@ -171,7 +172,8 @@ class SchedulerSection(Section):
         "takes. 0: no limit.",
     )
     weights: dict[str, Annotated[float, Field(gt=0)]] = Field(
-        default_factory=dict, description="Shares by tenant: 16 hex digits of the API key's SHA-256. Others have 1."
+        default_factory=dict,
+        description="Shares by tenant: 16 hex digits of the API key's SHA-256, or an address. Others have 1.",
     )
 
 

@@ -113,13 +113,17 @@ class StopWatch:
     @property
     def seconds(self) -> float:
         """Looks at it."""
-        try:
-            stopped = psutil.Process(self._pid).status() == psutil.STATUS_STOPPED
-        except psutil.Error:
-            stopped = False
         now = time.monotonic()
-        self._since = (self._since or now) if stopped else None
+        self._since = (self._since or now) if stopped(self._pid) else None
         return now - self._since if self._since is not None else 0.0
+
+
+def stopped(pid: int) -> bool:
+    """Whether a process is stopped (SIGSTOP)."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
 
 
 def ending(code: int) -> str:

@@ -62,9 +62,9 @@ class EngineClient(Protocol):
         """Waits for what the next step brings."""
         ...
 
-    async def check_health(self, timeout: float = 1.0) -> None:
-        """Returns if the engine's loop answers within ``timeout`` seconds; raises :class:`~llmk.api.EngineDead`
-        otherwise.
+    def check_health(self) -> float:
+        """Says at once for how many seconds a step has been running without a sign of life; raises
+        :class:`~llmk.api.EngineDead` where the engine is not well.
         """
         ...
 

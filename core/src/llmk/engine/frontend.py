@@ -284,9 +284,11 @@ class AsyncLLM:
                 self._take(TokenOutput(id=id, finish_reason="abort"), 0.0)
             await self._client.abort(ids)
 
-    async def check_health(self, timeout: float = 5.0) -> None:
-        """Raises :class:`~llmk.api.EngineDead` unless the engine's loop answers within ``timeout`` seconds."""
-        await self._client.check_health(timeout)
+    def check_health(self) -> float:
+        """Says at once for how many seconds a step has been running without a sign of life. Raises
+        :class:`~llmk.api.EngineDead` where the engine is not well.
+        """
+        return self._client.check_health()
 
     async def close(self) -> None:
         """Stops the engine; requests that are being answered fail. Idempotent."""

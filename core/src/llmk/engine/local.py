@@ -45,6 +45,9 @@ class LocalClient(LoopClient):
             await asyncio.to_thread(self._thread.join)
         gc.collect()
 
+    def _kill(self, why: str) -> None:
+        self._die(EngineDead(why))
+
     def _send(self, command: Command) -> None:
         self._commands.put(command)
 

@@ -63,9 +63,10 @@ class Stepped(msgspec.Struct, tag=True):
 
 
 class Pong(msgspec.Struct, tag=True):
-    """The answer to a ping."""
+    """The answer to a ping. ``well``: everything that would run a step takes commands."""
 
     number: int
+    well: bool = True
 
 
 Command = Add | Abort | Unpin | Ping | Close
@@ -114,8 +115,7 @@ def _loop(core: EngineCore, receive: Receive, send: Callable[[Reply], None]) -> 
                     core.unpin(command.ids)
                     send(Stepped(EngineOutputs(stats=core.stats)))
                 case Ping():
-                    if core.answers():
-                        send(Pong(command.number))
+                    send(Pong(command.number, core.answers()))
                 case Close():
                     return
         if core.has_work:

@@ -1,8 +1,11 @@
-"""What all clients of an engine's loop share: outputs in order, pings, and one cause for everything once it is dead."""
+"""What all clients of an engine's loop share: outputs in order, signs of life, and one cause for everything once it is
+dead.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
@@ -12,15 +15,26 @@ from llmk.engine.loop import Abort, Add, Command, Failed, Ping, Pong, Ready, Rep
 from llmk.engine.plugin_calls import Culprit
 from llmk.engine.request import EngineOutputs, EngineRequest
 
+PING_SECONDS = 1.0
+"""Between two pings. The loop answers them between its steps."""
+PINGS = 4
+"""So many pings at least are sent before patience ends."""
+IDLE_SECONDS = 3.0
+"""An engine that runs nothing answers at once; one that has not for so long is not well."""
+
 
 class LoopClient(ABC):
     """The event-loop side of a conversation with an engine's loop. Follows
     :class:`~llmk.engine.client.EngineClient`.
+
+    It pings the loop from when that is ready, so that what is known of the engine's health is at hand.
     """
 
     info: EngineInfo
     outage: Outage | None = None
     culprit: Culprit | None = None
+    _patience = math.inf
+    """Seconds that the loop may be silent, be it at work or not."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -28,17 +42,26 @@ class LoopClient(ABC):
         # An engine that is closed before anybody waits for it has failed nobody: asyncio need not report that.
         self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
         self._outputs: asyncio.Queue[EngineOutputs | None] = asyncio.Queue()
-        self._pings: dict[int, asyncio.Future[None]] = {}
-        self._num_pings = 0
+        self._at_work: set[str] = set()
+        """Sequences that the loop may be running."""
+        self._aborted: set[str] = set()
+        """Of these, those that it has been told to end since the last ping."""
+        self._pong = Pong(0)
+        self._silence = 0.0
+        """Seconds without a sign of life, counted in ticks: what stops both sides for a while adds one."""
+        self._asking: asyncio.Task[None] | None = None
         self._dead: LlmkError | None = None
 
     async def add(self, requests: list[EngineRequest]) -> None:
         """Queues sequences."""
         self._send_or_raise(Add(requests))
+        self._at_work.update(request.id for request in requests)
 
     async def abort(self, ids: Iterable[str]) -> None:
         """Ends sequences; unknown ids are ignored. Never waits."""
-        self._send_or_raise(Abort(list(ids)))
+        gone = list(ids)
+        self._send_or_raise(Abort(gone))
+        self._aborted.update(gone)
 
     async def unpin(self, ids: Iterable[str]) -> None:
         """Ends pins; unknown ids are ignored. Never waits."""
@@ -52,23 +75,25 @@ class LoopClient(ABC):
             raise self._cause()
         return outputs
 
-    async def check_health(self, timeout: float = 1.0) -> None:
-        """Raises :class:`~llmk.api.EngineDead` unless the engine's loop answers within ``timeout`` seconds."""
-        self._num_pings += 1
-        number = self._num_pings
-        answer = self._pings[number] = self._loop.create_future()
-        try:
-            self._send_or_raise(Ping(number))
-            await asyncio.wait_for(answer, timeout)
-        except TimeoutError:
-            what = f"the engine has not answered for {timeout:g} s; it hangs, or one step takes longer"
-            raise EngineDead(what) from None
-        finally:
-            del self._pings[number]
+    def check_health(self) -> float:
+        """Says at once for how many seconds a step has been running without a sign of life. Raises
+        :class:`~llmk.api.EngineDead` where the engine is dead, or does not answer although it runs nothing.
+        """
+        if self._dead is not None:
+            raise self._cause()
+        if self._at_work:
+            return self._silence
+        if self._silence >= IDLE_SECONDS:
+            raise EngineDead(f"the engine has not answered for {self._silence:.0f} s, though it runs nothing")
+        return 0.0
 
     @abstractmethod
     async def close(self) -> None:
         """Stops the engine and frees what it holds. Idempotent."""
+
+    @abstractmethod
+    def _kill(self, why: str) -> None:
+        """Gives the engine up, and ends what runs it where that can be."""
 
     @abstractmethod
     def _send(self, command: Command) -> None:
@@ -80,12 +105,17 @@ class LoopClient(ABC):
             case Ready():
                 self.info = reply.info
                 self._ready.set_result(reply.info)
+                self._asking = asyncio.create_task(self._ask(), name="llmk-pings")
             case Stepped():
+                self._silence = 0.0
+                self._at_work.difference_update(
+                    output.id for output in reply.outputs.outputs if output.finish_reason is not None
+                )
                 self._outputs.put_nowait(reply.outputs)
             case Pong():
-                answer = self._pings.get(reply.number)
-                if answer is not None and not answer.done():
-                    answer.set_result(None)
+                self._pong = reply
+                if reply.well:
+                    self._silence = 0.0
             case Failed():
                 self._die(reply.failure.error())
 
@@ -96,10 +126,24 @@ class LoopClient(ABC):
         self._dead = error
         if not self._ready.done():
             self._ready.set_exception(error)
-        for answer in self._pings.values():
-            if not answer.done():
-                answer.set_exception(self._cause())
+        if self._asking is not None:
+            self._asking.cancel()
         self._outputs.put_nowait(None)
+
+    async def _ask(self) -> None:
+        """Pings the loop, the next time once it has answered, and counts how long it is silent."""
+        number, ended = 0, set[str]()
+        interval = min(PING_SECONDS, self._patience / PINGS)
+        while self._silence < self._patience:
+            if self._pong.number == number:
+                self._at_work -= ended  # it has read what was sent before the ping
+                ended, self._aborted = self._aborted, set()
+                number += 1
+                self._send(Ping(number))
+            await asyncio.sleep(interval)
+            if self._pong.number != number or not self._pong.well:
+                self._silence += interval
+        self._kill(f"the engine did not answer for {self._patience:g} s (engine.hang_seconds) and was killed")
 
     def _send_or_raise(self, command: Command) -> None:
         if self._dead is not None:

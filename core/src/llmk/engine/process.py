@@ -39,8 +39,6 @@ ENGINE_NAME, STANDBY_NAME = "llmk-engine", "llmk-standby"
 STANDBY_NICE = 5
 """How much the imports of a process that waits yield to others. Less, and requests notice; more, and they are not done
 when a busy engine dies."""
-PINGS = 4
-"""So many pings in a row must go without an answer: what stops both processes for a while makes one of them late."""
 
 
 class ProcessClient(LoopClient):
@@ -90,6 +88,7 @@ class ProcessClient(LoopClient):
         ``distrusted`` are ids of plugins' code that it must not call.
         """
         self._given = True
+        self._patience = hang_seconds or math.inf
         watching = f"{self._folder.name}/{MARKS}", frozenset(distrusted)
         given = builder, child.address(self._sender), child.address(self._receiver), watching
         try:
@@ -100,13 +99,18 @@ class ProcessClient(LoopClient):
             await self.close()
             raise
         self._tasks.append(asyncio.create_task(self._look_after(plugin_seconds)))
-        if hang_seconds:
-            self._tasks.append(asyncio.create_task(self._end_silence(hang_seconds)))
 
     @property
     def pid(self) -> int:
         """The engine's process id."""
         return self._process.pid
+
+    def check_health(self) -> float:
+        """The same; a process that is stopped is not well, whatever it runs."""
+        silence = super().check_health()
+        if child.stopped(self.pid):
+            raise EngineDead("the engine's process is stopped (SIGSTOP)")
+        return silence
 
     async def close(self) -> None:
         """Ends the process, by force where it doesn't go, and what it leaves behind; removes sockets and folder.
@@ -188,18 +192,6 @@ class ProcessClient(LoopClient):
         if self._dead is None and self.culprit is None and signal.SIGKILL.name not in error.message:
             self.culprit = next((Culprit.of(marked) for marked in self._marks.read()), None)
         super()._die(error)
-
-    async def _end_silence(self, seconds: float) -> None:
-        """Kills a process that does not answer, be it at work or not."""
-        unanswered = 0
-        while unanswered < PINGS:
-            try:
-                await self.check_health(seconds / PINGS)
-                unanswered = 0
-                await asyncio.sleep(seconds / PINGS)
-            except EngineDead:
-                unanswered += 1
-        self._kill(f"the engine did not answer for {seconds:g} s (engine.hang_seconds) and was killed")
 
     def _send(self, command: Command) -> None:
         # What a process on its way out does not take in is no loss: _watch ends every request with the cause.

@@ -136,12 +136,14 @@ class Supervisor:
             raise EngineDead(self._ended)
         return outputs
 
-    async def check_health(self, timeout: float = 1.0) -> None:
-        """Raises :class:`~llmk.api.EngineDead` unless there is an engine that answers within ``timeout`` seconds."""
+    def check_health(self) -> float:
+        """Says at once for how many seconds a step has been running without a sign of life. Raises
+        :class:`~llmk.api.EngineDead` unless there is an engine, and it is well.
+        """
         self._check_open()
         if self.outage is not None:
             raise self._absence()
-        await self._client.check_health(timeout)
+        return self._client.check_health()
 
     async def close(self) -> None:
         """Stops the engine, or the attempt to start one. Idempotent."""

@@ -10,6 +10,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llmk.serve.errors import error_object
+from llmk.serve.listener import network_of
 from llmk.serve.reply import Reply
 
 OPEN_PATHS = frozenset({"/health"})
@@ -46,6 +47,12 @@ class ApiKeys:
         given = _digest(key.strip().encode("latin-1"))
         matches = [hmac.compare_digest(given, digest) for digest in self._digests]
         return given.hex()[:TENANT_DIGITS] if scheme.lower() == "bearer" and any(matches) else ""
+
+
+def tenant_of(scope: Scope) -> str:
+    """Whose request it is: by its API key, else by the client's address."""
+    address, _ = scope.get("client") or ("", 0)
+    return str(scope.get("state", {}).get("tenant") or network_of(address))
 
 
 def _digest(key: bytes) -> bytes:

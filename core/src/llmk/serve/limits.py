@@ -10,8 +10,8 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from llmk.config.schema import ServerSection
+from llmk.serve.auth import tenant_of
 from llmk.serve.errors import CLIENT_GONE, Refused
-from llmk.serve.listener import network_of
 
 SHOWN = 100
 MOST_DIGITS = 18
@@ -56,7 +56,7 @@ class _Request:
         self._limits = limits
         self._section = limits.section
         self._headers = Headers(scope=scope)
-        self._client = scope.get("state", {}).get("tenant") or network_of((scope.get("client") or ("",))[0])
+        self._client = tenant_of(scope)
         self._receive = receive
         self._size = 0
         self._read = False

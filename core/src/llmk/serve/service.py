@@ -17,6 +17,7 @@ from llmk.config.schema import ServerSection
 from llmk.engine.io import Host
 from llmk.engine.logs import request_id
 from llmk.serve.attended import attended
+from llmk.serve.auth import tenant_of
 from llmk.serve.errors import Forbidden, check_model
 from llmk.serve.metrics import Metrics
 from llmk.serve.parsing import Dialect
@@ -85,7 +86,7 @@ class Service:
         check_content_type(request)
         info = replace(self.engine.info, plan={}, pickled_plan=b"")
         body, work = await request.body(), Work(kind, id, request_id.get(), info)
-        preparing = self.workers.prepare(work, body, sender(request))
+        preparing = self.workers.prepare(work, body, tenant_of(request.scope))
         prepared = await attended(preparing, request.receive, self.stopping)
         if isinstance(prepared, Refused):
             raise Refusal(prepared)
@@ -103,8 +104,8 @@ async def service(request: Request) -> Service:
 
 
 async def tenant(request: Request) -> str:
-    """Whose request it is, by its API key; ``""`` where none is asked for."""
-    return str(getattr(request.state, "tenant", ""))
+    """Whose request it is (:func:`~llmk.serve.auth.tenant_of`): who shares the engine, and whose turn it is before."""
+    return tenant_of(request.scope)
 
 
 async def admin(request: Request) -> None:
@@ -114,11 +115,6 @@ async def admin(request: Request) -> None:
     if not given or not any(hmac.compare_digest(given, key.encode()) for key in keys):
         hint = "send one of server.admin_keys in the header 'x-admin-key'" if keys else "set server.admin_keys"
         raise Forbidden("this route is for operators alone", hint=hint)
-
-
-def sender(request: Request) -> str:
-    """Whose turn it is when the request is prepared: the client's by its API key, else by its address."""
-    return str(getattr(request.state, "tenant", "")) or (request.client.host if request.client else "")
 
 
 def check_content_type(request: Request) -> None:

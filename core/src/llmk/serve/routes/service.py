@@ -17,23 +17,22 @@ from llmk.serve.service import Service, service
 
 router = APIRouter()
 
-HEALTH_SECONDS = 1.0
-
 
 @router.get("/health")
 async def health(service: Annotated[Service, Depends(service)]) -> Response:
-    """200 if the engine's loop answers within a second; an error object with 503 otherwise. While the engine is being
-    started again, ``restarting`` says since when, why, and in how many attempts.
+    """200 if the engine is well, by its last sign of life; an error object with 503 otherwise. A step may take long:
+    ``busy_seconds`` then says for how long it has. While the engine is being started again, ``restarting`` says since
+    when, why, and in how many attempts.
     """
     try:
-        await service.engine.check_health(timeout=HEALTH_SECONDS)
+        busy = service.engine.check_health()
     except EngineDead as error:
         status, body, headers = errors.describe(error)
         if outage := service.engine.outage:
             since = datetime.fromtimestamp(outage.since, UTC).isoformat(timespec="milliseconds")
             body["restarting"] = {"since": since, "cause": outage.cause, "attempts": outage.attempts}
         return Reply(body, status, headers)
-    return Reply({"status": "ok"})
+    return Reply({"status": "ok", **({"busy_seconds": busy} if busy else {})})
 
 
 @router.get("/metrics")
