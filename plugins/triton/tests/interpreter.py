@@ -90,7 +90,8 @@ def create_masked_store(self: Any, ptrs: Any, value: Any, mask: Any, *more: Any,
 
 
 def _truth(mask: Any) -> Any:
-    return TensorHandle(mask.data.astype(np.bool_), tl.int1)
+    """Loads of descriptors give an array, which is of truth values."""
+    return TensorHandle(mask.data.astype(np.bool_), tl.int1) if isinstance(mask, TensorHandle) else mask
 
 
 def _widened(handle: Any) -> Any:
