@@ -146,7 +146,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Served]]:
 
     def started(*args: str, env: dict[str, str] | None = None) -> Served:
         log = tmp_path / f"log{len(servers)}"
-        servers.append(Served(log, "--port", "0", "--model.dtype", "float32", *args, env=env))
+        servers.append(Served(log, "--port", "0", "--model.dtype", "float32", "--engine.standby", *args, env=env))
         return servers[-1]
 
     yield started

@@ -40,7 +40,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Served]]:
 
 def test_aborts_leave_nothing_behind(start: Callable[..., Served]) -> None:
     """64 streams and 16 whole answers at once, most of which the client leaves at a random point."""
-    served = start("--server.max-concurrent", "200", "--no-engine.standby")
+    served = start("--server.max-concurrent", "200")
     rng = random.Random(5)
     first = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
     assert served.post("/v1/chat/completions", first)[0] == 200, "it starts what runs parsers, which stays"

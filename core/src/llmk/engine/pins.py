@@ -51,6 +51,15 @@ class Pins:
         self._pins[id] = _Pin(blocks, until)
         return length
 
+    def why_not(self, num_tokens: int, prefix_caching: bool) -> str:
+        """Why a prompt of so many tokens was not pinned."""
+        if not prefix_caching:
+            return "prefixes can't be pinned: cache.prefix_caching is off"
+        return (
+            f"the prompt's {num_tokens} tokens can't be pinned: they fill no block, or more than is left"
+            f" of the {self.limit} blocks that pins may hold (cache.pin_share)"
+        )
+
     def drop(self, id: str) -> None:
         """Ends a pin; one that is unknown or has ended is ignored."""
         pin = self._pins.pop(id, None)

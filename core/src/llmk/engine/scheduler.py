@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 import time
 from bisect import insort
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from operator import attrgetter, itemgetter
 
 from msgspec.structs import replace
 
@@ -29,7 +28,7 @@ from llmk.engine.queue import Queue
 from llmk.engine.request import EngineRequest, EngineStats, HiddenRows, TokenLogprobs, TokenOutput
 from llmk.engine.sequence import NO_SLOT, Sequence, arrival_of
 from llmk.engine.step import NewRequest, StepPlan, StepResult, Work
-from llmk.engine.step_limit import StepLimit, Tenants
+from llmk.engine.step_limit import StepLimit, Tenants, in_turns
 
 
 @dataclass(slots=True, eq=False)
@@ -281,7 +280,7 @@ class Scheduler:
         prompts = prefills or (self.waiting and self._slots and not self.admission.refused)
         rows = budget - budget // 2 if prompts and budget < self.max_issued_tokens else budget
         if len(ready) > rows:
-            ready = _in_turns(ready)[:rows]
+            ready = in_turns(ready)[:rows]
         for sequence in ready:
             self._issue(plan, issued, sequence, 1)
         return [sequence for sequence in prefills if sequence.slot != NO_SLOT]
@@ -422,7 +421,8 @@ class Scheduler:
         pinned = self._pin(sequence) if sequence.request.pin else 0
         if sequence.request.pin and not pinned:
             self._finish(sequence)
-            return _failure(sequence, self._why_not_pinned(sequence), RequestError.code)
+            why = self.pins.why_not(sequence.num_prompt, self.cache.prefix_caching)
+            return _failure(sequence, why, RequestError.code)
         if reason is not None:
             self._finish(sequence)
             self._given_way = 0
@@ -435,7 +435,7 @@ class Scheduler:
             num_cached_tokens=sequence.num_cached,
             num_pinned_tokens=pinned,
         )
-        return _introduced(sequence, output)
+        return sequence.introduce(output)
 
     def _tell(self, sequence: Sequence, hidden: HiddenRows | None, *, ended: bool) -> Iterator[TokenOutput]:
         """What a step adds to a sequence that ends with its prompt."""
@@ -447,20 +447,12 @@ class Scheduler:
             cached = sequence.num_cached
             output = TokenOutput(id=sequence.id, hidden=hidden, num_cached_tokens=cached)
             output.finish_reason = "stop" if ended else None
-            yield _introduced(sequence, output)
+            yield sequence.introduce(output)
 
     def _pin(self, sequence: Sequence) -> int:
         request = sequence.request
         until = self.clock() + request.pin_seconds if request.pin_seconds else math.inf
         return self.pins.hold(request.pin, sequence.tables, sequence.tokens[: sequence.num_prompt], until)
-
-    def _why_not_pinned(self, sequence: Sequence) -> str:
-        if not self.cache.prefix_caching:
-            return "prefixes can't be pinned: cache.prefix_caching is off"
-        return (
-            f"the prompt's {sequence.num_prompt} tokens can't be pinned: they fill no block, or more than is left"
-            f" of the {self.pins.limit} blocks that pins may hold (cache.pin_share)"
-        )
 
     def _preempt(self, sequence: Sequence) -> None:
         self.stats.preemptions += 1
@@ -498,25 +490,6 @@ class Scheduler:
         if issued.step != step:
             raise RuntimeError(f"the result of step {step} arrived, that of step {issued.step} was expected")
         return issued
-
-
-def _in_turns(ready: Iterable[Sequence]) -> list[Sequence]:
-    """Tenants one after the other, and of each the sequence that was served longest ago first."""
-    places: Counter[str] = Counter()
-    turns: list[tuple[int, Sequence]] = []
-    for sequence in sorted(ready, key=attrgetter("issued")):
-        turns.append((places[sequence.request.tenant], sequence))
-        places[sequence.request.tenant] += 1
-    return [sequence for _, sequence in sorted(turns, key=itemgetter(0))]
-
-
-def _introduced(sequence: Sequence, output: TokenOutput) -> TokenOutput:
-    """``output``, with what goes with a sequence's first."""
-    if sequence.silent:
-        sequence.silent = False
-        output.arrived, output.began = sequence.arrived, sequence.began
-        output.prompt_logprobs, sequence.scored = sequence.scored, []
-    return output
 
 
 def _failure(sequence: Sequence, error: str, code: str, param: str = "") -> TokenOutput:

@@ -9,7 +9,7 @@ from llmk.api import Ticket
 
 if TYPE_CHECKING:
     from llmk.engine.blocks import BlockTables
-    from llmk.engine.request import EngineRequest, FinishReason, HiddenRows, TokenLogprobs
+    from llmk.engine.request import EngineRequest, FinishReason, HiddenRows, TokenLogprobs, TokenOutput
     from llmk.engine.step import ScoredTokens
 
 NO_SLOT = -1
@@ -100,6 +100,14 @@ class Sequence:
         new = part.after(min(part.num, self.num_prompt - self.untold - part.start))
         self.untold -= new.num
         return new if new.num else None
+
+    def introduce(self, output: TokenOutput) -> TokenOutput:
+        """``output``, with what goes with the sequence's first."""
+        if self.silent:
+            self.silent = False
+            output.arrived, output.began = self.arrived, self.began
+            output.prompt_logprobs, self.scored = self.scored, []
+        return output
 
     def end(self, token: int) -> tuple[FinishReason | None, int | None]:
         """Whether the sequence ends with ``token``, its last one: the reason, and the stop token that the request

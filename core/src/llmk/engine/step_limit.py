@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from llmk.engine.sequence import Sequence
 
 RECENT = 30.0
 """Seconds for which a tenant counts as served after its last sequence: its next must not find a long step running."""
@@ -73,6 +79,16 @@ class Tenants:
         while self._left and next(iter(self._left.values())) < now - RECENT:
             del self._left[next(iter(self._left))]
         return len(self._served) + len(self._left) > 1
+
+
+def in_turns(ready: Iterable[Sequence]) -> list[Sequence]:
+    """Tenants one after the other, and of each the sequence that was served longest ago first."""
+    places: Counter[str] = Counter()
+    turns: list[tuple[int, Sequence]] = []
+    for sequence in sorted(ready, key=attrgetter("issued")):
+        turns.append((places[sequence.request.tenant], sequence))
+        places[sequence.request.tenant] += 1
+    return [sequence for _, sequence in sorted(turns, key=itemgetter(0))]
 
 
 def _blended(old: float, new: float) -> float:

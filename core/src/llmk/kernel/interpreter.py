@@ -7,6 +7,8 @@ import sys
 
 PYTHON = (sys.executable, "-P")
 """What every command line of a Python process begins with."""
+BARE_PYTHON = (sys.executable, "-I", "-S")
+"""The same for a script that needs the standard library alone, and none of what is installed."""
 
 
 def keep_path_safe() -> None:

@@ -13,7 +13,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -21,6 +20,8 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 from types import FrameType
+
+from llmk.kernel.interpreter import BARE_PYTHON
 
 SPECS, MODULES = 1, 10
 """How many times ``plugins.import_seconds`` specs and hooks may take; and what specs name, which may import torch."""
@@ -43,7 +44,7 @@ class _Watch:
         script, file = str(Path(__file__).with_name("last_words.py")), self._file.fileno()
         # A process that ignores SIGTERM is an engine's, which its parent ends: no crash, if that is gone as well.
         parent = os.getppid() if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN else 0
-        command = [sys.executable, "-I", "-S", script, *map(str, (os.getpid(), file, _GRACE, parent))]
+        command = [*BARE_PYTHON, script, *map(str, (os.getpid(), file, _GRACE, parent))]
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0, pass_fds=[file]
         )
@@ -97,7 +98,7 @@ def watching(seconds: float | None = None) -> Iterator[None]:
     global _current, _seconds
     with _lock:
         _seconds = _seconds if seconds is None else seconds
-        if _current is None and sys.executable and hasattr(signal, "SIGALRM"):
+        if _current is None and all(BARE_PYTHON) and hasattr(signal, "SIGALRM"):
             with contextlib.suppress(OSError):  # no process can be had: then nobody watches
                 _current = _Watch()
         watch = _current

@@ -8,7 +8,6 @@ import itertools
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ import msgspec
 from llmk.api import LlmkError
 from llmk.engine.child import ending
 from llmk.engine.mark import Mark
+from llmk.kernel.interpreter import PYTHON
 from llmk.serve.workers.forkserver import Ended, Fork, Forked, Kill, Order, Ready, Renice, Report, Setup
 from llmk.serve.workers.frames import Link, encode, framed
 
@@ -110,7 +110,7 @@ class _Server:
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair()
         with theirs:
-            command = (sys.executable, "-P", "-m", "llmk.serve.workers.forkserver", str(theirs.fileno()))
+            command = (*PYTHON, "-m", "llmk.serve.workers.forkserver", str(theirs.fileno()))
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=(theirs.fileno(),), start_new_session=True
             )

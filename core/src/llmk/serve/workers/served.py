@@ -42,7 +42,7 @@ def given(boot: Boot) -> bytes:
 
 def make(given: bytes) -> Served:
     """Loads tokenizer, chat templates and parsers. Raises what keeps them from being loaded."""
-    boot = unpack(pickle.loads(given))
+    boot = unpack(pickle.loads(given))  # nosec B301 # the front end wrote it, to our socket
     config = boot.settings.config
     logs.setup(config.server.log_level, config.server.log_format)
     tokenizer = Tokenizer.load(boot.checkpoint, **tokenizer_options(config.model))
