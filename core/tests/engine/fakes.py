@@ -31,9 +31,11 @@ def write_checkpoint(folder: Path, kind: str = "byte_level", **files: Any) -> Pa
     return folder
 
 
-def boot(folder: Path, *, cache: dict[str, Any] | None = None, **scheduler: Any) -> Any:
+def boot(
+    folder: Path, *, cache: dict[str, Any] | None = None, server: dict[str, Any] | None = None, **scheduler: Any
+) -> Any:
     """The part of a boot that front ends read."""
-    config = Config.model_validate({"scheduler": scheduler, "cache": cache or {}})
+    config = Config.model_validate({"scheduler": scheduler, "cache": cache or {}, "server": server or {}})
     return SimpleNamespace(settings=SimpleNamespace(config=config), checkpoint=read_checkpoint(folder))
 
 

@@ -45,8 +45,8 @@ def folder(tmp_path_factory):
 
 
 @asynccontextmanager
-async def engine(folder, *, process=False, scheduler=None, cache=None, **options):
-    boot = fakes.boot(folder, cache=cache, **(scheduler or {}))
+async def engine(folder, *, process=False, scheduler=None, cache=None, server=None, **options):
+    boot = fakes.boot(folder, cache=cache, server=server, **(scheduler or {}))
     client = (
         await ProcessClient.start(options, builder="fakes:build")
         if process
@@ -467,5 +467,42 @@ def test_requests_are_freed_without_the_garbage_collector(folder):
                 assert held() is None
             finally:
                 gc.enable()
+
+    run(main())
+
+
+@pytest.mark.parametrize("bound", [{"max_unread": 300}, {"max_unread_per_client": 300}])
+def test_an_answer_that_nobody_reads_ends_and_holds_little(folder, bound):
+    """The engine does not wait for who reads, and what an answer holds is bounded by nothing else."""
+
+    async def main():
+        async with engine(folder, server=bound, num_blocks=200) as llm:
+            params = SamplingParams(n=8, logprobs=10, max_tokens=40, ignore_eos=True)
+            unread, awake = llm.generate(PROMPT, params, request_id="unread", tenant="sleeper"), asyncio.Event()
+
+            async def sleep():
+                async for _ in unread:
+                    await awake.wait()
+
+            sleeping = asyncio.create_task(sleep())
+            await asyncio.sleep(0)
+            choices = await collect(llm, id_="read", tenant="reader", max_tokens=40, ignore_eos=True)
+            assert len(tokens(choices[0])) == 40
+            await idle(llm)
+            assert not llm._unread.tenants
+            awake.set()
+            with pytest.raises(LlmkError, match=r"log-probabilities of the answer wait to be read") as caught:
+                await sleeping
+            assert (caught.value.code, next(iter(bound)) in str(caught.value)) == ("answer_not_read", True)
+            await unread.aclose()
+
+    run(main())
+
+
+def test_one_delta_may_wait_however_large_it_is(folder):
+    async def main():
+        async with engine(folder, server={"max_unread_per_client": 10}) as llm:
+            choices = await collect(llm, [5] * 20, tenant="a", max_tokens=1, prompt_logprobs=5)
+            assert len(choices[0][0].prompt_logprobs) == 20
 
     run(main())

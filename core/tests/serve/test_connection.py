@@ -30,6 +30,27 @@ def test_half_sent_bodies_hold_no_place(make_service: Make) -> None:
     run(scenario, make_service(max_concurrent=1))
 
 
+@pytest.mark.parametrize("path", [CHAT, "/tokenize", "/v1/io/x"])
+def test_clients_that_leave_within_their_bodies_are_no_errors(
+    make_service: Make, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A traceback for each of many that leave at once would hold the event loop."""
+
+    async def scenario(live: Live) -> None:
+        for _ in range(20):
+            await live.connect(post(path=path) + BODY[:10])
+        await until(lambda: live.listener.connections == 20)
+        for writer in live.writers:
+            writer.transport.abort()
+        await until(lambda: live.listener.connections == 0)
+        assert (await live.get()).status == 200
+        assert 'status="499"' in (await live.get("/metrics")).body.decode()
+
+    with caplog.at_level(logging.INFO):
+        run(scenario, make_service())
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING or record.exc_info] == []
+
+
 def test_a_body_that_does_not_come_is_refused(make_service: Make) -> None:
     async def scenario(live: Live) -> None:
         answer = await Answer.read(await live.connect(post() + BODY[:10]))

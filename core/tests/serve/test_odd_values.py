@@ -46,3 +46,23 @@ def test_odd_values(client: TestClient, path: str, field: str) -> None:
         content += f'{", " if len(content) > 1 else ""}"{field}": {text}}}'
         response = client.post(path, content=content, headers={"content-type": "application/json"})
         assert response.status_code == 400, (text, response.text)
+
+
+@pytest.mark.parametrize("place", ["arguments", "parameters"])
+def test_no_depth_of_a_value_is_an_error_of_the_server(client: TestClient, place: str) -> None:
+    """Just below the depth that a reader refuses, whoever handles what was read may be out of stack."""
+    statuses = set()
+    for depth in [*range(700, 1000, 5), 10_000, 100_000]:
+        deep = '{"a":' + "[" * depth + "]" * depth + "}"
+        function = {"name": "f", "arguments": deep} if place == "arguments" else {"name": "f", "parameters": "DEEP"}
+        body: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}]}
+        if place == "arguments":
+            call = {"id": "a", "type": "function", "function": function}
+            body["messages"].append({"role": "assistant", "tool_calls": [call]})
+            body["messages"].append({"role": "tool", "tool_call_id": "a", "content": "b"})
+        else:
+            body["tools"] = [{"type": "function", "function": function}]
+        sent = json.dumps(body).replace('"DEEP"', deep)
+        answer = client.post("/v1/chat/completions", content=sent, headers={"content-type": "application/json"})
+        statuses.add(answer.status_code)
+    assert statuses <= {200, 400}

@@ -244,6 +244,13 @@ class ServerSection(Section):
     max_buffered_bytes_per_client: Count = Field(
         default=256 << 20, description="The same of one client: an API key, else an address."
     )
+    max_unread: Count = Field(
+        default=4_000_000,
+        description="Tokens and log-probabilities of answers that wait to be read; more end the one that holds most.",
+    )
+    max_unread_per_client: Count = Field(
+        default=1_000_000, description="The same of one client: an API key, else an address."
+    )
     max_connections: Count = Field(default=4096, description="Open connections; more are refused with 503.")
     max_connections_per_client: Count = Field(
         default=2048, description="Open connections of one address (IPv6: of a /64); more are refused with 429."

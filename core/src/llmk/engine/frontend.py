@@ -21,7 +21,6 @@ from llmk.api.errors import describe
 from llmk.engine import logs
 from llmk.engine.breather import Breather
 from llmk.engine.client import EngineClient, EngineInfo, Outage
-from llmk.engine.failure import Failure
 from llmk.engine.intake import Intake, default_params, sequence_id
 from llmk.engine.io import Host, IOProcessors, Lost
 from llmk.engine.output import GenerationDelta, SequenceOutput
@@ -29,6 +28,7 @@ from llmk.engine.pinned import PinBoard, Pinned, read_text
 from llmk.engine.request import EngineRequest, EngineStats, SamplingParams, StepTimes, TokenOutput
 from llmk.engine.spawn import AHEAD, spawn
 from llmk.engine.standby import Standby
+from llmk.engine.stream import NotRead, Stream, Unread
 from llmk.engine.supervisor import Supervisor
 from llmk.engine.tokenizer import Tokenizer, tokenizer_options
 
@@ -73,8 +73,9 @@ class AsyncLLM:
         self._max_sequences = config.scheduler.max_num_seqs + config.scheduler.max_waiting
         self._dead: EngineDead | None = None
         """Why no output will come any more."""
-        self._requests: dict[str, _Stream] = {}
-        self._streams: dict[str, _Stream] = {}
+        self._unread = Unread(config.server.max_unread, config.server.max_unread_per_client)
+        self._requests: dict[str, Stream] = {}
+        self._streams: dict[str, Stream] = {}
         self.step_listeners: list[Callable[[StepTimes], object]] = []
         """Called with every step that ends."""
         self._pump = asyncio.create_task(self._deliver(), name="llmk-outputs")
@@ -313,8 +314,8 @@ class AsyncLLM:
                 what = f"{mine} sequences of this client run and wait"
                 raise Overloaded(f"{what}; no more than {limit} (scheduler.max_per_tenant) may")
 
-    def _open(self, request_id: str, sequences: list[EngineRequest]) -> _Stream:
-        stream = self._requests[request_id] = _Stream(sequences[0])
+    def _open(self, request_id: str, sequences: list[EngineRequest]) -> Stream:
+        stream = self._requests[request_id] = Stream(sequences[0], self._unread)
         for index, sequence in enumerate(sequences):
             stream.sequences[sequence.id] = SequenceOutput(
                 sequence.params,
@@ -325,11 +326,12 @@ class AsyncLLM:
             self._streams[sequence.id] = stream
         return stream
 
-    async def _forget(self, request_id: str, stream: _Stream) -> None:
+    async def _forget(self, request_id: str, stream: Stream) -> None:
         """Drops a request, and ends in the engine what has not ended. Nothing here waits, so nothing can interrupt
         it.
         """
         del self._requests[request_id]
+        stream.drop()
         ids = list(stream.sequences)
         for id in ids:
             del self._streams[id]
@@ -349,6 +351,7 @@ class AsyncLLM:
                     if self._take(output, outputs.time):
                         stopped.append(output.id)
                     await breather.step()
+                stopped += self._end_unread()
                 if outputs.step is not None:
                     for listener in self.step_listeners:
                         listener(outputs.step)
@@ -378,43 +381,28 @@ class AsyncLLM:
             del self._streams[output.id]
         return ended and output.finish_reason is None
 
+    def _end_unread(self) -> list[str]:
+        """Ends requests of which too much waits; returns the sequences that the engine must end."""
+        ended: list[str] = []
+        while (over := self._unread.over()) is not None:
+            tenant, key = over
+            stream = max(
+                (stream for stream in self._requests.values() if stream.tenant == tenant), key=lambda one: one.held
+            )
+            if stream.holds_one and stream.held == self._unread.tenants[tenant]:
+                break
+            what = f"{stream.held} tokens and log-probabilities of the answer wait to be read, more than may ({key})"
+            stream.drop()
+            stream.fail(NotRead(what, hint="read faster, or ask for less at once"))
+            for id in stream.sequences:
+                del self._streams[id]
+                ended.append(id)
+            stream.sequences.clear()
+        return ended
+
     def _fail(self, error: EngineDead) -> None:
         for stream in self._requests.values():
             stream.fail(EngineDead(error.message, hint=error.hint))
-
-
-class _Stream:
-    """A request that is being answered: its sequences that have not ended, and what was not yet taken from it."""
-
-    def __init__(self, first: EngineRequest) -> None:
-        self.tenant = first.tenant
-        self.request_id = first.request_id
-        self.sequences: dict[str, SequenceOutput] = {}
-        self._ready: asyncio.Queue[GenerationDelta | LlmkError] = asyncio.Queue()
-
-    def take(self, output: TokenOutput, time: float) -> bool:
-        """Adds an output of ``time``; returns whether its sequence has ended."""
-        if output.finish_reason == "error":
-            del self.sequences[output.id]
-            self.fail(Failure.told_by(output).error())
-            return True
-        delta = self.sequences[output.id].take(output, time)
-        self._ready.put_nowait(delta)
-        if delta.finish_reason is None:
-            return False
-        del self.sequences[output.id]
-        return True
-
-    def fail(self, error: LlmkError) -> None:
-        """Ends the request with ``error``, once what came before has been taken."""
-        self._ready.put_nowait(error)
-
-    async def next(self) -> GenerationDelta:
-        """Waits for the next delta; raises what the request failed with."""
-        item = await self._ready.get()
-        if isinstance(item, LlmkError):
-            raise item
-        return item
 
 
 async def _start_thread(boot: Boot) -> tuple[EngineClient, Boot]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from llmk.api import EngineDead, Event, ToolCallFailed, ToolCallStart
 from llmk.engine.breather import Breather
 from llmk.engine.request import SamplingParams, TokenLogprobs
+from llmk.engine.stream import size_of
 from llmk.serve.reading import PLAIN, Piece, Reader, Readers
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
+READY = 1 << 15
+"""Tokens and log-probabilities that are taken from the engine ahead of what is sent."""
 PROMPT_SLICE = 32
 """Tokens of a prompt whose log-probabilities are told at a time."""
 
@@ -176,7 +179,7 @@ async def _read(engine: Engine, job: Job, readers: Readers) -> AsyncGenerator[_R
         return at, delta, choice, reading
 
     try:
-        async with aclosing(merged(open_stream, len(job.prompts), read)) as items:
+        async with aclosing(merged(open_stream, len(job.prompts), read, size_of)) as items:
             async for item in items:
                 yield item
     finally:
@@ -203,25 +206,35 @@ def _spoken(delta: GenerationDelta, params: SamplingParams) -> Sequence[TokenLog
 
 
 async def merged(
-    open_stream: Callable[[int], AsyncGenerator[T, None]], count: int, take: Callable[[int, T], R]
+    open_stream: Callable[[int], AsyncGenerator[T, None]],
+    count: int,
+    take: Callable[[int, T], R],
+    weigh: Callable[[T], int],
 ) -> AsyncGenerator[R, None]:
     """What ``take`` makes of the items of ``count`` streams, with their stream's number, as they come.
 
     An error ends all of them, as does closing. Streams are opened one by one, so that opening many does not hold the
-    event loop.
+    event loop. Nothing more is taken from them while what weighs :data:`READY` by ``weigh`` waits here.
     """
-    ready: asyncio.Queue[R | Exception | None] = asyncio.Queue()
+    ready: asyncio.Queue[tuple[int, R | Exception | None]] = asyncio.Queue()
+    waits, room = 0, asyncio.Event()
 
     async def pump(number: int) -> None:
+        nonlocal waits
         try:
             breather = Breather()
             async with aclosing(open_stream(number)) as items:
                 async for item in items:
-                    ready.put_nowait(take(number, item))
+                    while waits >= READY:
+                        room.clear()
+                        await room.wait()
+                    weight = weigh(item)
+                    waits += weight
+                    ready.put_nowait((weight, take(number, item)))
                     await breather.step()
-            ready.put_nowait(None)
+            ready.put_nowait((0, None))
         except Exception as error:
-            ready.put_nowait(error)
+            ready.put_nowait((0, error))
 
     async def open_all() -> None:
         for number in range(count):
@@ -233,7 +246,9 @@ async def merged(
     try:
         left = count
         while left:
-            got = await ready.get()
+            weight, got = await ready.get()
+            waits -= weight
+            room.set()
             if isinstance(got, Exception):
                 raise got
             if got is None:

@@ -76,6 +76,9 @@ class Preparing:
         except ValidationError as error:
             param, message, code = errors.explain(error.errors(include_url=False, include_input=False), body)
             return Refused(400, _object(message, 400, param, code), {})
+        except RecursionError:
+            # Readers and templates have bounds of their own, none of which is that of all the code in between.
+            return Refused(400, _object("a value is nested too deeply", 400, None, "invalid_value"), {})
         except Exception as error:
             status, body, headers = errors.describe(error)
             errors.log(error, status)
