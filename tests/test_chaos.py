@@ -18,14 +18,8 @@ def test_nothing_is_forgotten_wrong_or_left_behind() -> None:
     """So few requests don't tell how memory settles; they do tell that it doesn't grow with each."""
     command = [sys.executable, str(CHAOS), "--requests", "240", "--concurrency", "24", "--kills", "2", "--stops", "0"]
     command += ["--memory-slack", "0.1"]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-        env={**os.environ, **MODEST, "LLMK__ENGINE__STANDBY": "true"},
-    )
+    env = {**os.environ, **MODEST, "LLMK__ENGINE__STANDBY": "true"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False, env=env)
     assert done.returncode == 0, done.stdout + done.stderr
     for kind in ("left", "refused 400", "streamed", "whole"):
         assert f"| {kind} | " in done.stdout
