@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from starlette.testclient import TestClient
 
 from llmk.serve.protocol.chat import ChatRequest
@@ -66,3 +67,41 @@ def test_no_depth_of_a_value_is_an_error_of_the_server(client: TestClient, place
         answer = client.post("/v1/chat/completions", content=sent, headers={"content-type": "application/json"})
         statuses.add(answer.status_code)
     assert statuses <= {200, 400}
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "wrong"),
+    [
+        (path, field, wrong)
+        for path, (model, _) in BODIES.items()
+        for field in model.model_fields
+        for wrong in (None, {"role": "user", "content": [None] * 100}, [None] * 100)
+    ],
+)
+def test_the_first_wrong_entry_of_a_list_ends_its_validation(path: str, field: str, wrong: Any) -> None:
+    """Millions of errors take minutes to collect, and gigabytes."""
+    model, body = BODIES[path]
+    errors = 0
+    try:
+        model.model_validate({**body, field: [wrong] * 100})
+    except ValidationError as error:
+        errors = error.error_count()
+    assert errors < 20
+
+
+@pytest.mark.parametrize("prompt", [[5] * 100_000, [[5], [5] * 100_000], [5] * 512, [None] * 100_000])
+def test_tokens_of_a_prompt_are_counted_before_they_are_looked_at(
+    client: TestClient, prompt: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CompletionRequest, "model_validate", None)
+    error = client.post("/v1/completions", json={"prompt": prompt}).json()["error"]
+    assert error["code"] in ("context_length_exceeded", "invalid_value"), error
+
+
+def test_bad_words_are_bounded_by_what_a_step_compares(client: TestClient) -> None:
+    body = {"prompt": "x", "max_tokens": 1, "bad_words": ["ab" * 40 + str(at) for at in range(100)]}
+    assert client.post("/v1/completions", json=body).status_code == 200
+    response = client.post("/v1/completions", json={**body, "n": 32})
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "bad_words")
+    assert "limits.bad_words_tokens" in error["message"]

@@ -310,6 +310,9 @@ class LimitsSection(Section):
     stop_token_ids: Count = Field(default=1024, description="Tokens in stop_token_ids.")
     bad_words: Count = Field(default=1000, description="Words in bad_words.")
     bad_words_characters: Count = Field(default=50_000, description="Characters of all words in bad_words.")
+    bad_words_tokens: Count = Field(
+        default=1 << 16, description="Tokens of all spellings of bad_words, times n: what each step compares."
+    )
     allowed_token_ids: Count = Field(default=1 << 18, description="Tokens in allowed_token_ids.")
     logit_bias: Count = Field(default=4096, description="Tokens in logit_bias.")
     logits_processors: Count = Field(default=64, description="Logits processors that a request names.")

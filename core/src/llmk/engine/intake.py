@@ -117,12 +117,7 @@ class Intake:
         """Raises where the prompt is empty, leaves no room for a token, or has one that is not the model's."""
         if not tokens:
             raise RequestError("the prompt has no tokens", param="prompt")
-        if len(tokens) >= self.info.max_model_len:
-            raise ContextLengthExceeded(
-                f"the prompt has {len(tokens)} tokens, but the model's context is {self.info.max_model_len} tokens,"
-                " at least one of which is for the answer",
-                hint="shorten the prompt",
-            )
+        check_length(len(tokens), self.info.max_model_len)
         self._check_ids("prompt", tokens)
 
     def _check_ids(self, param: str, ids: Collection[int]) -> None:
@@ -131,6 +126,16 @@ class Intake:
                 raise RequestError(
                     f"{param} names token {token}; the model's tokens are 0 to {self.info.vocab_size - 1}", param=param
                 )
+
+
+def check_length(count: int, max_model_len: int) -> None:
+    """Raises :class:`~llmk.api.ContextLengthExceeded` where so many tokens of a prompt leave no room for another."""
+    if count >= max_model_len:
+        raise ContextLengthExceeded(
+            f"the prompt has {count} tokens, but the model's context is {max_model_len} tokens,"
+            " at least one of which is for the answer",
+            hint="shorten the prompt",
+        )
 
 
 def sequence_id(request_id: str, index: int) -> str:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, model_validator
 from pydantic_core import PydanticCustomError
 
+T = TypeVar("T")
+
+
+class _First(FailFast):
+    """``FailFast``, which can't be part of a union: that takes a hash."""
+
+    __hash__ = object.__hash__
+
+
+Entries = Annotated[list[T], _First()]
+"""A list whose first wrong entry ends the validation: there may be millions."""
 _LONGEST_NAME = 64
 """Characters of an unknown field's name, for a known one to be like it."""
 

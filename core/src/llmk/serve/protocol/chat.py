@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from llmk.serve import tool_schema
-from llmk.serve.protocol.base import Refused, RequestModel, invalid, unsupported
+from llmk.serve.protocol.base import Entries, Refused, RequestModel, invalid, unsupported
 from llmk.serve.protocol.sampling import COMMON_REFUSED, SamplingFields
 
 UNTIL_STRUCTURED = "it needs structured output, which is not built yet"
@@ -77,9 +77,9 @@ class Message(RequestModel):
     taken: ClassVar = frozenset({"annotations", "parsed", "reasoning_details", "refusal", *_ECHOED})
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | Entries[TextPart] | None = None
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Entries[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -165,11 +165,11 @@ class ChatRequest(SamplingFields):
         "moderation": Refused("there is no moderation"),
     }
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[Entries[Message], Field(min_length=1)]
     max_completion_tokens: int | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: list[Tool] = Field(default_factory=list)
+    tools: Entries[Tool] = Field(default_factory=list)
     tool_choice: Literal["auto", "none"] = "auto"
     parallel_tool_calls: bool = True
     """False: the answer ends with its first call."""

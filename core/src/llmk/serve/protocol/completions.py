@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from llmk.serve.protocol.base import Refused
+from llmk.serve.protocol.base import Entries, Refused
 from llmk.serve.protocol.sampling import COMMON_REFUSED, SamplingFields, TokenId
 
 DEFAULT_MAX_TOKENS = 16
@@ -19,7 +19,7 @@ class CompletionRequest(SamplingFields):
 
     refused: ClassVar = {**COMMON_REFUSED, "suffix": Refused("text can't be filled in", ("",))}
 
-    prompt: str | list[str] | list[TokenId] | list[list[TokenId]]
+    prompt: str | Entries[str] | Entries[TokenId] | Entries[Entries[TokenId]]
     echo: bool = False
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     add_special_tokens: bool = True

@@ -10,7 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from llmk.api import RequestError
 from llmk.engine.request import SamplingParams
-from llmk.serve.protocol.base import Body, Refused, RequestModel
+from llmk.serve.protocol.base import Body, Entries, Refused, RequestModel
 
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -55,12 +55,12 @@ class SamplingFields(Body):
     frequency_penalty: float = 0.0
     repetition_penalty: float | None = None
     seed: Int64 | None = None
-    stop: Text | list[Text] = Field(default_factory=list)
+    stop: Text | Entries[Text] = Field(default_factory=list)
     include_stop_str_in_output: bool = False
-    stop_token_ids: list[TokenId] = Field(default_factory=list)
+    stop_token_ids: Entries[TokenId] = Field(default_factory=list)
     ignore_eos: bool = False
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[Text] = Field(default_factory=list)
+    allowed_token_ids: Entries[int] | None = None
+    bad_words: Entries[Text] = Field(default_factory=list)
     logits_processors: dict[str, dict[str, Any]] = Field(default_factory=dict)
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] = Field(default_factory=dict)
     skip_special_tokens: bool = True

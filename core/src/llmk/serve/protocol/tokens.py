@@ -7,7 +7,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from llmk.serve.protocol.base import Body
+from llmk.serve.protocol.base import Body, Entries
 from llmk.serve.protocol.chat import Message, Tool, check_names
 from llmk.serve.protocol.sampling import TokenId
 
@@ -17,8 +17,8 @@ class TokenizeRequest(Body):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[Message] | None = None
-    tools: list[Tool] = Field(default_factory=list)
+    messages: Entries[Message] | None = None
+    tools: Entries[Tool] = Field(default_factory=list)
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     add_generation_prompt: bool = True
     add_special_tokens: bool | None = None
@@ -36,4 +36,4 @@ class DetokenizeRequest(Body):
     """Token ids to be turned into text, special tokens included."""
 
     model: str | None = None
-    tokens: list[TokenId]
+    tokens: Entries[TokenId]

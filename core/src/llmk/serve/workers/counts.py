@@ -7,6 +7,8 @@ from typing import Any
 
 from llmk.api import RequestError
 from llmk.config.schema import LimitsSection
+from llmk.engine.intake import check_length
+from llmk.engine.request import SamplingParams
 
 _COUNTED = (
     "messages",
@@ -23,7 +25,7 @@ _COUNTED = (
 _NAMES = ("cache_salt", "tenant", "id", "model", "user", "safety_identifier", "prompt_cache_key", "reasoning_effort")
 
 
-def check_counts(body: Mapping[str, Any], limits: LimitsSection) -> None:
+def check_counts(body: Mapping[str, Any], limits: LimitsSection, max_model_len: int) -> None:
     """Raises :class:`~llmk.api.RequestError`, naming field and key, where a body has more than may be."""
     longest = max(body, key=len, default="")
     _check(longest[:64], len(longest), limits.name_characters, "characters in its name", "name_characters")
@@ -33,6 +35,9 @@ def check_counts(body: Mapping[str, Any], limits: LimitsSection) -> None:
     prompt = body.get("prompt")
     if isinstance(prompt, list) and not all(isinstance(item, int) for item in prompt[:1]):
         _check("prompt", len(prompt), limits.prompts, "prompts", "prompts")
+        check_length(max((len(item) for item in prompt if isinstance(item, list)), default=0), max_model_len)
+    elif isinstance(prompt, list):
+        check_length(len(prompt), max_model_len)
     for name in ("stop", "bad_words"):
         _check(
             name, _characters(body.get(name)), getattr(limits, f"{name}_characters"), "characters", f"{name}_characters"
@@ -45,6 +50,12 @@ def check_counts(body: Mapping[str, Any], limits: LimitsSection) -> None:
         _check("messages", sum(map(_parts, messages)), limits.parts, "parts and tool calls", "parts")
     if isinstance(tokens := body.get("tokens"), list):
         _check("tokens", len(tokens), limits.tokens, "tokens", "tokens")
+
+
+def check_bad_words(params: SamplingParams, limits: LimitsSection) -> None:
+    """The same for words in tokens: each step compares all of them for each choice."""
+    tokens = sum(map(len, params.bad_word_ids)) * params.n
+    _check("bad_words", tokens, limits.bad_words_tokens, "tokens, times 'n',", "bad_words_tokens")
 
 
 def _check(field: str, found: int, most: int, what: str, key: str) -> None:

@@ -28,7 +28,7 @@ from llmk.serve.protocol.pins import PinRequest
 from llmk.serve.protocol.sampling import SamplingFields
 from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
 from llmk.serve.stream import Job
-from llmk.serve.workers.counts import check_counts
+from llmk.serve.workers.counts import check_bad_words, check_counts
 from llmk.serve.workers.frames import encode, framed, receive
 from llmk.serve.workers.prepared import Done, Generation, Pinning, Prepared, Refused, Rendered, Work, packed
 from llmk.serve.workers.served import Served
@@ -69,7 +69,7 @@ class Preparing:
         logs.request_id.set(work.request_id)
         try:
             schema, make = _KINDS[work.kind]
-            body = self._body(raw)
+            body = self._body(raw, work.info.max_model_len)
             request = schema.model_validate(body)
             errors.check_model(getattr(request, "model", None), self._served.model_name)
             return make(self._making(work), request, work.id)
@@ -85,13 +85,13 @@ class Preparing:
             told = body["error"]
             return Refused(status, _object(told["message"], status, told["param"], told["code"]), headers)
 
-    def _body(self, raw: bytes) -> Any:
+    def _body(self, raw: bytes, max_model_len: int) -> Any:
         try:
             body = _decode_json(raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidJson(f"the body is not valid JSON: {error}") from None
         if isinstance(body, dict):
-            check_counts(body, self._served.limits)
+            check_counts(body, self._served.limits, max_model_len)
         return body
 
 
@@ -125,11 +125,11 @@ class _Making:
 
     def chat(self, request: ChatRequest, id: str) -> Generation:
         self._check_processors(request)
-        return _generation(self._jobs.chat(request, id), request, logprobs=request.logprobs)
+        return self._generation(self._jobs.chat(request, id), request, logprobs=request.logprobs)
 
     def text(self, request: CompletionRequest, id: str) -> Generation:
         self._check_processors(request)
-        made = _generation(self._jobs.text(request, id), request, logprobs=request.logprobs is not None)
+        made = self._generation(self._jobs.text(request, id), request, logprobs=request.logprobs is not None)
         made.echo = self._jobs.echo(request) if request.echo else []
         return made
 
@@ -167,6 +167,10 @@ class _Making:
             what = f"the conversation has {len(prompt.token_ids)} tokens; no more than {most} may be (limits.tokens)"
             raise RequestError(what, param="messages")
         return self._model.tokenizer.surrounded(prompt.token_ids) if request.add_special_tokens else prompt.token_ids
+
+    def _generation(self, job: Job, request: SamplingFields, *, logprobs: bool) -> Generation:
+        check_bad_words(job.params, self._limits)
+        return _generation(job, request, logprobs=logprobs)
 
     def _check_processors(self, request: SamplingFields) -> None:
         """Their parameters go to the engine as they are."""
