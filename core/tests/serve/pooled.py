@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import sys
 import time
 from pathlib import Path
@@ -11,11 +12,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import msgspec
 from scripted import AngleReasoning, BracketTools, ScriptedEngine
 
 from llmk.api import TextDelta
 from llmk.config.schema import LimitsSection
+from llmk.engine.mark import Mark
 from llmk.serve.parsing import Dialect, ParserKind
+from llmk.serve.workers.frames import encode, framed, receive
+from llmk.serve.workers.io import Drop, Order, Outcome
 from llmk.serve.workers.served import Served
 
 
@@ -90,3 +95,11 @@ def make(given: bytes) -> Served:
     dialect = DIALECTS[given.decode()]
     boot: Any = engine.boot
     return Served(engine.model_name, tokenizer, dialect, engine.default_params, LimitsSection(), boot)
+
+
+def answer_io(served: Served, connection: socket.socket, mark: Mark) -> None:
+    """A worker for an IO processor that answers with its process id."""
+    decoder = msgspec.msgpack.Decoder(Order)
+    while True:
+        if not isinstance(decoder.decode(receive(connection)), Drop):
+            connection.sendall(framed(encode(Outcome(answer=str(os.getpid()).encode()))))

@@ -24,7 +24,7 @@ from llmk.api import LlmkError, Overloaded, ParserContext, TextDelta
 from llmk.serve import reading
 from llmk.serve.errors import ParserFailed
 from llmk.serve.reading import Piece
-from llmk.serve.workers import parse, prepare
+from llmk.serve.workers import io_host, parse, prepare
 from llmk.serve.workers.forks import Forks
 from llmk.serve.workers.forkserver import Setup
 from llmk.serve.workers.frames import encode, framed
@@ -366,3 +366,23 @@ def test_a_fork_server_whose_parent_goes_removes_its_marks_and_nothing_else(tmp_
     assert (here / "0").is_file()
     assert all((place / "kept" / "file").is_file() for place in (here, folder))
     assert (folder / "0").exists() != told
+
+
+def test_the_worker_of_an_io_processor_ends_when_nothing_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(io_host, "IDLE_SECONDS", 0.5)
+
+    async def scenario() -> None:
+        async with forks() as made:
+            host = io_host.WorkerIO(lambda: made.fork("pooled:answer_io"), 5.0)
+            pids = set()
+            for _ in range(2):
+                run = await host.open("test", "the test", b"{}", ScriptedEngine().info, {})
+                await asyncio.sleep(1.5)  # it is not idle while a request is under way
+                pids.add(int(await run.answer()))
+                assert len(children(made)) == 1
+                run.close()
+                await until(lambda: not children(made))
+            assert len(pids) == 2
+            await host.close()
+
+    run(scenario)

@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from llmk.config.schema import ServerSection
@@ -83,7 +82,6 @@ class Service:
             Refusal: where the request can't be served.
             ClientGone, ShuttingDown: where nobody waits for it any more.
         """
-        check_content_type(request)
         info = replace(self.engine.info, plan={}, pickled_plan=b"")
         body, work = await request.body(), Work(kind, id, request_id.get(), info)
         preparing = self.workers.prepare(work, body, tenant_of(request.scope))
@@ -115,14 +113,6 @@ async def admin(request: Request) -> None:
     if not given or not any(hmac.compare_digest(given, key.encode()) for key in keys):
         hint = "send one of server.admin_keys in the header 'x-admin-key'" if keys else "set server.admin_keys"
         raise Forbidden("this route is for operators alone", hint=hint)
-
-
-def check_content_type(request: Request) -> None:
-    """Refuses what does not say that it is JSON, which web pages of others could send without asking."""
-    given = request.headers.get("content-type", "")
-    kind = given.partition(";")[0].strip().lower()
-    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
-        raise HTTPException(415, f"send application/json, not {given or 'no content type'}")
 
 
 def new_id(prefix: str) -> str:

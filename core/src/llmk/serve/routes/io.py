@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from llmk.serve import errors
 from llmk.serve.attended import ClientGone, attended
 from llmk.serve.reply import Reply
-from llmk.serve.service import Service, check_content_type, new_id, service, tenant
+from llmk.serve.service import Service, new_id, service, tenant
 
 router = APIRouter(prefix="/v1/io")
 
@@ -32,7 +32,6 @@ async def process(
     tenant: Annotated[str, Depends(tenant)],
 ) -> Response:
     """What the IO processor of that name or id answers to the body."""
-    check_content_type(request)
     body, host = await request.body(), service.workers.io
     return _Processed(service, service.engine.process_in(host, name, body, request_id=new_id("io"), tenant=tenant))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 0.25
 """How often the watchdog looks."""
+IDLE_SECONDS = 60.0
+"""A worker that serves no request for so long ends, so that its memory returns; it is forked again in milliseconds."""
 
 
 class WorkerIO:
@@ -96,6 +99,9 @@ class _Host:
         """Not sent yet, since the worker is not there."""
         self._calls: deque[tuple[int, asyncio.Future[Outcome]]] = deque()
         """Not answered yet, with the request's key."""
+        self._open: set[int] = set()
+        """Requests under way."""
+        self._idle_since = time.monotonic()
         self._worker: Worker | None = None
         self.task = asyncio.create_task(self._run(), name="llmk-io")
 
@@ -104,6 +110,7 @@ class _Host:
         if self.task.done():
             raise Lost
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._open.add(key)
         self._calls.append((key, done))
         self._send(order)
         outcome = await done
@@ -113,6 +120,8 @@ class _Host:
 
     def drop(self, key: int) -> None:
         """Forgets a request."""
+        self._open.discard(key)
+        self._idle_since = time.monotonic()
         if not self.task.done():
             self._send(Drop(key))
 
@@ -136,6 +145,9 @@ class _Host:
                 if not done.done():
                     done.set_exception(PluginError(f"{self._name} {error}") if key == guilty else Lost())
 
+    def _is_idle(self) -> bool:
+        return not self._open and not self._calls and time.monotonic() - self._idle_since > IDLE_SECONDS
+
     async def _serve(self, worker: Worker) -> tuple[int, Exception]:
         """Passes on outcomes until the worker is gone; returns whose call it ended in, and how."""
         while self._orders:
@@ -147,6 +159,8 @@ class _Host:
                 receiving = asyncio.ensure_future(worker.link.receive())
                 try:
                     while not (await asyncio.wait([receiving], timeout=LOOK_SECONDS))[0]:
+                        if self._is_idle():
+                            return -1, Exception()
                         marked = worker.mark.read()
                         if not killed and marked is not None and marked.seconds > self._seconds:
                             killed = f"did not return within {self._seconds:g} s (server.plugin_seconds)"
