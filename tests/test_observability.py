@@ -160,7 +160,7 @@ def test_both_processes_name_the_request_that_failed(seen: Seen) -> None:
     engine, server = sorted(lines, key=lambda line: line["process"] == seen.server)
     assert engine["process"] != seen.server == server["process"]
     assert (engine["request_ids"], server["request_id"]) == (["frail"], "frail")
-    assert "the logits processor frail.frail failed" in engine["message"]
+    assert "the logits processor frail.frail of frail 1.0 failed" in engine["message"]
     assert engine["exception"].splitlines()[-1] == "ValueError: too frail"
     assert "ValueError: too frail" in server["message"]
 
@@ -176,5 +176,5 @@ def test_spans_arrive_with_the_last_words(seen: Seen) -> None:
     assert (first["gen_ai.usage.input_tokens"], first["gen_ai.usage.output_tokens"]) == (len(PROMPT), 2 * NEW)
     engine = first["gen_ai.latency.time_in_queue"] + first["gen_ai.latency.time_in_model_inference"]
     assert 0 < engine < first["gen_ai.latency.e2e"]
-    assert failed["error.type"] == "internal_error"
+    assert failed["error.type"] == "plugin_error"
     assert spans["frail"].status.code == 2

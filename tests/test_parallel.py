@@ -74,9 +74,9 @@ def test_each_rank_reads_its_share_of_the_file(mixtral: Any, monkeypatch: pytest
     read: list[int] = []
     fill = file_reader._fill
 
-    def counting(chunk: file_reader.Chunk, into: torch.Tensor) -> None:
+    def counting(chunk: file_reader.Chunk, into: torch.Tensor, streams: Any) -> None:
         read[-1] += chunk.num_bytes
-        fill(chunk, into)
+        fill(chunk, into, streams)
 
     monkeypatch.setattr(file_reader, "NUM_THREADS", 1)
     monkeypatch.setattr(file_reader, "_fill", counting)
