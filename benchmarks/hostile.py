@@ -56,7 +56,6 @@ RECOVERY = 60.0
 """Seconds after which a server that does not is started anew."""
 LOG_PER_REQUEST = 1 << 10
 LOG_PER_CASE = 1 << 16
-SLACK = 32 << 20
 AGAIN = 8 << 20
 """Bytes that a second pass may add."""
 KEYS = ("the-quiet-clients-key", "the-attackers-key")
@@ -296,7 +295,7 @@ class Siege:
         if len(held_then) < 2:
             return
         start, first = held_then[:2]
-        if first.pss > start.pss + max(SLACK, start.pss // 20):
+        if first.pss > start.pss + max(self.args.slack_mib << 20, start.pss // 20):
             self.wrong.append(f"memory grew: {start} before, {first} after the first pass")
         for second in held_then[2:]:
             if second.pss > first.pss + AGAIN + first.pss // 100:
@@ -377,6 +376,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--gap", type=float, default=0.25, help="seconds that /health may be silent")
     parser.add_argument("--ratio", type=float, default=2.0, help="by which the quiet client's p99 may grow")
     parser.add_argument("--peak-mib", type=float, default=1024, help="by which the server may grow during a case")
+    parser.add_argument("--slack-mib", type=int, default=32, help="by which it may be larger at the end, or 5%%")
     parser.add_argument("--keys", action="store_true", help="tell clients apart by API keys, not by their addresses")
     parser.add_argument("--json", type=Path, help="file for all numbers")
     parser.add_argument("--list", action="store_true", help="name the cases")
