@@ -61,6 +61,9 @@ def _commit() -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
+    os.environ.pop(
+        "PYTHONSAFEPATH", None
+    )  # llmk's command line sets it for its children; tests' scripts import siblings
     _draw_the_same_numbers()
 
 
