@@ -27,11 +27,11 @@ CONTRACTS: Mapping[str, str] = {
     "reasoning_parser": "llmk.api:ReasoningParser",
     "tool_parser": "llmk.api:ToolParser",
     "io_processor": "llmk.api:IOProcessor",
-    "policy": "llmk.api:SchedulingPolicy",
     "logits_processor": "llmk.api:LogitsProcessor",
     "stat_logger": "llmk.api:StatLogger",
 }
-"""The class whose methods an implementation must have, by the kind of its spec. Those of other kinds are called."""
+"""The class whose methods an implementation must have, by the kind of its spec. Those of other kinds are called, and
+a scheduling policy that lacks methods has the defaults of its class."""
 
 
 def load_object(location: str, *, plugin: Plugin | str = "", kind: str = "") -> Any:
