@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from llmk.config import load
 from llmk.engine.core import EngineCore
 from llmk.engine.launch import build_core
-from llmk.engine.request import EngineRequest, SamplingParams
-from llmk.kernel.boot import boot
+from llmk.engine.wire.request import EngineRequest, SamplingParams
+from llmk.planning.boot import boot
 
 PROMPT, STEPS, PREFILL = 128, 12, 512
 BATCHES = (1, 32)

@@ -32,18 +32,19 @@ from pathlib import Path
 from random import Random
 
 from llmk.api import PolicyContext
-from llmk.engine.core import EngineCore, Executor
-from llmk.engine.fair import BuiltIn
-from llmk.engine.groups import CacheGroup
-from llmk.engine.policy import GuardedPolicy
-from llmk.engine.request import EngineRequest, SamplingParams
-from llmk.engine.scheduler import Scheduler
-from llmk.engine.step import StepPlan, StepResult
+from llmk.engine.core import EngineCore
+from llmk.engine.execution.executor import Executor
+from llmk.engine.scheduling.fair_policy import FairPolicy
+from llmk.engine.scheduling.guarded_policy import GuardedPolicy
+from llmk.engine.scheduling.scheduler import Scheduler
+from llmk.engine.wire.request import EngineRequest, SamplingParams
+from llmk.engine.wire.step import StepPlan, StepResult
+from llmk.planning.cache_groups import CacheGroup
 from llmk_policies.fair import Fair
 from llmk_policies.fcfs import Fcfs
 from llmk_policies.priority import Priority
 
-POLICIES = {"built_in": BuiltIn, "fcfs": Fcfs, "priority": Priority, "fair": Fair}
+POLICIES = {"built_in": FairPolicy, "fcfs": Fcfs, "priority": Priority, "fair": Fair}
 BLOCK = 16
 QUIET, FLOOD = "quiet", "flood"
 

@@ -22,10 +22,10 @@ from typing import Any
 
 from llmk import LLM, SamplingParams
 from llmk.api import NotEnoughMemory, SchedulingPolicy, Ticket
-from llmk.engine.policy import GuardedPolicy
-from llmk.engine.request import EngineStats
-from llmk.engine.workers import Workers
-from llmk.testing.checkpoints import write_checkpoint
+from llmk.engine.processes.multiprocess_executor import MultiProcessExecutor
+from llmk.engine.scheduling.guarded_policy import GuardedPolicy
+from llmk.engine.wire.request import EngineStats
+from llmk_testing.checkpoints import write_checkpoint
 
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "norm_topk_prob": True}
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -159,7 +159,7 @@ def serve(folder: Path, settings: Mapping[str, Any], policy: SchedulingPolicy | 
         for prompt, one in zip(prompts, params, strict=True):
             outputs += llm.generate([prompt], one, use_tqdm=False)
         stats, executor, depth = llm.stats, llm.core.runner, llm.core.depth
-        num_processes = len(executor.pids) if isinstance(executor, Workers) else 1
+        num_processes = len(executor.pids) if isinstance(executor, MultiProcessExecutor) else 1
     completions = [output.outputs[0] for output in outputs]
     answers = [(one.token_ids, [entry.logprob for entry in one.logprobs]) for one in completions]
     return Run(answers, stats, num_processes, depth)

@@ -21,9 +21,9 @@ from pathlib import Path
 from threading import local
 
 from llmk.config.flags import add_flags, add_model, load_settings
-from llmk.engine.file_reader import CHUNK_BYTES, NUM_THREADS
-from llmk.engine.launch import load_model
-from llmk.kernel.boot import Boot, boot
+from llmk.engine.device.file_reader import CHUNK_BYTES, NUM_THREADS
+from llmk.engine.execution.build import load_model
+from llmk.planning.boot import Boot, boot
 
 
 def main() -> int:

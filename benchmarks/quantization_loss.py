@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llmk.testing.model import ModelHarness
+from llmk_testing.model import ModelHarness
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = ROOT / "models/src/llmk_models/demo"

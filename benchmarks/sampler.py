@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from llmk.engine.request import SamplingParams
-from llmk.engine.sampler import Sampler
-from llmk.engine.step import NewRequest
+from llmk.engine.sampling.sampler import Sampler
+from llmk.engine.wire.request import SamplingParams
+from llmk.engine.wire.step import NewRequest
 
 ROWS = (8, 256)
 ROUNDS, STEPS = 9, 300

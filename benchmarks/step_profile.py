@@ -32,8 +32,8 @@ from shapes import SHAPES, Shape
 from llmk.config import load
 from llmk.engine.core import EngineCore
 from llmk.engine.launch import build_core
-from llmk.engine.request import EngineRequest, SamplingParams
-from llmk.kernel.boot import boot
+from llmk.engine.wire.request import EngineRequest, SamplingParams
+from llmk.planning.boot import boot
 
 STEPS = 20
 COPY_BYTES = 4 << 30

@@ -15,12 +15,12 @@ import torch
 from installed import installed
 
 from llmk import LLM, SamplingParams
-from llmk.engine import file_reader
 from llmk.engine.core import EngineCore
-from llmk.engine.request import EngineRequest
-from llmk.engine.trace import Trace
-from llmk.engine.transfer import has_pinned_memory
-from llmk.testing.checkpoints import write_checkpoint
+from llmk.engine.device import file_reader
+from llmk.engine.device.trace import Trace
+from llmk.engine.device.transfer import has_pinned_memory
+from llmk.engine.wire.request import EngineRequest
+from llmk_testing.checkpoints import write_checkpoint
 
 FOUND = torch.accelerator.current_accelerator(check_available=True)
 pytestmark = pytest.mark.skipif(FOUND is None, reason="torch finds no accelerator on this machine")
@@ -193,7 +193,7 @@ def test_the_host_works_while_the_device_does(checkpoint: Path, depth: int) -> N
 def test_a_trace_has_the_devices_own_times(checkpoint: Path) -> None:
     from llmk.config import load
     from llmk.engine.launch import build_core
-    from llmk.kernel.boot import boot
+    from llmk.planning.boot import boot
 
     trace = Trace()
     core, _ = build_core(boot(load({"model.path": str(checkpoint), "cache.num_blocks": 64}, environ={})), trace)

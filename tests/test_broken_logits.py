@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from llmk import LLM, SamplingParams
 from llmk.api import LlmkError
-from llmk.testing.checkpoints import write_checkpoint
+from llmk_testing.checkpoints import write_checkpoint
 
 WORDS = r"not finite \(NaN or infinite\): its weights, or a kernel that it runs, are broken"
 PARAMS = {

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from equal_tokens import KINDS
 
-from llmk.testing.checkpoints import write_checkpoint
+from llmk_testing.checkpoints import write_checkpoint
 
 ROOT = Path(__file__).parents[1]
 SETUP = """
@@ -102,8 +102,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 from triton.runtime._async_compile import active_mode
 from llmk.config import load
-from llmk.engine import launch, warmup
-from llmk.kernel.boot import boot as start
+from llmk.engine import launch
+from llmk.engine.execution import warmup
+from llmk.planning.boot import boot as start
 from llmk_cuda.compiling import _Unlaunched, _Zeros
 
 noted, runs = [], []

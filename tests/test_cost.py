@@ -10,10 +10,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from llmk.config import load
-from llmk.engine.cost import CostModel
-from llmk.engine.step import StepPlan, Work
-from llmk.kernel.boot import boot
-from llmk.testing.checkpoints import write_checkpoint
+from llmk.engine.wire.cost import CostModel
+from llmk.engine.wire.step import StepPlan, Work
+from llmk.planning.boot import boot
+from llmk_testing.checkpoints import write_checkpoint
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "llama": {},

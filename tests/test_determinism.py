@@ -18,9 +18,9 @@ from equal_tokens import KINDS
 
 from llmk.config import load
 from llmk.engine.launch import build_core
-from llmk.engine.request import EngineRequest, EngineStats, SamplingParams, TokenLogprobs
-from llmk.kernel.boot import boot
-from llmk.testing.checkpoints import write_checkpoint
+from llmk.engine.wire.request import EngineRequest, EngineStats, SamplingParams, TokenLogprobs
+from llmk.planning.boot import boot
+from llmk_testing.checkpoints import write_checkpoint
 
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "head_dim": 32}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -25,7 +25,7 @@ from llmk.api import EngineDead
 from llmk.config import load
 from llmk.engine import launch
 from llmk.engine.core import EngineCore
-from llmk.testing.checkpoints import write_checkpoint
+from llmk_testing.checkpoints import write_checkpoint
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 WEATHER = {

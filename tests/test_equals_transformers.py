@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from llmk import LLM, SamplingParams
-from llmk.testing.checkpoints import write_checkpoint
+from llmk_testing.checkpoints import write_checkpoint
 
 YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 128, "rope_theta": 10000.0}
 LLAMA3 = {

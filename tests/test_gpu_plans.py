@@ -12,9 +12,9 @@ import pytest
 
 from llmk.api import Choice, Piece, Plan, SelectionError
 from llmk.config import load
-from llmk.engine.graphs import why_not_recorded
-from llmk.engine.memory import forecast
-from llmk.kernel.boot import Boot, boot
+from llmk.engine.device.graphs import why_not_recorded
+from llmk.planning.boot import Boot, boot
+from llmk.planning.memory import forecast
 
 COMMON = {
     "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_theta": 1e6, "vocab_size": 151936, "head_dim": 128,

@@ -16,9 +16,9 @@ from rerun import Rerun
 from torch import Tensor
 
 from llmk import LLM, SamplingParams
-from llmk.engine.graphs import graph_sizes, why_not_recorded
-from llmk.engine.output import CompletionOutput
-from llmk.testing.checkpoints import write_checkpoint
+from llmk.engine.device.graphs import graph_sizes, why_not_recorded
+from llmk.engine.text.output_processor import CompletionOutput
+from llmk_testing.checkpoints import write_checkpoint
 
 SETTINGS: dict[str, Any] = {"cache.num_blocks": 160, "cache.block_size": 4, "scheduler.max_num_batched_tokens": 24}
 KINDS = [

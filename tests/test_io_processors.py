@@ -22,8 +22,8 @@ from served import Served, until
 from llmk import LLM, SamplingParams
 from llmk.api import PluginError, RequestError
 from llmk.config import load
-from llmk.engine.frontend import AsyncLLM
-from llmk.testing.checkpoints import write_checkpoint
+from llmk.engine.async_llm import AsyncLLM
+from llmk_testing.checkpoints import write_checkpoint
 
 SPECS = """
     from llmk.api import IOProcessorSpec, hookimpl, no

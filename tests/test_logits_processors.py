@@ -17,7 +17,7 @@ from served import Served
 
 from llmk import LLM, SamplingParams
 from llmk.api import PluginError, RequestError
-from llmk.testing.checkpoints import write_checkpoint
+from llmk_testing.checkpoints import write_checkpoint
 
 SPECS = """
 from llmk.api import LogitsProcessorSpec, hookimpl

@@ -19,7 +19,7 @@ from installed import install
 from served import Served
 
 from llmk.config import load
-from llmk.kernel.boot import boot
+from llmk.planning.boot import boot
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/observability.md"
 SPECS = """

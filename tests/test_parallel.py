@@ -15,10 +15,11 @@ from threaded_ranks import ThreadedRanks
 from llmk import LLM, SamplingParams
 from llmk.api import Plan, RecurrentCache, sharded
 from llmk.config import load
-from llmk.engine import file_reader, launch
-from llmk.kernel.boot import boot
+from llmk.engine import launch
+from llmk.engine.device import file_reader
 from llmk.nn import Linear
 from llmk.nn.parallel import Parallel
+from llmk.planning.boot import boot
 from llmk_cpu.platform import CPUDevice
 
 SHAPES = [(2, 1), (1, 2), (2, 2), (1, 3), (4, 1)]

@@ -21,11 +21,11 @@ from spread import answers, check, make, tight
 
 from llmk import LLM, SamplingParams
 from llmk.api import CheckpointError, EngineDead, LlmkError
-from llmk.engine import child
-from llmk.engine.exchange import Run
-from llmk.engine.request import EngineRequest
-from llmk.engine.step import StepPlan, Work
-from llmk.engine.workers import Workers
+from llmk.engine.processes import child_process as child
+from llmk.engine.processes.multiprocess_executor import MultiProcessExecutor
+from llmk.engine.processes.worker_messages import Run
+from llmk.engine.wire.request import EngineRequest
+from llmk.engine.wire.step import StepPlan, Work
 
 LONG = EngineRequest(
     id="long", prompt_token_ids=[5, 6, 7], params=SamplingParams(max_tokens=60, temperature=0, ignore_eos=True)
@@ -39,7 +39,7 @@ class Engine:
         self.llm = LLM(str(folder), **tight(folder.name), parallel={"tensor": tensor, "pipeline": pipeline})
         core: Any = self.llm._core
         self.core = core
-        self.workers: Workers = core.runner
+        self.workers: MultiProcessExecutor = core.runner
         self.processes = [psutil.Process(pid) for pid in self.workers.pids]
 
     def running(self) -> int:

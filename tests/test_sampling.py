@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from llmk import LLM, SamplingParams
 from llmk.api import RequestError
-from llmk.testing.checkpoints import write_checkpoint
+from llmk_testing.checkpoints import write_checkpoint
 
 PROMPTS = ["The scheduler says which", "A small core", "Numbers 0123", "東京 and café"]
 LONG = "The scheduler says which requests run, how many tokens each computes, and which blocks they own. " * 3
@@ -202,7 +202,7 @@ def assert_close(left: Sequence[Any], right: Sequence[Any]) -> None:
 
 @pytest.mark.parametrize("budget", [8, 50, 2048])
 def test_prompt_logprobs_equal_transformers(folder: Path, oracle: Any, budget: int, monkeypatch: Any) -> None:
-    monkeypatch.setattr("llmk.engine.scorer.ROWS", 7)
+    monkeypatch.setattr("llmk.engine.sampling.prompt_logprobs.ROWS", 7)
     rows: list[int] = []
     with make(folder, max_num_batched_tokens=budget) as llm:
         assert llm._core is not None

@@ -18,10 +18,10 @@ from served import Served, until
 
 from llmk import LLM, SamplingParams
 from llmk.api import SelectionError
-from llmk.engine.request import ShadowCount
+from llmk.engine.wire.request import ShadowCount
 from llmk.nn.build import Switch
 from llmk.nn.shadow import Shadowed
-from llmk.testing.checkpoints import write_checkpoint
+from llmk_testing.checkpoints import write_checkpoint
 
 SPECS = """
 from llmk.api import OK, KernelSpec, Tier, TokenBand, hookimpl, no
@@ -61,7 +61,7 @@ def llmk_ops():
 KERNELS = """
 import torch
 from llmk.api import CacheLayout
-from llmk.reference.attention import ReferenceAttention
+from llmk.reference.attention.paged import ReferenceAttention
 from llmk.reference.batch import build_step as right_step
 from llmk.reference.moe import fused_moe
 from llmk.reference.norms import rms_norm as right_norm

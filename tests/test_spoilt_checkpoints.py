@@ -24,9 +24,9 @@ import pytest
 from llmk import LLM, SamplingParams
 from llmk.api import LlmkError
 from llmk.config import load
-from llmk.engine.intake import default_params
-from llmk.engine.tokenizer import Tokenizer
-from llmk.kernel.boot import boot
+from llmk.engine.text.input_processor import default_params
+from llmk.engine.text.tokenizer import Tokenizer
+from llmk.planning.boot import boot
 from llmk_models.specs import DEMO
 
 TRIED = int(os.environ.get("LLMK_SPOILT", "240"))

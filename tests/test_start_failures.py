@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from served import LLMK, MODEST
 
-from llmk.testing.checkpoints import write_checkpoint
+from llmk_testing.checkpoints import write_checkpoint
 
 LOG = re.compile(r"\d{4}-\d\d-\d\d \S+ INFO .*")
 

@@ -19,8 +19,8 @@ from served import Served
 
 from llmk.api import PluginError, SelectionError, StatsSnapshot
 from llmk.config import load
-from llmk.kernel.boot import Boot, boot
-from llmk.serve import stat_loggers
+from llmk.planning.boot import Boot, boot
+from llmk.serve.metrics import stat_loggers
 
 SPECS = """
 import json, threading, time

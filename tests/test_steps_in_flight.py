@@ -19,9 +19,9 @@ from torch.overrides import TorchFunctionMode
 
 from llmk import LLM, SamplingParams
 from llmk.engine.core import EngineCore
-from llmk.engine.output import CompletionOutput
-from llmk.engine.request import EngineRequest
-from llmk.testing.checkpoints import write_checkpoint
+from llmk.engine.text.output_processor import CompletionOutput
+from llmk.engine.wire.request import EngineRequest
+from llmk_testing.checkpoints import write_checkpoint
 
 SETTINGS: dict[str, Any] = {"cache.num_blocks": 128, "cache.block_size": 4, "scheduler.max_num_batched_tokens": 24}
 SAMPLED = SamplingParams(seed=1, max_tokens=24, ignore_eos=True, logprobs=2)

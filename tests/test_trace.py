@@ -14,9 +14,9 @@ from paged_device import BehindDevice, PagedDevice, make_core
 from served import LLMK
 
 from llmk.engine.core import EngineCore
-from llmk.engine.request import EngineRequest, SamplingParams
-from llmk.engine.trace import Sizes, Trace
-from llmk.testing.checkpoints import write_checkpoint
+from llmk.engine.device.trace import Sizes, Trace
+from llmk.engine.wire.request import EngineRequest, SamplingParams
+from llmk_testing.checkpoints import write_checkpoint
 
 REQUESTS, PROMPT, OUTPUT = 5, 12, 7
 TOLERANCE = 0.002

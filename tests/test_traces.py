@@ -19,8 +19,8 @@ from llmk.api import NotEnoughMemory
 from llmk.config import load
 from llmk.engine.core import EngineCore
 from llmk.engine.launch import build_core
-from llmk.engine.request import EngineRequest, SamplingParams, TokenOutput
-from llmk.kernel.boot import boot
+from llmk.engine.wire.request import EngineRequest, SamplingParams, TokenOutput
+from llmk.planning.boot import boot
 
 MAX_LEN = 96
 PREFIX = [7 + 3 * place % 331 for place in range(40)]

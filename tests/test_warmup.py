@@ -16,11 +16,11 @@ from equal_tokens import KINDS
 from llmk import LLM, SamplingParams
 from llmk.api import NotEnoughMemory
 from llmk.engine import launch
-from llmk.engine.groups import CacheGroup
-from llmk.engine.runner import Runner
-from llmk.engine.step import StepPlan
-from llmk.engine.warmup import WarmUp
-from llmk.testing.checkpoints import write_checkpoint
+from llmk.engine.execution.runner import Runner
+from llmk.engine.execution.warmup import WarmUp
+from llmk.engine.wire.step import StepPlan
+from llmk.planning.cache_groups import CacheGroup
+from llmk_testing.checkpoints import write_checkpoint
 
 SETTINGS: dict[str, Any] = {
     "cache.num_blocks": 200,

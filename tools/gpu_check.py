@@ -67,7 +67,7 @@ def tests(args: argparse.Namespace) -> None:
 def tokens(args: argparse.Namespace) -> None:
     """Serves models in float32 on the CPU and on the GPU, and compares what they answer."""
     tiny = args.site.with_name("llmk-tiny")
-    write = "from pathlib import Path; from llmk.testing.checkpoints import write_checkpoint"
+    write = "from pathlib import Path; from llmk_testing.checkpoints import write_checkpoint"
     _run([sys.executable, "-c", f"{write}; write_checkpoint(Path({str(tiny)!r}), 'qwen3')"])
     rng = random.Random(0)
     numbers = [[rng.randrange(3, 380) for _ in range(length)] for length in (1, 7, 33, 150)]

@@ -26,7 +26,7 @@ DEFECTS = ROOT / "tests/conformance/defects"
 CONTRACTS = {
     "llmk_platforms": (
         *(f"llmk.api.platform:{name}" for name in ("Platform", "PlatformFacts")),
-        *("llmk.api.host:Host", "llmk.api.host:Probe"),
+        *("llmk.api.platform:Host", "llmk.api.platform:Probe"),
         *(f"llmk.api.platform:{name}" for name in ("Device", "Memory", "Graphs", "Compiling", "Collectives")),
     ),
     "llmk_attention_backends": (
@@ -46,11 +46,11 @@ CONTRACTS = {
     ),
     "llmk_reasoning_parsers": (
         *("llmk.api.parsers:ReasoningParser", "llmk.api.parsers:ParserContext"),
-        *("llmk.api.events:TextDelta", "llmk.api.events:ReasoningDelta"),
+        *("llmk.api.parsers:TextDelta", "llmk.api.parsers:ReasoningDelta"),
     ),
     "llmk_tool_parsers": (
-        *("llmk.api.parsers:ToolParser", "llmk.api.parsers:ParserContext", "llmk.api.events:TextDelta"),
-        *(f"llmk.api.events:ToolCall{name}" for name in ("Start", "Arguments", "End")),
+        *("llmk.api.parsers:ToolParser", "llmk.api.parsers:ParserContext", "llmk.api.parsers:TextDelta"),
+        *(f"llmk.api.parsers:ToolCall{name}" for name in ("Start", "Arguments", "End")),
     ),
     "llmk_io_processors": tuple(
         f"llmk.api.io:IO{name}" for name in ("Processor", "Request", "Prompt", "Output", "Context", "Tokenizer")
@@ -65,6 +65,7 @@ CONTRACTS = {
         *("llmk.api.stats:StatLogger", "llmk.api.stats:StatLoggerContext"),
         *("llmk.api.stats:StatsSnapshot", "llmk.api.stats:Stat"),
     ),
+    "llmk_commands": ("llmk.api.hooks:Command",),
     "llmk_config_defaults": ("llmk.api.platform:PlatformFacts", "llmk.api.facts:ModelFacts"),
     "llmk_check_config": ("llmk.api.platform:PlatformFacts",),
     "llmk_plan_resolved": ("llmk.api.plan:Plan", "llmk.api.plan:Choice", "llmk.api.plan:Piece"),

@@ -19,8 +19,8 @@ from pydantic.fields import FieldInfo
 import llmk.serve.routes
 import llmk.serve.workers
 from llmk.api import LlmkError
-from llmk.serve.auth import OPEN_PATHS
-from llmk.serve.errors import error_object
+from llmk.serve.http.auth import OPEN_PATHS
+from llmk.serve.http.errors import error_object
 from llmk.serve.protocol.base import RequestModel
 from llmk.serve.protocol.chat import ChatRequest, Function, Message
 from llmk.serve.protocol.completions import CompletionRequest

@@ -9,7 +9,7 @@ from docstrings import document, listed, prose
 from generated import ROOT, Page
 
 from llmk import nn
-from llmk.testing.new import Project
+from llmk_testing.new import Project
 
 SOURCE = ROOT / "core/src/llmk"
 EXAMPLE = Project("llmk-acme", "model")

@@ -26,7 +26,7 @@ NOT_CODE = frozenset(
 FILE_TARGET = 400
 FUNCTION_TARGET = 60
 FILE_LIMIT = 500
-FUNCTION_LIMIT = 80
+FUNCTION_LIMIT = 60
 STRANGER_LIMIT = 300
 
 
@@ -74,9 +74,9 @@ def packages(root: Path = ROOT) -> list[tuple[str, list[Path]]]:
 def totals(root: Path = ROOT) -> list[tuple[str, int, int]]:
     """Name, lines of code and physical lines of what the architecture speaks of as one thing."""
     core = python_files(root / CORE)
-    apart = {root / CORE / "reference", root / CORE / "testing"}
+    apart = {root / CORE / "reference"}
     groups = {
-        "llmk without llmk.reference and llmk.testing": [f for f in core if not apart.intersection(f.parents)],
+        "llmk without llmk.reference": [f for f in core if not apart.intersection(f.parents)],
         "llmk.kernel": [f for f in core if (root / CORE / "kernel") in f.parents],
         "a stranger's platform": python_files(root / STRANGER),
     }
@@ -84,9 +84,11 @@ def totals(root: Path = ROOT) -> list[tuple[str, int, int]]:
 
 
 def functions(file: Path) -> Iterator[tuple[int, str, int]]:
-    """Length, name and first line of every function in ``file``."""
+    """Length, name and first line of every function in ``file``, GPU kernels aside: they can't share local state."""
     for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "triton.jit" not in map(
+            ast.unparse, node.decorator_list
+        ):
             yield (node.end_lineno or node.lineno) - node.lineno + 1, node.name, node.lineno
 
 

@@ -13,10 +13,10 @@ from llmk.api import Host
 from llmk.reference.linear import linear as reference
 from llmk.reference.linear import linear_invariant
 from llmk.reference.tiles import cancelling
-from llmk.testing.invariance import check_rows
 from llmk_cpu.linear import linear_prepacked, prepack, prepack_invariant
 from llmk_cpu.platform import CPUPlatform
 from llmk_cpu.probe import probe
+from llmk_testing.invariance import check_rows
 
 FACTS = probe(Host()).facts
 assert FACTS is not None

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from llmk.config import load
-from llmk.engine.worker import begins
-from llmk.kernel.boot import boot
+from llmk.planning.boot import boot
+from llmk.planning.packed_boot import begins
 from llmk_cuda.begin import LIBRARY
 
 SOURCE = Path(__file__).with_name("cuda_fixture.c")

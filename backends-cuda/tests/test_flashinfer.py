@@ -15,7 +15,7 @@ from gpus import FACTS, needs_gpu
 from torch import Tensor
 
 from llmk.api import AttentionQuery, CacheStep, PlatformFacts
-from llmk.reference.attend import attend_plain
+from llmk.reference.attention.contiguous import attend_plain
 from llmk_cuda.probe import KNOWN
 
 needs_flashinfer = pytest.mark.skipif(

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from kernel_cases.harness import SHAPES, TINY, Bench, Case, Named, Shape
 from llmk.api import AttentionQuery, CacheStep, PlatformFacts
-from llmk.reference.attend import attend_plain
+from llmk.reference.attention.contiguous import attend_plain
 from llmk.reference.composites import make_qk_norm_rope_write_kv
 from llmk.reference.norms import rms_norm
-from llmk.reference.rope import rope
-from llmk_triton.attention import TritonAttention, qk_norm_rope_attention
-from llmk_triton.tiles import Decoding, Tile
+from llmk.reference.rope.rotation import rope
+from llmk_triton.attention.backend import TritonAttention, qk_norm_rope_attention
+from llmk_triton.common.targets import Decoding, Tile
 
 BLOCK = 16
 ROTATED_BYTES = 256 << 20

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from kernel_cases.harness import SHAPES, TINY, Case, Named, Shape
 from kernel_cases.moe import Inputs
-from llmk_triton import few_rows, moe, norms
+from llmk_triton.common import norms
+from llmk_triton.gemm import small_m as few_rows
+from llmk_triton.moe import fused as moe
 
 EPS = 1e-6
 LAYERS = 24

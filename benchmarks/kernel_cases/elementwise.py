@@ -15,9 +15,10 @@ from kernel_cases.harness import BATCHES, PREFILL, SHAPES, TINY, Case, Named, Sh
 from llmk.reference import activations as reference_activations
 from llmk.reference import norms as reference_norms
 from llmk.reference.composites import make_qk_norm_rope_write_kv
-from llmk.reference.rope import rope
-from llmk_triton import activations, embedding, norms, write
-from llmk_triton.attention import TritonAttention
+from llmk.reference.rope.rotation import rope
+from llmk_triton.attention.backend import TritonAttention, write
+from llmk_triton.batch import embedding
+from llmk_triton.common import activations, norms
 
 EPS = 1e-6
 

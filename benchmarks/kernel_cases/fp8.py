@@ -19,8 +19,8 @@ from llmk.reference import quantize
 from llmk.reference.quantized_weight import ScaledWeight, prepare_fp8_block, prepare_fp8_channel
 from llmk_cuda import fp8
 from llmk_cuda.quantize import ROW_UNIT
-from llmk_triton.attention import TritonAttention
-from llmk_triton.few_rows import Operands, Product
+from llmk_triton.attention.backend import TritonAttention
+from llmk_triton.gemm.small_m import Operands, Product
 
 ROWS = (1, 2, 4, 16, 32, 64)
 MANY_ROWS = (64, 128, 2048)

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from kernel_cases.harness import SHAPES, TINY, Bench, Case, Named, Shape, relative_error
 from llmk.reference.moe import fused_moe as reference
-from llmk_triton.moe import Mixture, Rows
-from llmk_triton.moe_tiles import Tile, Tiles
-from llmk_triton.tiles import current_target
-from llmk_triton.tuned import architecture
+from llmk_triton.common.targets import current_target
+from llmk_triton.common.tuned import architecture
+from llmk_triton.moe.fused import Mixture, Rows
+from llmk_triton.moe.tiles import Tile, Tiles
 
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 2048, 8192)
 SWEPT_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 2048, 8192)

@@ -23,12 +23,12 @@ from kernel_cases.harness import SHAPES, TINY, Bench, Case, Named, Shape, relati
 from llmk.reference import activations, norms
 from llmk.reference.normed import make_add_rms_norm_gate_up_silu, make_add_rms_norm_linear
 from llmk_cuda.forks import Forks
-from llmk_triton import activations as triton_activations
-from llmk_triton import few_rows
-from llmk_triton import norms as triton_norms
-from llmk_triton.few_rows import Gemv, Operands, Product, Skinny
-from llmk_triton.tiles import current_target, num_cores
-from llmk_triton.tuned import architecture
+from llmk_triton.common import activations as triton_activations
+from llmk_triton.common import norms as triton_norms
+from llmk_triton.common.targets import current_target, num_cores
+from llmk_triton.common.tuned import architecture
+from llmk_triton.gemm import small_m as few_rows
+from llmk_triton.gemm.small_m import Gemv, Operands, Product, Skinny
 
 ROWS = (1, 2, 4, 16, 24, 32, 64, 96, 128)
 SWEPT_ROWS = (1, 2, 4, 16, 32, 64, 128)

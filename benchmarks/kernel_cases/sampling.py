@@ -12,11 +12,12 @@ from torch import Tensor
 
 from kernel_cases.harness import BATCHES, SHAPES, TINY, Case, Named
 from llmk.reference import batch as reference_batch
-from llmk.reference import sampling as reference
-from llmk_triton import batch, vocabulary
-from llmk_triton import sample as sampling
-from llmk_triton.logprobs import logprobs
-from llmk_triton.penalties import apply_penalties
+from llmk.reference.sampling import sample as reference
+from llmk_triton.batch import batch_state as batch
+from llmk_triton.sampling import sample as sampling
+from llmk_triton.sampling import vocabulary
+from llmk_triton.sampling.logprobs import logprobs
+from llmk_triton.sampling.penalties import apply_penalties
 
 TRUNCATIONS: Mapping[str, Mapping[str, float]] = {
     "temperature": {},

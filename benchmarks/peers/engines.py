@@ -57,7 +57,7 @@ class Llmk:
 
     def start(self) -> dict[str, str]:
         """Starts the engine's process, before anything else, as ``llmk serve`` does."""
-        from llmk.engine.spawn import AHEAD, spawn
+        from llmk.engine.processes.spawn import AHEAD, spawn
 
         spawned = spawn(AHEAD)
         from importlib.metadata import version

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from llmk.testing.checkpoints import write_checkpoint
+from llmk_testing.checkpoints import write_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -14,13 +14,13 @@ from safetensors.torch import load_file, save_file
 
 from llmk.api import CheckpointError, ModelSpec
 from llmk.kernel.loader import load_object
-from llmk.testing.bench import Bench
-from llmk.testing.case import Result
-from llmk.testing.comparing import relative_error
-from llmk.testing.model import ModelHarness
-from llmk.testing.model_example import transformers_logits
-from llmk.testing.suites import cases
 from llmk_models.specs import llmk_models
+from llmk_testing.bench import Bench
+from llmk_testing.case import Result
+from llmk_testing.comparing import relative_error
+from llmk_testing.model import ModelHarness
+from llmk_testing.model_example import transformers_logits
+from llmk_testing.suites import cases
 
 EXAMPLES = [
     (spec, example.name, dict(example.write.keywords))

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from llmk.api import RecurrentCache
 from llmk.config import load
-from llmk.kernel.boot import boot
-from llmk.kernel.report import render_table
-from llmk.testing.comparing import relative_error
-from llmk.testing.model import ModelHarness
-from llmk.testing.model_example import transformers_logits
+from llmk.planning.boot import boot
+from llmk.planning.report import render_table
+from llmk_testing.comparing import relative_error
+from llmk_testing.model import ModelHarness
+from llmk_testing.model_example import transformers_logits
 
 from .test_native import FP32_TOLERANCE, VARIANTS
 

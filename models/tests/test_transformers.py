@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from llmk.api import CheckpointError, SelectionError, UnknownArchitecture
-from llmk.testing.bench import Bench
-from llmk.testing.case import Result
-from llmk.testing.comparing import relative_error
-from llmk.testing.model import ModelHarness
-from llmk.testing.model_example import transformers_logits
-from llmk.testing.suites import cases
 from llmk_models.examples import TRANSFORMERS
 from llmk_models.specs import llmk_models
+from llmk_testing.bench import Bench
+from llmk_testing.case import Result
+from llmk_testing.comparing import relative_error
+from llmk_testing.model import ModelHarness
+from llmk_testing.model_example import transformers_logits
+from llmk_testing.suites import cases
 
 SERVE_SO = {"select.model.use": "models.transformers", "cache.block_size": 8}
 PROMPT = random.Random(5).choices(range(3, 380), k=60)

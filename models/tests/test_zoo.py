@@ -10,9 +10,9 @@ from configs import LLAMA
 
 from llmk.api import Checkpoint, CheckpointError, UnknownArchitecture
 from llmk.config import load
-from llmk.kernel.boot import boot
-from llmk.testing.model import ModelHarness
+from llmk.planning.boot import boot
 from llmk_models.transformers_facts import describe
+from llmk_testing.model import ModelHarness
 
 LATER = (
     "attends otherwise than config.json told",

@@ -123,7 +123,7 @@ def assignments(source: str) -> list[int]:
 
 def test_plugins_leave_core_names_alone(root: Path) -> None:
     packages = [folder for folder in source_folders(root) if folder.name != "llmk"]
-    packages += [root / STRANGER / "llmk_nova", root / "core/src/llmk/testing/templates"]
+    packages += [root / STRANGER / "llmk_nova", root / "plugins/testing/src/llmk_testing/templates"]
     assert {"llmk_models", "llmk_cpu", "llmk_cuda", "llmk_embeddings", "llmk_nova", "templates"} <= {
         folder.name for folder in packages if any(folder.rglob("*.py"))
     }

@@ -36,7 +36,7 @@ def test_imports_are_required(folder: Path) -> None:
     required = {re.split(r"[^\w.-]", line)[0].lower() for line in (*project["dependencies"], *extras)}
     providers = packages_distributions() | PROVIDERS
     missing: dict[str, str] = {}
-    for file in sorted(folder.rglob("*.py")):
+    for file in sorted(file for file in folder.rglob("*.py") if "templates" not in file.parts):
         for package in imported_packages(file) - set(sys.stdlib_module_names) - {folder.name}:
             names = {name.lower().replace("_", "-") for name in providers.get(package, [package])}
             if not names & {name.replace("_", "-") for name in required}:

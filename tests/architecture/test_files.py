@@ -1,4 +1,4 @@
-"""A checkpoint is read through ``llmk.api.files`` alone, which looks at links, devices and sizes."""
+"""A checkpoint is read through ``llmk.api.checkpoint`` alone, which looks at links, devices and sizes."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import importlib_metadata as metadata
 import pytest
 from installed import install
 
-from llmk.testing.bench import Bench
+from llmk_testing.bench import Bench
 
 HERE = str(Path(__file__).parent)
 if HERE not in sys.path:

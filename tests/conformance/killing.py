@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from llmk.testing.bench import Bench
-from llmk.testing.case import Result
-from llmk.testing.suites import cases
+from llmk_testing.bench import Bench
+from llmk_testing.case import Result
+from llmk_testing.suites import cases
 
 
 def results(kind: str, spec: Any, bench: Bench) -> list[Result]:

@@ -7,7 +7,7 @@ from defects import Defect
 from defects.attention import DEFECTS
 from trying import check_found, check_passes
 
-from llmk.testing.bench import Bench
+from llmk_testing.bench import Bench
 
 
 @pytest.mark.parametrize("id", ["reference.attention", "reference.attention_invariant"])

@@ -13,11 +13,11 @@ import pytest
 
 from llmk.api import PluginError
 from llmk.cli.main import main
-from llmk.testing.card import Card
-from llmk.testing.case import Result
-from llmk.testing.check import Check, find_distributions
-from llmk.testing.child import Job
-from llmk.testing.collect import Options
+from llmk_testing.card import Card
+from llmk_testing.case import Result
+from llmk_testing.check import Check, find_distributions
+from llmk_testing.child import Job
+from llmk_testing.collect import Options
 
 Site = Callable[..., str]
 
@@ -193,7 +193,7 @@ def test_a_card_says_why_cases_were_skipped_and_what_takes_no_part() -> None:
 
 def run_pytest(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     registered = metadata.entry_points(group="pytest11", name="llmk")
-    plugin = [] if registered else ["-p", "llmk.testing.plugin"]
+    plugin = [] if registered else ["-p", "llmk_testing.plugin"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, *arguments]
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=200)
 
@@ -203,7 +203,7 @@ def test_cases_as_tests(site: Site, tmp_path: Path) -> None:
     name = site(
         "odd", PARSERS.replace('"Crashing", "Hanging", "Leaving"', '"Deaf"'), odd_parsers="from defects.parser import *"
     )
-    (tmp_path / "test_it.py").write_text(f"from llmk.testing import conformance\ntest_it = conformance({name!r})\n")
+    (tmp_path / "test_it.py").write_text(f"from llmk_testing import conformance\ntest_it = conformance({name!r})\n")
     done = run_pytest(tmp_path, "--llmk-check", name, "--llmk-card", "card.json", "-k", "finds", "-rA")
     assert done.returncode == 1, done.stdout + done.stderr
     finds = "it finds in its examples what they are examples of"
@@ -217,6 +217,6 @@ def test_cases_as_tests(site: Site, tmp_path: Path) -> None:
 
 
 def test_the_pytest_plugin_is_cheap() -> None:
-    code = "import sys, llmk.testing.plugin; print([m for m in sys.modules if m == 'torch' or m.startswith('llmk.')])"
+    code = "import sys, llmk_testing.plugin; print([m for m in sys.modules if m == 'torch' or m.startswith('llmk')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
-    assert done.stdout.strip() == "['llmk.testing', 'llmk.testing.plugin']"
+    assert done.stdout.strip() == "['llmk_testing', 'llmk_testing.plugin']"

@@ -10,7 +10,7 @@ from defects.io_processor import DEFECTS, Sums
 from killing import check_good, check_killed, results
 
 from llmk.api import IOProcessorSpec
-from llmk.testing.bench import Bench
+from llmk_testing.bench import Bench
 
 
 def spec(provider: Any = Sums, examples: str = "EXAMPLES", **changes: Any) -> IOProcessorSpec:

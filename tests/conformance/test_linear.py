@@ -7,7 +7,7 @@ from defects import Defect
 from defects.linear import DEFECTS
 from trying import check_found, check_passes
 
-from llmk.testing.bench import Bench
+from llmk_testing.bench import Bench
 
 GOOD = ("reference.linear", "reference.linear_invariant", "reference.linear_int4_group", "reference.linear_fp8_block")
 

@@ -8,7 +8,7 @@ from defects.logits_processor import DEFECTS, Good
 from killing import check_good, check_killed
 
 from llmk.api import LogitsProcessorSpec
-from llmk.testing.bench import Bench
+from llmk_testing.bench import Bench
 
 
 def spec(provider: type) -> LogitsProcessorSpec:

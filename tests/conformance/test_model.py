@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from llmk.api import ModelSpec
-from llmk.testing.bench import Bench
-from llmk.testing.case import Result
-from llmk.testing.suites import cases
+from llmk_testing.bench import Bench
+from llmk_testing.case import Result
+from llmk_testing.suites import cases
 
 sys.path.insert(0, str(Path(__file__).parent))
 from defects.model import DEFECTS, Defect

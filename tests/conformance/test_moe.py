@@ -11,7 +11,7 @@ from defects.moe import DEFECTS, LIMITED, NARROW, OWN
 from killing import check_good, failed, results
 from trying import check_found, check_passes, registered
 
-from llmk.testing.bench import Bench
+from llmk_testing.bench import Bench
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from trying import check_found, check_passes, registered
 
 from llmk.api import KernelSpec
 from llmk.reference.specs import llmk_ops
-from llmk.testing.bench import Bench
+from llmk_testing.bench import Bench
 
 GOOD = sorted(spec.id for spec in llmk_ops())
 

@@ -14,15 +14,15 @@ from killing import check_good, failed, results
 
 from llmk.api import KernelSpec, PluginError
 from llmk.config import load
-from llmk.engine import tune
-from llmk.engine.shadows import shadowed
-from llmk.engine.tune import Tuner
-from llmk.kernel.boot import Boot, boot
+from llmk.engine.measuring import tune
+from llmk.engine.measuring.tune import Tuner
 from llmk.kernel.loader import load_object
 from llmk.kernel.registry import Registry
 from llmk.nn.build import Build
-from llmk.testing.bench import Bench
-from llmk.testing.checkpoints import write_checkpoint
+from llmk.planning.boot import Boot, boot
+from llmk.planning.shadows import shadowed
+from llmk_testing.bench import Bench
+from llmk_testing.checkpoints import write_checkpoint
 
 SPECS = """
 from llmk.api import KernelSpec, ModelFacts, ModelSpec, OpFacts, Tier, hookimpl

@@ -10,7 +10,7 @@ from defects.parser import DEFECTS, Good, claims
 from killing import check_good, check_killed, results
 
 from llmk.api import ParserSpec
-from llmk.testing.bench import Bench
+from llmk_testing.bench import Bench
 
 
 def spec(provider: Any = Good, **changes: Any) -> ParserSpec:

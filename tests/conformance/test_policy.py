@@ -8,7 +8,7 @@ from defects.policy import DEFECTS, Good
 from killing import check_good, check_killed
 
 from llmk.api import PolicySpec
-from llmk.testing.bench import Bench
+from llmk_testing.bench import Bench
 
 
 def spec(provider: type) -> PolicySpec:
@@ -20,7 +20,9 @@ def test_a_good_one_passes(bench: Bench) -> None:
 
 
 def test_the_built_in_order_passes(bench: Bench) -> None:
-    check_good("policy", PolicySpec(id="x.y", name="y", implementation="llmk.engine.fair:BuiltIn"), bench)
+    check_good(
+        "policy", PolicySpec(id="x.y", name="y", implementation="llmk.engine.scheduling.fair_policy:FairPolicy"), bench
+    )
 
 
 @pytest.mark.slow

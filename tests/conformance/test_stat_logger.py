@@ -13,9 +13,9 @@ from killing import check_good, failed
 from llmk.api import StatLoggerSpec
 from llmk.config import load
 from llmk.kernel.registry import Registry
-from llmk.testing.bench import Bench
-from llmk.testing.case import Result
-from llmk.testing.suites import cases
+from llmk_testing.bench import Bench
+from llmk_testing.case import Result
+from llmk_testing.suites import cases
 
 Made = Callable[[str, str], Bench]
 

@@ -8,9 +8,9 @@ from defects import Defect
 from killing import check_good
 
 from llmk.api import KernelSpec, Needs
-from llmk.testing.bench import Bench
-from llmk.testing.case import Result
-from llmk.testing.suites import cases
+from llmk_testing.bench import Bench
+from llmk_testing.case import Result
+from llmk_testing.suites import cases
 
 
 def registered(id: str, bench: Bench) -> KernelSpec:

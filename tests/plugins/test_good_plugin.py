@@ -66,9 +66,9 @@ def ask(environment: Environment, checkpoint: Path, expression: str) -> Any:
 import json
 from llmk.api import IOProcessorSpec, LogitsProcessorSpec, StatLoggerSpec
 from llmk.config import Config
-from llmk.kernel.checkpoint import read_checkpoint
+from llmk.planning.checkpoint import read_checkpoint
 from llmk.kernel.registry import Registry
-from llmk.kernel.parsers import choose_parser
+from llmk.planning.parsers import choose_parser
 config = Config()
 registry = Registry.discover(config.plugins)
 checkpoint = read_checkpoint({str(checkpoint)!r})
@@ -193,6 +193,18 @@ def test_logits_processor_is_registered(environment: Environment, checkpoint: Pa
 def test_stat_logger_is_registered(environment: Environment, checkpoint: Path) -> None:
     expression = "[r.spec.id for r in registry.of(StatLoggerSpec)]"
     assert ask(environment, checkpoint, expression) == ["good.stats"]
+
+
+@pytest.mark.hook("llmk_commands")
+def test_commands_run_and_a_broken_one_says_why(environment: Environment, checkpoint: Path) -> None:
+    done = environment.llmk("greet", "you", "--loud", cwd=checkpoint)
+    assert (done.returncode, done.stdout) == (3, "HELLO YOU\n")
+    listed = environment.llmk("plugins", cwd=checkpoint)
+    assert listed.returncode == 0
+    assert "fixture-good" in listed.stdout
+    broken = environment.llmk("plugins", "shatter", "--now", cwd=checkpoint)
+    assert broken.returncode
+    assert "fixture_good.nowhere" in broken.stderr
 
 
 @pytest.mark.hook("llmk_tuned_configs")

@@ -15,10 +15,10 @@ from served import Served
 
 from llmk.api import ConfigError
 from llmk.cli.main import main
-from llmk.testing.checkpoints import write_checkpoint
-from llmk.testing.kinds import KINDS
-from llmk.testing.new import Project
-from llmk.testing.suites import SUITES
+from llmk_testing.checkpoints import write_checkpoint
+from llmk_testing.kinds import KINDS
+from llmk_testing.new import Project
+from llmk_testing.suites import SUITES
 
 PYTEST = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
 OPTIONS = ("-q", "--import-mode=importlib", "-p", "no:cacheprovider")

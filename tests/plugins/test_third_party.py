@@ -16,10 +16,10 @@ import json
 from dataclasses import replace
 from llmk.api import ParserContext
 from llmk.config import load
-from llmk.kernel.boot import boot
+from llmk.planning.boot import boot
 from llmk.kernel.loader import load_object
-from llmk.kernel.parsers import choose_parser
-from llmk.testing.parsers import check_parser, parse
+from llmk.planning.parsers import choose_parser
+from llmk_testing.parsers import check_parser, parse
 
 def choose(checkpoint, **select):
     config = load({f"select.tool_parser.{key}": value for key, value in select.items()}).config

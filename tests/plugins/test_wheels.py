@@ -24,6 +24,7 @@ PACKAGES = {
     "plugins-policies": "llmk_policies",
     "plugins-quantization": "llmk_quantization",
     "plugins-statsd": "llmk_statsd",
+    "plugins-testing": "llmk_testing",
     "plugins-triton": "llmk_triton",
 }
 DEMO = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")

@@ -15,15 +15,16 @@ from hashlib import blake2b
 import msgspec
 
 from llmk.api import SchedulingPolicy
-from llmk.engine.core import EngineCore, Executor
-from llmk.engine.cost import CostModel
-from llmk.engine.deadlines import Deadlines
-from llmk.engine.groups import CacheGroup
-from llmk.engine.policy import GuardedPolicy
-from llmk.engine.request import HiddenRows, TokenLogprobs
-from llmk.engine.scheduler import Scheduler
-from llmk.engine.step import NewRequest, ScoredTokens, StepPlan, StepResult
-from llmk.engine.step_limit import StepLimit
+from llmk.engine.core import EngineCore
+from llmk.engine.execution.executor import Executor
+from llmk.engine.scheduling.deadlines import Deadlines
+from llmk.engine.scheduling.guarded_policy import GuardedPolicy
+from llmk.engine.scheduling.scheduler import Scheduler
+from llmk.engine.scheduling.step_limit import StepLimit
+from llmk.engine.wire.cost import CostModel
+from llmk.engine.wire.request import HiddenRows, TokenLogprobs
+from llmk.engine.wire.step import NewRequest, ScoredTokens, StepPlan, StepResult
+from llmk.planning.cache_groups import CacheGroup
 
 VOCAB = 50
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from llmk.engine.graphs import Decoded
+from llmk.engine.device.graphs import Decoded
 
 
 class Rerun:

@@ -10,8 +10,8 @@ import pytest
 from equal_tokens import KINDS, Displacing
 
 from llmk import LLM, SamplingParams
-from llmk.engine.policy import GuardedPolicy
-from llmk.testing.checkpoints import write_checkpoint
+from llmk.engine.scheduling.guarded_policy import GuardedPolicy
+from llmk_testing.checkpoints import write_checkpoint
 
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "head_dim": 32}
 LATENT, RECURRENT, HYBRID = (KINDS[kind][1] for kind in ("latent", "recurrent", "hybrid"))

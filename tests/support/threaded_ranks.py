@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 from rerun import Rerun
 
-from llmk.engine.core import Executor
-from llmk.engine.groups import cache_groups
-from llmk.engine.launch import LoadedModel, build_runner, load_model
-from llmk.engine.memory import CachePlan
-from llmk.engine.step import StepPlan, StepResult
-from llmk.engine.workers import smallest_cache
-from llmk.testing.ranks import PATIENCE, Meeting, on_all
+from llmk.engine.execution.build import LoadedModel, build_runner, load_model
+from llmk.engine.execution.executor import Executor
+from llmk.engine.processes.multiprocess_executor import smallest_cache
+from llmk.engine.wire.step import StepPlan, StepResult
+from llmk.planning.cache_groups import cache_groups
+from llmk.planning.memory import CachePlan
+from llmk_testing.ranks import PATIENCE, Meeting, on_all
 
 
 @dataclass

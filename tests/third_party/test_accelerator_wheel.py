@@ -22,7 +22,7 @@ TEXT = "What is the capital of France? Answer in one sentence, please."
 STEPS = f"""
 import json, sys
 from llmk import LLM, SamplingParams
-from llmk.engine.request import EngineRequest
+from llmk.engine.wire.request import EngineRequest
 
 def counted():
     nova = sys.modules.get("llmk_nova.device")

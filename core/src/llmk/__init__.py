@@ -7,17 +7,17 @@ imported here, ``__future__`` included: with ``python -m llmk`` it would be look
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from llmk.engine.frontend import AsyncLLM
+    from llmk.engine.async_llm import AsyncLLM
     from llmk.engine.llm import LLM
-    from llmk.engine.request import SamplingParams
+    from llmk.engine.wire.request import SamplingParams
 
 __version__ = "0.1.0"
 __all__ = ["LLM", "AsyncLLM", "SamplingParams", "__version__"]
 
 _LAZY = {
     "LLM": "llmk.engine.llm",
-    "AsyncLLM": "llmk.engine.frontend",
-    "SamplingParams": "llmk.engine.request",
+    "AsyncLLM": "llmk.engine.async_llm",
+    "SamplingParams": "llmk.engine.wire.request",
 }
 
 

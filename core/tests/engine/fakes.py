@@ -16,9 +16,9 @@ from trained import KINDS
 
 from llmk.api import NotEnoughMemory, Reason
 from llmk.config import Config
-from llmk.engine.client import EngineInfo
 from llmk.engine.core import EngineCore
-from llmk.kernel.checkpoint import read_checkpoint
+from llmk.engine.wire.engine_info import EngineInfo
+from llmk.planning.checkpoint import read_checkpoint
 
 
 def write_checkpoint(folder: Path, kind: str = "byte_level", **files: Any) -> Path:

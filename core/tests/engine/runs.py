@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from llmk.engine.core import EngineCore
-from llmk.engine.groups import CacheGroup
-from llmk.engine.request import EngineRequest, SamplingParams, TokenOutput
+from llmk.engine.wire.request import EngineRequest, SamplingParams, TokenOutput
+from llmk.planning.cache_groups import CacheGroup
 
 KINDS: dict[str, Callable[[int], tuple[list[CacheGroup], set[int]]]] = {
     "full": lambda size: ([CacheGroup(size)], set()),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from llmk.engine.blocks import BlockCache
-from llmk.engine.groups import CacheGroup
-from llmk.engine.pool import BlockPool
+from llmk.engine.cache.block_pool import BlockPool
+from llmk.engine.cache.block_tables import BlockCache
+from llmk.planning.cache_groups import CacheGroup
 
 
 def test_blocks_without_content_are_taken_first_then_the_least_recently_used():

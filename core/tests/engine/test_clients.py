@@ -21,12 +21,13 @@ from paged_device import run_alone
 
 from llmk.api import EngineDead, LlmkError, NotEnoughMemory
 from llmk.cli.main import main
-from llmk.engine import child, loop_client
-from llmk.engine.local import LocalClient
-from llmk.engine.loop import Ping
-from llmk.engine.process import ProcessClient
-from llmk.engine.request import EngineRequest, SamplingParams
-from llmk.engine.spawn import spawn
+from llmk.engine.processes import child_process as child
+from llmk.engine.processes import loop_client
+from llmk.engine.processes.engine_loop import Ping
+from llmk.engine.processes.engine_process import ProcessClient
+from llmk.engine.processes.in_process_client import InProcessClient
+from llmk.engine.processes.spawn import spawn
+from llmk.engine.wire.request import EngineRequest, SamplingParams
 
 pytestmark = pytest.mark.usefixtures("child_path", "own_temporary_folder")
 
@@ -41,7 +42,7 @@ def own_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 async def start(kind: str, **options):
     if kind == "thread":
-        return await LocalClient.start(lambda: fakes.build(options))
+        return await InProcessClient.start(lambda: fakes.build(options))
     return await ProcessClient.start(options, builder="fakes:build")
 
 
@@ -267,7 +268,7 @@ def test_a_cancelled_start_leaves_nothing():
 def test_the_process_ends_with_its_parent():
     script = """
         import asyncio, os, signal
-        from llmk.engine.process import ProcessClient
+        from llmk.engine.processes.engine_process import ProcessClient
 
         async def main():
             client = await ProcessClient.start({"trouble": "hang"}, builder="fakes:build")
@@ -294,7 +295,8 @@ def test_a_process_that_is_given_nothing_ends_without_a_word(capfd):
 
 
 def test_a_process_begins_before_anything_else_is_imported():
-    code = "import sys, llmk.cli.main, llmk.engine.spawn as s; sys.exit(bool({'llmk.api', 'asyncio'} & {*sys.modules}))"
+    loaded = "import sys, llmk.cli.main, llmk.engine.processes.spawn"
+    code = f"{loaded}; sys.exit(bool({{'llmk.api', 'asyncio'}} & {{*sys.modules}}))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

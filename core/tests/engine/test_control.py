@@ -13,9 +13,9 @@ from tokenizers import AddedToken, normalizers
 from trained import KINDS, SPECIAL
 
 from llmk.api import RequestError
-from llmk.engine.chat_template import ChatTemplates
-from llmk.engine.control import ControlTokens, unused_characters
-from llmk.engine.tokenizer import Tokenizer
+from llmk.engine.text.chat_template import ChatTemplates
+from llmk.engine.text.control_tokens import ControlTokens, unused_characters
+from llmk.engine.text.tokenizer import Tokenizer
 
 EACH = """{% for m in messages %}<|im_start|>{{ m.role }}
 CONTENT<|im_end|>

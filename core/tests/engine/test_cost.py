@@ -8,9 +8,9 @@ import pytest
 from paged_device import make_core
 
 from llmk.api import AttentionFacts, LinearFacts, ModelFacts, MoEFacts, RecurrentFacts, StateTensor
-from llmk.engine.cost import Cost, CostModel
-from llmk.engine.request import EngineRequest, SamplingParams
-from llmk.engine.step import StepPlan, Work
+from llmk.engine.wire.cost import Cost, CostModel
+from llmk.engine.wire.request import EngineRequest, SamplingParams
+from llmk.engine.wire.step import StepPlan, Work
 
 HIDDEN, VOCAB = 8, 100
 PARTS: dict[str, Any] = {

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trained import CORPUS, KINDS
 
-from llmk.engine.chat_template import ChatTemplates
-from llmk.engine.detokenizer import ByteDetokenizer, PieceDetokenizer, WindowDetokenizer
-from llmk.engine.tokenizer import Tokenizer
+from llmk.engine.text.chat_template import ChatTemplates
+from llmk.engine.text.detokenizer import ByteDetokenizer, PieceDetokenizer, WindowDetokenizer
+from llmk.engine.text.tokenizer import Tokenizer
 
 
 def tokenizer(kind: str) -> Tokenizer:

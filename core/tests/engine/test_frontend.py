@@ -24,13 +24,13 @@ from llmk.api import (
     RequestError,
     RequestTimeout,
 )
-from llmk.engine.frontend import AsyncLLM
-from llmk.engine.intake import derived_seed
-from llmk.engine.local import LocalClient
-from llmk.engine.output import SequenceTimes
-from llmk.engine.process import ProcessClient
-from llmk.engine.request import SamplingParams
-from llmk.engine.tokenizer import Tokenizer
+from llmk.engine.async_llm import AsyncLLM
+from llmk.engine.processes.engine_process import ProcessClient
+from llmk.engine.processes.in_process_client import InProcessClient
+from llmk.engine.text.input_processor import derived_seed
+from llmk.engine.text.output_processor import SequenceTimes
+from llmk.engine.text.tokenizer import Tokenizer
+from llmk.engine.wire.request import SamplingParams
 
 PROMPT = [11, 12, 13]
 
@@ -50,7 +50,7 @@ async def engine(folder, *, process=False, scheduler=None, cache=None, server=No
     client = (
         await ProcessClient.start(options, builder="fakes:build")
         if process
-        else await LocalClient.start(lambda: fakes.build(options))
+        else await InProcessClient.start(lambda: fakes.build(options))
     )
     llm = AsyncLLM(boot, client, Tokenizer.load(boot.checkpoint))
     try:

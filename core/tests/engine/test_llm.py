@@ -9,7 +9,7 @@ import pytest
 from paged_device import run_alone
 
 import llmk.engine.launch
-import llmk.kernel.boot
+import llmk.planning.boot
 from llmk import LLM, SamplingParams
 from llmk.api import ConfigError, LlmkError, RequestError
 from llmk.config import load
@@ -33,7 +33,7 @@ def make(tmp_path, monkeypatch):
         return SimpleNamespace(settings=settings, checkpoint=checkpoint)
 
     def make(**options):
-        monkeypatch.setattr(llmk.kernel.boot, "boot", boot)
+        monkeypatch.setattr(llmk.planning.boot, "boot", boot)
         monkeypatch.setattr(llmk.engine.launch, "build_core", lambda boot: fakes.build(options))
         return LLM(str(folder), seed=3)
 

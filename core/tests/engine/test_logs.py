@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from llmk.engine import logs
+from llmk.config import logs
 
 logger = logging.getLogger("a.logger")
 

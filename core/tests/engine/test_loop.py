@@ -9,8 +9,8 @@ import pytest
 from paged_device import make_core
 
 from llmk.api import EngineDead
-from llmk.engine.client import EngineInfo
-from llmk.engine.loop import Close, Command, Failed, Ping, Pong, Ready, Reply, run_engine
+from llmk.engine.processes.engine_loop import Close, Command, Failed, Ping, Pong, Ready, Reply, run_engine
+from llmk.engine.wire.engine_info import EngineInfo
 
 INFO = EngineInfo(max_model_len=64, vocab_size=100, block_size=4, num_blocks=32, plan={})
 

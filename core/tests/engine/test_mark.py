@@ -7,13 +7,13 @@ import sys
 import time
 from pathlib import Path
 
-from llmk.engine.mark import SIZE, Mark
+from llmk.engine.wire.plugin_mark import SIZE, PluginMark
 
 HANGS = """
 import os, sys, time
 from pathlib import Path
-from llmk.engine.mark import Mark
-mark = Mark(Path(sys.argv[1]))
+from llmk.engine.wire.plugin_mark import PluginMark
+mark = PluginMark(Path(sys.argv[1]))
 with mark.at("the first"):
     pass
 mark.set("the second")
@@ -23,7 +23,7 @@ os._exit(3) if sys.argv[2] == "exit" else time.sleep(60)
 
 
 def test_a_mark_is_read_as_it_was_set(tmp_path: Path) -> None:
-    writer, reader = Mark(tmp_path / "mark"), Mark(tmp_path / "mark")
+    writer, reader = PluginMark(tmp_path / "mark"), PluginMark(tmp_path / "mark")
     assert reader.read() is None
     with writer.at("parser a.b of request 1"):
         first = reader.read()
@@ -36,7 +36,7 @@ def test_a_mark_is_read_as_it_was_set(tmp_path: Path) -> None:
     assert second.what.startswith("ä" * 100)
     assert second.number > first.number
     writer.close()
-    assert Mark(tmp_path / "mark").read() == second
+    assert PluginMark(tmp_path / "mark").read() == second
 
 
 def test_a_mark_outlives_a_process_that_ends_and_one_that_hangs(tmp_path: Path) -> None:
@@ -45,11 +45,11 @@ def test_a_mark_outlives_a_process_that_ends_and_one_that_hangs(tmp_path: Path) 
         process = subprocess.Popen([sys.executable, "-c", HANGS, str(path), how], stdout=subprocess.PIPE)
         assert process.stdout is not None
         assert process.stdout.readline() == b"here\n"
-        before = Mark(path).read()
+        before = PluginMark(path).read()
         time.sleep(0.01)
         if how == "exit":
             assert process.wait(30) == 3
-        marked = Mark(path).read()
+        marked = PluginMark(path).read()
         assert marked is not None
         assert (marked.what, marked == before) == ("the second", True)
         assert marked.seconds > 0

@@ -20,9 +20,9 @@ from llmk.api import (
     RecurrentCache,
 )
 from llmk.config.schema import CacheSection, Config, SchedulerSection
-from llmk.engine.groups import CacheGroup, form_groups
-from llmk.engine.memory import check_context, check_weights, gib, plan_cache
-from llmk.engine.workers import smallest_cache
+from llmk.engine.processes.multiprocess_executor import smallest_cache
+from llmk.planning.cache_groups import CacheGroup, form_groups
+from llmk.planning.memory import check_context, check_weights, gib, plan_cache
 
 FACTS = ModelFacts(
     architecture="A", model="m.a", num_layers=2, hidden_size=8, vocab_size=16, max_model_len=64, dtype="bfloat16",

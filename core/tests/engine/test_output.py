@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmk.engine.output import SequenceOutput, StopStrings
-from llmk.engine.request import SamplingParams, TokenLogprobs, TokenOutput
+from llmk.engine.text.output_processor import SequenceOutput, StopStrings
+from llmk.engine.wire.request import SamplingParams, TokenLogprobs, TokenOutput
 
 
 class Letters:

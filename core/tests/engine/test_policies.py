@@ -14,11 +14,11 @@ from loads import check_preemption_ends, drain, ends, request, tight_loads
 from paged_device import make_core
 
 from llmk.api import Choice, Piece, PluginError, PolicyContext, SchedulingPolicy
-from llmk.engine.fair import BuiltIn
-from llmk.engine.policy import GuardedPolicy
+from llmk.engine.scheduling.fair_policy import FairPolicy
+from llmk.engine.scheduling.guarded_policy import GuardedPolicy
 
 
-class Urgent(BuiltIn):
+class Urgent(FairPolicy):
     """The urgent displace the others."""
 
     def displaced(self, running, newcomer):
@@ -58,7 +58,7 @@ def test_by_default_nobody_waits_for_another_tenants_flood(priority):
 
 
 def test_by_default_a_tenant_is_served_by_its_share():
-    core = make_core(max_num_seqs=4, num_blocks=64, policy=BuiltIn(PolicyContext({"big": 3.0}, 16)))
+    core = make_core(max_num_seqs=4, num_blocks=64, policy=FairPolicy(PolicyContext({"big": 3.0}, 16)))
     for number in range(40):
         for tenant in ("big", "small"):
             core.add(request(f"{tenant}{number}", [number, ord(tenant[0]) % 50], tenant, new=12))
@@ -85,7 +85,7 @@ class Circular(SchedulingPolicy):
 
 
 @settings(deadline=None, max_examples=60)
-@given(policy=st.sampled_from([BuiltIn, Circular]), load=tight_loads())
+@given(policy=st.sampled_from([FairPolicy, Circular]), load=tight_loads())
 def test_preemption_comes_to_an_end(policy, load):
     check_preemption_ends(policy(PolicyContext()), load)
 
@@ -210,7 +210,7 @@ def test_no_policy_can_fail_a_request(method, answer, caplog, monkeypatch):
 
 
 def test_an_interruption_of_the_user_is_no_failure_of_the_policy():
-    class Interrupted(BuiltIn):
+    class Interrupted(FairPolicy):
         def order(self, requests):
             raise KeyboardInterrupt
 
@@ -227,7 +227,7 @@ def plan_of(implementation: str) -> Any:
 
 
 def test_a_policy_that_cannot_be_made_is_fatal_at_start():
-    made = GuardedPolicy.load(plan_of("llmk.engine.fair:BuiltIn"), PolicyContext())
+    made = GuardedPolicy.load(plan_of("llmk.engine.scheduling.fair_policy:FairPolicy"), PolicyContext())
     assert made.name == "acme.policy of llmk-acme 1.0"
     with pytest.raises(PluginError, match=r"acme\.policy of llmk-acme 1\.0 can't be made"):
         GuardedPolicy.load(plan_of("builtins:int"), PolicyContext())

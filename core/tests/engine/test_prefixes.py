@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from paged_device import make_core
 
-from llmk.engine.request import EngineRequest, SamplingParams
+from llmk.engine.wire.request import EngineRequest, SamplingParams
 from runs import KINDS, assert_empty, drain, request, tokens_of
 
 

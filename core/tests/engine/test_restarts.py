@@ -13,11 +13,11 @@ from fakes import build
 from paged_device import run_alone
 
 from llmk.api import EngineDead
-from llmk.engine import supervisor
-from llmk.engine.local import LocalClient
-from llmk.engine.process import ProcessClient
-from llmk.engine.request import EngineRequest, SamplingParams, TokenOutput
-from llmk.engine.supervisor import Supervisor
+from llmk.engine.processes import supervisor
+from llmk.engine.processes.engine_process import ProcessClient
+from llmk.engine.processes.in_process_client import InProcessClient
+from llmk.engine.processes.supervisor import Supervisor
+from llmk.engine.wire.request import EngineRequest, SamplingParams, TokenOutput
 
 
 @pytest.fixture(autouse=True)
@@ -87,7 +87,7 @@ def test_any_load_comes_out_as_if_nothing_had_happened(number, depth):
         return made
 
     async def main():
-        supervisor = await Supervisor.start(lambda: LocalClient.start(make), restart_seconds=60)
+        supervisor = await Supervisor.start(lambda: InProcessClient.start(make), restart_seconds=60)
         requests = [some(str(number)) for number in range(12)]
         requests.insert(rng.randrange(12), request("poison", max_tokens=3))
         await generate(supervisor, requests, found, abort=["7"])
@@ -116,7 +116,7 @@ def test_a_broken_thread_frees_its_engine_before_the_next_is_built():
         return core, info
 
     async def main():
-        supervisor = await Supervisor.start(lambda: LocalClient.start(make), restart_seconds=60)
+        supervisor = await Supervisor.start(lambda: InProcessClient.start(make), restart_seconds=60)
         one = request("a", max_tokens=6)
         await generate(supervisor, [one], found)
         check(one, found["a"])

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from llmk.engine.controls import Slots
-from llmk.engine.request import SamplingParams
-from llmk.engine.sampler import Sampler
-from llmk.engine.step import NewRequest
-from llmk.reference import sampling
+from llmk.engine.sampling.controls import ControlTable
+from llmk.engine.sampling.sampler import Sampler
+from llmk.engine.wire.request import SamplingParams
+from llmk.engine.wire.step import NewRequest
+from llmk.reference.sampling import sample as sampling
 
 VOCAB = 32
 PROMPT = [3, 4, 5]
@@ -104,8 +104,8 @@ def test_a_step_calls_the_ops_that_it_needs(name: str) -> None:
 
 def test_greedy_requests_upload_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[object] = []
-    original = Slots._tensor
-    monkeypatch.setattr(Slots, "_tensor", lambda *args: made.append(args) or original(*args))
+    original = ControlTable._tensor
+    monkeypatch.setattr(ControlTable, "_tensor", lambda *args: made.append(args) or original(*args))
     harness = Harness([SamplingParams(temperature=0), SamplingParams(temperature=0, top_k=5, top_p=0.5)])
     harness.step()
     assert not made
@@ -113,8 +113,8 @@ def test_greedy_requests_upload_nothing(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_what_a_step_needs_is_built_when_the_requests_change(monkeypatch: pytest.MonkeyPatch) -> None:
     built: list[object] = []
-    original = Slots.controls
-    monkeypatch.setattr(Slots, "controls", lambda *args: built.append(args) or original(*args))
+    original = ControlTable.controls
+    monkeypatch.setattr(ControlTable, "controls", lambda *args: built.append(args) or original(*args))
     harness = Harness([SamplingParams(seed=1), SamplingParams(temperature=0, min_tokens=5, logit_bias={31: 50.0})])
     tokens = [harness.step()[1] for _ in range(8)]
     assert len(built) == 2, "at first, and when min_tokens was reached"

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from llmk.api import RequestError
-from llmk.engine.request import SamplingParams
+from llmk.engine.wire.request import SamplingParams
 
 
 @pytest.mark.parametrize("field", ["stop", "bad_words"])

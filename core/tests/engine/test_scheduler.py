@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from paged_device import PagedDevice, make_core, run_alone
 
 from llmk.api import PolicyContext, SchedulingPolicy, Ticket
-from llmk.engine.fair import BuiltIn
-from llmk.engine.groups import CacheGroup
-from llmk.engine.request import EngineRequest, SamplingParams, TokenOutput
+from llmk.engine.scheduling.fair_policy import FairPolicy
+from llmk.engine.wire.request import EngineRequest, SamplingParams, TokenOutput
+from llmk.planning.cache_groups import CacheGroup
 from runs import KINDS, assert_consistent, assert_empty, drain, request, tokens_of
 
 
@@ -79,7 +79,7 @@ def wanted_of(a: dict[str, Any], outputs: Sequence[TokenOutput], limit: int) -> 
     return run_alone(a["prompt"], a["max_tokens"], limit=limit, stops=tuple(a["stop"]), seed=a["seed"])
 
 
-POLICIES = [BuiltIn, Erratic, Failing]
+POLICIES = [FairPolicy, Erratic, Failing]
 prompts = st.lists(st.integers(0, 2), min_size=1, max_size=30)
 shared = st.tuples(st.integers(0, 3), st.lists(st.integers(0, 40), max_size=8)).map(
     lambda pair: [7, 8, 9, 1] * pair[0] * 2 + pair[1] or [5]
@@ -232,7 +232,7 @@ def test_whole_prompts_may_exceed_the_issue_limit_but_not_the_run_limit():
 
 
 def test_priority_goes_before_arrival():
-    core = make_core(max_num_seqs=1, policy=BuiltIn())
+    core = make_core(max_num_seqs=1, policy=FairPolicy())
     core.add(request("late", [1], max_tokens=1, priority=1))
     core.add(request("soon", [2], max_tokens=1, priority=0))
     assert list(drain(core)) == ["soon", "late"]

@@ -9,7 +9,7 @@ from loads import drain, ends, request
 from paged_device import make_core, run_alone
 
 from llmk.engine.core import EngineCore
-from llmk.engine.step_limit import RECENT, StepLimit, Tenants
+from llmk.engine.scheduling.step_limit import RECENT, StepLimit, Tenants
 
 SHORT, PER_TOKEN = 0.006, 0.0003
 """Seconds of a step of one token, and of each further one."""

@@ -10,11 +10,11 @@ import pytest
 from msgspec.structs import replace
 
 from llmk.api import EngineDead, NotEnoughMemory
-from llmk.engine import supervisor as supervisor_module
-from llmk.engine.client import EngineInfo
-from llmk.engine.request import EngineOutputs, EngineRequest, EngineStats, HiddenRows, SamplingParams, TokenOutput
-from llmk.engine.supervisor import Supervisor, delay_after
-from llmk.engine.suspects import TRIES
+from llmk.engine.processes import supervisor as supervisor_module
+from llmk.engine.processes.crash_suspects import TRIES
+from llmk.engine.processes.supervisor import Supervisor, delay_after
+from llmk.engine.wire.engine_info import EngineInfo
+from llmk.engine.wire.request import EngineOutputs, EngineRequest, EngineStats, HiddenRows, SamplingParams, TokenOutput
 
 
 def request(id_: str, prompt: tuple[int, ...] = (1, 2, 3), **params) -> EngineRequest:

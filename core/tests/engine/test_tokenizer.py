@@ -14,9 +14,9 @@ from trained import CORPUS
 from transformers import AutoTokenizer
 
 from llmk.api import CheckpointError, RequestError
-from llmk.api.files import LONGEST_TEMPLATE
-from llmk.engine.tokenizer import Tokenizer
-from llmk.kernel.checkpoint import read_checkpoint
+from llmk.api.checkpoint import LONGEST_TEMPLATE
+from llmk.engine.text.tokenizer import Tokenizer
+from llmk.planning.checkpoint import read_checkpoint
 
 PLAIN = """{{ bos_token }}{% for message in messages %}
     {% if message.role == 'system' and not loop.first %}{{ raise_exception('System goes first') }}{% endif %}
@@ -241,7 +241,7 @@ def test_a_named_template_may_lie_anywhere(tmp_path):
 
 
 def test_the_front_end_imports_neither_torch_nor_transformers():
-    modules = "frontend process worker tokenizer llm local"
+    modules = "async_llm processes.engine_process text.tokenizer llm processes.in_process_client"
     imports = ";".join(f"import llmk.engine.{name}" for name in modules.split())
     check = "import sys; assert not {'torch', 'transformers'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", f"{imports};{check}"], check=True)

@@ -15,14 +15,14 @@ import torch
 
 from llmk.api import Plan
 from llmk.config import load
-from llmk.engine import tune
-from llmk.engine.trials import Trials
-from llmk.engine.tune import Tuner
-from llmk.kernel.boot import Boot, boot
+from llmk.engine.measuring import tune
+from llmk.engine.measuring.benchmark_inputs import BenchmarkInputs
+from llmk.engine.measuring.tune import Tuner
 from llmk.kernel.loader import load_object
 from llmk.nn.build import Build
+from llmk.planning.boot import Boot, boot
 from llmk.reference.compare import relative_error, tensors_of
-from llmk.testing.checkpoints import write_checkpoint
+from llmk_testing.checkpoints import write_checkpoint
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernel"))
 
@@ -143,7 +143,7 @@ def test_equal_sites_get_equal_inputs_whatever_is_chosen(house: Wheelhouse, tmp_
         flags = settings(house, checkpoint, **{"select.linear.use": id, "select.linear.avoid": []})
         booted = boot(load(flags, environ={}), verify=False)
         build = Build(booted.plan, dtype=torch.float32, device=torch.device("cpu"), load_object=load_object)
-        trial = Trials(build, booted.facts).of(booted.plan.choice("linear", "gate_up"))
+        trial = BenchmarkInputs(build, booted.facts).of(booted.plan.choice("linear", "gate_up"))
         assert trial is not None
         assert trial.sets > 1
         (*_, run) = (trial.at(count) for count in counts)
@@ -187,7 +187,7 @@ def unmeasured(booted: Boot) -> set[str]:
             load_object=load_object,
             checkpoint=booted.checkpoint,
         )
-        trial = Trials(build, booted.facts).of(choice)
+        trial = BenchmarkInputs(build, booted.facts).of(choice)
         if trial is None:
             missing.add(choice.op or choice.site)
             continue

@@ -15,10 +15,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from llmk.api import Checkpoint, CheckpointError
-from llmk.engine import file_reader, weights
-from llmk.engine.weights import load_weights
-from llmk.kernel.checkpoint import read_checkpoint
+from llmk.engine.device import file_reader
+from llmk.engine.execution import weights
+from llmk.engine.execution.weights import load_weights
 from llmk.nn import Build, Layer, Parameter
+from llmk.planning.checkpoint import read_checkpoint
 
 
 class RecordingLayer(Layer):

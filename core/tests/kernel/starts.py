@@ -10,7 +10,7 @@ from wheelhouse import Wheelhouse
 
 from llmk.api import Choice
 from llmk.config import load
-from llmk.kernel.boot import Boot, boot
+from llmk.planning.boot import Boot, boot
 
 LINEAR = 'id="{0}.linear", tier=Tier.{1}'
 """A linear kernel's spec, by its plugin's name and its tier."""

@@ -14,9 +14,9 @@ from wheelhouse import Wheelhouse, kernels
 
 from llmk.api import Choice, LlmkError, Plan, Rejection
 from llmk.config import load
-from llmk.kernel.advice import ABLE
-from llmk.kernel.boot import Boot, advised, boot
-from llmk.kernel.report import could_serve, render_table
+from llmk.planning.advice import ABLE
+from llmk.planning.boot import Boot, advised, boot
+from llmk.planning.report import could_serve, render_table
 
 STRANGERS = kernels(
     "odd",

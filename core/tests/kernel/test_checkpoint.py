@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from llmk.api import CheckpointError, CheckpointFile, ModelNotFound
-from llmk.kernel.checkpoint import read_checkpoint
 from llmk.nn.tensor_file import weight_files
+from llmk.planning.checkpoint import read_checkpoint
 
 CONFIG = {"architectures": ["ToyForCausalLM", "Other"], "quantization_config": {"quant_method": "shrink"}}
 

@@ -15,7 +15,7 @@ from llmk.api import (
 )
 from llmk.cli.plugins import render_plugins
 from llmk.config.measurements import Measured, Measurements, key_of, save_measurements
-from llmk.kernel.report import render_layouts
+from llmk.planning.report import render_layouts
 
 
 def test_plan_covers_the_models_sites_and_the_engines(house: Wheelhouse, model: Path) -> None:

@@ -10,8 +10,8 @@ from llmk.api import KernelSpec, SelectionError, Tier, TokenBand
 from llmk.config.measurements import Measured
 from llmk.config.traffic import load_traffic
 from llmk.kernel.discovery import Plugin
-from llmk.kernel.ranking import END, Candidate, Ranking
 from llmk.kernel.registry import Registered
+from llmk.planning.ranking import END, Candidate, Ranking
 
 
 def kernel(name: str, tier: Tier = Tier.NATIVE, *bands: TokenBand, layout: str = "plain", score: int = 0) -> Candidate:

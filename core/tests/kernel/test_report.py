@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from llmk.api import Choice, Piece, Plan, PlatformFacts, Reason, Rejection
-from llmk.kernel.ranking import END
-from llmk.kernel.report import could_serve, render_table
+from llmk.planning.ranking import END
+from llmk.planning.report import could_serve, render_table
 
 BOX = PlatformFacts(name="box", arch="b2", device_type="cpu", device_name="Box Two")
 

@@ -25,8 +25,8 @@ from llmk.api import (
 )
 from llmk.api.sharding import parallel_problems
 from llmk.config import load
-from llmk.kernel.boot import boot
-from llmk.kernel.report import render_table
+from llmk.planning.boot import boot
+from llmk.planning.report import render_table
 
 STATE = RecurrentFacts(
     site="scan",

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from llmk.api import AttentionQuery, CacheStep, PlatformFacts
-from llmk.reference.attend import attend_fused, attend_plain
-from llmk.reference.attention import AttentionMeta, ReferenceAttention
-from llmk.reference.attention_invariant import InvariantAttention
+from llmk.reference.attention.contiguous import attend_fused, attend_plain
+from llmk.reference.attention.paged import AttentionMeta, ReferenceAttention
+from llmk.reference.attention.row_invariant import InvariantAttention
 from llmk.reference.specs import supports_attention
 
 FACTS = PlatformFacts(name="test", arch="any", device_type="cpu")
@@ -251,7 +251,7 @@ def test_decoding_requests_of_very_different_length() -> None:
 
 
 def test_groups_are_bounded_in_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmk.reference.attention.GATHER_ELEMENTS", 2 * 2 * 24 * 40)
+    monkeypatch.setattr("llmk.reference.attention.paged.GATHER_ELEMENTS", 2 * 2 * 24 * 40)
     case = Step(query(), [Request(n, 1) for n in (20, 19, 18, 17, 90)])
     backend = ReferenceAttention(case.spec, DEVICE)
     assert [group.requests for group in backend.prepare(case.index()).groups] == [1, 2, 2]
@@ -259,7 +259,7 @@ def test_groups_are_bounded_in_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_long_plain_prefill_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmk.reference.attend.SCORES_AT_ONCE", 6 * 29 * 4)
+    monkeypatch.setattr("llmk.reference.attention.contiguous.SCORES_AT_ONCE", 6 * 29 * 4)
     case = Step(query(softcap=2.0), [Request(29, 29)])
     assert error(case.run(), case.expected()) < BOUND[torch.float32]
 
@@ -438,7 +438,7 @@ def test_plain_attention_is_not() -> None:
 def test_invariant_attention_goes_in_pieces_where_scores_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(300, query(), seed=2)
     expected = run.attended(InvariantAttention, [], [], 0)
-    monkeypatch.setattr("llmk.reference.attention_invariant.SCORES_AT_ONCE", 6 * 600 * 7)
+    monkeypatch.setattr("llmk.reference.attention.row_invariant.SCORES_AT_ONCE", 6 * 600 * 7)
     assert torch.equal(run.attended(InvariantAttention, [], [], 0), expected)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from llmk.api import AttentionQuery, CacheStep, PlatformFacts
-from llmk.reference.attention import AttentionMeta, ReferenceAttention
+from llmk.reference.attention.paged import AttentionMeta, ReferenceAttention
 from llmk.reference.composites import (
     make_latent_attention,
     make_norm_rope_write_latent,
@@ -21,7 +21,7 @@ from llmk.reference.composites import (
 )
 from llmk.reference.linear import per_head_product
 from llmk.reference.norms import rms_norm, rms_norm_plus_one
-from llmk.reference.rope import cos_sin_cache, rope, rope_interleaved
+from llmk.reference.rope.rotation import cos_sin_cache, rope, rope_interleaved
 
 PLACES = [(2, 2), (2, 3), (0, 0)]
 """Block and offset of the step's three tokens, which follow two others."""

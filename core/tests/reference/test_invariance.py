@@ -12,11 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from llmk.reference import activations, moe, norms, quantize, quantized_weight, sampling
+from llmk.reference import activations, moe, norms, quantize, quantized_weight
 from llmk.reference.linear import linear, linear_dequantized, linear_invariant, prepare_invariant
-from llmk.reference.rope import rope
+from llmk.reference.rope.rotation import rope
+from llmk.reference.sampling import sample as sampling
 from llmk.reference.tiles import cancelling
-from llmk.testing.invariance import check_rows
+from llmk_testing.invariance import check_rows
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SHAPES = [(64, 64), (96, 130), (1, 515), (33, 7), (512, 256), (300, 1000)]

@@ -13,8 +13,8 @@ from transformers.models.deepseek_v2.modeling_deepseek_v2 import apply_rotary_em
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from llmk.api import CheckpointError
-from llmk.reference.rope import cos_sin_cache, rope, rope_interleaved
-from llmk.reference.rope_scaling import inverse_frequencies
+from llmk.reference.rope.rotation import cos_sin_cache, rope, rope_interleaved
+from llmk.reference.rope.scaling import inverse_frequencies
 
 
 def parameters(kind: str, draw: random.Random, head_dim: int) -> dict[str, Any]:

@@ -14,9 +14,9 @@ from transformers.generation.logits_process import (
     TopPLogitsWarper,
 )
 
-from llmk.reference import sampling
-from llmk.reference.counter_rng import uniform_bits
-from llmk.reference.sampling import (
+from llmk.reference.sampling import sample as sampling
+from llmk.reference.sampling.counter_rng import uniform_bits
+from llmk.reference.sampling.sample import (
     allow_tokens,
     apply_bias,
     apply_penalties,

@@ -11,7 +11,7 @@ import pluggy
 import pytest
 
 from llmk.api import KernelSpec, LinearQuery, MoEQuery, PlatformFacts, Tier, hooks
-from llmk.kernel.resolver import GIVEN_PARTS
+from llmk.planning.resolver import GIVEN_PARTS
 from llmk.reference import specs
 
 HOOKS = ("llmk_attention_backends", "llmk_linear_kernels", "llmk_moe_kernels", "llmk_ops")

@@ -17,7 +17,7 @@ from scripted import AngleReasoning, BracketTools, InlineWorkers, ScriptedEngine
 
 from llmk.config.schema import ServerSection
 from llmk.serve.app import create_app
-from llmk.serve.parsing import Dialect, ParserKind
+from llmk.serve.generation.parsing import Dialect, ParserKind
 from llmk.serve.service import Service
 
 DIALECT = Dialect(ParserKind("test.angle", AngleReasoning), ParserKind("test.bracket", BracketTools))

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from llmk.serve import lifecycle
+from llmk.serve.http.tls import Tls
 from llmk.serve.server import Server
 from llmk.serve.service import Service
-from llmk.serve.tls import Tls
 
 CHAT = "/v1/chat/completions"
 BODY = json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()

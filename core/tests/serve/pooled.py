@@ -17,11 +17,11 @@ from scripted import AngleReasoning, BracketTools, ScriptedEngine
 
 from llmk.api import TextDelta
 from llmk.config.schema import LimitsSection
-from llmk.engine.mark import Mark
-from llmk.serve.parsing import Dialect, ParserKind
+from llmk.engine.wire.plugin_mark import PluginMark
+from llmk.serve.generation.parsing import Dialect, ParserKind
 from llmk.serve.workers.frames import encode, framed, receive
-from llmk.serve.workers.io import Drop, Order, Outcome
-from llmk.serve.workers.served import Served
+from llmk.serve.workers.io_worker import Drop, Order, Outcome
+from llmk.serve.workers.served_model import ServedModel
 
 
 class Wicked:
@@ -86,7 +86,7 @@ DIALECTS = {
 }
 
 
-def make(given: bytes) -> Served:
+def make(given: bytes) -> ServedModel:
     """What is served, with the dialect that is given."""
     if given == b"broken":
         raise ValueError("it can't be made")
@@ -94,10 +94,10 @@ def make(given: bytes) -> Served:
     tokenizer: Any = SlowTokenizer(engine.tokenizer)
     dialect = DIALECTS[given.decode()]
     boot: Any = engine.boot
-    return Served(engine.model_name, tokenizer, dialect, engine.default_params, LimitsSection(), boot)
+    return ServedModel(engine.model_name, tokenizer, dialect, engine.default_params, LimitsSection(), boot)
 
 
-def answer_io(served: Served, connection: socket.socket, mark: Mark) -> None:
+def answer_io(served: ServedModel, connection: socket.socket, mark: PluginMark) -> None:
     """A worker for an IO processor that answers with its process id."""
     decoder = msgspec.msgpack.Decoder(Order)
     while True:

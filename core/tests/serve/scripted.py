@@ -14,16 +14,16 @@ import msgspec
 
 from llmk.api import Checkpoint, EngineDead, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
 from llmk.config.schema import LimitsSection
-from llmk.engine.client import EngineInfo, Outage
-from llmk.engine.intake import Intake, default_params
-from llmk.engine.output import SequenceTimes
-from llmk.engine.request import EngineStats, SamplingParams, StepTimes, TokenLogprobs
-from llmk.engine.tokenizer import ChatPrompt
-from llmk.serve.parsing import Dialect
-from llmk.serve.reading import LocalReaders
-from llmk.serve.workers.prepare import Preparing
-from llmk.serve.workers.prepared import Done, Prepared, Work
-from llmk.serve.workers.served import Served
+from llmk.engine.text.input_processor import InputProcessor, default_params
+from llmk.engine.text.output_processor import SequenceTimes
+from llmk.engine.text.tokenizer import ChatPrompt
+from llmk.engine.wire.engine_info import EngineInfo, Outage
+from llmk.engine.wire.request import EngineStats, SamplingParams, StepTimes, TokenLogprobs
+from llmk.serve.generation.parsing import Dialect
+from llmk.serve.generation.reading import LocalReaders
+from llmk.serve.workers.prepare_worker import RequestPreparer
+from llmk.serve.workers.prepared_request import Prepared, PreparedReply, Work
+from llmk.serve.workers.served_model import ServedModel
 
 TEMPLATE = (
     "{%- for tool in tools or [] %}[tool {{ tool.function.name }}]{% endfor %}"
@@ -166,10 +166,10 @@ class ScriptedEngine:
         finally:
             self.running -= 1
 
-    def _intake(self) -> Intake:
+    def _intake(self) -> InputProcessor:
         """The real checks of prompts and parameters."""
         tokenizer: Any = self.tokenizer
-        return Intake(tokenizer, self.info, seed=0)
+        return InputProcessor(tokenizer, self.info, seed=0)
 
     def _delta(self, index: int, piece: str, params: SamplingParams, finish: str | None, num_prompt: int) -> Any:
         ids = [ord(character) for character in piece]
@@ -195,13 +195,15 @@ class InlineWorkers:
         self.readers = LocalReaders(dialect)
         tokenizer: Any = engine.tokenizer
         boot: Any = engine.boot
-        served = Served(engine.model_name, tokenizer, dialect, engine.default_params, limits or LimitsSection(), boot)
-        self._preparing = Preparing(served)
+        served = ServedModel(
+            engine.model_name, tokenizer, dialect, engine.default_params, limits or LimitsSection(), boot
+        )
+        self._preparing = RequestPreparer(served)
 
     async def prepare(self, work: Work, body: bytes, tenant: str) -> Prepared:
         sent = msgspec.msgpack.decode(msgspec.msgpack.encode(work), type=Work)
         prepared = await asyncio.to_thread(self._preparing.prepare, sent, body)
-        return msgspec.msgpack.decode(msgspec.msgpack.encode(Done(prepared)), type=Done).prepared
+        return msgspec.msgpack.decode(msgspec.msgpack.encode(PreparedReply(prepared)), type=PreparedReply).prepared
 
 
 class AngleReasoning:

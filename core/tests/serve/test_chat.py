@@ -11,7 +11,7 @@ from sse import events, fold
 from starlette.testclient import TestClient
 
 from llmk.api import ToolCallEnd, ToolCallFailed
-from llmk.serve.parsing import Dialect, ParserKind
+from llmk.serve.generation.parsing import Dialect, ParserKind
 
 PATH = "/v1/chat/completions"
 BODY = {"model": "org/scripted", "messages": [{"role": "user", "content": "hi"}]}

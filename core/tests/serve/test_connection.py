@@ -12,7 +12,7 @@ import pytest
 from live import BODY, CHAT, Answer, Live, post, run, until
 from scripted import ScriptedEngine
 
-from llmk.serve import connection
+from llmk.serve.http import connection
 from llmk.serve.service import Service
 
 Make = Callable[..., Service]

@@ -14,8 +14,8 @@ from starlette.testclient import TestClient
 
 from llmk.api import PluginError, RequestError
 from llmk.config.settings import load
-from llmk.serve import auth, errors
-from llmk.serve.hosts import Hosts
+from llmk.serve.http import auth, errors
+from llmk.serve.http.allowed_hosts import AllowedHosts
 from llmk.serve.integrity import check_integrity
 from llmk.serve.service import Service
 
@@ -119,7 +119,7 @@ def test_a_page_of_another_site_gets_nothing_by_dns_rebinding(serve: Serve, engi
 def test_a_host_that_is_no_host_is_not_served() -> None:
     from llmk.config.schema import ServerSection
 
-    hosts = Hosts(pytest.fail, ServerSection())  # type: ignore[arg-type]
+    hosts = AllowedHosts(pytest.fail, ServerSection())  # type: ignore[arg-type]
     for host in ("a b", "[::1", "localhost:x", "localhost:80:80", "@localhost", "localhost/x", "localhost,a.com"):
         assert not hosts.serves(host)
 

@@ -20,15 +20,15 @@ from llmk.api import (
     ToolCallFailed,
     ToolCallStart,
 )
-from llmk.serve.gate import Gate, Rules
-from llmk.serve.parsing import Chain, ParserKind
+from llmk.serve.generation.output_rules import OutputFilter, OutputRules
+from llmk.serve.generation.parsing import ParserChain, ParserKind
 
 KINDS = [ParserKind("test.angle", AngleReasoning), ParserKind("test.bracket", BracketTools)]
 
 
-def read(text: str, sizes: list[int], **rules: Any) -> tuple[str, str, Chain]:
+def read(text: str, sizes: list[int], **rules: Any) -> tuple[str, str, ParserChain]:
     """The thought and the content of ``text``, which comes in pieces of ``sizes``, a token each."""
-    chain, at, events = Chain(KINDS, ParserContext(), Rules(**rules)), 0, []
+    chain, at, events = ParserChain(KINDS, ParserContext(), OutputRules(**rules)), 0, []
     for size in [*sizes, len(text)]:
         if not chain.gate.closed:
             events += chain.push(text[at : at + size], size, ended=at + size >= len(text))
@@ -98,11 +98,13 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "require
 )
 def test_arguments_of_strict_tools_are_checked(arguments: str, schema: dict[str, Any], wanted: str) -> None:
     for cut in range(len(arguments)):
-        *_, end = Gate(Rules(strict={"f": schema})).pass_on(events_of(arguments, cut), 1, ended=False)
+        *_, end = OutputFilter(OutputRules(strict={"f": schema})).pass_on(events_of(arguments, cut), 1, ended=False)
         assert isinstance(end, ToolCallEnd)
         assert end.mismatch.startswith(wanted)
         assert bool(end.mismatch) == bool(wanted)
-    assert Gate(Rules(strict={"g": SCHEMA})).pass_on(events_of("{}", 1), 1, ended=False)[-1] == ToolCallEnd(0)
+    assert OutputFilter(OutputRules(strict={"g": SCHEMA})).pass_on(events_of("{}", 1), 1, ended=False)[
+        -1
+    ] == ToolCallEnd(0)
 
 
 def test_a_schema_that_grows_without_end_is_given_up() -> None:
@@ -111,11 +113,11 @@ def test_a_schema_that_grows_without_end_is_given_up() -> None:
         bomb["$defs"][f"a{level}"] = {"allOf": [{"$ref": f"#/$defs/a{level + 1}"}] * 2}
     wide = {"properties": {"x": {"items": {"enum": [str(number) for number in range(50_000)]}}}}
     for schema, arguments in ((bomb, "{}"), (wide, json.dumps({"x": ["y"] * 50_000}))):
-        *_, end = Gate(Rules(strict={"f": schema})).pass_on(events_of(arguments, 1), 1, ended=False)
+        *_, end = OutputFilter(OutputRules(strict={"f": schema})).pass_on(events_of(arguments, 1), 1, ended=False)
         assert "it takes more than" in end.mismatch  # type: ignore[union-attr]
 
 
 def test_a_failed_call_is_no_first_call() -> None:
-    gate = Gate(Rules(one_call=True))
+    gate = OutputFilter(OutputRules(one_call=True))
     events = [ToolCallStart(0, "f"), ToolCallFailed(0, "[f {"), ToolCallStart(1, "g"), ToolCallEnd(1), TextDelta("x")]
     assert gate.pass_on(events, 1, ended=False) == events[:-1]

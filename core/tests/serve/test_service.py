@@ -16,7 +16,7 @@ from sse import events
 from starlette.testclient import TestClient
 
 from llmk.api import ContextLengthExceeded, EngineDead, Overloaded, QueueTimeout, RequestTimeout
-from llmk.engine.client import Outage
+from llmk.engine.wire.engine_info import Outage
 from llmk.serve.app import create_app
 from llmk.serve.service import Service
 

@@ -15,7 +15,7 @@ from scripted import ScriptedEngine
 
 from llmk.api import ConfigError, EngineDead, LlmkError
 from llmk.cli import chat
-from llmk.cli.talk import DIM, PLAIN, Printer, RemoteTalk
+from llmk.cli.chat_client import DIM, PLAIN, Printer, RemoteChatClient
 from llmk.serve import lifecycle
 from llmk.serve.app import create_app
 from llmk.serve.service import Service
@@ -98,11 +98,11 @@ def test_ctrl_c_stops_the_answer(
 
 def test_wrong_keys_and_servers_that_are_not_there(url: str) -> None:
     with pytest.raises(LlmkError, match="API key"):
-        RemoteTalk(url, "wrong")
+        RemoteChatClient(url, "wrong")
     with lifecycle.bind("127.0.0.1", 0) as listener:
         address = lifecycle.url_of(listener)
     with pytest.raises(EngineDead, match="no server answers"):
-        RemoteTalk(address, None)
+        RemoteChatClient(address, None)
 
 
 def test_a_model_and_a_url_exclude_each_other() -> None:

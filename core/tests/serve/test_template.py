@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from llmk.api import RequestError
-from llmk.serve.template import ChatTemplate
+from llmk.serve.generation.template_variables import TemplateVariables
 
 PLAIN = "{% for m in messages %}{{ m.content }}{% endfor %}"
 THINKING = PLAIN + "{% generation %}{% if enable_thinking %}<think>{% endif %}{% endgeneration %}"
@@ -15,11 +15,11 @@ LEVELS = PLAIN + "{{ reasoning_effort }}"
 
 
 def test_templates_of_a_model_are_taken_together() -> None:
-    template = ChatTemplate({"default": PLAIN, "tool_use": "{{ tools }}" + PLAIN})
+    template = TemplateVariables({"default": PLAIN, "tool_use": "{{ tools }}" + PLAIN})
     assert template.knows("tools")
     assert not template.knows("enable_thinking")
     assert template.exists
-    assert not ChatTemplate({}).exists
+    assert not TemplateVariables({}).exists
 
 
 @pytest.mark.parametrize(
@@ -31,31 +31,31 @@ def test_templates_of_a_model_are_taken_together() -> None:
     ],
 )
 def test_reasoning_effort(source: str, effort: str, options: dict[str, Any]) -> None:
-    assert ChatTemplate({"default": source}).options({}, effort) == options
+    assert TemplateVariables({"default": source}).options({}, effort) == options
 
 
 @pytest.mark.parametrize(("source", "effort"), [(PLAIN, "none"), (THINKING, "high")])
 def test_reasoning_effort_that_cannot_be_honoured(source: str, effort: str) -> None:
     with pytest.raises(RequestError) as caught:
-        ChatTemplate({"default": source}).options({}, effort)
+        TemplateVariables({"default": source}).options({}, effort)
     assert caught.value.param == "reasoning_effort"
 
 
 def test_switches_that_contradict_each_other() -> None:
-    template = ChatTemplate({"default": THINKING})
+    template = TemplateVariables({"default": THINKING})
     with pytest.raises(RequestError, match="contradicts"):
         template.options({"enable_thinking": True}, "none")
     assert template.options({"enable_thinking": False}, "none") == {"enable_thinking": False}
 
 
 def test_the_switch_of_the_request() -> None:
-    template = ChatTemplate({"default": THINKING})
+    template = TemplateVariables({"default": THINKING})
     assert template.thinking(template.options({"enable_thinking": False}, None)) is False
     assert template.thinking(template.options({}, "medium")) is True
     assert template.thinking({}) is None
 
 
 def test_a_template_that_cannot_be_read_is_told_everything() -> None:
-    template = ChatTemplate({"default": "{% unheard of %}"})
+    template = TemplateVariables({"default": "{% unheard of %}"})
     assert template.knows("anything")
     assert template.options({"anything": 1}, None) == {"anything": 1}

@@ -15,9 +15,10 @@ from live import Answer, Live, run, until
 
 from llmk.api import ConfigError
 from llmk.config.schema import ServerSection
-from llmk.serve import lifecycle, tls
+from llmk.serve import lifecycle
+from llmk.serve.http import tls
+from llmk.serve.http.tls import Tls
 from llmk.serve.service import Service
-from llmk.serve.tls import Tls
 
 GET = b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n"
 

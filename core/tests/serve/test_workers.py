@@ -21,19 +21,19 @@ import pytest
 from scripted import ScriptedEngine
 
 from llmk.api import LlmkError, Overloaded, ParserContext, TextDelta
-from llmk.serve import reading
-from llmk.serve.errors import ParserFailed
-from llmk.serve.reading import Piece
-from llmk.serve.workers import io_host, parse, prepare
-from llmk.serve.workers.forks import Forks
+from llmk.serve.generation import reading
+from llmk.serve.generation.reading import ParsedPiece
+from llmk.serve.http.errors import ParserFailed
+from llmk.serve.workers import io_pool, parser_worker, prepare_worker
 from llmk.serve.workers.forkserver import Setup
 from llmk.serve.workers.frames import encode, framed
-from llmk.serve.workers.lane import Bounds, Lane, TooSlow, WorkerFailed
-from llmk.serve.workers.prepared import Generation, Refused, Rendered, Work
-from llmk.serve.workers.readers import WorkerReaders
+from llmk.serve.workers.parser_pool import WorkerReaders
+from llmk.serve.workers.prepare_lane import Bounds, PrepareLane, TooSlow, WorkerFailed
+from llmk.serve.workers.prepared_request import Generation, Refused, Rendered, Work
+from llmk.serve.workers.worker_process import WorkerProcesses
 
 HERE = str(Path(__file__).parent)
-SETUP = reading.encode_setup(reading.Setup(ParserContext()))
+SETUP = reading.encode_setup(reading.ReaderSetup(ParserContext()))
 
 
 @pytest.fixture(autouse=True)
@@ -42,8 +42,8 @@ def path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def forks(dialect: str = "wicked") -> AsyncIterator[Forks]:
-    made = Forks()
+async def forks(dialect: str = "wicked") -> AsyncIterator[WorkerProcesses]:
+    made = WorkerProcesses()
     try:
         await made.give("pooled:make", dialect.encode())
         yield made
@@ -52,9 +52,9 @@ async def forks(dialect: str = "wicked") -> AsyncIterator[Forks]:
 
 
 @asynccontextmanager
-async def lane(made: Forks, count: int = 1, **bounds: Any) -> AsyncIterator[Lane]:
+async def lane(made: WorkerProcesses, count: int = 1, **bounds: Any) -> AsyncIterator[PrepareLane]:
     limits = Bounds(**{"requests": 8, "num_bytes": 1 << 20, "seconds": 30.0, **bounds})
-    opened = Lane("test", lambda: made.fork(prepare.ENTRY), count, limits)
+    opened = PrepareLane("test", lambda: made.fork(prepare_worker.ENTRY), count, limits)
     try:
         yield opened
     finally:
@@ -76,7 +76,7 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
-def children(made: Forks) -> list[psutil.Process]:
+def children(made: WorkerProcesses) -> list[psutil.Process]:
     return psutil.Process(made.pid).children()
 
 
@@ -218,8 +218,8 @@ async def text_of(readers: WorkerReaders, pieces: list[str]) -> str:
 
 
 @asynccontextmanager
-async def readers(made: Forks, seconds: float = 2.0) -> AsyncIterator[WorkerReaders]:
-    opened = WorkerReaders(lambda: made.fork(parse.ENTRY), seconds)
+async def readers(made: WorkerProcesses, seconds: float = 2.0) -> AsyncIterator[WorkerReaders]:
+    opened = WorkerReaders(lambda: made.fork(parser_worker.ENTRY), seconds)
     try:
         yield opened
     finally:
@@ -232,7 +232,7 @@ def test_text_is_read_elsewhere() -> None:
             reader = pool.open(SETUP)
             first, second = reader.read("(a", 1, ended=False), reader.read(")b", 1, ended=True)
             thought, said = await first, await second
-            assert isinstance(thought, Piece)
+            assert isinstance(thought, ParsedPiece)
             assert ([type(event).__name__ for event in thought.events], thought.thinking) == (["ReasoningDelta"], True)
             assert list(said.events) == [TextDelta("b")]
             reader.close()
@@ -307,13 +307,13 @@ def test_more_loops_than_there_are_processes_for() -> None:
 
 PARENT = """
 import asyncio, sys
-from llmk.serve.workers.forks import Forks
-from llmk.serve import reading
+from llmk.serve.workers.worker_process import WorkerProcesses
+from llmk.serve.generation import reading
 from llmk.serve.workers.forkserver import Setup
 from llmk.serve.workers.frames import encode, framed
 
 async def main():
-    made = Forks()
+    made = WorkerProcesses()
     await made.give("pooled:make", b"wicked")
     workers = [await made.fork("pooled_loop:run") for _ in range(2)]
     print(made.pid, *(worker.pid for worker in workers), flush=True)
@@ -369,11 +369,11 @@ def test_a_fork_server_whose_parent_goes_removes_its_marks_and_nothing_else(tmp_
 
 
 def test_the_worker_of_an_io_processor_ends_when_nothing_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(io_host, "IDLE_SECONDS", 0.5)
+    monkeypatch.setattr(io_pool, "IDLE_SECONDS", 0.5)
 
     async def scenario() -> None:
         async with forks() as made:
-            host = io_host.WorkerIO(lambda: made.fork("pooled:answer_io"), 5.0)
+            host = io_pool.WorkerIO(lambda: made.fork("pooled:answer_io"), 5.0)
             pids = set()
             for _ in range(2):
                 run = await host.open("test", "the test", b"{}", ScriptedEngine().info, {})

@@ -20,7 +20,7 @@ from llmk.nn import (
     StepContext,
 )
 from llmk.nn.attention import cache_spec
-from llmk.reference.rope import cos_sin_cache
+from llmk.reference.rope.rotation import cos_sin_cache
 from llmk_models.decoder_facts import DecoderShape
 from llmk_models.stack import Block, Norm, Stack
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llmk.testing.case import Skip
-from llmk.testing.model_example import ModelExample, transformers_logits
+from llmk_testing.case import Skip
+from llmk_testing.model_example import ModelExample, transformers_logits
 
 YARN = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 128, "rope_theta": 10000.0}
 LLAMA3 = {
@@ -135,7 +135,7 @@ DEEPSEEK_V2 = _examples(
 
 
 def _grouped_logits(folder: Path, token_ids: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """As :func:`~llmk.testing.model_example.transformers_logits`, where transformers norms Mamba-2's groups apart, as
+    """As :func:`~llmk_testing.model_example.transformers_logits`, where transformers norms Mamba-2's groups apart, as
     the paper's own code does. Releases until 5.17 at least took them as one."""
     from transformers import __version__
     from transformers.models.mamba2.modeling_mamba2 import MambaRMSNormGated

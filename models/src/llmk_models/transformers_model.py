@@ -16,8 +16,8 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.logging import disable_progress_bar
 
 from llmk.api import AttentionQuery, CacheSpec, Checkpoint, CheckpointError
+from llmk.api.checkpoint import check_folder
 from llmk.api.errors import describe as describe_error
-from llmk.api.files import check_folder
 from llmk.nn import Build, Layer, StepContext
 from llmk.nn.attention import cache_spec
 from llmk.nn.tensor_file import StoredTensor, read_headers, weight_files

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 from llmk import LLM
 from llmk.api import PluginError, RequestError
-from llmk.testing.checkpoints import write_checkpoint
+from llmk_testing.checkpoints import write_checkpoint
 
 TEXTS = ["The scheduler says which requests run, and which requests wait.", "numbers", "<|im_start|>a hook, a hook: 7"]
 TOLERANCE = 2e-5

@@ -17,8 +17,8 @@ from llmk.api import CheckpointError, SelectionError
 from llmk.engine import launch
 from llmk.nn import Linear
 from llmk.reference.quantize import quantize_int8_channel
-from llmk.testing.checkpoints import write_checkpoint
-from llmk.testing.model import ModelHarness
+from llmk_testing.checkpoints import write_checkpoint
+from llmk_testing.model import ModelHarness
 
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "head_dim": 32}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {

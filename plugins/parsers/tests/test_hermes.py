@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from llmk.api import ParserContext, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallFailed, ToolCallStart
-from llmk.testing.parsers import check_chunking, check_parser
 from llmk_parsers.hermes import Hermes
+from llmk_testing.parsers import check_chunking, check_parser
 
 
 def hermes() -> Hermes:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from llmk.api import ParserContext, TextDelta, ToolCallArguments, ToolCallStart
-from llmk.testing.parsers import check_chunking, check_parser
 from llmk_parsers.llama3_json import Llama3Json
+from llmk_testing.parsers import check_chunking, check_parser
 
 
 def llama3_json() -> Llama3Json:

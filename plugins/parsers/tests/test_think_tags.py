@@ -3,10 +3,10 @@ from __future__ import annotations
 import pytest
 
 from llmk.api import ParserContext, ReasoningDelta, TextDelta
-from llmk.testing.parsers import check_chunking, check_parser
 from llmk_parsers.deepseek_r1 import DeepSeekR1
 from llmk_parsers.qwen3 import Qwen3
 from llmk_parsers.think_tags import ThinkTags
+from llmk_testing.parsers import check_chunking, check_parser
 
 OPENED = ParserContext(prompt_tail="<|im_start|>assistant\n<think>\n")
 CLOSED = ParserContext(prompt_tail="<|im_start|>assistant\n<think>\n\n</think>\n\n")

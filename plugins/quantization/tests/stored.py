@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from llmk.reference.quantize import quantize_fp8_block, quantize_fp8_channel, quantize_fp8_tensor
-from llmk.testing.checkpoints import write_checkpoint
 from llmk_quantization.examples import MODELS, SIZES, compressed, multiplied
+from llmk_testing.checkpoints import write_checkpoint
 
 QUANTIZED = re.compile(r"model\.layers\.\d+\.(self_attn|mlp)\..*_proj\.weight")
 

@@ -12,7 +12,7 @@ from stored import LAYOUTS, stored, write
 from torch import Tensor
 
 from llmk.api import CheckpointError
-from llmk.testing.model import ModelHarness
+from llmk_testing.model import ModelHarness
 
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 300, 20]
 NAMES = [("k_scale", "v_scale"), ("k_proj.k_scale", "v_proj.v_scale"), ("k_proj.output_scale", "v_proj.output_scale")]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from llmk.api import QuantizationSpec
-from llmk.testing.bench import Bench
-from llmk.testing.case import Result
-from llmk.testing.suites import cases
 from llmk_quantization.specs import llmk_quantization_methods
+from llmk_testing.bench import Bench
+from llmk_testing.case import Result
+from llmk_testing.suites import cases
 
 
 @pytest.mark.slow

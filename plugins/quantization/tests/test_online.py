@@ -13,9 +13,9 @@ from torch import Tensor
 
 from llmk.api import CheckpointError, SelectionError
 from llmk.reference.quantize import quantize_fp8_block, quantize_fp8_channel, quantize_fp8_tensor
-from llmk.testing.checkpoints import write_checkpoint
-from llmk.testing.model import ModelHarness
 from llmk_quantization.examples import MODELS, SIZES, multiplied
+from llmk_testing.checkpoints import write_checkpoint
+from llmk_testing.model import ModelHarness
 
 METHODS = {"fp8": quantize_fp8_channel, "fp8_tensor": quantize_fp8_tensor, "fp8_block": quantize_fp8_block}
 PROMPT = [5, 6, 7, 8, 9, 10, 11, 300, 20]

@@ -17,10 +17,10 @@ from llmk import LLM, SamplingParams
 from llmk.api import Checkpoint, CheckpointError, LinearQuery
 from llmk.engine import launch
 from llmk.nn import Linear
-from llmk.testing.checkpoints import write_checkpoint
-from llmk.testing.model import ModelHarness
 from llmk_quantization.examples import MODELS, SIZES, compressed
 from llmk_quantization.specs import llmk_quantization_methods
+from llmk_testing.checkpoints import write_checkpoint
+from llmk_testing.model import ModelHarness
 
 PROMPTS = [[5, 6, 7, 8, 9, 10, 11], [300, 20, 7]]
 GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True, logprobs=3)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from llmk.testing import conformance
+from llmk_testing import conformance
 
 pytestmark = pytest.mark.slow
 

@@ -28,7 +28,7 @@ from triton.backends.compiler import GPUTarget
 from triton.backends.driver import DriverBase
 from triton.runtime import driver
 
-from llmk_triton.tiles import current_target
+from llmk_triton.common.targets import current_target
 
 TARGETS = {
     "cuda:80": GPUTarget("cuda", 80, 32),

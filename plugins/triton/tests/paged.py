@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from llmk.api import AttentionQuery, CacheStep, PlatformFacts
-from llmk.reference.attend import attend_plain
-from llmk_triton.attention import AttentionMeta, TritonAttention
+from llmk.reference.attention.contiguous import attend_plain
+from llmk_triton.attention.backend import AttentionMeta, TritonAttention
 
 FACTS = PlatformFacts(name="test", arch="any", device_type="cpu", features=frozenset({"triton"}))
 DEVICE = torch.device("cpu")

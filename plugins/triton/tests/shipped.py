@@ -14,13 +14,17 @@ import torch
 import llmk_triton
 from llmk.api import AttentionQuery, CacheStep, PlatformFacts
 from llmk.reference.quantized_weight import ScaledWeight
-from llmk_triton import activations, batch, embedding, few_rows, moe, norms
-from llmk_triton.attention import TritonAttention, qk_norm_rope_attention
-from llmk_triton.logprobs import logprobs
-from llmk_triton.penalties import apply_penalties
-from llmk_triton.sample import sample
-from llmk_triton.tiles import current_target
-from llmk_triton.tuned import architecture, table
+from llmk_triton.attention.backend import TritonAttention, qk_norm_rope_attention
+from llmk_triton.batch import batch_state as batch
+from llmk_triton.batch import embedding
+from llmk_triton.common import activations, norms
+from llmk_triton.common.targets import current_target
+from llmk_triton.common.tuned import architecture, table
+from llmk_triton.gemm import small_m as few_rows
+from llmk_triton.moe import fused as moe
+from llmk_triton.sampling.logprobs import logprobs
+from llmk_triton.sampling.penalties import apply_penalties
+from llmk_triton.sampling.sample import sample
 
 FACTS = PlatformFacts(name="any", arch="any", device_type="cpu")
 NO_FP8 = (80, "gfx942", "gfx1100")
@@ -52,7 +56,7 @@ PRODUCTS = {
     "norm router": ("add_rms_norm_router", (1,), ((128, 2048), (8, 4096))),
     "norm gate up": ("add_rms_norm_gate_up_silu", (1, 4, 16), ((3072, 1024), (12288, 4096))),
 }
-"""Ops of :mod:`llmk_triton.few_rows`, for how many rows, and what they make of how much in well-known models,
+"""Ops of :mod:`llmk_triton.gemm.small_m`, for how many rows, and what they make of how much in well-known models,
 the larger in the usual dtype alone."""
 
 

@@ -12,9 +12,9 @@ from triton.runtime.interpreter import InterpreterBuilder
 
 from llmk.reference.composites import make_qk_norm_rope_write_kv
 from llmk.reference.norms import rms_norm
-from llmk.reference.rope import rope
-from llmk_triton.attention import TritonAttention, qk_norm_rope_attention
-from llmk_triton.tiles import Decoding, Tile
+from llmk.reference.rope.rotation import rope
+from llmk_triton.attention.backend import TritonAttention, qk_norm_rope_attention
+from llmk_triton.common.targets import Decoding, Tile
 
 BOUND = {torch.float32: 1e-6, torch.bfloat16: 4e-3, torch.float16: 1e-3}
 DECODE = [(n, 1) for n in (1, 3, 4, 5, 8, 33)]
@@ -186,7 +186,7 @@ def test_one_op_for_all_agrees_with_its_parts(kind: str, dtype: torch.dtype, ste
 def test_neighbours_read_together_what_they_share(
     padding: int, prefill: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llmk_triton.schedule._LEAST_SHARED", 16)
+    monkeypatch.setattr("llmk_triton.attention.decode_schedule._LEAST_SHARED", 16)
     requests = [*prefill, *((n, 1) for n in (25, 40, 26, 25, 31, 70, 24, 25, 25, 29, 27))]
     case = Step(attention_query(sinks=True), requests, shared=5, padding=padding)
     backend = TritonAttention(case.query, DEVICE)

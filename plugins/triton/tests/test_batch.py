@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from llmk.reference import batch as reference
-from llmk_triton import batch
+from llmk_triton.batch import batch_state as batch
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from llmk.reference import activations as reference_activations
 from llmk.reference import norms as reference_norms
-from llmk_triton import activations, embedding, norms
+from llmk_triton.batch import embedding
+from llmk_triton.common import activations, norms
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 PLAIN = {"rms_norm": reference_norms.rms_norm}

@@ -12,9 +12,10 @@ from triton.backends.compiler import GPUTarget
 
 from llmk.reference import activations, normed, norms, quantize, quantized_weight
 from llmk.reference.linear import linear
-from llmk_triton import few_rows, tuned
-from llmk_triton.few_rows import Gemv, Operands, Product, Skinny
-from llmk_triton.tiles import current_target
+from llmk_triton.common import tuned
+from llmk_triton.common.targets import current_target
+from llmk_triton.gemm import small_m as few_rows
+from llmk_triton.gemm.small_m import Gemv, Operands, Product, Skinny
 
 PARTS: dict[str, Any] = {"rms_norm": norms.rms_norm, "linear": linear, "silu_and_mul": activations.silu_and_mul}
 PARTS["add_rms_norm"] = norms.make_add_rms_norm(PARTS)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from llmk.reference.moe import fused_moe as reference
-from llmk_triton import moe
-from llmk_triton.moe import Mixture, fused_moe
-from llmk_triton.moe_tiles import Tile, Tiles
+from llmk_triton.moe import fused as moe
+from llmk_triton.moe.fused import Mixture, fused_moe
+from llmk_triton.moe.tiles import Tile, Tiles
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 8e-3, torch.float16: 1e-3}
 FEW = Tiles(0, Tile(8, 32, 4, 1), Tile(4, 32, 4, 2))

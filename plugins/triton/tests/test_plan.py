@@ -11,7 +11,7 @@ import pytest
 
 from llmk.api import Plan
 from llmk.config import load
-from llmk.kernel.boot import boot
+from llmk.planning.boot import boot
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "core/tests/kernel"))
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from llmk.reference import sampling as reference
-from llmk_triton import narrow
-from llmk_triton import sample as module
-from llmk_triton.logprobs import logprobs
-from llmk_triton.penalties import apply_penalties
-from llmk_triton.sample import sample
+from llmk.reference.sampling import sample as reference
+from llmk_triton.sampling import sample as module
+from llmk_triton.sampling import truncation as narrow
+from llmk_triton.sampling.logprobs import logprobs
+from llmk_triton.sampling.penalties import apply_penalties
+from llmk_triton.sampling.sample import sample
 
 VOCAB = 5000
 """Two parts, the second of which is not full."""

@@ -9,7 +9,7 @@ import torch
 from paged import Step, attention_query
 
 from llmk.api import CacheStep
-from llmk_triton.schedule import Rule, Schedule
+from llmk_triton.attention.decode_schedule import Rule, Schedule
 
 TILE = 8
 
@@ -75,8 +75,8 @@ def test_bounds_and_padding_cost_no_items_with_keys() -> None:
 def test_teams_share_whole_tiles_that_all_of_them_begin_with(
     shared: int, team: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llmk_triton.schedule._LEAST_SHARED", 16)
-    monkeypatch.setattr("llmk_triton.schedule._COLUMNS", 4)
+    monkeypatch.setattr("llmk_triton.attention.decode_schedule._LEAST_SHARED", 16)
+    monkeypatch.setattr("llmk_triton.attention.decode_schedule._COLUMNS", 4)
     lengths = [61, 62, 75, 90, 61, 61, 64, 70, 66, 61]
     rule = Rule(slots=16, tile=TILE, least=2, team=team, window=0)
     schedule = rule(step(lengths, shared=shared), 2, mixed=False)
@@ -88,7 +88,7 @@ def test_teams_share_whole_tiles_that_all_of_them_begin_with(
 
 
 def test_a_stranger_breaks_no_team_but_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("llmk_triton.schedule._LEAST_SHARED", 16)
+    monkeypatch.setattr("llmk_triton.attention.decode_schedule._LEAST_SHARED", 16)
     index = step([61] * 8, shared=10)
     index.block_table[5] += 1
     schedule = Rule(slots=16, tile=TILE, least=2, team=4, window=0)(index, 2, mixed=False)

@@ -11,7 +11,7 @@ from paged import attention_query
 from llmk.api import KernelSpec, LinearQuery, MoEQuery, OpQuery, PlatformFacts, Tier, match
 from llmk.kernel.loader import load_object
 from llmk.reference import specs as reference
-from llmk_triton.attention import LAYOUT
+from llmk_triton.attention.backend import LAYOUT
 from llmk_triton.specs import llmk_attention_backends, llmk_linear_kernels, llmk_moe_kernels, llmk_ops
 
 GPU = PlatformFacts(name="some", arch="gpu", device_type="gpu", features=frozenset({"triton"}), dtypes=("bfloat16",))

@@ -9,9 +9,9 @@ from test_elementwise import random, same
 
 from llmk.reference.composites import make_qk_norm_rope_write_kv
 from llmk.reference.norms import rms_norm
-from llmk.reference.rope import rope
-from llmk_triton.attention import TritonAttention
-from llmk_triton.write import qk_norm_rope_write_kv
+from llmk.reference.rope.rotation import rope
+from llmk_triton.attention.backend import TritonAttention
+from llmk_triton.attention.write import qk_norm_rope_write_kv
 
 REQUESTS = [(9, 4), (5, 1), (6, 6)]
 

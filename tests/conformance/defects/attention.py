@@ -11,7 +11,7 @@ from torch import Tensor
 
 from defects import Defect
 from llmk.api import OK, AttentionQuery, CacheStep, Verdict, no
-from llmk.reference.attention import AttentionMeta, Group, ReferenceAttention
+from llmk.reference.attention.paged import AttentionMeta, Group, ReferenceAttention
 from llmk.reference.specs import supports_attention
 
 

@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 from defects import Defect
 from llmk.api import IOContext, IOPrompt, RequestError
-from llmk.testing.checkpoints import write_checkpoint
-from llmk.testing.suites.io_processor import IOExamples
+from llmk_testing.checkpoints import write_checkpoint
+from llmk_testing.suites.io_processor import IOExamples
 
 BODIES = [{"texts": ["a b", "the core"], "kind": "hidden"}, {"texts": ["a"], "kind": "logprobs"}]
 BODIES += [{"texts": ["which blocks"], "kind": "text"}, {"texts": ["which blocks"], "kind": "last_hidden"}]

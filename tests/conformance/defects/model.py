@@ -13,11 +13,11 @@ from torch import Tensor
 from llmk.api import Checkpoint, ModelFacts, ModelSpec
 from llmk.nn import Attention, Linear
 from llmk.nn.parallel import Parallel
-from llmk.testing.model_example import ModelExample
 from llmk_models import decoder, dense_facts
 from llmk_models.decoder import Decoder
 from llmk_models.decoder_facts import DecoderShape
 from llmk_models.dense import DenseModel
+from llmk_testing.model_example import ModelExample
 
 EXAMPLES = (
     ModelExample.of_transformers(

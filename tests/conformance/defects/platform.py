@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from llmk.api import OK, Host, PlatformFacts, PlatformSpec, Probe
-from llmk.testing.bench import Bench
 from llmk_cpu.platform import CPUPlatform
 from llmk_cpu.probe import probe
+from llmk_testing.bench import Bench
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ from llmk.api.cache import (
     SlidingWindowCache,
     StateTensor,
 )
-from llmk.api.checkpoint import Checkpoint
-from llmk.api.config import Default, Problem
+from llmk.api.checkpoint import Checkpoint, CheckpointFile
 from llmk.api.errors import (
     CheckpointError,
     ConfigError,
@@ -36,31 +35,34 @@ from llmk.api.errors import (
     SelectionError,
     UnknownArchitecture,
 )
-from llmk.api.events import (
+from llmk.api.facts import AttentionFacts, LinearFacts, ModelFacts, MoEFacts, OpFacts, RecurrentFacts
+from llmk.api.hooks import Command, Default, Problem
+from llmk.api.io import IOContext, IOOutput, IOProcessor, IOPrompt, IORequest, IOTokenizer
+from llmk.api.logits import LogitsBatch, LogitsProcessor, LogitsRequest, LogitsRows
+from llmk.api.matching import match
+from llmk.api.parsers import (
     Event,
+    ParserContext,
     ReasoningDelta,
+    ReasoningParser,
     TextDelta,
     ToolCallArguments,
     ToolCallEnd,
     ToolCallFailed,
     ToolCallStart,
+    ToolParser,
 )
-from llmk.api.facts import AttentionFacts, LinearFacts, ModelFacts, MoEFacts, OpFacts, RecurrentFacts
-from llmk.api.files import CheckpointFile
-from llmk.api.host import Host, Probe
-from llmk.api.io import IOContext, IOOutput, IOProcessor, IOPrompt, IORequest, IOTokenizer
-from llmk.api.logits import LogitsBatch, LogitsProcessor, LogitsRequest, LogitsRows
-from llmk.api.matching import match
-from llmk.api.parsers import ParserContext, ReasoningParser, ToolParser
 from llmk.api.plan import Choice, Piece, Plan, Rejection, Shadow, Weighed
 from llmk.api.platform import (
     Collectives,
     Compiling,
     Device,
     Graphs,
+    Host,
     Memory,
     Platform,
     PlatformFacts,
+    Probe,
 )
 from llmk.api.policy import PolicyContext, SchedulingPolicy, Ticket
 from llmk.api.query import (
@@ -73,6 +75,7 @@ from llmk.api.query import (
 )
 from llmk.api.sharding import sharded
 from llmk.api.specs import (
+    CommandSpec,
     IOProcessorSpec,
     KernelSpec,
     LogitsProcessorSpec,
@@ -110,6 +113,8 @@ __all__ = [
     "CheckpointFile",
     "Choice",
     "Collectives",
+    "Command",
+    "CommandSpec",
     "Compiling",
     "ConfigError",
     "ContextLengthExceeded",

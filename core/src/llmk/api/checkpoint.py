@@ -2,12 +2,236 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import errno
+import json
+import os
+import re
+import stat
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
 
-from llmk.api.files import CheckpointFile
+from llmk.api.errors import CheckpointError
+
+LONGEST_JSON = 64 << 20
+"""Bytes of a JSON file. The largest indexes of published checkpoints have about 10 MiB."""
+
+LONGEST_TEMPLATE = 4 << 20
+"""Bytes of a chat template, which have some 20 KiB."""
+
+DEEPEST_JSON = 64
+"""Levels of lists and objects in one another."""
+
+_TOO_DEEP = f"it is nested deeper than {DEEPEST_JSON} levels"
+_AGAIN = "download or copy the file again"
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+_SHA1_OR_SHA256 = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CheckpointFile:
+    """A file of a checkpoint, whether or not it is there: ``name``, with slashes, below ``folder``.
+
+    It is opened only where it is a regular file that, with all links resolved, lies in the folder. The one exception
+    is a snapshot of a Hugging Face hub cache, whose files are links to ``blobs/<hash>`` of the same repository.
+
+    All methods raise :class:`~llmk.api.CheckpointError`, which tells nothing of what lies elsewhere.
+    """
+
+    folder: Path
+    name: str
+
+    def __post_init__(self) -> None:
+        place = PurePosixPath(self.name)
+        if not place.parts or place.is_absolute() or ".." in place.parts or not self.name.isprintable():
+            raise CheckpointError(
+                f"{self.folder} is said to have a file {self.name!a}, which no file in it can be called",
+                hint="names are relative to the checkpoint's folder, and stay in it; check where it comes from",
+            )
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    @property
+    def path(self) -> Path:
+        """Where it should be. To read it, use the methods."""
+        return self.folder / self.name
+
+    @property
+    def is_there(self) -> bool:
+        """Whether anything of that name is there."""
+        return os.path.lexists(self.path)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        with self.open() as stream:
+            return os.fstat(stream.fileno()).st_size
+
+    def open(self) -> BinaryIO:
+        """The file, opened for reading."""
+        real = Path(os.path.realpath(self.path))
+        root = _root_of(real, Path(os.path.realpath(self.folder)))
+        if root is None:
+            raise CheckpointError(
+                f"{self} is a link that leads out of the checkpoint's folder, so it is not read",
+                hint="put a copy of the file itself there; of links that lead out, those of a hub cache to its blobs"
+                " alone are followed",
+            )
+        try:
+            return _open_below(root, real.relative_to(root).parts)
+        except OSError as error:
+            raise CheckpointError(f"{self} can't be read: {error.strerror}", hint=_AGAIN) from error
+
+    def read(self, most: int) -> bytes:
+        """All of it, where that is no more than ``most`` bytes."""
+        with self.open() as stream:
+            data = stream.read(most + 1)
+        if len(data) > most:
+            raise CheckpointError(f"{self} is longer than {most:,} bytes, which no such file is", hint=_AGAIN)
+        return data
+
+    def read_text(self, most: int) -> str:
+        """All of it as UTF-8."""
+        return _decoded(self.read(most), str(self))
+
+    def read_json(self) -> dict[str, Any]:
+        """The JSON object that it holds; an empty one where nothing of that name is there."""
+        if not self.is_there:
+            return {}
+        text = self.read_text(LONGEST_JSON)
+        try:
+            data = parse_json(text)
+        except ValueError as error:
+            raise CheckpointError(f"{self} can't be read as JSON: {error}", hint=_AGAIN) from error
+        if not isinstance(data, dict):
+            raise CheckpointError(f"{self} holds a {type(data).__name__}, not a JSON object", hint=_AGAIN)
+        return data
+
+
+def files_in(folder: Path, pattern: str) -> list[CheckpointFile]:
+    """What is called like ``pattern``, a glob, in a checkpoint's folder, sorted by name."""
+    return sorted(CheckpointFile(folder, path.relative_to(folder).as_posix()) for path in folder.glob(pattern))
+
+
+def check_folder(folder: Path) -> None:
+    """Before a library gets a checkpoint's folder, and reads in it what it likes: raises CheckpointError where a link
+    leads out, or something is neither a regular file nor a folder."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink() or not path.is_dir():
+            CheckpointFile(folder, path.relative_to(folder).as_posix()).open().close()
+
+
+def read_named(file: str | Path, most: int) -> str:
+    """The text of a file that the user named, which may lie anywhere: a regular one of no more than ``most`` bytes.
+
+    Raises :class:`~llmk.api.CheckpointError`.
+    """
+    path = Path(file).expanduser()
+    try:
+        with _open_last(str(path), None, 0) as stream:
+            data = stream.read(most + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise CheckpointError(f"{path} can't be read: {why}", hint="name a regular file") from error
+    if len(data) > most:
+        raise CheckpointError(f"{path} is longer than {most:,} bytes", hint="check that it is the right file")
+    return _decoded(data, str(path))
+
+
+def parse_json(text: str, **hooks: Callable[..., Any]) -> Any:
+    """What JSON says that somebody else wrote: no deeper than :data:`DEEPEST_JSON`, and all of it text that can be
+    written again. ``hooks`` are those of :func:`json.loads`. Raises ValueError.
+    """
+    try:
+        data = json.loads(text, **hooks)  # type: ignore[arg-type]
+    except RecursionError as error:
+        raise ValueError(_TOO_DEEP) from error
+    if problem := _odd(data):
+        raise ValueError(problem)
+    return data
+
+
+def _odd(data: Any) -> str:
+    """What is wrong with parsed JSON, which recursion could not look through."""
+    level = [data]
+    for _ in range(DEEPEST_JSON):
+        below: list[Any] = []
+        for each in level:
+            if isinstance(each, str):
+                if not each.isascii() and re.search("[\ud800-\udfff]", each):
+                    return "a text in it has half of a surrogate pair"
+            elif isinstance(each, dict):
+                below += (*each, *each.values())
+            elif isinstance(each, list):
+                below += each
+        if not below:
+            return ""
+        level = below
+    return _TOO_DEEP
+
+
+def _decoded(data: bytes, name: str) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(
+            f"{name} is not UTF-8 text: {error.reason} at byte {error.start:,}", hint="save it as UTF-8"
+        ) from error
+
+
+def _root_of(real: Path, folder: Path) -> Path | None:
+    """Below which folder ``real``, a path without links, is to be opened; ``None`` where it is not to be."""
+    if real.is_relative_to(folder):
+        return folder
+    repository = folder.parent.parent
+    blobs = repository / "blobs"
+    is_snapshot = folder.parent.name == "snapshots" and repository.name.startswith("models--")
+    return blobs if is_snapshot and real.parent == blobs and _SHA1_OR_SHA256.fullmatch(real.name) else None
+
+
+def _open_below(root: Path, parts: tuple[str, ...]) -> BinaryIO:
+    """Opens step by step and follows no link: those that there were are resolved, and new ones are refused."""
+    with ExitStack() as stack:
+        at = stack.enter_context(_folder(str(root), None))
+        for part in parts[:-1]:
+            at = stack.enter_context(_folder(part, at))
+        return _open_last(parts[-1] if parts else ".", at, os.O_NOFOLLOW)
+
+
+@contextmanager
+def _folder(name: str, at: int | None) -> Iterator[int]:
+    opened = os.open(name, _READ | os.O_DIRECTORY, dir_fd=at)
+    try:
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def _open_last(name: str, at: int | None, no_follow: int) -> BinaryIO:
+    """Opens a regular file. Whatever else there is is not touched, since to open a device may already do something."""
+    _check_regular(os.stat(name, dir_fd=at, follow_symlinks=not no_follow))
+    opened = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | no_follow, dir_fd=at)
+    try:
+        _check_regular(os.fstat(opened))
+        return os.fdopen(opened, "rb")
+    except BaseException:
+        os.close(opened)
+        raise
+
+
+def _check_regular(status: os.stat_result) -> None:
+    kinds = (
+        (stat.S_ISDIR, "a folder"),
+        (stat.S_ISLNK, "a link that leads nowhere"),
+        (stat.S_ISFIFO, "a pipe"),
+        (stat.S_ISSOCK, "a socket"),
+    )
+    if not stat.S_ISREG(status.st_mode):
+        what = next((name for test, name in kinds if test(status.st_mode)), "a device")
+        raise OSError(errno.EINVAL, f"it is {what}, not a regular file")
 
 
 @dataclass(frozen=True, slots=True)

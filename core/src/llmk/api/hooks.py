@@ -7,14 +7,16 @@ they name is imported only when it wins.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pluggy
 
-from llmk.api.config import Default, Problem
 from llmk.api.facts import ModelFacts
 from llmk.api.plan import Plan
 from llmk.api.platform import PlatformFacts
 from llmk.api.specs import (
+    CommandSpec,
     IOProcessorSpec,
     KernelSpec,
     LogitsProcessorSpec,
@@ -26,6 +28,41 @@ from llmk.api.specs import (
     StatLoggerSpec,
     TunedConfigs,
 )
+
+if TYPE_CHECKING:
+    import argparse
+
+
+@dataclass(frozen=True, slots=True)
+class Default:
+    """A plugin's default for the value at ``path`` (``"cache.block_size"``), and why. Anything the user sets wins over
+    it."""
+
+    path: str
+    value: Any
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something in the final configuration that can't work here: where, what, and how to mend it."""
+
+    path: str
+    message: str
+    fix: str = ""
+
+
+class Command(Protocol):
+    """A command of ``llmk`` that a plugin brings. It is imported when somebody calls it, made without arguments."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Adds the command's options and positional arguments."""
+        ...
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Runs it; returns the exit code. May raise :class:`~llmk.api.LlmkError`, which is printed."""
+        ...
+
 
 hookspec = pluggy.HookspecMarker("llmk")
 
@@ -111,6 +148,12 @@ def llmk_logits_processors() -> Iterable[LogitsProcessorSpec]:
 @hookspec
 def llmk_stat_loggers() -> Iterable[StatLoggerSpec]:
     """Stat loggers, to which the server tells its numbers."""
+    return ()
+
+
+@hookspec
+def llmk_commands() -> Iterable[CommandSpec]:
+    """Commands of ``llmk``, and actions of ``llmk plugins``."""
     return ()
 
 

@@ -5,10 +5,16 @@ A facet that a platform lacks is ``None``; nothing answers for it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import platform as _platform
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+from llmk.api.verdict import Verdict
 
 if TYPE_CHECKING:
     import torch
@@ -125,3 +131,40 @@ class Platform(Protocol):
     collectives: Collectives | None
 
     def __init__(self, facts: PlatformFacts) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a platform's probe reads. ``root`` stands in front of every path, so that a fixture tree can play a
+    machine."""
+
+    root: Path = Path("/")
+    environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    machine: str = field(default_factory=_platform.machine)
+    system: str = field(default_factory=_platform.system)
+
+    def path(self, path: str) -> Path:
+        """``path`` (absolute) under this host's root."""
+        return self.root / path.lstrip("/")
+
+    def read(self, path: str) -> str:
+        """The text of a file, ``""`` where it can't be read."""
+        try:
+            return self.path(path).read_text(errors="replace")
+        except OSError:
+            return ""
+
+    def has_module(self, name: str) -> bool:
+        """Whether a Python module could be imported, without importing it."""
+        try:
+            return find_spec(name) is not None
+        except (ImportError, ValueError):
+            return False
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A platform's answer: usable here or not and why, and the facts of what is here."""
+
+    verdict: Verdict
+    facts: PlatformFacts | None = None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from llmk.api.config import Problem
 from llmk.api.facts import LinearFacts, ModelFacts, RecurrentFacts
+from llmk.api.hooks import Problem
 from llmk.api.platform import PlatformFacts
 
 _MOST_NAMED = 64

@@ -10,8 +10,7 @@ from itertools import pairwise
 from typing import Any, Literal
 
 from llmk.api.checkpoint import Checkpoint
-from llmk.api.host import Host, Probe
-from llmk.api.platform import PlatformFacts
+from llmk.api.platform import Host, PlatformFacts, Probe
 from llmk.api.query import ParserQuery, Query
 from llmk.api.verdict import OK, Verdict
 
@@ -187,7 +186,7 @@ class QuantizationSpec(_Checked):
     online: bool = False
     """Whether it quantizes plain weights while they load, where ``model.quantization`` names it."""
     examples: str = ""
-    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk.testing`."""
+    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk_testing`."""
     overrides: str = ""
     summary: str = ""
 
@@ -209,7 +208,7 @@ class ModelSpec(_Checked):
     """Whether a token's result is the same bit for bit whatever else is in the batch, where the plan's kernels are
     deterministic: what the model computes itself takes each token by itself."""
     examples: str = ""
-    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk.testing`."""
+    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk_testing`."""
     overrides: str = ""
     summary: str = ""
 
@@ -227,7 +226,7 @@ class ParserSpec(_Checked):
     special_tokens: bool = False
     """Whether the dialect's markers are special tokens, which the text must then keep for the parser to see them."""
     examples: str = ""
-    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk.testing`."""
+    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk_testing`."""
     overrides: str = ""
     summary: str = ""
 
@@ -243,7 +242,7 @@ class IOProcessorSpec(_Checked):
     implementation: str
     supports: Callable[[Checkpoint], Verdict] = lambda checkpoint: OK
     examples: str = ""
-    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk.testing`."""
+    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk_testing`."""
     overrides: str = ""
     summary: str = ""
 
@@ -267,7 +266,7 @@ class LogitsProcessorSpec(_Checked):
     id: str
     implementation: str
     examples: str = ""
-    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk.testing`."""
+    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk_testing`."""
     overrides: str = ""
     summary: str = ""
 
@@ -281,7 +280,19 @@ class StatLoggerSpec(_Checked):
     name: str
     implementation: str
     examples: str = ""
-    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk.testing`."""
+    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk_testing`."""
+    overrides: str = ""
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandSpec(_Checked):
+    """A command of ``llmk``, by the words that call it: ``"profile"``, or ``"plugins check"`` for an action of
+    ``llmk plugins``. ``implementation`` names a class that follows :class:`~llmk.api.Command`."""
+
+    id: str
+    name: str
+    implementation: str
     overrides: str = ""
     summary: str = ""
 
@@ -311,6 +322,7 @@ Spec = (
     | LogitsProcessorSpec
     | PolicySpec
     | StatLoggerSpec
+    | CommandSpec
     | TunedConfigs
 )
 Supports = Callable[[Query], Verdict]

@@ -13,7 +13,7 @@ from llmk.config import flags
 
 if TYPE_CHECKING:
     from llmk.engine.core import EngineCore
-    from llmk.engine.request import EngineRequest
+    from llmk.engine.wire.request import EngineRequest
 
 SECTIONS = ("model", "platform", "select", "plugins", "engine", "scheduler", "cache")
 
@@ -36,10 +36,10 @@ def run(args: argparse.Namespace) -> int:
     if not args.output.resolve().parent.is_dir():
         raise ConfigError(f"{args.output} can't be written: there is no such folder", hint="name another with --output")
     settings = flags.load_settings(args)
+    from llmk.engine.device.trace import Trace
     from llmk.engine.launch import build_core
-    from llmk.engine.shadows import shadowed
-    from llmk.engine.trace import Trace
-    from llmk.kernel.boot import boot
+    from llmk.planning.boot import boot
+    from llmk.planning.shadows import shadowed
 
     trace = Trace()
     core, info = build_core(shadowed(boot(settings)), trace)
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _load(random: Random, vocab_size: int, requests: int, prompt: int, output: int) -> Iterator[EngineRequest]:
     """Requests with prompts of their own, that run to their last token."""
-    from llmk.engine.request import EngineRequest, SamplingParams
+    from llmk.engine.wire.request import EngineRequest, SamplingParams
 
     params = SamplingParams(max_tokens=output, ignore_eos=True)
     for number in range(requests):
@@ -73,7 +73,7 @@ def _drive(core: EngineCore, requests: list[EngineRequest]) -> None:
     """Runs ``requests`` to their ends. Raises what one of them fails with."""
     from tqdm import tqdm
 
-    from llmk.engine.failure import Failure
+    from llmk.engine.wire.failure import Failure
 
     with tqdm(total=len(requests), unit="request", leave=False, disable=None) as progress:
         for request in requests:

@@ -13,7 +13,7 @@ from llmk.cli import sampling
 from llmk.config import flags
 
 if TYPE_CHECKING:
-    from llmk.cli.talk import Talk
+    from llmk.cli.chat_client import ChatClient
 
 SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "scheduler", "cache")
 
@@ -44,16 +44,16 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _open(args: argparse.Namespace) -> Talk:
-    from llmk.cli.talk import LocalTalk, RemoteTalk
+def _open(args: argparse.Namespace) -> ChatClient:
+    from llmk.cli.chat_client import LocalChatClient, RemoteChatClient
 
-    return RemoteTalk(args.url, args.key) if args.url else LocalTalk(flags.load_settings(args))
+    return RemoteChatClient(args.url, args.key) if args.url else LocalChatClient(flags.load_settings(args))
 
 
 class Conversation:
     """The state of a conversation, and its commands."""
 
-    def __init__(self, talk: Talk, system: str | None, options: dict[str, Any]) -> None:
+    def __init__(self, talk: ChatClient, system: str | None, options: dict[str, Any]) -> None:
         self._talk = talk
         self._options = options
         self._messages: list[dict[str, Any]] = []
@@ -100,7 +100,7 @@ class Conversation:
         self._messages = [{"role": "system", "content": text}] if text else []
 
     def _ask(self, question: str) -> None:
-        from llmk.cli.talk import Printer
+        from llmk.cli.chat_client import Printer
 
         printer, content = Printer(sys.stdout, sys.stdout), ""
         asked = [*self._messages, {"role": "user", "content": question}]

@@ -7,15 +7,15 @@ import json
 from typing import Any
 
 from llmk.api import LlmkError, ModelFacts, SelectionError
-from llmk.cli.saying import say
+from llmk.cli.output import say
 from llmk.config import Config, Origin, Settings, flags
 from llmk.config.schema_tree import join, leaves
-from llmk.kernel.boot import apply_defaults
-from llmk.kernel.checkpoint import read_checkpoint
-from llmk.kernel.models import choose_model, describe_model, find_checkpoint
-from llmk.kernel.platforms import choose_platform
 from llmk.kernel.registry import Registry
-from llmk.kernel.report import render_rows
+from llmk.planning.boot import apply_defaults
+from llmk.planning.checkpoint import read_checkpoint
+from llmk.planning.models import choose_model, describe_model, find_checkpoint
+from llmk.planning.platforms import choose_platform
+from llmk.planning.report import render_rows
 
 SECRETS = frozenset({"server.api_keys", "server.admin_keys"})
 """Values that are never printed."""

@@ -11,12 +11,12 @@ import importlib_metadata as metadata
 
 from llmk.api import LlmkError, ModelSpec, ParserSpec
 from llmk.config import Settings, flags
-from llmk.kernel.boot import boot
-from llmk.kernel.checkpoint import read_checkpoint
-from llmk.kernel.models import MODELS_WHEEL, find_checkpoint
-from llmk.kernel.platforms import probe_platforms
 from llmk.kernel.registry import Registry
-from llmk.kernel.report import could_serve, with_gaps
+from llmk.planning.boot import boot
+from llmk.planning.checkpoint import read_checkpoint
+from llmk.planning.models import MODELS_WHEEL, find_checkpoint
+from llmk.planning.platforms import probe_platforms
+from llmk.planning.report import could_serve, with_gaps
 
 GOOD, NOTE, BAD = "ok", "note", "problem"
 SECTIONS = ("model", "platform", "select", "plugins", "engine")

@@ -8,11 +8,11 @@ from dataclasses import asdict
 
 from llmk.api import Plan
 from llmk.config import flags
-from llmk.engine.depth import OTHER_PROCESSES, choose_depth, why_asynchronous
-from llmk.engine.memory import forecast
-from llmk.engine.shadows import render_shadows, shadowed
-from llmk.kernel.boot import advised, boot
-from llmk.kernel.report import render_layouts, render_table
+from llmk.engine.scheduling.async_scheduling import OTHER_PROCESSES, choose_depth, why_asynchronous
+from llmk.planning.boot import advised, boot
+from llmk.planning.memory import forecast
+from llmk.planning.report import render_layouts, render_table
+from llmk.planning.shadows import render_shadows, shadowed
 
 SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "scheduler", "cache")
 

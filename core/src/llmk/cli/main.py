@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from llmk.cli.saying import say
+from llmk.cli.output import say
 from llmk.kernel.interpreter import keep_path_safe
 
 if TYPE_CHECKING:
@@ -31,6 +31,10 @@ COMMANDS = {
     "bench": "measure a model on this machine",
 }
 """Every subcommand, by the module of ``llmk.cli`` that has it, and its line of help."""
+
+
+EXTENDED = "plugins"
+"""The command to which plugins add actions. They are discovered only where one follows it: plugins take time."""
 
 
 class Formatter(argparse.HelpFormatter):
@@ -113,7 +117,7 @@ def _spawned(wanted: str, arguments: list[str]) -> Iterator[Popen[bytes] | None]
     if wanted != "serve" or {"-h", "--help", "--version"}.intersection(arguments):
         yield None
         return
-    from llmk.engine.spawn import AHEAD, spawn
+    from llmk.engine.processes.spawn import AHEAD, spawn
 
     with spawn(AHEAD) as process:
         try:
@@ -134,6 +138,14 @@ def _run(arguments: list[str]) -> int:
                 import_module(f"llmk.cli.{name}").add_parser(subparsers)
             else:
                 subparsers.add_parser(name, help=help)
+        if wanted and (wanted not in COMMANDS or _names_action(wanted, arguments)):
+            from llmk.cli.commands import add_commands
+
+            if wanted in COMMANDS:
+                actions = subparsers.choices[wanted].add_subparsers(metavar="[ACTION]", dest="action")
+                add_commands(actions, wanted)
+            else:
+                add_commands(subparsers)
         args = parser.parse_args(arguments, argparse.Namespace(spawned=spawned))
         if args.version:
             from llmk import __version__
@@ -143,8 +155,18 @@ def _run(arguments: list[str]) -> int:
         if not args.command:
             parser.print_help()
             return 0
-        code: int = import_module(f"llmk.cli.{args.command}").run(args)
+        run = getattr(args, "run", None) or import_module(f"llmk.cli.{args.command}").run
+        code: int = run(args)
         return code
+
+
+def _names_action(command: str, arguments: list[str]) -> bool:
+    """Whether an action of ``command`` is called, or its help, which lists them."""
+    following = arguments[arguments.index(command) + 1 :]
+    return command == EXTENDED and any(
+        each in ("-h", "--help") or (position == 0 and not each.startswith("-"))
+        for position, each in enumerate(following)
+    )
 
 
 def _report(error: Exception, debug: bool) -> int:

@@ -1,5 +1,4 @@
-"""``llmk plugins``: every plugin, its wheel, its state, and why it is in it. ``check`` tries
-one, and ``new`` begins one."""
+"""``llmk plugins``: every plugin, its wheel, its state, and why it is in it."""
 
 from __future__ import annotations
 
@@ -10,25 +9,18 @@ from typing import Any
 from llmk.config import flags
 from llmk.kernel.discovery import Plugin
 from llmk.kernel.registry import Registry
-from llmk.kernel.report import render_rows
-from llmk.testing import command, new
+from llmk.planning.report import render_rows
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command."""
+    """Adds the command. Its actions come from plugins (:mod:`llmk.cli.commands`)."""
     parser = subparsers.add_parser("plugins", help="list installed plugins and the state of each")
     parser.add_argument("--json", action="store_true", help="print JSON")
     flags.add_flags(parser, ("plugins",))
-    actions = parser.add_subparsers(metavar="[ACTION]", dest="action")
-    check = actions.add_parser("check", help="try a plugin on the conformance kit and print a report card")
-    command.add_arguments(check)
-    new.add_arguments(actions.add_parser("new", help="write a plugin that works, to go on from"))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the list, unless another action is named. Broken plugins are shown, and are no failure of the list."""
-    if args.action:
-        return command.run(args) if args.action == "check" else new.run(args)
+    """Prints the list. Broken plugins are shown, and are no failure of the list."""
     registry = Registry.discover(flags.load_settings(args).config.plugins)
     if args.json:
         print(json.dumps([as_dict(plugin) for plugin in registry.plugins], indent=2))

@@ -39,12 +39,12 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError(f"{prompt} is a model, and a prompt is missing", hint=f'llmk run {prompt} "PROMPT"')
     if model:
         vars(args)["model.path"] = model[0]
-    from llmk.cli.talk import LocalTalk, Printer
+    from llmk.cli.chat_client import LocalChatClient, Printer
 
     prompt = sys.stdin.read() if prompt == "-" else prompt
     options = sampling.options(args)
     printer = Printer(sys.stdout, sys.stderr)
-    with closing(LocalTalk(flags.load_settings(args))) as talk:
+    with closing(LocalChatClient(flags.load_settings(args))) as talk:
         deltas = talk.complete(prompt, options) if args.raw else talk.chat(sampling.messages(args, prompt), options)
         for delta in deltas:
             printer.show(delta)

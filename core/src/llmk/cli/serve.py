@@ -7,7 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from llmk.api import ConfigError
-from llmk.cli.saying import say
+from llmk.cli.output import say
 from llmk.config import flags
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def _check_name(settings: Settings) -> None:
 
 
 def _announce(service: Service, url: str) -> None:
-    from llmk.engine.shadows import render_shadows
-    from llmk.kernel.report import render_table
+    from llmk.planning.report import render_table
+    from llmk.planning.shadows import render_shadows
 
     engine = service.engine
     parsers = [f"{kind} parser  {p['id'] or 'none'}: {p['why']}" for kind, p in service.dialect.describe().items()]

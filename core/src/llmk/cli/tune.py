@@ -25,8 +25,8 @@ def run(args: argparse.Namespace) -> int:
     settings = flags.load_settings(args)
     if settings.config.platform.measurements == OFF:
         raise ConfigError(f"platform.measurements is {OFF!r}, so nothing can be kept", hint="name a folder, or none")
-    from llmk.engine.tune import Tuner
-    from llmk.kernel.boot import boot
+    from llmk.engine.measuring.tune import Tuner
+    from llmk.planning.boot import boot
 
     path = Tuner(boot(settings), print, frozenset(filter(None, args.only.split(",")))).run()
     print(

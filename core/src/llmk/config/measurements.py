@@ -29,7 +29,7 @@ import importlib_metadata as metadata
 from pydantic import BaseModel, ValidationError
 
 from llmk.api import CheckpointError, ConfigError, PlatformFacts, Query, TunedConfigs
-from llmk.api.files import LONGEST_JSON, read_named
+from llmk.api.checkpoint import LONGEST_JSON, read_named
 
 OFF = "none"
 """The setting ``platform.measurements`` that leaves all measurements out."""

@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from llmk.api.config import Default
 from llmk.api.errors import ConfigError
+from llmk.api.hooks import Default
 from llmk.config.schema import Config
 from llmk.config.schema_tree import Path, canonical, join, leaves, parse_text, split
 from llmk.config.sources import (

@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from llmk.api import EngineDead, LlmkError
-from llmk.engine.request import EngineOutputs, EngineRequest, EngineStats, StepTimes, TokenOutput, add_counts
-from llmk.engine.scheduler import Scheduler
-from llmk.engine.step import StepPlan, StepResult
-from llmk.engine.trace import OFF, Off
+from llmk.engine.device.trace import NULL_TRACE, NullTrace
+from llmk.engine.execution.executor import Executor, PendingStep
+from llmk.engine.scheduling.scheduler import Scheduler
+from llmk.engine.wire.request import EngineOutputs, EngineRequest, EngineStats, StepTimes, TokenOutput, add_counts
+from llmk.engine.wire.step import StepPlan, StepResult
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -22,45 +23,6 @@ MAX_FAILURES = 3
 """So many steps that fail with none between that brings something: the device is broken, and not the requests."""
 
 
-class PendingStep(Protocol):
-    """A step that was issued to a device."""
-
-    step: int
-
-    def result(self) -> StepResult:
-        """Waits for the step's tokens."""
-        ...
-
-
-class Executor(Protocol):
-    """What carries out steps, in the order in which they are submitted: this process, or several.
-
-    ``asynchronous`` says, in words, why steps run while the host does something else (they run on a device that is
-    issued work, or in other processes); it is empty where :meth:`submit` itself runs them.
-    """
-
-    asynchronous: str
-
-    def submit(self, plan: StepPlan) -> PendingStep:
-        """Issues a step without waiting for it. What of the plan is read after this returns must be copied: the
-        scheduler goes on with its lists. Raises :class:`~llmk.api.EngineDead` where no more can be run, and so does
-        what is pending."""
-        ...
-
-    def check(self) -> None:
-        """Raises :class:`~llmk.api.EngineDead` where no more steps can be run."""
-        return
-
-    def answers(self) -> bool:
-        """Whether all processes that would run a step take commands. Raises what :meth:`check` raises."""
-        self.check()
-        return True
-
-    def close(self) -> None:
-        """Ends what it started, if anything. Idempotent."""
-        return
-
-
 class EngineCore:
     """Runs sequences to their ends.
 
@@ -68,7 +30,9 @@ class EngineCore:
     step is planned and issued while the device runs this one.
     """
 
-    def __init__(self, scheduler: Scheduler, runner: Executor, *, depth: int = 1, trace: Off = OFF) -> None:
+    def __init__(
+        self, scheduler: Scheduler, runner: Executor, *, depth: int = 1, trace: NullTrace = NULL_TRACE
+    ) -> None:
         self.scheduler = scheduler
         self.runner = runner
         self.depth = depth

@@ -11,13 +11,13 @@ import msgspec
 from tqdm import tqdm
 
 from llmk.api import LlmkError, RequestError
-from llmk.engine.chat_template import Message
-from llmk.engine.failure import Failure
-from llmk.engine.intake import Intake, default_params
-from llmk.engine.io import IOProcessors, IORun
-from llmk.engine.output import CompletionOutput, GenerationDelta, RequestOutput, SequenceOutput
-from llmk.engine.request import EngineRequest, EngineStats, SamplingParams
-from llmk.engine.tokenizer import Tokenizer, tokenizer_options
+from llmk.engine.text.chat_template import Message
+from llmk.engine.text.input_processor import InputProcessor, default_params
+from llmk.engine.text.io_processors import IOProcessors, IORun
+from llmk.engine.text.output_processor import CompletionOutput, GenerationDelta, RequestOutput, SequenceOutput
+from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
+from llmk.engine.wire.failure import Failure
+from llmk.engine.wire.request import EngineRequest, EngineStats, SamplingParams
 
 if TYPE_CHECKING:
     from llmk.engine.core import EngineCore
@@ -39,8 +39,8 @@ class LLM:
     def __init__(self, model: str = "", **settings: Any) -> None:
         from llmk.config import load
         from llmk.engine.launch import build_core
-        from llmk.engine.shadows import shadowed
-        from llmk.kernel.boot import boot
+        from llmk.planning.boot import boot
+        from llmk.planning.shadows import shadowed
 
         flags = dict(dotted(settings))
         if model:
@@ -52,7 +52,7 @@ class LLM:
         self.default_params = default_params(self.boot.checkpoint.generation_config)
         self._core: EngineCore | None = core
         self._ids = itertools.count()
-        self._intake = Intake(self.tokenizer, self.info, seed=config.engine.seed)
+        self._intake = InputProcessor(self.tokenizer, self.info, seed=config.engine.seed)
         name = config.model.served_name or self.boot.checkpoint.path.name
         self._io = IOProcessors(self.boot, self.tokenizer, name, self.default_params)
 
@@ -163,7 +163,7 @@ class LLM:
 class _Job:
     """A prompt that is being completed."""
 
-    def __init__(self, intake: Intake, number: int, prompt: Prompt, params: SamplingParams) -> None:
+    def __init__(self, intake: InputProcessor, number: int, prompt: Prompt, params: SamplingParams) -> None:
         self.sequences: list[EngineRequest] = intake.sequences(prompt, params, id=str(number))
         self.output = RequestOutput(
             prompt=prompt if isinstance(prompt, str) else None,

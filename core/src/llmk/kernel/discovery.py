@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 from llmk.api import ENTRY_POINT_GROUP, Reason, hooks
 from llmk.api.errors import describe
 from llmk.kernel.patches import replaced
-from llmk.kernel.watch import watched, watching
+from llmk.kernel.watchdog import watched, watching
 
 if TYPE_CHECKING:
     from llmk.config import PluginsSection

@@ -17,7 +17,7 @@ from llmk.api import PluginError, Reason
 from llmk.api.errors import describe
 from llmk.kernel.discovery import REPLACED, Plugin
 from llmk.kernel.patches import replaced
-from llmk.kernel.watch import MODULES, watched
+from llmk.kernel.watchdog import MODULES, watched
 
 CONTRACTS: Mapping[str, str] = {
     "platform": "llmk.api:Platform",

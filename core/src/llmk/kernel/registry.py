@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from llmk.api import (
+    CommandSpec,
     IOProcessorSpec,
     KernelSpec,
     LogitsProcessorSpec,
@@ -24,7 +25,7 @@ from llmk.api.verdict import Reason
 from llmk.config.measurements import shipped_folder
 from llmk.kernel.discovery import REPLACED, Plugin, find_plugins, is_named
 from llmk.kernel.first_party import how_to_install
-from llmk.kernel.watch import watching
+from llmk.kernel.watchdog import watching
 
 if TYPE_CHECKING:
     from llmk.config import PluginsSection
@@ -45,6 +46,7 @@ HOOKS: dict[str, tuple[str, type]] = {
     "llmk_scheduling_policies": ("policy", PolicySpec),
     "llmk_logits_processors": ("logits_processor", LogitsProcessorSpec),
     "llmk_stat_loggers": ("stat_logger", StatLoggerSpec),
+    "llmk_commands": ("command", CommandSpec),
     "llmk_tuned_configs": ("tuned", TunedConfigs),
 }
 """Hooks that return specs: the kind and type of what they return."""

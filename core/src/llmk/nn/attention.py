@@ -25,7 +25,7 @@ class Attention(Layer):
         prefix: the attention module's name in the checkpoint.
         index: position of this layer's cache in the step's.
         num_heads, num_kv_heads: the model's; the processes of a stage share them.
-        cos_sin: float32 ``[positions, rotary_dim]``, see ``llmk.reference.rope``; layers share it.
+        cos_sin: float32 ``[positions, rotary_dim]``, see ``llmk.reference.rope.rotation``; layers share it.
         qk_norm_eps: epsilon of the per-head norms; ``None``: the model has none.
     """
 

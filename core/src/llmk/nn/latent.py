@@ -66,7 +66,7 @@ class LatentAttention(Layer):
     Args:
         prefix: the attention module's name in the checkpoint.
         index: position of this layer's cache in the step's.
-        cos_sin: float32 ``[positions, qk_rope_head_dim]``, see ``llmk.reference.rope``; layers share it.
+        cos_sin: float32 ``[positions, qk_rope_head_dim]``, see ``llmk.reference.rope.rotation``; layers share it.
         norm_eps: epsilon of the latent vectors' norms.
     """
 

@@ -15,8 +15,8 @@ from math import prod
 from typing import Any, TypeGuard
 
 from llmk.api import Checkpoint, CheckpointError
+from llmk.api.checkpoint import CheckpointFile, files_in, parse_json
 from llmk.api.errors import shown
-from llmk.api.files import CheckpointFile, files_in, parse_json
 
 _LONGEST_HEADER = 100_000_000
 _MOST_DIMENSIONS = 64

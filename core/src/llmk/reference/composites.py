@@ -42,7 +42,7 @@ def _make_qk_norm_rope_write_kv(
         Args:
             q: ``[tokens, heads, head_dim]``; ``k`` and ``v``: ``[tokens, kv_heads, head_dim]``.
             q_weight, k_weight: ``[head_dim]``; ``None``: not normed.
-            positions, cos_sin: as in :func:`llmk.reference.rope.rope`.
+            positions, cos_sin: as in :func:`llmk.reference.rope.rotation.rope`.
             cache, meta: as in :meth:`llmk.api.AttentionBackend.write`.
             scaled: ``scales`` likewise, where the cache is fp8.
 
@@ -119,7 +119,7 @@ def make_norm_rope_write_latent(parts: Mapping[str, Callable[..., Any]]) -> Call
             q_rope: ``[tokens, heads, rotary_dim]``.
             latent: ``[tokens, latent_dim + rotary_dim]``.
             weight: ``[latent_dim]``.
-            positions, cos_sin: as in :func:`llmk.reference.rope.rope_interleaved`.
+            positions, cos_sin: as in :func:`llmk.reference.rope.rotation.rope_interleaved`.
             cache, meta: as in :meth:`llmk.api.AttentionBackend.write`.
 
         Returns:

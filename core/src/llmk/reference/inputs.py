@@ -88,7 +88,7 @@ def rotary_dim(facts: Facts) -> int:
 
 
 def angles(positions: int, rotary_dim: int) -> Tensor:
-    """Cosines and sines, float32 ``[positions, rotary_dim]`` (``llmk.reference.rope``)."""
+    """Cosines and sines, float32 ``[positions, rotary_dim]`` (``llmk.reference.rope.rotation``)."""
     frequencies = 100.0 ** -(torch.arange(rotary_dim // 2) / (rotary_dim // 2))
     turned = torch.outer(torch.arange(positions, dtype=torch.float32), frequencies)
     return torch.cat((turned.cos(), turned.sin()), dim=-1)
@@ -123,7 +123,7 @@ EXAMPLES: Mapping[str, OpExamples] = {
     "per_head_product": OpExamples((_LATENT,), _per_head, (0,), (0,)),
 }
 """Ops that work alike on all values: what they are tried on is what they are measured on. What depends on values, as
-sampling and batch state do, is tried in corners (:mod:`llmk.testing.inputs`: padding, ties, sequences that end) that no
+sampling and batch state do, is tried in corners (:mod:`llmk_testing.inputs`: padding, ties, sequences that end) that no
 step is full of, and measured on what steps are full of (:data:`MEASURED`)."""
 
 

@@ -18,8 +18,8 @@ _GROUP_SCORINGS = ("max", "top2_sum")
 _OPS = (
     ("rms_norm", "norms:rms_norm", "Root-mean-square norm in float32."),
     ("rms_norm_plus_one", "norms:rms_norm_plus_one", "Root-mean-square norm whose weight is stored less one."),
-    ("rope", "rope:rope", "Rotates halves of each head, in float32."),
-    ("rope_interleaved", "rope:rope_interleaved", "Rotates neighbours in each head, in float32."),
+    ("rope", "rope.rotation:rope", "Rotates halves of each head, in float32."),
+    ("rope_interleaved", "rope.rotation:rope_interleaved", "Rotates neighbours in each head, in float32."),
     ("softcap", "activations:softcap", "Bounds values by a hyperbolic tangent."),
     ("sigmoid_gate", "activations:sigmoid_gate", "Scales by a sigmoid."),
     ("embedding", "embedding:embedding", "Token embedding."),
@@ -42,13 +42,13 @@ _WRITTEN_TWICE = (
 """Each comes twice: torch's own, and another, which is deterministic."""
 
 _SAMPLING_OPS = (
-    ("apply_penalties", "sampling:apply_penalties", "Repetition, frequency and presence penalties."),
-    ("apply_bias", "sampling:apply_bias", "Logit biases, in place."),
-    ("match_suffixes", "sampling:match_suffixes", "Which token sequences end the requests' tokens."),
-    ("allow_tokens", "sampling:allow_tokens", "Rules out all tokens but some, in place."),
-    ("mask_top_k_top_p_min_p", "sampling:mask_top_k_top_p_min_p", "Truncates distributions."),
-    ("sample", "sampling:sample", "One token per row, by a hash of seed and position."),
-    ("logprobs", "sampling:logprobs", "Log-probabilities, ranks and the likeliest tokens."),
+    ("apply_penalties", "sampling.sample:apply_penalties", "Repetition, frequency and presence penalties."),
+    ("apply_bias", "sampling.sample:apply_bias", "Logit biases, in place."),
+    ("match_suffixes", "sampling.sample:match_suffixes", "Which token sequences end the requests' tokens."),
+    ("allow_tokens", "sampling.sample:allow_tokens", "Rules out all tokens but some, in place."),
+    ("mask_top_k_top_p_min_p", "sampling.sample:mask_top_k_top_p_min_p", "Truncates distributions."),
+    ("sample", "sampling.sample:sample", "One token per row, by a hash of seed and position."),
+    ("logprobs", "sampling.sample:logprobs", "Log-probabilities, ranks and the likeliest tokens."),
 )
 
 _BATCH_OPS = (
@@ -205,7 +205,7 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
         KernelSpec(
             id="reference.attention",
             kind="attention",
-            implementation=f"{_PACKAGE}.attention:ReferenceAttention",
+            implementation=f"{_PACKAGE}.attention.paged:ReferenceAttention",
             tier=Tier.REFERENCE,
             supports=supports_attention,
             layout="reference",
@@ -215,7 +215,7 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
         KernelSpec(
             id="reference.attention_invariant",
             kind="attention",
-            implementation=f"{_PACKAGE}.attention_invariant:InvariantAttention",
+            implementation=f"{_PACKAGE}.attention.row_invariant:InvariantAttention",
             tier=Tier.REFERENCE,
             score=_INVARIANT_SCORE,
             supports=supports_attention,

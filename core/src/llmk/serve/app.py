@@ -12,12 +12,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import llmk
-from llmk.serve import errors, openapi
-from llmk.serve.attended import ClientGone, on_client_gone
-from llmk.serve.auth import ApiKeys
-from llmk.serve.hosts import Hosts
+from llmk.serve.http import errors, openapi
+from llmk.serve.http.allowed_hosts import AllowedHosts
+from llmk.serve.http.auth import ApiKeys
+from llmk.serve.http.disconnects import ClientGone, on_client_gone
+from llmk.serve.http.limits import Limits
 from llmk.serve.integrity import check_integrity
-from llmk.serve.limits import Limits
+from llmk.serve.metrics.access_log import AccessLogMiddleware
 from llmk.serve.protocol.chat import ChatRequest
 from llmk.serve.protocol.completions import CompletionRequest
 from llmk.serve.protocol.pins import PinRequest
@@ -25,15 +26,14 @@ from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
 from llmk.serve.routes import chat, completions, io, models, pins, tokens
 from llmk.serve.routes import service as service_routes
 from llmk.serve.service import Service
-from llmk.serve.traffic import Traffic
-from llmk.serve.workers.prepared import Refusal
+from llmk.serve.workers.prepared_request import Refusal
 
 
 def create_app(service: Service) -> FastAPI:
     """The ASGI application that serves ``service``. The layers stand in the order in which a request meets them."""
     config = service.config
     check_integrity()
-    layers = [Middleware(Traffic, metrics=service.metrics), Middleware(Hosts, section=config)]
+    layers = [Middleware(AccessLogMiddleware, metrics=service.metrics), Middleware(AllowedHosts, section=config)]
     if config.cors_origins:
         layers.append(
             Middleware(CORSMiddleware, allow_origins=config.cors_origins, allow_methods=["*"], allow_headers=["*"])

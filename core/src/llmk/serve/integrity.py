@@ -16,7 +16,10 @@ from typing import Any
 import importlib_metadata as metadata
 
 from llmk.api import PluginError
-from llmk.serve import auth, errors, hosts, limits, service, traffic
+from llmk.serve import service
+from llmk.serve.http import allowed_hosts as hosts
+from llmk.serve.http import auth, errors, limits
+from llmk.serve.metrics import access_log as traffic
 
 GUARDS: tuple[ModuleType, ...] = (auth, errors, hosts, limits, service, traffic)
 

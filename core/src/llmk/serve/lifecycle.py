@@ -14,21 +14,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from llmk.api import ConfigError, PortInUse
-from llmk.config import Settings
-from llmk.engine import logs
-from llmk.engine.frontend import AsyncLLM
-from llmk.serve import stat_loggers
-from llmk.serve.hosts import is_loopback
-from llmk.serve.listener import BACKLOG, Listener, room_for
-from llmk.serve.tls import Tls
+from llmk.config import Settings, logs
+from llmk.engine.async_llm import AsyncLLM
+from llmk.serve.http.allowed_hosts import is_loopback
+from llmk.serve.http.listener import BACKLOG, Listener, room_for
+from llmk.serve.http.tls import Tls
+from llmk.serve.metrics import stat_loggers
 from llmk.serve.workers.pool import Workers
 
 if TYPE_CHECKING:
     from subprocess import Popen
 
-    from llmk.kernel.boot import Boot
+    from llmk.planning.boot import Boot
+    from llmk.serve.metrics.spans import Spans
     from llmk.serve.service import Service
-    from llmk.serve.spans import Spans
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +72,7 @@ def open_spans(endpoint: str) -> Iterator[Spans | None]:
         hint = "name a collector: http://127.0.0.1:4318"
         raise ConfigError(f"server.otlp_endpoint = {endpoint!r} is no URL of HTTP", hint=hint)
     try:
-        from llmk.serve.spans import Spans
+        from llmk.serve.metrics.spans import Spans
     except ImportError as error:
         what = f"server.otlp_endpoint is set, but OpenTelemetry can't be imported: {error}"
         raise ConfigError(what, hint="pip install 'llmk-core[otel]'") from error

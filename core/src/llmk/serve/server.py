@@ -13,16 +13,16 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from llmk.serve.app import create_app
-from llmk.serve.connection import Connection
-from llmk.serve.listener import BACKLOG
-from llmk.serve.parsing import Dialect
+from llmk.serve.generation.parsing import Dialect
+from llmk.serve.http.connection import Connection
+from llmk.serve.http.listener import BACKLOG
+from llmk.serve.http.tls import Tls
+from llmk.serve.metrics.access_log import AccessLog
 from llmk.serve.service import Service, Workers
-from llmk.serve.tls import Tls
-from llmk.serve.traffic import Log
 
 if TYPE_CHECKING:
-    from llmk.engine.frontend import AsyncLLM
-    from llmk.serve.spans import Spans
+    from llmk.engine.async_llm import AsyncLLM
+    from llmk.serve.metrics.spans import Spans
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
         """Listens as uvicorn does, but with connections of our own, and a deadline for handshakes."""
-        loop, section, log = asyncio.get_running_loop(), self.service.config, Log(self.service.metrics)
+        loop, section, log = asyncio.get_running_loop(), self.service.config, AccessLog(self.service.metrics)
 
         def connection() -> Connection:
             return Connection(self.config, self.server_state, section, log)

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec.structs import replace
 from starlette.requests import Request
 
+from llmk.config.logs import request_id
 from llmk.config.schema import ServerSection
-from llmk.engine.io import Host
-from llmk.engine.logs import request_id
-from llmk.serve.attended import attended
-from llmk.serve.auth import tenant_of
-from llmk.serve.errors import Forbidden, check_model
-from llmk.serve.metrics import Metrics
-from llmk.serve.parsing import Dialect
-from llmk.serve.reading import Readers
-from llmk.serve.workers.prepared import Prepared, Refusal, Refused, Work
+from llmk.engine.text.io_processors import IOHost
+from llmk.serve.generation.parsing import Dialect
+from llmk.serve.generation.reading import Readers
+from llmk.serve.http.auth import tenant_of
+from llmk.serve.http.disconnects import attended
+from llmk.serve.http.errors import Forbidden, check_model
+from llmk.serve.metrics.prometheus import Metrics
+from llmk.serve.workers.prepared_request import Prepared, Refusal, Refused, Work
 
 if TYPE_CHECKING:
-    from llmk.engine.frontend import AsyncLLM
-    from llmk.serve.spans import Spans
+    from llmk.engine.async_llm import AsyncLLM
+    from llmk.serve.metrics.spans import Spans
 
 
 class Workers(Protocol):
@@ -37,7 +37,7 @@ class Workers(Protocol):
         ...
 
     @property
-    def io(self) -> Host:
+    def io(self) -> IOHost:
         """Where IO processors run."""
         ...
 
@@ -76,7 +76,7 @@ class Service:
     async def prepare(self, kind: str, request: Request, id: str = "") -> Any:
         """What a worker makes of a request: nothing that it holds is looked at in this process.
 
-        ``kind`` says what it is for; what kinds come to is in :mod:`llmk.serve.workers.prepared`.
+        ``kind`` says what it is for; what kinds come to is in :mod:`llmk.serve.workers.prepared_request`.
 
         Raises:
             Refusal: where the request can't be served.
@@ -91,7 +91,7 @@ class Service:
         return prepared
 
     def check_model(self, name: str | None) -> None:
-        """Raises :class:`~llmk.serve.errors.UnknownModel` for a model that is not served here."""
+        """Raises :class:`~llmk.serve.http.errors.UnknownModel` for a model that is not served here."""
         check_model(name, self.engine.model_name)
 
 
@@ -102,12 +102,13 @@ async def service(request: Request) -> Service:
 
 
 async def tenant(request: Request) -> str:
-    """Whose request it is (:func:`~llmk.serve.auth.tenant_of`): who shares the engine, and whose turn it is before."""
+    """Whose request it is (:func:`~llmk.serve.http.auth.tenant_of`): who shares the engine, and whose turn it is
+    before."""
     return tenant_of(request.scope)
 
 
 async def admin(request: Request) -> None:
-    """Lets operators pass, for ``Depends``. Raises :class:`~llmk.serve.errors.Forbidden` for everybody else."""
+    """Lets operators pass, for ``Depends``. Raises :class:`~llmk.serve.http.errors.Forbidden` for everybody else."""
     keys = (await service(request)).config.admin_keys
     given = request.headers.get("x-admin-key", "").encode("latin-1")
     if not given or not any(hmac.compare_digest(given, key.encode()) for key in keys):

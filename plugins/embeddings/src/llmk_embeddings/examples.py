@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from llmk.testing.checkpoints import write_checkpoint
-from llmk.testing.suites.io_processor import IOExamples
 from llmk_embeddings.specs import HEAD
+from llmk_testing.checkpoints import write_checkpoint
+from llmk_testing.suites.io_processor import IOExamples
 
 _INPUTS: tuple[Any, ...] = ("a core", ["a core", "which blocks they own"], [5, 6, 5], [[7, 8], [9]])
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from llmk.reference.quantize import quantize_int8_channel
-from llmk.testing.quantization_example import QuantizationExample
+from llmk_testing.quantization_example import QuantizationExample
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "dense": ("qwen3", {"hidden_size": 128, "intermediate_size": 224}),

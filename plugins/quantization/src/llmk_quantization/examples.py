@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, tensor
 
 from llmk.reference.quantize import quantize_fp8_block, quantize_fp8_channel, quantize_fp8_tensor
-from llmk.testing.quantization_example import QuantizationExample
+from llmk_testing.quantization_example import QuantizationExample
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "dense": ("qwen3", {}),

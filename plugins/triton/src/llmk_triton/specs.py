@@ -41,24 +41,40 @@ _MOST_EXPERTS = 1024
 _NO_FP8 = no("missing_feature", wanted="fp8", found="a platform without")
 
 _OPS = (
-    ("rms_norm", "norms:rms_norm", "Root-mean-square norm, whole rows per program."),
-    ("rms_norm_plus_one", "norms:rms_norm_plus_one", "The same with a weight that is stored less one."),
-    ("add_rms_norm", "norms:add_rms_norm", "Residual sum and norm in one launch."),
-    ("add_rms_norm_plus_one", "norms:add_rms_norm_plus_one", "The same with a weight that is stored less one."),
-    ("sandwich_norm_plus_one", "norms:sandwich_norm_plus_one", "Norm, residual sum and norm in one launch."),
-    ("silu_and_mul", "activations:silu_and_mul", "SwiGLU in one launch."),
-    ("gelu_and_mul", "activations:gelu_and_mul", "GEGLU with the exact GELU in one launch."),
-    ("gelu_tanh_and_mul", "activations:gelu_tanh_and_mul", "GEGLU with GELU's tanh approximation in one launch."),
-    ("embedding", "embedding:embedding", "Token embedding."),
-    ("qk_norm_rope_write_kv", "write:qk_norm_rope_write_kv", "QK-norm, rotary embedding and K/V write in one launch."),
-    ("qk_norm_rope_attention", "attention:qk_norm_rope_attention", "That and decode in one launch; two for prefill."),
-    ("sample", "sample:sample", "One token per row without sorting, by a hash of seed and position."),
-    ("logprobs", "logprobs:logprobs", "Log-probabilities, ranks and the likeliest tokens in one reading."),
-    ("apply_penalties", "penalties:apply_penalties", "Penalties of the tokens seen, in place."),
-    ("update_rows", "batch:update_rows", "Ragged runs into rows of the batch state in one launch."),
-    ("build_step", "batch:build_step", "A step's tokens in one launch."),
-    ("map_slots", "batch:map_slots", "A step's block table and slots in one launch."),
-    ("append_tokens", "batch:append_tokens", "Sampled tokens to where the next step reads them, in one launch."),
+    ("rms_norm", "common.norms:rms_norm", "Root-mean-square norm, whole rows per program."),
+    ("rms_norm_plus_one", "common.norms:rms_norm_plus_one", "The same with a weight that is stored less one."),
+    ("add_rms_norm", "common.norms:add_rms_norm", "Residual sum and norm in one launch."),
+    ("add_rms_norm_plus_one", "common.norms:add_rms_norm_plus_one", "The same with a weight that is stored less one."),
+    ("sandwich_norm_plus_one", "common.norms:sandwich_norm_plus_one", "Norm, residual sum and norm in one launch."),
+    ("silu_and_mul", "common.activations:silu_and_mul", "SwiGLU in one launch."),
+    ("gelu_and_mul", "common.activations:gelu_and_mul", "GEGLU with the exact GELU in one launch."),
+    (
+        "gelu_tanh_and_mul",
+        "common.activations:gelu_tanh_and_mul",
+        "GEGLU with GELU's tanh approximation.",
+    ),
+    ("embedding", "batch.embedding:embedding", "Token embedding."),
+    (
+        "qk_norm_rope_write_kv",
+        "attention.write:qk_norm_rope_write_kv",
+        "QK-norm, RoPE and K/V write in one launch.",
+    ),
+    (
+        "qk_norm_rope_attention",
+        "attention.backend:qk_norm_rope_attention",
+        "That and decode in one launch; two for prefill.",
+    ),
+    ("sample", "sampling.sample:sample", "One token per row without sorting, by a hash of seed and position."),
+    ("logprobs", "sampling.logprobs:logprobs", "Log-probabilities, ranks and the likeliest tokens in one reading."),
+    ("apply_penalties", "sampling.penalties:apply_penalties", "Penalties of the tokens seen, in place."),
+    ("update_rows", "batch.batch_state:update_rows", "Ragged runs into rows of the batch state in one launch."),
+    ("build_step", "batch.batch_state:build_step", "A step's tokens in one launch."),
+    ("map_slots", "batch.batch_state:map_slots", "A step's block table and slots in one launch."),
+    (
+        "append_tokens",
+        "batch.batch_state:append_tokens",
+        "Sampled tokens, for the next step to read.",
+    ),
 )
 
 
@@ -207,7 +223,7 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
         _kernel(
             "attention",
             "attention",
-            "attention:TritonAttention",
+            "attention.backend:TritonAttention",
             supports=supports_attention,
             layout=_LAYOUT,
             deterministic=True,
@@ -221,7 +237,7 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
 def llmk_moe_kernels() -> Iterable[KernelSpec]:
     """Mixture of experts."""
     summary = "Routes on the device; vectors times matrices for few tokens, products by blocks of rows for more."
-    return [_kernel("fused_moe", "moe", "moe:fused_moe", supports=supports_moe, summary=summary)]
+    return [_kernel("fused_moe", "moe", "moe.fused:fused_moe", supports=supports_moe, summary=summary)]
 
 
 @hookimpl
@@ -231,7 +247,7 @@ def llmk_linear_kernels() -> Iterable[KernelSpec]:
         _kernel(
             "linear_few_rows" + (f"_{weight_format}" if layout else ""),
             "linear",
-            "few_rows:linear",
+            "gemm.small_m:linear",
             prepare=f"llmk.reference.quantized_weight:prepare_{weight_format}" if layout else "",
             layout=layout or "plain",
             score=50,
@@ -244,7 +260,7 @@ def llmk_linear_kernels() -> Iterable[KernelSpec]:
     narrow = _kernel(
         "linear_narrow",
         "linear",
-        "few_rows:linear",
+        "gemm.small_m:linear",
         # Above libraries, which are the best there is for more outputs.
         score=150,
         needs=_HALVES,
@@ -260,7 +276,7 @@ def _by_bulk(kind: str, name: str) -> KernelSpec:
     return _kernel(
         f"{name}_bulk",
         kind,
-        f"few_rows:{name}",
+        f"gemm.small_m:{name}",
         op=name if kind == "op" else "",
         only_if_asked="it is faster than the platform's library on some shapes alone",
         needs=_HALVES,
@@ -277,7 +293,7 @@ def llmk_ops() -> Iterable[KernelSpec]:
         _kernel(
             name,
             "op",
-            f"few_rows:{name}",
+            f"gemm.small_m:{name}",
             op=name,
             supports=_SUPPORTS.get(name, _among(*_LAYOUTS)),
             bands=(TokenBand(1, most + 1),),

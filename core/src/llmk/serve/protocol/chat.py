@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from llmk.serve import tool_schema
+from llmk.serve.protocol import tool_schema
 from llmk.serve.protocol.base import Entries, Refused, RequestModel, invalid, unsupported
 from llmk.serve.protocol.sampling import COMMON_REFUSED, SamplingFields
 

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from llmk.api import RequestError
-from llmk.engine.request import SamplingParams
+from llmk.engine.wire.request import SamplingParams
 from llmk.serve.protocol.base import Body, Entries, Refused, RequestModel
 
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]

@@ -8,12 +8,12 @@ from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
-from llmk.serve.answer import AnswerResponse
-from llmk.serve.openapi import body
+from llmk.serve.answering import AnswerResponse
+from llmk.serve.generation.render_completions import CompletionRenderer
+from llmk.serve.http.openapi import body
 from llmk.serve.protocol.completions import CompletionRequest
-from llmk.serve.render_completions import CompletionRenderer
 from llmk.serve.service import Service, new_id, service, tenant
-from llmk.serve.workers.prepared import Generation
+from llmk.serve.workers.prepared_request import Generation
 
 router = APIRouter()
 

@@ -10,9 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from llmk.serve import errors
-from llmk.serve.attended import ClientGone, attended
-from llmk.serve.reply import Reply
+from llmk.serve.http import errors
+from llmk.serve.http.disconnects import ClientGone, attended
+from llmk.serve.http.json_response import JsonResponse
 from llmk.serve.service import Service, new_id, service, tenant
 
 router = APIRouter(prefix="/v1/io")
@@ -21,7 +21,7 @@ router = APIRouter(prefix="/v1/io")
 @router.get("")
 async def processors(service: Annotated[Service, Depends(service)]) -> Response:
     """The IO processors that are installed, and whether they can serve this model."""
-    return Reply({"object": "list", "data": service.engine.io_processors})
+    return JsonResponse({"object": "list", "data": service.engine.io_processors})
 
 
 @router.post("/{name}")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
-from llmk.serve.reply import Reply
+from llmk.serve.http.json_response import JsonResponse
 from llmk.serve.service import Service, service
 
 router = APIRouter()
@@ -16,14 +16,14 @@ router = APIRouter()
 @router.get("/v1/models")
 async def models(service: Annotated[Service, Depends(service)]) -> Response:
     """What is served: one model."""
-    return Reply({"object": "list", "data": [_card(service)]})
+    return JsonResponse({"object": "list", "data": [_card(service)]})
 
 
 @router.get("/v1/models/{id:path}")
 async def model(id: str, service: Annotated[Service, Depends(service)]) -> Response:
     """The model by its name, which may hold slashes."""
     service.check_model(id)
-    return Reply(_card(service))
+    return JsonResponse(_card(service))
 
 
 def _card(service: Service) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from llmk.api import RequestError
-from llmk.engine.pinned import Pinned
-from llmk.serve.openapi import body
+from llmk.engine.text.pinned_prefixes import PinnedPrefix
+from llmk.serve.http.json_response import JsonResponse
+from llmk.serve.http.openapi import body
 from llmk.serve.protocol.pins import PinRequest
-from llmk.serve.reply import Reply
 from llmk.serve.service import Service, admin, service
-from llmk.serve.workers.prepared import Pinning, unpacked
+from llmk.serve.workers.prepared_request import Pinning, unpacked
 
 router = APIRouter(prefix="/v1/cache/pins", dependencies=[Depends(admin)])
 
@@ -32,13 +32,13 @@ async def pin(request: Request, service: Annotated[Service, Depends(service)]) -
     pinned = await service.engine.pin(
         made.id, unpacked(made.tokens), seconds=made.seconds, cache_salt=made.cache_salt, tenant=made.tenant
     )
-    return Reply(_plain(pinned))
+    return JsonResponse(_plain(pinned))
 
 
 @router.get("")
 async def pins(service: Annotated[Service, Depends(service)]) -> Response:
     """What is pinned."""
-    return Reply({"data": [_plain(pinned) for pinned in service.engine.pins.current()]})
+    return JsonResponse({"data": [_plain(pinned) for pinned in service.engine.pins.current()]})
 
 
 @router.delete("/{id}")
@@ -47,10 +47,10 @@ async def unpin(id: str, service: Annotated[Service, Depends(service)]) -> Respo
     if not await service.engine.unpin(id):
         known = ", ".join(pinned.id for pinned in service.engine.pins.current()) or "none"
         raise UnknownPin(f"there is no pin {id!r} (pinned: {known})", param="id")
-    return Reply({"id": id, "deleted": True})
+    return JsonResponse({"id": id, "deleted": True})
 
 
-def _plain(pinned: Pinned) -> dict[str, Any]:
+def _plain(pinned: PinnedPrefix) -> dict[str, Any]:
     return {
         "id": pinned.id,
         "object": "cache.pin",

@@ -11,8 +11,8 @@ from starlette.responses import Response
 
 import llmk
 from llmk.api import EngineDead
-from llmk.serve import errors
-from llmk.serve.reply import Reply
+from llmk.serve.http import errors
+from llmk.serve.http.json_response import JsonResponse
 from llmk.serve.service import Service, service
 
 router = APIRouter()
@@ -31,8 +31,8 @@ async def health(service: Annotated[Service, Depends(service)]) -> Response:
         if outage := service.engine.outage:
             since = datetime.fromtimestamp(outage.since, UTC).isoformat(timespec="milliseconds")
             body["restarting"] = {"since": since, "cause": outage.cause, "attempts": outage.attempts}
-        return Reply(body, status, headers)
-    return Reply({"status": "ok", **({"busy_seconds": busy} if busy else {})})
+        return JsonResponse(body, status, headers)
+    return JsonResponse({"status": "ok", **({"busy_seconds": busy} if busy else {})})
 
 
 @router.get("/metrics")
@@ -44,10 +44,10 @@ async def metrics(service: Annotated[Service, Depends(service)]) -> Response:
 @router.get("/version")
 async def version() -> Response:
     """The version of llmk."""
-    return Reply({"version": llmk.__version__})
+    return JsonResponse({"version": llmk.__version__})
 
 
 @router.get("/v1/plan")
 async def plan(service: Annotated[Service, Depends(service)]) -> Response:
     """What was chosen for every site of the model and to read its text, why, and what was turned down."""
-    return Reply({**service.engine.info.plan, "parsers": service.dialect.describe()})
+    return JsonResponse({**service.engine.info.plan, "parsers": service.dialect.describe()})

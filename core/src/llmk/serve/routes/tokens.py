@@ -8,10 +8,10 @@ from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
-from llmk.serve.openapi import body
+from llmk.serve.http.openapi import body
 from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
 from llmk.serve.service import Service, service
-from llmk.serve.workers.prepared import Rendered
+from llmk.serve.workers.prepared_request import Rendered
 
 router = APIRouter()
 

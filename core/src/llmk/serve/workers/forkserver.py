@@ -23,12 +23,17 @@ from typing import Any
 
 import msgspec
 
-from llmk.engine import logs
-from llmk.engine.failure import Failure
-from llmk.engine.mark import Mark
+from llmk.config import logs
+from llmk.engine.wire.failure import Failure
+from llmk.engine.wire.plugin_mark import PluginMark
 from llmk.serve.workers.frames import encode, framed, receive_with_socket
 
-AHEAD = ("llmk.serve.workers.served", "llmk.serve.workers.prepare", "llmk.serve.workers.parse", "llmk.serve.workers.io")
+AHEAD = (
+    "llmk.serve.workers.served_model",
+    "llmk.serve.workers.prepare_worker",
+    "llmk.serve.workers.parser_worker",
+    "llmk.serve.workers.io_worker",
+)
 """What is imported while nothing is known of what is to be served."""
 _PR_SET_PDEATHSIG = 1
 
@@ -156,12 +161,12 @@ class ForkServer:
             return
         code = 1
         try:
+            _become_worker(parent, order.nice)
             for inherited in (self.control, *own):
                 inherited.close()
-            _become_worker(parent, order.nice)
             module, _, attribute = order.entry.partition(":")
             assert self.folder is not None, "a fork comes after the setup"
-            getattr(import_module(module), attribute)(self.served, end, Mark(self.folder / str(order.number)))
+            getattr(import_module(module), attribute)(self.served, end, PluginMark(self.folder / str(order.number)))
             code = 0
         except (EOFError, ConnectionError):
             code = 0
@@ -192,7 +197,7 @@ def _remove_marks(folder: Path) -> None:
 
 
 def _become_worker(parent: int, nice: int) -> None:
-    signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(-1)  # before what it names is closed
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     if sys.platform == "linux":  # a worker that loops would not notice by itself
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

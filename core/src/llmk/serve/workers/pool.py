@@ -7,16 +7,16 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
-from llmk.serve.parsing import Dialect
-from llmk.serve.workers import io, parse, prepare, served
-from llmk.serve.workers.forks import Forks
-from llmk.serve.workers.io_host import WorkerIO
-from llmk.serve.workers.lane import Bounds, Lane
-from llmk.serve.workers.prepared import Prepared, Work
-from llmk.serve.workers.readers import WorkerReaders
+from llmk.serve.generation.parsing import Dialect
+from llmk.serve.workers import io_worker, parser_worker, prepare_worker, served_model
+from llmk.serve.workers.io_pool import WorkerIO
+from llmk.serve.workers.parser_pool import WorkerReaders
+from llmk.serve.workers.prepare_lane import Bounds, PrepareLane
+from llmk.serve.workers.prepared_request import Prepared, Work
+from llmk.serve.workers.worker_process import WorkerProcesses
 
 if TYPE_CHECKING:
-    from llmk.kernel.boot import Boot
+    from llmk.planning.boot import Boot
 
 SMALL = 16 << 10
 """Bytes of a request that goes before larger ones: at worst, preparing it takes some tens of milliseconds."""
@@ -28,8 +28,8 @@ class Workers:
     """Starts with the fork server alone; :meth:`start` says what is served."""
 
     def __init__(self) -> None:
-        self.forks = Forks()
-        self._lanes: list[Lane] = []
+        self.forks = WorkerProcesses()
+        self._lanes: list[PrepareLane] = []
         self._readers: WorkerReaders | None = None
         self._io: WorkerIO | None = None
 
@@ -38,18 +38,18 @@ class Workers:
         loaded.
         """
         config = boot.settings.config.server
-        await self.forks.give(served.MAKER, await asyncio.to_thread(served.given, boot))
+        await self.forks.give(served_model.MAKER, await asyncio.to_thread(served_model.given, boot))
         bounds = Bounds(config.prepare_waiting, config.prepare_waiting_bytes, config.prepare_seconds)
         count = config.prepare_workers or (2 if (os.cpu_count() or 1) > 2 else 1)
         for name, nice in (("small", 0), ("large", NICE)):
-            self._lanes.append(Lane(name, partial(self.forks.fork, prepare.ENTRY, nice), count, bounds))
-        self._readers = WorkerReaders(partial(self.forks.fork, parse.ENTRY), config.plugin_seconds)
+            self._lanes.append(PrepareLane(name, partial(self.forks.fork, prepare_worker.ENTRY, nice), count, bounds))
+        self._readers = WorkerReaders(partial(self.forks.fork, parser_worker.ENTRY), config.plugin_seconds)
         if Dialect.choose(boot).active(tools=True):
             self._readers.prepare()
-        self._io = WorkerIO(partial(self.forks.fork, io.ENTRY), config.plugin_seconds)
+        self._io = WorkerIO(partial(self.forks.fork, io_worker.ENTRY), config.plugin_seconds)
 
     async def prepare(self, work: Work, body: bytes, tenant: str) -> Prepared:
-        """What comes of a request. Raises what :meth:`~llmk.serve.workers.lane.Lane.prepare` raises."""
+        """What comes of a request. Raises what :meth:`~llmk.serve.workers.prepare_lane.PrepareLane.prepare` raises."""
         small, large = self._lanes
         return await (small if len(body) <= SMALL else large).prepare(work, body, tenant)
 

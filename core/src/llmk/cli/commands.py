@@ -1,0 +1,68 @@
+"""Commands that plugins bring."""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from typing import Any
+
+from llmk.api import Command, CommandSpec, PluginError
+from llmk.config import load
+from llmk.kernel.first_party import missing_wheel
+from llmk.kernel.loader import load_object
+from llmk.kernel.registry import Registered, Registry
+
+FIRST_PARTY = {
+    "plugins check": "try a plugin on the conformance kit and print a report card",
+    "plugins new": "write a plugin that works, to go on from",
+}
+"""Commands of llmk's own wheels, which are listed where these are not installed too."""
+
+
+def add_commands(subparsers: argparse._SubParsersAction[Any], group: str = "") -> None:
+    """Adds the commands that plugins bring to ``llmk``, or to the command ``group``: each runs by ``args.run``.
+
+    A plugin that is broken brings none; two that bring the same one raise PluginError. Commands of llmk's own wheels
+    that are not installed are added too, and say what to install.
+    """
+    found: dict[str, Registered[CommandSpec]] = {}
+    for registered in Registry.discover(load().config.plugins).of(CommandSpec):
+        name = registered.spec.name
+        if name in found:
+            raise PluginError(
+                f"{found[name].plugin.wheel} and {registered.plugin.wheel} both bring the command llmk {name}",
+                hint=f'[plugins] disable = ["{registered.plugin.name}"] leaves one out',
+            )
+        found[name] = registered
+    for name in sorted({*found, *FIRST_PARTY}):
+        above, _, word = name.rpartition(" ")
+        if above != group or word in subparsers.choices:
+            continue
+        if name in found:
+            _add(subparsers, word, found[name])
+        elif wheel := missing_wheel(name):
+            text = f"{FIRST_PARTY[name]} (not installed: {wheel})"
+            hint = f"it comes with {wheel}: pip install {wheel}"
+            _add_broken(subparsers, word, text, PluginError(f"llmk {name} is not installed", hint=hint))
+
+
+def _add(subparsers: argparse._SubParsersAction[Any], word: str, found: Registered[CommandSpec]) -> None:
+    try:
+        command: Command = load_object(found.spec.implementation, plugin=found.plugin)()
+    except Exception as error:
+        _add_broken(subparsers, word, f"{found.spec.summary} (broken)", error)
+        return
+    parser = subparsers.add_parser(word, help=found.spec.summary)
+    command.add_arguments(parser)
+    parser.set_defaults(run=command.run)
+
+
+def _add_broken(subparsers: argparse._SubParsersAction[Any], word: str, text: str, error: Exception) -> None:
+    """A command that raises ``error`` when it is called, whatever follows."""
+    parser = subparsers.add_parser(word, help=text, prefix_chars="\0", add_help=False)
+    parser.add_argument("rest", nargs="*")
+    parser.set_defaults(run=partial(_refuse, error))
+
+
+def _refuse(error: Exception, args: argparse.Namespace) -> int:
+    raise error

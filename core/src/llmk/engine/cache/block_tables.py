@@ -1,0 +1,279 @@
+"""Block tables, and prefix caching over the blocks of all cache groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from math import gcd, lcm
+from struct import Struct
+
+from llmk.engine.cache.block_pool import BlockPool
+from llmk.planning.cache_groups import CacheGroup
+
+NO_BLOCK = 0
+"""What stands in a table for a block that was given back, or never held: any block will do, since it is not read."""
+
+
+@dataclass(slots=True)
+class BlockTables:
+    """What one request holds: a list of block ids per cache group, and the keys of its tokens."""
+
+    parent: bytes
+    """The last of ``keys``; that of the salt where there is none yet."""
+    tables: list[list[int]]
+    first: list[int]
+    """Per group, the first entry that is held; those before stand for blocks that were given back."""
+    told: list[int]
+    """Per group, how many entries the runner knows; fewer than there are where they have ``grown``."""
+    named: list[int]
+    """Per group, how many blocks from the start are in the cache under their key, or were given back."""
+    keys: list[bytes] = field(default_factory=list)
+    capacity: int = 0
+    """Tokens that the held blocks have room for."""
+    committed: int = 0
+    """How many of ``keys`` are of tokens that are known to be computed."""
+    due: int = 0
+    """Tokens at which there is something to commit again."""
+    awaited: bytes = b""
+    """Key of what another request was computing when this one last asked."""
+    grown: bool = False
+
+    def tell(self) -> list[list[int]]:
+        """All tables, for a runner that knows none of it."""
+        self.take_news()
+        return [list(table) for table in self.tables]
+
+    def take_news(self) -> list[list[int]]:
+        """Per group, the blocks that the runner doesn't know yet; nothing at all where it knows every one."""
+        if not self.grown:
+            return []
+        self.grown = False
+        news = [table[told:] for told, table in zip(self.told, self.tables, strict=True)]
+        self.told = [len(table) for table in self.tables]
+        return news
+
+
+@dataclass(frozen=True, slots=True)
+class _Hits:
+    """A cached prefix of ``length`` tokens: per group, the blocks of it that are read again."""
+
+    length: int
+    blocks: list[list[int]]
+
+
+class BlockCache:
+    """Block tables of all requests over one pool, and prefix caching.
+
+    A key is a hash of its parent's key and of the tokens between, so that it names the whole prefix, and the salt that
+    began the chain. A prefix is a hit as far as every group still has the blocks that it will read. One token of a
+    prompt is always left to compute.
+    """
+
+    def __init__(
+        self, *, num_blocks: int, groups: Sequence[CacheGroup] = (CacheGroup(16),), prefix_caching: bool = True
+    ) -> None:
+        sizes = [group.block_size for group in groups]
+        self.num_blocks = num_blocks
+        self.groups = tuple(groups)
+        self.prefix_caching = prefix_caching
+        self.block_size = gcd(*sizes) if prefix_caching else min(sizes)
+        """Tokens per key."""
+        self.pool = BlockPool(num_blocks, len(groups))
+        self._unit = lcm(*sizes)
+        self._partial = [number for number, group in enumerate(groups) if group.retained is not None]
+        self._pack = Struct(f"<{self.block_size}I").pack
+        self._computing: set[bytes] = set()
+
+    @property
+    def num_free(self) -> int:
+        """Blocks that nobody holds."""
+        return self.pool.num_free
+
+    def least_blocks(self, num_tokens: int, chunk: int = 1) -> int:
+        """Blocks without which not even a request alone can have ``num_tokens`` tokens, ``chunk`` of them computed at
+        once.
+        """
+        return sum(group.most_held(num_tokens, chunk) for group in self.groups)
+
+    def new_tables(self, salt: str = "") -> BlockTables:
+        """The tables of a request that holds nothing yet."""
+        none = [0] * len(self.groups)
+        return BlockTables(_digest(b"", salt.encode()), [[] for _ in none], none.copy(), none.copy(), none.copy())
+
+    def awaits_another(self, tables: BlockTables, token_ids: Sequence[int]) -> bool:
+        """Whether another request is computing the very tokens at which this one's prefix ends to be a hit."""
+        if tables.awaited in self._computing:
+            return True
+        if not self._computing:
+            return False
+        known = self._find(tables, token_ids).length // self.block_size
+        tables.awaited = tables.keys[known] if known < len(tables.keys) else b""
+        return tables.awaited in self._computing
+
+    def admit(
+        self, tables: BlockTables, token_ids: Sequence[int], *, ahead: int, spare: int = 0, reuse: bool = True
+    ) -> int | None:
+        """Takes blocks for ``token_ids``, with ``reuse`` shared ones where their content is cached. Groups that give
+        blocks back take those of the first ``ahead`` tokens to be computed; :meth:`extend` gets the others.
+
+        Returns:
+            How many tokens need not be computed, or ``None`` where there are too few free blocks, ``spare`` of which
+            must remain.
+        """
+        hits = self._hits(tables, token_ids, reuse)
+        fresh = self._fresh(hits.length, len(token_ids), ahead)
+        if not self._suffices(hits, sum(fresh) + spare):
+            return None
+        for shared in hits.blocks:
+            self.pool.share(shared)
+        for number, (group, shared) in enumerate(zip(self.groups, hits.blocks, strict=True)):
+            whole = hits.length // group.block_size
+            tables.first[number] = whole - len(shared)
+            tables.tables[number] = [NO_BLOCK] * (whole - len(shared)) + shared + self.pool.take(fresh[number])
+            tables.named[number] = whole
+        tables.told = [len(table) for table in tables.tables]
+        tables.committed = hits.length // self.block_size
+        tables.due = hits.length + self.block_size
+        self._computing.update(tables.keys[tables.committed :])
+        self._count(tables)
+        return hits.length
+
+    def fits(
+        self, tables: BlockTables, token_ids: Sequence[int], *, ahead: int, spare: int = 0, reuse: bool = True
+    ) -> bool:
+        """Whether :meth:`admit` would take blocks."""
+        hits = self._hits(tables, token_ids, reuse)
+        return self._suffices(hits, sum(self._fresh(hits.length, len(token_ids), ahead)) + spare)
+
+    def extend(self, tables: BlockTables, num_tokens: int) -> bool:
+        """Takes blocks until there is room for ``num_tokens`` tokens, or no block is free; returns whether there is
+        room for more than before.
+        """
+        before = tables.capacity
+        while tables.capacity < num_tokens:
+            full = [
+                table
+                for group, table in zip(self.groups, tables.tables, strict=True)
+                if len(table) * group.block_size <= tables.capacity
+            ]
+            if len(full) > self.pool.num_free:
+                break
+            for table in full:
+                table.extend(self.pool.take(1))
+            tables.grown = True
+            self._count(tables)
+        return tables.capacity > before
+
+    def commit(self, tables: BlockTables, token_ids: Sequence[int], num_computed: int) -> None:
+        """Makes full blocks hits, now that the first ``num_computed`` of ``token_ids`` are known to be in the cache,
+        and gives back those that are not read again.
+        """
+        if num_computed < tables.due:
+            return
+        whole = num_computed // self.block_size
+        tables.due = (whole + 1) * self.block_size
+        if self.prefix_caching:
+            self._extend_keys(tables, token_ids, whole)
+            self._name(tables, num_computed)
+            self._computing.difference_update(tables.keys[tables.committed : whole])
+        tables.committed = whole
+        for number in self._partial:
+            first, needed = tables.first[number], self.groups[number].first_needed(num_computed)
+            if needed > first:
+                self.pool.release(tables.tables[number][first:needed])
+                tables.tables[number][first:needed] = [NO_BLOCK] * (needed - first)
+                tables.first[number] = needed
+
+    def release(self, tables: BlockTables) -> None:
+        """Gives back all that a request holds. Its keys stay valid, for when it comes back."""
+        self._computing.difference_update(tables.keys[tables.committed :])
+        for number, table in enumerate(tables.tables):
+            self.pool.release(table[tables.first[number] :])
+            tables.tables[number] = []
+            tables.first[number] = tables.told[number] = tables.named[number] = 0
+        tables.capacity = tables.committed = tables.due = 0
+        tables.grown = False
+
+    def hold(self, tables: BlockTables, token_ids: Sequence[int]) -> tuple[int, list[int]]:
+        """Holds the longest cached prefix of ``token_ids`` (all of it, if need be) once more: its length in tokens, and
+        the blocks, which are the caller's to give back to the pool.
+        """
+        hits = self._find(tables, token_ids, left=0)
+        blocks = [block for shared in hits.blocks for block in shared]
+        self.pool.share(blocks)
+        return hits.length, blocks
+
+    def _hits(self, tables: BlockTables, token_ids: Sequence[int], reuse: bool) -> _Hits:
+        if reuse and self.prefix_caching:
+            return self._find(tables, token_ids)
+        return _Hits(0, [[] for _ in self.groups])
+
+    def _fresh(self, cached: int, length: int, ahead: int) -> list[int]:
+        """Blocks that each group needs besides the cached ones."""
+        begun = min(length, cached + ahead)
+        return [
+            group.blocks_for(length if group.retained is None else begun) - cached // group.block_size
+            for group in self.groups
+        ]
+
+    def _suffices(self, hits: _Hits, needed: int) -> bool:
+        reclaimed = sum(self.pool.is_free(block) for shared in hits.blocks for block in shared)
+        return self.pool.num_free - reclaimed >= needed
+
+    def _count(self, tables: BlockTables) -> None:
+        tables.capacity = min(
+            len(table) * group.block_size for group, table in zip(self.groups, tables.tables, strict=True)
+        )
+
+    def _name(self, tables: BlockTables, num_computed: int) -> None:
+        for number, group in enumerate(self.groups):
+            keys_per_block = group.block_size // self.block_size
+            full = num_computed // group.block_size
+            table = tables.tables[number]
+            for block in range(max(tables.named[number], tables.first[number]), full):
+                self.pool.name(table[block], tables.keys[(block + 1) * keys_per_block - 1], number)
+            tables.named[number] = full
+
+    def _find(self, tables: BlockTables, token_ids: Sequence[int], left: int = 1) -> _Hits:
+        """The longest prefix that all groups have, with ``left`` tokens or more behind it."""
+        length = (len(token_ids) - left) // self._unit * self._unit
+        self._extend_keys(tables, token_ids, length // self.block_size)
+        found: list[dict[int, int]] = [{} for _ in self.groups]
+        settled = -1
+        while length != settled:
+            settled = length
+            for number in range(len(self.groups)):
+                length = self._reach(tables, number, length, found[number])
+        blocks = []
+        for number, group in enumerate(self.groups):
+            needed = range(group.first_needed(length), length // group.block_size)
+            blocks.append([found[number][block] for block in needed])
+        return _Hits(length, blocks)
+
+    def _reach(self, tables: BlockTables, number: int, length: int, found: dict[int, int]) -> int:
+        """The longest prefix of ``length`` tokens or fewer for which a group might have all that is needed; ``found``
+        keeps what it has.
+
+        A block that is missing is missing to every prefix that ends behind it: the shorter ones reach further back.
+        """
+        group = self.groups[number]
+        keys_per_block = group.block_size // self.block_size
+        needed = range(group.first_needed(length), length // group.block_size)
+        for block in needed if group.retained is None else reversed(needed):
+            if block not in found:
+                cached = self.pool.find(tables.keys[(block + 1) * keys_per_block - 1], number)
+                if cached is None:
+                    return block * group.block_size // self._unit * self._unit
+                found[block] = cached
+        return length
+
+    def _extend_keys(self, tables: BlockTables, token_ids: Sequence[int], count: int) -> None:
+        size = self.block_size
+        for start in range(len(tables.keys) * size, count * size, size):
+            tables.parent = _digest(tables.parent, self._pack(*token_ids[start : start + size]))
+            tables.keys.append(tables.parent)
+
+
+def _digest(parent: bytes, content: bytes) -> bytes:
+    return blake2b(parent + content, digest_size=32).digest()

@@ -1,0 +1,174 @@
+"""The batch: what the device keeps of every running request from one step to the next. A step plan changes it; nothing
+rebuilds it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from llmk.api import CacheStep
+from llmk.engine.device.transfer import to_device
+from llmk.engine.wire.step import NewRequest, StepPlan
+
+if TYPE_CHECKING:
+    from llmk.nn.build import Build
+    from llmk.reference.batch import StepTensors
+
+
+@dataclass(slots=True)
+class LaidOutStep:
+    """A step on the device, ready for the model. ``groups`` has one entry per cache group."""
+
+    tensors: StepTensors
+    groups: list[CacheStep]
+    slots: Tensor
+    """int64 ``[requests]``."""
+    sample_rows: Tensor
+    """int64 ``[samples]``: the token rows whose logits are wanted."""
+    sample_indices: Tensor
+    """int64 ``[samples]``: which of the step's requests those are."""
+    sample_slots: list[int]
+
+
+class Batch:
+    """Persistent device tensors, one row (*slot*) per running request.
+
+    Attributes:
+        tokens: int32 ``[slots, max_len + 1]``, prompt and output tokens.
+        computed: int64 ``[slots]``, how many of them are in the cache.
+        block_tables: int32 ``[slots, max_blocks]`` per cache group.
+    """
+
+    def __init__(
+        self, build: Build, *, num_slots: int, max_len: int, block_sizes: Sequence[int], device: torch.device
+    ) -> None:
+        self.device = device
+        self.block_sizes = tuple(block_sizes)
+        self.tokens = torch.zeros(num_slots, max_len + 1, dtype=torch.int32, device=device)
+        self.computed = torch.zeros(num_slots, dtype=torch.int64, device=device)
+        widths = [-(-(max_len + 1) // size) for size in block_sizes]
+        self.block_tables = [torch.zeros(num_slots, width, dtype=torch.int32, device=device) for width in widths]
+        self._update_rows = build.kernel("op", "update_rows")
+        self._build_step = build.kernel("op", "build_step")
+        self._map_slots = build.kernel("op", "map_slots")
+        self._append_tokens = build.kernel("op", "append_tokens")
+        self._host_computed = [0] * num_slots
+        self._host_blocks = [[0] * num_slots for _ in block_sizes]
+
+    def apply(self, plan: StepPlan) -> None:
+        """Brings the tensors up to date with what the plan says has changed."""
+        if plan.new:
+            self._enter(plan.new)
+        for group, table in enumerate(self.block_tables):
+            self._grow(group, table, plan)
+
+    def lay_out(self, plan: StepPlan) -> LaidOutStep:
+        """Lays out the plan's work on the device and counts it as computed."""
+        counts = [work.num_tokens for work in plan.work]
+        slots = [work.slot for work in plan.work]
+        ends, total = [], 0
+        for count in counts:
+            total += count
+            ends.append(total)
+        sampled = [i for i, work in enumerate(plan.work) if work.sample]
+        sample_ends = [ends[i] - 1 for i in sampled]
+        device_slots, device_counts, sample_rows, indices = self._upload(slots, counts, sample_ends, sampled)
+        lengths = self.count(slots, counts)
+        tensors, groups = self.place(device_slots, device_counts, total, max(counts), max(lengths))
+        for group in groups:
+            group.host_query_lens, group.host_seq_lens = counts, lengths
+        return LaidOutStep(tensors, groups, device_slots, sample_rows, indices, [slots[i] for i in sampled])
+
+    def count(self, slots: Sequence[int], counts: Sequence[int]) -> list[int]:
+        """Takes note, on the host, that so many tokens of each slot are computed; returns those of each so far."""
+        for slot, count in zip(slots, counts, strict=True):
+            self._host_computed[slot] += count
+        return [self._host_computed[slot] for slot in slots]
+
+    def place(
+        self, slots: Tensor, counts: Tensor, num_tokens: int, max_query: int, max_seq: int
+    ) -> tuple[StepTensors, list[CacheStep]]:
+        """The part of :meth:`lay_out` that runs on the device; ``slots`` and ``counts`` may be padded
+        (:func:`llmk.reference.batch.build_step`)."""
+        tensors = self._build_step(self.tokens, self.computed, slots, counts, num_tokens)
+        groups = [
+            self._cache_step(table, size, tensors, slots, slots.shape[0], num_tokens, max_query, max_seq)
+            for table, size in zip(self.block_tables, self.block_sizes, strict=True)
+        ]
+        return tensors, groups
+
+    def append(self, slots: Tensor, sampled: Tensor) -> None:
+        """Puts each sampled token (int64 ``[samples]``) behind what its slot has computed, where the next step reads
+        it."""
+        self._append_tokens(self.tokens, self.computed, slots, sampled)
+
+    @property
+    def max_len(self) -> int:
+        """Tokens that a request may have, and one more."""
+        return self.tokens.shape[1]
+
+    def num_computed(self, slot: int) -> int:
+        """Tokens of ``slot`` in the cache once the step laid out last has run."""
+        return self._host_computed[slot]
+
+    def _cache_step(
+        self,
+        table: Tensor,
+        block_size: int,
+        tensors: StepTensors,
+        slots: Tensor,
+        num_requests: int,
+        num_tokens: int,
+        max_query: int,
+        max_seq: int,
+    ) -> CacheStep:
+        blocks = -(-max_seq // block_size)
+        rows, slot_mapping = self._map_slots(table, slots, tensors.rows, tensors.positions, block_size, blocks)
+        return CacheStep(
+            query_start=tensors.query_start,
+            seq_lens=tensors.seq_lens,
+            block_table=rows,
+            slot_mapping=slot_mapping,
+            num_requests=num_requests,
+            num_tokens=num_tokens,
+            max_query_len=max_query,
+            max_seq_len=max_seq,
+            block_size=block_size,
+        )
+
+    def _enter(self, new: Sequence[NewRequest]) -> None:
+        slots = [request.slot for request in new]
+        lengths = [len(request.token_ids) for request in new]
+        values = [token for request in new for token in request.token_ids]
+        computed = [request.num_computed for request in new]
+        rows, starts, runs, tokens, done = self._upload(slots, [0] * len(new), lengths, values, computed)
+        self._update_rows(self.tokens, rows, starts, runs, tokens)
+        self.computed[rows] = done
+        for request in new:
+            self._host_computed[request.slot] = request.num_computed
+            for blocks in self._host_blocks:
+                blocks[request.slot] = 0
+
+    def _grow(self, group: int, table: Tensor, plan: StepPlan) -> None:
+        held = self._host_blocks[group]
+        slots, starts, lengths, values = [], [], [], []
+        added = [(request.slot, request.block_ids[group]) for request in plan.new]
+        added += [(work.slot, work.new_blocks[group]) for work in plan.work if work.new_blocks]
+        for slot, blocks in added:
+            if blocks:
+                slots.append(slot)
+                starts.append(held[slot])
+                lengths.append(len(blocks))
+                values.extend(blocks)
+                held[slot] += len(blocks)
+        if values:
+            self._update_rows(table, *self._upload(slots, starts, lengths, values))
+
+    def _upload(self, *lists: Sequence[int]) -> Sequence[Tensor]:
+        """Sends several lists of integers to the device in one copy; returns int64 views of it."""
+        packed = to_device([value for values in lists for value in values], self.device)
+        return torch.split(packed, [len(values) for values in lists])

@@ -1,0 +1,1 @@
+"""Carries out a step on a device: batch state, cache tensors, weights, warm-up."""

@@ -1,0 +1,176 @@
+"""Builds what runs steps on one device: loads the weights, sizes and allocates the cache, records graphs."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from llmk.api import CacheSpec, LogitsProcessorSpec, Plan, Platform, PluginError
+from llmk.engine.device.batch import Batch
+from llmk.engine.device.graphs import graph_sizes, why_not_recorded
+from llmk.engine.device.trace import NULL_TRACE, NullTrace
+from llmk.engine.execution.cache_tensors import CacheTensors
+from llmk.engine.execution.runner import Runner
+from llmk.engine.execution.stage_runner import StageRunner
+from llmk.engine.execution.warmup import BLOCKS, WarmUp, compiles
+from llmk.engine.execution.weights import load_weights
+from llmk.engine.sampling.logits_processors import LogitsProcessors
+from llmk.engine.scheduling.async_scheduling import why_asynchronous
+from llmk.engine.wire.plugin_calls import is_distrusted
+from llmk.kernel.loader import load_object
+from llmk.nn.attention import page_bytes
+from llmk.nn.build import Build
+from llmk.nn.parallel import Parallel
+from llmk.planning.cache_groups import CacheGroup, cache_groups
+from llmk.planning.memory import activation_bytes, check_context, check_weights, gib
+
+if TYPE_CHECKING:
+    from llmk.nn.model import Model
+    from llmk.planning.boot import Boot
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model in this process, or this process's share of it."""
+
+    model: Model
+    build: Build
+    platform: Platform
+
+    @property
+    def cache_specs(self) -> list[CacheSpec]:
+        """Those of the model's layers."""
+        return [spec for _, _, spec in self.model.cache_specs()]
+
+    @property
+    def shadow_bytes(self) -> int:
+        """What shadows keep for each block of the cache."""
+        backends = self.build.shadows.backends if self.build.shadows else {}
+        return sum(page_bytes(backends[site]) for _, site, _ in self.model.cache_specs() if site in backends)
+
+
+def alone(platform: Platform) -> Parallel:
+    """The place of a process that holds the whole model."""
+    return Parallel()
+
+
+def load_model(boot: Boot, rank: int = 0, join: Callable[[Platform], Parallel] = alone) -> LoadedModel:
+    """Builds the model and loads its weights: those of the share that ``rank`` has among the processes that it meets by
+    ``join``."""
+    config, plan = boot.settings.config, boot.plan
+    check_wheels(plan)
+    platform: Platform = load_object(plan.platform_implementation)(plan.platform)
+    neighbours = len(plan.ranks_beside(rank))
+    threads = config.platform.threads
+    platform.device.setup(rank, max(1, threads // neighbours) if threads else 0)
+    device = platform.device.torch_device(rank)
+    share, quantized = neighbours / plan.num_ranks, bool(plan.quantization)
+    check_weights(boot.facts, plan.dtype, platform.memory.available(), share=share, quantized=quantized)
+    kept = plan.dtype if config.cache.dtype == "auto" else config.cache.dtype
+    check_context(boot.facts, kept, platform.memory.available(), share=share)
+    dtype = getattr(torch, plan.dtype)
+    where: dict[str, Any] = {"device": device, "parallel": join(platform), "max_model_len": boot.facts.max_model_len}
+    build = Build(plan, dtype=dtype, load_object=load_object, checkpoint=boot.checkpoint, **where)
+    model: Model = load_object(plan.model_implementation)(build, boot.checkpoint)
+    how, seed = config.model.load_format, config.engine.seed
+    start = time.perf_counter()
+    read = load_weights(model, boot.checkpoint, dtype, progress=rank == 0, load_format=how, seed=seed)
+    platform.device.synchronize()
+    seconds = time.perf_counter() - start
+    logger.info("weights: %.2f s%s", seconds, f", {gib(read)} at {read / seconds / 1e9:.1f} GB/s" if read else "")
+    return LoadedModel(model, build, platform)
+
+
+def build_runner(
+    boot: Boot, loaded: LoadedModel, num_blocks: int, groups: Sequence[CacheGroup], trace: NullTrace = NULL_TRACE
+) -> Runner:
+    """Allocates the cache and the batch for a loaded model."""
+    build, model = loaded.build, loaded.model
+    caches = CacheTensors.of(model, build, groups)
+    batch = Batch(
+        build,
+        num_slots=boot.settings.config.scheduler.max_num_seqs,
+        max_len=boot.facts.max_model_len,
+        block_sizes=[group.block_size for group in groups],
+        device=build.device,
+    )
+    laid_out = caches.allocate(num_blocks), caches.layers()
+    how: dict[str, Any] = {"asynchronous": why_asynchronous(build.plan.platform), "trace": trace}
+    if not build.parallel.is_last:
+        return StageRunner(model, build, batch, *laid_out, **how)
+    found = boot.registry.of(LogitsProcessorSpec)
+    load = {each.spec.id: partial(load_object, each.spec.implementation, plugin=each.plugin) for each in found}
+    load |= {id: partial(_refuse, id) for id in load if is_distrusted(id)}
+    kind = Runner if build.parallel.is_first else StageRunner
+    wheels = {each.spec.id: each.plugin.wheel for each in found}
+    return kind(model, build, batch, *laid_out, LogitsProcessors(load, boot.facts.vocab_size, wheels), **how)
+
+
+def _refuse(id: str) -> Any:
+    raise PluginError(
+        f"{id} ended the engine too often, and is not called again", hint="mend its wheel, and restart the server"
+    )
+
+
+def cache_room(boot: Boot, loaded: LoadedModel, rank: int = 0) -> int:
+    """Bytes that are free on the device now that all processes have loaded theirs, less those that steps need. Warms up
+    to know them, where there is something to warm up; else they are estimated."""
+    limits, needed = boot.settings.config.scheduler, None
+    if boot.settings.config.engine.warm_up and compiles(boot.plan):
+        (groups,) = cache_groups(boot, [loaded.cache_specs])
+        runner = build_runner(boot, loaded, BLOCKS, groups)
+        sizes, against = recordable(boot, loaded.platform)
+        most = (limits.max_num_batched_tokens, limits.max_num_seqs, boot.facts.max_model_len)
+        warm_up = WarmUp(runner, groups, *most, () if against else sizes)
+        with loaded.build.shadows.in_every_step() if loaded.build.shadows else nullcontext():
+            needed = warm_up.run(loaded.platform)
+    if needed is None:
+        needed = activation_bytes(boot.facts, limits.max_num_batched_tokens, limits.max_num_seqs)
+    loaded.build.parallel.barrier()
+    return max(0, loaded.platform.memory.available() - needed * len(boot.plan.ranks_beside(rank)))
+
+
+def recordable(boot: Boot, platform: Platform) -> tuple[list[int], str]:
+    """Numbers of requests for which steps that decode are to be recorded, and what speaks against it, if anything."""
+    config, plan = boot.settings.config, boot.plan
+    sizes = graph_sizes(config.scheduler.max_num_seqs)
+    against = why_not_recorded(plan, sizes, config.engine.graphs)
+    if not against and platform.graphs is None:
+        against = f"{plan.platform.label} has none"
+    if not against and plan.num_ranks > 1 and not (platform.collectives and platform.collectives.recordable):
+        against = f"{plan.platform.label} can't record how processes exchange tensors"
+    return sizes, against
+
+
+def record_graphs(boot: Boot, platform: Platform, runner: Runner) -> None:
+    """Records steps that decode, where nothing speaks against it; else the log says what does."""
+    sizes, against = recordable(boot, platform)
+    if against or platform.graphs is None:
+        logger.info("graphs: none (%s)", against)
+        return
+    start = time.perf_counter()
+    runner.record(platform.graphs, sizes)
+    platform.device.synchronize()
+    took = time.perf_counter() - start
+    logger.info("graphs: steps of 1 to %d decoding requests, %d recorded in %.1f s", sizes[-1], len(sizes), took)
+
+
+def check_wheels(plan: Plan) -> None:
+    """A worker runs the wheels that its plan was made with, or not at all."""
+    for name, version in plan.wheels:
+        found = metadata.version(name)
+        if found != version:
+            raise PluginError(
+                f"the plan was made with {name} {version}, this process has {found}",
+                hint="start the server again, so that launcher and workers run the same wheels",
+            )

@@ -1,0 +1,46 @@
+"""The contract of what carries out steps. Needs no torch."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from llmk.engine.wire.step import StepPlan, StepResult
+
+
+class PendingStep(Protocol):
+    """A step that was issued to a device."""
+
+    step: int
+
+    def result(self) -> StepResult:
+        """Waits for the step's tokens."""
+        ...
+
+
+class Executor(Protocol):
+    """What carries out steps, in the order in which they are submitted: this process, or several.
+
+    ``asynchronous`` says, in words, why steps run while the host does something else (they run on a device that is
+    issued work, or in other processes); it is empty where :meth:`submit` itself runs them.
+    """
+
+    asynchronous: str
+
+    def submit(self, plan: StepPlan) -> PendingStep:
+        """Issues a step without waiting for it. What of the plan is read after this returns must be copied: the
+        scheduler goes on with its lists. Raises :class:`~llmk.api.EngineDead` where no more can be run, and so does
+        what is pending."""
+        ...
+
+    def check(self) -> None:
+        """Raises :class:`~llmk.api.EngineDead` where no more steps can be run."""
+        return
+
+    def answers(self) -> bool:
+        """Whether all processes that would run a step take commands. Raises what :meth:`check` raises."""
+        self.check()
+        return True
+
+    def close(self) -> None:
+        """Ends what it started, if anything. Idempotent."""
+        return

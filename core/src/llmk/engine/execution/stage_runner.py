@@ -1,0 +1,48 @@
+"""The runner of one stage of several: the last one samples, and the first must know what, for its next step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from llmk.engine.execution.runner import PendingResult, Runner
+
+if TYPE_CHECKING:
+    from llmk.engine.device.batch import LaidOutStep
+    from llmk.engine.wire.step import StepPlan
+    from llmk.nn.parallel import Arrival
+
+
+class StageRunner(Runner):
+    """A runner whose model is a stage."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._parallel = self.build.parallel
+        self._awaited: tuple[Arrival, Tensor, Tensor] | None = None
+        """The arrival of what was sampled, for which slots, and where it arrives."""
+
+    @torch.inference_mode()
+    def submit(self, plan: StepPlan) -> PendingResult:
+        """As :meth:`Runner.submit`, but on all stages; first puts what the step before sampled where this one reads
+        it."""
+        if self._awaited is not None:
+            (arrival, slots, token_ids), self._awaited = self._awaited, None
+            arrival.wait()
+            self.batch.append(slots, token_ids)
+        return super().submit(plan)
+
+    def _finish(self, plan: StepPlan, step: LaidOutStep, hidden: Tensor) -> PendingResult:
+        if self._parallel.is_last:
+            return super()._finish(plan, step, hidden)
+        if self._parallel.is_first and step.sample_slots:
+            slots = step.slots[step.sample_indices]
+            token_ids = torch.empty_like(slots)
+            self._awaited = self._parallel.receive(token_ids, self._parallel.num_stages - 1), slots, token_ids
+        return PendingResult(plan.step, None)
+
+    def _keep(self, slots: Tensor, token_ids: Tensor) -> None:
+        super()._keep(slots, token_ids)
+        self._parallel.send(token_ids, 0)

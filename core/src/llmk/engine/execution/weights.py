@@ -1,0 +1,179 @@
+"""Brings a checkpoint's tensors into a model: checked before any is read, cast on the way, prepared layer by layer.
+
+Few layers exist twice at any time: a layer's tensors are let go as soon as its kernel has made of them what it wants,
+and no more than a set number of bytes is read meanwhile.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from tqdm import tqdm
+
+from llmk.api import Checkpoint, CheckpointError
+from llmk.engine.device.file_reader import CHUNK_BYTES, Chunk, FileReader
+from llmk.nn.layer import STORED_DTYPES
+from llmk.nn.model import SelfLoading
+from llmk.nn.tensor_file import StoredTensor, read_headers, weight_files
+
+if TYPE_CHECKING:
+    from llmk.nn.layer import Layer, Parameter
+    from llmk.nn.model import Model
+
+_WIDE = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
+_LISTED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """Where a checkpoint tensor goes."""
+
+    layer: Layer
+    parameter: Parameter
+    shards: tuple[int, ...]
+
+
+def load_weights(
+    model: Model,
+    checkpoint: Checkpoint,
+    dtype: torch.dtype,
+    progress: bool = True,
+    *,
+    load_format: str = "safetensors",
+    seed: int = 0,
+) -> int:
+    """Fills all of the model's parameters and prepares them for their kernels. Returns how many bytes were read here.
+
+    Args:
+        dtype: the engine's dtype, in which floating-point tensors are kept whatever the checkpoint stores.
+        progress: show a bar on stderr where that is a terminal.
+        load_format: ``"safetensors"``, or ``"dummy"`` for normal random values (standard deviation 0.02, norms 1) drawn
+            from ``seed`` and each tensor's name.
+
+    Raises:
+        CheckpointError: where a file is missing, truncated or damaged, or its tensors are not the model's.
+    """
+    if isinstance(model, SelfLoading):
+        model.load(checkpoint, dtype, seed if load_format == "dummy" else None)
+    elif load_format == "dummy":
+        _fill(model.weights, seed, progress)
+    else:
+        return _load(model, checkpoint, progress)
+    return 0
+
+
+def _fill(layers: Sequence[Layer], seed: int, progress: bool) -> None:
+    here = [layer for layer in layers if layer.here and layer.parameters]
+    for layer in tqdm(here, "Random weights", disable=_hidden(progress), unit="layer"):
+        for parameter in layer.parameters:
+            parameter.fill(seed)
+        layer.finish()
+
+
+def _load(model: Model, checkpoint: Checkpoint, progress: bool) -> int:
+    stored = read_headers(weight_files(checkpoint))
+    by_prefix: dict[str, list[StoredTensor]] = {}
+    for tensor in stored:
+        by_prefix.setdefault(tensor.name.rpartition(".")[0], []).append(tensor)
+    for layer in model.weights:
+        layer.discover(by_prefix)
+    # What two layers know by the same name, as tied ones do, goes to the one that is here.
+    targets = {
+        name: _Target(layer, parameter, shards)
+        for layer in sorted(model.weights, key=lambda layer: layer.here)
+        for parameter in layer.parameters
+        for name, shards in parameter.targets.items()
+    }
+    _check(checkpoint, stored, targets, model.ignored_weights)
+    wanted = list(_wanted(stored, targets))
+    total = sum(tensor.num_bytes for tensor, _ in wanted)
+    bar = tqdm(total=total, desc="Loading weights", unit="B", unit_scale=True, disable=_hidden(progress))
+    with bar, FileReader() as reader:
+        for tensor, target in reader.read((each, _chunks(*each)) for each in wanted):
+            target.parameter.loaded(target.shards)
+            if all(parameter.complete for parameter in target.layer.parameters):
+                target.layer.finish()
+            bar.update(tensor.num_bytes)
+    return total
+
+
+def _wanted(stored: Sequence[StoredTensor], targets: dict[str, _Target]) -> Iterator[tuple[StoredTensor, _Target]]:
+    """Tensors of layers that are here, and where they go; of those that are stored twice, as tied ones may be, one."""
+    begun: dict[Parameter, set[int]] = {}
+    for tensor in stored:
+        target = targets.get(tensor.name)
+        if target is not None and target.layer.here:
+            known = begun.setdefault(target.parameter, set())
+            if not known.issuperset(target.shards):
+                known.update(target.shards)
+                yield tensor, target
+
+
+def _chunks(tensor: StoredTensor, target: _Target) -> Iterator[Chunk]:
+    """What is to be read of a tensor, in pieces."""
+    rows, *columns = target.parameter.shape(target.shards)
+    stride = tensor.num_bytes // max(1, rows)
+    step = max(1, CHUNK_BYTES // max(1, stride))
+    for place in target.parameter.places(target.shards):
+        cut = place.columns[0].start * stride // columns[0] if place.columns else 0
+        for row in range(place.start, place.stop, step):
+            start = tensor.start + row * stride + cut
+            into = place.into[row - place.start : row - place.start + step]
+            yield Chunk(tensor.file, start, stride, STORED_DTYPES[tensor.dtype], into)
+
+
+def _check(
+    checkpoint: Checkpoint, stored: Sequence[StoredTensor], targets: dict[str, _Target], ignored: Sequence[str]
+) -> None:
+    """Compares what the files hold with what the model wants, by their headers alone."""
+    files = sorted({tensor.file.name for tensor in stored})
+    where = f"{checkpoint.path} ({_listed(files, 3)})"
+    present: dict[Parameter, set[int]] = {target.parameter: set() for target in targets.values()}
+    unexpected = []
+    for tensor in stored:
+        if target := targets.get(tensor.name):
+            _check_one(tensor, target)
+            present[target.parameter].update(target.shards)
+        elif not any(re.fullmatch(pattern, tensor.name) for pattern in ignored):
+            unexpected.append(tensor.name)
+    missing = [name for p, shards in present.items() for i, name in enumerate(p.names) if i not in shards]
+    extra = f"{len(unexpected)} tensors that {checkpoint.architecture} has no place for: {_listed(unexpected)}"
+    if missing:
+        raise CheckpointError(
+            f"{where} lacks {len(missing)} of the tensors that {checkpoint.architecture} needs: {_listed(missing)}"
+            + (f". It holds {extra}" if unexpected else ""),
+            hint="check that the download is complete and that config.json belongs to these weights",
+        )
+    if unexpected:
+        raise CheckpointError(
+            f"{where} holds {extra}",
+            hint="check that config.json (architectures, biases, number of layers) belongs to these weights",
+        )
+
+
+def _check_one(tensor: StoredTensor, target: _Target) -> None:
+    if not target.parameter.fits(target.shards, tensor.shape):
+        raise CheckpointError(
+            f"tensor {tensor.name!r} in {tensor.file} has shape {list(tensor.shape)}, not "
+            f"{list(target.parameter.shape(target.shards))} as config.json says",
+            hint="check that config.json belongs to these weights",
+        )
+    wanted, found = target.parameter.dtype, STORED_DTYPES.get(tensor.dtype)
+    if found != wanted and not (found in _WIDE and wanted in _WIDE):
+        raise CheckpointError(
+            f"tensor {tensor.name!r} in {tensor.file} is stored as {tensor.dtype}, which does not become {wanted}",
+            hint="quantized weights need a plugin that knows their format, and a quantization_config in config.json",
+        )
+
+
+def _hidden(progress: bool) -> bool | None:
+    """tqdm's ``disable``: ``None`` hides the bar where stderr is no terminal."""
+    return None if progress else True
+
+
+def _listed(names: Sequence[str], most: int = _LISTED) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,0 +1,1 @@
+"""Measures kernels: tuning, and comparing them with their shadows."""

@@ -1,0 +1,233 @@
+"""Kernels bound to random inputs, made from what their site asks, on which they can be compared and timed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llmk.api import AttentionQuery, CacheStep, Choice, LinearQuery, ModelFacts, MoEQuery, OpQuery
+from llmk.nn.build import Build
+from llmk.reference.inputs import CHANGED, EPS, MEASURED, OVER_ATTENTION, rotary_dim
+from llmk.reference.op_examples import Draw, OpExamples
+
+DECODES = 256
+"""Tokens up to which a step consists of as many decodes; more are those of prompts."""
+_CONTEXT, _PROMPT = 1024, 2048
+_ROTATED_BYTES = 256 << 20
+"""Weights that calls take in turn: more than a device's cache holds, as in a model of many layers."""
+
+_NORMED = ("add_rms_norm_linear", "add_rms_norm_router", "add_rms_norm_gate_up_silu")
+_PRODUCTS = ("gate_up_silu", "gate_up_gelu_tanh", *_NORMED)
+_ROUTING = ("top_k", "renormalize", "activation", "scoring", "scaling", "num_groups", "top_groups", "group_scoring")
+
+Run = Callable[[int], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BenchmarkInput:
+    """A kernel with its weights: ``at(tokens)`` makes inputs, and returns what calls the kernel on them and on set
+    ``i`` of ``sets``, which are to be taken in turn."""
+
+    at: Callable[[int], Run]
+    sets: int = 1
+
+
+class BenchmarkInputs:
+    """Makes trials of what a plan chose. Those of one site get the same weights and inputs, whatever was chosen.
+
+    ``facts`` are those of the process's share of the model; ``own`` is what a wheel says of an op that it brings.
+    """
+
+    def __init__(self, build: Build, facts: ModelFacts, own: OpExamples | None = None) -> None:
+        self.build = build
+        self.facts = facts
+        self._own = own
+        self._draw = Draw(torch.Generator(build.device), build.dtype)
+
+    def of(self, choice: Choice) -> BenchmarkInput | None:
+        """The trial for a site; ``None`` where no inputs are known for what it asks."""
+        self._draw.random.manual_seed(0)
+        match choice.query:
+            case LinearQuery() as linear:
+                return self._linear(linear)
+            case MoEQuery() as moe:
+                return self._moe(moe)
+            case AttentionQuery() as attention:
+                return self._attention(attention)
+            case OpQuery() as op:
+                return self._op(op)
+        return None
+
+    def _linear(self, query: LinearQuery) -> BenchmarkInput:
+        run, weights = self.build.linear(query.site).run, self._weights(query.site)
+        bias = self._random(query.out_features) if query.bias else None
+
+        def at(tokens: int) -> Run:
+            x = self._inputs(tokens, query.in_features)
+            return lambda i: run(x, weights[i], bias)
+
+        return BenchmarkInput(at, len(weights))
+
+    def _moe(self, query: MoEQuery) -> BenchmarkInput:
+        kernel, options = self.build.moe(query.site), {name: getattr(query, name) for name in _ROUTING}
+        experts, hidden, inner = query.num_experts, query.hidden_size, query.intermediate_size
+        parameters = {}
+        for name, rows, columns in (("gate_up", 2 * inner, hidden), ("down", hidden, inner)):
+            stacked = [self._parameters(kernel.weight_format, rows, columns) for _ in range(experts)]
+            for key in stacked[0]:
+                parameters[name + key.removeprefix("weight")] = torch.stack([each[key] for each in stacked])
+            if query.bias:
+                parameters[f"{name}_bias"] = self._random(experts, rows)
+        weights = kernel.prepare(parameters)
+
+        def at(tokens: int) -> Run:
+            x, logits = self._inputs(tokens, hidden), self._random(tokens, experts)
+            return lambda i: kernel.run(x, logits, weights, **options)
+
+        return BenchmarkInput(at)
+
+    def _attention(self, query: AttentionQuery) -> BenchmarkInput:
+        """Decodes behind a context, or prompts; prepared once for as many calls as the model has layers."""
+        backend = self.build.attention(query.site)
+        layers = next(site.num_layers for site in self.facts.attention if site.site == query.site)
+        sinks = self._draw.reals(query.num_heads) if query.sinks else None
+        scaled = _scaled(query)
+
+        def at(tokens: int) -> Run:
+            step, _ = _place(tokens, query.block_size, self._draw.random)
+            q = self._inputs(step.num_tokens, query.num_heads, query.head_dim)
+            cache, meta = self._cache(query, step), None
+
+            def run(i: int) -> Tensor:
+                nonlocal meta
+                meta = backend.prepare(step) if i == 0 else meta
+                return backend.run(q, cache, meta, sinks, **scaled)
+
+            return run
+
+        return BenchmarkInput(at, layers)
+
+    def _cache(self, query: AttentionQuery, step: CacheStep) -> Tensor:
+        """A layer's cache with all tokens of a step's requests, whose blocks are those of the table."""
+        backend = self.build.attention(query.site)
+        layout = backend.cache_layout(step.block_table.numel())
+        cache = torch.zeros(layout.shape, dtype=getattr(torch, layout.dtype), device=self.build.device)
+        length = step.max_seq_len
+        shape = (step.num_requests * length, query.num_kv_heads, query.head_dim)
+        key, value = self._random(*shape), None if query.latent_dim else self._random(*shape)
+        whole = _step(step.block_table.long(), length, length, query.block_size)
+        backend.write(key, value, cache, backend.prepare(whole), **_scaled(query))
+        return cache
+
+    def _op(self, query: OpQuery) -> BenchmarkInput | None:
+        facts = next((op for op in self.facts.ops if f"{query.site}.".startswith(f"{op.site}.")), None)
+        linear, attention = (facts.linear or "", facts.attention or "") if facts else ("", "")
+        over = attention if query.op in OVER_ATTENTION else ""
+        if over:
+            return self._op_over(query, over, self.build.kernel("op", query.site, linear=linear, attention=over))
+        if query.op in _PRODUCTS:
+            return self._product(query.op, linear, self.build.kernel("op", query.site, linear=linear))
+        examples = self._own
+        if make := MEASURED.get(query.op):
+            examples = OpExamples((), make, changed=tuple(CHANGED.get(query.op, ())))
+        return self._op_alone(query, examples, self.build.kernel("op", query.site, linear=linear)) if examples else None
+
+    def _op_alone(self, query: OpQuery, examples: OpExamples, kernel: Callable[..., Any]) -> BenchmarkInput | None:
+        """An op that takes what is made from its site's facts."""
+
+        def at(tokens: int) -> Run:
+            self._draw.random.manual_seed(1)
+            given = examples.make(self._draw, query.facts, tokens)
+            return lambda i: (kernel(*given, **examples.options), [given[at] for at in examples.changed])
+
+        try:
+            examples.make(self._draw, query.facts, 1)
+        except KeyError:  # a part whose sizes the facts of the whole don't tell
+            return None
+        return BenchmarkInput(at)
+
+    def _op_over(self, query: OpQuery, site: str, kernel: Callable[..., Any]) -> BenchmarkInput:
+        """An op over attention: of decodes behind a context, or prompts."""
+        asked = self.build.plan.choice("attention", site).query
+        assert isinstance(asked, AttentionQuery)
+        backend, scaled = self.build.attention(site), _scaled(asked)
+
+        def at(tokens: int) -> Run:
+            step, positions = _place(tokens, asked.block_size, self._draw.random)
+            self._draw.random.manual_seed(1)
+            given = OVER_ATTENTION[query.op](self._draw, query.facts, step.num_tokens)
+            angles = self._draw.reals(step.max_seq_len, rotary_dim(query.facts) // 2)
+            table, cache = torch.cat((angles.cos(), angles.sin()), dim=1), self._cache(asked, step)
+            meta = backend.prepare(step)
+            return lambda i: kernel(*given, positions, table, cache, meta, **scaled)
+
+        return BenchmarkInput(at)
+
+    def _product(self, op: str, linear: str, kernel: Callable[..., Any]) -> BenchmarkInput:
+        width = next(site.in_features for site in self.facts.linear if site.site == linear)
+        weights = self._weights(linear)
+        norm = (self._random(width), EPS) if op in _NORMED else ()
+
+        def at(tokens: int) -> Run:
+            rows = self._inputs(2 if op in _NORMED else 1, tokens, width)
+            return lambda i: kernel(*rows, *norm, weights[i], None)
+
+        return BenchmarkInput(at, len(weights))
+
+    def _weights(self, site: str) -> list[Any]:
+        """What the kernel of a linear site makes of enough random weights."""
+        facts = next(linear for linear in self.facts.linear if linear.site == site)
+        shape, kernel = (facts.out_features, facts.in_features), self.build.linear(site)
+        sets = 1 + min(64, _ROTATED_BYTES // (shape[0] * shape[1] * self.build.dtype.itemsize))
+        return [kernel.prepare(self._parameters(kernel.weight_format, *shape)) for _ in range(sets)]
+
+    def _parameters(self, weight_format: str, rows: int, columns: int) -> dict[str, Tensor]:
+        """A random matrix, in the parameters of a weight format."""
+        parameters = {"weight": self._random(rows, columns, scale=columns**-0.5)}
+        return parameters if weight_format == "plain" else self.build.quantization.convert("", parameters, [rows])
+
+    def _inputs(self, *shape: int) -> Tensor:
+        """The first random tensor of a call: the same for all kernels of a site, whatever they were asked before."""
+        self._draw.random.manual_seed(1)
+        return self._random(*shape)
+
+    def _random(self, *shape: int, **options: Any) -> Tensor:
+        return self._draw.floats(*shape, **options)
+
+
+def _scaled(query: AttentionQuery) -> dict[str, Any]:
+    """What backends of fp8 caches are told besides."""
+    return {"scales": (1.0, 1.0)} if query.cache_dtype.startswith("float8") else {}
+
+
+def _place(tokens: int, block_size: int, generator: torch.Generator) -> tuple[CacheStep, Tensor]:
+    """A step of decodes behind a context, or of prompts, and the positions of its tokens."""
+    queries = 1 if tokens <= DECODES else min(tokens, _PROMPT)
+    requests, length = tokens // queries, max(queries, _CONTEXT)
+    places = requests * -(-length // block_size)
+    blocks = torch.randperm(places, generator=generator, device=generator.device).view(requests, -1)
+    positions = torch.arange(length - queries, length, device=generator.device)
+    return _step(blocks, queries, length, block_size), positions.repeat(requests)
+
+
+def _step(blocks: Tensor, queries: int, length: int, block_size: int) -> CacheStep:
+    """The last ``queries`` tokens of requests of ``length`` each, which lie in ``blocks`` (``[requests, blocks]``)."""
+    requests, device = blocks.shape[0], blocks.device
+    positions = torch.arange(length - queries, length, device=device)
+    return CacheStep(
+        query_start=torch.arange(requests + 1, dtype=torch.int32, device=device) * queries,
+        seq_lens=torch.full((requests,), length, dtype=torch.int32, device=device),
+        block_table=blocks.to(torch.int32),
+        slot_mapping=(blocks[:, positions // block_size] * block_size + positions % block_size).flatten(),
+        num_requests=requests,
+        num_tokens=requests * queries,
+        max_query_len=queries,
+        max_seq_len=length,
+        block_size=block_size,
+        host_query_lens=[queries] * requests,
+        host_seq_lens=[length] * requests,
+    )

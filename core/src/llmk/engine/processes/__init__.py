@@ -1,0 +1,1 @@
+"""Where engines run: clients, the engine's process, its workers, and the supervisor."""

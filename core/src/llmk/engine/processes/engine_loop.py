@@ -1,0 +1,122 @@
+"""The engine's loop: takes commands between steps and sends what the steps bring. It runs in a thread or in a
+process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from typing import Protocol
+
+import msgspec
+
+from llmk.engine.core import EngineCore
+from llmk.engine.wire.engine_info import EngineInfo
+from llmk.engine.wire.failure import Failure
+from llmk.engine.wire.request import EngineOutputs, EngineRequest
+
+
+class Add(msgspec.Struct, tag=True):
+    """Queue sequences."""
+
+    requests: list[EngineRequest]
+
+
+class Abort(msgspec.Struct, tag=True):
+    """End sequences."""
+
+    ids: list[str]
+
+
+class Unpin(msgspec.Struct, tag=True):
+    """End pins."""
+
+    ids: list[str]
+
+
+class Ping(msgspec.Struct, tag=True):
+    """Say that the loop is alive."""
+
+    number: int
+
+
+class Close(msgspec.Struct, tag=True):
+    """Leave the loop."""
+
+
+class Ready(msgspec.Struct, tag=True):
+    """The engine is built."""
+
+    info: EngineInfo
+
+
+class Failed(msgspec.Struct, tag=True):
+    """The engine could not be built, or its loop broke."""
+
+    failure: Failure
+
+
+class Stepped(msgspec.Struct, tag=True):
+    """What a step brought."""
+
+    outputs: EngineOutputs
+
+
+class Pong(msgspec.Struct, tag=True):
+    """The answer to a ping. ``well``: everything that would run a step takes commands."""
+
+    number: int
+    well: bool = True
+
+
+Command = Add | Abort | Unpin | Ping | Close
+Reply = Ready | Failed | Stepped | Pong
+
+
+class Receive(Protocol):
+    """Where commands come from."""
+
+    def __call__(self, *, wait: bool) -> Iterable[Command]:
+        """All commands that are there; with ``wait``, at least one."""
+        ...
+
+
+def run_engine(
+    build: Callable[[], tuple[EngineCore, EngineInfo]], receive: Receive, send: Callable[[Reply], None]
+) -> bool:
+    """Builds an engine and runs it until it is told to close. What goes wrong is sent, and makes the result
+    ``False``.
+    """
+    try:
+        core, info = build()
+        with closing(core):
+            send(Ready(info))
+            _loop(core, receive, send)
+    except BaseException as error:
+        send(Failed(Failure.of(error)))
+        return False
+    return True
+
+
+def _loop(core: EngineCore, receive: Receive, send: Callable[[Reply], None]) -> None:
+    def announce(outputs: EngineOutputs) -> None:
+        send(Stepped(outputs))
+
+    while True:
+        for command in receive(wait=not core.has_work):
+            match command:
+                case Add():
+                    for request in command.requests:
+                        core.add(request)
+                case Abort():
+                    core.abort(command.ids)
+                    send(Stepped(EngineOutputs(stats=core.stats)))
+                case Unpin():
+                    core.unpin(command.ids)
+                    send(Stepped(EngineOutputs(stats=core.stats)))
+                case Ping():
+                    send(Pong(command.number, core.answers()))
+                case Close():
+                    return
+        if core.has_work:
+            send(Stepped(core.step(announce)))

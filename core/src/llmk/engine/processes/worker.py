@@ -1,0 +1,168 @@
+"""One process of those that run a model together (``python -m llmk.engine.processes.worker``)."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import pickle
+from collections import deque
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+import zmq
+
+from llmk.api import ConfigError, Platform
+from llmk.config import logs
+from llmk.engine.execution.build import build_runner, cache_room, load_model, record_graphs
+from llmk.engine.processes import child_process as child
+from llmk.engine.processes.worker_messages import (
+    START,
+    Allocate,
+    Command,
+    Compared,
+    Failed,
+    Loaded,
+    Ping,
+    Pong,
+    Ready,
+    Reply,
+    Resume,
+    Run,
+    Stepped,
+)
+from llmk.engine.scheduling.async_scheduling import why_asynchronous
+from llmk.engine.wire.failure import Failure
+from llmk.engine.wire.plugin_calls import watched
+from llmk.nn.distributed import Distributed
+from llmk.nn.parallel import Parallel
+from llmk.planning.packed_boot import unpack
+
+if TYPE_CHECKING:
+    from llmk.engine.execution.runner import PendingResult, Runner
+    from llmk.planning.boot import Boot
+
+logger = logging.getLogger(__name__)
+
+C = TypeVar("C", bound=Command)
+
+
+class Worker:
+    """The process's side of the conversation, and what it runs.
+
+    After a failure it waits for word that the others failed alike: else they wait for it in a collective, and one that
+    belongs to the next step would be taken for that.
+    """
+
+    def __init__(self, rank: int, commands: str, replies: str) -> None:
+        context: zmq.Context[Any] = zmq.Context()
+        self.rank = rank
+        self._commands = child.connect(context, zmq.PULL, commands)
+        self._replies = child.connect(context, zmq.PUSH, replies)
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(Command)
+        self._early: deque[Command] = deque()
+        """Commands that came before one that was waited for."""
+        self._parallel = Parallel()
+        self._overlaps = False
+
+    def run(self, boot: dict[str, Any], store: str) -> None:
+        """Builds the rank's share of ``boot`` and runs steps until the process is ended.
+
+        ``store`` is the file by which the processes find one another.
+        """
+        try:
+            runner = self._build(boot, store)
+        except Exception as error:
+            self._fail(START, error)
+            return
+        self._send(Ready(self.rank))
+        in_flight: deque[PendingResult] = deque()
+        while True:
+            plan = self._receive(Run).plan
+            try:
+                in_flight.append(runner.submit(plan))
+            except Exception as error:
+                while in_flight:
+                    self._deliver(in_flight.popleft())
+                self._fail(plan.step, error)
+            # Where the device runs behind the host, what is there already is issued before anything is waited for.
+            while in_flight and not (self._overlaps and (self._early or self._commands.poll(0))):
+                self._deliver(in_flight.popleft())
+
+    def _build(self, packed: dict[str, Any], store: str) -> Runner:
+        boot = unpack(packed)
+        loaded = load_model(boot, self.rank, lambda platform: join(boot, platform, self.rank, store))
+        self._parallel = loaded.build.parallel
+        self._overlaps = bool(why_asynchronous(boot.plan.platform))
+        specs, room = pickle.dumps(loaded.cache_specs), cache_room(boot, loaded, self.rank)
+        self._send(Loaded(self.rank, specs, room, loaded.shadow_bytes))
+        allocate = self._receive(Allocate)
+        runner = build_runner(boot, loaded, allocate.num_blocks, allocate.groups[self._parallel.stage])
+        record_graphs(boot, loaded.platform, runner)
+        gc.collect()
+        gc.freeze()
+        return runner
+
+    def _deliver(self, pending: PendingResult) -> None:
+        """Waits for a step; one rank tells what it brought."""
+        try:
+            result = pending.result()
+        except Exception as error:
+            self._fail(pending.step, error)
+            return
+        if self._parallel.is_last and self._parallel.tensor_rank == 0:
+            self._send(Stepped(result))
+        elif result.shadows:
+            self._send(Compared(result.shadows))
+
+    def _fail(self, step: int, error: Exception) -> None:
+        logger.error("its start failed" if step == START else f"step {step} failed", exc_info=error)
+        self._send(Failed(self.rank, step, self._parallel.num_calls, Failure.of(error)))
+        self._receive(Resume)
+
+    def _receive(self, kind: type[C]) -> C:
+        """Waits for the first command of a kind."""
+        for command in self._early:
+            if isinstance(command, kind):
+                self._early.remove(command)
+                return command
+        while True:
+            command = self._decoder.decode(self._commands.recv())
+            if isinstance(command, kind):
+                return command
+            if isinstance(command, Ping):
+                self._send(Pong(self.rank, command.number))
+            else:
+                self._early.append(command)
+
+    def _send(self, reply: Reply) -> None:
+        self._replies.send(self._encoder.encode(reply))
+
+
+def join(boot: Boot, platform: Platform, rank: int, store: str) -> Distributed:
+    """Meets the other ranks, over the file ``store``. Raises ConfigError where the platform lets none meet."""
+    plan = boot.plan
+    if platform.collectives is None:
+        raise ConfigError(
+            f"{plan.platform.label} has nothing by which {plan.num_ranks} processes could exchange tensors",
+            hint="set parallel.tensor and parallel.pipeline to 1",
+        )
+    stage, tensor_rank = divmod(rank, plan.tensor)
+    in_order = boot.settings.config.engine.deterministic
+    parallel = Distributed(tensor_rank, plan.tensor, stage, plan.pipeline, in_order=in_order)
+    parallel.join(platform.collectives.backend, store, platform.device.torch_device(rank))
+    return parallel
+
+
+def main() -> None:
+    """The process, until its parent ends it or is gone."""
+    rank, commands, replies, store, watching, boot = child.ParentLink().take()
+    if watching:
+        watched(*watching)
+    server = boot["settings"].config.server
+    logs.setup(server.log_level if rank == 0 else "warning", server.log_format)
+    Worker(rank, commands, replies).run(boot, store)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Finding logits that no token can be drawn from, without waiting for the device: what tells it is read back with the
+tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llmk.api import PluginError, RequestError
+from llmk.engine.wire.failure import BROKEN_MODEL
+
+FINE = 0
+MODEL, NOTHING_ALLOWED = -1, -2
+"""States of rows. Those of logits processors follow: two for each, in the order of their names."""
+_FIRST_PROCESSOR = -3
+
+Problem = tuple[str, ...]
+"""Message and code of an error, and the field at fault where there is one."""
+
+_ALL_FORBIDDEN = (
+    "no token may be sampled: what the request allows, biases and forbids leaves none",
+    RequestError.code,
+)
+
+
+def greatest(logits: Tensor) -> Tensor:
+    """``[rows]``, finite unless a row of ``logits`` (``[rows, vocab]``) has a NaN, a positive infinity, or nothing
+    finite: NaN passes through the maximum."""
+    return logits.amax(dim=-1)
+
+
+def chosen(logits: Tensor, token_ids: Tensor) -> Tensor:
+    """``[rows]``, the logits of ``token_ids`` (int64 ``[rows]``): with hidden states that are not finite, no logit is.
+    It takes less time than :func:`greatest`, which tells of a broken last product too."""
+    return logits.gather(1, token_ids[:, None]).squeeze(1)
+
+
+def after_model(logits: Tensor) -> Tensor:
+    """The state of each row as the model made it, int64 ``[rows]``."""
+    return torch.where(greatest(logits).isfinite(), FINE, MODEL)
+
+
+def after_processor(state: Tensor, logits: Tensor, number: int) -> Tensor:
+    """The state of rows that the processor of that number has changed."""
+    top = greatest(logits)
+    code = _FIRST_PROCESSOR - 2 * number
+    found = torch.where(top.isneginf(), code - 1, torch.where(top.isfinite(), FINE, code))
+    return torch.where(state == FINE, found, state)
+
+
+def pack(token_ids: Tensor, numbers: Tensor, state: Tensor | None = None) -> Tensor:
+    """All that is read back of rows, uint8 ``[rows, bytes]``: one copy to the host rather than three."""
+    columns = (token_ids, numbers) if state is None else (token_ids, numbers, state)
+    return torch.cat([column[:, None].view(torch.uint8) for column in columns], dim=1)
+
+
+def unpack(packed: Tensor, dtype: torch.dtype) -> tuple[list[int], list[int]]:
+    """Tokens and states of packed rows, whose numbers, of that ``dtype``, must be finite. A row without a state of its
+    own is as the model made it."""
+    token_ids, numbers, state = packed.split((8, dtype.itemsize, packed.shape[1] - 8 - dtype.itemsize), dim=1)
+    last = NOTHING_ALLOWED if state.shape[1] else MODEL
+    before = _column(state, torch.int64) if state.shape[1] else [FINE] * packed.shape[0]
+    after = [own or (FINE if isfinite(n) else last) for own, n in zip(before, _column(numbers, dtype), strict=True)]
+    return _column(token_ids, torch.int64), after
+
+
+def _column(packed: Tensor, dtype: torch.dtype) -> list[Any]:
+    column: list[Any] = packed.clone(memory_format=torch.contiguous_format).view(dtype).squeeze(1).tolist()
+    return column
+
+
+def problem(state: int, processors: Sequence[str]) -> Problem:
+    """What a row's state says; ``processors`` names those that changed logits, by their numbers."""
+    if state == MODEL:
+        return BROKEN_MODEL
+    if state == NOTHING_ALLOWED:
+        return _ALL_FORBIDDEN
+    number, forbade = divmod(_FIRST_PROCESSOR - state, 2)
+    what = "left no token that may be sampled" if forbade else "returned logits that are NaN or infinite"
+    return f"{processors[number]} {what}", PluginError.code

@@ -1,0 +1,136 @@
+"""Logits processors of plugins: bound to the batch when a request first names one, and kept from harming others."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from llmk.api import LlmkError, LogitsBatch, LogitsProcessor, LogitsRequest, LogitsRows, PluginError
+from llmk.engine.device.transfer import to_device
+from llmk.engine.sampling.finite_check import Problem, after_processor
+from llmk.engine.wire.plugin_calls import LOGITS_PROCESSOR, Call, Culprit, check_methods, is_interrupt
+
+if TYPE_CHECKING:
+    from llmk.engine.wire.step import NewRequest
+
+logger = logging.getLogger(__name__)
+
+
+class LogitsProcessors:
+    """The processors of one batch. ``load`` maps ids to functions that import a processor's class, ``wheels`` to the
+    wheel that each is of.
+
+    Whatever a processor raises, SystemExit included, fails the requests that it was called for. Calls are marked, so
+    that one that does not return, or ends the process, is known too (:mod:`llmk.engine.wire.plugin_calls`).
+    """
+
+    def __init__(
+        self,
+        load: Mapping[str, Callable[[], type[LogitsProcessor]]],
+        vocab_size: int,
+        wheels: Mapping[str, str] | None = None,
+    ) -> None:
+        self._load = load
+        self._wheels = wheels or {}
+        self._vocab_size = vocab_size
+        self._bound: dict[str, LogitsProcessor] = {}
+        self._users: dict[str, set[int]] = {}
+        self._failed: dict[int, Problem] = {}
+        self._request_ids: dict[int, str] = {}
+        """For the log, of slots that name a processor."""
+        self._shares: tuple[list[int], list[tuple[str, Sequence[int], Tensor, Tensor]]] | None = None
+        """Slots of the last step, and which of them each processor has; good until the batch changes."""
+
+    @property
+    def active(self) -> bool:
+        """Whether any request of the batch names a processor."""
+        return bool(self._users or self._failed)
+
+    def update(self, freed: Sequence[int], new: Sequence[NewRequest], tokens: Tensor) -> None:
+        """Lets requests go, then lets others in. ``tokens`` are the batch's."""
+        self._shares = None
+        for slot in (*freed, *(request.slot for request in new)) if self.active else ():
+            self._leave(slot)  # a slot that is filled was not freed before if the step that should have done it failed
+        for request in new:
+            if request.params.logits_processors:
+                self._request_ids[request.slot] = request.request_id
+            for id, parameters in request.params.logits_processors.items():
+                entry = LogitsRequest(request.id, request.token_ids, request.num_prompt_tokens, parameters)
+                try:
+                    with self._call(id, request.id):
+                        if id not in self._bound:
+                            self._bound[id] = self._make(id, tokens)
+                        self._bound[id].enter(request.slot, entry)
+                    self._users.setdefault(id, set()).add(request.slot)
+                except BaseException as error:
+                    self._failed[request.slot] = self._problem(id, error, [request.slot])
+
+    def apply(
+        self, logits: Tensor, state: Tensor, slots: Sequence[int], rows: Tensor, lengths: Tensor
+    ) -> tuple[dict[int, Problem], list[str]]:
+        """Changes ``logits`` (float32 ``[samples, vocab]``) in place, row by row of ``slots`` (int64 on the device:
+        ``rows``), and each row's ``state`` (:mod:`llmk.engine.sampling.finite_check`); ``lengths`` is int64
+        ``[slots]``. Returns what went wrong, by slot, and what the processors are called that ``state`` numbers."""
+        if self._shares is None or self._shares[0] != slots:
+            self._shares = list(slots), list(self._share_out(slots, rows))
+        failed = {slot: problem for slot, problem in self._failed.items() if slot in slots}
+        for number, (id, own_slots, at, own) in enumerate(self._shares[1]):
+            chosen = logits[at]
+            try:
+                with self._call(id):
+                    out = self._bound[id].apply(chosen, LogitsRows(own_slots, own, lengths[own]))
+                if out.shape != chosen.shape or out.dtype != chosen.dtype:
+                    raise TypeError(f"apply returned {out.dtype} {tuple(out.shape)} for {tuple(chosen.shape)}")
+                logits[at] = out
+                state[at] = after_processor(state[at], out, number)
+            except BaseException as error:
+                failed |= dict.fromkeys(own_slots, self._problem(id, error, own_slots))
+        return failed, [str(self._culprit(share[0])) for share in self._shares[1]]
+
+    def _make(self, id: str, tokens: Tensor) -> LogitsProcessor:
+        made = self._load[id]()(LogitsBatch(tokens, self._vocab_size))
+        check_methods(made, ("enter", "leave", "apply"), str(self._culprit(id)), type(made).__qualname__)
+        return made
+
+    def _culprit(self, id: str) -> Culprit:
+        return Culprit(LOGITS_PROCESSOR, id, self._wheels.get(id, ""))
+
+    def _call(self, id: str, request: str = "") -> Call:
+        return Call(LOGITS_PROCESSOR, id, self._wheels.get(id, ""), request)
+
+    def _share_out(self, slots: Sequence[int], rows: Tensor) -> Iterator[tuple[str, Sequence[int], Tensor, Tensor]]:
+        """For each processor: its slots, their rows of the logits, and the slots on the device."""
+        for id, users in self._users.items():
+            at = [row for row, slot in enumerate(slots) if slot in users]
+            if at:
+                index = to_device(at, rows.device)
+                yield id, tuple(slots[row] for row in at), index, rows[index]
+
+    def _leave(self, slot: int) -> None:
+        self._failed.pop(slot, None)
+        request_id = self._request_ids.pop(slot, "")
+        for id in [id for id, users in self._users.items() if slot in users]:
+            self._users[id].discard(slot)
+            if not self._users[id]:
+                del self._users[id]
+            try:
+                with self._call(id):
+                    self._bound[id].leave(slot)
+            except BaseException as error:
+                if is_interrupt(error):
+                    raise
+                what = "%s failed to let a request go"
+                logger.exception(what, self._culprit(id), extra={"request_id": request_id})
+
+    def _problem(self, id: str, error: BaseException, slots: Sequence[int]) -> Problem:
+        if is_interrupt(error):
+            raise error
+        if not isinstance(error, LlmkError):
+            request_ids = list(dict.fromkeys(self._request_ids[slot] for slot in slots))
+            logger.error("%s failed", self._culprit(id), exc_info=error, extra={"request_ids": request_ids})
+        code = error.code if isinstance(error, LlmkError) else PluginError.code
+        param = str(getattr(error, "param", None) or "")
+        return f"{self._culprit(id)} failed: {type(error).__name__}: {error}", code, param

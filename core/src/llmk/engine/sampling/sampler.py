@@ -1,0 +1,193 @@
+"""Chooses the next token of every request that a step brought to its end, on the device, for the whole batch at once.
+
+A feature that no request in the step uses costs nothing: its tensors are not even built. Those of a feature that is
+used are built when the step's requests change, and serve until they do again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from llmk.engine.device.transfer import to_host
+from llmk.engine.sampling import finite_check as finite
+from llmk.engine.sampling.controls import BAN, BannedSequences, Controls, ControlTable
+from llmk.engine.sampling.finite_check import Problem, problem
+from llmk.engine.wire.request import TokenLogprobs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from llmk.engine.device.batch import Batch
+    from llmk.engine.sampling.logits_processors import LogitsProcessors
+    from llmk.engine.wire.step import NewRequest
+    from llmk.nn.build import Build
+
+Scores = tuple[Tensor, Tensor, Tensor, Tensor]
+"""What the op ``logprobs`` returns."""
+
+
+@dataclass(slots=True)
+class Sampled:
+    """What was sampled: ``token_ids`` int64 ``[samples]``, one per slot in ``slots``. ``told`` is what is read back:
+    they, and whether they mean anything (:mod:`llmk.engine.sampling.finite_check`), by numbers of that ``dtype``; where
+    they don't, ``processors`` may have caused it.
+
+    ``logprobs`` are those of the rows in ``logprob_rows``, of which ``num_top`` says how many likeliest tokens each
+    wants. ``errors`` has message and code for slots whose logits processors failed.
+    """
+
+    slots: list[int]
+    token_ids: Tensor
+    told: Tensor
+    dtype: torch.dtype
+    logprob_rows: Sequence[int] = ()
+    num_top: Sequence[int] = ()
+    logprobs: Scores | None = None
+    errors: dict[int, Problem] = field(default_factory=dict)
+    processors: Sequence[str] = ()
+
+    def to_host(self) -> Sampled:
+        """The same on its way to the host (:func:`~llmk.engine.device.transfer.to_host`)."""
+        scores = None if self.logprobs is None else scores_to_host(self.logprobs)
+        return replace(self, told=to_host(self.told), logprobs=scores)
+
+    def read(self) -> tuple[list[int], dict[int, Problem]]:
+        """The tokens, and what was wrong with rows, by slot, once all is on the host."""
+        token_ids, states = finite.unpack(self.told, self.dtype)
+        wrong = {slot: problem(state, self.processors) for slot, state in zip(self.slots, states, strict=True) if state}
+        return token_ids, wrong
+
+    def logprobs_by_slot(self, token_ids: list[int]) -> dict[int, TokenLogprobs]:
+        """Reads the log-probabilities back; ``token_ids`` is the host's copy of :attr:`token_ids`."""
+        if self.logprobs is None:
+            return {}
+        chosen = [token_ids[row] for row in self.logprob_rows]
+        entries = read_scores(self.logprobs, chosen, self.num_top)
+        return {self.slots[row]: entry for row, entry in zip(self.logprob_rows, entries, strict=True)}
+
+
+def scores_to_host(scores: Scores) -> Scores:
+    """Log-probabilities on their way to the host."""
+    logprob, rank, top_ids, top_logprobs = scores
+    return to_host(logprob), to_host(rank), to_host(top_ids), to_host(top_logprobs)
+
+
+def read_scores(scores: Scores, token_ids: Sequence[int], num_top: Sequence[int]) -> list[TokenLogprobs]:
+    """Reads log-probabilities; ``num_top`` says how many likeliest tokens each row keeps."""
+    logprob, rank, top_ids, top_logprobs = (tensor.tolist() for tensor in scores)
+    return [
+        TokenLogprobs(token, logprob[i], rank[i], tuple(zip(top_ids[i][:count], top_logprobs[i][:count], strict=True)))
+        for i, (token, count) in enumerate(zip(token_ids, num_top, strict=True))
+    ]
+
+
+class Sampler:
+    """Binds the sampling ops that the plan chose."""
+
+    def __init__(self, build: Build, num_slots: int, device: torch.device, processors: LogitsProcessors | None = None):
+        self._slots = ControlTable(num_slots, device)
+        self._processors = processors
+        self._controls: Controls | None = None
+        self._penalize: Callable[..., Tensor] = build.kernel("op", "apply_penalties")
+        self._bias: Callable[..., Tensor] = build.kernel("op", "apply_bias")
+        self._match: Callable[..., Tensor] = build.kernel("op", "match_suffixes")
+        self._allow: Callable[..., Tensor] = build.kernel("op", "allow_tokens")
+        self._sample: Callable[..., Tensor] = build.kernel("op", "sample")
+        self.logprobs: Callable[[Tensor, Tensor, int], Scores] = build.kernel("op", "logprobs")
+
+    def update(self, freed: Sequence[int], new: Sequence[NewRequest], tokens: Tensor) -> None:
+        """Forgets requests that left the batch, then takes note of those that entered it."""
+        if not (freed or new):
+            return
+        self._controls = None
+        self._slots.leave(freed)
+        self._slots.enter(new)
+        if self._processors is not None:
+            self._processors.update(freed, new, tokens)
+
+    def takes_likeliest(self, slots: Sequence[int]) -> bool:
+        """Whether all of ``slots`` take their likeliest token, and nothing else is asked of their logits."""
+        return self._slots.untouched(slots) and not (self._processors is not None and self._processors.active)
+
+    def likeliest(self, logits: Tensor) -> Tensor:
+        """What rows of ``logits`` take then, int64 ``[samples]``."""
+        return self._sample(logits, None, None, None, None, None, None)
+
+    def __call__(self, logits: Tensor, slots: list[int], rows: Tensor, batch: Batch) -> Sampled:
+        """Samples one token per row of ``logits`` (``[samples, vocab]``, which may be changed).
+
+        ``slots`` are the rows' slots on the host, ``rows`` the same as int64 on the device.
+        """
+        if self.takes_likeliest(slots):
+            token_ids = self.likeliest(logits)
+            return Sampled(slots, token_ids, finite.pack(token_ids, finite.greatest(logits)), logits.dtype)
+        controls = self._controls
+        if controls is None or controls.slots != slots or not controls.steps:
+            controls = self._controls = self._slots.controls(slots, rows, batch.num_computed)
+        controls.steps -= 1
+        raw = None if controls.scored is None else logits[controls.scored]
+        processed = self._processors is not None and self._processors.active
+        state = finite.after_model(logits) if processed or controls.changes_logits else None
+        if state is not None:
+            logits = logits.float()
+        if controls.penalized is not None:
+            self._apply_penalties(logits, controls, rows, batch)
+        errors, names = dict[int, Problem](), list[str]()
+        if self._processors is not None and state is not None and processed:
+            errors, names = self._processors.apply(logits, state, slots, rows, batch.computed)
+        if controls.bias is not None:
+            logits = self._bias(logits, *controls.bias)
+        if controls.words is not None:
+            logits = self._ban_words(logits, controls, controls.words, rows, batch)
+        if controls.allowed is not None:
+            logits = self._allow(logits, *controls.allowed)
+        token_ids = self._draw(logits, controls, rows, batch)
+        told = finite.pack(token_ids, finite.greatest(logits), state)
+        sampled = Sampled(slots, token_ids, told, logits.dtype, errors=errors, processors=names)
+        if raw is not None and controls.scored is not None:
+            sampled.logprob_rows, sampled.num_top = controls.using["logprobs"], controls.num_top
+            sampled.logprobs = self.logprobs(raw, token_ids[controls.scored], max(controls.num_top))
+        return sampled
+
+    def _draw(self, logits: Tensor, controls: Controls, rows: Tensor, batch: Batch) -> Tensor:
+        table, whole = controls.table, controls.whole
+        if "random" not in controls.using or table is None or whole is None:
+            return self.likeliest(logits)
+        return self._sample(
+            logits,
+            table[:, 0],
+            controls.of("top_k", whole[:, 0]),
+            controls.of("top_p", table[:, 1]),
+            controls.of("min_p", table[:, 2]),
+            whole[:, 1],
+            batch.computed[rows],
+        )
+
+    def _apply_penalties(self, logits: Tensor, controls: Controls, rows: Tensor, batch: Batch) -> None:
+        at, table, whole = controls.penalized, controls.table, controls.whole
+        if at is None or table is None or whole is None:
+            return
+        longest = max(batch.num_computed(controls.slots[row]) for row in controls.using["penalties"])
+        slots, penalties = rows[at], table[at]
+        self._penalize(
+            logits,
+            at,
+            batch.tokens[:, :longest],
+            slots,
+            whole[at, 2],
+            batch.computed[slots],
+            *(penalties[:, column] for column in (3, 4, 5)),
+        )
+
+    def _ban_words(
+        self, logits: Tensor, controls: Controls, words: BannedSequences, rows: Tensor, batch: Batch
+    ) -> Tensor:
+        if controls.whole is None:
+            return logits
+        slots = rows[words.at]
+        begun = self._match(batch.tokens, slots, controls.whole[words.at, 2], batch.computed[slots], words.before)
+        return self._bias(logits, words.at, words.last, begun * BAN)

@@ -1,0 +1,123 @@
+"""What the scheduler knows of one sequence from its arrival to its end."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from llmk.api import Ticket
+
+if TYPE_CHECKING:
+    from llmk.engine.cache.block_tables import BlockTables
+    from llmk.engine.wire.request import EngineRequest, FinishReason, HiddenRows, TokenLogprobs, TokenOutput
+    from llmk.engine.wire.step import ScoredTokens
+
+NO_SLOT = -1
+
+
+class Sequence:
+    """A sequence: its tokens, how far they are computed, and what it holds.
+
+    Attributes:
+        ticket: what the scheduling policy knows it by, its number in order of arrival included.
+        arrived: when it came, in the scheduler's seconds.
+        began: when it was first let in.
+        tokens: prompt and output as far as the host knows them.
+        limit: length at which it ends, in tokens.
+        num_computed: tokens in the cache once all issued steps have run.
+        num_pending: tokens that issued steps will sample, not yet known to the host.
+        scored: log-probabilities of the prompt's second token and on, until they are told.
+        untold: of how many of the prompt's tokens, which are the last, something is still wanted: log-probabilities
+            or hidden states. Until there are none, it reads no cached prefix.
+        issued: the last step that computed something of it.
+        silent: whether nothing was told of it yet.
+        admissions: how often it entered the batch; tells the steps of one stay from those of another.
+    """
+
+    __slots__ = (
+        "admissions",
+        "arrived",
+        "began",
+        "finished",
+        "issued",
+        "limit",
+        "num_cached",
+        "num_computed",
+        "num_pending",
+        "num_prompt",
+        "request",
+        "scored",
+        "silent",
+        "slot",
+        "stops",
+        "tables",
+        "ticket",
+        "tokens",
+        "untold",
+    )
+
+    def __init__(self, request: EngineRequest, arrival: int, limit: int, tables: BlockTables, arrived: float) -> None:
+        params = request.params
+        self.request = request
+        self.arrived = self.began = arrived
+        self.tokens = [*request.prompt_token_ids, *request.generated_token_ids]
+        self.num_prompt = len(request.prompt_token_ids)
+        self.limit = limit if params.max_tokens is None else min(limit, self.num_prompt + params.max_tokens)
+        self.ticket = Ticket(request.id, arrival, request.tenant, request.priority, self.num_prompt, self.limit)
+        self.stops = frozenset(
+            params.stop_token_ids if params.ignore_eos else params.stop_token_ids + request.eos_token_ids
+        )
+        self.tables = tables
+        self.slot = NO_SLOT
+        self.num_computed = 0
+        self.num_pending = 0
+        self.num_cached = 0
+        self.scored: list[TokenLogprobs] = []
+        scored = params.prompt_logprobs is not None and not request.generated_token_ids
+        self.untold = self.num_prompt - 1 if scored else 0
+        if request.returns == "hidden":
+            self.untold = self.num_prompt - request.num_told
+        self.admissions = 0
+        self.issued = -1
+        self.silent = not (request.generated_token_ids or request.num_told)
+        self.finished = False
+
+    @property
+    def id(self) -> str:
+        """The request's id."""
+        return self.request.id
+
+    def take_scores(self, part: ScoredTokens) -> None:
+        """Adds log-probabilities of the prompt, but those that are there already because it was computed again."""
+        new = part.tokens[self.num_prompt - self.untold - part.start :]
+        self.scored += new
+        self.untold -= len(new)
+
+    def take_hidden(self, part: HiddenRows) -> HiddenRows | None:
+        """What is new of hidden states of the prompt; ``None`` where all of it was told before."""
+        if self.request.returns == "last_hidden":
+            return part
+        new = part.after(min(part.num, self.num_prompt - self.untold - part.start))
+        self.untold -= new.num
+        return new if new.num else None
+
+    def introduce(self, output: TokenOutput) -> TokenOutput:
+        """``output``, with what goes with the sequence's first."""
+        if self.silent:
+            self.silent = False
+            output.arrived, output.began = self.arrived, self.began
+            output.prompt_logprobs, self.scored = self.scored, []
+        return output
+
+    def end(self, token: int) -> tuple[FinishReason | None, int | None]:
+        """Whether the sequence ends with ``token``, its last one: the reason, and the stop token that the request
+        named.
+        """
+        length = len(self.tokens)
+        if token in self.stops and length >= self.num_prompt + self.request.params.min_tokens:
+            return "stop", token if token in self.request.params.stop_token_ids else None
+        return ("length" if length >= self.limit else None), None
+
+
+arrival_of = attrgetter("ticket.arrival")
+"""Sort key of queues."""

@@ -1,0 +1,95 @@
+"""How many tokens a step may compute while several tenants are served, so that none waits long for another's."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from llmk.engine.scheduling.sequence import Sequence
+
+RECENT = 30.0
+"""Seconds for which a tenant counts as served after its last sequence: its next must not find a long step running."""
+_FEW = 4
+"""Tokens of a step that counts as a short one."""
+_LEAST = 8
+"""Tokens that a step may compute at least, whatever was measured."""
+_FIRST = 16
+"""Tokens that it may compute before anything was measured."""
+_WEIGHT = 0.1
+"""Of the latest step in what is remembered of all."""
+_ODD = 3.0
+"""A short step that takes so many times as long as usual was held up by something else."""
+
+
+class StepLimit:
+    """Limits steps to ``slowdown`` times what a short step takes; 0: no limit.
+
+    It learns from the steps that run what a short one takes, and what each further token adds.
+    """
+
+    def __init__(self, slowdown: float) -> None:
+        self._slowdown = slowdown
+        self._short = 0.0
+        self._per_token = 0.0
+
+    def take(self, num_tokens: int, seconds: float) -> None:
+        """Takes note of what a step took."""
+        short = self._short
+        if num_tokens <= _FEW:
+            self._short = _blended(short, min(seconds, _ODD * short) if short else seconds)
+        elif short:
+            added = max(0.0, seconds - short) / (num_tokens - 1)
+            self._per_token = _blended(self._per_token, added)
+
+    def tokens(self, most: int) -> int:
+        """Tokens that the next step may compute, of ``most`` that one may at all."""
+        if not self._slowdown:
+            return most
+        if not (self._short and self._per_token):
+            return min(most, _FIRST)
+        return min(most, max(_LEAST, 1 + int((self._slowdown - 1) * self._short / self._per_token)))
+
+
+class Tenants:
+    """Who is being served, or was just now."""
+
+    def __init__(self) -> None:
+        self._served: Counter[str] = Counter()
+        """How many sequences each has."""
+        self._left: dict[str, float] = {}
+        """When others had their last, in this order."""
+
+    def enter(self, tenant: str) -> None:
+        """Takes note of a sequence."""
+        self._served[tenant] += 1
+        self._left.pop(tenant, None)
+
+    def leave(self, tenant: str, now: float) -> None:
+        """Takes note that one has ended."""
+        self._served[tenant] -= 1
+        if not self._served[tenant]:
+            del self._served[tenant]
+            self._left[tenant] = now
+
+    def several(self, now: float) -> bool:
+        """Whether there is more than one."""
+        while self._left and next(iter(self._left.values())) < now - RECENT:
+            del self._left[next(iter(self._left))]
+        return len(self._served) + len(self._left) > 1
+
+
+def in_turns(ready: Iterable[Sequence]) -> list[Sequence]:
+    """Tenants one after the other, and of each the sequence that was served longest ago first."""
+    places: Counter[str] = Counter()
+    turns: list[tuple[int, Sequence]] = []
+    for sequence in sorted(ready, key=attrgetter("issued")):
+        turns.append((places[sequence.request.tenant], sequence))
+        places[sequence.request.tenant] += 1
+    return [sequence for _, sequence in sorted(turns, key=itemgetter(0))]
+
+
+def _blended(old: float, new: float) -> float:
+    return old + _WEIGHT * (new - old) if old else new

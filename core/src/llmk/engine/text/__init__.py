@@ -1,0 +1,1 @@
+"""From a request to token ids, and from tokens back to text."""

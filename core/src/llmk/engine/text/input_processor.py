@@ -1,0 +1,166 @@
+"""From a prompt and parameters to sequences for the engine, checked against the model that will run them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from hashlib import blake2b
+from random import Random
+from typing import Any
+
+from msgspec.structs import replace
+
+from llmk.api import CheckpointError, ContextLengthExceeded, RequestError
+from llmk.config.logs import request_id
+from llmk.engine.text.tokenizer import Tokenizer
+from llmk.engine.wire.engine_info import EngineInfo
+from llmk.engine.wire.request import EngineRequest, Returns, SamplingParams
+
+_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_SEED_BITS = 63
+_MAX_WORDS = 1000
+_MAX_WORD_TOKENS = 100
+_MAX_WORD_CHARACTERS = 10_000
+
+
+class InputProcessor:
+    """Turns prompts into sequences for the engine of which ``info`` tells. ``seed`` is where requests without a seed of
+    their own draw one from. With ``isolate_tenants``, no tenant's prefix is a hit for another's.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, info: EngineInfo, *, seed: int, isolate_tenants: bool = False) -> None:
+        self.info = info
+        self._isolate_tenants = isolate_tenants
+        self._tokenizer = tokenizer
+        self._random = Random(seed)
+
+    def sequences(
+        self,
+        prompt: str | list[int],
+        params: SamplingParams,
+        *,
+        id: str,
+        priority: int = 0,
+        cache_salt: str = "",
+        tenant: str = "",
+        returns: Returns = "tokens",
+    ) -> list[EngineRequest]:
+        """``params.n`` sequences for one prompt; a text is tokenized with the tokenizer's special tokens around it.
+
+        Raises:
+            ContextLengthExceeded: where the prompt leaves no room for a token.
+            RequestError: where the prompt is empty, or a token id is not the model's.
+        """
+        tokens = self._tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else prompt
+        self.check_prompt(tokens)
+        params = self.checked(params)
+        seed = self._random.getrandbits(_SEED_BITS) if params.seed is None else params.seed
+        return [
+            EngineRequest(
+                id=sequence_id(id, index),
+                prompt_token_ids=tokens,
+                params=params,
+                eos_token_ids=self._tokenizer.eos_token_ids,
+                seed=derived_seed(seed, index),
+                priority=priority,
+                cache_salt=f"{tenant}/{cache_salt}" if self._isolate_tenants else cache_salt,
+                tenant=tenant,
+                returns=returns,
+                request_id=request_id.get() or id,
+            )
+            for index in range(params.n)
+        ]
+
+    def checked(self, params: SamplingParams) -> SamplingParams:
+        """Parameters as the engine takes them, with ``bad_words`` as token sequences.
+
+        Raises :class:`~llmk.api.RequestError`, naming the field.
+        """
+        self._check_ids("stop_token_ids", params.stop_token_ids)
+        self._check_ids("logit_bias", params.logit_bias)
+        self._check_ids("allowed_token_ids", params.allowed_token_ids or ())
+        for id in params.logits_processors:
+            if id not in self.info.logits_processors:
+                known = ", ".join(self.info.logits_processors) or "none"
+                raise RequestError(
+                    f"there is no logits processor {id!r} (installed: {known})", param="logits_processors"
+                )
+        if not (params.bad_words or params.bad_word_ids):
+            return params
+        if max(len(params.bad_words), len(params.bad_word_ids)) > _MAX_WORDS:
+            raise RequestError(f"no more than {_MAX_WORDS} words can be banned", param="bad_words")
+        if max(map(len, params.bad_words), default=0) > _MAX_WORD_CHARACTERS:
+            raise RequestError(f"a banned word has {_MAX_WORD_CHARACTERS} characters at most", param="bad_words")
+        words = dict.fromkeys(params.bad_word_ids)
+        for text in params.bad_words:
+            words |= {word: None for word in self._spellings(text) if word}
+        if len(words) > _MAX_WORDS or max(map(len, words), default=0) > _MAX_WORD_TOKENS:
+            what = f"no more than {_MAX_WORDS} token sequences of {_MAX_WORD_TOKENS} tokens can be banned"
+            raise RequestError(what, param="bad_words")
+        self._check_ids("bad_words", tuple(token for word in words for token in word))
+        return replace(params, bad_words=(), bad_word_ids=tuple(words))
+
+    def _spellings(self, text: str) -> Iterator[tuple[int, ...]]:
+        """How the tokenizer writes a word at the start of a text, after a space, and after something that is none."""
+        word, line = text.strip(" "), self._encode("\n")
+        yield self._encode(text)
+        if word:
+            yield self._encode(word)
+            yield self._encode(f" {word}")
+            after = self._encode(f"\n{word}")
+            if after[: len(line)] == line and len(after) > len(line):
+                yield after[len(line) :]
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def check_prompt(self, tokens: list[int]) -> None:
+        """Raises where the prompt is empty, leaves no room for a token, or has one that is not the model's."""
+        if not tokens:
+            raise RequestError("the prompt has no tokens", param="prompt")
+        check_length(len(tokens), self.info.max_model_len)
+        self._check_ids("prompt", tokens)
+
+    def _check_ids(self, param: str, ids: Collection[int]) -> None:
+        for token in (min(ids), max(ids)) if ids else ():
+            if not 0 <= token < self.info.vocab_size:
+                raise RequestError(
+                    f"{param} names token {token}; the model's tokens are 0 to {self.info.vocab_size - 1}", param=param
+                )
+
+
+def check_length(count: int, max_model_len: int) -> None:
+    """Raises :class:`~llmk.api.ContextLengthExceeded` where so many tokens of a prompt leave no room for another."""
+    if count >= max_model_len:
+        raise ContextLengthExceeded(
+            f"the prompt has {count} tokens, but the model's context is {max_model_len} tokens,"
+            " at least one of which is for the answer",
+            hint="shorten the prompt",
+        )
+
+
+def sequence_id(request_id: str, index: int) -> str:
+    """What the engine calls choice ``index`` of a request."""
+    return f"{request_id}/{index}"
+
+
+def derived_seed(seed: int, index: int) -> int:
+    """The seed of choice ``index``: ``seed`` itself for the first, unrelated ones for the others. 0 to 2**63 - 1."""
+    if index:
+        digest = blake2b(f"{seed}/{index}".encode(), digest_size=8).digest()
+        seed = int.from_bytes(digest, "little")
+    return seed % (1 << _SEED_BITS)
+
+
+def default_params(generation_config: Mapping[str, Any]) -> SamplingParams:
+    """What a checkpoint's generation config says on sampling, for requests that leave it open.
+
+    Raises :class:`~llmk.api.CheckpointError` where it says what can't be done.
+    """
+    given = {name: generation_config[name] for name in _DEFAULTS if generation_config.get(name) is not None}
+    if generation_config.get("do_sample") is False:
+        given["temperature"] = 0.0
+    try:
+        return SamplingParams(**given)
+    except (RequestError, TypeError) as error:
+        what = f"generation_config.json can't be used: {error}"
+        raise CheckpointError(what, hint="correct or remove the value") from error

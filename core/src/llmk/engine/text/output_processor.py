@@ -1,0 +1,204 @@
+"""From a sequence's tokens to its text: incremental decoding, stop strings, log-probabilities, the end."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from llmk.engine.text.detokenizer import Detokenizer
+from llmk.engine.wire.request import FinishReason, HiddenRows, SamplingParams, TokenLogprobs, TokenOutput
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceTimes:
+    """Seconds in which a sequence waited to be let in, its prompt was computed up to its first token, and the others
+    were made, by the engine's clock."""
+
+    queue: float
+    prefill: float
+    decode: float
+
+
+@dataclass(slots=True)
+class GenerationDelta:
+    """What came to choice ``index`` of a request.
+
+    ``text`` may lag behind ``token_ids`` where it could still become a stop string or a character is incomplete.
+    ``stop_reason`` is the stop string or stop token that ended the text, ``None`` for the end-of-sequence token.
+    """
+
+    index: int
+    text: str
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+    prompt_logprobs: list[TokenLogprobs | None] = field(default_factory=list)
+    """One for each token of the prompt, ``None`` for the first, where they are wanted; in a choice's first delta."""
+    hidden: HiddenRows | None = None
+    num_prompt_tokens: int = 0
+    num_cached_tokens: int = 0
+    num_pinned_tokens: int = 0
+    """How much of a prompt that was to be pinned is."""
+    times: SequenceTimes | None = None
+    """In the last delta of a choice that ended by itself."""
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One finished choice."""
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    stop_reason: str | int | None = None
+
+    def add(self, delta: GenerationDelta) -> None:
+        """Adds what came next."""
+        self.text += delta.text
+        self.token_ids += delta.token_ids
+        self.logprobs += delta.logprobs
+        self.finish_reason, self.stop_reason = delta.finish_reason, delta.stop_reason
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """A prompt and what came of it. ``prompt`` is ``None`` where tokens were given. ``prompt_logprobs`` has one entry
+    for each token of the prompt where they were asked for, ``None`` for the first."""
+
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    num_cached_tokens: int = 0
+    prompt_logprobs: list[TokenLogprobs | None] | None = None
+
+
+class SequenceOutput:
+    """Assembles one sequence's output."""
+
+    def __init__(
+        self, params: SamplingParams, detokenizer: Detokenizer, *, index: int = 0, num_prompt_tokens: int = 0
+    ) -> None:
+        self._params = params
+        self._detokenizer = detokenizer
+        self._stops = StopStrings(params.stop, include=params.include_stop) if params.stop else None
+        self._index = index
+        self._num_prompt_tokens = num_prompt_tokens
+        self._num_tokens = 0
+        self._begun = (0.0, 0.0, 0.0)
+
+    def take(self, output: TokenOutput, time: float) -> GenerationDelta:
+        """What the engine's output of ``time`` adds. Where a stop string ends the text, the delta says so and the
+        engine doesn't know yet.
+        """
+        delta = self._take(output)
+        if output.arrived is not None and output.began is not None:
+            self._begun = output.arrived, output.began, time
+        if delta.finish_reason == "stop" or delta.finish_reason == "length":
+            arrived, began, first = self._begun
+            delta.times = SequenceTimes(began - arrived, first - began, time - first)
+        return delta
+
+    def _take(self, output: TokenOutput) -> GenerationDelta:
+        delta = GenerationDelta(
+            index=self._index,
+            text="",
+            token_ids=output.token_ids,
+            logprobs=output.logprobs,
+            finish_reason=output.finish_reason,
+            stop_reason=output.stop_token_id,
+            hidden=output.hidden,
+            num_prompt_tokens=self._num_prompt_tokens,
+            num_cached_tokens=output.num_cached_tokens,
+            num_pinned_tokens=output.num_pinned_tokens,
+        )
+        first = not self._num_tokens and (output.token_ids or output.finish_reason == "stop")
+        if first and self._params.prompt_logprobs is not None:
+            delta.prompt_logprobs = [None, *output.prompt_logprobs]
+        silent_end = output.finish_reason == "stop" and not self._params.include_stop
+        spoken = output.token_ids[:-1] if silent_end else output.token_ids
+        for count, token in enumerate(spoken, start=1):
+            self._num_tokens += 1
+            if self._add(delta, self._detokenizer.push((token,))):
+                delta.token_ids = output.token_ids[:count]
+                delta.logprobs = output.logprobs[:count]
+                return delta
+        if output.finish_reason is not None and not self._add(delta, self._detokenizer.finish()) and self._stops:
+            delta.text += self._stops.finish()
+        return delta
+
+    def _add(self, delta: GenerationDelta, text: str) -> bool:
+        """Adds ``text`` as far as it can be no stop string; returns whether it was one."""
+        if self._stops is None:
+            delta.text += text
+            return False
+        certain, stop = self._stops.push(text, may_stop=self._num_tokens >= self._params.min_tokens)
+        delta.text += certain
+        if stop is not None:
+            delta.finish_reason, delta.stop_reason = "stop", stop
+        return stop is not None
+
+
+class StopStrings:
+    """Finds the first of several strings to be completed in a text that comes in pieces.
+
+    Each string has its own Knuth-Morris-Pratt automaton, whose state is how much of the string the text ends with; as
+    much is held back and no more. Takes time linear in the text, whatever the strings.
+    """
+
+    def __init__(self, stops: tuple[str, ...], *, include: bool = False) -> None:
+        self._stops = [(stop, _failure_table(stop)) for stop in stops if stop]
+        self._states = [0] * len(self._stops)
+        self._include = include
+        self._held = ""
+
+    def push(self, text: str, *, may_stop: bool = True) -> tuple[str, str | None]:
+        """Takes the next piece; returns the text that is certain, and the stop string that ends it if there is one.
+
+        Where the text may not stop in this piece, one that is complete in it doesn't count, but one that begins in it
+        may be completed later.
+        """
+        for position, char in enumerate(text, start=1):
+            stop = self._advance(char)
+            if stop is not None and may_stop:
+                seen = self._held + text[:position]
+                return seen if self._include else seen[: -len(stop)], stop
+        seen = self._held + text
+        certain = len(seen) - max(self._states, default=0)
+        self._held = seen[certain:]
+        return seen[:certain], None
+
+    def finish(self) -> str:
+        """The text has ended: returns what was held back."""
+        held, self._held = self._held, ""
+        return held
+
+    def _advance(self, char: str) -> str | None:
+        """Moves every automaton on; returns the longest string that ``char`` completes."""
+        complete = None
+        for i, (stop, failure) in enumerate(self._stops):
+            state = self._states[i]
+            while state and stop[state] != char:
+                state = failure[state - 1]
+            state += stop[state] == char
+            if state == len(stop):
+                complete = max(complete or "", stop, key=len)
+                state = failure[state - 1]
+            self._states[i] = state
+        return complete
+
+
+@lru_cache(maxsize=256)
+def _failure_table(stop: str) -> Sequence[int]:
+    """For each prefix of ``stop``, the length of the longest shorter prefix that it ends with."""
+    table = [0] * len(stop)
+    length = 0
+    for i in range(1, len(stop)):
+        while length and stop[i] != stop[length]:
+            length = table[length - 1]
+        length += stop[i] == stop[length]
+        table[i] = length
+    return table

@@ -1,0 +1,31 @@
+"""What a front end knows of its engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class EngineInfo(msgspec.Struct, kw_only=True):
+    """What a front end must know of its engine. ``plan`` is :meth:`llmk.api.Plan.to_dict`'s; ``pickled_plan`` is the
+    plan itself, where it comes from another process. ``logits_processors`` are ids that requests may name.
+    """
+
+    max_model_len: int
+    vocab_size: int
+    block_size: int
+    num_blocks: int
+    plan: dict[str, Any]
+    pickled_plan: bytes = b""
+    logits_processors: tuple[str, ...] = ()
+
+
+class Outage(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine that died and is being started again: since when (seconds since the epoch), why, and how many attempts
+    there were.
+    """
+
+    since: float
+    cause: str
+    attempts: int

@@ -1,0 +1,110 @@
+"""Calls of plugins' code in the engine's loop, where each delays every request: they are marked, so that whoever
+watches over the process can tell which one does not return, or ended it.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from llmk.api import PluginError, Reason
+from llmk.engine.wire.plugin_mark import MarkedCall, PluginMark
+
+MARKS = "mark"
+"""How files of marks begin, in the private folder of an engine's process."""
+
+POLICY, LOGITS_PROCESSOR = "scheduling policy", "logits processor"
+"""What such code is called."""
+
+_mark: PluginMark | None = None
+"""This process's, where somebody watches over it."""
+_distrusted: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """A plugin's code that does not return, or did not: what it is, its id and wheel, and the sequence it was called
+    for; empty: for all that use it."""
+
+    kind: str
+    id: str
+    wheel: str
+    request: str = ""
+
+    def __str__(self) -> str:
+        return f"the {self.kind} {self.id}" + (f" of {self.wheel}" if self.wheel else "")
+
+    @classmethod
+    def of(cls, marked: MarkedCall) -> Culprit:
+        """Who is marked."""
+        return cls(*marked.what.split("\n", 3))
+
+
+class Call:
+    """Marks a call for as long as the block runs."""
+
+    __slots__ = ("_what",)
+
+    def __init__(self, kind: str, id: str, wheel: str, request: str = "") -> None:
+        self._what = "\n".join((kind, id, wheel, request))
+
+    def __enter__(self) -> None:
+        if _mark is not None:
+            _mark.set(self._what)
+
+    def __exit__(self, *_: object) -> None:
+        if _mark is not None:
+            _mark.clear()
+
+
+class Marks:
+    """Reads the marks of an engine's processes, which are in ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._marks: dict[Path, PluginMark] = {}
+
+    def read(self) -> list[MarkedCall]:
+        """All calls that have not returned."""
+        for path in self._folder.glob(f"{MARKS}*"):
+            if path not in self._marks:
+                self._marks[path] = PluginMark(path)
+        return [marked for mark in self._marks.values() if (marked := mark.read()) is not None]
+
+    def close(self) -> None:
+        """Lets go of them."""
+        while self._marks:
+            self._marks.popitem()[1].close()
+
+
+def watched(path: str, distrusted: Iterable[str]) -> None:
+    """Has calls of this process marked in the file ``path``. ``distrusted`` are ids of what ended engines before this
+    one."""
+    global _mark, _distrusted
+    _mark, _distrusted = PluginMark(Path(path)), frozenset(distrusted)
+
+
+def watching(rank: int) -> tuple[str, frozenset[str]] | None:
+    """What :func:`watched` is to be called with in the process of a rank; nothing where nobody watches."""
+    return None if _mark is None else (f"{_mark.path}-rank{rank}", _distrusted)
+
+
+def is_distrusted(id: str) -> bool:
+    """Whether code of that id must not be called."""
+    return id in _distrusted
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Whether it is a user's interruption of this process, and not of the plugin's making. Everything else that a
+    plugin raises, SystemExit included, is its own failure."""
+    return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+
+
+def check_methods(made: object, names: Iterable[str], what: str, location: str) -> None:
+    """Raises PluginError where ``made`` lacks a method that is called."""
+    lacking = [name for name in names if not callable(getattr(made, name, None))]
+    if lacking:
+        reason = Reason("contract", f"methods {', '.join(names)}", f"no {', '.join(lacking)}")
+        raise PluginError(f"{what} lacks {', '.join(lacking)}", reasons=[reason], hint=f"add them to {location}")

@@ -1,0 +1,93 @@
+"""What passes between scheduler and runner: a plan of what to compute, and the tokens that came of it. Only what
+changed is sent.
+"""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from llmk.engine.wire.request import HiddenRows, Returns, SamplingParams, ShadowCount, TokenLogprobs
+
+
+class NewRequest(msgspec.Struct, kw_only=True):
+    """A request that enters the batch at ``slot``.
+
+    ``token_ids`` are all tokens known so far (prompt, and output where the request was preempted before). The first
+    ``num_computed`` of them are in the cache already. ``block_ids`` has one list per cache group. What
+    ``returns`` and ``params`` want of each of the prompt's tokens is not wanted (again) of the first ``num_told``. The
+    log calls it by ``request_id``.
+    """
+
+    id: str
+    slot: int
+    token_ids: list[int]
+    num_prompt_tokens: int
+    num_computed: int
+    block_ids: list[list[int]]
+    params: SamplingParams
+    eos_token_ids: tuple[int, ...]
+    seed: int
+    returns: Returns = "tokens"
+    num_told: int = 0
+    request_id: str = ""
+
+
+class Work(msgspec.Struct, kw_only=True, gc=False):
+    """Compute the next ``num_tokens`` tokens of ``slot``.
+
+    ``new_blocks`` (one list per cache group) are appended to its block tables first. ``sample``: the last of these
+    tokens is the last known one, so the next is to be sampled from its logits, if any is wanted.
+    """
+
+    slot: int
+    num_tokens: int
+    new_blocks: list[list[int]]
+    sample: bool
+
+
+class StepPlan(msgspec.Struct, kw_only=True):
+    """One step. ``freed`` slots are vacant from this step on, before ``new`` ones are filled."""
+
+    step: int
+    freed: list[int] = []
+    new: list[NewRequest] = []
+    work: list[Work] = []
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the step computes."""
+        return sum([work.num_tokens for work in self.work])
+
+
+class ScoredTokens(msgspec.Struct, array_like=True, gc=False):
+    """Log-probabilities of the prompt's tokens from number ``start`` on, given those before each."""
+
+    start: int
+    tokens: list[TokenLogprobs]
+
+    @property
+    def broken(self) -> bool:
+        """Whether any is none."""
+        return any(math.isnan(token.logprob) for token in self.tokens)
+
+
+class StepResult(msgspec.Struct, kw_only=True):
+    """Sampled tokens, one per work item with ``sample``, in the plan's order. ``logprobs`` has an entry for slots that
+    want them. ``scored`` and ``hidden`` have parts of prompts, by the number of the work item that computed them;
+    ``errors`` has message and code, by slot, of requests that the sampler had to fail; their tokens mean nothing, and
+    ``num_broken`` of them have logits that nothing can be drawn from. ``broken`` are work items whose parts of prompts
+    are not finite. ``shadows`` is what the step compared.
+    """
+
+    step: int
+    slots: list[int] = []
+    token_ids: list[int] = []
+    logprobs: dict[int, TokenLogprobs] = {}
+    scored: dict[int, ScoredTokens] = {}
+    hidden: dict[int, HiddenRows] = {}
+    errors: dict[int, tuple[str, ...]] = {}
+    num_broken: int = 0
+    broken: list[int] = []
+    shadows: list[ShadowCount] = []

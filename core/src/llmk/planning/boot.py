@@ -1,0 +1,196 @@
+"""The whole start in order, up to the plan. Nothing here loads a tensor or touches a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from llmk.api import (
+    Checkpoint,
+    Default,
+    Host,
+    ModelFacts,
+    ModelSpec,
+    Plan,
+    PlatformFacts,
+    PlatformSpec,
+    Problem,
+    QuantizationSpec,
+)
+from llmk.api.errors import ConfigError, PluginError, describe
+from llmk.api.sharding import parallel_problems
+from llmk.api.verdict import Reason
+from llmk.kernel.discovery import Plugin
+from llmk.kernel.loader import check_present, load_object
+from llmk.kernel.registry import Registered, Registry
+from llmk.kernel.watchdog import watching
+from llmk.planning.advice import ABLE, with_advice
+from llmk.planning.checkpoint import read_checkpoint
+from llmk.planning.models import choose_model, describe_model, find_checkpoint
+from llmk.planning.platforms import choose_platform
+from llmk.planning.resolver import resolve
+
+if TYPE_CHECKING:
+    from llmk.config import Config, Settings
+
+Find = Callable[..., Any]
+"""Finds what ``"module:attribute"`` names, of ``plugin``; raises PluginError where it can't."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """All that is known before the engine starts. ``facts.max_model_len`` is what the configuration allows."""
+
+    settings: Settings
+    registry: Registry
+    checkpoint: Checkpoint
+    facts: ModelFacts
+    platform_facts: PlatformFacts
+    plan: Plan
+
+
+def boot(settings: Settings, *, on: str | None = None, verify: bool = True, host: Host | None = None) -> Boot:
+    """Discovers, probes, reads, describes, finishes the configuration, and resolves.
+
+    ``on`` plans for another machine. ``verify`` imports every winner (hence torch) and replaces what can't be imported,
+    with a warning; without it, and for another machine, nothing heavy is imported, and what is nowhere to be found is
+    replaced. Raises any of :mod:`llmk.api.errors`.
+    """
+    with watching(settings.config.plugins.import_seconds):
+        return _boot(settings, on, verify, host)
+
+
+def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None) -> Boot:
+    config = settings.config
+    registry = Registry.discover(config.plugins)
+    registry.enforce(_pinned_plugins(config), strict=config.engine.strict)
+    platform, platform_facts = choose_platform(registry, config, host, on=on)
+    checkpoint = read_checkpoint(find_checkpoint(registry, config.model.path))
+    facts = describe_model(choose_model(registry, config, checkpoint), checkpoint)
+    settings = _with_length(settings, registry, facts)
+    settings = apply_defaults(settings, registry, platform, platform_facts, facts)
+    _check(settings, registry, platform_facts, facts)
+    facts = replace(facts, max_model_len=settings.config.model.max_model_len or facts.max_model_len)
+    find: Find = load_object if verify and on is None else check_present
+    plan = _resolve(registry, settings.config, checkpoint, facts, platform_facts, find)
+    registry.call("llmk_plan_resolved", object, plan=plan)
+    return Boot(settings, registry, checkpoint, facts, platform_facts, plan)
+
+
+def verified(boot: Boot) -> Boot:
+    """``boot``, made without ``verify``, with a plan whose winners can all be imported in this process."""
+    config = boot.settings.config
+    with watching(config.plugins.import_seconds):
+        if not dict(_broken_winners(boot.registry, boot.plan, load_object)):
+            return boot
+        plan = _resolve(boot.registry, config, boot.checkpoint, boot.facts, boot.platform_facts, load_object)
+    return replace(boot, plan=plan)
+
+
+def advised(boot: Boot) -> Boot:
+    """``boot`` with a plan that says of everything that could serve how to choose it, where something would."""
+    config, known = boot.settings.config, (boot.checkpoint, boot.facts, boot.platform_facts)
+    plan = with_advice(boot.plan, config, lambda other: _resolve(boot.registry, other, *known, check_present), ABLE)
+    return replace(boot, plan=plan)
+
+
+def apply_defaults(
+    settings: Settings,
+    registry: Registry,
+    platform: Registered[PlatformSpec],
+    platform_facts: PlatformFacts,
+    facts: ModelFacts | None,
+) -> Settings:
+    """The early phase: plugins' defaults, the platform's own last so that they win, then plugins' own sections.
+
+    A plugin whose default can't be used is quarantined. Raises ConfigError for a bad section.
+    """
+    defaults = registry.call("llmk_config_defaults", Default, platform=platform_facts, model=facts)
+    advised: dict[str, tuple[Plugin, Default]] = {}
+    for plugin, default in sorted(defaults, key=lambda pair: pair[0] is platform.plugin):
+        other, former = advised.get(default.path, (plugin, default))
+        if former.value != default.value:
+            losing, winning = f"{other.name} advises {former.value!r}", f"{plugin.name} {default.value!r}"
+            registry.notices.append(f"{default.path}: {losing}, but {winning}, which wins")
+        advised[default.path] = (plugin, default)
+        try:
+            settings = settings.with_defaults([(plugin.name, default)])
+        except ConfigError as error:
+            plugin.stop("broken", Reason("bad_default", default.path, describe(error)), error)
+    schemas = {plugin.name: schema for plugin, schema in registry.call("llmk_config_schema", type)}
+    return settings.with_plugin_schemas({plugin.name: schemas.get(plugin.name) for plugin in registry.plugins})
+
+
+def _with_length(settings: Settings, registry: Registry, facts: ModelFacts) -> Settings:
+    """The context where the user names none: the longest, or the one that the family serves by default."""
+    if not facts.default_model_len:
+        return settings.with_checkpoint({"model.max_model_len": facts.max_model_len}, "the longest context it allows")
+    settings = settings.with_checkpoint({"model.max_model_len": facts.default_model_len}, facts.default_why)
+    length = settings.config.model.max_model_len
+    registry.notices.append(f"model.max_model_len: {length} of {facts.max_model_len} tokens; {facts.default_why}")
+    return settings
+
+
+def _check(settings: Settings, registry: Registry, platform_facts: PlatformFacts, facts: ModelFacts) -> None:
+    """The late phase: refuses a configuration that can't work here, with every problem at once."""
+    answers = registry.call("llmk_check_config", Problem, config=settings.config, platform=platform_facts)
+    problems = [problem for _, problem in answers]
+    if settings.config.model.max_model_len > facts.max_model_len:
+        message = f"the checkpoint allows {facts.max_model_len} tokens, not {settings.config.model.max_model_len}"
+        problems.append(Problem("model.max_model_len", message, f"set it to {facts.max_model_len} or less"))
+    parallel = settings.config.parallel
+    problems += parallel_problems(facts, platform_facts, parallel.tensor, parallel.pipeline)
+    if problems:
+        lines = [f"{p.path} (set by {settings.origin(p.path)}): {p.message}" for p in problems]
+        raise ConfigError("\n".join(lines), hint="; ".join(p.fix for p in problems if p.fix))
+
+
+def _pinned_plugins(config: Config) -> list[str]:
+    """The plugins whose ids the configuration pins."""
+    uses = [getattr(config.select, kind).use for kind in type(config.select).model_fields]
+    pins = [pin for use in uses for pin in ([use] if isinstance(use, str) else use.values())]
+    return [pin.partition(".")[0] for pin in pins if "." in pin]
+
+
+def _resolve(
+    registry: Registry,
+    config: Config,
+    checkpoint: Checkpoint,
+    facts: ModelFacts,
+    platform_facts: PlatformFacts,
+    find: Find,
+) -> Plan:
+    """Resolves, again without each winner that ``find`` raises PluginError for, until there is none."""
+    excluded: dict[str, Reason] = {}
+
+    def resolved(config: Config) -> Plan:
+        return resolve(registry, config, checkpoint, facts, platform_facts, excluded=excluded)
+
+    while True:
+        plan = resolved(config)
+        broken = dict(_broken_winners(registry, plan, find))
+        if not broken:
+            skipped = [f"{id} would have been chosen, but is skipped: {reason}" for id, reason in excluded.items()]
+            return with_advice(replace(plan, warnings=(*plan.warnings, *skipped)), config, resolved)
+        for id, error in broken.items():
+            if config.engine.strict:
+                raise error
+            excluded[id] = error.reasons[0]
+
+
+def _broken_winners(registry: Registry, plan: Plan, find: Find) -> Iterator[tuple[str, PluginError]]:
+    owners = {("platform", r.spec.id): r.plugin for r in registry.platforms}
+    owners |= {("model", r.spec.id): r.plugin for r in registry.of(ModelSpec)}
+    owners |= {("quantization", r.spec.id): r.plugin for r in registry.of(QuantizationSpec)}
+    for kind, id in (("platform", plan.platform_id), ("model", plan.model), ("quantization", plan.quantization)):
+        if location := getattr(plan, f"{kind}_implementation"):
+            find(location, plugin=owners[kind, id], kind=kind)
+    for choice in plan.all_choices():
+        for piece in choice.pieces:
+            try:
+                for location in filter(None, (piece.implementation, piece.prepare)):
+                    kind = choice.kind if location == piece.implementation else ""
+                    find(location, plugin=f"{piece.distribution} {piece.version}", kind=kind)
+            except PluginError as error:
+                yield piece.id, error

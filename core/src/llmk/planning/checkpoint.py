@@ -1,0 +1,101 @@
+"""Reads what a checkpoint folder says of itself, without loading a tensor."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from llmk.api import Checkpoint, CheckpointError, ModelNotFound
+from llmk.api.checkpoint import LONGEST_TEMPLATE, CheckpointFile, files_in
+from llmk.planning.checkpoint_fields import check_config, check_generation_config, check_tokenizer_config
+
+_INDEX = "model.safetensors.index.json"
+
+
+def read_checkpoint(path: str | Path) -> Checkpoint:
+    """Reads the small files of a checkpoint folder in the Hugging Face layout.
+
+    Raises ModelNotFound where there is no such folder, CheckpointError where it has no ``config.json``, or a file is
+    not valid JSON, is not of the folder, or has something of the wrong type where llmk looks.
+    """
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise _not_found(str(path), folder)
+    folder = folder.resolve()
+    config_file = CheckpointFile(folder, "config.json")
+    if not config_file.is_there:
+        raise _no_config(folder)
+    config = check_config(config_file, config_file.read_json())
+    generation, tokenizer = (CheckpointFile(folder, f"{kind}_config.json") for kind in ("generation", "tokenizer"))
+    tokenizer_config = check_tokenizer_config(tokenizer, tokenizer.read_json())
+    weights = _weight_files(folder)
+    return Checkpoint(
+        path=folder,
+        config=config,
+        generation_config=check_generation_config(generation, generation.read_json(), config),
+        tokenizer_config=tokenizer_config,
+        chat_template=_chat_template(folder, tokenizer_config),
+        weight_files=weights,
+        weight_bytes=sum(file.size for file in weights if file.is_there),
+    )
+
+
+def _not_found(path: str, folder: Path) -> ModelNotFound:
+    if folder.is_file():
+        if folder.suffix == ".gguf":
+            return ModelNotFound(f"{path} is a GGUF file, which llmk does not read", hint=_INSTEAD_OF_GGUF)
+        return ModelNotFound(f"{path} is a file, not a checkpoint folder", hint=f"name its folder: {folder.parent}")
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", path):
+        hint = f"if it is a hub id, download it first: hf download {path} --local-dir ./{path.partition('/')[2]}"
+        return ModelNotFound(f"there is no checkpoint folder {path}", hint=hint)
+    return ModelNotFound(f"there is no checkpoint folder {path}", hint="check the path; it must be a folder")
+
+
+_INSTEAD_OF_GGUF = (
+    "download the model's checkpoint in the Hugging Face layout: a folder with config.json, the tokenizer and"
+    " *.safetensors files"
+)
+
+
+def _no_config(folder: Path) -> CheckpointError:
+    if files_in(folder, "*.gguf") and not files_in(folder, "*.safetensors"):
+        return CheckpointError(f"{folder} holds a model as GGUF, which llmk does not read", hint=_INSTEAD_OF_GGUF)
+    return CheckpointError(
+        f"{folder} has no config.json, so it is not a checkpoint in the Hugging Face layout",
+        hint="name the folder that holds config.json, the tokenizer and the *.safetensors files",
+    )
+
+
+def _chat_template(folder: Path, tokenizer_config: dict[str, Any]) -> str | None:
+    file = CheckpointFile(folder, "chat_template.jinja")
+    if file.is_there:
+        return file.read_text(LONGEST_TEMPLATE)
+    template = tokenizer_config.get("chat_template")
+    if isinstance(template, list):
+        by_name = {entry["name"]: entry["template"] for entry in template}
+        template = by_name.get("default")
+    return template if isinstance(template, str) else None
+
+
+def _weight_files(folder: Path) -> tuple[CheckpointFile, ...]:
+    """The files that the index names, whether or not they are there; without an index, those in the folder."""
+    file = CheckpointFile(folder, _INDEX)
+    if not file.is_there:
+        found = files_in(folder, "model*.safetensors") or files_in(folder, "*.safetensors")
+        return tuple(sorted(found, key=lambda file: _natural(file.name)))
+    names = file.read_json().get("weight_map")
+    if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+        raise CheckpointError(
+            f"{file} has no weight_map that says of each tensor in which file it is",
+            hint="download the file again, or remove it: without it the safetensors files in the folder count",
+        )
+    try:
+        return tuple(CheckpointFile(folder, name) for name in sorted(set(names.values()), key=_natural))
+    except CheckpointError as error:
+        raise CheckpointError(f"the index {file} is not to be trusted: {error.message}", hint=error.hint) from error
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """Sorts ``model-10`` behind ``model-2``."""
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]

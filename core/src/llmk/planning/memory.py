@@ -1,0 +1,250 @@
+"""How much memory goes where. Every refusal says what is needed for what, what there is, and which setting helps."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from llmk.api import (
+    AttentionQuery,
+    CacheSpec,
+    FullAttentionCache,
+    LatentCache,
+    ModelFacts,
+    NotEnoughMemory,
+    Plan,
+    RecurrentCache,
+    SlidingWindowCache,
+)
+from llmk.api.cache import DTYPE_BYTES
+from llmk.api.sharding import sharded
+from llmk.planning.cache_groups import CacheGroup, block_bytes, cache_groups
+
+if TYPE_CHECKING:
+    from llmk.config.schema import CacheSection, Config
+    from llmk.planning.boot import Boot
+
+ANY_LENGTH = (1 << 40) - 1
+"""Tokens that no request has."""
+
+_GIB = 1 << 30
+
+_SAMPLING_BYTES = 48
+"""Per logit of a step: float32 logits, sorted copies with indices, and 64-bit sums of
+``llmk.reference.sampling.sample``."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlan:
+    """The size of the block pool, and where that number comes from."""
+
+    num_blocks: int
+    block_bytes: int
+    why: str
+    groups: tuple[CacheGroup, ...] = ()
+    shadow_bytes: int = 0
+    """Of those of a block, what shadows keep."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of the whole pool, over all layers."""
+        return self.num_blocks * self.block_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Where one device's bytes will go, as far as that can be told before anything is loaded. ``cache`` is what the
+    weights and the largest step leave room for, or ``problem`` says why that is not enough."""
+
+    total: int
+    weights: int
+    activations: int
+    cache: CachePlan | None
+    problem: str = ""
+
+    @property
+    def rest(self) -> int:
+        """What is left to libraries, graphs, and whoever else is there."""
+        return self.total - self.weights - self.activations - (self.cache.total_bytes if self.cache else 0)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of one request that the cache would hold, whatever the longest one may have; at most
+        :data:`ANY_LENGTH`, which those of recurrent layers alone reach."""
+        return _longest(self.cache.groups, self.cache.num_blocks, ANY_LENGTH + 1) if self.cache else 0
+
+    def __str__(self) -> str:
+        parts = f"{gib(self.weights)} weights, about {gib(self.activations)} activations"
+        if self.cache is None:
+            return f"{gib(self.total)}: {parts}. {self.problem}"
+        held = "requests of any length" if self.num_tokens == ANY_LENGTH else f"{self.num_tokens:,} tokens"
+        cache = f"{gib(self.cache.total_bytes)} cache ({self.cache.num_blocks:,} blocks, {held}"
+        shadows = self.cache.num_blocks * self.cache.shadow_bytes
+        cache += f"; {gib(shadows)} of it are what shadows keep)" if shadows else ")"
+        return f"{gib(self.total)}: {parts}, {cache}, {gib(self.rest)} for the rest"
+
+
+def forecast(boot: Boot) -> MemoryPlan | None:
+    """The memory plan of each device; ``None`` where nobody knows how much memory that has."""
+    plan, limits = boot.plan, boot.settings.config.scheduler
+    total, sharing = plan.platform.memory_bytes, len(plan.ranks_beside(0))
+    if not total:
+        return None
+    facts = sharded(boot.facts, plan.tensor)
+    weights = weight_bytes(boot.facts, plan.dtype, bool(plan.quantization)) * sharing // plan.num_ranks
+    activations = activation_bytes(facts, limits.max_num_batched_tokens, limits.max_num_seqs) * sharing
+    sited = list(_cache_specs(boot, facts))[:: plan.pipeline]
+    specs = [spec for _, spec in sited]
+    (groups,) = cache_groups(boot, [specs])
+    kept = sites_with_shadows(plan, facts)
+    shadow_bytes = sum(spec.page_bytes for site, spec in sited if site in kept) * sharing
+    room, size = max(0, total - weights - activations), block_bytes(specs, groups) * sharing
+    try:
+        cache = plan_cache(boot.settings.config, facts.max_model_len, groups, size, room, shadow_bytes)
+    except NotEnoughMemory as error:
+        return MemoryPlan(total, weights, activations, None, error.message)
+    return MemoryPlan(total, weights, activations, cache)
+
+
+def sites_with_shadows(plan: Plan, facts: ModelFacts) -> set[str]:
+    """The attention sites that shadows keep a cache of their own for."""
+    shadowed = {(shadow.choice.kind, shadow.choice.site) for shadow in plan.shadows}
+    ops = {op.attention for op in facts.ops if op.attention and ("op", op.site) in shadowed}
+    return ops | {site for kind, site in shadowed if kind == "attention"}
+
+
+def _cache_specs(boot: Boot, facts: ModelFacts) -> Iterator[tuple[str, CacheSpec]]:
+    """Sites and specs that layers will have: one after the other by site, as backends lay them out that waste
+    nothing."""
+    for site in facts.attention:
+        query = boot.plan.choice("attention", site.site).query
+        assert isinstance(query, AttentionQuery)
+        row = query.head_dim if query.latent_dim else 2 * query.num_kv_heads * query.head_dim
+        size = (query.block_size, query.block_size * row * DTYPE_BYTES[query.cache_dtype])
+        window = query.sliding_window
+        kind = SlidingWindowCache(*size, window) if window else FullAttentionCache(*size)
+        yield from [(site.site, LatentCache(*size) if query.latent_dim else kind)] * site.num_layers
+    for state in facts.recurrent:
+        yield from [(state.site, RecurrentCache.of(state.tensors))] * state.num_layers
+
+
+def weight_bytes(facts: ModelFacts, dtype: str, quantized: bool = False) -> int:
+    """Bytes of a model's weights. Where they are ``quantized``, a number at a site that may be is one byte."""
+    narrow = 0
+    if quantized:
+        narrow += sum(site.count * site.in_features * site.out_features for site in facts.linear if site.quantizable)
+        narrow += sum(3 * moe.count * moe.num_experts * moe.hidden_size * moe.intermediate_size for moe in facts.moe)
+    return narrow + (facts.num_parameters - narrow) * DTYPE_BYTES[dtype]
+
+
+def check_weights(
+    facts: ModelFacts, dtype: str, available: int, *, share: float = 1.0, quantized: bool = False
+) -> None:
+    """Raises :class:`~llmk.api.NotEnoughMemory` where a ``share`` of the weights alone doesn't fit in ``available``
+    bytes."""
+    needed = int(share * weight_bytes(facts, dtype, quantized))
+    if needed > available:
+        raise NotEnoughMemory(
+            f"the weights need {gib(needed)} ({int(share * facts.num_parameters):,} parameters in {dtype}"
+            f"{', those of products in 8 bits' if quantized else ''}), {gib(available)} is free",
+            hint="free memory, choose a smaller checkpoint, or a narrower --model.dtype",
+        )
+
+
+def check_context(facts: ModelFacts, dtype: str, available: int, *, share: float = 1.0) -> None:
+    """Raises :class:`~llmk.api.NotEnoughMemory` where a ``share`` of what layers of full attention keep of the longest
+    request alone doesn't fit in ``available`` bytes, before anything of that length is made."""
+    widths = [site.latent_dim or 2 * site.num_kv_heads * site.head_dim for site in facts.attention]
+    full = sum(w * s.num_layers for w, s in zip(widths, facts.attention, strict=True) if not s.sliding_window)
+    per_token = max(1.0, full * share * DTYPE_BYTES[dtype])
+    if facts.max_model_len * per_token > available:
+        raise NotEnoughMemory(
+            f"the cache needs {gib(int(facts.max_model_len * per_token))} for one request of {facts.max_model_len}"
+            f" tokens, {gib(available)} is free",
+            hint=f"lower --max-model-len to {int(available / per_token)} or less",
+        )
+
+
+def activation_bytes(facts: ModelFacts, tokens: int, rows: int) -> int:
+    """About what a step of ``tokens`` tokens that samples ``rows`` rows holds at most at a time."""
+    sites = [site for site in facts.linear if site.out_features != facts.vocab_size]
+    widest = max((site.in_features + site.out_features for site in sites), default=0)
+    experts = max((site.top_k * (site.hidden_size + 3 * site.intermediate_size) for site in facts.moe), default=0)
+    per_token = (4 * facts.hidden_size + max(widest, experts)) * DTYPE_BYTES[facts.dtype]
+    return tokens * per_token + rows * facts.vocab_size * _SAMPLING_BYTES
+
+
+def plan_cache(
+    config: Config,
+    max_model_len: int,
+    groups: Sequence[CacheGroup],
+    block_bytes: int,
+    available: int,
+    shadow_bytes: int = 0,
+) -> CachePlan:
+    """Sizes the block pool.
+
+    Args:
+        max_model_len: longest sequence, in tokens.
+        groups: the model's cache groups, which share the pool.
+        block_bytes: bytes of one block.
+        available: bytes that are free now that the weights are loaded, beside what steps need.
+        shadow_bytes: what shadows keep for each block besides.
+
+    Raises:
+        NotEnoughMemory: where not even one request of ``max_model_len`` tokens would fit.
+    """
+    cache, block_bytes = config.cache, block_bytes + shadow_bytes
+    per_request = _blocks_alone(groups, max_model_len)
+    useful = sum(group.blocks_for(max_model_len) for group in groups) * config.scheduler.max_num_seqs
+    if cache.num_blocks:
+        blocks, why = cache.num_blocks, "cache.num_blocks"
+    elif cache.memory_gib:
+        blocks, why = int(cache.memory_gib * _GIB) // block_bytes, f"cache.memory_gib = {cache.memory_gib:g}"
+    else:
+        budget = int(available * cache.memory_share)
+        blocks, why = budget // block_bytes, f"{cache.memory_share:.0%} of the {gib(available)} that is free"
+        if blocks > useful:
+            blocks, why = useful, f"all that {config.scheduler.max_num_seqs} requests of {max_model_len} tokens can use"
+    if blocks * block_bytes > available:
+        raise NotEnoughMemory(
+            f"the cache needs {gib(blocks * block_bytes)} ({blocks} blocks of {block_bytes:,} bytes, by {why}),"
+            f" {gib(available)} is free beside the weights",
+            hint="lower cache.num_blocks or cache.memory_gib, or leave both at 0",
+        )
+    if blocks < per_request:
+        raise NotEnoughMemory(
+            f"the cache needs {per_request} blocks ({gib(per_request * block_bytes)}) for one request of "
+            f"{max_model_len} tokens, and {blocks} fit ({gib(blocks * block_bytes)}, by {why})",
+            hint=_hint_for_room(cache, per_request, block_bytes, _longest(groups, blocks, max_model_len)),
+        )
+    return CachePlan(blocks, block_bytes, why, tuple(groups), shadow_bytes)
+
+
+def _hint_for_room(cache: CacheSection, blocks: int, block_bytes: int, longest: int) -> str:
+    """What would make room for ``blocks`` blocks, or do with the room for ``longest`` tokens."""
+    if cache.num_blocks:
+        more = f"raise cache.num_blocks to {blocks} or more"
+    elif cache.memory_gib:
+        more = f"raise cache.memory_gib to {math.ceil(blocks * block_bytes / _GIB * 1000) / 1000:g} or more"
+    else:
+        more = "free memory, or raise cache.memory_share"
+    return f"lower --max-model-len to {longest} or less, or {more}" if longest > 0 else more
+
+
+def _blocks_alone(groups: Sequence[CacheGroup], num_tokens: int) -> int:
+    """Blocks that a request of ``num_tokens`` tokens needs if it has the pool to itself."""
+    return sum(group.most_held(num_tokens, 1) for group in groups)
+
+
+def _longest(groups: Sequence[CacheGroup], num_blocks: int, limit: int) -> int:
+    """The longest request below ``limit`` tokens that ``num_blocks`` blocks hold."""
+    return bisect_right(range(limit), num_blocks, key=lambda length: _blocks_alone(groups, length)) - 1
+
+
+def gib(num_bytes: int) -> str:
+    """A size for people: GiB, or MiB below a tenth of one."""
+    return f"{num_bytes / _GIB:.1f} GiB" if num_bytes >= _GIB // 10 else f"{num_bytes / (1 << 20):.1f} MiB"

@@ -1,0 +1,39 @@
+"""How a boot reaches the engine's process, and what is done with it there."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from llmk.planning.boot import Boot
+
+
+logger = logging.getLogger(__name__)
+
+
+def pack(boot: Boot) -> dict[str, Any]:
+    """A boot as data. The registry stays: specs hold functions, and the plan names all that won. Plugins that are
+    broken here needn't be tried again: one that hangs would do so in every process."""
+    data = {field.name: getattr(boot, field.name) for field in fields(boot) if field.name != "registry"}
+    return data | {"broken": [plugin.name for plugin in boot.registry.plugins if plugin.state == "broken"]}
+
+
+def begins(boot: Boot) -> str:
+    """What begins the device of an engine that runs its model itself, where the platform has that."""
+    if boot.plan.num_ranks > 1:
+        return ""
+    specs = [platform.spec for platform in boot.registry.platforms]
+    return next(spec.begin for spec in specs if spec.implementation == boot.plan.platform_implementation)
+
+
+def unpack(packed: dict[str, Any]) -> Boot:
+    """The boot again, with the registry of this process."""
+    from llmk.kernel.registry import Registry
+    from llmk.planning.boot import Boot
+
+    data = dict(packed)
+    rules = data["settings"].config.plugins
+    left_out = rules.model_copy(update={"disable": (*rules.disable, *data.pop("broken"))})
+    return Boot(registry=Registry.discover(left_out), **data)

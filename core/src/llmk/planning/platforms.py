@@ -1,0 +1,71 @@
+"""Which platform is used: the best that is usable here, the one that the config names, or one that is not here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from llmk.api import Host, PlatformFacts, PlatformSpec, Probe, SelectionError
+from llmk.api.matching import ask
+from llmk.kernel.first_party import how_to_install
+from llmk.kernel.registry import Registered, Registry
+from llmk.kernel.watchdog import watched, watching
+from llmk.planning.selection import elect
+
+if TYPE_CHECKING:
+    from llmk.config import Config
+
+Found = tuple[Registered[PlatformSpec], PlatformFacts]
+
+
+def probe_platforms(registry: Registry, host: Host | None = None) -> list[tuple[Registered[PlatformSpec], Probe]]:
+    """Every platform's answer about this machine. A probe that raises is an answer too."""
+    with watching():
+        return [(platform, _probe(platform, host or Host())) for platform in registry.platforms]
+
+
+def _probe(platform: Registered[PlatformSpec], host: Host) -> Probe:
+    plugin = platform.plugin
+    with watched(f"the probe of {platform.spec.id} ({plugin.wheel})", plugin.way_out):
+        answer = ask(platform.spec.probe, host, Probe)
+    return answer if isinstance(answer, Probe) else Probe(answer)
+
+
+def choose_platform(registry: Registry, config: Config, host: Host | None = None, *, on: str | None = None) -> Found:
+    """The platform to use and its facts; ``on`` (``name``, ``name/arch``, or ``name/`` and a word of the device's
+    name) plans for a machine that need not be here.
+
+    Raises SelectionError that tells of every platform why it is not usable.
+    """
+    probed = probe_platforms(registry, host)
+    if on:
+        return _known_machine(probed, on)
+    use = config.platform.use
+    if use and not any(use in (p.spec.name, p.spec.id) for p, _ in probed):
+        hint = how_to_install(use) or f"installed: {', '.join(p.spec.id for p, _ in probed) or 'none'}"
+        raise SelectionError(f"platform {use!r} is asked for, and no installed wheel brings it", hint=hint)
+    claims = [(p, probe.verdict) for p, probe in probed]
+    rules = config.select.model.model_copy(update={"use": use, "prefer": (), "avoid": ()})
+    chosen, _ = elect("[platform]", rules, claims, rank=lambda spec: spec.rank)
+    facts = next((probe.facts for p, probe in probed if p is chosen), None)
+    if chosen is None or facts is None:
+        raise SelectionError(
+            "no installed platform is usable here" if probed else "no platform is installed",
+            reasons=[reason.about(p.spec.id) for p, probe in probed for reason in probe.verdict.reasons],
+            hint="install the wheel of a backend for this machine, for example: pip install llmk-backends-cpu",
+        )
+    return chosen, facts
+
+
+def _known_machine(probed: Sequence[tuple[Registered[PlatformSpec], Probe]], on: str) -> Found:
+    known: dict[str, Found] = {}
+    for platform, probe in probed:
+        for facts in (*([probe.facts] if probe.facts else []), *platform.spec.known):
+            words = facts.device_name.lower().replace("-", " ").split()
+            for name in (facts.label, facts.name, *(f"{facts.name}/{word}" for word in words)):
+                known.setdefault(name, (platform, facts))
+    if on.lower() in known:
+        return known[on.lower()]
+    close = get_close_matches(on, known, n=3, cutoff=0.4) or sorted({facts.label for _, facts in known.values()})
+    raise SelectionError(f"no installed platform knows the machine {on!r}", hint=f"known: {', '.join(close) or 'none'}")

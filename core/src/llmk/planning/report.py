@@ -1,0 +1,84 @@
+"""What was chosen and why, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from llmk.api import Choice, Plan, Reason, Rejection
+from llmk.planning.ranking import END
+
+
+def render_rows(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A plain text table."""
+    table = [list(header), *(list(row) for row in rows)]
+    widths = [max(len(row[i]) for row in table) for i in range(len(header))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    return "\n".join([lines[0], "  ".join("-" * width for width in widths), *lines[1:]])
+
+
+def render_table(plan: Plan) -> str:
+    """The start-up table: platform, model, every site with kernel, wheel, tier and reason; then warnings and hints."""
+    platform = plan.platform
+    lines = [
+        f"platform  {platform.label} ({plan.platform_id}){f': {platform.device_name}' if platform.device_name else ''}",
+        f"model     {plan.architecture} by {plan.model}, {plan.dtype}"
+        + (f", weights by {plan.quantization}" if plan.quantization else ""),
+        f"parallel  {plan.tensor} x {plan.pipeline} processes (tensor x pipeline)",
+        "",
+        render_rows(("site", "tokens", "kernel", "wheel", "tier", "why"), list(_rows(plan.choices))),
+    ]
+    lines += [f"warning: {warning}" for warning in plan.warnings]
+    lines += [f"left out: {line}" for line in with_gaps(plan)]
+    lines += [f"could also serve: {line}" for line in could_serve(plan)]
+    return "\n".join(lines)
+
+
+def render_layouts(plan: Plan) -> str:
+    """Which of several measured layouts each site keeps its data in, and what each costs at every token count of the
+    plan's traffic, in microseconds; empty where there was nothing to weigh."""
+    rows = []
+    for choice in (choice for choice in plan.all_choices() if len(choice.weighed) > 1):
+        chosen = choice.layout if choice.layout in {each.name for each in choice.weighed} else choice.id
+        for i, each in enumerate(choice.weighed):
+            times = dict(each.microseconds)
+            columns = [f"{times[tokens]:.1f}" if tokens in times else "-" for tokens, _ in plan.traffic]
+            name = f"{each.name}{' (chosen)' if each.name == chosen else ''}"
+            rows.append(["" if i else choice.site, name, *columns, f"{each.mean:.1f}"])
+    counts = [f"{tokens:,} ({share:.0%})" for tokens, share in plan.traffic]
+    title = f"layouts, by us of a call at the token counts of steps (traffic: {plan.traffic_source})"
+    return f"\n{title}\n{render_rows(('site', 'layout', *counts, 'mean'), rows)}" if rows else ""
+
+
+def could_serve(plan: Plan) -> list[str]:
+    """Kernels of wheels that nobody vouches for, with the config lines that choose them."""
+    found = (
+        f"{out.id} ({out.distribution}) at {choice.site}; {reason.hint}"
+        for choice, out, reason in _lone_reasons(plan, "not_vouched")
+        if reason.hint
+    )
+    return list(dict.fromkeys(found))
+
+
+def with_gaps(plan: Plan) -> list[str]:
+    """Kernels that could serve some token counts of a site, and nothing of their layout the others."""
+    sites: dict[tuple[str, str, Reason], list[str]] = {}
+    for choice, out, reason in _lone_reasons(plan, "token_gap"):
+        sites.setdefault((out.id, out.distribution, reason), []).append(choice.site)
+    return [f"{id} ({wheel}) at {', '.join(at)}; {reason}" for (id, wheel, reason), at in sites.items()]
+
+
+def _lone_reasons(plan: Plan, code: str) -> Iterator[tuple[Choice, Rejection, Reason]]:
+    """What was turned down for one reason alone, with that code."""
+    for choice in plan.all_choices():
+        for out in choice.rejected:
+            if [reason.code for reason in out.reasons] == [code]:
+                yield choice, out, out.reasons[0]
+
+
+def _rows(choices: Sequence[Choice], depth: int = 0) -> Iterator[list[str]]:
+    for choice in choices:
+        for i, piece in enumerate(choice.pieces):
+            site = "" if i else "  " * depth + (choice.op if depth else choice.site)
+            tokens = "" if len(choice.pieces) == 1 else f"{piece.start}-{piece.stop - 1 if piece.stop < END else ''}"
+            yield [site, tokens, piece.id, f"{piece.distribution} {piece.version}", piece.tier, piece.why]
+        yield from _rows(choice.parts, depth + 1)

@@ -1,0 +1,280 @@
+"""The resolver: turns a model's facts into queries, and candidates into a plan that can say why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any
+
+import importlib_metadata as metadata
+from packaging.utils import canonicalize_name
+
+from llmk.api.checkpoint import Checkpoint
+from llmk.api.errors import SelectionError
+from llmk.api.facts import ModelFacts, OpFacts
+from llmk.api.matching import match
+from llmk.api.plan import Choice, Piece, Plan, Rejection
+from llmk.api.platform import PlatformFacts
+from llmk.api.query import OpQuery, Query, ask_of, site_queries
+from llmk.api.sharding import sharded
+from llmk.api.specs import ModelSpec, TunedConfigs
+from llmk.api.verdict import Reason
+from llmk.config.measurements import Measurements, load_measurements
+from llmk.config.traffic import Traffic, load_traffic
+from llmk.kernel.discovery import CORE
+from llmk.kernel.first_party import how_to_install
+from llmk.kernel.registry import Registry
+from llmk.planning.models import choose_quantization
+from llmk.planning.policies import choose_policy
+from llmk.planning.ranking import Candidate, IncompatibleParts, Ranking, TokenRange
+from llmk.planning.selection import unknown_id
+
+if TYPE_CHECKING:
+    from llmk.config import Config
+
+ENGINE_OPS = (
+    *("update_rows", "build_step", "map_slots", "append_tokens", "embedding"),
+    *("apply_penalties", "apply_bias", "match_suffixes", "allow_tokens", "sample", "logprobs"),
+)
+"""Ops that the engine uses whatever the model is; each is a site of its own name unless the model's facts have one."""
+
+GIVEN_PARTS = frozenset({"attention.write", "attention.run", "linear"})
+"""Parts of composite ops that stand for what was chosen at the op's own sites."""
+
+Refusals = dict[str, tuple[Reason, ...]]
+
+
+class NoCandidate(SelectionError):
+    """Nothing that is installed can serve a site."""
+
+
+def resolve(
+    registry: Registry,
+    config: Config,
+    checkpoint: Checkpoint,
+    facts: ModelFacts,
+    platform_facts: PlatformFacts,
+    *,
+    excluded: Mapping[str, Reason] | None = None,
+) -> Plan:
+    """Chooses for every site of the model and of the engine.
+
+    Measurements are those of ``platform.measurements`` and those that vouched-for wheels ship; ``excluded`` maps ids
+    that can't be loaded to the reason. Raises SelectionError where a site can't be served, a pin can't be honoured or
+    two candidates tie, CheckpointError where no method claims the checkpoint's quantization.
+    """
+    platform = next(p for p in registry.platforms if p.spec.name == platform_facts.name)
+    model = next(m for m in registry.of(ModelSpec) if m.spec.id == facts.model)
+    quantization = choose_quantization(registry, config, checkpoint)
+    dtype, warnings = choose_dtype(config, facts, platform_facts)
+    vouched = (CORE, platform.plugin.distribution, *platform.spec.vouches, *config.plugins.trust)
+    vouched_names = frozenset(canonicalize_name(name) for name in vouched)
+    shipped = [r.spec for r in registry.of(TunedConfigs) if r.plugin.distribution in vouched_names]
+    measured, stale = load_measurements(config.platform.measurements, platform_facts, shipped)
+    traffic = load_traffic(config.platform.traffic)
+    resolver = Resolver(registry, config, platform_facts, dtype, vouched_names, measured, traffic, excluded or {})
+    share = sharded(facts, config.parallel.tensor)
+    choices = resolver.choose_all(share, quantization.spec.weight_format if quantization else "plain")
+    choices.append(choose_policy(registry, config, excluded or {}))
+    resolver.wheels |= {piece.distribution: piece.version for piece in choices[-1].pieces}
+    others = {r.plugin.distribution: r.plugin.version for r in (platform, model, quantization) if r is not None}
+    return Plan(
+        platform=platform_facts,
+        platform_id=platform.spec.id,
+        platform_implementation=platform.spec.implementation,
+        model=model.spec.id,
+        model_implementation=model.spec.implementation,
+        architecture=facts.architecture,
+        dtype=dtype,
+        choices=tuple(choices),
+        wheels=tuple(sorted((resolver.wheels | others).items())),
+        warnings=(*registry.warnings, *warnings, *stale, *resolver.check_rules()),
+        quantization=quantization.spec.id if quantization else "",
+        quantization_implementation=quantization.spec.implementation if quantization else "",
+        tensor=config.parallel.tensor,
+        pipeline=config.parallel.pipeline,
+        traffic=tuple(traffic.shares.items()),
+        traffic_source=traffic.source,
+    )
+
+
+def choose_dtype(config: Config, facts: ModelFacts, platform: PlatformFacts) -> tuple[str, list[str]]:
+    """The engine's dtype, and a warning where it is not what was asked for or not native to the platform."""
+    native = f"{platform.label} (native: {', '.join(platform.dtypes)})"
+    wanted = facts.dtype if config.model.dtype == "auto" else config.model.dtype
+    if wanted in platform.dtypes:
+        return wanted, []
+    if wanted == config.model.dtype:
+        return wanted, [f"model.dtype {wanted} is not native to {native} and may be slow"]
+    chosen = platform.dtypes[0]
+    text = f"the checkpoint is {wanted}, which is not native to {native}: running in {chosen}"
+    return chosen, [f'{text}; model.dtype = "{wanted}" insists on it']
+
+
+@dataclass(slots=True)
+class Resolver:
+    """Chooses site by site. ``wheels`` collects the distributions that take part, ``seen`` sites and ops by kind."""
+
+    registry: Registry
+    config: Config
+    platform: PlatformFacts
+    dtype: str
+    vouched: frozenset[str]
+    measured: Measurements
+    traffic: Traffic
+    excluded: Mapping[str, Reason]
+    wheels: dict[str, str] = field(default_factory=lambda: {CORE: metadata.version(CORE)})
+    seen: dict[str, set[str]] = field(default_factory=lambda: {k: set() for k in ("attention", "linear", "moe", "op")})
+
+    def choose_all(self, facts: ModelFacts, weight_format: str) -> list[Choice]:
+        """Attention and linear sites first: ops are asked about with what was chosen there."""
+        deterministic = self.config.engine.deterministic
+        common: dict[str, Any] = {"platform": self.platform, "dtype": self.dtype, "deterministic": deterministic}
+        cache = self.config.cache
+        stored: dict[str, Any] = {
+            "block_size": cache.block_size,
+            "cache_dtype": self.dtype if cache.dtype == "auto" else cache.dtype,
+        }
+        queries = site_queries(facts, weight_format=weight_format, **stored, **common)
+        chosen = {(query.kind, query.site): self.choose(query) for query in queries}
+        named = {op.site for op in facts.ops}
+        sizes = {"vocab_size": facts.vocab_size, "hidden_size": facts.hidden_size}
+        ops = [*facts.ops, *(OpFacts(site=op, op=op, facts=sizes) for op in ENGINE_OPS if op not in named)]
+        asked = [ask_of(OpQuery, op, **self._neighbours(op, chosen), **common) for op in ops]
+        return [*chosen.values(), *(self.choose(query) for query in asked)]
+
+    def _neighbours(self, op: OpFacts, chosen: Mapping[tuple[str, str], Choice]) -> dict[str, str | None]:
+        """What was chosen at the op's own sites, and the layout of each."""
+        found: dict[str, str | None] = {"attention": None, "linear": None}
+        for kind, layout in (("attention", "cache_layout"), ("linear", "weight_layout")):
+            site = getattr(op, kind)
+            if site and (kind, site) not in chosen:
+                raise SelectionError(f"op site {op.site!r} names {kind} site {site!r}, which the model's facts lack")
+            if site:
+                found[kind] = id = chosen[kind, site].id
+                found[layout] = next(c.spec.layout for c in self.registry.kernels(kind) if c.spec.id == id)
+        return found
+
+    def choose(self, query: Query, inside: tuple[str, ...] = ()) -> Choice:
+        """The choice for one query; ``inside`` are the composite ops that it is a part of."""
+        op = query.op if isinstance(query, OpQuery) else ""
+        self.seen[query.kind] |= {query.site, op}
+        candidates = [c for c in self.registry.kernels(query.kind) if c.spec.op == op]
+        refused = self._refuse(query, op, candidates, inside)
+        ranking = self._ranking(query, op, refused)
+        while able := [c for c in candidates if c.spec.id not in refused]:
+            slots: list[TokenRange] = []
+            if not (unfit := ranking.gaps(able)):
+                try:
+                    slots = ranking.lay_out(able)
+                    parts = self._parts(query, slots, inside)
+                except IncompatibleParts as misfit:
+                    unfit = dict.fromkeys(misfit.ids, misfit.reason)
+            if unfit:
+                refused |= {id: (reason,) for id, reason in unfit.items()}
+                if ranking.pin in unfit:
+                    raise self._pin_error(query, ranking.pin, refused[ranking.pin])
+                continue
+            losers = [c for c in able if all(c is not slot.winner for slot in slots)]
+            refused |= {c.spec.id: (ranking.loser(c, slots),) for c in losers}
+            return replace(self._choice(query, op, slots, refused, parts), weighed=tuple(ranking.weigh(able)))
+        raise NoCandidate(
+            f"nothing that is installed serves {f'op {op!r}' if op else query.kind} at site {query.site!r} "
+            f"on {self.platform.label} in {self.dtype}",
+            reasons=[reason.about(id) for id, reasons in refused.items() for reason in reasons],
+            hint="install a wheel that does; `llmk plugins` lists what is installed",
+        )
+
+    def _refuse(self, query: Query, op: str, candidates: Sequence[Candidate], inside: tuple[str, ...]) -> Refusals:
+        """Those that can't serve, with all reasons."""
+        refused: Refusals = {}
+        for out, reason in self.registry.refused:
+            if out.kind == query.kind and out.spec.op == op:
+                refused[out.spec.id] = (reason,)
+        for candidate in candidates:
+            id = candidate.spec.id
+            reasons = [*match(candidate.spec, query).reasons]
+            if id in getattr(self.config.select, query.kind).avoid:
+                reasons.append(Reason("avoided", hint=f"[select.{query.kind}] avoid names it"))
+            if id in self.excluded:
+                reasons.append(self.excluded[id])
+            if id in inside:
+                reasons.append(Reason("recursive", found=f"it is a part of itself through {' > '.join(inside)}"))
+            if reasons:
+                refused[id] = tuple(reasons)
+        return refused
+
+    def _ranking(self, query: Query, op: str, refused: Refusals) -> Ranking:
+        rules = getattr(self.config.select, query.kind)
+        line = f"[select.{query.kind}]"
+        for_all = isinstance(rules.use, str)
+        pin = rules.use if for_all else rules.use.get(query.site) or rules.use.get(op, "")
+        known = {c.spec.id: c.spec.op for c in self.registry.kernels(query.kind)}
+        if pin in refused:
+            raise self._pin_error(query, pin, refused[pin])
+        if pin and pin not in known:
+            raise unknown_id(line, pin, list(known), [r for out, r in self.registry.refused if out.spec.id == pin])
+        if pin and known[pin] != op and not for_all:
+            raise self._pin_error(query, pin, [Reason("op", op, known[pin])])
+        measured, asks = self.measured.of(query), (not op, query.deterministic, self.traffic)
+        return Ranking(query.site, line, pin, rules.prefer, measured, self._is_vouched, *asks)
+
+    def _pin_error(self, query: Query, pin: str, reasons: Sequence[Reason]) -> SelectionError:
+        what = f"{query.kind} site {query.site!r} on {self.platform.label} in {self.dtype}"
+        hint = f"take it out of [select.{query.kind}] use, or name another; `llmk explain --verbose` lists them"
+        return SelectionError(f"{pin} is pinned for {what}, but can't serve it", reasons=reasons, hint=hint)
+
+    def _parts(self, query: Query, slots: Sequence[TokenRange], inside: tuple[str, ...]) -> tuple[Choice, ...]:
+        """Resolves the parts of every composite among the winners; Misfit for one that has a part nothing serves."""
+        parts: dict[str, Choice] = {}
+        for spec in (slot.winner.spec for slot in slots):
+            for part in spec.parts:
+                if part in GIVEN_PARTS or part in parts or not isinstance(query, OpQuery):
+                    continue
+                try:
+                    inner = replace(query, op=part, site=f"{query.site}.{part}")
+                    parts[part] = self.choose(inner, (*inside, spec.id))
+                except NoCandidate as error:
+                    found = "; ".join(str(reason) for reason in error.reasons) or "nothing provides it"
+                    raise IncompatibleParts([spec.id], Reason("part_missing", part, found)) from error
+        return tuple(parts.values())
+
+    def _choice(
+        self, query: Query, op: str, slots: Sequence[TokenRange], refused: Refusals, parts: tuple[Choice, ...]
+    ) -> Choice:
+        known = [*self.registry.kernels(query.kind), *(out for out, _ in self.registry.refused)]
+        wheels = {r.spec.id: r.plugin.distribution for r in known}
+        rejected = tuple(Rejection(id, wheels[id], reasons) for id, reasons in refused.items())
+        self.wheels |= {slot.winner.plugin.distribution: slot.winner.plugin.version for slot in slots}
+        layout = "" if op else slots[0].winner.spec.layout
+        return Choice(query.kind, query.site, op, query, tuple(map(_piece, slots)), rejected, parts, layout)
+
+    def _is_vouched(self, candidate: Candidate) -> bool:
+        """By core, platform or user; who consents to an override vouches for it."""
+        return candidate.plugin.distribution in self.vouched or bool(candidate.spec.overrides)
+
+    def check_rules(self) -> list[str]:
+        """Warnings about ids that meet nothing. Raises SelectionError for a pin that nothing in this model asks for."""
+        warnings = []
+        for kind, seen in self.seen.items():
+            rules = getattr(self.config.select, kind)
+            ops = {c.spec.id: c.spec.op for c in self.registry.kernels(kind)}
+            pinned = rules.use if isinstance(rules.use, dict) else {ops.get(rules.use): rules.use} if rules.use else {}
+            for target, pin in pinned.items():
+                if target not in seen:
+                    close = get_close_matches(str(target), seen, n=1) or sorted(seen - {""}) or ["none"]
+                    message = f"[select.{kind}] use pins {pin} for {target or 'sites'}, which this model does not have"
+                    raise SelectionError(message, hint=f"{kind} sites: {', '.join(close)}")
+            for rule in ("prefer", "avoid"):
+                unknown = [id for id in getattr(rules, rule) if id not in ops]
+                hints = ((id, how_to_install(id)) for id in unknown)
+                message = f"[select.{kind}] {rule} names {{}}, which nothing installed has"
+                warnings += [message.format(id) + (f" ({hint})" if hint else "") for id, hint in hints]
+        return warnings
+
+
+def _piece(slot: TokenRange) -> Piece:
+    spec, plugin = slot.winner.spec, slot.winner.plugin
+    where = (plugin.distribution, plugin.version, spec.implementation, spec.prepare, spec.tier.name.lower())
+    return Piece(slot.start, slot.stop, spec.id, *where, slot.why, spec.capture, spec.jit, spec.parts)

@@ -1,0 +1,224 @@
+"""Which kernels run beside the chosen ones, and are compared with them: what ``[select]`` calls shadows.
+
+They come of a second plan, in which shadows stand in the place of pins. So an op over attention, or one that contains a
+product, is compared with what it would be if the shadow were chosen at that site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from llmk.api import Choice, Piece, Reason, SelectionError, Shadow, Tier
+from llmk.planning.candidates import able, examples_of, is_able
+from llmk.planning.report import render_rows
+from llmk.planning.resolver import resolve
+
+if TYPE_CHECKING:
+    from llmk.api import Plan
+    from llmk.config.schema import KernelSelectSection
+    from llmk.planning.boot import Boot
+
+REFERENCE = "reference"
+"""Stands for the best kernel of the tier."""
+_KINDS = ("attention", "linear", "moe", "op")
+
+Table = dict[str, str]
+
+
+def shadowed(boot: Boot) -> Boot:
+    """``boot`` with the shadows that its configuration asks for in the plan.
+
+    One that is meant for a whole kind is left out, with a warning, where it can't serve. Raises SelectionError where it
+    serves no site, or not the site that it is named for, with the reasons.
+    """
+    sections = {kind: section for kind in _KINDS if (section := _section(boot, kind)).shadow}
+    if not sections or boot.plan.shadows:
+        return boot
+    beside, warnings = _second_plan(boot, sections)
+    found: list[Shadow] = []
+    idle = set(sections)
+    recurrent = {site.site for site in boot.facts.recurrent}
+    specs = [kernel.spec for kernel in boot.registry.kernels("op")]
+    for choice in boot.plan.choices:
+        if choice.query is None:
+            continue
+        other = beside.choice(choice.kind, choice.site)
+        kinds = set(_kinds(boot, sections, other))
+        pairs = [(choice, other), *((boot.plan.choice(*at), beside.choice(*at)) for at in _sites(boot, choice))]
+        if not kinds or not any(pair for _, pair in _differences(pairs)):
+            continue
+        if choice.site in recurrent:
+            warnings.append(f"op site {choice.site} has no shadow: it changes recurrent state in place")
+            continue
+        idle -= kinds
+        rate = max(sections[kind].shadow_rate for kind in kinds)
+        found.append(Shadow(other, rate, examples_of(choice.op, specs)))
+    warnings += [f"[select.{kind}] shadow compares nothing: there is nothing else than was chosen" for kind in idle]
+    pieces = [piece for shadow in found for piece in _pieces(shadow.choice)]
+    wheels = dict(boot.plan.wheels) | {piece.distribution: piece.version for piece in pieces}
+    plan = replace(
+        boot.plan,
+        shadows=tuple(found),
+        wheels=tuple(sorted(wheels.items())),
+        warnings=(*boot.plan.warnings, *warnings),
+    )
+    return replace(boot, plan=plan)
+
+
+def render_shadows(boot: Boot) -> str:
+    """The shadows beside what was chosen: the kernels in which the two differ, by the first of the token counts."""
+    rows = []
+    for shadow in boot.plan.shadows:
+        at = (shadow.choice.kind, shadow.choice.site)
+        sites = [at, *_sites(boot, shadow.choice)]
+        pairs = [(boot.plan.choice(*site), found.choice) for site in sites if (found := boot.plan.shadow(*site))]
+        wheels = {piece.id: f"{piece.distribution} {piece.version}" for _, other in pairs for piece in _pieces(other)}
+        differences = _differences(pairs)
+        for start, pair in differences:
+            tokens = f"{start}-" if len(differences) > 1 else ""
+            kernel, beside = pair or ("", "the same")
+            rows.append([*at, tokens, kernel, beside, wheels.get(beside, ""), f"{shadow.rate:.0%}"])
+    return "\n" + render_rows(("kind", "site", "tokens", "kernel", "shadow", "wheel", "of steps"), rows)
+
+
+def _second_plan(boot: Boot, sections: Mapping[str, KernelSelectSection]) -> tuple[Plan, list[str]]:
+    """What would be chosen if shadows were pins; and a line for each site where one can't serve and needn't."""
+    excluded: dict[str, Reason] = {}
+    skipped: list[str] = []
+    select = boot.settings.config.select
+    for kind, section in sections.items():
+        pins = _op_pins(boot, section, excluded, skipped) if kind == "op" else _pins(boot, kind, section, skipped)
+        select = select.model_copy(update={kind: section.model_copy(update={"use": pins})})
+    config = boot.settings.config.model_copy(update={"select": select})
+    given = boot.registry, config, boot.checkpoint, boot.facts, boot.platform_facts
+    try:
+        return resolve(*given, excluded=excluded), skipped
+    except SelectionError as error:
+        message, hint = (text.replace("] use", "] shadow") for text in (error.message, error.hint))
+        raise SelectionError(f"a shadow can't be had: {message}", reasons=error.reasons, hint=hint) from error
+
+
+def _pins(boot: Boot, kind: str, section: KernelSelectSection, skipped: list[str]) -> Table:
+    """Pins of a kind whose sites are the model's own: the configuration's, and in their place shadows."""
+    sites = {choice.site: choice for choice in boot.plan.choices if choice.kind == kind}
+    use = dict.fromkeys(sites, section.use) if isinstance(section.use, str) else section.use
+    if isinstance(section.shadow, str):
+        rule = _where_able(boot, section.shadow, list(sites.values()), skipped)
+    else:
+        rule = {
+            s: _reference(boot, sites[s]) if id == REFERENCE and s in sites else id for s, id in section.shadow.items()
+        }
+    return {site: id for site, id in (use | rule).items() if id}
+
+
+def _where_able(boot: Boot, id: str, choices: Sequence[Choice], skipped: list[str]) -> Table:
+    """The sites of those ``choices`` that ``id`` can serve, which is meant for all of them. Raises SelectionError where
+    it serves none."""
+    if id != REFERENCE and all(id not in _ids(choice) for choice in choices):
+        return {choice.site: id for choice in choices}  # nobody has it: the resolver says so
+    found: Table = {}
+    out: dict[str, list[Reason]] = {}
+    for choice in choices:
+        specs = able(boot.registry, choice)
+        if id == REFERENCE and specs and specs[0].tier is Tier.REFERENCE:
+            found[choice.site] = specs[0].id
+        elif id in _able_ids(choice):
+            found[choice.site] = id
+        else:
+            out[choice.site] = [r for other in choice.rejected if id in (other.id, REFERENCE) for r in other.reasons]
+    kind = choices[0].kind if choices else ""
+    if not found:
+        reasons = [reason.about(site) for site, whys in out.items() for reason in whys]
+        message = f"a shadow can't be had: {id} can serve no {kind} site of this model"
+        hint = f"name another in [select.{kind}] shadow; `llmk explain --verbose` lists them"
+        raise SelectionError(message, reasons=list(dict.fromkeys(reasons)), hint=hint)
+    for site, whys in out.items():
+        why = "no reference serves it" if id == REFERENCE else "; ".join(map(str, whys))
+        skipped.append(f"{kind} site {site} has no shadow: {id} can't serve it: {why}")
+    return found
+
+
+def _ids(choice: Choice) -> set[str]:
+    return {*(piece.id for piece in choice.pieces), *(out.id for out in choice.rejected)}
+
+
+def _able_ids(choice: Choice) -> set[str]:
+    """Ids of all that could serve a site, references too."""
+    return {*(piece.id for piece in choice.pieces), *(out.id for out in choice.rejected if is_able(out))}
+
+
+def _reference(boot: Boot, choice: Choice) -> str:
+    specs = able(boot.registry, choice)
+    if specs and specs[0].tier is Tier.REFERENCE:
+        return specs[0].id
+    reasons = [reason.about(out.id) for out in choice.rejected for reason in out.reasons]
+    raise SelectionError(f"no reference serves {choice.kind} site {choice.site!r}, to be its shadow", reasons=reasons)
+
+
+def _op_pins(boot: Boot, section: KernelSelectSection, excluded: dict[str, Reason], skipped: list[str]) -> str | Table:
+    """Pins of ops. A reference is one with all its parts: whatever has one and is none is ``excluded``."""
+    specs = [kernel.spec for kernel in boot.registry.kernels("op")]
+    known = {*(choice.site for choice in boot.plan.all_choices()), *(spec.op for spec in specs)}
+    unknown = [] if isinstance(section.shadow, str) else [name for name in section.shadow if name not in known]
+    if unknown:
+        sites = ", ".join(choice.site for choice in boot.plan.choices if choice.kind == "op")
+        message = f"[select.op] shadow names {unknown[0]}, which this model does not have"
+        raise SelectionError(message, hint=f"op sites: {sites}")
+    named = {section.shadow} if isinstance(section.shadow, str) else set(section.shadow.values())
+    if named == {REFERENCE}:
+        have = {spec.op for spec in specs if spec.tier is Tier.REFERENCE}
+        others = [spec.id for spec in specs if spec.op in have and spec.tier is not Tier.REFERENCE]
+        excluded |= dict.fromkeys(others, Reason("not_reference", found="the shadow is to be a reference"))
+        return ""
+    if REFERENCE in named:  # what is excluded for one would be missing for another
+        hint = "name the references by their ids too: reference.rms_norm"
+        raise SelectionError("[select.op] shadow names ids and 'reference' side by side", hint=hint)
+    ops = {spec.id: spec.op for spec in specs}
+    use, rule = ({ops.get(r, r): r} if isinstance(r, str) else r for r in (section.use, section.shadow))
+    pins = dict(use)
+    for target, id in rule.items():
+        of_op = [choice for choice in boot.plan.all_choices() if id and choice.op == target]
+        found = _where_able(boot, id, of_op, skipped) if of_op else {}
+        pins |= found if len(found) < len(of_op) else {target: id}
+    return {target: id for target, id in pins.items() if id}
+
+
+def _kinds(boot: Boot, sections: Mapping[str, KernelSelectSection], choice: Choice) -> Iterator[str]:
+    """The kinds of shadows that ask for what the second plan has at a site."""
+    for kind, site in _sites(boot, choice) if choice.kind == "op" else [(choice.kind, choice.site)]:
+        if kind in sections and (isinstance(rule := sections[kind].shadow, str) or site in rule):
+            yield kind
+    if choice.kind == "op" and "op" in sections:
+        rule = sections["op"].shadow
+        names = [{part.site, part.op, *(piece.id for piece in part.pieces)} for part in choice.with_parts()]
+        if rule == REFERENCE or any(not name.isdisjoint([rule] if isinstance(rule, str) else rule) for name in names):
+            yield "op"
+
+
+def _sites(boot: Boot, choice: Choice) -> list[tuple[str, str]]:
+    """Kinds and names of the sites that an op has parts of."""
+    ops = [op for op in boot.facts.ops if choice.kind == "op" and op.site == choice.site]
+    pairs = [pair for op in ops for pair in (("attention", op.attention), ("linear", op.linear))]
+    return [(kind, site) for kind, site in pairs if site]
+
+
+def _differences(pairs: list[tuple[Choice, Choice]]) -> list[tuple[int, tuple[str, str] | None]]:
+    """Where the choices of ``pairs`` differ first, by the token count from which on they do."""
+    found: list[tuple[int, tuple[str, str] | None]] = []
+    for start in sorted({piece.start for pair in pairs for choice in pair for piece in _pieces(choice)}):
+        difference = next(filter(None, (choice.difference(other, start) for choice, other in pairs)), None)
+        if not found or found[-1][1] != difference:
+            found.append((start, difference))
+    return found
+
+
+def _pieces(choice: Choice) -> list[Piece]:
+    """Those of a choice and of its parts."""
+    return [piece for each in choice.with_parts() for piece in each.pieces]
+
+
+def _section(boot: Boot, kind: str) -> KernelSelectSection:
+    section: KernelSelectSection = getattr(boot.settings.config.select, kind)
+    return section

@@ -1,0 +1,1 @@
+"""Attention in plain torch: contiguous, paged, and row-invariant."""

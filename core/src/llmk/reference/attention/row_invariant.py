@@ -1,0 +1,134 @@
+"""Paged attention of which each query's result is the same bit for bit, whatever else is in the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from llmk.api.cache import CacheStep
+from llmk.api.query import AttentionQuery
+from llmk.reference.attention.contiguous import SCORES_AT_ONCE
+from llmk.reference.attention.paged import GATHER_ELEMENTS, Group, ReferenceAttention
+from llmk.reference.tiles import agreeing_sizes, aligned, in_tiles
+
+BLOCK = 128
+"""Keys that one product takes."""
+
+
+class Piece(NamedTuple):
+    """Query rows of one request that follow one another, and the keys that they see, rounded to whole blocks."""
+
+    request: int
+    row: int
+    queries: int
+    length: int
+    """Of the request up to the last of the queries, in tokens."""
+    first_key: int
+    keys: int
+
+
+class InvariantAttention(ReferenceAttention):
+    """As :class:`ReferenceAttention`, in float32 and in an order that depends on a query's position alone: in blocks
+    of :data:`BLOCK` keys counted from the request's first token, block after block, and by tiles of queries
+    (:mod:`llmk.reference.tiles`). Keys that a query doesn't see weigh exactly nothing, so it makes no difference which
+    of them the step's other queries need. Requests share the operators that take each number by itself, but no product.
+    """
+
+    def __init__(self, query: AttentionQuery, device: torch.device) -> None:
+        super().__init__(query, device)
+        keys = (1, query.num_kv_heads, BLOCK, query.head_dim)
+        values = (1, query.num_kv_heads, query.head_dim, BLOCK)
+        self._score_sizes = agreeing_sizes(_scores, keys, torch.float32, device, _lay_out_keys)
+        self._value_sizes = agreeing_sizes(_values, values, torch.float32, device, _lay_out_values)
+
+    def _groups(self, step: CacheStep, starts: list[int], lengths: list[int]) -> Iterator[Group]:
+        """Pieces with equally many queries and keys."""
+        alike: dict[tuple[int, int], list[Piece]] = {}
+        for request, length in enumerate(lengths):
+            for piece in self._pieces(request, starts[request], starts[request + 1], length):
+                alike.setdefault((piece.queries, piece.keys), []).append(piece)
+        query = self.query
+        for (queries, keys), pieces in alike.items():
+            gathered = self._planes * keys * query.num_kv_heads * query.head_dim
+            scores = queries * query.num_heads * keys
+            at_once = max(1, min(GATHER_ELEMENTS // gathered, SCORES_AT_ONCE // scores))
+            for first in range(0, len(pieces), at_once):
+                yield self._together(step, pieces[first : first + at_once])
+
+    def _pieces(self, request: int, start: int, stop: int, length: int) -> Iterator[Piece]:
+        window = self.query.sliding_window
+        at_once = max(1, min(BLOCK, SCORES_AT_ONCE // (self.query.num_heads * (length + BLOCK))))
+        for row in range(start, stop, at_once):
+            queries = min(at_once, stop - row)
+            end = length - (stop - row - queries)
+            seen = 0 if window is None else max(0, end - queries - window + 1)
+            first_key = seen // BLOCK * BLOCK
+            yield Piece(request, row, queries, end, first_key, -(-end // BLOCK) * BLOCK - first_key)
+
+    def _together(self, step: CacheStep, pieces: list[Piece]) -> Group:
+        columns = torch.tensor([(p.request, p.row, p.length, p.first_key) for p in pieces]).to(self.device)
+        request, row, length, first_key = columns.T[:, :, None]
+        query = torch.arange(pieces[0].queries, device=self.device)
+        asking = length - pieces[0].queries + query
+        position = first_key + torch.arange(pieces[0].keys, device=self.device)
+        allowed = position[:, None] <= asking[:, :, None]
+        # Keys that no query sees are copies of one that is seen: their own place may hold anything.
+        oldest = torch.zeros_like(length)
+        if self.query.sliding_window is not None:
+            allowed &= position[:, None] > asking[:, :, None] - self.query.sliding_window
+            oldest = asking[:, :1] - self.query.sliding_window + 1
+        present = torch.clamp(position, oldest, length - 1)
+        rows = self._rows(step.block_table[request, present // self.query.block_size], present).flatten()
+        gather = torch.cat([rows + plane * self.query.block_size for plane in range(self._planes)])
+        return Group((row + query).flatten(), len(pieces), gather, allowed, causal=False)
+
+    def _attend(
+        self, query: Tensor, cache: Tensor, group: Group, sinks: Tensor | None, scales: tuple[float, float]
+    ) -> Tensor:
+        planes = self._gather(cache, group, torch.float32, scales)
+        keys, values = planes[0], planes[-1]
+        spec, allowed = self.query, group.allowed
+        assert allowed is not None
+        requests, queries, num_keys = allowed.shape
+        by_group = (requests, queries, spec.num_kv_heads, -1, spec.head_dim)
+        rows = (query.float() * spec.scale).reshape(by_group).transpose(1, 2).flatten(2, 3)
+        blocks = [slice(start, start + BLOCK) for start in range(0, num_keys, BLOCK)]
+        scores = torch.cat([in_tiles(_scores, rows, keys[:, block], self._score_sizes) for block in blocks], dim=-1)
+        if spec.softcap is not None:
+            scores = spec.softcap * torch.tanh(scores / spec.softcap)
+        by_query = scores.view(requests, spec.num_kv_heads, queries, -1, num_keys)
+        by_query.masked_fill_(~allowed[:, None, :, None], float("-inf"))
+        peak = scores.amax(dim=-1, keepdim=True)
+        total, mixed = torch.zeros_like(peak), torch.zeros_like(rows)
+        if sinks is not None:
+            sink = sinks.float().view(spec.num_kv_heads, 1, -1).repeat(requests, 1, queries, 1).view(peak.shape)
+            peak = torch.maximum(peak, sink)
+            total += torch.exp(sink - peak)
+        weights = scores.sub_(peak).exp_()
+        for block in blocks:
+            part = weights[..., block]
+            total += part.sum(dim=-1, keepdim=True)
+            mixed += in_tiles(_values, part, values[:, block], self._value_sizes)
+        out = (mixed / total).view(requests, spec.num_kv_heads, queries, -1, spec.head_dim).transpose(1, 2)
+        return out.reshape(query.shape)[..., : spec.latent_dim].to(query.dtype)
+
+
+def _scores(rows: Tensor, keys: Tensor) -> Tensor:
+    """``[requests, kv_heads, rows, head_dim]`` with keys ``[requests, BLOCK, kv_heads, head_dim]``."""
+    return torch.stack([torch.bmm(aligned(r), k.permute(1, 2, 0)) for r, k in zip(rows, keys, strict=True)])
+
+
+def _values(rows: Tensor, values: Tensor) -> Tensor:
+    """``[requests, kv_heads, rows, BLOCK]`` with values ``[requests, BLOCK, kv_heads, head_dim]``."""
+    return torch.stack([torch.bmm(aligned(r), v.transpose(0, 1)) for r, v in zip(rows, values, strict=True)])
+
+
+def _lay_out_keys(weight: Tensor) -> Tensor:
+    return weight.transpose(1, 2).contiguous()
+
+
+def _lay_out_values(weight: Tensor) -> Tensor:
+    return weight.permute(0, 3, 1, 2).contiguous()

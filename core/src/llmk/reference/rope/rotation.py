@@ -1,0 +1,79 @@
+"""Rotary position embedding (arXiv:2104.09864): the rotation itself, and the table of cosines and sines that it
+reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llmk.reference.rope.scaling import inverse_frequencies
+
+
+def rope(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> tuple[Tensor, Tensor]:
+    """Rotates the first ``rot`` elements of every head by its token's angles, element ``i`` paired with ``i + rot /
+    2``.
+
+    Args:
+        q: ``[tokens, heads, head_dim]``.
+        k: ``[tokens, kv_heads, head_dim]``.
+        positions: int64 ``[tokens]``.
+        cos_sin: float32 ``[max_position, rot]``, each row ``rot / 2`` cosines and as many sines; ``rot <= head_dim``.
+
+    Returns:
+        New tensors like ``q`` and ``k``; the arithmetic is float32, rounded once.
+    """
+    return _rotate(q, k, positions, cos_sin, _halves)
+
+
+def rope_interleaved(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> tuple[Tensor, Tensor]:
+    """:func:`rope` that pairs element ``2 * i`` with ``2 * i + 1``, as its paper does, and DeepSeek."""
+    return _rotate(q, k, positions, cos_sin, _neighbours)
+
+
+def cos_sin_cache(
+    rope_parameters: Mapping[str, Any],
+    head_dim: int,
+    max_position: int,
+    base: float,
+    *,
+    trained_positions: int | None = None,
+) -> Tensor:
+    """The table that :func:`rope` reads, for positions up to ``max_position - 1``; its attention scaling is already
+    multiplied in.
+
+    Args and errors are those of :func:`~llmk.reference.rope.scaling.inverse_frequencies`.
+
+    Returns:
+        float32 ``[max_position, rot]`` on torch's default device.
+    """
+    frequencies, scaling = inverse_frequencies(
+        rope_parameters, head_dim, max_position, base, trained_positions=trained_positions
+    )
+    angles = torch.outer(torch.arange(max_position, dtype=torch.float32), frequencies)
+    return torch.cat((angles.cos(), angles.sin()), dim=-1) * scaling
+
+
+def _rotate(
+    q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor, turn: Callable[[Tensor, Tensor, Tensor], Tensor]
+) -> tuple[Tensor, Tensor]:
+    rot = cos_sin.shape[1]
+    cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
+    both = torch.cat((q, k), dim=1)
+    rotated = turn(both[..., :rot].float(), cos, sin).to(both.dtype)
+    if rot < both.shape[-1]:
+        rotated = torch.cat((rotated, both[..., rot:]), dim=-1)
+    new_q, new_k = torch.split(rotated, [q.shape[1], k.shape[1]], dim=1)
+    return new_q, new_k
+
+
+def _halves(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+
+
+def _neighbours(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    even, odd = x.unflatten(-1, (-1, 2)).unbind(-1)
+    return torch.stack((even * cos - odd * sin, odd * cos + even * sin), dim=-1).flatten(-2)

@@ -1,0 +1,105 @@
+"""Sending an answer, streamed or whole, for as long as there is somebody to send it to."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from typing import Any, Protocol
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from llmk.engine.cooperative import Yielder
+from llmk.serve.generation.event_stream import ChoiceDelta, Job, Usage, answer
+from llmk.serve.generation.request_record import RequestRecord
+from llmk.serve.http import errors
+from llmk.serve.http.disconnects import ClientGone, attended
+from llmk.serve.http.json_response import END_OF_STREAM, JsonResponse, server_sent_event
+from llmk.serve.service import Service
+
+
+class Renderer(Protocol):
+    """A wire format."""
+
+    def chunks(self, delta: ChoiceDelta, usage: Usage) -> Iterator[dict[str, Any]]:
+        """The chunks of one delta, at which ``usage`` was counted."""
+        ...
+
+    def last_chunks(self, usage: Usage) -> Iterator[dict[str, Any]]:
+        """What follows the last delta."""
+        ...
+
+    def add(self, delta: ChoiceDelta) -> None:
+        """Folds one delta into the whole."""
+        ...
+
+    def whole(self, usage: Usage) -> dict[str, Any]:
+        """The complete answer."""
+        ...
+
+
+class AnswerResponse(Response):
+    """Runs a job and sends what ``renderer`` makes of it.
+
+    The job ends, and with it its sequences in the engine, when the client hangs up or the server must stop. Errors
+    before the first chunk are responses of their own; later ones are sent as an event, after which the stream ends.
+    """
+
+    def __init__(self, service: Service, job: Job, renderer: Renderer, *, stream: bool) -> None:
+        super().__init__()
+        self._service = service
+        self._job = job
+        self._renderer = renderer
+        self._stream = stream
+        self._started = False
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends the answer."""
+        work = self._send_stream(scope, send) if self._stream else self._send_whole(scope, receive, send)
+        try:
+            await attended(work, receive, self._service.stopping)
+        except ClientGone:
+            scope["state"]["status"] = errors.CLIENT_GONE
+        except Exception as error:
+            if not self._started:
+                await errors.reply(error)(scope, receive, send)
+                return
+            status, body, _ = errors.describe(error)
+            errors.log(error, status)
+            await send(_body(server_sent_event(body) + END_OF_STREAM, more=False))
+
+    async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
+        usage, breather = Usage(), Yielder()
+        async with aclosing(self._deltas(scope, usage)) as deltas:
+            async for delta in deltas:
+                self._renderer.add(delta)
+                await breather.step()
+        self._started = True
+        await JsonResponse(self._renderer.whole(usage))(scope, receive, send)
+
+    async def _send_stream(self, scope: Scope, send: Send) -> None:
+        usage, breather = Usage(), Yielder()
+        async with aclosing(self._deltas(scope, usage)) as deltas:
+            async for delta in deltas:
+                if events := b"".join(map(server_sent_event, self._renderer.chunks(delta, usage))):
+                    await self._start(send)
+                    await send(_body(events))
+                await breather.step()
+        await self._start(send)
+        await send(
+            _body(b"".join(map(server_sent_event, self._renderer.last_chunks(usage))) + END_OF_STREAM, more=False)
+        )
+
+    def _deltas(self, scope: Scope, usage: Usage) -> AsyncGenerator[ChoiceDelta, None]:
+        deltas = answer(self._service.engine, self._job, usage, self._service.workers.readers)
+        return self._service.metrics.observe(deltas, RequestRecord(self._job, usage, scope))
+
+    async def _start(self, send: Send) -> None:
+        if not self._started:
+            self._started = True
+            headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+
+
+def _body(body: bytes, *, more: bool = True) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": body, "more_body": more}

@@ -1,0 +1,227 @@
+"""From requests to jobs: prompts as the model takes them, sampling parameters, and what parsers are told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec.structs import replace
+
+from llmk.api import ContextLengthExceeded, ParserContext, RequestError
+from llmk.engine.text.control_tokens import texts
+from llmk.engine.text.input_processor import InputProcessor
+from llmk.engine.text.tokenizer import ChatPrompt
+from llmk.engine.wire.request import SamplingParams
+from llmk.serve.generation import tool_history as history
+from llmk.serve.generation.event_stream import Job
+from llmk.serve.generation.output_rules import OutputRules
+from llmk.serve.generation.parsing import Dialect
+from llmk.serve.generation.reading import ReaderSetup, encode_setup
+from llmk.serve.generation.template_variables import TemplateVariables
+from llmk.serve.protocol.chat import ChatRequest, Message
+from llmk.serve.protocol.completions import DEFAULT_MAX_TOKENS, CompletionRequest
+from llmk.serve.protocol.sampling import SamplingFields
+
+if TYPE_CHECKING:
+    from llmk.engine.text.tokenizer import Tokenizer
+    from llmk.engine.wire.engine_info import EngineInfo
+
+PROMPT_TAIL = 256
+_HEAD, _SLACK = 8, 1024
+"""Characters for each token that there is room for, in the first part of a text that is tokenized to see whether it is
+too long, and tokens by which the end of a part may differ from the same place in the whole."""
+
+
+class Model(Protocol):
+    """What must be known of a model to prepare its requests."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokenizer and chat templates."""
+        ...
+
+    @property
+    def default_params(self) -> SamplingParams:
+        """For what requests leave open."""
+        ...
+
+    @property
+    def info(self) -> EngineInfo:
+        """Its engine."""
+        ...
+
+
+class Jobs:
+    """Turns requests into jobs for one model. What they leave open is taken from the checkpoint's generation config."""
+
+    def __init__(self, model: Model, dialect: Dialect) -> None:
+        self._model = model
+        self._dialect = dialect
+        self.template = TemplateVariables(model.tokenizer.chat_templates)
+
+    def chat(self, request: ChatRequest, id: str) -> Job:
+        """The job of a chat completion. Raises :class:`~llmk.api.RequestError`, naming the field."""
+        tools = request.offered_tools
+        if tools:
+            self._check_tools()
+        options = self.template.options(request.chat_template_kwargs, request.reasoning_effort)
+        prompt = self.render(request.messages, tools, options, **_generation(request))
+        context = ParserContext(
+            prompt_tail=prompt.text[-PROMPT_TAIL:],
+            thinking=self.template.thinking(options),
+            tools=[tool["function"] for tool in tools],
+            template_options=options,
+        )
+        parsers = self._dialect.active(bool(tools))
+        special = any(kind.special_tokens for kind in parsers)
+        params = request.sampling_params(
+            self._model.default_params, request.token_limit, request.num_logprobs, special=special
+        )
+        rules = OutputRules(one_call=not request.parallel_tool_calls, strict=request.strict_schemas)
+        stop = params.stop
+        if self._dialect.reasoning is not None:  # only who reads the answer can tell where thinking ends
+            rules = replace(rules, stop=params.stop, include_stop=params.include_stop, min_tokens=params.min_tokens)
+            params = replace(params, stop=())
+        param = "max_completion_tokens" if request.max_tokens is None else "max_tokens"
+        self._check_room(prompt.token_ids, request.token_limit, param)
+        reading = encode_setup(ReaderSetup(context, rules)) if parsers else b""
+        return self._job(request, id, [prompt.token_ids], params, stop, reading)
+
+    def text(self, request: CompletionRequest, id: str) -> Job:
+        """The job of a text completion, which no parser reads. Raises :class:`~llmk.api.RequestError`."""
+        limit = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+        scored = request.logprobs if request.echo else None
+        params = request.sampling_params(self._model.default_params, limit, request.logprobs, prompt_logprobs=scored)
+        prompts = [self._tokens(prompt, request.add_special_tokens) for prompt in request.prompts]
+        for prompt in prompts:
+            self._check_room(prompt, request.max_tokens, "max_tokens")
+        return self._job(request, id, prompts, params, params.stop)
+
+    def echo(self, request: CompletionRequest) -> list[str]:
+        """For each choice, the prompt as a text."""
+        texts = [
+            prompt if isinstance(prompt, str) else self._model.tokenizer.decode(prompt) for prompt in request.prompts
+        ]
+        return [text for text in texts for _ in range(request.n)]
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        options: Mapping[str, Any],
+        **generation: bool,
+    ) -> ChatPrompt:
+        """The prompt. Raises :class:`~llmk.api.RequestError` where there is no template, or it refuses the messages."""
+        if not self.template.exists:
+            hint = "use /v1/completions, or give the server one with --model.chat-template"
+            raise RequestError("the model has no chat template", param="messages", hint=hint)
+        plain = [_plain(message) for message in history.in_order(messages)]
+        how = {**generation, **options}
+        tokenizer, shown = self._model.tokenizer, list(tools) or None
+        if sum(map(len, texts([plain, shown]))) > _HEAD * self._allowed(None):
+            self._check_length(tokenizer.render_chat(plain, shown, **how))
+        prompt = tokenizer.encode_chat(plain, shown, **how)
+        named = next((at for at, message in enumerate(messages) if message.name and message.role != "tool"), None)
+        if named is not None:
+            nameless = [history.nameless(message) for message in plain]
+            if prompt == tokenizer.encode_chat(nameless, shown, **how):
+                why = "the model's chat template has no place for the name of who speaks"
+                raise RequestError(why, param=f"messages[{named}].name", hint="say it in 'content'")
+        return prompt
+
+    def _tokens(self, prompt: str | list[int], add_special_tokens: bool) -> list[int]:
+        if isinstance(prompt, str):
+            return self.encode(prompt, add_special_tokens=add_special_tokens)
+        return prompt
+
+    def encode(self, text: str, *, add_special_tokens: bool, most: int | None = None) -> list[int]:
+        """The tokens of ``text``, of which there may be ``most``, or as many as the model's context has.
+
+        A text that is far too long is not tokenized in full: its first part tells, then a part twice as long. Raises
+        :class:`~llmk.api.ContextLengthExceeded`.
+        """
+        self._check_length(text, most)
+        return self._model.tokenizer.encode_prompt(text, add_special_tokens)
+
+    def _allowed(self, most: int | None) -> int:
+        return (self._model.info.max_model_len if most is None else most) + _SLACK
+
+    def _check_length(self, text: str, most: int | None = None) -> None:
+        allowed = self._allowed(most)
+        size = _HEAD * allowed
+        while size < len(text):
+            if self._count(text[:size]) > allowed:
+                what = f"the text of {len(text)} characters has more than {allowed - _SLACK} tokens"
+                end = ", the model's context" if most is None else " (limits.tokens)"
+                raise ContextLengthExceeded(what + end, hint="shorten the prompt")
+            size *= 2
+
+    def _count(self, text: str) -> int:
+        return len(self._model.tokenizer.encode(text, add_special_tokens=False))
+
+    def _job(
+        self,
+        request: SamplingFields,
+        id: str,
+        prompts: list[list[int]],
+        params: SamplingParams,
+        stop: Sequence[str],
+        reading: bytes = b"",
+    ) -> Job:
+        """The job, once prompts and parameters were checked against the engine."""
+        intake = InputProcessor(self._model.tokenizer, self._model.info, seed=0)
+        for prompt in prompts:
+            intake.check_prompt(prompt)
+        return Job(id, prompts, intake.checked(params), reading, request.priority, request.cache_salt, stop=stop)
+
+    def _check_room(self, prompt: Sequence[int], limit: int | None, param: str) -> None:
+        """What was asked for must fit, or be refused; with no limit named, the answer may take what room there is."""
+        room = self._model.info.max_model_len - len(prompt)
+        if limit is not None and limit > room > 0:
+            raise ContextLengthExceeded(
+                f"{limit} tokens were asked for after a prompt of {len(prompt)}, but the model's context is "
+                f"{self._model.info.max_model_len} tokens",
+                param=param,
+                hint=f"ask for {room} or fewer, or name no limit",
+            )
+
+    def _check_tools(self) -> None:
+        if not self.template.knows("tools"):
+            raise RequestError("the model's chat template can't present tools", param="tools")
+        if self._dialect.tools is None:
+            why = self._dialect.why.get("tool", "there is no tool parser")
+            hint = "name one with --select.tool-parser.use"
+            raise RequestError(f"tool calls can't be read: {why}", param="tools", hint=hint)
+
+
+def _generation(request: ChatRequest) -> dict[str, bool]:
+    if request.continue_final_message:
+        return {"add_generation_prompt": False, "continue_final_message": True}
+    return {"add_generation_prompt": request.add_generation_prompt is not False}
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    """A message as chat templates take it: content as one text, arguments of calls as objects."""
+    plain: dict[str, Any] = {"role": message.role, "content": message.text or ""}
+    told = {"name": message.name, "tool_call_id": message.tool_call_id, "reasoning_content": message.thought}
+    plain |= {name: value for name, value in told.items() if value is not None}
+    if message.tool_calls:
+        plain["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.function.name, "arguments": _arguments(call.function.arguments)},
+            }
+            for call in message.tool_calls
+        ]
+    return plain
+
+
+def _arguments(text: str) -> Any:
+    """Templates want an object; what a model once wrote that is none is passed on as it stands."""
+    try:
+        parsed = json.loads(text or "{}")
+    except ValueError:
+        return text
+    return parsed if isinstance(parsed, dict) else text

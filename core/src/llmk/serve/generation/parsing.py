@@ -1,0 +1,119 @@
+"""From model text to typed events: the reasoning parser first, then the tool parser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from llmk.api import Event, ParserContext, ReasoningParser, TextDelta, ToolParser
+from llmk.kernel.loader import load_object
+from llmk.planning.parsers import choose_parser
+from llmk.serve.generation.output_rules import NO_OUTPUT_RULES, OutputFilter, OutputRules
+from llmk.serve.http.errors import ParserFailed
+
+Parser = ReasoningParser | ToolParser
+
+
+@dataclass(frozen=True, slots=True)
+class ParserKind:
+    """A parser chosen for the model. ``special_tokens``: its markers are special tokens, which the text must keep."""
+
+    id: str
+    create: Callable[[ParserContext], Parser]
+    special_tokens: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How the model writes what is not plain content. ``None``: it does not, or no parser speaks its dialect."""
+
+    reasoning: ParserKind | None = None
+    tools: ParserKind | None = None
+    why: Mapping[str, str] = field(default_factory=dict)
+    """Of each kind (``"reasoning"``, ``"tool"``), why it was chosen, or none."""
+
+    @classmethod
+    def choose(cls, boot: Any) -> Dialect:
+        """Chooses by config and checkpoint, and imports what wins. ``boot`` is :class:`llmk.planning.boot.Boot`."""
+        kinds: dict[str, ParserKind | None] = {}
+        reasons: dict[str, str] = {}
+        for kind in ("reasoning", "tool"):
+            chosen, reasons[kind] = choose_parser(boot.registry, kind, boot.settings.config, boot.checkpoint)
+            kinds[kind] = None
+            if chosen is not None:
+                create = load_object(chosen.spec.implementation, plugin=chosen.plugin)
+                kinds[kind] = ParserKind(chosen.spec.id, create, chosen.spec.special_tokens)
+        return cls(kinds["reasoning"], kinds["tool"], reasons)
+
+    def describe(self) -> dict[str, dict[str, str | None]]:
+        """For each kind, what was chosen and why: for the start-up table and ``/v1/plan``."""
+        chosen = {"reasoning": self.reasoning, "tool": self.tools}
+        return {kind: {"id": p.id if p else None, "why": self.why.get(kind, "")} for kind, p in chosen.items()}
+
+    def chain(
+        self,
+        context: ParserContext,
+        rules: OutputRules = NO_OUTPUT_RULES,
+        mark: Callable[[str], object] = lambda id: None,
+    ) -> ParserChain:
+        """The parsers of one choice; tools are looked for only where the request brings some."""
+        return ParserChain(self.active(bool(context.tools)), context, rules, mark)
+
+    def active(self, tools: bool) -> list[ParserKind]:
+        """The parsers that a request with, or without, tools runs through."""
+        return [kind for kind in (self.reasoning, self.tools if tools else None) if kind is not None]
+
+
+class ParserChain:
+    """Parsers, one after the other: each takes the text that the one before it left as content. What comes of the last
+    goes through a :class:`~llmk.serve.generation.output_rules.OutputFilter`.
+
+    ``split`` is the latest piece as the first of them, which tells thinking from content, split it. ``mark`` is called
+    with a parser's id before each call of it, lest it never return.
+    """
+
+    def __init__(
+        self,
+        kinds: Sequence[ParserKind],
+        context: ParserContext,
+        rules: OutputRules = NO_OUTPUT_RULES,
+        mark: Callable[[str], object] = lambda id: None,
+    ) -> None:
+        self.split: Sequence[Event] = ()
+        self.gate = OutputFilter(rules)
+        self._mark = mark
+        self._stages: list[tuple[str, Parser]] = []
+        for kind in kinds:
+            with self._guard(kind.id):
+                self._stages.append((kind.id, kind.create(context)))
+
+    def push(self, text: str, num_tokens: int = 0, *, ended: bool = False) -> list[Event]:
+        """What is certain after the next piece of model text, of so many tokens. ``ended``: it is the last. Raises
+        :class:`ParserFailed`."""
+        events: list[Event] = [TextDelta(text)] if text else []
+        self.split = events
+        for at, (id, parser) in enumerate(self._stages):
+            with self._guard(id):
+                events = _through(parser, events)
+                if ended:
+                    events += parser.finish()
+            if at == 0:
+                self.split = events
+        return self.gate.pass_on(events, num_tokens, ended=ended)
+
+    @contextmanager
+    def _guard(self, id: str) -> Iterator[None]:
+        self._mark(id)
+        try:
+            yield
+        except BaseException as error:  # a parser that ends the program ends its request alone
+            raise ParserFailed.by(id, f"failed on this answer: {type(error).__name__}: {error}") from error
+
+
+def _through(parser: Parser, events: Iterable[Event]) -> list[Event]:
+    out: list[Event] = []
+    for event in events:
+        out += parser.push(event.text) if isinstance(event, TextDelta) else (event,)
+    return out

@@ -1,0 +1,74 @@
+"""What a chat template can be told: read off its source, so that nothing is passed that it would ignore."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import jinja2
+import jinja2.meta
+
+from llmk.api import RequestError
+
+THINKING_SWITCHES = ("enable_thinking", "thinking")
+_OWN = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message", "tokenize", "return_dict"})
+
+
+class TemplateVariables:
+    """What a model's chat templates read; one that can't be parsed is taken to read every variable."""
+
+    def __init__(self, sources: Mapping[str, str]) -> None:
+        self.exists = bool(sources)
+        each = [_variables(source) for source in sources.values()]
+        known = [variables for variables in each if variables is not None]
+        self._variables = frozenset[str]().union(*known) if len(known) == len(each) else None
+
+    def knows(self, name: str) -> bool:
+        """Whether the template reads the variable ``name``."""
+        return self._variables is None or name in self._variables
+
+    def options(self, given: Mapping[str, Any], effort: str | None) -> dict[str, Any]:
+        """The template's keyword arguments for a request's ``chat_template_kwargs`` and ``reasoning_effort``.
+
+        Raises :class:`~llmk.api.RequestError` for what the template would ignore.
+        """
+        for name in given:
+            if name in _OWN:
+                raise RequestError(f"set '{name}' as a field of the request", param=f"chat_template_kwargs.{name}")
+            if not self.knows(name):
+                known = ", ".join(sorted((self._variables or frozenset()) - _OWN)) or "none"
+                raise RequestError(
+                    f"the model's chat template has no variable {name!r}; it has: {known}",
+                    param=f"chat_template_kwargs.{name}",
+                )
+        wanted = self._effort(effort) if effort is not None else {}
+        if any(given.get(name, value) != value for name, value in wanted.items()):
+            raise RequestError("'reasoning_effort' contradicts 'chat_template_kwargs'", param="reasoning_effort")
+        return {**given, **wanted}
+
+    def thinking(self, options: Mapping[str, Any]) -> bool | None:
+        """The request's own switch for thinking, ``None`` where it set none."""
+        return next((bool(options[name]) for name in THINKING_SWITCHES if name in options), None)
+
+    def _effort(self, effort: str) -> dict[str, Any]:
+        if self._variables is not None and "reasoning_effort" in self._variables:
+            return {"reasoning_effort": effort}
+        switch = next((name for name in THINKING_SWITCHES if self._variables and name in self._variables), None)
+        if switch is None:
+            raise RequestError("the model's chat template has no switch for reasoning", param="reasoning_effort")
+        if effort not in ("none", "medium"):
+            message = f"the model's thinking can be off (none) or on (medium), but has no level {effort!r}"
+            raise RequestError(message, param="reasoning_effort")
+        return {switch: effort != "none"}
+
+
+@lru_cache(maxsize=16)
+def _variables(source: str) -> frozenset[str] | None:
+    environment = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])  # nosec B701 # parsed, never rendered
+    plain = re.sub(r"\{%-?\s*(?:end)?generation\s*-?%\}", "", source)
+    try:
+        return frozenset(jinja2.meta.find_undeclared_variables(environment.parse(plain)))
+    except jinja2.TemplateSyntaxError:
+        return None

@@ -1,0 +1,74 @@
+"""Which host names are served: a browser that was sent here under another name must get nothing (DNS rebinding)."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from llmk.config.schema import ServerSection
+from llmk.serve.http.errors import error_object
+from llmk.serve.http.json_response import JsonResponse
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+PRIVATE = ("local", "internal", "localhost", "home.arpa")
+"""Domains in which the public DNS has no names."""
+SHOWN = 100
+_HOST = re.compile(r"(?P<name>\[[^\]]*\]|[^:]*)(?::\d*)?")
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach ``address``."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
+
+
+class AllowedHosts:
+    """Refuses requests (421) whose ``Host`` names none of ours.
+
+    Loopback's names and the bound address are always ours, and what ``server.allowed_hosts`` lists. Where that is
+    empty, keys decide: a page of another site knows no key, so with keys all names are. Without them IP addresses are,
+    since no DNS can make one point elsewhere, and on an address that others can reach, names which no public DNS
+    holds: whoever can make these up is in this network, and needs no browser. A request without ``Host`` is no
+    browser's.
+    """
+
+    def __init__(self, app: ASGIApp, section: ServerSection) -> None:
+        self._app = app
+        listed = {host.lower().strip("[]").rstrip(".") for host in section.allowed_hosts}
+        self._any = "*" in listed or bool(section.api_keys and not listed)
+        self._names = LOOPBACK | listed | {section.host.lower(), socket.gethostname().lower()}
+        self._addresses = not listed
+        self._private = not listed and not is_loopback(section.host)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request."""
+        host = Headers(scope=scope).get("host", "") if scope["type"] == "http" and not self._any else ""
+        if host and not self.serves(host):
+            told = f"the host {host[:SHOWN]!r} is not served here; if it should be, add it to server.allowed_hosts"
+            await JsonResponse(error_object(told, 421), 421)(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def serves(self, host: str) -> bool:
+        """Whether a ``Host`` header's name is ours. Takes the same time however many names there are."""
+        found = _HOST.fullmatch(host.lower())
+        name = found["name"].strip("[]").rstrip(".") if found else ""
+        if self._any or name in self._names or name.endswith(".localhost"):
+            return True
+        if self._addresses and _is_address(name):
+            return True
+        return self._private and bool(name) and ("." not in name or name.endswith(tuple(f".{one}" for one in PRIVATE)))
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,210 @@
+"""A client's connection: uvicorn's, with deadlines, bounds, and errors in the API's shape."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+import uuid
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, cast
+
+import h11
+import msgspec
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from llmk.config.schema import ServerSection
+from llmk.serve.http.errors import error_object
+
+if TYPE_CHECKING:
+    from llmk.serve.metrics.access_log import AccessLog
+
+logger = logging.getLogger(__name__)
+
+HEAD_BYTES = 32 << 10
+"""Largest request line and headers."""
+SMALL_CHUNK = 64
+MANY_CHUNKS = 1024
+"""A body in more chunks than this must have ``SMALL_CHUNK`` bytes in each on average: parsing a chunk costs as much as
+thousands of bytes."""
+LINGER_SECONDS = 2.0
+"""How long a client that still sends gets to read why it was refused, before the connection is closed."""
+_CODES = {400: "invalid_http", 431: "headers_too_large", 501: "not_implemented"}
+_WAITING = (h11.IDLE, h11.SEND_RESPONSE)
+
+
+class _Parser(h11.Connection):
+    """h11's parser, with bounds on what arrives at once, which h11 bounds only while it is incomplete."""
+
+    _chunks = 0
+    _body = 0
+
+    def next_event(self) -> Any:
+        """The next event. Raises ``h11.RemoteProtocolError`` beyond the bounds."""
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            self._chunks = self._body = 0
+            fields = sum(len(name) + len(value) + 4 for name, value in event.headers)
+            if len(event.method) + len(event.target) + fields > HEAD_BYTES:
+                raise h11.RemoteProtocolError(f"request line and headers exceed {HEAD_BYTES} bytes", 431)
+        elif isinstance(event, h11.Data):
+            self._chunks += 1
+            self._body += len(event.data)
+            if self._chunks > MANY_CHUNKS and self._body < SMALL_CHUNK * self._chunks:
+                raise h11.RemoteProtocolError(f"the body comes in chunks of less than {SMALL_CHUNK} bytes each")
+        return event
+
+
+class _Lingering:
+    """A transport whose ``close`` lets a client that still sends read its answer first: closing at once would reset
+    the connection, and the answer be lost."""
+
+    def __init__(self, transport: asyncio.Transport, protocol: Connection) -> None:
+        self._transport = transport
+        self._protocol = protocol
+        self.lingers = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def is_closing(self) -> bool:
+        """Whether it is closed, or will be."""
+        return self.lingers or self._transport.is_closing()
+
+    def close(self) -> None:
+        """Closes, once what was written has been read, or ``server.write_timeout`` is over."""
+        if self.lingers or not self._protocol.receives or self._transport.is_closing():
+            self._transport.close()
+            self._protocol.watch_writing()
+            return
+        self.lingers = True
+        self._transport.resume_reading()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._protocol.loop.call_later(LINGER_SECONDS, self.close)
+
+
+class Connection(H11Protocol):
+    """Serves one client.
+
+    A request's header must arrive within ``read_timeout``, and a client must read what was written within
+    ``write_timeout``: a reader that is too slow is cut off, which aborts its request. Bodies are read by
+    :class:`~llmk.serve.http.limits.Limits`, with deadlines of their own.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, server_state: ServerState, section: ServerSection, log: AccessLog
+    ) -> None:
+        super().__init__(config=config, server_state=server_state, app_state={})
+        self.conn: h11.Connection = _Parser(h11.SERVER, HEAD_BYTES)
+        self._section = section
+        self._log = log
+        self._head_due: asyncio.TimerHandle | None = None
+        self._write_due: asyncio.TimerHandle | None = None
+        self._unsent = 0
+
+    @property
+    def receives(self) -> bool:
+        """Whether the client has more to send of what it began."""
+        return self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
+
+    @property
+    def _answering(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Starts to wait for the first request."""
+        super().connection_made(transport)
+        self.transport = cast(asyncio.Transport, _Lingering(transport, self))
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Parses ``data``, in pieces that bound the work on a header that is too large."""
+        if not self._answering:
+            self._await_head()
+        for at in range(0, len(data), HEAD_BYTES):
+            if self.transport.is_closing():
+                return
+            super().data_received(data[at : at + HEAD_BYTES])
+        if self._answering and self._head_due is not None:
+            self._head_due.cancel()
+            self._head_due = None
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Ends the request that is being answered."""
+        for due in (self._head_due, self._write_due):
+            if due is not None:
+                due.cancel()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The client reads more slowly than its answer comes."""
+        super().pause_writing()
+        self.watch_writing()
+
+    def resume_writing(self) -> None:
+        """The client has caught up."""
+        super().resume_writing()
+        if self._write_due is not None:
+            self._write_due.cancel()
+            self._write_due = None
+
+    def send_400_response(self, msg: str) -> None:
+        """Answers what is not HTTP, or beyond the bounds; called where h11's error is being handled."""
+        error = sys.exc_info()[1]
+        status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
+        self._refuse(status, f"invalid HTTP: {error or msg}", _CODES.get(status, "invalid_http"))
+
+    def watch_writing(self) -> None:
+        """Cuts the client off unless it reads on."""
+        if self._write_due is None and (unsent := self.transport.get_write_buffer_size()):
+            self._unsent = unsent
+            self._write_due = self.loop.call_later(self._section.write_timeout, self._check_writing)
+
+    def _check_writing(self) -> None:
+        unsent = self.transport.get_write_buffer_size()
+        enough = max(1.0, self._section.write_timeout * self._section.min_bytes_per_second)
+        self._write_due = None
+        if self._unsent - unsent >= enough:
+            self.watch_writing()
+            return
+        logger.info("a client was cut off: it did not read %d bytes in time (server.write_timeout)", unsent)
+        self.transport.abort()
+
+    def _await_head(self) -> None:
+        if self._head_due is None:
+            self._head_due = self.loop.call_later(self._section.read_timeout, self._head_is_late)
+
+    def _head_is_late(self) -> None:
+        self._head_due = None
+        begun = bool(self.conn.trailing_data[0])
+        if begun and self.conn.their_state is h11.IDLE:
+            seconds = f"{self._section.read_timeout:g} s"
+            self._refuse(408, f"the header did not arrive within {seconds} (server.read_timeout)", "read_timeout")
+        else:
+            self.transport.close()
+
+    def _refuse(self, status: int, message: str, code: str) -> None:
+        """Answers in place of the application, where no answer has begun, and closes."""
+        begun = self._answering and self.cycle.response_started
+        if self._answering:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if not begun and self.conn.our_state in _WAITING:
+            id = uuid.uuid4().hex
+            body = msgspec.json.encode(error_object(message, status, code=code))
+            headers = {
+                "content-type": "application/json",
+                "content-length": str(len(body)),
+                "x-request-id": id,
+                "connection": "close",
+            }
+            head = h11.Response(
+                status_code=status, headers=list(headers.items()), reason=HTTPStatus(status).phrase.encode()
+            )
+            for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+            self._log.refused(status, id, message)
+        self.transport.close()

@@ -1,0 +1,198 @@
+"""OpenAI's error objects, for whatever may go wrong."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Self, cast
+
+from fastapi import FastAPI
+from fastapi import HTTPException as RouteError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.routing import Match
+
+from llmk.api import EngineDead, LlmkError, Overloaded, RequestError
+from llmk.serve.http.json_response import JsonResponse
+
+logger = logging.getLogger(__name__)
+
+_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+_CODES = {
+    400: "invalid_request_error",
+    401: "invalid_api_key",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "read_timeout",
+    413: "request_too_large",
+    415: "unsupported_media_type",
+    421: "unknown_host",
+    429: "rate_limit_exceeded",
+    500: "internal_error",
+    503: "unavailable",
+}
+CLIENT_GONE = 499
+"""The status that metrics and log give a request whose client left."""
+MESSAGE_LIMIT = 2000
+PARAM_LIMIT = 200
+"""Characters of an error's texts. They may quote what the client sent, which can be megabytes."""
+
+
+class Refused(RouteError):
+    """A request that is refused for how it comes, wherever that shows: reading its body may be what raises this."""
+
+    def __init__(
+        self, status: int, message: str, *, code: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(status, message, dict(headers or {}))
+        self.code = code
+
+
+class UnknownModel(RequestError):
+    """The request names a model that is not served here."""
+
+    code, http_status = "model_not_found", 404
+
+
+def check_model(name: object, served: str) -> None:
+    """Raises :class:`UnknownModel` where ``name`` is a model that is not served here; ``None`` names none."""
+    if isinstance(name, str) and name != served:
+        raise UnknownModel(f"the model {name!r} is not served here; {served!r} is", param="model")
+
+
+class Forbidden(LlmkError):
+    """The client may not do this."""
+
+    code, http_status = "forbidden", 403
+
+
+class ParserFailed(LlmkError):
+    """A reasoning or tool parser raised, did not return, or ended its process: only the request that it read fails."""
+
+    code = "parser_error"
+
+    @classmethod
+    def by(cls, id: str, what: str) -> Self:
+        """The failure of the parser of that id."""
+        hint = "choose another one, or 'none', under select.reasoning_parser or select.tool_parser"
+        return cls(f"the parser {id} {what}", hint=hint)
+
+
+class ShuttingDown(LlmkError):
+    """The server stops before the request was done."""
+
+    code, http_status = "shutting_down", 503
+
+
+def error_object(message: str, status: int, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
+    """``{"error": {"message", "type", "param", "code"}}``, the texts cut where they are too long to be read."""
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    code = code or _CODES.get(status, kind)
+    field = None if param is None else shortened(param, PARAM_LIMIT)
+    return {"error": {"message": shortened(message, MESSAGE_LIMIT), "type": kind, "param": field, "code": code}}
+
+
+def shortened(text: str, limit: int) -> str:
+    """At most ``limit`` characters of ``text``; what can't be encoded is escaped."""
+    cut = text if len(text) <= limit else f"{text[: limit - 1]}…"
+    return cut.encode("utf-8", "backslashreplace").decode()
+
+
+def describe(error: BaseException) -> tuple[int, dict[str, Any], dict[str, str]]:
+    """Status, error object and headers for an exception. What nobody raised on purpose is told as an internal error."""
+    if isinstance(error, LlmkError):
+        param = getattr(error, "param", None)
+        # What the engine checks and what the request's schema checks are one to the client.
+        code = "invalid_value" if param and error.code == RequestError.code else error.code
+        body = error_object(str(error), error.http_status, param=param, code=code)
+        wait = error.retry_after if isinstance(error, Overloaded | EngineDead) else 0.0
+        return error.http_status, body, {"retry-after": str(math.ceil(wait))} if wait > 0 else {}
+    return 500, error_object("internal error; the server's log says more", 500, code="internal_error"), {}
+
+
+def reply(error: BaseException) -> JsonResponse:
+    """The response to an exception."""
+    status, body, headers = describe(error)
+    log(error, status)
+    return JsonResponse(body, status, headers)
+
+
+def log(error: BaseException, status: int) -> None:
+    """Logs what is the server's own fault; with its traceback where nobody foresaw it."""
+    if status >= 500:
+        foreseen = isinstance(error, LlmkError) and error.__cause__ is None
+        logger.error("request failed: %s", error, exc_info=None if foreseen else error)
+
+
+def install(app: FastAPI) -> None:
+    """Makes every error of ``app`` an error object."""
+    app.add_exception_handler(LlmkError, _on_error)
+    app.add_exception_handler(HTTPException, _on_http)
+
+
+async def _on_error(request: Request, error: Exception) -> JsonResponse:
+    return reply(error)
+
+
+async def _on_http(request: Request, error: Exception) -> JsonResponse:
+    http = cast(HTTPException, error)
+    phrase = HTTPStatus(http.status_code).phrase if http.status_code != CLIENT_GONE else ""
+    message = http.detail if http.detail and http.detail != phrase else f"{phrase}: {request.method} {request.url.path}"
+    code = getattr(http, "code", None)
+    if isinstance(http.__cause__, UnicodeDecodeError | RecursionError | ValueError):
+        message, code = f"the body is not valid JSON: {http.__cause__}", "invalid_json"
+    headers = {name.lower(): value for name, value in (http.headers or {}).items()}
+    if http.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["allow"] = ", ".join(_methods(request))
+    return JsonResponse(error_object(message, http.status_code, code=code), http.status_code, headers)
+
+
+def _methods(request: Request) -> Iterator[str]:
+    """The methods of a path; each of its routes knows of its own alone."""
+    for method in ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"):
+        scope = {**request.scope, "method": method}
+        if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes):
+            yield method
+
+
+def explain(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str | None, str, str]:
+    """Field, message and code for pydantic's ``errors`` about ``body``.
+
+    Told are the errors at the deepest place, which is the branch of a union that the client meant.
+    """
+    placed = [(_path(error, body), error) for error in errors]
+    path = max((path for path, _ in placed), key=len)
+    told = [error for at, error in placed if at == path]
+    param = _dotted(path) or None
+    message = "; ".join(dict.fromkeys(str(error["msg"]) for error in told))
+    return param, f"{param}: {message}" if param else message, _code(str(told[0]["type"]))
+
+
+def _path(error: Mapping[str, Any], body: Any) -> tuple[str | int, ...]:
+    """The place of an error in the body; what pydantic adds to it (names of union branches) is left out."""
+    path: list[str | int] = []
+    for step in error["loc"]:
+        if isinstance(body, dict) and isinstance(step, str):
+            path.append(step)
+            body = body.get(step)
+        elif isinstance(body, list) and isinstance(step, int):
+            path.append(step)
+            body = body[step] if step < len(body) else None
+    field = error.get("ctx", {}).get("field")
+    return (*path, field) if field else tuple(path)
+
+
+def _dotted(path: Sequence[str | int]) -> str:
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return text.removeprefix(".")
+
+
+def _code(kind: str) -> str:
+    if kind in ("unknown_parameter", "unsupported_parameter", "invalid_json"):
+        return kind
+    if kind == "missing":
+        return "missing_required_parameter"
+    return "invalid_type" if kind.endswith("_type") else "invalid_value"

@@ -1,0 +1,33 @@
+"""JSON on the wire."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+_encode = msgspec.json.Encoder().encode
+
+
+class JsonResponse(Response):
+    """A response whose body is ``content`` as JSON."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """Encodes plain data."""
+        return _encode(content)
+
+
+def encoded(data: Any) -> msgspec.Raw:
+    """``data`` as JSON that is part of another."""
+    return msgspec.Raw(_encode(data))
+
+
+def server_sent_event(data: Any) -> bytes:
+    """One ``data:`` event."""
+    return b"data: " + _encode(data) + b"\n\n"
+
+
+END_OF_STREAM = b"data: [DONE]\n\n"

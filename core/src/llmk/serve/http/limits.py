@@ -1,0 +1,160 @@
+"""What the server takes on: how large a request may be, how slowly it may come, and how many at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from email.message import Message as Header
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from llmk.config.schema import ServerSection
+from llmk.serve.http.auth import tenant_of
+from llmk.serve.http.errors import CLIENT_GONE, Refused
+
+SHOWN = 100
+MOST_DIGITS = 18
+
+
+class Limits:
+    """Reads each body whole before the application sees any of it, and refuses what is too large (413), too slow (408),
+    no JSON (415), or more than the server takes on (429).
+
+    A request is work, and counts for ``max_concurrent``, only once its body has arrived; until then it holds a share of
+    ``max_buffered_bytes``. Bodies that the application doesn't ask for are not read: probes are always answered.
+    """
+
+    def __init__(self, app: ASGIApp, section: ServerSection) -> None:
+        self._app = app
+        self.section = section
+        self.in_flight = 0
+        self.buffered: Counter[str] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request = _Request(self, scope, receive)
+
+        async def watched(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                request.drop_body()
+            await send(message)
+
+        try:
+            await self._app(scope, request.receive, watched)
+        finally:
+            request.end()
+
+
+class _Request:
+    """A request's body, and its share of the limits."""
+
+    def __init__(self, limits: Limits, scope: Scope, receive: Receive) -> None:
+        self._limits = limits
+        self._section = limits.section
+        self._headers = Headers(scope=scope)
+        self._client = tenant_of(scope)
+        self._receive = receive
+        self._size = 0
+        self._read = False
+        self._works = False
+
+    async def receive(self) -> Message:
+        """The whole body the first time; after that, what the client does next. Raises :class:`Refused`."""
+        if self._read:
+            return await self._receive()
+        self._read = True
+        self._check_headers()
+        self._check_room()
+        body = await self._body()
+        self._check_room()
+        self._works = True
+        self._limits.in_flight += 1
+        # An empty body is a request with no field set, and refused by the name of the first that must be.
+        return {"type": "http.request", "body": body or b"{}", "more_body": False}
+
+    def drop_body(self) -> None:
+        """The answer has started: nothing reads the body again."""
+        held = self._limits.buffered
+        held[self._client] -= self._size
+        if held[self._client] <= 0:
+            del held[self._client]
+        self._size = 0
+
+    def end(self) -> None:
+        """The request is over."""
+        self.drop_body()
+        self._limits.in_flight -= self._works
+
+    def _check_headers(self) -> None:
+        kind = Header()
+        kind["content-type"] = self._headers.get("content-type", "application/octet-stream")
+        subtype = kind.get_content_subtype()
+        if kind.get_content_maintype() != "application" or not (subtype == "json" or subtype.endswith("+json")):
+            given = self._headers.get("content-type", "no content-type")[:SHOWN]
+            raise Refused(415, f"send the body with the header 'content-type: application/json', not {given}")
+        coding = self._headers.get("content-encoding", "identity")
+        if coding.lower() != "identity":
+            raise Refused(415, f"the body is compressed ({coding[:SHOWN]}), which is not supported; send it as it is")
+        announced = self._headers.get("content-length", "0")
+        # Digits alone, as the parser of HTTP made sure; they may be thousands, which int() refuses to read.
+        if len(announced) > MOST_DIGITS or int(announced) > self._section.max_request_bytes:
+            raise self._too_large()
+
+    def _check_room(self) -> None:
+        if self._limits.in_flight >= self._section.max_concurrent:
+            raise _later(f"{self._limits.in_flight} requests are in flight, as many as may be (server.max_concurrent)")
+
+    async def _body(self) -> bytes:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        rate = self._section.min_bytes_per_second
+        parts: list[bytes] = []
+        while True:
+            due = loop.time() + self._section.read_timeout
+            if rate:
+                due = min(due, started + self._section.read_timeout + self._size / rate)
+            try:
+                async with asyncio.timeout_at(due):
+                    message = await self._receive()
+            except TimeoutError:
+                raise self._too_slow() from None
+            if message["type"] == "http.disconnect":
+                raise Refused(CLIENT_GONE, "the client left before its body had arrived")
+            part = message.get("body", b"")
+            self._hold(len(part))
+            parts.append(part)
+            if not message.get("more_body", False):
+                return b"".join(parts)
+
+    def _hold(self, size: int) -> None:
+        self._size += size
+        self._limits.buffered[self._client] += size
+        if self._size > self._section.max_request_bytes:
+            raise self._too_large()
+        if not size:
+            return
+        held = self._limits.buffered
+        # One body always fits, whatever the bounds of all are.
+        for key, most, now in (
+            ("max_buffered_bytes", self._section.max_buffered_bytes, held.total()),
+            ("max_buffered_bytes_per_client", self._section.max_buffered_bytes_per_client, held[self._client]),
+        ):
+            if now > most and now > self._size:
+                raise _later(f"request bodies of {now} bytes are held, more than may be (server.{key})")
+
+    def _too_large(self) -> Refused:
+        most = self._section.max_request_bytes
+        return Refused(413, f"the request is larger than {most} bytes (server.max_request_bytes)")
+
+    def _too_slow(self) -> Refused:
+        rate = f"{self._section.min_bytes_per_second:g} bytes per second (server.min_bytes_per_second)"
+        told = f"within {self._section.read_timeout:g} s (server.read_timeout), or on at {rate}"
+        return Refused(408, f"the body did not come {told}", code="read_timeout", headers={"connection": "close"})
+
+
+def _later(message: str) -> Refused:
+    return Refused(429, f"{message}; try again later", headers={"retry-after": "1"})

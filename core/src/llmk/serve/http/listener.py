@@ -1,0 +1,139 @@
+"""The listening socket: which connections are taken, before anything is read from them."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import logging
+import socket
+import time
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from llmk.serve.http.errors import error_object
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 2048
+REFUSALS_AT_ONCE = 64
+"""Connections that one turn of the event loop refuses: those that are open want their turn too."""
+SPARE_FILES = 128
+"""File descriptors that are left to the engine's sockets, the log, and what else the process opens."""
+WARN_SECONDS = 60.0
+IPV6_PREFIX = 64
+"""Bits of an IPv6 address that name a client: whoever has one address of a network has all of them."""
+
+
+class Listener(socket.socket):
+    """A listening socket that keeps no more than ``most`` connections open, and ``most_per_client`` of one address.
+
+    It refuses what is more before TLS is spoken: in plain HTTP with an error object, over TLS by closing.
+    """
+
+    most: int = 0
+    most_per_client: int = 0
+    speaks_tls: bool = False
+
+    def __init__(self, family: socket.AddressFamily) -> None:
+        super().__init__(family, socket.SOCK_STREAM)
+        self._open: Counter[str] = Counter()
+        self._warned = float("-inf")
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """The next connection that is admitted. Raises BlockingIOError where none waits, as sockets do."""
+        for _ in range(REFUSALS_AT_ONCE):
+            number, address = self._accept()  # type: ignore[attr-defined]
+            client = network_of(address[0])
+            connection = _Admitted(self.family, number, partial(self._release, client))
+            self._open[client] += 1
+            refusal = self._refusal(client)
+            if refusal is None:
+                return connection, address
+            self._refuse(connection, *refusal)
+        raise BlockingIOError
+
+    @property
+    def connections(self) -> int:
+        """Connections that are open."""
+        return self._open.total()
+
+    def _refusal(self, client: str) -> tuple[int, str] | None:
+        """Status and message for a connection that is one too many."""
+        if self.most and self.connections > self.most:
+            return 503, f"{self.most} connections are open, as many as may be (server.max_connections)"
+        if self.most_per_client and self._open[client] > self.most_per_client:
+            limit = f"{self.most_per_client} connections"
+            return 429, f"{limit} from {client} are open, as many as may be (server.max_connections_per_client)"
+        return None
+
+    def _refuse(self, connection: socket.socket, status: int, message: str) -> None:
+        if (now := time.monotonic()) - self._warned > WARN_SECONDS:
+            self._warned = now
+            logger.warning("connections are refused: %s", message)
+        connection.setblocking(False)
+        with contextlib.suppress(OSError):
+            if not self.speaks_tls:
+                connection.send(_response(status, message))
+        connection.close()
+
+    def _release(self, client: str) -> None:
+        self._open[client] -= 1
+        if not self._open[client]:
+            del self._open[client]
+
+
+class _Admitted(socket.socket):
+    """A connection that ``on_close`` is called for when it is closed."""
+
+    def __init__(self, family: int, number: int, on_close: Callable[[], None]) -> None:
+        super().__init__(family, socket.SOCK_STREAM, 0, fileno=number)
+        self._on_close: Callable[[], None] | None = on_close
+
+    def close(self) -> None:
+        """Closes it."""
+        super().close()
+        if self._on_close is not None:
+            self._on_close()
+            self._on_close = None
+
+
+def network_of(host: str) -> str:
+    """What names a client: its IPv4 address, or the network of its IPv6 address; else ``host`` itself."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((address, IPV6_PREFIX), strict=False))
+    return str(address)
+
+
+def room_for(connections: int) -> int:
+    """Lets the process open files for ``connections`` as far as its hard limit allows.
+
+    Returns how many there may be.
+    """
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + SPARE_FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if soft < wanted:
+            connections = max(1, soft - SPARE_FILES)
+            logger.warning("%d connections at most: the process may open %d files (ulimit -n)", connections, soft)
+    return connections
+
+
+def _response(status: int, message: str) -> bytes:
+    phrase = {429: "Too Many Requests", 503: "Service Unavailable"}[status]
+    body = msgspec.json.encode(error_object(message, status))
+    head = f"HTTP/1.1 {status} {phrase}\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
+    return head.encode() + b"retry-after: 1\r\nconnection: close\r\n\r\n" + body

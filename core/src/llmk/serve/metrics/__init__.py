@@ -1,0 +1,1 @@
+"""What is measured of requests, and where the numbers go."""

@@ -1,0 +1,75 @@
+"""The cheapest check of a request: how many there are of everything that costs something each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from llmk.api import RequestError
+from llmk.config.schema import LimitsSection
+from llmk.engine.text.input_processor import check_length
+from llmk.engine.wire.request import SamplingParams
+
+_COUNTED = (
+    "messages",
+    "tools",
+    "stop",
+    "bad_words",
+    "stop_token_ids",
+    "allowed_token_ids",
+    "logit_bias",
+    "logits_processors",
+    "metadata",
+)
+"""Fields whose entries are limited by the key of the same name."""
+_NAMES = ("cache_salt", "tenant", "id", "model", "user", "safety_identifier", "prompt_cache_key", "reasoning_effort")
+
+
+def check_counts(body: Mapping[str, Any], limits: LimitsSection, max_model_len: int) -> None:
+    """Raises :class:`~llmk.api.RequestError`, naming field and key, where a body has more than may be."""
+    longest = max(body, key=len, default="")
+    _check(longest[:64], len(longest), limits.name_characters, "characters in its name", "name_characters")
+    for name in _COUNTED:
+        if isinstance(found := body.get(name), list | dict):
+            _check(name, len(found), getattr(limits, name), "entries", name)
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and not all(isinstance(item, int) for item in prompt[:1]):
+        _check("prompt", len(prompt), limits.prompts, "prompts", "prompts")
+        check_length(max((len(item) for item in prompt if isinstance(item, list)), default=0), max_model_len)
+    elif isinstance(prompt, list):
+        check_length(len(prompt), max_model_len)
+    for name in ("stop", "bad_words"):
+        _check(
+            name, _characters(body.get(name)), getattr(limits, f"{name}_characters"), "characters", f"{name}_characters"
+        )
+    for name in _NAMES:
+        if isinstance(found := body.get(name), str):
+            _check(name, len(found), limits.name_characters, "characters", "name_characters")
+    messages = body.get("messages")
+    if isinstance(messages, list):
+        _check("messages", sum(map(_parts, messages)), limits.parts, "parts and tool calls", "parts")
+    if isinstance(tokens := body.get("tokens"), list):
+        _check("tokens", len(tokens), limits.tokens, "tokens", "tokens")
+
+
+def check_bad_words(params: SamplingParams, limits: LimitsSection) -> None:
+    """The same for words in tokens: each step compares all of them for each choice."""
+    tokens = sum(map(len, params.bad_word_ids)) * params.n
+    _check("bad_words", tokens, limits.bad_words_tokens, "tokens, times 'n',", "bad_words_tokens")
+
+
+def _check(field: str, found: int, most: int, what: str, key: str) -> None:
+    if found > most:
+        raise RequestError(f"'{field}' has {found} {what}; no more than {most} may be (limits.{key})", param=field)
+
+
+def _parts(message: Any) -> int:
+    if not isinstance(message, dict):
+        return 0
+    return sum(len(found) for name in ("content", "tool_calls") if isinstance(found := message.get(name), list))
+
+
+def _characters(texts: Any) -> int:
+    if isinstance(texts, str):
+        return len(texts)
+    return sum(len(text) for text in texts if isinstance(text, str)) if isinstance(texts, Iterable) else 0

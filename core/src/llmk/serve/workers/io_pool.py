@@ -1,0 +1,178 @@
+"""IO processors that run in workers, under a watchdog: the front end's side."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from llmk.api import LlmkError, PluginError
+from llmk.config.logs import request_id
+from llmk.engine.text.io_processors import ProcessLost
+from llmk.engine.text.output_processor import GenerationDelta
+from llmk.engine.wire.engine_info import EngineInfo
+from llmk.engine.wire.request import EngineRequest
+from llmk.serve.workers.io_worker import Answer, Drop, Open, Order, Outcome, Take
+from llmk.serve.workers.worker_process import Worker
+
+logger = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.25
+"""How often the watchdog looks."""
+IDLE_SECONDS = 60.0
+"""A worker that serves no request for so long ends, so that its memory returns; it is forked again in milliseconds."""
+
+
+class WorkerIO:
+    """Has each IO processor run in a worker of its own, which ``fork`` makes when a request first names it.
+
+    One call may take ``seconds``.
+    """
+
+    def __init__(self, fork: Callable[[], Awaitable[Worker]], seconds: float) -> None:
+        self._fork = fork
+        self._seconds = seconds
+        self._hosts: dict[str, _Host] = {}
+        self._keys = itertools.count()
+
+    async def open(self, id: str, name: str, body: bytes, info: EngineInfo, how: dict[str, Any]) -> WorkerRun:
+        """Begins a request to the processor ``id``, called ``name`` in errors.
+
+        Raises what fails, and Lost where that is no fault of this request.
+        """
+        host = self._hosts.get(id)
+        if host is None or host.task.done():
+            host = self._hosts[id] = _Host(name, self._fork, self._seconds)
+        key = next(self._keys)
+        try:
+            outcome = await host.call(key, Open(key, id, body, how, info, request_id.get()))
+        except BaseException:
+            host.drop(key)
+            raise
+        return WorkerRun(key, host, outcome.sequences)
+
+    async def close(self) -> None:
+        """Ends all of them."""
+        for host in self._hosts.values():
+            host.task.cancel()
+        await asyncio.gather(*(host.task for host in self._hosts.values()), return_exceptions=True)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRun:
+    """A request under way (:class:`llmk.engine.text.io_processors.IORun`, elsewhere)."""
+
+    key: int
+    host: _Host
+    sequences: list[EngineRequest]
+
+    async def add(self, delta: GenerationDelta) -> None:
+        """Hands on what came next of one of the sequences."""
+        if delta.finish_reason in ("abort", "error"):
+            raise LlmkError(f"the request was ended before it was done ({delta.finish_reason})")
+        await self.host.call(self.key, Take(self.key, delta))
+
+    async def answer(self) -> bytes:
+        """The answer as JSON."""
+        return (await self.host.call(self.key, Answer(self.key))).answer
+
+    def close(self) -> None:
+        """Drops the request."""
+        self.host.drop(self.key)
+
+
+class _Host:
+    """The worker of one processor."""
+
+    def __init__(self, name: str, fork: Callable[[], Awaitable[Worker]], seconds: float) -> None:
+        self._name = name
+        self._fork = fork
+        self._seconds = seconds
+        self._orders: deque[Order] = deque()
+        """Not sent yet, since the worker is not there."""
+        self._calls: deque[tuple[int, asyncio.Future[Outcome]]] = deque()
+        """Not answered yet, with the request's key."""
+        self._open: set[int] = set()
+        """Requests under way."""
+        self._idle_since = time.monotonic()
+        self._worker: Worker | None = None
+        self.task = asyncio.create_task(self._run(), name="llmk-io")
+
+    async def call(self, key: int, order: Order) -> Outcome:
+        """Has a call made, after those before it."""
+        if self.task.done():
+            raise ProcessLost
+        done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        self._open.add(key)
+        self._calls.append((key, done))
+        self._send(order)
+        outcome = await done
+        if outcome.failure is not None:
+            raise outcome.failure.error()
+        return outcome
+
+    def drop(self, key: int) -> None:
+        """Forgets a request."""
+        self._open.discard(key)
+        self._idle_since = time.monotonic()
+        if not self.task.done():
+            self._send(Drop(key))
+
+    def _send(self, order: Order) -> None:
+        if self._worker is None:
+            self._orders.append(order)
+        else:
+            self._worker.link.send(order)
+
+    async def _run(self) -> None:
+        guilty, error = -1, Exception()
+        try:
+            guilty, error = await self._serve(await self._fork())
+        except LlmkError as failed:
+            guilty, error = -1, failed
+        finally:
+            if self._worker is not None:
+                self._worker.kill()
+                self._worker.close()
+            for key, done in self._calls:
+                if not done.done():
+                    done.set_exception(PluginError(f"{self._name} {error}") if key == guilty else ProcessLost())
+
+    def _is_idle(self) -> bool:
+        return not self._open and not self._calls and time.monotonic() - self._idle_since > IDLE_SECONDS
+
+    async def _serve(self, worker: Worker) -> tuple[int, Exception]:
+        """Passes on outcomes until the worker is gone; returns whose call it ended in, and how."""
+        while self._orders:
+            worker.link.send(self._orders.popleft())
+        self._worker, killed = worker, ""
+        decoder = msgspec.msgpack.Decoder(Outcome)
+        try:
+            while True:
+                receiving = asyncio.ensure_future(worker.link.receive())
+                try:
+                    while not (await asyncio.wait([receiving], timeout=LOOK_SECONDS))[0]:
+                        if self._is_idle():
+                            return -1, Exception()
+                        marked = worker.mark.read()
+                        if not killed and marked is not None and marked.seconds > self._seconds:
+                            killed = f"did not return within {self._seconds:g} s (server.plugin_seconds)"
+                            worker.kill()
+                    outcome = decoder.decode(receiving.result())
+                finally:
+                    receiving.cancel()
+                _, done = self._calls.popleft()
+                if not done.done():
+                    done.set_result(outcome)
+        except EOFError:
+            marked = worker.mark.read()
+            how = killed or f"ended its process, which {await worker.ending()}"
+            logger.error("%s %s", self._name, how)
+            return int(marked.what) if marked is not None else -1, Exception(how)

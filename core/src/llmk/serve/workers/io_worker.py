@@ -1,0 +1,123 @@
+"""Running an IO processor of a plugin, in a worker: one processor, and all requests that it serves."""
+
+from __future__ import annotations
+
+import socket
+from importlib import import_module
+from typing import Any
+
+import msgspec
+
+from llmk.api import PluginError, RequestError
+from llmk.config import logs
+from llmk.engine.text.input_processor import InputProcessor
+from llmk.engine.text.io_processors import IOProcessors, IORun
+from llmk.engine.text.output_processor import GenerationDelta
+from llmk.engine.wire.engine_info import EngineInfo
+from llmk.engine.wire.failure import Failure
+from llmk.engine.wire.plugin_mark import PluginMark
+from llmk.engine.wire.request import EngineRequest
+from llmk.serve.http.errors import check_model
+from llmk.serve.workers.frames import encode, framed, receive
+from llmk.serve.workers.served_model import ServedModel
+
+ENTRY = f"{__name__}:run"
+
+
+class Open(msgspec.Struct, array_like=True, tag=True):
+    """A request to the processor ``id``, with its body as it came. ``how`` is what its sequences have in common."""
+
+    key: int
+    id: str
+    body: bytes
+    how: dict[str, Any]
+    info: EngineInfo
+    request_id: str
+
+
+class Take(msgspec.Struct, array_like=True, tag=True):
+    """What came next of one of its sequences."""
+
+    key: int
+    delta: GenerationDelta
+
+
+class Answer(msgspec.Struct, array_like=True, tag=True):
+    """All sequences have ended: what is the answer?"""
+
+    key: int
+
+
+class Drop(msgspec.Struct, array_like=True, tag=True):
+    """Nobody waits for the request any more. Nothing is answered to this."""
+
+    key: int
+
+
+Order = Open | Take | Answer | Drop
+
+
+class Outcome(msgspec.Struct, array_like=True):
+    """What a call came to: sequences of a request that was opened, an answer's JSON, or why it failed."""
+
+    sequences: list[EngineRequest] = []
+    answer: bytes = b""
+    failure: Failure | None = None
+
+
+def run(served: ServedModel, connection: socket.socket, mark: PluginMark) -> None:
+    """The worker: calls the processor until the front end is gone. Each call is marked with the request's key."""
+    import_module("torch")  # hidden states are tensors, and its import must not count as a call of the plugin
+    decoder, hosting = msgspec.msgpack.Decoder(Order), _Hosting(served)
+    while True:
+        order = decoder.decode(receive(connection))
+        if isinstance(order, Drop):
+            hosting.runs.pop(order.key, None)
+            continue
+        with mark.at(str(order.key)):
+            outcome = hosting.call(order)
+        if outcome.failure is not None:
+            hosting.runs.pop(order.key, None)
+        connection.sendall(framed(encode(outcome)))
+
+
+class _Hosting:
+    """The requests under way."""
+
+    def __init__(self, served: ServedModel) -> None:
+        config = served.boot.settings.config
+        self.runs: dict[int, IORun] = {}
+        self._processors = IOProcessors(served.boot, served.tokenizer, served.model_name, served.default_params)
+        self._tokenizer = served.tokenizer
+        self._served_name = served.model_name
+        self._how: dict[str, Any] = {"seed": config.engine.seed, "isolate_tenants": config.cache.isolate_tenants}
+        self._intake: InputProcessor | None = None
+
+    def call(self, order: Open | Take | Answer) -> Outcome:
+        """Makes a call. Whatever is raised is the request's failure."""
+        try:
+            match order:
+                case Open():
+                    return Outcome(sequences=self._open(order).sequences)
+                case Take():
+                    self.runs[order.key].add(order.delta)
+                    return Outcome()
+                case Answer():
+                    return Outcome(answer=self.runs.pop(order.key).answer())
+        except (RequestError, PluginError) as error:
+            return Outcome(failure=Failure.of(error))
+        except BaseException as error:  # it may want to end the program
+            return Outcome(failure=Failure.of(PluginError(f"an IO processor raised {type(error).__name__}: {error}")))
+
+    def _open(self, order: Open) -> IORun:
+        logs.request_id.set(order.request_id)
+        try:
+            body = msgspec.json.decode(order.body, type=dict[str, Any])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise RequestError(f"the body is no JSON object: {error}") from None
+        check_model(body.get("model"), self._served_name)
+        if self._intake is None:
+            self._intake = InputProcessor(self._tokenizer, order.info, **self._how)
+        self._intake.info = order.info
+        opened = self.runs[order.key] = self._processors.open(order.id, body, self._intake, **order.how)
+        return opened

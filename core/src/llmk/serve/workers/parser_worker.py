@@ -1,0 +1,108 @@
+"""Reading text with parsers of plugins, in a worker, for many choices at once."""
+
+from __future__ import annotations
+
+import socket
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from llmk.engine.wire.plugin_mark import PluginMark
+from llmk.serve.generation.reading import ChainReader, decode_setup, pack_events
+from llmk.serve.http.errors import ParserFailed
+from llmk.serve.workers.frames import encode, framed, receive
+from llmk.serve.workers.served_model import ServedModel
+
+ENTRY = f"{__name__}:run"
+
+
+class Item(msgspec.Struct, array_like=True):
+    """A piece of the text of choice ``key``. The first has the encoded
+    :class:`~llmk.serve.generation.reading.ReaderSetup`."""
+
+    key: int
+    text: str
+    num_tokens: int
+    ended: bool
+    setup: bytes = b""
+
+
+class Batch(msgspec.Struct, array_like=True):
+    """Pieces to read, in order, and choices that nobody reads any more."""
+
+    items: list[Item]
+    closed: list[int] = []
+
+
+class Outcome(msgspec.Struct, array_like=True):
+    """What an item came to, as :class:`~llmk.serve.generation.reading.ParsedPiece` has it, or the message of its
+    failure."""
+
+    key: int
+    events: list[list[Any]] = []
+    split: bool = False
+    thought: bool = False
+    thinking: bool = False
+    closed: bool = False
+    stop_reason: str | None = None
+    failure: str = ""
+    hint: str = ""
+
+
+def run(served: ServedModel, connection: socket.socket, mark: PluginMark) -> None:
+    """The worker: reads batch by batch until the front end is gone. Before each call of a parser, it marks the choice's
+    key and the parser's id.
+    """
+    decoder, reading = msgspec.msgpack.Decoder(Batch), _Reading(served, mark)
+    while True:
+        batch = decoder.decode(receive(connection))
+        for key in batch.closed:
+            reading.readers.pop(key, None)
+        connection.sendall(framed(encode([reading.read(item) for item in batch.items])))
+
+
+class _Reading:
+    """All choices under way."""
+
+    def __init__(self, served: ServedModel, mark: PluginMark) -> None:
+        self.readers: dict[int, ChainReader] = {}
+        self._dialect = served.dialect
+        self._mark = mark
+        self._parser = "?"
+        """Which one was called last."""
+
+    def read(self, item: Item) -> msgspec.Raw:
+        """The outcome of an item, encoded at once: what a parser makes may be nothing that can be."""
+        try:
+            return msgspec.Raw(encode(self._outcome(item)))
+        except ParserFailed as error:
+            failure = error
+        except BaseException as error:
+            failure = ParserFailed.by(self._parser, f"gave what can't be sent: {type(error).__name__}: {error}")
+        finally:
+            self._mark.clear()
+        self.readers.pop(item.key, None)
+        message = failure.message.encode("utf-8", "replace").decode()
+        return msgspec.Raw(encode(Outcome(item.key, failure=message, hint=failure.hint)))
+
+    def _outcome(self, item: Item) -> Outcome:
+        if item.setup:
+            setup = decode_setup(item.setup)
+            mark = partial(self._set_mark, item.key)
+            self.readers[item.key] = ChainReader(self._dialect.chain(setup.context, setup.rules, mark))
+        if (reader := self.readers.get(item.key)) is None:
+            return Outcome(item.key)  # it has failed, which was said
+        piece = reader.read(item.text, item.num_tokens, ended=item.ended)
+        events, flags = pack_events(piece.events), (piece.split, piece.thought, piece.thinking, piece.closed)
+        return Outcome(item.key, events, *flags, piece.stop_reason)
+
+    def _set_mark(self, key: int, parser: str) -> None:
+        self._parser = parser
+        self._mark.set(f"{key} {parser}")
+
+
+def culprit(marked: str) -> tuple[int, str]:
+    """The key and the parser that a mark names."""
+    key, _, parser = marked.partition(" ")
+    return int(key), parser

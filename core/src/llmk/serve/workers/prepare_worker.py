@@ -1,0 +1,231 @@
+"""Preparing requests, in a worker: from a body as it came to what the engine is given, or to the reason why not."""
+
+from __future__ import annotations
+
+import resource
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import msgspec
+from pydantic import ValidationError
+
+from llmk.api import RequestError
+from llmk.config import logs
+from llmk.engine.text.tokenizer import Tokenizer
+from llmk.engine.wire.engine_info import EngineInfo
+from llmk.engine.wire.plugin_mark import PluginMark
+from llmk.engine.wire.request import SamplingParams
+from llmk.serve.generation.event_stream import Job
+from llmk.serve.generation.jobs import Jobs
+from llmk.serve.http import errors
+from llmk.serve.protocol.base import Body
+from llmk.serve.protocol.chat import ChatRequest, shown
+from llmk.serve.protocol.completions import CompletionRequest
+from llmk.serve.protocol.pins import PinRequest
+from llmk.serve.protocol.sampling import SamplingFields
+from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
+from llmk.serve.workers.body_counts import check_bad_words, check_counts
+from llmk.serve.workers.frames import encode, framed, receive
+from llmk.serve.workers.prepared_request import (
+    Generation,
+    Pinning,
+    Prepared,
+    PreparedReply,
+    Refused,
+    Rendered,
+    Work,
+    packed,
+)
+from llmk.serve.workers.served_model import ServedModel
+
+ENTRY = f"{__name__}:run"
+GROWTH = 64 << 20
+"""A worker that took so many bytes more than at its start ends, so that they are given back."""
+_MOST_TEXT = 2000
+"""Characters of an error's message: it may quote what was sent."""
+_decode_json = msgspec.json.Decoder().decode
+
+
+def run(served: ServedModel, connection: socket.socket, mark: PluginMark) -> None:
+    """The worker: prepares requests one by one until the front end is gone."""
+    decoder, preparing = msgspec.msgpack.Decoder(Work), RequestPreparer(served)
+    before = _peak_memory()
+    while True:
+        prepared = preparing.prepare(decoder.decode(receive(connection)), receive(connection))
+        last = _peak_memory() - before > GROWTH
+        connection.sendall(framed(encode(PreparedReply(prepared, last))))
+        if last:
+            return
+
+
+class RequestPreparer:
+    """Prepares requests for what is served."""
+
+    def __init__(self, served: ServedModel) -> None:
+        self._served = served
+        self._made: _RequestBuilder | None = None
+
+    def _making(self, work: Work) -> _RequestBuilder:
+        self._made = self._made or _RequestBuilder(self._served, work.info)
+        return self._made.of(work.info)
+
+    def prepare(self, work: Work, raw: bytes) -> Prepared:
+        """Whatever is wrong with the request comes back as the response that says so."""
+        logs.request_id.set(work.request_id)
+        try:
+            schema, make = _KINDS[work.kind]
+            body = self._body(raw, work.info.max_model_len)
+            request = schema.model_validate(body)
+            errors.check_model(getattr(request, "model", None), self._served.model_name)
+            return make(self._making(work), request, work.id)
+        except ValidationError as error:
+            param, message, code = errors.explain(error.errors(include_url=False, include_input=False), body)
+            return Refused(400, _object(message, 400, param, code), {})
+        except RecursionError:
+            # Readers and templates have bounds of their own, none of which is that of all the code in between.
+            return Refused(400, _object("a value is nested too deeply", 400, None, "invalid_value"), {})
+        except Exception as error:
+            status, body, headers = errors.describe(error)
+            errors.log(error, status)
+            told = body["error"]
+            return Refused(status, _object(told["message"], status, told["param"], told["code"]), headers)
+
+    def _body(self, raw: bytes, max_model_len: int) -> Any:
+        try:
+            body = _decode_json(raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise InvalidJson(f"the body is not valid JSON: {error}") from None
+        if isinstance(body, dict):
+            check_counts(body, self._served.limits, max_model_len)
+        return body
+
+
+class InvalidJson(RequestError):
+    """The body is no JSON."""
+
+    code = "invalid_json"
+
+
+@dataclass(slots=True)
+class _Model:
+    """The model, as :class:`~llmk.serve.generation.jobs.Jobs` needs it."""
+
+    tokenizer: Tokenizer
+    default_params: SamplingParams
+    info: EngineInfo
+
+
+class _RequestBuilder:
+    """Makes requests of valid bodies, for one model. ``info`` is of its engine."""
+
+    def __init__(self, served: ServedModel, info: EngineInfo) -> None:
+        self._limits = served.limits
+        self._model = _Model(served.tokenizer, served.default_params, info)
+        self._jobs = Jobs(self._model, served.dialect)
+
+    def of(self, info: EngineInfo) -> _RequestBuilder:
+        """The same, for the engine that runs now."""
+        self._model.info = info
+        return self
+
+    def chat(self, request: ChatRequest, id: str) -> Generation:
+        self._check_processors(request)
+        return self._generation(self._jobs.chat(request, id), request, logprobs=request.logprobs)
+
+    def text(self, request: CompletionRequest, id: str) -> Generation:
+        self._check_processors(request)
+        made = self._generation(self._jobs.text(request, id), request, logprobs=request.logprobs is not None)
+        made.echo = self._jobs.echo(request) if request.echo else []
+        return made
+
+    def tokenize(self, request: TokenizeRequest, id: str) -> Rendered:
+        tokens = self._tokens(request, self._limits.tokens)
+        answer: dict[str, Any] = {
+            "count": len(tokens),
+            "max_model_len": self._model.info.max_model_len,
+            "tokens": tokens,
+        }
+        if request.return_token_strs:
+            text = cache(self._model.tokenizer.token_text)
+            answer["token_strs"] = [text(token) for token in tokens]
+        return Rendered(msgspec.json.encode(answer))
+
+    def detokenize(self, request: DetokenizeRequest, id: str) -> Rendered:
+        if beyond := next((token for token in request.tokens if token >= self._model.info.vocab_size), None):
+            raise RequestError(f"token {beyond} is outside the vocabulary", param="tokens")
+        text = self._model.tokenizer.decode(request.tokens, skip_special_tokens=False)
+        return Rendered(msgspec.json.encode({"prompt": text}))
+
+    def pin(self, request: PinRequest, id: str) -> Pinning:
+        tokens = packed(self._tokens(request, None))
+        return Pinning(request.id, tokens, request.seconds, request.cache_salt, request.tenant)
+
+    def _tokens(self, request: TokenizeRequest, most: int | None) -> list[int]:
+        """The tokens of a request's prompt or conversation."""
+        jobs = self._jobs
+        if request.prompt is not None:
+            return jobs.encode(request.prompt, add_special_tokens=request.add_special_tokens is not False, most=most)
+        options = jobs.template.options(request.chat_template_kwargs, None)
+        generation = request.add_generation_prompt
+        prompt = jobs.render(request.messages or [], shown(request.tools), options, add_generation_prompt=generation)
+        if most is not None and len(prompt.token_ids) > most:
+            what = f"the conversation has {len(prompt.token_ids)} tokens; no more than {most} may be (limits.tokens)"
+            raise RequestError(what, param="messages")
+        return self._model.tokenizer.surrounded(prompt.token_ids) if request.add_special_tokens else prompt.token_ids
+
+    def _generation(self, job: Job, request: SamplingFields, *, logprobs: bool) -> Generation:
+        check_bad_words(job.params, self._limits)
+        return _generation(job, request, logprobs=logprobs)
+
+    def _check_processors(self, request: SamplingFields) -> None:
+        """Their parameters go to the engine as they are."""
+        most = self._limits.logits_processors_bytes
+        if request.logits_processors and (size := len(msgspec.json.encode(request.logits_processors))) > most:
+            what = f"'logits_processors' has {size} bytes; no more than {most} may be (limits.logits_processors_bytes)"
+            raise RequestError(what, param="logits_processors")
+
+
+_KINDS: Mapping[str, tuple[type[Body], Callable[[_RequestBuilder, Any, str], Prepared]]] = {
+    "chat": (ChatRequest, _RequestBuilder.chat),
+    "text": (CompletionRequest, _RequestBuilder.text),
+    "tokenize": (TokenizeRequest, _RequestBuilder.tokenize),
+    "detokenize": (DetokenizeRequest, _RequestBuilder.detokenize),
+    "pin": (PinRequest, _RequestBuilder.pin),
+}
+
+
+def _generation(job: Job, request: SamplingFields, *, logprobs: bool) -> Generation:
+    return Generation(
+        id=job.id,
+        prompts=[packed(prompt) for prompt in job.prompts],
+        params=job.params,
+        reading=job.reading,
+        priority=job.priority,
+        cache_salt=job.cache_salt,
+        stream=request.stream,
+        include_usage=request.include_usage,
+        continuous_usage=request.continuous_usage,
+        logprobs=logprobs,
+        stop=list(job.stop),
+    )
+
+
+def _object(message: str, status: int, param: str | None, code: str | None) -> dict[str, Any]:
+    """An error object that can be sent whatever it quotes."""
+    return errors.error_object(_plain(message), status, param=None if param is None else _plain(param), code=code)
+
+
+def _plain(text: str) -> str:
+    if len(text) > _MOST_TEXT:
+        text = f"{text[: _MOST_TEXT // 2]}…{text[-_MOST_TEXT // 2 :]}"
+    return text.encode("utf-8", "replace").decode()
+
+
+def _peak_memory() -> int:
+    """The most bytes that this process had in memory."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak << 10

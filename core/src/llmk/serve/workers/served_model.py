@@ -1,0 +1,59 @@
+"""What is served, as workers need it: made once in the fork server, shared by all workers."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from llmk.api import RequestError
+from llmk.config import logs
+from llmk.config.schema import LimitsSection
+from llmk.engine.text.input_processor import default_params
+from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
+from llmk.engine.wire.request import SamplingParams
+from llmk.planning.packed_boot import pack, unpack
+from llmk.serve.generation.parsing import Dialect
+from llmk.serve.generation.template_variables import TemplateVariables
+
+if TYPE_CHECKING:
+    from llmk.planning.boot import Boot
+
+MAKER = f"{__name__}:make"
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model, without what runs it."""
+
+    model_name: str
+    tokenizer: Tokenizer
+    dialect: Dialect
+    default_params: SamplingParams
+    limits: LimitsSection
+    boot: Boot
+
+
+def given(boot: Boot) -> bytes:
+    """What :func:`make` needs."""
+    return pickle.dumps(pack(boot))
+
+
+def make(given: bytes) -> ServedModel:
+    """Loads tokenizer, chat templates and parsers. Raises what keeps them from being loaded."""
+    boot = unpack(pickle.loads(given))  # nosec B301 # the front end wrote it, to our socket
+    config = boot.settings.config
+    logs.setup(config.server.log_level, config.server.log_format)
+    tokenizer = Tokenizer.load(boot.checkpoint, **tokenizer_options(config.model))
+    TemplateVariables(tokenizer.chat_templates)  # parsed and compiled here, templates are there for all workers
+    with contextlib.suppress(RequestError):
+        tokenizer.render_chat([{"role": "user", "content": "x"}])
+    return ServedModel(
+        model_name=config.model.served_name or boot.checkpoint.path.name,
+        tokenizer=tokenizer,
+        dialect=Dialect.choose(boot),
+        default_params=default_params(boot.checkpoint.generation_config),
+        limits=config.limits,
+        boot=boot,
+    )

@@ -1,0 +1,214 @@
+"""The front end's side of the fork server: starts it, has it fork workers, and starts another one if it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import signal
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from llmk.api import LlmkError
+from llmk.engine.processes.child_process import ending
+from llmk.engine.wire.plugin_mark import PluginMark
+from llmk.kernel.interpreter import PYTHON
+from llmk.serve.workers.forkserver import Ended, Fork, Forked, Kill, Order, Ready, Renice, Report, Setup
+from llmk.serve.workers.frames import Link, encode, framed
+
+LAST_SECONDS = 1.0
+"""What a worker that closed its socket gets to end."""
+CLOSE_SECONDS = 5.0
+"""What the fork server gets to end by itself before it is killed."""
+
+
+class Worker:
+    """A worker: what it is asked and answers goes over ``link``, what it is at is in ``mark``."""
+
+    def __init__(
+        self,
+        order: Fork,
+        pid: int,
+        link: Link,
+        mark: PluginMark,
+        ended: asyncio.Future[int],
+        send: Callable[[Order], None],
+    ) -> None:
+        self.pid = pid
+        self.link = link
+        self.mark = mark
+        self.ended = ended
+        """Its exit code, as ``subprocess`` has it."""
+        self._number = order.number
+        self._send = send
+
+    async def ending(self) -> str:
+        """Says how it ended, once it has; one that closed its socket is about to, or made to."""
+        try:
+            return ending(await asyncio.wait_for(asyncio.shield(self.ended), LAST_SECONDS))
+        except TimeoutError:
+            self.kill()
+            return ending(await self.ended)
+
+    def kill(self) -> None:
+        """Ends it whatever it is at."""
+        self._send(Kill(self._number))
+
+    def close(self) -> None:
+        """Lets it go: it ends when it reads the end of its socket. Idempotent."""
+        self.link.close()
+        self.mark.close()
+        self.mark.path.unlink(missing_ok=True)
+
+    def renice(self, nice: int) -> None:
+        """Lets it give way to all other processes."""
+        self._send(Renice(self._number, nice))
+
+
+class WorkerProcesses:
+    """Forks workers. Making it starts the fork server, which imports meanwhile; :meth:`give` says what is served."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="llmk-", ignore_cleanup_errors=True)
+        self._numbers = itertools.count()
+        self._setup: Setup | None = None
+        self._server = _Server()
+        self._starting = asyncio.Lock()
+
+    async def give(self, maker: str, given: bytes) -> None:
+        """Has the process make what is served. Raises what ``maker`` raises there, as :class:`~llmk.api.LlmkError`."""
+        self._setup = Setup(maker, given, self._folder.name)
+        await self._server.set_up(self._setup)
+
+    async def fork(self, entry: str, nice: int = 0) -> Worker:
+        """A new worker that runs ``entry``. Raises LlmkError where there can't be one."""
+        assert self._setup is not None, "nothing is served yet"
+        for _ in range(2):
+            async with self._starting:
+                if self._server.dead:
+                    await self._server.close()
+                    self._server = _Server()
+                    await self._server.set_up(self._setup)
+            number = next(self._numbers)
+            with contextlib.suppress(EOFError):
+                return await self._server.fork(Fork(number, entry, nice), Path(self._folder.name) / str(number))
+        raise LlmkError("no worker process can be started; the server's log says more")
+
+    @property
+    def pid(self) -> int:
+        """The fork server's process id."""
+        return self._server.process.pid
+
+    async def close(self) -> None:
+        """Ends the fork server and all workers. Idempotent."""
+        await self._server.close()
+        self._folder.cleanup()
+
+
+class _Server:
+    """One process."""
+
+    def __init__(self) -> None:
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            command = (*PYTHON, "-m", "llmk.serve.workers.forkserver", str(theirs.fileno()))
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=(theirs.fileno(),), start_new_session=True
+            )
+        self.dead = False
+        self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
+        self._forked: dict[int, asyncio.Future[int]] = {}
+        self._ended: dict[int, asyncio.Future[int]] = {}
+        self._link: Link | None = None
+        self._listening: asyncio.Task[None] | None = None
+
+    async def set_up(self, setup: Setup) -> None:
+        """Says what is served, and waits until workers can be forked."""
+        payload = framed(encode(setup))
+        with contextlib.suppress(ConnectionError):  # it has ended, which _listen notices
+            await asyncio.to_thread(self._control.sendall, payload)  # it may be more than the socket holds
+        self._link = await Link.open(self._control)
+        self._listening = asyncio.create_task(self._listen(self._link), name="llmk-forks")
+        ready = await asyncio.shield(self._ready)
+        if ready.failure is not None:
+            raise ready.failure.error()
+
+    async def fork(self, order: Fork, mark: Path) -> Worker:
+        """Forks a worker. Raises EOFError where the process has ended."""
+        ours, theirs = socket.socketpair()
+        loop = asyncio.get_running_loop()
+        forked = self._forked[order.number] = loop.create_future()
+        ended = self._ended[order.number] = loop.create_future()
+        try:
+            with theirs:
+                self._order(order, theirs)
+            pid = await forked
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            del self._forked[order.number]
+        return Worker(order, pid, await Link.open(ours), PluginMark(mark), ended, self._order_quietly)
+
+    def _order(self, order: Order, end: socket.socket | None = None) -> None:
+        """Sends an order, which is small: the process takes it at once, unless it is stopped or has ended."""
+        payload = framed(encode(order))
+        try:
+            sent = socket.send_fds(self._control, [payload], [end.fileno()] if end is not None else [])
+        except OSError as error:
+            raise EOFError from error
+        if sent < len(payload):
+            self._die()
+            raise EOFError
+
+    def _order_quietly(self, order: Order) -> None:
+        with contextlib.suppress(EOFError):
+            self._order(order)
+
+    async def _listen(self, link: Link) -> None:
+        decoder = msgspec.msgpack.Decoder(Report)
+        with contextlib.suppress(EOFError):
+            while True:
+                match decoder.decode(await link.receive()):
+                    case Ready() as ready:
+                        self._ready.set_result(ready)
+                    case Forked(number, pid):
+                        if (forked := self._forked.get(number)) is not None and not forked.done():
+                            forked.set_result(pid)
+                    case Ended(number, code):
+                        self._ended.pop(number).set_result(code)
+        self._die()
+
+    def _die(self) -> None:
+        """The process has ended, or is of no use: it is killed, and its workers go with it."""
+        self.dead = True
+        self.process.kill()
+        if not self._ready.done():
+            self._ready.set_exception(LlmkError("the process that workers are forked from ended before it was ready"))
+            self._ready.exception()  # nobody may be waiting for it yet, or any more
+        for forked in self._forked.values():
+            if not forked.done():
+                forked.set_exception(EOFError())
+        for ended in self._ended.values():
+            ended.set_result(-signal.SIGKILL)
+        self._ended.clear()
+
+    async def close(self) -> None:
+        """Ends it: it reads the end of its socket and kills its workers."""
+        if self._listening is not None:
+            self._listening.cancel()
+            await asyncio.gather(self._listening, return_exceptions=True)
+        if self._link is not None:
+            self._link.close()
+        self._control.close()
+        try:
+            await asyncio.to_thread(self.process.wait, CLOSE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            await asyncio.to_thread(self.process.wait)
+        self._die()

@@ -1,3 +1,0 @@
-from llmk.testing import conformance
-
-test_conformance = conformance("$distribution")

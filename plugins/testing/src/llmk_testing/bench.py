@@ -1,0 +1,59 @@
+"""The bench that suites try specs on: a registry of what is installed, and one platform of this machine, set up."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from llmk.api import Platform, PlatformFacts
+from llmk.config import load
+from llmk.kernel.loader import load_object
+from llmk.kernel.registry import Registry
+from llmk.planning.platforms import choose_platform
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Attributes:
+
+    facts, platform, device: the platform of this machine that was asked for, or the best one, ready for use.
+    thorough: whether suites take their time: more shapes, more rounds.
+    seed: what random inputs are made from.
+    """
+
+    registry: Registry
+    facts: PlatformFacts
+    platform: Platform
+    device: torch.device
+    thorough: bool = False
+    seed: int = 0
+
+    @classmethod
+    def open(
+        cls, platform: str = "", *, thorough: bool = False, seed: int = 0, settings: Mapping[str, Any] | None = None
+    ) -> Bench:
+        """Discovers what is installed and sets the platform up. Raises what a start of the engine would."""
+        config = load({"platform.use": platform, **(settings or {})}).config
+        registry = Registry.discover(config.plugins)
+        registered, facts = choose_platform(registry, config)
+        made: Platform = load_object(registered.spec.implementation)(facts)
+        made.device.setup(0, config.platform.threads)
+        return cls(registry, facts, made, made.device.torch_device(0), thorough, seed)
+
+    def random(self, *more: Any) -> torch.Generator:
+        """A generator on the host that is seeded by the bench's seed and ``more``, the same in every process."""
+        generator = torch.Generator()
+        generator.manual_seed(hash_of(self.seed, *more))
+        return generator
+
+
+def hash_of(*values: Any) -> int:
+    """A number below 2**63 by which equal values are alike in every process."""
+    digest = hashlib.sha256(repr(values).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1

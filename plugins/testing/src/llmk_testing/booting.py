@@ -1,0 +1,57 @@
+"""Starts checkpoints on a bench's platform, alone or over ranks that are threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from llmk.api.sharding import parallel_problems
+from llmk.config import load
+from llmk.nn.parallel import Parallel
+from llmk.planning.boot import Boot, boot
+from llmk_testing.bench import Bench
+from llmk_testing.case import Skip
+from llmk_testing.ranks import Meeting, on_all
+
+T = TypeVar("T")
+
+
+def boot_on(bench: Bench, folder: Path, **settings: Any) -> Boot:
+    """As an engine would start, in float32 and with small blocks unless ``settings`` (dotted paths) say otherwise, and
+    with nothing from files or environment."""
+    own = {"model.path": str(folder), "model.dtype": "float32", "cache.block_size": 8}
+    return boot(load({**own, "platform.use": bench.facts.name, **settings}, environ={}))
+
+
+def on_ranks(
+    bench: Bench,
+    folder: Path,
+    run: Callable[[Boot, Parallel], T],
+    *,
+    tensor: int = 1,
+    pipeline: int = 1,
+    **settings: Any,
+) -> list[T]:
+    """What ``run`` returns on each of ``tensor * pipeline`` ranks, given the boot and the rank's place.
+
+    Raises Skip where the model or the platform can't be spread so.
+    """
+    alone = boot_on(bench, folder, **settings)
+    if problems := parallel_problems(alone.facts, bench.facts, tensor, pipeline):
+        raise Skip("; ".join(problem.message for problem in problems))
+    spread = {"parallel.tensor": tensor, "parallel.pipeline": pipeline}
+    booted, meeting = boot_on(bench, folder, **settings, **spread), Meeting(tensor, pipeline)
+    _load_linear_algebra(bench.device)
+    return on_all(meeting, lambda rank: run(booted, meeting.place(rank)))
+
+
+def _load_linear_algebra(device: torch.device) -> None:
+    """torch loads what it solves systems with on a device at the first call, and not for two threads at a time. Where a
+    device has none, that fails the models that solve any, and no others."""
+    one = torch.ones(1, 1, device=device)
+    with suppress(RuntimeError):
+        torch.linalg.solve_triangular(one, one, upper=False)

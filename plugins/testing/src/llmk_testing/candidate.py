@@ -1,0 +1,178 @@
+"""A kernel's spec under test: what of a suite's queries it serves on this machine, and whether that is honest."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from llmk.api import KernelSpec, PlatformFacts, Query, Verdict
+from llmk.api.matching import check_needs, match
+from llmk.kernel.loader import load_object
+from llmk_testing.bench import Bench
+from llmk_testing.case import Case, Skip
+from llmk_testing.purity import check_pure
+
+Q = TypeVar("Q", bound=Query)
+
+Check = Callable[..., str | None]
+"""``check(candidate, asked)``, which raises what a case does."""
+
+_SHOWN = 6
+"""So many reasons are told why nothing is served."""
+_EVERYWHERE = 3
+"""So many of a suite's queries, which come first, are asked in every dtype; all others in one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Generic[Q]):
+    """A query, and what is special about it in a few words."""
+
+    label: str
+    query: Q
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The engine's."""
+        found: torch.dtype = getattr(torch, self.query.dtype)
+        return found
+
+
+class Candidate(Generic[Q]):
+    """A spec and what its suite asks.
+
+    Args:
+        wanted: by label, a function that makes the query for the given fields of :class:`~llmk.api.Query`.
+        advice: what the author of a kernel can do that serves none of them.
+    """
+
+    def __init__(
+        self, spec: KernelSpec, bench: Bench, wanted: Mapping[str, Callable[..., Q]], advice: str = ""
+    ) -> None:
+        self.spec, self.bench = spec, bench
+        self._wanted, self._advice = wanted, advice
+
+    def case(self, name: str, run: Callable[[], str | None]) -> Case:
+        """A case of the spec, which runs without autograd as kernels always do."""
+        return Case(self.spec.id, self.spec.kind, name, torch.inference_mode()(run))
+
+    @cached_property
+    def dtypes(self) -> tuple[str, ...]:
+        """Those that both the platform and the spec name."""
+        return dtypes_of(self.spec, self.bench)
+
+    @cached_property
+    def queries(self) -> list[list[Asked[Q]]]:
+        """Everything that is asked: by label, in each dtype."""
+        return [
+            [
+                Asked(f"{label}, {dtype}", make(platform=self.bench.facts, site=self.spec.kind, dtype=dtype))
+                for dtype in self.dtypes
+            ]
+            for label, make in self._wanted.items()
+        ]
+
+    @cached_property
+    def served(self) -> list[Asked[Q]]:
+        """What the spec says it serves, of each label in one dtype, of the first labels in all."""
+        found: list[Asked[Q]] = []
+        common = 0
+        for in_dtypes in self.queries:
+            able = [asked for asked in in_dtypes if match(self.spec, asked.query)]
+            found += able if self.bench.thorough or common < _EVERYWHERE else able[:1]
+            common += bool(able)
+        return found
+
+    @cached_property
+    def deterministic(self) -> list[Asked[Q]]:
+        """What of the first of these it serves where batch invariance is asked for."""
+        invariant = [Asked(asked.label, replace(asked.query, deterministic=True)) for asked in self.served]
+        return [asked for asked in invariant if match(self.spec, asked.query)][:_EVERYWHERE]
+
+    def load(self, location: str) -> Any:
+        """What a location names."""
+        return load_object(location, plugin=self.spec.id)
+
+    def checks(
+        self,
+        agrees: Check,
+        contracts: Mapping[str, Check],
+        recorded: Check,
+        deterministic: Check,
+        some: Sequence[Asked[Q]] | None = None,
+    ) -> Iterator[Case]:
+        """The cases that suites have in common: that it is honest, that it ``agrees`` on all that it serves, that it
+        keeps ``contracts`` (by name) on ``some`` of that, by default the first two, and can be ``recorded`` and is
+        ``deterministic`` where it says so."""
+        yield from self.honesty()
+        yield from self._each("agrees with the reference", agrees, self.served)
+        more = {"can be recorded and replayed": recorded} if self.spec.capture != "none" else {}
+        for name, check in {**contracts, **more}.items():
+            yield from self._each(name, check, self.served[:2] if some is None else some)
+        if self.spec.deterministic:
+            yield from self._each("rows don't depend on the batch", deterministic, self.deterministic)
+
+    def _each(self, name: str, check: Check, queries: Sequence[Asked[Q]]) -> Iterator[Case]:
+        for asked in queries:
+            yield self.case(f"{name}: {asked.label}", partial(check, self, asked))
+
+    def honesty(self) -> Iterator[Case]:
+        """That it serves something that is asked here, and answers every question well. Where the machine lacks what
+        it needs, the first is skipped with the reasons."""
+        yield self.case("serves something that the suite asks", self._serves)
+        yield self.case("supports answers every query, alike each time, without torch", self._answers)
+
+    def _serves(self) -> str:
+        dtype = next(iter(self.dtypes), "")
+        needs = check_needs(self.spec.needs, self.bench.facts, dtype)
+        if not needs:
+            raise Skip(f"not for this machine: {_reasons(needs)}")
+        assert self.served, self._refusals()
+        return f"{len(self.served)} queries of {len(self._wanted)} kinds"
+
+    def _refusals(self) -> str:
+        """Why it serves none of the queries: the reasons, the commonest first, so many as a screen has room for."""
+        first: dict[str, str] = {}
+        counts: Counter[str] = Counter()
+        for asked in (asked for in_dtypes in self.queries for asked in in_dtypes[:1]):
+            for reason in map(str, match(self.spec, asked.query).reasons):
+                first.setdefault(reason, asked.label)
+                counts[reason] += 1
+        lines = [f"{count} times: {text}; first for: {first[text]}" for text, count in counts.most_common(_SHOWN)]
+        if len(counts) > _SHOWN:
+            lines.append(f"and {len(counts) - _SHOWN} other reasons")
+        head = f"supports refuses all {len(self._wanted)} kinds of queries that this suite asks:"
+        return "\n  ".join([head, *lines, *([self._advice] if self._advice else [])])
+
+    def _answers(self) -> None:
+        """Of a platform that it has never heard of, too, and in a dtype that nobody has."""
+        elsewhere = PlatformFacts(name="elsewhere", arch="unheard-of", device_type="cpu")
+        asked: dict[str, Any] = {"site": self.spec.kind}
+        check_pure(
+            self.spec.supports,
+            (
+                make(platform=platform, dtype=dtype, **asked)
+                for make in self._wanted.values()
+                for platform in (self.bench.facts, elsewhere)
+                for dtype in (*(self.dtypes or ("float32",)), "float64")
+            ),
+        )
+
+
+def dtypes_of(spec: KernelSpec, bench: Bench) -> tuple[str, ...]:
+    """Those that both the platform and the spec name."""
+    declared, has = spec.needs.dtypes, bench.facts.dtypes
+    return tuple(dtype for dtype in has if not declared or dtype in declared)
+
+
+def _reasons(verdict: Verdict) -> str:
+    return "; ".join(map(str, verdict.reasons))
+
+
+def agreeing(errors: Sequence[float]) -> str:
+    """The remark of a case that compared numbers."""
+    return f"relative error {max(errors, default=0.0):.1e}"

@@ -1,0 +1,241 @@
+"""The conformance check of IO processors. Call :func:`check_io_processor` from a test of your own.
+
+It plays the engine's part: what comes of a prompt is made up, but always the same for the same prompt, and comes in
+pieces. So no weights are needed, and every stage can be left or repeated.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from math import isclose
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from llmk.api import IOContext, IOOutput, IOProcessor, IOPrompt, IORequest, RequestError
+from llmk.config import load
+from llmk.engine.text.tokenizer import Tokenizer
+from llmk.planning.boot import boot
+
+Body = Mapping[str, Any]
+Make = Callable[[IOContext], IOProcessor]
+
+_JUNK: tuple[Any, ...] = (
+    *(None, True, 0, -1, 2**70, 1.5, "", "\x00", "a" * 1000, [], [[]], [None], [0, "a"], ["", ""]),
+    *({}, {"": {}}, {"input": "a"}, [{}], [[[1]]], [-1], [2**40]),
+)
+
+
+def io_context(folder: Path, settings: Mapping[str, Any] | None = None, **options: Any) -> IOContext:
+    """What a processor of the checkpoint in ``folder`` is made with. ``settings`` are paths to values; ``options``
+    stand for the plugin's own section."""
+    booted = boot(load({"model.path": str(folder), **(settings or {})}, environ={}), verify=False)
+    tokenizer = Tokenizer.load(booted.checkpoint)
+    return IOContext(booted.checkpoint, booted.facts, tokenizer, booted.checkpoint.path.name, options)
+
+
+def check_io_processor(
+    make: Make, context: IOContext, bodies: Sequence[Body], *, refused: Sequence[Body] = (), tolerance: float = 1e-5
+) -> None:
+    """The whole suite. ``bodies`` are requests that are served, two at least whose answers differ, and ``refused`` some
+    that are not. Raises ``AssertionError`` with what is wrong; numbers in answers may differ by ``tolerance``."""
+    processor = make(context)
+    alone = [_served(processor, context, body) for body in bodies]
+    for seed in range(4):
+        _check_again(make(context) if seed % 2 else processor, context, bodies, alone, seed, tolerance)
+    assert any(not alike(alone[0], other, tolerance) for other in alone[1:]), "all bodies have one answer"
+    check_interleaved(processor, context, bodies, alone, tolerance)
+    check_refusals(processor, context, bodies, refused)
+    check_nothing_is_left(processor, context, bodies)
+    _check_again(processor, context, bodies, alone, 0, tolerance)
+
+
+def check_interleaved(
+    processor: IOProcessor, context: IOContext, bodies: Sequence[Body], alone: Sequence[Any], tolerance: float = 1e-5
+) -> None:
+    """Requests that run at the same time, each body twice, answer as each does ``alone``."""
+    generator = random.Random(7)
+    opened = [(processor.open(body), answer) for body, answer in zip(bodies, alone, strict=True) for _ in range(2)]
+    left = [(request, outputs(context, request.prompts, seed)) for seed, (request, _) in enumerate(opened)]
+    while left:
+        request, coming = chosen = generator.choice(left)
+        if (output := next(coming, None)) is None:
+            left.remove(chosen)
+        else:
+            request.take(output)
+    for request, expected in opened:
+        got = _plain(request.answer())
+        assert alike(got, expected, tolerance), f"beside others it answers {got}, alone {expected}"
+
+
+def check_refusals(
+    processor: IOProcessor, context: IOContext, bodies: Sequence[Body], refused: Sequence[Body] = ()
+) -> None:
+    """``refused`` bodies raise :class:`~llmk.api.RequestError`; garbage raises that, or is served, and nothing else."""
+    for body in refused:
+        assert _opened(processor, body) is None, f"took {body!r}"
+    for body in garbage(bodies):
+        request = _opened(processor, body)
+        if request is not None:
+            check_prompts(request, body)
+            _check_served(request, context, body)
+
+
+def check_nothing_is_left(processor: IOProcessor, context: IOContext, bodies: Sequence[Body]) -> None:
+    """A request (of a class that can be referred to weakly) that is dropped, at whatever stage, is gone."""
+    for body in bodies:
+        for stage in ("opened", "begun", "taken", "answered"):
+            request = processor.open(body)
+            coming = list(outputs(context, request.prompts))
+            for output in {"opened": [], "begun": coming[:1]}.get(stage, coming):
+                request.take(output)
+            if stage == "answered":
+                request.answer()
+            dropped = weakref.ref(request)
+            del request
+            if dropped() is not None:
+                gc.collect()
+            assert dropped() is None, f"a request that was {stage} and dropped is still referred to: {body!r}"
+
+
+def check_prompts(request: IORequest, body: Body) -> None:
+    """A request has prompts that the engine can tell what to do with: as many as may be, of known form."""
+    prompts = list(request.prompts)
+    assert prompts, f"no prompt comes of {body!r}"
+    for prompt in prompts:
+        assert prompt.returns in ("text", "logprobs", "hidden", "last_hidden"), f"returns = {prompt.returns!r}"
+        assert isinstance(prompt.prompt, str) or all(isinstance(token, int) for token in prompt.prompt), prompt
+
+
+def garbage(bodies: Sequence[Body]) -> Iterator[dict[str, Any]]:
+    """Bodies that nobody should send: ``bodies`` with a field taken away, added, or of another kind."""
+    yield {}
+    for body in bodies:
+        yield {**body, "no_such_field": 1}
+        for name in body:
+            yield {key: value for key, value in body.items() if key != name}
+            yield from ({**body, name: junk} for junk in _JUNK)
+
+
+def outputs(context: IOContext, prompts: Sequence[IOPrompt], seed: int = 0) -> Iterator[IOOutput]:
+    """Made up outputs of ``prompts``, in pieces and an order that ``seed`` draws."""
+    generator = random.Random(seed)
+    left = [iter(_outputs_of(context, prompt, at, generator)) for at, prompt in enumerate(prompts)]
+    while left:
+        coming = generator.choice(left)
+        if (output := next(coming, None)) is None:
+            left.remove(coming)
+        else:
+            yield output
+
+
+def _outputs_of(context: IOContext, prompt: IOPrompt, at: int, generator: random.Random) -> Iterator[IOOutput]:
+    tokens = tokens_of(context, prompt)
+    end, first = len(tokens), 0
+    if prompt.returns == "logprobs":
+        logprobs = [None, *(-float(token) / 7 for token in tokens[1:])]
+        yield IOOutput(prompt=at, start=0, token_ids=tokens, logprobs=logprobs, finish_reason="stop")
+        return
+    if prompt.returns == "text":
+        answer = tokens[::-1]
+        first, end, tokens = len(tokens), 2 * len(tokens), tokens + answer
+    if prompt.returns == "last_hidden":
+        first = end - 1
+    cuts = sorted(generator.sample(range(first + 1, end), generator.randint(0, end - first - 1)))
+    for start, stop in pairwise([first, *cuts, end]):
+        piece = IOOutput(prompt=at, start=start, token_ids=tokens[start:stop])
+        piece = replace(piece, finish_reason="stop" if stop == end else None)
+        if prompt.returns == "text":
+            yield replace(piece, text=context.tokenizer.decode(piece.token_ids))
+        else:
+            yield replace(piece, hidden=_states(tokens, start, stop, context.facts.hidden_size))
+
+
+def _states(tokens: Sequence[int], start: int, stop: int, width: int) -> torch.Tensor:
+    rows = []
+    for position in range(start, stop):
+        drawn = torch.Generator().manual_seed(1_000_003 * position + tokens[position])
+        rows.append(torch.randn(width, generator=drawn))
+    return torch.stack(rows)
+
+
+def alike(left: Any, right: Any, tolerance: float) -> bool:
+    """Whether two answers are equal but for ``tolerance`` in their numbers."""
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        return left.keys() == right.keys() and all(alike(left[key], right[key], tolerance) for key in left)
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(alike(a, b, tolerance) for a, b in zip(left, right, strict=True))
+    if isinstance(left, float) and isinstance(right, float):
+        return isclose(left, right, rel_tol=tolerance, abs_tol=tolerance)
+    return bool(left == right)
+
+
+def _served(processor: IOProcessor, context: IOContext, body: Body, seed: int = 0) -> Any:
+    before = msgspec.json.encode(body)
+    request = processor.open(body)
+    assert msgspec.json.encode(body) == before, f"open changed the body {before!r}"
+    check_prompts(request, body)
+    for output in outputs(context, request.prompts, seed):
+        request.take(output)
+    return _plain(request.answer())
+
+
+def _check_served(request: IORequest, context: IOContext, body: Body) -> None:
+    """Garbage that is no worse than odd must come to an answer; the engine refuses what is no prompt by itself."""
+    known = range(context.facts.vocab_size)
+    tokens = [tokens_of(context, prompt) for prompt in request.prompts]
+    if not all(own and min(own) in known and max(own) in known for own in tokens):
+        return
+    try:
+        for output in outputs(context, request.prompts):
+            request.take(output)
+        _plain(request.answer())
+    except RequestError:
+        return
+    except AssertionError:
+        raise
+    except Exception as error:
+        raise AssertionError(f"took {body!r}, then raised {error!r}") from error
+
+
+def tokens_of(context: IOContext, prompt: IOPrompt) -> list[int]:
+    """The tokens of a prompt, as the engine would make them."""
+    return context.tokenizer.encode(prompt.prompt) if isinstance(prompt.prompt, str) else list(prompt.prompt)
+
+
+def _check_again(
+    processor: IOProcessor,
+    context: IOContext,
+    bodies: Sequence[Body],
+    alone: Sequence[Any],
+    seed: int,
+    tolerance: float,
+) -> None:
+    for body, expected in zip(bodies, alone, strict=True):
+        got = _served(processor, context, body, seed)
+        assert alike(got, expected, tolerance), f"{body!r} is answered {got}, in other pieces {expected}"
+
+
+def _plain(answer: Any) -> Any:
+    """The answer as it is sent. Raises ``AssertionError`` where it is not JSON's plain data."""
+    try:
+        return msgspec.json.decode(msgspec.json.encode(answer))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise AssertionError(f"the answer can't be told as JSON: {error}") from error
+
+
+def _opened(processor: IOProcessor, body: Body) -> IORequest | None:
+    """The request; ``None`` where it is refused."""
+    try:
+        return processor.open(body)
+    except RequestError:
+        return None
+    except Exception as error:
+        raise AssertionError(f"raised {error!r} on {body!r}, not a RequestError") from error

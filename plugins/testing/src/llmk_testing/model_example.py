@@ -1,0 +1,55 @@
+"""What a model family is tried on: small checkpoints, and the logits that they must give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llmk_testing.case import Skip
+from llmk_testing.checkpoints import write_checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelExample:
+    """One checkpoint of a family. ``ModelSpec.examples`` names a sequence of these; together they should have every
+    switch of the family's config on and off.
+
+    ``write(folder)`` writes a checkpoint with float32 weights, such that every config key counts.
+    ``logits(folder, token_ids, dtype)`` is another implementation, the oracle: it loads what was written in ``dtype``
+    and returns float32 logits ``[tokens, vocab]`` of one text.
+    """
+
+    name: str
+    write: Callable[[Path], object]
+    logits: Callable[[Path, Sequence[int], torch.dtype], Tensor]
+    tolerance: float = 2e-5
+    """Relative error of float32 logits that another order of adding may make."""
+    bfloat16_margin: float = 1.25
+    """How many times the oracle's own error the model's may be, both in bfloat16."""
+
+    @classmethod
+    def of_transformers(
+        cls, name: str, model_type: str, *, bfloat16_margin: float = 1.25, **config: Any
+    ) -> ModelExample:
+        """A random checkpoint of a type that ``transformers`` has, with ``config`` on top of tiny sizes; the library's
+        own model is the oracle."""
+        write = partial(write_checkpoint, model_type=model_type, **config)
+        return cls(name=name, write=write, logits=transformers_logits, bfloat16_margin=bfloat16_margin)
+
+
+def transformers_logits(folder: Path, token_ids: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Float32 logits ``[tokens, vocab]`` of the library's own model, in one pass and without a cache."""
+    try:
+        from transformers import AutoModelForCausalLM
+    except ImportError as error:
+        raise Skip("the oracle is transformers, which is not installed") from error
+    load = AutoModelForCausalLM.from_pretrained
+    model = load(folder, dtype=dtype, attn_implementation="eager", local_files_only=True).eval()
+    with torch.inference_mode():
+        return model(torch.tensor([list(token_ids)])).logits[0].float()  # type: ignore[no-any-return]

@@ -1,0 +1,193 @@
+"""Steps of paged attention over a cache that holds NaN wherever nobody has written, and what is right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llmk.api import AttentionBackend, AttentionQuery, CacheLayout, CacheStep
+from llmk.reference.attention.contiguous import attend_plain
+from llmk_testing.tolerance import Right, check
+
+Work = Sequence[tuple[int, int, int]]
+"""Requests of a step: which, and from which of its tokens up to which."""
+
+_OF_PADDING = 7.0
+
+FP8_SCALES = (0.25, 2.0)
+"""Of keys and values in an fp8 cache; powers of two, so that dividing by them rounds nothing."""
+
+
+def allocate(layout: CacheLayout, device: torch.device, stride: int = 1) -> Tensor:
+    """A cache that is all NaN; its blocks lie ``stride`` times their size apart."""
+    shape = list(layout.shape)
+    shape[layout.block_dim : layout.block_dim + 1] = [shape[layout.block_dim], stride]
+    cache = torch.full(shape, float("nan"), device=device).to(getattr(torch, layout.dtype))
+    return cache.select(layout.block_dim + 1, 0)
+
+
+class Paged:
+    """Requests with known queries, keys and values, on blocks in random order.
+
+    All rows of a request are drawn once, so that a token has the same in whichever step it comes. Blocks that a step's
+    table names without need are one that is NaN throughout, and the last block of the cache is nobody's.
+
+    Args:
+        requests: how many.
+        longest: most tokens of each.
+        shared: blocks with which all requests begin, and that hold the same.
+        stride: see :func:`allocate`.
+    """
+
+    def __init__(
+        self,
+        query: AttentionQuery,
+        backend: AttentionBackend,
+        device: torch.device,
+        random: torch.Generator,
+        *,
+        requests: int,
+        longest: int,
+        shared: int = 0,
+        stride: int = 1,
+    ) -> None:
+        self.query, self.backend, self.device = query, backend, device
+        dtype, size = getattr(torch, query.dtype), query.block_size
+        self.sizes = [query.num_heads, query.num_kv_heads, query.num_kv_heads]
+        if query.latent_dim is not None:
+            self.sizes.pop()
+        shape = (requests, longest, sum(self.sizes), query.head_dim)
+        self.rows = torch.randn(shape, generator=random).to(dtype)
+        self.rows[:, : shared * size, query.num_heads :] = self.rows[:1, : shared * size, query.num_heads :]
+        self.sinks = torch.randn(query.num_heads, generator=random) if query.sinks else None
+        each = -(-longest // size)
+        self.nobodys = requests * each
+        order = torch.randperm(requests * each + 1, generator=random)
+        self.tables = order[:-1].view(requests, each)
+        self.tables[:, :shared] = self.tables[:1, :shared]
+        self.poison = int(order[-1])
+        self.cache = allocate(backend.cache_layout(requests * each + 2), device, stride)
+        self.kept = torch.full((requests, longest, len(self.sizes) - 1, query.num_kv_heads, query.head_dim), torch.nan)
+        self.scales = FP8_SCALES if query.cache_dtype.startswith("float8") else (1.0, 1.0)
+        self.scaled: dict[str, Any] = {"scales": self.scales} if query.cache_dtype.startswith("float8") else {}
+
+    def step(self, work: Work, *, padding: int = 0, beyond: int = 0, on_host: bool = True) -> CacheStep:
+        """The step's index tensors. ``padding`` requests and tokens without meaning follow; ``beyond`` is by how much
+        its bounds exceed what there is."""
+        size, counts = self.query.block_size, [stop - start for _, start, stop in work]
+        lengths = [stop for _, _, stop in work]
+        widest = -(-(max(lengths) + beyond) // size)
+        table = torch.full((len(work) + padding, widest), self.poison, dtype=torch.int32)
+        for row, (request, start, stop) in enumerate(work):
+            used = -(-stop // size)
+            first = max(0, start - (self.query.sliding_window or start + 1) + 1) // size
+            table[row, first:used] = self.tables[request, first:used].to(torch.int32)
+        slots = [self.slots(*tokens) for tokens in work]
+        starts = list(accumulate(counts, initial=0))
+        return CacheStep(
+            query_start=torch.tensor(starts + starts[-1:] * padding, dtype=torch.int32, device=self.device),
+            seq_lens=torch.tensor(lengths + [0] * padding, dtype=torch.int32, device=self.device),
+            block_table=table.to(self.device),
+            slot_mapping=torch.cat([*slots, torch.full((padding,), -1)]).to(self.device),
+            num_requests=len(work) + padding,
+            num_tokens=starts[-1] + padding,
+            max_query_len=max(counts),
+            max_seq_len=max(lengths) + beyond,
+            block_size=size,
+            host_query_lens=counts if on_host else (),
+            host_seq_lens=lengths if on_host else (),
+        )
+
+    def slots(self, request: int, start: int, stop: int) -> Tensor:
+        """Slots of a request's tokens, int64, on the host."""
+        positions, size = torch.arange(start, stop), self.query.block_size
+        return self.tables[request, positions // size] * size + positions % size
+
+    def given(self, work: Work, *, padding: int = 0) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Queries, keys and values of a step, on the device: parts of one tensor, as a model's product leaves them."""
+        parts = self.own_rows(work, padding).to(self.device).split_with_sizes(self.sizes, 1)
+        return parts[0], parts[1], parts[2] if len(parts) == 3 else None
+
+    def own_rows(self, work: Work, padding: int = 0) -> Tensor:
+        """The tokens' queries, keys and values as one tensor, on the host. In padding queries are NaN; keys and values
+        are not, so that they show in a cache of NaN."""
+        rows = [self.rows[request, start:stop] for request, start, stop in work]
+        rows.append(torch.full((padding, *self.rows.shape[2:]), _OF_PADDING, dtype=self.rows.dtype))
+        rows[-1][:, : self.query.num_heads] = torch.nan
+        return torch.cat(rows)
+
+    def play(self, work: Work, *, padding: int = 0, beyond: int = 0) -> Tensor:
+        """Prepares, writes and attends as the engine does."""
+        return self.run(work, self.backend.prepare(self.step(work, padding=padding, beyond=beyond)), padding=padding)
+
+    def run(self, work: Work, meta: Any, *, padding: int = 0) -> Tensor:
+        """Writes and attends, prepared already."""
+        q, key, value = self.given(work, padding=padding)
+        self.backend.write(key, value, self.cache, meta, **self.scaled)
+        return self.attend(q, meta)
+
+    def attend(self, q: Tensor, meta: Any) -> Tensor:
+        """The backend's attention."""
+        sinks = None if self.sinks is None else self.sinks.to(self.device)
+        return self.backend.run(q, self.cache, meta, sinks, **self.scaled)
+
+    def keep(self, work: Work, key: Tensor, value: Tensor | None) -> None:
+        """What the cache holds of these tokens from now on, ``[tokens, kv_heads, head_dim]`` on the host."""
+        row, cache_dtype = 0, getattr(torch, self.query.cache_dtype)
+        planes = [key] if value is None else [key, value]
+        for request, start, stop in work:
+            for plane, (rows, scale) in enumerate(zip(planes, self.scales, strict=False)):
+                stored = rows[row : row + stop - start].float() / scale
+                if cache_dtype.itemsize == 1:
+                    stored = stored.clamp(-torch.finfo(cache_dtype).max, torch.finfo(cache_dtype).max)
+                self.kept[request, start:stop, plane] = stored.to(cache_dtype).float() * scale
+            row += stop - start
+
+    def right(self, work: Work, q: Tensor | None = None) -> Tensor:
+        """Attention of these tokens in float32, once all that they see is kept. ``q`` are their queries, on the host,
+        unless those are the requests' own."""
+        spec, out, row = self.query, [], 0
+        for request, start, stop in work:
+            position, key = torch.arange(start, stop)[:, None], torch.arange(stop)
+            allowed = key <= position
+            if spec.sliding_window is not None:
+                allowed &= key > position - spec.sliding_window
+            rows = self.rows[request, start:stop, : spec.num_heads] if q is None else q[row : row + stop - start]
+            planes = torch.where(allowed.any(0)[:, None, None, None], self.kept[request, :stop], 0.0)
+            k, v = planes[None, :, 0], planes[None, :, -1]
+            attended = attend_plain(rows.float()[None], k, v, allowed[None], spec.scale, spec.softcap, self.sinks)
+            out.append(attended[0])
+            row += stop - start
+        return torch.cat(out)[..., : spec.latent_dim]
+
+    def keep_own(self, work: Work) -> None:
+        """Keeps the requests' own keys and values."""
+        _, key, *value = self.own_rows(work).split_with_sizes(self.sizes, 1)
+        self.keep(work, key, value[0] if value else None)
+
+    def check(self, out: Tensor, work: Work, what: str) -> float:
+        """Compares what came of a step's true tokens with what is right; what it wrote is kept."""
+        self.keep_own(work)
+        tokens = sum(stop - start for _, start, stop in work)
+        return check(out[:tokens], Right(self.right(work), self.rows.dtype), f"{what}, {describe(work)}")
+
+
+def describe(work: Work) -> str:
+    """A step in words."""
+    return "rows of requests that compute tokens " + ", ".join(
+        f"{start}" if stop - start == 1 else f"{start}-{stop - 1}" for _, start, stop in work
+    )
+
+
+def history(*lengths: int) -> Work:
+    """Prompts of these lengths, computed in one step."""
+    return [(request, 0, length) for request, length in enumerate(lengths)]
+
+
+def decode(*lengths: int) -> Work:
+    """The next token of requests of these lengths."""
+    return [(request, length, length + 1) for request, length in enumerate(lengths)]

@@ -1,0 +1,26 @@
+"""The plugin module of ``llmk-testing``: the actions of ``llmk plugins`` that plugin authors need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from llmk.api import CommandSpec, hookimpl
+
+
+@hookimpl
+def llmk_commands() -> Iterable[CommandSpec]:
+    """``llmk plugins check`` and ``llmk plugins new``."""
+    return [
+        CommandSpec(
+            id="testing.check",
+            name="plugins check",
+            implementation="llmk_testing.command:CheckCommand",
+            summary="try a plugin on the conformance kit and print a report card",
+        ),
+        CommandSpec(
+            id="testing.new",
+            name="plugins new",
+            implementation="llmk_testing.new:NewCommand",
+            summary="write a plugin that works, to go on from",
+        ),
+    ]

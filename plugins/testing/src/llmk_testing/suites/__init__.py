@@ -1,0 +1,34 @@
+"""The suites, one module per kind of spec. Each has ``cases(spec, bench)``, which yields the cases of one spec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from llmk_testing.case import Case
+
+if TYPE_CHECKING:
+    from llmk_testing.bench import Bench
+
+SUITES = {
+    "platform": "platform",
+    "attention": "attention",
+    "linear": "linear",
+    "moe": "moe",
+    "op": "op",
+    "quantization": "quantization",
+    "model": "model",
+    "reasoning_parser": "reasoning_parser",
+    "tool_parser": "tool_parser",
+    "io_processor": "io_processor",
+    "policy": "policy",
+    "logits_processor": "logits_processor",
+    "stat_logger": "stat_logger",
+}
+"""The module of each kind of spec."""
+
+
+def cases(kind: str, spec: Any, bench: Bench) -> Iterator[Case]:
+    """The cases of one spec of a kind. Raises ``KeyError`` for a kind that has no suite."""
+    yield from import_module(f"{__name__}.{SUITES[kind]}").cases(spec, bench)

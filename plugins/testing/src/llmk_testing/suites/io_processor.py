@@ -1,0 +1,91 @@
+"""The suite of IO processors, over :mod:`llmk_testing.io_processors`.
+
+``IOProcessorSpec.examples`` names an :class:`IOExamples`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from llmk.api import Checkpoint, IOContext, IOProcessorSpec
+from llmk.kernel.loader import load_object
+from llmk_testing.bench import Bench
+from llmk_testing.case import Case, Skip
+from llmk_testing.io_processors import (
+    Body,
+    Make,
+    check_io_processor,
+    check_nothing_is_left,
+    check_refusals,
+    io_context,
+)
+from llmk_testing.purity import check_pure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IOExamples:
+    """What a processor is tried on.
+
+    ``write`` lays out a checkpoint in a folder and returns it: one that
+    :func:`llmk_testing.checkpoints.write_checkpoint` makes will do, with what the processor wants beside it. ``bodies``
+    are requests that are served, two at least whose answers differ; ``refused`` some that aren't. ``options`` stand for
+    the plugin's own section of the configuration. Numbers in answers may differ by ``tolerance``.
+    """
+
+    write: Callable[[Path], Path]
+    bodies: Sequence[Body]
+    refused: Sequence[Body] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    tolerance: float = 1e-5
+
+
+Check = Callable[[IOExamples, Make, IOContext], None]
+
+
+def cases(spec: IOProcessorSpec, bench: Bench) -> Iterator[Case]:
+    """The cases of one processor."""
+
+    def case(name: str, run: Callable[[], str | None]) -> Case:
+        return Case(spec.id, "io_processor", name, run)
+
+    yield case("it says which checkpoints it serves, whatever they are", partial(check_pure, spec.supports, _odd()))
+    for name, check in (
+        ("what can't be served is refused with RequestError", _check_refusals),
+        ("a request that is dropped, at whatever stage, is gone", _check_nothing_is_left),
+        ("the answer is the same however outputs are cut, beside others, and again", _check_answers),
+    ):
+        yield case(name, partial(_run, spec, bench, check))
+
+
+def _check_refusals(own: IOExamples, make: Make, context: IOContext) -> None:
+    check_refusals(make(context), context, own.bodies, own.refused)
+
+
+def _check_nothing_is_left(own: IOExamples, make: Make, context: IOContext) -> None:
+    check_nothing_is_left(make(context), context, own.bodies)
+
+
+def _check_answers(own: IOExamples, make: Make, context: IOContext) -> None:
+    check_io_processor(make, context, own.bodies, refused=own.refused, tolerance=own.tolerance)
+
+
+def _run(spec: IOProcessorSpec, bench: Bench, check: Check) -> None:
+    if not spec.examples:
+        raise Skip("the spec names no examples: a checkpoint and bodies, to try it on")
+    own = load_object(spec.examples)
+    assert isinstance(own, IOExamples), f"{spec.examples} is {own!r}, expected an IOExamples of {__name__}"
+    with TemporaryDirectory() as folder:
+        context = io_context(own.write(Path(folder)), {"platform.use": bench.facts.name}, **own.options)
+        verdict = spec.supports(context.checkpoint)
+        assert verdict, f"supports() refuses the examples' checkpoint: {'; '.join(map(str, verdict.reasons))}"
+        check(own, load_object(spec.implementation), context)
+
+
+def _odd() -> list[Checkpoint]:
+    configs: tuple[dict[str, Any], ...] = ({}, {"architectures": []}, {"architectures": ["X"], "hidden_size": "wide"})
+    return [Checkpoint(path=Path("/nowhere"), config=config) for config in configs]

@@ -1,0 +1,257 @@
+"""The suite of logits processors: a small batch, in which requests come, are preempted, come back and end.
+
+``LogitsProcessorSpec.examples`` names a sequence of parameters, each as a request would give them, two at least of
+which change logits differently.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llmk.api import LogitsBatch, LogitsProcessor, LogitsProcessorSpec, LogitsRequest, LogitsRows, RequestError
+from llmk.api.errors import describe
+from llmk.kernel.loader import load_object
+from llmk_testing.bench import Bench
+from llmk_testing.case import Case, Skip
+from llmk_testing.watch import never_waiting
+
+Parameters = Mapping[str, Any]
+
+SLOTS, MAX_LEN, VOCAB = 8, 64, 131
+TOLERANCE = 1e-5
+"""Relative, of float32 logits: rows may be summed in another order in another batch, no more."""
+
+JUNK: tuple[Any, ...] = (None, True, -1, 2**70, 1e308, float("nan"), "", "\x00", [], [[None]], {}, {"": {}})
+
+
+def cases(spec: LogitsProcessorSpec, bench: Bench) -> Iterator[Case]:
+    """The cases of one processor."""
+
+    def case(name: str, run: Callable[[Batch, Sequence[Parameters]], str | None]) -> Case:
+        return Case(spec.id, "logits_processor", name, partial(_run, spec, bench, name, run))
+
+    yield case("it changes logits by its parameters, to float32 of the same shape", check_effect)
+    yield case("a row depends on its own request alone", check_rows)
+    yield case("rows that it isn't given stay as they are", check_others)
+    yield case("the batch's tokens stay as they are", check_tokens)
+    yield case("a slot that is taken again begins anew", check_reuse)
+    yield case("a request that left and comes back goes on as before", check_return)
+    yield case("what it knows of a request goes with the request", check_leaving)
+    yield case("odd parameters are taken, or refused with RequestError", check_parameters)
+    yield case("it waits for nothing when it is applied", check_waiting)
+
+
+class Batch:
+    """A processor bound to the tokens of a batch, and what the requests in it look like."""
+
+    def __init__(self, kind: Callable[[LogitsBatch], LogitsProcessor], device: torch.device, generator: Any) -> None:
+        self._kind, self._device, self._generator = kind, device, generator
+        self.tokens = torch.randint(VOCAB, (SLOTS, MAX_LEN + 1), generator=generator, dtype=torch.int32).to(device)
+        self.history = torch.randint(VOCAB, (SLOTS, MAX_LEN + 1), generator=generator, dtype=torch.int32)
+        """What requests say, by number of the request: whatever slot they are in."""
+        self.lengths = [0] * SLOTS
+        self.processor = kind(LogitsBatch(self.tokens, VOCAB))
+
+    def fresh(self) -> Batch:
+        """Another batch with another instance, and the same requests to come."""
+        other = Batch(self._kind, self._device, self._generator)
+        other.history = self.history
+        return other
+
+    def logits(self, rows: int) -> Tensor:
+        """Float32 ``[rows, vocab]``, the same for equal rows."""
+        drawn = torch.randn(SLOTS, VOCAB, generator=torch.Generator().manual_seed(5))
+        return drawn[:rows].to(self._device)
+
+    def enter(self, slot: int, number: int, parameters: Parameters, length: int, prompt: int = 0) -> None:
+        """Request ``number`` takes a slot with ``length`` tokens, of which ``prompt`` (0: all) are its prompt."""
+        known = self.history[number, :length]
+        self.tokens[slot, :length] = known.to(self._device)
+        self.lengths[slot] = length
+        entry = LogitsRequest(f"request-{number}", known.tolist(), prompt or length, dict(parameters))
+        self.processor.enter(slot, entry)
+
+    def extend(self, slot: int, number: int) -> None:
+        """The request's next token is sampled."""
+        at = self.lengths[slot]
+        self.tokens[slot, at] = self.history[number, at].to(self._device)
+        self.lengths[slot] += 1
+
+    def rows(self, slots: Sequence[int]) -> LogitsRows:
+        """The rows of slots."""
+        index, lengths = (torch.tensor(of) for of in (list(slots), [self.lengths[slot] for slot in slots]))
+        return LogitsRows(tuple(slots), index.to(self._device), lengths.to(self._device))
+
+    def apply(self, slots: Sequence[int], logits: Tensor | None = None) -> Tensor:
+        """New logits of slots, whose rows are alike before unless they are given."""
+        given = self.logits(1).expand(len(slots), VOCAB).clone() if logits is None else logits
+        out = self.processor.apply(given, self.rows(slots))
+        expected = (len(slots), VOCAB)
+        same = isinstance(out, Tensor) and (tuple(out.shape), out.dtype) == (expected, torch.float32)
+        found = f"{out.dtype} {tuple(out.shape)}" if isinstance(out, Tensor) else repr(out)
+        assert same, f"apply returned {found}, expected torch.float32 {expected}"
+        assert not out.isnan().any(), f"apply made NaN, in row {_first(out.isnan().any(1))}, of logits that had none"
+        return out.clone()
+
+
+def check_effect(batch: Batch, examples: Sequence[Parameters]) -> None:
+    """Some of its examples differ from what they were given, and from one another."""
+    made = [_alone(batch, 1, parameters, 20) for parameters in examples]
+    plain = batch.logits(1)
+    assert not all(torch.equal(out, plain) for out in made), f"logits stay as they were for each of {examples}"
+    alike = len(examples) > 1 and all(torch.equal(out, made[0]) for out in made)
+    assert not alike, f"logits are the same, whichever of {examples} is given"
+
+
+def check_rows(batch: Batch, examples: Sequence[Parameters]) -> None:
+    """Alone, beside others, in another slot, in another order: the same logits."""
+    expected = [_alone(batch, number, _pick(examples, number), 3 + 7 * number) for number in range(5)]
+    slots = [6, 0, 3, 7, 2]
+    for number, slot in enumerate(slots):
+        batch.enter(slot, number, _pick(examples, number), 3 + 7 * number)
+    for chosen in ([0, 1, 2, 3, 4], [4, 2, 0, 1, 3], [3, 1], [2]):
+        together = batch.apply([slots[number] for number in chosen])
+        for row, number in zip(together, chosen, strict=True):
+            _same(row[None], expected[number], f"request {number} among {chosen}, in slots {slots}")
+
+
+def check_others(batch: Batch, examples: Sequence[Parameters]) -> None:
+    """The rows may be part of a larger tensor."""
+    batch.enter(4, 1, examples[0], 9)
+    whole = batch.logits(1).expand(5, VOCAB).clone()
+    before = whole.clone()
+    batch.apply([4], whole[2:3])
+    for row in (0, 1, 3, 4):
+        assert torch.equal(whole[row], before[row]), f"row {row} was changed by apply, which was given row 2"
+
+
+def check_tokens(batch: Batch, examples: Sequence[Parameters]) -> None:
+    """They are the engine's."""
+    for number in range(3):
+        batch.enter(number, number, _pick(examples, number), 5)
+    before = batch.tokens.clone()
+    batch.apply([0, 1, 2])
+    batch.processor.leave(1)
+    changed = (batch.tokens != before).any(1)
+    assert not changed.any(), f"the tokens of slot {_first(changed)} were written to"
+
+
+def check_reuse(batch: Batch, examples: Sequence[Parameters]) -> None:
+    """Of the request that was there before nothing is left, and others are as they were."""
+    batch.enter(1, 0, examples[0], 30)
+    batch.enter(2, 1, examples[-1], 12)
+    batch.apply([1, 2])
+    beside = batch.apply([2])
+    batch.processor.leave(1)
+    _same(batch.apply([2]), beside, "the request in slot 2, after that in slot 1 left")
+    for parameters in reversed(examples):
+        batch.enter(1, 3, parameters, 6)
+        _same(batch.apply([1]), _alone(batch, 3, parameters, 6), f"a new request with {parameters} in a used slot")
+        batch.processor.leave(1)
+
+
+def check_return(batch: Batch, examples: Sequence[Parameters]) -> None:
+    """As after a preemption: in another slot, with the tokens that it has by then, applied at each length."""
+    for parameters in examples:
+        stayed, moved = batch.fresh(), batch.fresh()
+        for one in (stayed, moved):
+            one.enter(0, 2, parameters, 8)
+            for _ in range(4):
+                one.apply([0])
+                one.extend(0, 2)
+        moved.processor.leave(0)
+        moved.enter(5, 2, parameters, 12, prompt=8)
+        for step in range(3):
+            what = f"request with {parameters}, {step} tokens after it came back"
+            _same(moved.apply([5]), stayed.apply([0]), what)
+            stayed.extend(0, 2)
+            moved.extend(5, 2)
+
+
+def check_leaving(batch: Batch, examples: Sequence[Parameters]) -> None:
+    """No request is held after it left."""
+    for number in range(24):
+        batch.enter(number % SLOTS, number % SLOTS, _pick(examples, number), 8)
+        batch.apply([number % SLOTS])
+        batch.processor.leave(number % SLOTS)
+    gc.collect()
+    held = sum(type(thing) is LogitsRequest and thing.id.startswith("request-") for thing in gc.get_objects())
+    assert not held, f"it still holds {held} of 24 requests that have left"
+
+
+def check_parameters(batch: Batch, examples: Sequence[Parameters]) -> str:
+    """A client's mistake is told to the client; what is taken can be applied."""
+    refused = total = 0
+    for parameters in _odd(examples):
+        total += 1
+        one = batch.fresh()
+        try:
+            one.enter(0, 0, parameters, 5)
+        except RequestError:
+            refused += 1
+            continue
+        except Exception as error:
+            raise AssertionError(f"enter raised {describe(error)}, not RequestError, for {parameters}") from error
+        try:
+            one.apply([0])
+        except Exception as error:
+            raise AssertionError(f"enter took {parameters}, and apply then raised {describe(error)}") from error
+    return f"{refused} of {total} refused"
+
+
+def check_waiting(batch: Batch, examples: Sequence[Parameters]) -> None:
+    """The device runs behind the host, which this would stop."""
+    for number in range(3):
+        batch.enter(number, number, _pick(examples, number), 5)
+    logits, rows = batch.logits(3), batch.rows([0, 1, 2])
+    with never_waiting():
+        batch.processor.apply(logits, rows)
+
+
+def _run(
+    spec: LogitsProcessorSpec, bench: Bench, name: str, check: Callable[[Batch, Sequence[Parameters]], str | None]
+) -> str | None:
+    if not spec.examples:
+        raise Skip("the spec names no examples: parameters, to try it with")
+    examples = load_object(spec.examples)
+    good = isinstance(examples, Sequence) and examples and all(isinstance(one, Mapping) for one in examples)
+    assert good, f"{spec.examples} is {examples!r}, expected a sequence of parameters, each a mapping"
+    return check(Batch(load_object(spec.implementation), bench.device, bench.random(spec.id, name)), examples)
+
+
+def _alone(batch: Batch, number: int, parameters: Parameters, length: int) -> Tensor:
+    """The logits of a request in a batch of its own."""
+    one = batch.fresh()
+    one.enter(0, number, parameters, length)
+    return one.apply([0])
+
+
+def _pick(examples: Sequence[Parameters], number: int) -> Parameters:
+    return examples[number % len(examples)]
+
+
+def _odd(examples: Sequence[Parameters]) -> Iterator[dict[str, Any]]:
+    yield {}
+    yield {"no_such_parameter": 1}
+    for parameters in examples:
+        for name in parameters:
+            yield {key: value for key, value in parameters.items() if key != name}
+            yield from ({**parameters, name: junk} for junk in JUNK)
+
+
+def _same(found: Tensor, expected: Tensor, what: str) -> None:
+    close = torch.isclose(found, expected, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=False)
+    if not close.all():
+        row, token = (~close).nonzero()[0].tolist()
+        values = f"{float(found[row, token]):.6g}, expected {float(expected[row, token]):.6g}"
+        raise AssertionError(f"{what}: the logit of token {token} is {values}, as alone; {int((~close).sum())} differ")
+
+
+def _first(flags: Tensor) -> int:
+    return int(flags.nonzero()[0])

@@ -1,0 +1,136 @@
+"""The part of the suite of model families that is about files: what describes a config, and what loads tensors."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llmk.api import CheckpointError, LlmkError, ModelFacts, ModelSpec
+from llmk.api.errors import describe
+from llmk.kernel.interpreter import PYTHON
+from llmk.kernel.loader import load_object
+from llmk.nn.tensor_file import read_headers, weight_files
+from llmk.planning.checkpoint import read_checkpoint
+from llmk_testing.bench import Bench
+from llmk_testing.files import copied, tensors_of
+from llmk_testing.model import ModelHarness
+
+_SURPRISE = "model.layers.0.surprise.weight"
+_ODD: Mapping[type, tuple[Any, ...]] = {
+    bool: ("odd",),
+    int: ("odd", -1, 0, [], None),
+    float: ("odd", [], None),
+    str: (7, []),
+    list: ("odd", 3),
+    dict: ("odd", [1]),
+}
+"""By the type of what stands in the config: what may stand there by mistake."""
+
+_ALONE = """
+import json, sys
+from pathlib import Path
+from llmk.planning.checkpoint import read_checkpoint
+from llmk.kernel.loader import load_object
+load_object(sys.argv[1])(read_checkpoint(sys.argv[2]))
+print("torch" in sys.modules)
+"""
+
+
+def checks(
+    spec: ModelSpec, bench: Bench, folder: Callable[[], Path], harness: Callable[..., ModelHarness]
+) -> dict[str, Callable[[], str | None]]:
+    """Cases by name. ``folder`` returns the checkpoint, ``harness`` loads one."""
+
+    def needs_no_torch() -> None:
+        command = [*PYTHON, "-c", _ALONE, spec.describe, str(folder())]
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ)
+        assert done.returncode == 0, f"{spec.describe} fails in a process of its own:\n{done.stderr[-2000:]}"
+        assert done.stdout.strip() == "False", f"{spec.describe} imports torch, which `llmk explain` must do without"
+
+    def survives_odd_configs() -> str:
+        checkpoint, told = read_checkpoint(folder()), load_object(spec.describe)
+        complaints, tried = [], 0
+        for key, value, config in odd_configs(checkpoint.config):
+            tried += 1
+            if complaint := _complaint(lambda config=config: told(replace(checkpoint, config=config)), key):  # type: ignore[misc]
+                complaints.append(f"{key} = {value}: {complaint}")
+        assert not complaints, f"{len(complaints)} of {tried} odd configs: " + "; ".join(complaints[:12])
+        return f"{tried} configs"
+
+    def names_missing_tensors() -> str:
+        stored, ignored = tensors_of(folder()), harness().model.ignored_weights
+        names = sorted(name for name in stored if not any(re.fullmatch(pattern, name) for pattern in ignored))
+        order = torch.randperm(len(names), generator=bench.random("missing")).tolist()
+        chosen = [names[at] for at in (order if bench.thorough else order[:2])]
+        for name in chosen:
+            _refused(folder(), harness, lambda tensors, name=name: tensors.pop(name), name)  # type: ignore[misc]
+        return f"{len(chosen)} of {len(names)} tensors"
+
+    def names_unknown_tensors() -> None:
+        _refused(folder(), harness, lambda tensors: tensors.update({_SURPRISE: torch.zeros(3)}), _SURPRISE)
+
+    def names_wrong_shapes() -> str:
+        name = max(tensors_of(folder()).items(), key=lambda item: item[1].numel())[0]
+        _refused(folder(), harness, lambda tensors: tensors.update({name: tensors[name][1:]}), name)
+        return name
+
+    return {
+        "describing needs no torch": needs_no_torch,
+        "odd configs are refused by the key's name": survives_odd_configs,
+        "missing tensors are named": names_missing_tensors,
+        "unknown tensors are named": names_unknown_tensors,
+        "tensors of another shape are named": names_wrong_shapes,
+    }
+
+
+def odd_configs(config: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Configs that each lack a key, or have something else there: the key, what is wrong, the config."""
+    for key, value in config.items():
+        if key in ("architectures", "model_type"):
+            continue
+        rest = {other: kept for other, kept in config.items() if other != key}
+        yield key, "absent", rest
+        for odd in _ODD.get(type(value), ()):
+            yield key, json.dumps(odd), {**rest, key: odd}
+
+
+def num_parameters(model: ModelHarness) -> int:
+    """Elements of the checkpoint's tensors that the model does not ignore."""
+    stored, ignored = read_headers(weight_files(model.boot.checkpoint)), model.model.ignored_weights
+    return sum(tensor.num_elements for tensor in stored if not any(re.fullmatch(each, tensor.name) for each in ignored))
+
+
+def _complaint(describe_config: Callable[[], Any], key: str) -> str:
+    """What is wrong with the answer to a config whose ``key`` is odd; empty: nothing."""
+    try:
+        facts = describe_config()
+    except LlmkError as error:
+        return "" if key in str(error) else f"{describe(error)!r} doesn't name the key"
+    except Exception as error:
+        return f"raised {describe(error)}"
+    return "" if isinstance(facts, ModelFacts) else f"returned {type(facts).__name__}"
+
+
+def _refused(
+    folder: Path, harness: Callable[..., ModelHarness], change: Callable[[dict[str, Tensor]], object], name: str
+) -> None:
+    with TemporaryDirectory(prefix="llmk-") as target:
+        spoilt = copied(folder, Path(target) / "spoilt", change)
+        try:
+            harness(spoilt)
+            answer = "the checkpoint is loaded all the same"
+        except CheckpointError as error:
+            answer = "" if name in str(error) else f"the refusal doesn't name it: {error}"
+    assert not answer, f"{name} is missing, unknown or of another shape: {answer}"

@@ -1,0 +1,222 @@
+"""The cases of reasoning and tool parsers, over :mod:`llmk_testing.parsers`.
+
+``ParserSpec.examples`` names a sequence of answers in the dialect: calls or reasoning, and text around them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from llmk.api import (
+    Checkpoint,
+    ParserContext,
+    ParserQuery,
+    ParserSpec,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallFailed,
+    ToolCallStart,
+)
+from llmk.kernel.loader import load_object
+from llmk_testing import parsers
+from llmk_testing.bench import Bench
+from llmk_testing.case import Case, Skip
+from llmk_testing.parsers import PLAIN, Answer, Call, Factory
+from llmk_testing.purity import check_pure
+
+TOOL = {"name": "get_weather", "description": "", "parameters": {"type": "object", "properties": {"city": {}}}}
+CONTEXTS = {
+    "by default": ParserContext(),
+    "with thinking on": ParserContext(thinking=True, template_options={"enable_thinking": True}),
+    "with thinking off": ParserContext(thinking=False, template_options={"enable_thinking": False}),
+    "with tools": ParserContext(tools=(TOOL,), prompt_tail="<|im_start|>assistant\n"),
+}
+EVENTS = {
+    "reasoning_parser": (TextDelta, ReasoningDelta),
+    "tool_parser": (TextDelta, ToolCallStart, ToolCallArguments, ToolCallEnd, ToolCallFailed),
+}
+"""What parsers of a kind may return."""
+
+TEMPLATES = (
+    None,
+    "",
+    " ",
+    "{{",
+    "{% if x %}",
+    "\x00\ud83d",
+    "{{ messages[0].content }}",
+    "<think>" * 999,
+    "}}{{" * 999,
+)
+_NUMBER = re.compile(r"(?<=[:\[, ])\d+(?=[,}\] ])")
+"""A number in JSON, as far as that can be told without knowing a dialect."""
+
+CONFIGS: tuple[dict[str, Any], ...] = ({}, {"architectures": None}, {"architectures": ["X"], "model_type": 7})
+
+
+def parser_cases(spec: ParserSpec, bench: Bench, kind: str) -> Iterator[Case]:
+    """The cases of one parser of a kind, which its spec doesn't tell."""
+
+    def case(name: str, run: Callable[..., str | None], *arguments: Any) -> Case:
+        return Case(spec.id, kind, name, partial(run, *arguments))
+
+    parser, examples, seed = _Lazy(spec), partial(_examples, spec), bench.seed
+    rounds, count = (32, 400) if bench.thorough else (8, 60)
+    yield case("its claims are verdicts on any checkpoint", check_pure, spec.claims, _queries())
+    yield case("it finds in its examples what they are examples of", check_found, parser, examples, kind)
+    for name, context in CONTEXTS.items():
+        make = parser.factory(context)
+        yield case(f"{name}, any cut of an example gives the same answer", check_cuts, make, examples, rounds, seed)
+        yield case(f"{name}, hostile text raises nothing, however cut", check_hostile, make, examples, count, seed)
+        yield case(f"{name}, plain text comes out whole, soon, and isn't kept", check_plain, make)
+    make = parser.factory(ParserContext())
+    yield case("an example may end anywhere", check_ends, make, examples)
+    if kind == "tool_parser":
+        yield case("arguments are JSON, however large the numbers in an example", check_large_numbers, make, examples)
+    yield case("it returns the events of its kind alone", check_events, make, examples, EVENTS[kind])
+    yield case("two parsers at once don't disturb each other", check_apart, make, examples)
+    yield case("time is linear in an example's length", check_linear, make, examples)
+    yield case("time is linear in plain text", parsers.check_linear, make, PLAIN, 4)
+
+
+def check_found(parser: _Lazy, examples: Callable[[], Sequence[str]], kind: str) -> str:
+    """Some example has reasoning, or a call with a name, whose arguments are JSON."""
+    answers = [parsers.parse(parser.factory(ParserContext()), [example]) for example in examples()]
+    if kind == "reasoning_parser":
+        assert any(answer.reasoning for answer in answers), f"no reasoning is found in any of {list(examples())}"
+        return f"{sum(bool(answer.reasoning) for answer in answers)} of {len(answers)} with reasoning"
+    calls = [call for answer in answers for call in answer.calls]
+    assert calls, f"no call is found in any of {list(examples())}"
+    for call in calls:
+        assert call.name, f"a call without a name: {call}"
+        _check_json(call)
+    return f"{len(calls)} calls"
+
+
+def check_large_numbers(make: Factory, examples: Callable[[], Sequence[str]]) -> str:
+    """Where a model writes ``1e400``, Python reads ``inf`` and writes ``Infinity``, which no client can read."""
+    tried = 0
+    for example in examples():
+        for number in _NUMBER.finditer(example):
+            text = f"{example[: number.start()]}1e400{example[number.end() :]}"
+            for call in _parse(make, text).calls:
+                _check_json(call)
+            tried += 1
+    return f"{tried} numbers"
+
+
+def check_cuts(make: Factory, examples: Callable[[], Sequence[str]], rounds: int, seed: int) -> None:
+    """By character, with empty pieces, and at random."""
+    for example in examples():
+        parsers.check_chunking(make, example, rounds, seed)
+
+
+def check_hostile(make: Factory, examples: Callable[[], Sequence[str]], count: int, seed: int) -> None:
+    """Junk, and examples that are cut and spliced, where there are any."""
+    try:
+        samples = examples()
+    except Skip:
+        samples = ()
+    parsers.check_hostile(make, samples, count, seed)
+
+
+def check_plain(make: Factory) -> None:
+    """Nothing is lost of what has no marker, whether it counts as content or reasoning."""
+    text = PLAIN * 8
+    parsers.check_hold_back(make, text)
+    answer = parsers.parse(make, [text])
+    assert text in (answer.content, answer.reasoning), f"{text!r} became {answer}"
+
+
+def check_ends(make: Factory, examples: Callable[[], Sequence[str]]) -> None:
+    """As when ``max_tokens`` are reached: nothing raises, no call stays open, none that broke off is left."""
+    for example in examples():
+        for end in range(len(example)):
+            for call in _parse(make, example[:end]).calls:
+                _check_json(call)
+
+
+def check_events(make: Factory, examples: Callable[[], Sequence[str]], allowed: tuple[type, ...]) -> None:
+    """Renderers know these."""
+    for example in examples():
+        parser = make()
+        for event in (*parser.push(example), *parser.finish()):
+            names = ", ".join(kind.__name__ for kind in allowed)
+            assert isinstance(event, allowed), f"{event!r} is none of {names}; it came of {example!r}"
+
+
+def check_apart(make: Factory, examples: Callable[[], Sequence[str]]) -> None:
+    """Fed by turns, each answers as it does alone: state belongs to the instance."""
+    texts = [*examples(), PLAIN]
+    expected = [parsers.parse(make, list(text)) for text in texts]
+    made = [make() for _ in texts]
+    events: list[list[Any]] = [[] for _ in texts]
+    for at in range(max(map(len, texts))):
+        for parser, text, found in zip(made, texts, events, strict=True):
+            found += parser.push(text[at : at + 1])
+    for parser, text, found, alone in zip(made, texts, events, expected, strict=True):
+        together = parsers.fold([*found, *parser.finish()])
+        assert together == alone, f"{text!r} beside others:\n  {together}\nbut alone:\n  {alone}"
+
+
+def check_linear(make: Factory, examples: Callable[[], Sequence[str]]) -> None:
+    """Repeated four times as often, it takes about four times as many steps."""
+    for example in examples():
+        parsers.check_linear(make, example, times=max(2, 256 // len(example)))
+
+
+class _Lazy:
+    """The parser's class, imported when the first one is made."""
+
+    def __init__(self, spec: ParserSpec) -> None:
+        self._spec = spec
+
+    def factory(self, context: ParserContext) -> Factory:
+        """Makes parsers for a context."""
+
+        def make() -> Any:
+            return load_object(self._spec.implementation)(context)
+
+        return make
+
+
+def _examples(spec: ParserSpec) -> Sequence[str]:
+    if not spec.examples:
+        raise Skip("the spec names no examples: answers in its dialect, to try it on")
+    found: Sequence[str] = load_object(spec.examples)
+    good = not isinstance(found, str) and found and all(isinstance(one, str) and one for one in found)
+    assert good, f"{spec.examples} is {found!r}, expected a sequence of texts that are not empty"
+    return found
+
+
+def _parse(make: Factory, text: str) -> Answer:
+    try:
+        return parsers.parse(make, [text])
+    except AssertionError as error:
+        raise AssertionError(f"{error}, where the text ends as {text!r}") from error
+    except Exception as error:
+        raise AssertionError(f"raised {error!r} where the text ends as {text!r}") from error
+
+
+def _check_json(call: Call) -> None:
+    def refuse(name: str) -> NoReturn:
+        raise ValueError(f"{name} is no JSON")
+
+    try:
+        json.loads(call.arguments, parse_constant=refuse)
+    except ValueError as error:
+        raise AssertionError(f"the arguments of {call} are no JSON: {error}") from error
+
+
+def _queries() -> list[ParserQuery]:
+    """Checkpoints with odd templates and configurations."""
+    checkpoints = [Checkpoint(path=Path("/nowhere"), config=config) for config in CONFIGS]
+    checkpoints += [Checkpoint(path=Path("/nowhere"), config={}, chat_template=template) for template in TEMPLATES]
+    return [ParserQuery(checkpoint=checkpoint) for checkpoint in checkpoints]

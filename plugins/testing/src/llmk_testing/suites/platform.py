@@ -1,0 +1,230 @@
+"""The suite of platforms: what their probe tells, what their plugin declares, and what their facets do.
+
+What acts on the device is tried where the spec's platform is the bench's.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from tempfile import TemporaryDirectory
+
+from llmk.api import Default, Host, KernelSpec, PlatformFacts, PlatformSpec, Probe
+from llmk.api.cache import DTYPE_BYTES
+from llmk.config import load
+from llmk.kernel.discovery import Plugin
+from llmk.kernel.interpreter import PYTHON
+from llmk_testing.bench import Bench
+from llmk_testing.case import Case, Skip
+from llmk_testing.suites import platform_device, platform_memory
+
+_PATIENCE = 120.0
+
+_PROBED = """
+import os, sys
+from llmk.api import Host
+from llmk.kernel.loader import load_object
+answer = load_object(sys.argv[1])(Host())
+assert "torch" not in sys.modules, "the probe imported torch"
+if answer.verdict:
+    child = os.fork()
+    if child == 0:
+        import torch
+        device = load_object(sys.argv[2])(answer.facts).device
+        device.setup(0)
+        torch.ones(2, device=device.torch_device(0)).sum().item()
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "a child forked after the probe can't use it"
+"""
+
+_MADE = """
+import sys, torch
+from llmk.api import Host
+from llmk.kernel.loader import load_object
+facts = load_object(sys.argv[1])(Host()).facts
+def begun():  # torch may get to know the device by the import of the platform
+    return getattr(getattr(torch, facts.device_type, None), "is_initialized", lambda: False)()
+before = begun()
+load_object(sys.argv[2])(facts)
+assert begun() == before, "making the platform began the device; setup() is there for that"
+"""
+
+_BEGUN = """
+import sys
+from llmk.api import Host
+from llmk.kernel.loader import load_object
+load_object(sys.argv[3])(0)
+assert "torch" not in sys.modules, "what begins the device imported torch"
+import torch
+device = load_object(sys.argv[2])(load_object(sys.argv[1])(Host()).facts).device
+device.setup(0)
+torch.ones(2, device=device.torch_device(0)).sum().item()
+"""
+
+_JOINED = """
+import sys, torch
+import torch.distributed as dist
+from llmk.api import Host
+from llmk.kernel.loader import load_object
+facts, rank = load_object(sys.argv[1])(Host()).facts, int(sys.argv[4])
+platform = load_object(sys.argv[2])(facts)
+platform.device.setup(rank)
+store = dist.FileStore(sys.argv[3], 2)
+device = platform.device.torch_device(rank)
+own = None if device.index is None else device
+dist.init_process_group(platform.collectives.backend, store=store, rank=rank, world_size=2, device_id=own)
+x = torch.full((4,), float(rank + 1), device=device)
+dist.all_reduce(x)
+assert x.tolist() == [3.0] * 4, f"the sum over two ranks of 1 and 2 is {x.tolist()}"
+
+def added():
+    total = x.clone()
+    dist.all_reduce(total)
+    return total
+
+def recorded():  # what is recorded goes with it: a group that is in a graph may not end before that
+    replay = platform.graphs.capture(added)
+    for round in range(3):
+        x.fill_(round + rank)
+        total = replay().tolist()
+        assert total == [2.0 * round + 1] * 4, f"replayed, the sum of {round} and {round + 1} is {total}"
+
+if platform.collectives.recordable:
+    recorded()
+dist.destroy_process_group()
+"""
+
+
+def cases(spec: PlatformSpec, bench: Bench) -> Iterator[Case]:
+    """Those of the spec, then those of its facets."""
+    checks: dict[str, Callable[[], str | None]] = {
+        "the probe needs no torch and leaves the device alone": partial(_alone, spec, _PROBED),
+        "the probe is pure": partial(_pure, spec),
+        "facts are well formed, of known machines too": partial(_well_formed, spec),
+        "its plugin's defaults can be set": partial(_defaults, spec, bench),
+        "its plugin's kernels name the platforms that they are for": partial(_kernels, spec, bench),
+    }
+    on_device: dict[str, Callable[[], str | None]] = {
+        "making one leaves the device alone": partial(_alone, spec, _MADE),
+        **platform_device.checks(bench),
+        **platform_memory.checks(bench),
+        "two ranks are joined": partial(_joined, spec, bench),
+    }
+    if spec.begin:
+        on_device["a device that was begun without torch can be set up"] = partial(_alone, spec, _BEGUN, spec.begin)
+    here = bench.facts.name == spec.name
+    elsewhere = partial(_elsewhere, bench.facts)
+    for name, run in (checks | {name: run if here else elsewhere for name, run in on_device.items()}).items():
+        yield Case(spec.id, "platform", name, run)
+
+
+def _elsewhere(facts: PlatformFacts) -> str:
+    raise Skip(f"the bench's platform is {facts.label}")
+
+
+def _alone(spec: PlatformSpec, code: str, *more: str) -> None:
+    """Runs ``code`` in a process of its own, given where probe and implementation are."""
+    child = _child(spec, code, *more)
+    try:
+        errors = child.communicate(timeout=_PATIENCE)[1]
+    finally:
+        child.kill()
+    assert child.returncode == 0, errors[-2000:]
+
+
+def _child(spec: PlatformSpec, code: str, *more: str) -> subprocess.Popen[str]:
+    where = f"{spec.probe.__module__}:{spec.probe.__qualname__}"
+    if "<" in where:
+        raise Skip(f"the probe is {where}, which another process can't import: write it as a function of a module")
+    quiet = f"import warnings\nwarnings.simplefilter('ignore')\n{code}"
+    return subprocess.Popen(
+        [*PYTHON, "-c", quiet, where, spec.implementation, *more],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _pure(spec: PlatformSpec) -> str:
+    """Answers alike twice, and what it knows is what the host tells: a host of nothing is an answer, too."""
+    first, second = spec.probe(Host()), spec.probe(Host())
+    assert isinstance(first, Probe), f"the probe returned {type(first).__name__}, not Probe"
+    assert first == second, f"the probe answers {first}, then {second}"
+    nowhere = spec.probe(Host(root=Host().root / "nonexistent", environ={}, machine="unheard-of", system="None"))
+    assert isinstance(nowhere, Probe), f"of an empty host the probe returned {type(nowhere).__name__}, not Probe"
+    for answer in (first, nowhere):
+        assert answer.verdict or answer.verdict.reasons, "the probe refuses without a reason"
+        assert not answer.verdict or answer.facts, "the probe says that the platform is usable, and tells no facts"
+    return "usable here" if first.verdict else "; ".join(map(str, first.verdict.reasons))
+
+
+def _well_formed(spec: PlatformSpec) -> str:
+    every = _every_facts(spec)
+    for facts in every:
+        of = f"facts of {facts.label} ({facts.device_name or 'unnamed'})"
+        assert facts.name == spec.name, f"{of}: name {facts.name!r}, the spec's is {spec.name!r}"
+        nameable = bool(facts.arch) and "/" not in facts.arch
+        assert nameable, f"{of}: arch {facts.arch!r} can't be named as --on name/arch"
+        assert facts.dtypes, f"{of}: no dtypes"
+        unknown = [dtype for dtype in facts.dtypes if dtype not in DTYPE_BYTES]
+        assert not unknown, f"{of}: dtypes {unknown}, known are {', '.join(DTYPE_BYTES)}"
+        assert all(isinstance(each, str) for each in facts.features), f"{of}: features are strings"
+        assert facts.memory_bytes >= 0, f"{of}: memory_bytes = {facts.memory_bytes}"
+        assert facts.num_devices >= 0, f"{of}: num_devices = {facts.num_devices}"
+        assert ":" not in facts.device_type, f"{of}: device_type {facts.device_type!r} has an index"
+    assert len(set(every)) == len(every), "two known machines have equal facts"
+    return f"{len(spec.known)} known machines"
+
+
+def _every_facts(spec: PlatformSpec) -> list[PlatformFacts]:
+    here = spec.probe(Host()).facts
+    return [*spec.known, *([here] if here and here not in spec.known else [])]
+
+
+def _plugin(spec: PlatformSpec, bench: Bench) -> Plugin:
+    found = next((each.plugin for each in bench.registry.platforms if each.spec.id == spec.id), None)
+    if found is None:
+        raise Skip(f"{spec.id} is not registered, so that nothing is known of its plugin")
+    return found
+
+
+def _defaults(spec: PlatformSpec, bench: Bench) -> str:
+    plugin, paths = _plugin(spec, bench), set()
+    for facts in _every_facts(spec):
+        for owner, default in bench.registry.call("llmk_config_defaults", Default, platform=facts, model=None):
+            if owner is plugin:
+                load({}, environ={}).with_defaults([(plugin.name, default)])
+                assert default.why, f"{default.path}: a default that doesn't say why"
+                paths.add(default.path)
+    assert plugin.is_usable, "; ".join(map(str, plugin.reasons))
+    return ", ".join(sorted(paths)) or "none"
+
+
+def _kernels(spec: PlatformSpec, bench: Bench) -> str:
+    plugin = _plugin(spec, bench)
+    own = [each.spec for each in bench.registry.of(KernelSpec) if each.plugin is plugin]
+    loose = [kernel.id for kernel in own if not kernel.needs.platforms]
+    assert not loose, f"kernels that don't declare needs.platforms are offered everywhere: {', '.join(loose)}"
+    return f"{len(own)} kernels"
+
+
+def _joined(spec: PlatformSpec, bench: Bench) -> str:
+    platform = bench.platform
+    if platform.collectives is None:
+        raise Skip("the platform has no collectives facet")
+    if bench.facts.num_devices < 2 and not bench.facts.shared_device:
+        raise Skip(f"two ranks need two devices, {bench.facts.label} has {bench.facts.num_devices}")
+    with TemporaryDirectory(prefix="llmk-") as folder:
+        ranks = [_child(spec, _JOINED, f"{folder}/store", str(rank)) for rank in range(2)]
+        try:
+            for rank, child in enumerate(ranks):
+                errors = child.communicate(timeout=_PATIENCE)[1]
+                assert child.returncode == 0, f"rank {rank}: {errors[-2000:]}"
+        finally:
+            for child in ranks:
+                child.kill()
+    return platform.collectives.backend

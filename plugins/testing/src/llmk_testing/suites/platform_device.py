@@ -1,0 +1,206 @@
+"""The part of the suite of platforms that issues work: the device, what facts say of it, graphs and compiling."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from llmk.api import Platform
+from llmk_testing.bench import Bench
+from llmk_testing.case import Skip
+
+_MEMBERS = {
+    "device": ("torch_device", "setup", "synchronize"),
+    "memory": ("total", "available", "measure"),
+    "graphs": ("capture",),
+    "compiling": ("ahead",),
+    "collectives": ("backend", "recordable"),
+}
+_OPTIONAL = ("graphs", "compiling", "collectives")
+_WORK_SECONDS = 0.1
+_PRODUCTS, _LARGEST_SIZE = 8, 1 << 14
+_ROUNDS = 3
+
+
+def checks(bench: Bench) -> dict[str, Callable[[], str | None]]:
+    """Cases by name."""
+    return {
+        "facets are complete, or None": partial(_facets, bench),
+        "the device is of the type that the facts say": partial(_device, bench),
+        "the host's threads are those that are asked for": partial(_threads, bench),
+        "every dtype of the facts can be computed with": partial(_dtypes, bench),
+        "the device runs behind the host where the facts say so, and only there": partial(_asynchronous, bench),
+        "synchronize waits": partial(_synchronize, bench),
+        "graphs replay on new inputs": partial(_graphs, bench),
+        "what graphs hold is theirs": partial(_kept, bench),
+        "compiling ahead can be entered": partial(_compiling, bench),
+    }
+
+
+def _facets(bench: Bench) -> None:
+    platform = bench.platform
+    assert platform.facts == bench.facts, f"the platform's facts are {platform.facts}, it was made of {bench.facts}"
+    for facet, members in _MEMBERS.items():
+        assert hasattr(platform, facet), f"the platform has no attribute {facet}; a facet that it lacks is None"
+        there = getattr(platform, facet)
+        if there is None:
+            assert facet in _OPTIONAL, f"{facet} is None, and no platform can do without"
+            continue
+        missing = [name for name in members if not hasattr(there, name)]
+        assert not missing, f"the facet {facet} lacks {', '.join(missing)}"
+    told = "graphs" in bench.facts.features
+    assert told == (platform.graphs is not None), (
+        f"the facts {'have' if told else 'lack'} the feature 'graphs', the facet is {platform.graphs}"
+    )
+
+
+def _device(bench: Bench) -> str:
+    device = bench.platform.device.torch_device(0)
+    assert device.type == bench.facts.device_type, f"torch_device(0) is {device}, device_type {bench.facts.device_type}"
+    assert bench.platform.device.torch_device(0) == device, "torch_device(0) changes"
+    found = (torch.arange(4, device=device) * 2).tolist()
+    assert found == [0, 2, 4, 6], f"arange(4) * 2 on {device} is {found}"
+    return str(device)
+
+
+def _threads(bench: Bench) -> str:
+    before = torch.get_num_threads()
+    try:
+        for wanted in (1, 2):
+            bench.platform.device.setup(0, wanted)
+            found = torch.get_num_threads()
+            assert found == wanted, f"setup(0, threads={wanted}) leaves torch with {found}"
+        bench.platform.device.setup(0)
+        return f"{torch.get_num_threads()} advised"
+    finally:
+        torch.set_num_threads(before)
+
+
+def _dtypes(bench: Bench) -> str:
+    for name in bench.facts.dtypes:
+        try:
+            x = torch.full((8, 8), 2.0, dtype=getattr(torch, name), device=bench.device)
+            found = ((x @ x) + x).float().cpu()
+        except RuntimeError as error:
+            raise AssertionError(f"the facts say {name}, and a product of 8x8 raises {error}") from error
+        assert bool((found == 34).all()), f"8 * 2 * 2 + 2 in {name} is {float(found.flatten()[0])}"
+    return ", ".join(bench.facts.dtypes)
+
+
+def _work(bench: Bench) -> Callable[[], Tensor]:
+    """A few products, of a size that takes about so long: far longer than to issue them."""
+    size = 128
+
+    def run() -> Tensor:
+        y = x
+        for _ in range(_PRODUCTS):
+            y = y @ x
+        return y
+
+    while True:
+        x = torch.full((size, size), 1.0 / size, device=bench.device)
+        run()
+        if _timed(bench.platform, run)[1] >= _WORK_SECONDS or size >= _LARGEST_SIZE:
+            return run
+        size *= 2
+
+
+def _timed(platform: Platform, run: Callable[[], object]) -> tuple[float, float]:
+    """Seconds until ``run`` returned, and until the device was done."""
+    platform.device.synchronize()
+    start = time.perf_counter()
+    run()
+    issued = time.perf_counter() - start
+    platform.device.synchronize()
+    return issued, time.perf_counter() - start
+
+
+def _asynchronous(bench: Bench) -> str:
+    work, told = _work(bench), "asynchronous" in bench.facts.features
+    share = min(issued / total for issued, total in (_timed(bench.platform, work) for _ in range(_ROUNDS)))
+    assert told == (share < 0.5), (
+        f"the facts {'have' if told else 'lack'} the feature 'asynchronous', and work that was issued had run for"
+        f" {share:.0%} of its time when the host went on"
+    )
+    return f"the host goes on after {share:.0%}"
+
+
+def _synchronize(bench: Bench) -> str:
+    """What is read after it is there at once."""
+    work = _work(bench)
+    start = time.perf_counter()
+    result = work()
+    bench.platform.device.synchronize()
+    done = time.perf_counter()
+    result[0, 0].item()
+    read, total = time.perf_counter() - done, done - start
+    assert read < max(0.2 * total, 0.01), (
+        f"after synchronize() a read still took {read:.3f} s, the work before it {total:.3f} s"
+    )
+    return f"work {total:.3f} s, read {read:.4f} s"
+
+
+def _graphs(bench: Bench) -> str:
+    graphs = bench.platform.graphs
+    if graphs is None:
+        raise Skip("the platform has no graphs facet")
+    weight = torch.randn(32, 32, generator=bench.random("weight")).to(bench.device)
+    x = torch.ones(8, 32, device=bench.device)
+    replay = graphs.capture(lambda: (x @ weight).relu())
+    places = set()
+    for number in range(_ROUNDS):
+        x.copy_(torch.randn(8, 32, generator=bench.random(number)))
+        found = replay()
+        bench.platform.device.synchronize()
+        places.add(found.data_ptr())
+        _close(found, (x @ weight).relu(), f"replay {number} on new inputs (seed {bench.seed})")
+    assert len(places) == 1, f"what the replay returns lies at {len(places)} places, which later kernels can't rely on"
+    return f"{_ROUNDS} replays"
+
+
+def _kept(bench: Bench) -> str:
+    """Memory that a capture used is used by nobody else, before a replay or after one; two graphs don't mind."""
+    graphs = bench.platform.graphs
+    if graphs is None:
+        raise Skip("the platform has no graphs facet")
+    inputs = [torch.full((size, 64), 1.0 + size, device=bench.device) for size in (256, 64)]
+    replays = [graphs.capture(partial(_chain, x)) for x in inputs]
+    # What the allocator hands out now may not be what the graphs write to.
+    others = [torch.full((256, 64), 7.0, device=bench.device) for _ in range(8)]
+    for x, replay in zip(inputs, replays, strict=True):
+        found = replay().clone()
+        bench.platform.device.synchronize()
+        _close(found, _chain(x), "a replay after other tensors were made")
+        assert all(bool((other == 7).all()) for other in others), (
+            "a replay wrote to a tensor that was made after capture"
+        )
+    return f"{len(replays)} graphs"
+
+
+def _chain(x: Tensor) -> Tensor:
+    for _ in range(4):
+        x = (x * 1.5 + 1).relu()
+    return x
+
+
+def _close(found: Tensor, expected: Tensor, what: str) -> None:
+    """A captured product may be added up in another order."""
+    error = float((found - expected).norm() / expected.norm())
+    assert error <= 1e-4, f"{what} is {error:.1e} from what runs kernel by kernel, relative; at most 1e-4 is right"
+
+
+def _compiling(bench: Bench) -> str:
+    compiling = bench.platform.compiling
+    if compiling is None:
+        raise Skip("the platform has no compiling facet")
+    for _ in range(2):
+        with compiling.ahead():
+            torch.zeros(4, device=bench.device).add_(1)
+    bench.platform.device.synchronize()
+    found = torch.zeros(4, device=bench.device).add_(1).tolist()
+    assert found == [1.0] * 4, f"after compiling ahead, 0 + 1 is {found[0]}"
+    return "twice"

@@ -1,0 +1,248 @@
+"""The suite of scheduling policies: what the contract forbids, tried on queues made up at random."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+
+from llmk.api import PolicyContext, PolicySpec, SchedulingPolicy, Ticket
+from llmk.kernel.loader import load_object
+from llmk_testing.bench import Bench
+from llmk_testing.case import Case
+from llmk_testing.parsers import counted_lines
+
+Make = Callable[[PolicyContext], SchedulingPolicy]
+
+CONTEXTS = (
+    PolicyContext(),
+    PolicyContext(weights={"a": 3.0, "b": 0.25, "": 1e-6, "nobody": 1e9}, step_tokens=64),
+    PolicyContext(step_tokens=1),
+)
+TENANTS = ("", "a", "b", "a-tenant-with-a-long-name", "\x00é")
+PRIORITIES = (0, 0, 0, 1, -1, -(2**40), 2**40)
+
+
+def cases(spec: PolicySpec, bench: Bench) -> Iterator[Case]:
+    """The cases of one policy."""
+
+    def make(context: PolicyContext) -> SchedulingPolicy:
+        made: SchedulingPolicy = load_object(spec.implementation)(context)
+        return made
+
+    def case(name: str, run: Callable[..., str | None], *arguments: object) -> Case:
+        return Case(spec.id, "policy", name, partial(run, make, *arguments))
+
+    seeds = range(bench.seed, bench.seed + (40 if bench.thorough else 8))
+    yield case("it answers with those it was asked about, each once", check_answers, seeds)
+    yield case("the same history gives the same answers", check_repeatable, seeds)
+    yield case("asking changes no answer", check_asking_is_free, seeds)
+    yield case("who was displaced doesn't displace in turn, round and round", check_displacement_ends, seeds)
+    yield case("equal requests are all served, however many come after", check_nobody_starves)
+    yield case("what it is told of a request goes with the request", check_tickets_go)
+    yield case("a step takes time in proportion to the queue", check_linear)
+
+
+def check_answers(make: Make, seeds: Sequence[int]) -> None:
+    """The engine replaces a policy that raises or names others, for good."""
+    for seed in seeds:
+        for context in CONTEXTS:
+            for _ in Play(make(context), seed).steps(60):
+                pass
+
+
+def check_repeatable(make: Make, seeds: Sequence[int]) -> None:
+    """No clock, no hash of an address, no state that instances share."""
+    for seed in seeds:
+        first, second = (list(Play(make(CONTEXTS[1]), seed).steps(40)) for _ in range(2))
+        for number, (one, other) in enumerate(zip(first, second, strict=True)):
+            assert one == other, f"in step {number} of seed {seed} it answered {one}, played again {other}"
+
+
+def check_asking_is_free(make: Make, seeds: Sequence[int]) -> None:
+    """A queue that is asked about twice, with nothing computed in between, is in the same order."""
+    for seed in seeds:
+        play = Play(make(CONTEXTS[1]), seed)
+        for number, _ in enumerate(play.steps(30)):
+            if requests := play.requests:
+                first, second = ([ticket.id for ticket in play.policy.order(requests)] for _ in range(2))
+                assert first == second, f"seed {seed}, step {number}: the order {first}, asked again {second}"
+
+
+def check_displacement_ends(make: Make, seeds: Sequence[int]) -> None:
+    """Among as many requests, none of which computes anything, those that run are exchanged for a while, not for ever:
+    no set of them comes twice."""
+    for seed in seeds:
+        generator = random.Random(seed)
+        tickets = [_ticket(generator, number) for number in range(12)]
+        policy = make(CONTEXTS[0])
+        for slots in (1, 2, 5):
+            running, waiting = tickets[:slots], deque(tickets[slots:])
+            list(policy.order(tuple(waiting)))
+            seen, idle = {frozenset(ticket.id for ticket in running)}, 0
+            while idle <= len(waiting):
+                newcomer = waiting.popleft()
+                by_arrival = tuple(sorted(running, key=lambda ticket: ticket.arrival))
+                out = policy.displaced(by_arrival, newcomer)
+                if out is None:
+                    waiting.append(newcomer)
+                    idle += 1
+                    continue
+                running = [newcomer if ticket is out else ticket for ticket in running]
+                waiting.append(out)
+                idle = 0
+                now = frozenset(ticket.id for ticket in running)
+                what = f"{newcomer} displaced {out}, and {sorted(now)} run again"
+                assert now not in seen, f"seed {seed}, {slots} slots: {what}, as before: this goes on for ever"
+                seen.add(now)
+
+
+def check_nobody_starves(make: Make) -> None:
+    """Of requests that are alike in all but arrival, one that waits is served before ever more that come after it."""
+    for tenants in (("",), ("a", "b")):
+        policy = make(PolicyContext(step_tokens=8))
+        queue = [Ticket(f"{i}", i, tenants[i % len(tenants)], 0, 8, 16) for i in range(20)]
+        first = set(queue)
+        for arrival in range(20, 400):
+            ticket = next(iter(policy.order(tuple(queue))), queue[0])
+            policy.computed(ticket, 8)
+            queue.remove(ticket)
+            first.discard(ticket)
+            queue.append(Ticket(f"{arrival}", arrival, tenants[arrival % len(tenants)], 0, 8, 16))
+        left = ", ".join(sorted(ticket.id for ticket in first))
+        assert not first, f"after 380 others of tenants {tenants} were served, these of the first 20 still wait: {left}"
+
+
+def check_tickets_go(make: Make) -> None:
+    """Of requests that have ended, no more than those that were last asked about are still held."""
+    policy, keep = make(CONTEXTS[0]), 8
+    for start in range(0, 2000, keep):
+        queue = tuple(Ticket(f"{i}", i, f"t{i}", i % 3, 4, 8) for i in range(start, start + keep))
+        for ticket in policy.order(queue):
+            policy.computed(ticket, 4)
+        policy.victim(queue)
+        policy.displaced(queue[1:], queue[0])
+    policy.order(())
+    del queue, ticket
+    gc.collect()
+    held = sum(type(thing) is Ticket and thing.tenant == f"t{thing.arrival}" for thing in gc.get_objects())
+    assert held <= 4 * keep, f"it still holds {held} of 2000 requests, of which the last {keep} were in the queue"
+
+
+def check_linear(make: Make) -> None:
+    """Four times as many waiting requests take about four times the lines of Python, of a new queue and of the same."""
+    for context in CONTEXTS[:2]:
+        short = counted_lines(partial(_ask, make(context), _queue(100)))
+        limit = 6 * short + 2000
+        long = counted_lines(partial(_ask, make(context), _queue(400)), limit)
+        assert long <= limit, f"{short} lines of code for 100 waiting requests become more than {limit} for 400"
+
+
+def _ask(policy: SchedulingPolicy, queue: tuple[Ticket, ...]) -> None:
+    for _ in range(4):
+        for ticket in islice(policy.order(queue), 32):
+            policy.computed(ticket, 16)
+        running = queue[:32]
+        policy.victim(running)
+        policy.displaced(running, queue[-1])
+
+
+def _queue(size: int) -> tuple[Ticket, ...]:
+    generator = random.Random(size)
+    return tuple(_ticket(generator, number) for number in range(size))
+
+
+def _ticket(generator: random.Random, number: int) -> Ticket:
+    prompt = generator.randint(1, 200)
+    length = prompt + generator.randint(1, 200)
+    return Ticket(f"r{number}", number, generator.choice(TENANTS), generator.choice(PRIORITIES), prompt, length)
+
+
+class Play:
+    """A policy among requests that come, run and end at random, as the scheduler asks it; what it answers is checked.
+
+    Slots are few and every request takes up tokens while it runs, so that all its methods are called.
+    """
+
+    def __init__(self, policy: SchedulingPolicy, seed: int, slots: int = 4, capacity: int = 150) -> None:
+        self.policy = policy
+        self.requests: tuple[Ticket, ...] = ()
+        self._random = random.Random(seed)
+        self._seed, self._slots, self._capacity = seed, slots, capacity
+        self._running: dict[Ticket, int] = {}
+        """Tokens computed of each."""
+        self._waiting: list[Ticket] = []
+        self._number = 0
+
+    def steps(self, count: int) -> Iterator[list[str]]:
+        """What was answered in each step."""
+        for _ in range(count):
+            yield self._step()
+
+    def _step(self) -> list[str]:
+        for _ in range(self._random.choice((0, 0, 1, 1, 2, 9))):
+            self._waiting.append(_ticket(self._random, self._number))
+            self._number += 1
+        prefilling = [ticket for ticket, done in self._running.items() if done < ticket.num_prompt_tokens]
+        self.requests = (*prefilling, *sorted(self._waiting, key=lambda ticket: ticket.arrival))
+        answers: list[str] = []
+        budget = 64
+        left = set(self.requests)
+        for ticket in self.policy.order(self.requests) if self.requests else ():
+            assert isinstance(ticket, Ticket), self._wrong("order()", ticket, self.requests)
+            assert ticket in left, self._wrong("order()", ticket, left)
+            left.remove(ticket)
+            answers.append(ticket.id)
+            if ticket not in self._running and not self._admit(ticket, answers):
+                break
+            share = min(budget, max(1, ticket.num_prompt_tokens - self._running[ticket]))
+            self._compute(ticket, share)
+            budget -= share
+            if budget <= 0:
+                break
+        self._finish(answers)
+        return answers
+
+    def _admit(self, newcomer: Ticket, answers: list[str]) -> bool:
+        running = self._by_arrival()
+        if len(running) >= self._slots:
+            out = self.policy.displaced(running, newcomer)
+            if out is None:
+                return False
+            assert out in running, self._wrong("displaced()", out, running)
+            answers.append(f"-{out.id}")
+            self._give_way(out)
+        self._waiting.remove(newcomer)
+        self._running[newcomer] = 0
+        return True
+
+    def _compute(self, ticket: Ticket, tokens: int) -> None:
+        self.policy.computed(ticket, tokens)
+        self._running[ticket] += tokens
+
+    def _finish(self, answers: list[str]) -> None:
+        for ticket, done in list(self._running.items()):
+            if done >= ticket.num_prompt_tokens:
+                self._compute(ticket, 1)
+            if done > ticket.max_tokens or self._random.random() < 0.1:
+                del self._running[ticket]
+        while sum(self._running.values()) > self._capacity and len(self._running) > 1:
+            running = self._by_arrival()
+            out = self.policy.victim(running)
+            assert out in running, self._wrong("victim()", out, running)
+            answers.append(f"!{out.id}")
+            self._give_way(out)
+
+    def _give_way(self, ticket: Ticket) -> None:
+        del self._running[ticket]
+        self._waiting.append(ticket)
+
+    def _by_arrival(self) -> tuple[Ticket, ...]:
+        return tuple(sorted(self._running, key=lambda ticket: ticket.arrival))
+
+    def _wrong(self, method: str, answer: object, asked: object) -> str:
+        ids = [ticket.id for ticket in asked]  # type: ignore[attr-defined]
+        return f"seed {self._seed}: {method} named {getattr(answer, 'id', answer)!r}, asked about {ids}"

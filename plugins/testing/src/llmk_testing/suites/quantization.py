@@ -1,0 +1,308 @@
+"""The suite of quantization methods: what they claim, what they make of stored or plain weights, and what they refuse.
+
+Weights are looked at by products with an identity, whatever the kernel made of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llmk.api import Checkpoint, CheckpointError, LinearQuery, QuantizationSpec, Verdict
+from llmk.api.matching import match
+from llmk.kernel.loader import load_object
+from llmk.nn import Linear
+from llmk.nn.parallel import Parallel
+from llmk.planning.boot import Boot
+from llmk.planning.checkpoint import read_checkpoint
+from llmk_testing.bench import Bench
+from llmk_testing.booting import boot_on, on_ranks
+from llmk_testing.case import Case, Skip
+from llmk_testing.comparing import check_logits
+from llmk_testing.files import copied
+from llmk_testing.model import ModelHarness
+from llmk_testing.quantization_example import QuantizationExample
+from llmk_testing.suites.model_files import odd_configs
+
+_TOLERANCE = 1e-4
+_ROUNDED_ELSEWHERE = 1e-2
+"""Where another device than the oracle's quantizes: what lies between two numbers may become either, which is a step of
+an 8-bit number for one weight of a row."""
+_STRANGE: tuple[Any, ...] = (
+    {"quant_method": "unheard-of"},
+    {"quant_method": None},
+    {"quant_method": ["unheard-of"]},
+    {"quant_method": {}, "config_groups": 7},
+    {"bits": 3},
+    {"config_groups": {"group_0": None}},
+)
+"""Configs that are no method's."""
+
+
+def cases(spec: QuantizationSpec, bench: Bench) -> Iterator[Case]:
+    """Those of the spec itself, and those of each of its examples."""
+
+    def case(name: str, run: Callable[[], str | None]) -> Case:
+        return Case(spec.id, "quantization", name, run)
+
+    if not spec.examples:
+        yield case("has examples", _no_examples)
+        return
+    examples = load_object(spec.examples, plugin=spec.id)
+    yield case("claims are verdicts, whatever the config holds", partial(_claims, spec, examples))
+    yield case("claims nothing that is another's", partial(_claims_nothing_else, spec))
+    for example in examples:
+        trial = Trial(spec, bench, example)
+        checks: dict[str, Callable[[], str | None]] = {
+            "is claimed": trial.claimed,
+            "some kernel multiplies the format": trial.has_kernel,
+            "products are those of the numbers that are stored": trial.products,
+            "numbers are near the weights": trial.near,
+            "logits are those of the numbers that are stored": trial.logits,
+            "logits are near the unquantized": trial.logits_near,
+            "two tensor parallel ranks are one": trial.ranks,
+            "dummy weights are quantized": trial.dummy,
+            "what is left plain stays as it is, or is refused by name": trial.excluded,
+            "missing, unknown and misshapen tensors are named": trial.spoilt,
+        }
+        for name, run in checks.items():
+            yield case(f"{example.name}: {name}", run)
+
+
+def _no_examples() -> str:
+    raise Skip("QuantizationSpec.examples names nothing to try it on (llmk_testing.quantization_example)")
+
+
+def _claims(spec: QuantizationSpec, examples: list[QuantizationExample]) -> str:
+    configs: list[Any] = [{}, *_STRANGE]
+    for example in examples:
+        configs += [config for _, _, config in _odd(example.quantization_config)]
+    for config in configs:
+        verdict = spec.claims(_checkpoint(config))
+        assert isinstance(verdict, Verdict), f"claims returned {type(verdict).__name__} for {json.dumps(config)}"
+        assert verdict or verdict.reasons, f"claims refuses {json.dumps(config)} without a reason"
+    return f"{len(configs)} configs"
+
+
+def _odd(config: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """As :func:`odd_configs`, two levels deep and more."""
+    yield from odd_configs(config)
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from ((k, what, {**config, key: inner}) for k, what, inner in _odd(value))
+
+
+def _claims_nothing_else(spec: QuantizationSpec) -> None:
+    for config in _STRANGE:
+        assert not spec.claims(_checkpoint(config)), f"claims a checkpoint whose quantization_config is {config}"
+    plain = spec.claims(_checkpoint({}))
+    assert bool(plain) == spec.online, (
+        "claims a checkpoint that is not quantized" if plain else "is online, but claims no plain checkpoint"
+    )
+
+
+def _checkpoint(config: Mapping[str, Any]) -> Checkpoint:
+    return Checkpoint(Path("/nowhere"), {"architectures": ["Some"], "quantization_config": config})
+
+
+class Trial:
+    """One example of one method."""
+
+    def __init__(self, spec: QuantizationSpec, bench: Bench, example: QuantizationExample) -> None:
+        self._spec, self._bench, self._example = spec, bench, example
+        self._seed = f"seed {bench.seed}"
+
+    @cached_property
+    def folder(self) -> Path:
+        """Where the example's checkpoints are, as long as the trial lives."""
+        self._directory = TemporaryDirectory(prefix="llmk-")
+        folder = Path(self._directory.name)
+        self._example.write(folder)
+        return folder
+
+    @property
+    def served(self) -> Path:
+        """The checkpoint that the method serves."""
+        return self.folder / ("original" if self._spec.online else "quantized")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What chooses the method."""
+        return (
+            {"model.quantization": self._spec.id} if self._spec.online else {"select.quantization.use": self._spec.id}
+        )
+
+    def load(self, folder: Path, **settings: Any) -> ModelHarness:
+        """A model with the method."""
+        return ModelHarness(boot_on(self._bench, folder, **self.settings, **settings))
+
+    @cached_property
+    def model(self) -> ModelHarness:
+        """The example with the method."""
+        return self.load(self.served)
+
+    @cached_property
+    def plain(self) -> dict[str, ModelHarness]:
+        """The plain checkpoints, without it."""
+        return {name: ModelHarness(boot_on(self._bench, self.folder / name)) for name in ("original", "restored")}
+
+    @cached_property
+    def prompt(self) -> list[int]:
+        """Random tokens."""
+        return torch.randint(3, 380, (24,), generator=self._bench.random(self._example.name)).tolist()
+
+    @property
+    def _tolerance(self) -> float:
+        return _ROUNDED_ELSEWHERE if self._spec.online and self._bench.device.type != "cpu" else _TOLERANCE
+
+    def claimed(self) -> None:
+        verdict = self._spec.claims(read_checkpoint(self.served))
+        assert verdict, f"the example is refused: {'; '.join(map(str, verdict.reasons))}"
+
+    def has_kernel(self) -> str:
+        """At every site that may be quantized."""
+        facts, told = self.model.boot.facts, []
+        for site in (each for each in facts.linear if each.quantizable):
+            shape: dict[str, Any] = {"in_features": site.in_features, "out_features": site.out_features}
+            query = LinearQuery(
+                platform=self._bench.facts,
+                site=site.site,
+                dtype="float32",
+                bias=site.bias,
+                weight_format=self._spec.weight_format,
+                **shape,
+            )
+            able = [r.spec.id for r in self._bench.registry.kernels("linear") if match(r.spec, query)]
+            assert able, f"no kernel multiplies weight_format {self._spec.weight_format!r} at {site.site!r}, {shape}"
+            told += able
+        assert told, "the facts of the example's model have no site that may be quantized"
+        return ", ".join(sorted(set(told)))
+
+    def products(self) -> str:
+        return self._compare("restored", self._tolerance)
+
+    def near(self) -> str:
+        return self._compare("original", self._example.error)
+
+    def logits(self) -> str:
+        return self._logits(self.model, "restored", self._tolerance)
+
+    def logits_near(self) -> str:
+        return self._logits(self.model, "original", self._example.logits_error)
+
+    def ranks(self) -> str:
+        def run(booted: Boot, place: Parallel) -> Tensor:
+            return ModelHarness(booted, parallel=place).step([("a", self.prompt)])[0]
+
+        try:
+            every = on_ranks(self._bench, self.served, run, tensor=2, **self.settings)
+        except CheckpointError as error:
+            raise Skip(f"refused: {error.message}") from error
+        # What quantizes while it loads sees a rank's share alone, whose scales may be its own.
+        shared = ("original", self._example.logits_error) if self._spec.online else ("restored", _TOLERANCE)
+        (first, second), (plain, tolerance) = every, shared
+        assert torch.equal(first, second), f"the two ranks have different logits ({self._seed})"
+        return check_logits(first, self._of(plain), tolerance, f"2 ranks against the {plain} weights ({self._seed})")
+
+    def dummy(self) -> None:
+        (logits,) = self.load(self.served, **{"model.load_format": "dummy"}).step([("a", self.prompt)])
+        assert bool(logits.isfinite().all()), "logits of dummy weights are not finite"
+
+    def excluded(self) -> str:
+        """One product of the first layer in float32, among quantized ones."""
+        if self._spec.online:
+            raise Skip("quantizes what is plain")
+        name = self._example.plain(self.folder)[0]
+        with TemporaryDirectory(prefix="llmk-") as folder:
+            target, module = Path(folder) / "excluded", name.removesuffix(".weight")
+            config = {"quantization_config": dict(self._example.quantization_config)}
+            copied(self.folder / "original", target, lambda tensors: self._example.store(tensors, but=name), config)
+            try:
+                found, refusal = _rows(self.load(target)), ""
+            except CheckpointError as error:
+                found, refusal = {}, str(error)
+        if refusal:
+            assert module in refusal, f"the refusal doesn't name {module}: {refusal}"
+            return f"refused: {refusal.splitlines()[0]}"
+        exact = _rows(self.plain["original"])
+        assert torch.equal(found[module], exact[module]), f"{module} is stored plain, and other numbers are multiplied"
+        return "served"
+
+    def spoilt(self) -> str:
+        """Of the first product."""
+        name = self._example.plain(self.folder)[0]
+        module = name.removesuffix("weight")
+        if self._spec.online:
+            self._refused(lambda tensors: tensors.update({module + "weight_scale": torch.ones(())}), module)
+            return "1 change"
+        parts = [part for part in self._example.stored(torch.ones(256, 256)) if part not in self._example.unused]
+        changes: list[Callable[[dict[str, Tensor]], object]] = [
+            lambda tensors: tensors.update({module + "surprise": torch.ones(3)}),
+            *(partial(_without, name=module + part) for part in parts),
+            *(partial(_longer, name=module + part) for part in parts),
+        ]
+        for change in changes:
+            self._refused(change, module)
+        return f"{len(changes)} changes"
+
+    def _refused(self, change: Callable[[dict[str, Tensor]], object], module: str) -> None:
+        with TemporaryDirectory(prefix="llmk-") as folder:
+            spoilt = copied(self.served, Path(folder) / "spoilt", change)
+            try:
+                self.load(spoilt)
+                answer = "it is loaded all the same"
+            except CheckpointError as error:
+                answer = "" if module.rstrip(".") in str(error) else f"the refusal doesn't name {module}: {error}"
+        what = getattr(change, "func", change).__name__.strip("_").replace("<lambda>", "with an unknown tensor")
+        assert not answer, f"a checkpoint {what} {getattr(change, 'keywords', {}).get('name', module)}: {answer}"
+
+    def _compare(self, plain: str, tolerance: float) -> str:
+        """Every product's weight, output by output, with that of a plain checkpoint."""
+        found, expected, worst = _rows(self.model), _rows(self.plain[plain]), 0.0
+        assert found.keys() == expected.keys(), f"products {sorted(found)}, expected {sorted(expected)}"
+        for name, rows in expected.items():
+            assert found[name].shape == rows.shape, f"{name}: {list(found[name].shape)}, expected {list(rows.shape)}"
+            error = (found[name] - rows).norm(dim=1) / rows.norm(dim=1)
+            wrong = (~(error <= tolerance)).nonzero().flatten().tolist()
+            assert not wrong, (
+                f"{name}: {len(wrong)} of {len(rows)} outputs are not the {plain} weights', the first at {wrong[0]}, by"
+                f" {float(error[wrong[0]]):.1e}, at most {tolerance:.0e} is right ({self._seed})"
+            )
+            worst = max(worst, float(error.max()))
+        return f"{len(expected)} products, relative error {worst:.1e} at most"
+
+    def _logits(self, model: ModelHarness, plain: str, tolerance: float) -> str:
+        (found,) = model.step([(plain, self.prompt)])
+        return check_logits(found, self._of(plain), tolerance, f"against the {plain} weights ({self._seed})")
+
+    def _of(self, plain: str) -> Tensor:
+        model = self.plain[plain]
+        return model.step([(object(), self.prompt)])[0]
+
+
+def _without(tensors: dict[str, Tensor], name: str) -> None:
+    del tensors[name]
+
+
+def _longer(tensors: dict[str, Tensor], name: str) -> None:
+    tensors[name] = torch.ones(*(size + 1 for size in tensors[name].shape or (2,))).to(tensors[name].dtype)
+
+
+@torch.inference_mode()
+def _rows(model: ModelHarness) -> dict[str, Tensor]:
+    """Every product's weights ``[out, in]``, by the name of the first projection that is packed there, as an identity
+    times them shows."""
+    rows = {}
+    for layer in model.model.weights:
+        if isinstance(layer, Linear):
+            name = layer.parameters[0].names[0].rpartition(".")[0]
+            inputs = torch.eye(layer.in_features, device=model.device)
+            rows[name] = (layer(inputs) - layer(torch.zeros_like(inputs))).T.float().cpu()
+    return rows

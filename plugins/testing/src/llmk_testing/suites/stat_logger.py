@@ -1,0 +1,194 @@
+"""The suite of stat loggers: made as a server makes them, told numbers of every kind, and closed.
+
+``StatLoggerSpec.examples`` names a sequence of sections, each a mapping of what a user may write into
+``[plugin.NAME]``; without them a logger is tried with its defaults. Relative paths lie in a folder of the suite's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from functools import partial
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from llmk.api import ConfigError, StatLoggerContext, StatLoggerSpec, StatsSnapshot
+from llmk.config import load
+from llmk.kernel.loader import load_object
+from llmk.serve.metrics.stat_loggers import LAST_SECONDS
+from llmk_testing.bench import Bench
+from llmk_testing.case import Case
+from llmk_testing.stats import LoggerThread, held, odd_snapshots, usual_snapshot
+
+SNAPSHOTS, LOOP_SECONDS = 600, 3.0
+"""How many a logger is told before its memory is looked at, and between that and the next look; fewer where it is so
+slow that they take longer."""
+GROWTH = 8 << 10
+"""Bytes that it may grow by in between: less than a number kept of every snapshot."""
+GRACE = 1.0
+"""Seconds after :meth:`~llmk.api.StatLogger.close` in which threads may see that they are to end."""
+
+Check = Callable[["Make"], str | None]
+Make = Callable[[], LoggerThread]
+
+
+def cases(spec: StatLoggerSpec, bench: Bench) -> Iterator[Case]:
+    """The cases of one logger."""
+
+    def case(name: str, check: Check) -> Case:
+        return Case(spec.id, "stat_logger", name, partial(_run, spec, bench, check))
+
+    yield Case(
+        spec.id, "stat_logger", "an option that there isn't is refused by name", partial(_check_options, spec, bench)
+    )
+    for what, snapshots in odd_snapshots().items():
+        yield case(f"it takes {what}", partial(check_taken, snapshots))
+    yield case("snapshots stay as they are", check_unchanged)
+    yield case("it keeps no more, however many it is told", check_memory)
+    yield case("the last snapshot and its end take no longer than a server waits", check_last)
+    yield case("it may be closed before it is told anything, and twice", check_closing)
+    yield case("nothing that it opened or started outlives it", check_gone)
+
+
+def check_taken(snapshots: Sequence[StatsSnapshot], make: Make) -> None:
+    """None raises, nor one that follows."""
+    with make() as logger:
+        for snapshot in (*snapshots, usual_snapshot(2)):
+            logger.record(snapshot)
+
+
+def check_unchanged(make: Make) -> None:
+    """Other loggers get the same one."""
+    with make() as logger:
+        given = usual_snapshot(1)
+        before = deepcopy(given)
+        logger.record(given)
+        differ = [f"{old} became {new}" for old, new in zip(before.stats, given.stats, strict=True) if old != new]
+        assert not differ, f"record changed the snapshot: {differ[0]}"
+
+
+def check_memory(make: Make) -> str:
+    """Values grow; names and labels stay the same."""
+    with _traced(), make() as logger:
+        told = _tell(logger, 0)
+        before = _traced_bytes()
+        more = _tell(logger, told)
+        grown, deadline = _traced_bytes() - before, time.monotonic() + GRACE
+        while grown > GROWTH and time.monotonic() < deadline:
+            time.sleep(0.05)
+            grown = _traced_bytes() - before
+        assert grown <= GROWTH, (
+            f"it grew by {grown} bytes in {more} snapshots, after {told} alike; at most {GROWTH} may be"
+        )
+    return f"{max(grown, 0)} bytes in {more} snapshots"
+
+
+def check_last(make: Make) -> str:
+    """What takes longer is left behind, and its numbers with it."""
+    with make() as logger:
+        logger.record(usual_snapshot(1))
+        start = time.monotonic()
+        logger.record(usual_snapshot(2))
+        logger.close()
+        spent = time.monotonic() - start
+    assert spent <= LAST_SECONDS, f"record and close took {spent:.1f} s together, {LAST_SECONDS:g} s at most may be"
+    return f"{1000 * spent:.0f} ms"
+
+
+def check_closing(make: Make) -> None:
+    """As after a start that failed elsewhere."""
+    with make() as unused:
+        unused.close()
+        unused.close()
+    with make() as used:
+        used.record(usual_snapshot(1))
+        used.close()
+        used.close()
+
+
+def check_gone(make: Make) -> None:
+    """Threads, sockets and files; so that another can be made with the same options."""
+    with make() as logger:
+        logger.record(usual_snapshot(1))  # what a process opens once and for all, it opens here
+    before = held()
+    with make() as logger:
+        for step in range(3):
+            logger.record(usual_snapshot(step))
+    deadline = time.monotonic() + GRACE
+    while (left := held() - before) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not left, f"{GRACE:g} s after close there still is {', '.join(sorted(left))}"
+
+
+def _check_options(spec: StatLoggerSpec, bench: Bench) -> None:
+    """By the plugin's schema (``llmk_config_schema``), as at a start."""
+    with _folder():
+        try:
+            _options(spec, bench, {"no_such_option": 1})
+        except ConfigError as error:
+            name = spec.id.partition(".")[0]
+            said = str(error)
+            assert "no_such_option" in said or f"plugin {name!r} takes no configuration" in said, said
+        else:
+            raise AssertionError("[plugin] no_such_option = 1 is taken without a word: a user's slip would do nothing")
+
+
+def _run(spec: StatLoggerSpec, bench: Bench, check: Check) -> str | None:
+    """Runs a check with each of the spec's examples; returns the last one's remark."""
+    sections = load_object(spec.examples) if spec.examples else ({},)
+    good = isinstance(sections, Sequence) and sections and all(isinstance(one, Mapping) for one in sections)
+    assert good, f"{spec.examples} is {sections!r}, expected a sequence of sections, each a mapping"
+    kind: Callable[[StatLoggerContext], Any] = load_object(spec.implementation)
+    remark = None
+    for section in sections:
+        with _folder():
+            options = _options(spec, bench, section)
+            remark = check(lambda: LoggerThread(kind, StatLoggerContext("org/model", 10.0, options)))  # noqa: B023
+    return remark
+
+
+def _options(spec: StatLoggerSpec, bench: Bench, section: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a logger gets of a section. Raises ConfigError as a start would."""
+    name = spec.id.partition(".")[0]
+    schemas = {plugin.name: schema for plugin, schema in bench.registry.call("llmk_config_schema", type)}
+    settings = load({f"plugin.{name}.{key}": value for key, value in section.items()}, environ={})
+    found: Mapping[str, Any] = settings.with_plugin_schemas({name: schemas.get(name)}).config.plugin.get(name, {})
+    return found
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[None]:
+    """A current folder that goes again."""
+    with TemporaryDirectory() as folder, contextlib.chdir(folder):
+        yield
+
+
+@contextlib.contextmanager
+def _traced() -> Iterator[None]:
+    """Counts what Python allocates."""
+    tracing = tracemalloc.is_tracing()
+    tracemalloc.start()
+    try:
+        yield
+    finally:
+        if not tracing:
+            tracemalloc.stop()
+
+
+def _traced_bytes() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+def _tell(logger: LoggerThread, first: int) -> int:
+    """Tells it snapshots from step ``first``; returns how many."""
+    deadline = time.monotonic() + LOOP_SECONDS
+    for told in range(SNAPSHOTS):
+        if time.monotonic() > deadline:
+            return told
+        logger.record(usual_snapshot(first + told))
+    return SNAPSHOTS

@@ -1,0 +1,3 @@
+from llmk_testing import conformance
+
+test_conformance = conformance("$distribution")

@@ -1,0 +1,13 @@
+"""What the conformance kit tries the processor on: a tiny checkpoint, which needs transformers, and bodies."""
+
+from __future__ import annotations
+
+from llmk_testing.checkpoints import write_checkpoint
+from llmk_testing.suites.io_processor import IOExamples
+
+SURPRISE = IOExamples(
+    write=lambda folder: write_checkpoint(folder, "qwen3"),
+    bodies=[{"texts": ["a core"]}, {"texts": ["which blocks they own", "a small core"]}],
+    refused=[{}, {"texts": "a core"}, {"texts": [1]}, {"texts": ["a"], "text": "b"}],
+    tolerance=1e-4,
+)

@@ -1,0 +1,31 @@
+"""What the conformance kit tries the method on. Needs transformers, which writes the checkpoints."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from llmk_testing.quantization_example import QuantizationExample
+
+
+def restored(stored: dict[str, Tensor]) -> Tensor:
+    """The numbers that stand there."""
+    return stored["weight"].float() * stored["weight_scale"]
+
+
+def stored(weight: Tensor) -> dict[str, Tensor]:
+    """What the method shall make of a weight, written down once more: 127 steps to the largest of each output."""
+    scale = weight.abs().amax(dim=1, keepdim=True) / 127
+    return {"weight": (weight / scale).round().char(), "weight_scale": scale}
+
+
+ROUNDED = (
+    QuantizationExample(
+        name="dense",
+        model_type="qwen3",
+        model_config={"num_hidden_layers": 2},
+        stored=stored,
+        restored=restored,
+        error=0.02,
+        logits_error=0.1,
+    ),
+)

@@ -1,0 +1,73 @@
+"""Weights as they are stored, and what they mean: for a weight format, its parameters and the plain numbers that they
+stand for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llmk.api import QuantizationSpec
+from llmk.kernel.loader import load_object
+from llmk.kernel.registry import Registry
+from llmk.reference import quantize, quantized_weight
+from llmk_testing.case import Skip
+from llmk_testing.tolerance import ROUNDED_INPUTS, Bound
+
+_OF_REFERENCE = ("int8_channel", "int4_group", "fp8_tensor", "fp8_channel", "fp8_block")
+_UNKNOWN = Bound(0.15, 2.0)
+"""Of formats whose meaning only their own method knows: kernels are held against the weight before it was quantized."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """``parameters`` are what ``KernelSpec.prepare`` gets, on the host; ``meaning`` is the plain weight, float32;
+    ``bound``, what a product may be off where that is more than rounding explains."""
+
+    parameters: dict[str, Tensor]
+    meaning: Tensor
+    bound: Bound | None = None
+
+
+def formats(registry: Registry) -> tuple[str, ...]:
+    """Weight formats that a kernel may be asked for: the plain one, the reference's, and those of installed methods."""
+    methods = (registered.spec.weight_format for registered in registry.of(QuantizationSpec))
+    return tuple(dict.fromkeys(("plain", *_OF_REFERENCE, *methods)))
+
+
+def stored(registry: Registry, weight_format: str, weight: Tensor) -> Stored:
+    """``weight`` (``[out, in]`` in the engine's dtype) in a format.
+
+    Raises:
+        Skip: where nobody who is installed knows to make it.
+    """
+    if weight_format == "plain":
+        return Stored({"weight": weight}, weight.float())
+    if weight_format in _OF_REFERENCE:
+        parameters: dict[str, Tensor] = getattr(quantize, f"quantize_{weight_format}")(weight)
+        prepared: Any = getattr(quantized_weight, f"prepare_{weight_format}")(parameters)
+        return Stored(parameters, prepared.dequantize(torch.float32), _bound(weight_format))
+    method = next((m.spec for m in registry.of(QuantizationSpec) if m.spec.weight_format == weight_format), None)
+    if method is None:
+        raise Skip(f"no installed quantization method makes weights of the format {weight_format!r}")
+    converted = load_object(method.implementation)().convert("layer", {"weight": weight.clone()}, [weight.shape[0]])
+    return Stored(converted, weight.float(), _UNKNOWN)
+
+
+def stored_experts(registry: Registry, weight_format: str, **weights: Tensor) -> tuple[Stored, dict[str, Tensor]]:
+    """Weights of experts (``gate_up`` ``[E, 2 * I, H]``, ``down`` ``[E, H, I]``) in a format, each on its own; and the
+    plain weights that they mean."""
+    parameters, meanings, bound = {}, {}, None
+    for name, weight in weights.items():
+        each = [stored(registry, weight_format, expert) for expert in weight]
+        for key in each[0].parameters:
+            parameters[name + key.removeprefix("weight")] = torch.stack([one.parameters[key] for one in each])
+        meanings[name] = torch.stack([one.meaning for one in each])
+        bound = each[0].bound
+    return Stored(parameters, torch.empty(0), bound), meanings
+
+
+def _bound(weight_format: str) -> Bound | None:
+    return ROUNDED_INPUTS if weight_format.startswith("fp8") else None

@@ -1,0 +1,1 @@
+"""Paged attention, and what happens to queries, keys and values before it."""

@@ -1,0 +1,264 @@
+"""Paged attention by Triton."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from llmk.api.attention import CacheLayout
+from llmk.api.cache import CacheStep
+from llmk.api.query import AttentionQuery
+from llmk_triton.attention.decode import decode_kernel
+from llmk_triton.attention.decode_schedule import Rule, Schedule
+from llmk_triton.attention.prefill import prefill_kernel
+from llmk_triton.attention.write import qk_norm_rope_write_kv, rows, write
+from llmk_triton.common import pdl
+from llmk_triton.common.targets import (
+    Decoding,
+    Tile,
+    current_target,
+    decoding,
+    dot_precision,
+    num_cores,
+    prefill_tile,
+)
+
+LAYOUT = "paged_hnd"
+"""Blocks, keys before values, heads, tokens, dimensions."""
+
+_Tensors = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Out, query, cache, sinks."""
+
+_MERGED = 8
+"""Parts of a request's keys whose results are read at a time, to be merged."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionMeta:
+    """A step, ready for :meth:`TritonAttention.write` and :meth:`TritonAttention.run`.
+
+    Attributes:
+        prefills: whether requests with several queries may be in it.
+        decoding, schedule: how requests with one query are computed, and divided; ``None``: there are none.
+        partial, stats: where parts of those meet; see :func:`llmk_triton.attention.decode.decode_kernel`.
+    """
+
+    backend: TritonAttention
+    step: CacheStep
+    prefills: bool
+    decoding: Decoding | None = None
+    schedule: Schedule | None = None
+    partial: Tensor | None = None
+    stats: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewTokens:
+    """What a step's queries, keys and values are before norm and rotation; arguments of
+    :func:`llmk.reference.composites.make_qk_norm_rope_write_kv`'s op."""
+
+    key: Tensor
+    value: Tensor
+    q_weight: Tensor | None
+    k_weight: Tensor | None
+    eps: float
+    positions: Tensor
+    cos_sin: Tensor
+
+
+class TritonAttention:
+    """Causal attention with grouped heads, sliding window, soft cap and sinks.
+
+    The cache is ``[num_blocks, 2, kv_heads, block_size, head_dim]``, so that what one head keeps of a block lies in one
+    piece. Slots that no sequence has written are never read. Requests with one query have their keys divided among
+    programs; all others go tile by tile, and both kinds may be in one step. Nothing waits for the device, and launches
+    depend on shapes and on the step's upper bounds alone: a step that was captured from :meth:`prepare` on, which
+    launches a kernel too, may be replayed for every other whose padded shapes are its own and whose bounds don't exceed
+    its own. Padding is requests without queries at the end, of which ``query_start`` repeats the number of tokens; rows
+    of padding come back as zeros, or as they were.
+
+    Where the query asks for deterministic results, all requests take the tiles of prefill, whose rows are the same bit
+    for bit whatever else is in the batch: a tile that a row doesn't see leaves it as it is.
+
+    Attributes:
+        prefill_tile: what a program computes at a time.
+        few, many: how decoding requests are computed, by whether they fill the device.
+    """
+
+    def __init__(self, query: AttentionQuery, device: torch.device) -> None:
+        self.query = query
+        self._group = query.num_heads // query.num_kv_heads
+        self._cores = num_cores(device)
+        itemsize = max(getattr(torch, dtype).itemsize for dtype in (query.dtype, query.cache_dtype))
+        block = max(16, triton.next_power_of_2(query.head_dim))
+        self.prefill_tile = prefill_tile(current_target(), block, itemsize, self._group)
+        self.few, self.many = decoding(current_target(), block, itemsize, self._group)
+        self._shape = {
+            "SCALE": query.scale,
+            "SOFTCAP": query.softcap or 0.0,
+            "HAS_SINKS": query.sinks,
+            "HEADS": query.num_heads,
+            "GROUP": self._group,
+            "SIZE": query.head_dim,
+            "BLOCK": block,
+            "BLOCK_SIZE": query.block_size,
+            "PRECISION": dot_precision(current_target()),
+        }
+
+    def cache_layout(self, num_blocks: int) -> CacheLayout:
+        """``[num_blocks, 2, kv_heads, block_size, head_dim]`` in the query's ``cache_dtype``."""
+        query = self.query
+        shape = (num_blocks, 2, query.num_kv_heads, query.block_size, query.head_dim)
+        return CacheLayout(LAYOUT, shape, query.cache_dtype)
+
+    def prepare(self, step: CacheStep) -> AttentionMeta:
+        """Decides which kernels run; the device divides the work of decoding requests."""
+        query = self.query
+        prefills = query.deterministic or step.max_query_len > 1
+        if query.deterministic or (prefills and step.seq_lens.shape[0] == 1):
+            return AttentionMeta(self, step, prefills)
+        way = self.few if step.seq_lens.shape[0] * query.num_kv_heads < self._cores else self.many
+        schedule = self._rule(way)(step, query.num_kv_heads, mixed=prefills)
+        shape, device = (schedule.parts, query.num_heads), step.seq_lens.device
+        partial = torch.empty(*shape, query.head_dim, dtype=torch.float32, device=device)
+        stats = torch.empty(*shape, 2, dtype=torch.float32, device=device)
+        return AttentionMeta(self, step, prefills, way, schedule, partial, stats)
+
+    def write(
+        self,
+        key: Tensor,
+        value: Tensor,
+        cache: Tensor,
+        meta: AttentionMeta,
+        scales: tuple[float, float] = (1.0, 1.0),
+    ) -> None:
+        """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``, cast to the cache's dtype); slots of -1 are
+        left out."""
+        write(key, value, cache, meta.step.slot_mapping, scales)
+
+    def run(
+        self,
+        query: Tensor,
+        cache: Tensor,
+        meta: AttentionMeta,
+        sinks: Tensor | None = None,
+        scales: tuple[float, float] = (1.0, 1.0),
+        *,
+        new: NewTokens | None = None,
+    ) -> Tensor:
+        """Attends ``query`` (``[tokens, heads, head_dim]``) to the cache. Where all requests decode, norm, rotation and
+        the write of the ``new`` tokens may be left to it."""
+        query = rows(query)
+        padded = meta.prefills and query.shape[0] != meta.step.num_tokens
+        out = (torch.zeros if padded else torch.empty)(query.shape, dtype=query.dtype, device=query.device)
+        tensors = (out, query, cache, query if sinks is None else sinks)
+        if meta.decoding is not None and meta.schedule is not None:
+            self._decode(tensors, meta, meta.decoding.tile, meta.schedule, scales, new)
+        if meta.prefills:
+            self._prefill(tensors, meta, scales)
+        return out
+
+    def _decode(
+        self,
+        tensors: _Tensors,
+        meta: AttentionMeta,
+        tile: Tile,
+        schedule: Schedule,
+        scales: tuple[float, float],
+        new: NewTokens | None,
+    ) -> None:
+        _, query, cache, _ = tensors
+        table = meta.step.block_table
+        heads = triton.next_power_of_2(self._group)
+        fresh: tuple[Any, ...] = (query,) * 7 + (0, 0)
+        norms: dict[str, Any] = {"EPS": 0.0, "ROTARY": 0, "Q_WEIGHT": False, "K_WEIGHT": False}
+        if new is not None:
+            key, value = rows(new.key), rows(new.value)
+            weights = (key if weight is None else weight for weight in (new.q_weight, new.k_weight))
+            index = (new.positions, new.cos_sin, meta.step.slot_mapping)
+            fresh = (key, value, *weights, *index, key.stride(0), value.stride(0))
+            norms = {"EPS": new.eps, "ROTARY": new.cos_sin.shape[1]}
+            norms |= {"Q_WEIGHT": new.q_weight is not None, "K_WEIGHT": new.k_weight is not None}
+        decode_kernel[(self.query.num_kv_heads, schedule.programs)](
+            *tensors,
+            schedule.items,
+            schedule.spans,
+            schedule.arrived,
+            meta.partial,
+            meta.stats,
+            table,
+            query.stride(0),
+            *cache.stride()[:4],
+            table.stride(0),
+            *fresh,
+            *scales,
+            **self._shape,
+            **norms,
+            ROWS=tile.rows,
+            TILE=tile.keys,
+            MERGED_HEADS=heads,
+            MERGED_AT_ONCE=_MERGED,
+            FUSED=new is not None,
+            **tile.options(),
+        )
+
+    def _prefill(self, tensors: _Tensors, meta: AttentionMeta, scales: tuple[float, float]) -> None:
+        _, query, cache, _ = tensors
+        tile, step = self.prefill_tile, meta.step
+        requests, table = step.seq_lens.shape[0], step.block_table
+        programs = query.shape[0] // (tile.rows // self._group) + requests
+        prefill_kernel[(programs, self.query.num_kv_heads)](
+            *tensors,
+            step.query_start,
+            step.seq_lens,
+            table,
+            requests,
+            query.stride(0),
+            *cache.stride()[:4],
+            table.stride(0),
+            *scales,
+            **self._shape,
+            WINDOW=self.query.sliding_window or 0,
+            **pdl.options(),
+            ROWS=tile.rows,
+            TILE=tile.keys,
+            SKIP_DECODE=meta.schedule is not None,
+            **tile.options(),
+        )
+
+    def _rule(self, way: Decoding) -> Rule:
+        """How decoding requests are divided. A window begins elsewhere for each request: none share programs."""
+        tile, window = way.tile, self.query.sliding_window or 0
+        return Rule(
+            slots=max(1, way.programs * self._cores // self.query.num_kv_heads),
+            tile=tile.keys,
+            least=max(1, way.least // tile.keys),
+            team=1 if window else 1 << (tile.rows // self._group).bit_length() - 1,
+            window=window,
+        )
+
+
+def qk_norm_rope_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_weight: Tensor | None,
+    k_weight: Tensor | None,
+    eps: float,
+    positions: Tensor,
+    cos_sin: Tensor,
+    cache: Tensor,
+    meta: AttentionMeta,
+    scales: tuple[float, float] = (1.0, 1.0),
+) -> Tensor:
+    """As :func:`llmk.reference.composites.make_qk_norm_rope_attention` has it, with the meta of ``triton.attention``:
+    one launch where all requests decode."""
+    if meta.prefills:
+        q = qk_norm_rope_write_kv(q, k, v, q_weight, k_weight, eps, positions, cos_sin, cache, meta, scales)
+        return meta.backend.run(q, cache, meta, scales=scales)
+    new = NewTokens(k, v, q_weight, k_weight, eps, positions, cos_sin)
+    return meta.backend.run(q, cache, meta, scales=scales, new=new)

@@ -1,0 +1,163 @@
+"""Attention of requests with one query in a step. Their keys are split between programs (Flash-Decoding), as
+:mod:`llmk_triton.attention.decode_schedule` says; the last of a request's programs to finish merges what all of them
+found."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from llmk_triton.attention.decode_schedule import FIELDS
+from llmk_triton.attention.rotary import load_heads, rotated, store_new
+from llmk_triton.attention.tile import attend_tile, blocks_of, finish_rows, scaled, start_rows
+from llmk_triton.common.tuples import append, nothing
+
+
+@triton.jit
+def _merge(
+    out, partial, stats, count, GROUP: tl.constexpr, SIZE: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """Makes the attention over all keys of what ``count`` programs have found, each over its own: ``[GROUP, SIZE]`` at
+    ``out``, within a tile of ``[HEADS, BLOCK]``. ``AT_ONCE`` programs' results are read together: one after the other,
+    each would wait for memory. Every thread has the same place of all of them, so that none waits for another.
+    """
+    head = tl.arange(0, HEADS)
+    column = tl.arange(0, BLOCK)
+    here = (head < GROUP)[:, None] & (column < SIZE)[None, :]
+    acc = tl.zeros([HEADS, BLOCK], tl.float32)
+    total = tl.zeros([HEADS], tl.float32)
+    peak = tl.full([HEADS], float("-inf"), tl.float32)
+    for first in tl.range(0, count, AT_ONCE):
+        peaks, totals, found = nothing(), nothing(), nothing()
+        for i in tl.static_range(AT_ONCE):
+            at = (first + i) * GROUP + head
+            there = (head < GROUP) & (first + i < count)
+            whole = here & (first + i < count)
+            # Other programs wrote these: they must not come from this processor's own cache.
+            peaks = append(peaks, tl.load(stats + 2 * at, there, other=float("-inf"), cache_modifier=".cg"))
+            totals = append(totals, tl.load(stats + 2 * at + 1, there, other=0.0, cache_modifier=".cg"))
+            place = partial + at[:, None] * SIZE + column[None, :]
+            found = append(found, tl.load(place, whole, other=0.0, cache_modifier=".cg"))
+        new_peak = peak
+        for i in tl.static_range(AT_ONCE):
+            new_peak = tl.maximum(new_peak, peaks[i])
+        anchor = tl.where(new_peak == float("-inf"), 0.0, new_peak)
+        kept = tl.exp2(peak - anchor)
+        acc, total = acc * kept[:, None], total * kept
+        for i in tl.static_range(AT_ONCE):
+            weight = tl.exp2(peaks[i] - anchor)
+            acc += found[i] * weight[:, None]
+            total += totals[i] * weight
+        peak = new_peak
+    result = finish_rows(acc, total).to(out.dtype.element_ty)
+    tl.store(out + head[:, None] * SIZE + column[None, :], result, here)
+
+
+@triton.jit
+def _leave(
+    acc, peak, total, out, partial, stats, arrived, spans, request, members, part, row, here,
+    GROUP: tl.constexpr, SIZE: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """Leaves what a part has found where the last one finds it. Where this is the last of a request, merges them to its
+    row of ``out``, and counts from zero again. Parts of one request and key head lie side by side."""
+    kv_head, kv_heads = tl.program_id(0), tl.num_programs(0)
+    inside = row // GROUP < members
+    spans += request
+    before = tl.load(spans + row // GROUP, inside, other=0)
+    parts = tl.load(spans + row // GROUP + 1, inside, other=0) - before
+    at = ((before * kv_heads + kv_head * parts + part) * GROUP + row % GROUP).to(tl.int64)
+    column = tl.arange(0, acc.shape[1])
+    tl.store(partial + at[:, None] * SIZE + column[None, :], acc, here)
+    tl.store(stats + 2 * at, peak, inside)
+    tl.store(stats + 2 * at + 1, total, inside)
+    # All of the program's stores come before the counts that tell of them.
+    tl.debug_barrier()
+    for member in tl.range(0, members):
+        start = tl.load(spans + member)
+        count = tl.load(spans + member + 1) - start
+        tally = arrived + (request + member) * kv_heads + kv_head
+        if tl.atomic_add(tally, 1, sem="acq_rel") == count - 1:
+            tl.store(tally, 0)
+            first = (start * kv_heads + kv_head * count).to(tl.int64) * GROUP
+            to = out + (member * kv_heads + kv_head) * GROUP * SIZE
+            _merge(to, partial + first * SIZE, stats + 2 * first, count, GROUP, SIZE, HEADS, BLOCK, AT_ONCE)
+
+
+@triton.jit(do_not_specialize=["stride_table"])
+def decode_kernel(
+    out, query, cache, sinks, items, spans, arrived, partial, stats, block_table, stride_query, stride_block,
+    stride_kind, stride_head, stride_token, stride_table,
+    key, value, q_weight, k_weight, positions, cos_sin, slot_mapping, stride_key, stride_value, k_scale, v_scale,
+    SCALE: tl.constexpr, SOFTCAP: tl.constexpr, HAS_SINKS: tl.constexpr, HEADS: tl.constexpr, GROUP: tl.constexpr,
+    SIZE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, PRECISION: tl.constexpr,
+    ROWS: tl.constexpr, TILE: tl.constexpr, MERGED_HEADS: tl.constexpr, MERGED_AT_ONCE: tl.constexpr,
+    FUSED: tl.constexpr, EPS: tl.constexpr, ROTARY: tl.constexpr, Q_WEIGHT: tl.constexpr, K_WEIGHT: tl.constexpr,
+):  # fmt: skip
+    """Programs are ``[kv_heads, any number]``, and share out the items; ``items``, ``spans`` and ``arrived`` are a
+    :class:`~llmk_triton.attention.decode_schedule.Schedule`. The rows of a program are the ``GROUP`` heads that share a
+    key head, of each request that shares the item.
+
+    ``partial`` (float32 ``[parts, HEADS, SIZE]``) and ``stats`` (``[parts, HEADS, 2]``) hold what parts have found.
+    With ``FUSED``, ``query`` and ``key`` are as they were before norm and rotation, and the program that has a
+    request's last part stores its newest key and value in the cache first.
+
+    It neither starts early nor lets others (:mod:`llmk_triton.common.pdl`): with products that wait beside it, it took
+    up to four times as long (H200).
+    """
+    kv_head = tl.program_id(0).to(tl.int64)
+    keys = cache + kv_head * stride_head
+    row = tl.arange(0, ROWS)
+    column = tl.arange(0, BLOCK)
+    head = kv_head * GROUP + row % GROUP
+    for index in tl.range(tl.program_id(1), tl.load(items), tl.num_programs(1)):
+        item = items + (1 + index) * FIELDS
+        first_token, request = tl.load(item), tl.load(item + 1)
+        first, end, low = tl.load(item + 2), tl.load(item + 3), tl.load(item + 4)
+        part, parts, members = tl.load(item + 5), tl.load(item + 6), tl.load(item + 7)
+        table = block_table + request.to(tl.int64) * stride_table
+        block = blocks_of(table, first, low, end, BLOCK_SIZE, TILE)
+        inside = row // GROUP < members
+        here = inside[:, None] & (column < SIZE)[None, :]
+        token = first_token.to(tl.int64) + row // GROUP
+        place = query + token * stride_query + head * SIZE
+        if FUSED:
+            new = first_token.to(tl.int64) + tl.arange(0, 1)
+            slot = tl.load(slot_mapping + new, (part == parts - 1) & (end > first), other=-1)
+            new_angles = cos_sin + tl.load(positions + new) * ROTARY
+            angles = cos_sin + tl.load(positions + token, inside, other=0) * ROTARY
+            heads = load_heads(place, q_weight, angles, inside, SIZE, BLOCK, ROTARY, Q_WEIGHT)
+            new_key, new_value = key + new * stride_key + kv_head * SIZE, value + new * stride_value + kv_head * SIZE
+            k = load_heads(new_key, k_weight, new_angles, slot >= 0, SIZE, BLOCK, ROTARY, K_WEIGHT)
+            v = tl.load(new_value[:, None] + column[None, :], (slot >= 0)[:, None] & (column < SIZE), other=0.0)
+            k = rotated(k, EPS, SIZE, ROTARY, K_WEIGHT)
+            store_new(
+                k, v, keys + new * 0, slot, stride_block, stride_kind, stride_token, k_scale, v_scale, SIZE, BLOCK_SIZE
+            )
+            q = rotated(heads, EPS, SIZE, ROTARY, Q_WEIGHT).to(query.dtype.element_ty)
+            # The newest key is in the cache before any thread reads it there.
+            tl.debug_barrier()
+        else:
+            q = tl.load(place[:, None] + column[None, :], here, other=0.0)
+        q = scaled(q, k_scale, cache)
+        peak, total = start_rows(sinks, head, inside, part == 0, HAS_SINKS)
+        acc = tl.zeros([ROWS, BLOCK], tl.float32)
+        totals = tl.where(tl.arange(0, TILE)[None, :] == 0, total[:, None], 0.0)
+        position = tl.zeros([ROWS], tl.int32) + end
+        for at in tl.range(first, end, TILE):
+            following = blocks_of(table, at + TILE, low, end, BLOCK_SIZE, TILE)
+            acc, totals, peak = attend_tile(
+                acc, totals, peak, q, keys, keys + stride_kind, block, at, position, low, end, stride_block,
+                stride_token, SCALE, SOFTCAP, 0, SIZE, BLOCK_SIZE, TILE, PRECISION, True,
+            )  # fmt: skip
+            block = following
+        total = tl.sum(totals, axis=1)
+        acc = scaled(acc, v_scale, cache)
+        if parts == 1:
+            found = finish_rows(acc, total).to(out.dtype.element_ty)
+            tl.store(out + (token * HEADS + head)[:, None] * SIZE + column[None, :], found, here)
+        else:
+            _leave(
+                acc, peak, total, out + first_token.to(tl.int64) * HEADS * SIZE, partial, stats, arrived, spans,
+                request, members, part, row, here, GROUP, SIZE, MERGED_HEADS, BLOCK, MERGED_AT_ONCE,
+            )  # fmt: skip

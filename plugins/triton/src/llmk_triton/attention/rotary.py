@@ -1,0 +1,86 @@
+"""What happens to heads on their way to attention: per-head norm, rotary embedding, and the write to the cache."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def load_heads(
+    x, weight, angles, inside, SIZE: tl.constexpr, BLOCK: tl.constexpr, ROTARY: tl.constexpr, HAS_WEIGHT: tl.constexpr,
+):  # fmt: skip
+    """What :func:`rotated` is given, read all at once, as nothing of it waits for anything else: columns of heads
+    (``[heads, BLOCK]``) and of the norm's weight, each as they are and as those that they are paired with, so that
+    nothing passes between threads, then cosine and sine.
+
+    ``x`` points to each head, ``angles`` to the row of :func:`llmk.reference.rope.rotation.rope`'s ``cos_sin`` that it
+    is rotated by; ``inside`` tells which heads there are.
+    """
+    column = tl.arange(0, BLOCK)
+    here = inside[:, None] & (column < SIZE)[None, :]
+    half: tl.constexpr = ROTARY // 2
+    lower, turned = column < half, column < ROTARY
+    angle = tl.where(lower, column, column - half)
+    other = tl.where(lower, column + half, tl.where(turned, angle, column))
+    if ROTARY > 0 and half % 8 == 0:
+        other = tl.max_contiguous(tl.multiple_of(other, 8), 8)
+        angle = tl.max_contiguous(tl.multiple_of(angle, 8), 8)
+    left = tl.load(x[:, None] + column[None, :], here, other=0.0)
+    right, scale, scale_right, cos, sin = left, left, left, left, left
+    if HAS_WEIGHT:
+        scale = tl.load(weight + column, column < SIZE, other=0.0)
+        scale_right = tl.load(weight + other, column < SIZE, other=0.0)
+    if ROTARY > 0:
+        right = tl.load(x[:, None] + other[None, :], here, other=0.0)
+        there = inside[:, None] & turned[None, :]
+        cos = tl.load(angles[:, None] + angle[None, :], there, other=1.0)
+        sin = tl.load(angles[:, None] + half + angle[None, :], there, other=0.0)
+    return left, right, scale, scale_right, cos, sin
+
+
+@triton.jit
+def _normed(x, scale, factor, like):
+    """``x * factor * scale`` with the roundings of :func:`llmk.reference.norms.rms_norm`."""
+    x = (x * factor[:, None]).to(like.dtype).to(tl.float32)
+    return (x * scale.to(tl.float32)[None, :]).to(like.dtype).to(tl.float32)
+
+
+@triton.jit
+def rotated(heads, EPS: tl.constexpr, SIZE: tl.constexpr, ROTARY: tl.constexpr, HAS_WEIGHT: tl.constexpr):
+    """What :func:`load_heads` has read, normed, where there is a weight, and rotated: float32 ``[heads, BLOCK]``, zeros
+    beyond ``SIZE``. ``ROTARY`` 0 rotates nothing."""
+    like, right, scale, scale_right, cos, sin = heads
+    left, right = like.to(tl.float32), right.to(tl.float32)
+    if HAS_WEIGHT:
+        factor = tl.rsqrt(tl.sum(left * left, axis=1) / SIZE + EPS)
+        left = _normed(left, scale, factor, like)
+        right = _normed(right, scale_right, factor, like)
+    if ROTARY > 0:
+        sign = tl.where(tl.arange(0, like.shape[1]) < ROTARY // 2, -1.0, 1.0)
+        left = left * cos + sign[None, :] * right * sin
+    return left
+
+
+@triton.jit
+def _kept(x, scale, like):
+    """``x`` in the dtype that ``like`` points to; where that is fp8, divided by ``scale`` and kept within its range."""
+    if like.dtype.element_ty.primitive_bitwidth == 8:
+        return tl.clamp(x.to(tl.float32) / scale, -448.0, 448.0).to(like.dtype.element_ty)
+    else:
+        return x.to(like.dtype.element_ty)
+
+
+@triton.jit
+def store_new(
+    k, v, cache, slot, stride_block, stride_kind, stride_token, k_scale, v_scale,
+    SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):  # fmt: skip
+    """Stores keys and values (``[heads, columns]``) in each head's ``slot``; nothing where that is below 0. ``cache``
+    points to each head's place in block 0."""
+    column = tl.arange(0, k.shape[1])
+    here = (slot >= 0)[:, None] & (column < SIZE)[None, :]
+    slot = tl.maximum(slot, 0)
+    place = (cache + slot // BLOCK_SIZE * stride_block + slot % BLOCK_SIZE * stride_token)[:, None] + column[None, :]
+    tl.store(place, _kept(k, k_scale, cache), here)
+    tl.store(place + stride_kind, _kept(v, v_scale, cache), here)

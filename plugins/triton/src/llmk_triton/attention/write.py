@@ -1,0 +1,170 @@
+"""What happens to queries, keys and values on their way to attention: per-head norm, rotary embedding, and the write to
+the cache, in one launch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from llmk_triton.attention.rotary import load_heads, rotated, store_new
+from llmk_triton.common import pdl
+
+if TYPE_CHECKING:
+    from llmk_triton.attention.backend import AttentionMeta
+
+_HEADS = 4
+"""Heads that a program stores: few, so that one token's heads already keep many programs busy."""
+
+_ROTATED = 2048
+"""Elements that a program rotates, in whole heads: programs of 512 by one warp were so many that starting them took a
+third of the time at 8,192 tokens (H200)."""
+
+
+@triton.jit
+def write_kernel(
+    k, v, cache, slot_mapping, stride_k, stride_v, stride_block, stride_kind, stride_head, stride_token, k_scale,
+    v_scale,
+    KV_HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, PART: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """Stores keys and values. Programs are ``[tokens, parts of the heads]``; arguments as of
+    :func:`rotate_and_write_kernel`."""
+    pdl.release(PDL)
+    pdl.wait(PDL)
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * PART + tl.arange(0, PART)
+    column = tl.arange(0, BLOCK)
+    slot = tl.where(head < KV_HEADS, tl.load(slot_mapping + token), -1)
+    here = (slot >= 0)[:, None] & (column < SIZE)[None, :]
+    key = tl.load((k + token * stride_k + head * SIZE)[:, None] + column[None, :], here, other=0.0)
+    value = tl.load((v + token * stride_v + head * SIZE)[:, None] + column[None, :], here, other=0.0)
+    place = cache + head.to(tl.int64) * stride_head
+    store_new(key, value, place, slot, stride_block, stride_kind, stride_token, k_scale, v_scale, SIZE, BLOCK_SIZE)
+
+
+@triton.jit
+def rotate_and_write_kernel(
+    q, k, v, q_weight, k_weight, new_q, cache, positions, cos_sin, slot_mapping, stride_q, stride_k, stride_v,
+    stride_block, stride_kind, stride_head, stride_token, k_scale, v_scale,
+    EPS: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, SIZE: tl.constexpr, ROTARY: tl.constexpr,
+    BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, PART: tl.constexpr, Q_WEIGHT: tl.constexpr, K_WEIGHT: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    """Programs are ``[tokens, parts of the query heads, then parts of the key heads]``; a part has ``PART`` heads.
+
+    ``q`` is ``[tokens, HEADS, SIZE]``, ``k`` and ``v`` ``[tokens, KV_HEADS, SIZE]``, contiguous but along tokens;
+    ``new_q`` is contiguous. Slots below 0 are not written.
+    """
+    pdl.release(PDL)
+    pdl.wait(PDL)
+    token = tl.program_id(0).to(tl.int64)
+    part = tl.program_id(1)
+    parts: tl.constexpr = (HEADS + PART - 1) // PART
+    angles = cos_sin + (tl.load(positions + token) + tl.zeros([PART], tl.int64)) * ROTARY
+    column = tl.arange(0, BLOCK)
+    if part < parts:
+        head = part * PART + tl.arange(0, PART)
+        inside = head < HEADS
+        heads = load_heads(q + token * stride_q + head * SIZE, q_weight, angles, inside, SIZE, BLOCK, ROTARY, Q_WEIGHT)
+        x = rotated(heads, EPS, SIZE, ROTARY, Q_WEIGHT)
+        place = new_q + (token * HEADS + head)[:, None] * SIZE + column[None, :]
+        tl.store(place, x.to(new_q.dtype.element_ty), inside[:, None] & (column < SIZE)[None, :])
+    else:
+        head = (part - parts) * PART + tl.arange(0, PART)
+        slot = tl.where(head < KV_HEADS, tl.load(slot_mapping + token), -1)
+        here = (slot >= 0)[:, None] & (column < SIZE)[None, :]
+        key, value = k + token * stride_k + head * SIZE, v + token * stride_v + head * SIZE
+        heads = load_heads(key, k_weight, angles, slot >= 0, SIZE, BLOCK, ROTARY, K_WEIGHT)
+        new_v = tl.load(value[:, None] + column[None, :], here, other=0.0)
+        new_k = rotated(heads, EPS, SIZE, ROTARY, K_WEIGHT)
+        to = cache + head.to(tl.int64) * stride_head
+        store_new(new_k, new_v, to, slot, stride_block, stride_kind, stride_token, k_scale, v_scale, SIZE, BLOCK_SIZE)
+
+
+def write(key: Tensor, value: Tensor, cache: Tensor, slot_mapping: Tensor, scales: tuple[float, float]) -> None:
+    """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``) in ``cache`` (layout of
+    :class:`~llmk_triton.attention.backend.TritonAttention`) at ``slot_mapping`` (int64 ``[tokens]``), in place; in an
+    fp8 cache divided by ``scales``."""
+    key, value = rows(key), rows(value)
+    tokens, kv_heads, size = key.shape
+    if tokens:
+        write_kernel[(tokens, triton.cdiv(kv_heads, _HEADS))](
+            key,
+            value,
+            cache,
+            slot_mapping,
+            key.stride(0),
+            value.stride(0),
+            *cache.stride()[:4],
+            *scales,
+            kv_heads,
+            size,
+            triton.next_power_of_2(size),
+            cache.shape[3],
+            _HEADS,
+            num_warps=1,
+            **pdl.options(),
+        )
+
+
+def qk_norm_rope_write_kv(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    q_weight: Tensor | None,
+    k_weight: Tensor | None,
+    eps: float,
+    positions: Tensor,
+    cos_sin: Tensor,
+    cache: Tensor,
+    meta: AttentionMeta,
+    scales: tuple[float, float] = (1.0, 1.0),
+) -> Tensor:
+    """As :func:`llmk.reference.composites.make_qk_norm_rope_write_kv` has it, with the meta of ``triton.attention``."""
+    q, k, v = rows(q), rows(k), rows(v)
+    tokens, heads, size = q.shape
+    kv_heads = k.shape[1]
+    new_q = torch.empty(q.shape, dtype=q.dtype, device=q.device)
+    if not tokens:
+        return new_q
+    block = triton.next_power_of_2(size)
+    part = max(1, _ROTATED // block)
+    rotate_and_write_kernel[(tokens, triton.cdiv(heads, part) + triton.cdiv(kv_heads, part))](
+        q,
+        k,
+        v,
+        q if q_weight is None else q_weight,
+        k if k_weight is None else k_weight,
+        new_q,
+        cache,
+        positions,
+        cos_sin,
+        meta.step.slot_mapping,
+        q.stride(0),
+        k.stride(0),
+        v.stride(0),
+        *cache.stride()[:4],
+        *scales,
+        eps,
+        heads,
+        kv_heads,
+        size,
+        cos_sin.shape[1],
+        block,
+        cache.shape[3],
+        part,
+        q_weight is not None,
+        k_weight is not None,
+        num_warps=2,
+        **pdl.options(),
+    )
+    return new_q
+
+
+def rows(x: Tensor) -> Tensor:
+    """``x`` (``[tokens, heads, size]``), contiguous but along tokens."""
+    return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()

@@ -1,0 +1,1 @@
+"""The batch state and token embeddings."""

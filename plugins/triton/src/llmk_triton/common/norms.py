@@ -1,0 +1,143 @@
+"""Root-mean-square norms and the residual sums around them, each one launch. One kernel serves all of them.
+
+Intermediates are rounded to ``x``'s dtype exactly where :mod:`llmk.reference.norms` rounds them. A program reduces
+whole rows by itself, so a row's result doesn't depend on its neighbours, bit for bit.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from llmk_triton.common import pdl
+
+_TILE = 2048
+"""Elements that a program takes at least, where rows are short: several rows then share one."""
+
+
+@triton.jit
+def _round(x, like):
+    """``x`` rounded to the dtype that pointer ``like`` points to; float32 still."""
+    return x.to(like.dtype.element_ty).to(tl.float32)
+
+
+@triton.jit
+def _normed(x, weight, out, EPS: tl.constexpr, SIZE: tl.constexpr, PLUS_ONE: tl.constexpr):
+    """The norm of every row of ``x`` ``[rows, columns]``, float32 and rounded; ``weight`` is ``[columns]``."""
+    x *= tl.rsqrt(tl.sum(x * x, axis=1) / SIZE + EPS)[:, None]
+    if PLUS_ONE:
+        return _round(x * (1.0 + weight)[None, :], out)
+    return _round(_round(x, out) * weight[None, :], out)
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def norm_kernel(
+    x, residual, post_weight, weight, out, total, num_rows,
+    EPS: tl.constexpr, SIZE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, PLUS_ONE: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr, HAS_POST: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """``out = norm(total)`` with ``total = residual + x``, or ``residual + norm(x)`` by ``post_weight``.
+
+    All of ``[num_rows, SIZE]``, contiguous; a program takes ``ROWS`` rows of ``BLOCK >= SIZE`` columns.
+    """
+    pdl.release(PDL)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, BLOCK)
+    scale = tl.load(weight + column, column < SIZE, other=0.0).to(tl.float32)
+    if HAS_POST:
+        post_scale = tl.load(post_weight + column, column < SIZE, other=0.0).to(tl.float32)
+    pdl.wait(PDL)
+    inside = (row < num_rows)[:, None] & (column < SIZE)[None, :]
+    place = row.to(tl.int64)[:, None] * SIZE + column[None, :]
+    values = tl.load(x + place, inside, other=0.0).to(tl.float32)
+    if HAS_POST:
+        values = _normed(values, post_scale, out, EPS, SIZE, PLUS_ONE)
+    if HAS_RESIDUAL:
+        values = _round(values + tl.load(residual + place, inside, other=0.0).to(tl.float32), out)
+        tl.store(total + place, values.to(total.dtype.element_ty), inside)
+    values = _normed(values, scale, out, EPS, SIZE, PLUS_ONE)
+    tl.store(out + place, values.to(out.dtype.element_ty), inside)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """As :func:`llmk.reference.norms.rms_norm`."""
+    return _norm(x, weight, eps, plus_one=False)
+
+
+def rms_norm_plus_one(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """As :func:`llmk.reference.norms.rms_norm_plus_one`."""
+    return _norm(x, weight, eps, plus_one=True)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """``x + residual``, normed and as it is: ``(normed, sum)``; see :func:`llmk.reference.norms.make_add_rms_norm`."""
+    return _add_norm(x, residual, None, weight, eps, plus_one=False)
+
+
+def add_rms_norm_plus_one(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """:func:`add_rms_norm` whose weight is stored less one."""
+    return _add_norm(x, residual, None, weight, eps, plus_one=True)
+
+
+def sandwich_norm_plus_one(
+    x: Tensor, residual: Tensor, post_weight: Tensor, pre_weight: Tensor, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Norms ``x``, adds the residual, norms the sum; see :func:`llmk.reference.norms.make_sandwich_norm_plus_one`."""
+    return _add_norm(x, residual, post_weight, pre_weight, eps, plus_one=True)
+
+
+def _norm(x: Tensor, weight: Tensor, eps: float, *, plus_one: bool) -> Tensor:
+    x = x.contiguous()
+    out = torch.empty_like(x)
+    _launch(x, x, weight, weight, out, out, eps, plus_one, False, False)
+    return out
+
+
+def _add_norm(
+    x: Tensor, residual: Tensor, post_weight: Tensor | None, weight: Tensor, eps: float, *, plus_one: bool
+) -> tuple[Tensor, Tensor]:
+    x, residual = x.contiguous(), residual.contiguous()
+    out, total = torch.empty_like(x), torch.empty_like(x)
+    post = weight if post_weight is None else post_weight
+    _launch(x, residual, post, weight, out, total, eps, plus_one, True, post_weight is not None)
+    return out, total
+
+
+def _launch(
+    x: Tensor,
+    residual: Tensor,
+    post_weight: Tensor,
+    weight: Tensor,
+    out: Tensor,
+    total: Tensor,
+    eps: float,
+    plus_one: bool,
+    has_residual: bool,
+    has_post: bool,
+) -> None:
+    size = x.shape[-1]
+    num_rows = x.numel() // size
+    if not num_rows:
+        return
+    block = triton.next_power_of_2(size)
+    rows = max(1, _TILE // block)
+    norm_kernel[(triton.cdiv(num_rows, rows),)](
+        x,
+        residual,
+        post_weight,
+        weight,
+        out,
+        total,
+        num_rows,
+        eps,
+        size,
+        rows,
+        block,
+        plus_one,
+        has_residual,
+        has_post,
+        num_warps=min(max(rows * block // 512, 1), 16),
+        **pdl.options(),
+    )

@@ -1,0 +1,249 @@
+"""Mixture of experts by Triton, as :func:`llmk.reference.moe.fused_moe`.
+
+Launches depend on the number of tokens alone: which experts they take is known on the device only, and nothing waits
+for it. For a few tokens every pair of a token and one of its experts has its own programs; for more, experts are given
+their rows in blocks, as many as there can be at most. No sum depends on which program is first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from llmk_triton.common import pdl
+from llmk_triton.common.targets import current_target, dot_precision
+from llmk_triton.moe.few_tokens import down_few_kernel, gate_up_few_kernel
+from llmk_triton.moe.grouped import down_kernel, gate_up_kernel, sum_kernel
+from llmk_triton.moe.routing import place_kernel, route_kernel, select_kernel
+from llmk_triton.moe.tiles import Tile, Tiles, choose_tiles
+
+_LOGITS = 8192
+"""Logits that a program of the routing looks at at once."""
+
+_ROUTED_AT_ONCE = 512
+"""Tokens up to which the routing is one launch."""
+
+_PAIRS = 4096
+"""Pairs that an expert looks for its own among at once."""
+
+_SUMMED = 1024
+"""Features of a token that a program sums."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The experts of each token, on the device, as :func:`llmk_triton.moe.routing.select_kernel` writes them."""
+
+    experts: Tensor
+    scores: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """The tokens of each expert, on the device, as :func:`llmk_triton.moe.routing.route_kernel` writes them."""
+
+    counts: Tensor
+    order: Tensor
+    scores: Tensor
+
+
+def fused_moe(
+    x: Tensor,
+    router_logits: Tensor,
+    weights: Mapping[str, Tensor],
+    *,
+    top_k: int,
+    renormalize: bool,
+    activation: str = "silu",
+    scoring: str = "softmax",
+    selection_bias: Tensor | None = None,
+    scaling: float = 1.0,
+    num_groups: int = 1,
+    top_groups: int = 1,
+    group_scoring: str = "max",
+) -> Tensor:
+    """As :func:`llmk.reference.moe.fused_moe`, without biases of experts; all groups take part (``top_groups`` is
+    ``num_groups``). Of equal scores, the expert with the lowest number is taken."""
+    if not x.shape[0]:
+        return torch.empty_like(x)
+    mixture = Mixture(
+        x,
+        router_logits,
+        weights,
+        top_k,
+        renormalize,
+        activation,
+        scoring,
+        selection_bias=selection_bias,
+        scaling=scaling,
+    )
+    return mixture.run(mixture.tiles())
+
+
+class Mixture:
+    """One call of :func:`fused_moe`, launch by launch."""
+
+    def __init__(
+        self,
+        x: Tensor,
+        logits: Tensor,
+        weights: Mapping[str, Tensor],
+        top_k: int,
+        renormalize: bool,
+        activation: str = "silu",
+        scoring: str = "softmax",
+        *,
+        selection_bias: Tensor | None = None,
+        scaling: float = 1.0,
+    ) -> None:
+        self._x, self._logits = x.contiguous(), logits.contiguous()
+        self._gate_up, self._down = weights["gate_up"], weights["down"]
+        self._bias = logits if selection_bias is None else selection_bias
+        self._experts, self._hidden, self._inner = self._down.shape
+        self._tokens, self._top_k = x.shape[0], top_k
+        self._pairs = self._tokens * top_k
+        block = max(16, triton.next_power_of_2(self._experts))
+        self._shape = {"HIDDEN": self._hidden, "INNER": self._inner}
+        self._grouping = {"EXPERTS": self._experts, "EXPERT_BLOCK": block}
+        self._ranking = {
+            "EXPERTS": self._experts,
+            "BLOCK": block,
+            "TOP_K": top_k,
+            "SCORING": scoring,
+            "RENORMALIZE": renormalize,
+            "HAS_BIAS": selection_bias is not None,
+        }
+        self._weighting = {"RENORMALIZE": renormalize, "SCALING": scaling, "SLOTS": triton.next_power_of_2(top_k)}
+        self._activation = activation
+        on = pdl.on()
+        self._launch: dict[str, Any] = {"PDL": on, **({"launch_pdl": True} if on else {})}
+
+    def tiles(self) -> Tiles:
+        """What is launched by default."""
+        dtype = str(self._x.dtype).removeprefix("torch.")
+        shape = (self._tokens, self._experts, self._top_k, self._hidden, self._inner)
+        return choose_tiles(current_target(), dtype, *shape)
+
+    def run(self, tiles: Tiles) -> Tensor:
+        """All of it: ``[tokens, hidden]``."""
+        if not tiles.rows:
+            chosen = self.select(1)
+            return self.down_few(chosen, self.gate_up_few(chosen, tiles.gate_up), tiles.down)
+        rows = self.route()
+        h = self.gate_up(rows, tiles.rows, tiles.gate_up)
+        return self.sum(rows, self.down(rows, h, tiles.rows, tiles.down))
+
+    def select(self, size: int) -> Chosen:
+        """Which experts each token has, by blocks of ``size`` tokens."""
+        experts = self._x.new_empty(self._tokens, self._top_k, dtype=torch.int16)
+        scores = self._x.new_empty(self._tokens, self._top_k, dtype=torch.float32)
+        select_kernel[(triton.cdiv(self._tokens, size),)](
+            *(experts, scores, self._logits, self._bias, self._tokens),
+            **self._ranking,
+            ROWS=size,
+            num_warps=min(4, size),
+            **self._launch,
+        )
+        return Chosen(experts, scores)
+
+    def gate_up_few(self, chosen: Chosen, tile: Tile) -> Tensor:
+        """The activations of every pair, ``[tokens * top_k, inner]``."""
+        h = self._x.new_empty(self._pairs, self._inner)
+        gate_up_few_kernel[(triton.cdiv(self._inner, tile.features), self._pairs)](
+            *(h, self._x, chosen.experts, self._gate_up),
+            **self._shape,
+            TOP_K=self._top_k,
+            ACTIVATION=self._activation,
+            STAGES=min(tile.stages, triton.cdiv(self._hidden, tile.columns)),
+            **self._options(tile),
+        )
+        return h
+
+    def down_few(self, chosen: Chosen, h: Tensor, tile: Tile) -> Tensor:
+        """The result, of activations."""
+        out = torch.empty_like(self._x)
+        down_few_kernel[(triton.cdiv(self._hidden, tile.features), self._tokens)](
+            *(out, h, chosen.experts, chosen.scores, self._down),
+            **self._shape,
+            TOP_K=self._top_k,
+            **self._weighting,
+            STAGES=min(tile.stages, triton.cdiv(self._inner, tile.columns)),
+            **self._options(tile),
+        )
+        return out
+
+    def route(self) -> Rows:
+        """Which rows each expert has. Two launches for many tokens."""
+        counts = self._x.new_empty(self._experts, dtype=torch.int32)
+        order = self._x.new_empty(self._experts, self._tokens, dtype=torch.int32)
+        block = self._ranking["BLOCK"]
+        if self._tokens > _ROUTED_AT_ONCE:
+            chosen = self.select(max(1, _LOGITS // 4 // block))
+            place = {"TOP_K": self._top_k, "PAIRS": _PAIRS, "num_warps": 16, **self._launch}
+            place_kernel[(self._experts,)](counts, order, chosen.experts, self._tokens, **place)
+            return Rows(counts, order, chosen.scores)
+        scores = self._x.new_empty(self._tokens, self._top_k, dtype=torch.float32)
+        route_kernel[(self._experts,)](
+            *(counts, order, scores, self._logits, self._bias, self._tokens),
+            **self._ranking,
+            ROWS=min(max(16, _LOGITS // block), 64, max(16, triton.next_power_of_2(self._tokens))),
+            num_warps=8,
+            **self._launch,
+        )
+        return Rows(counts, order, scores)
+
+    def gate_up(self, rows: Rows, size: int, tile: Tile) -> Tensor:
+        """The activations of every pair, by blocks of ``size`` rows: ``[tokens * top_k, inner]``."""
+        h = self._x.new_empty(self._pairs, self._inner)
+        gate_up_kernel[(self._blocks(size) * triton.cdiv(self._inner, tile.features),)](
+            *(h, self._x, self._gate_up, rows.counts, rows.order, self._tokens),
+            **self._shape,
+            **self._grouping,
+            TOP_K=self._top_k,
+            ACTIVATION=self._activation,
+            ROWS=size,
+            PRECISION=dot_precision(current_target()),
+            **self._options(tile),
+        )
+        return h
+
+    def down(self, rows: Rows, h: Tensor, size: int, tile: Tile) -> Tensor:
+        """What each pair adds, before it is weighted, by blocks of ``size`` rows: ``[tokens * top_k, hidden]``."""
+        each = self._x.new_empty(self._pairs, self._hidden)
+        down_kernel[(self._blocks(size) * triton.cdiv(self._hidden, tile.features),)](
+            *(each, h, self._down, rows.counts, rows.order, self._tokens),
+            **self._shape,
+            **self._grouping,
+            ROWS=size,
+            PRECISION=dot_precision(current_target()),
+            **self._options(tile),
+        )
+        return each
+
+    def sum(self, rows: Rows, each: Tensor) -> Tensor:
+        """The result, of what each pair adds."""
+        out = torch.empty_like(self._x)
+        columns = min(_SUMMED, triton.next_power_of_2(self._hidden))
+        sum_kernel[(self._tokens, triton.cdiv(self._hidden, columns))](
+            *(out, each, rows.scores),
+            HIDDEN=self._hidden,
+            TOP_K=self._top_k,
+            **self._weighting,
+            COLUMNS=columns,
+            num_warps=4,
+            **self._launch,
+        )
+        return out
+
+    def _blocks(self, size: int) -> int:
+        """As many as there are if each expert that can have rows has one too many to fill its last block."""
+        return (self._pairs + min(self._experts, self._pairs) * (size - 1)) // size
+
+    def _options(self, tile: Tile) -> dict[str, Any]:
+        sizes = {"FEATURES": tile.features, "COLUMNS": tile.columns}
+        return sizes | {"num_warps": tile.warps, "num_stages": tile.stages} | self._launch

@@ -1,0 +1,141 @@
+"""A mixture of experts by matrix units: products of each expert with the rows of its own tokens.
+
+Rows are gathered by their numbers where they are read, and written to their own places, so nothing is permuted. A
+product's first operand is the weights, whose many rows fill matrix units that few tokens would not.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from llmk_triton.common import pdl
+from llmk_triton.common.activations import activate
+from llmk_triton.moe.routing import share_of
+
+
+@triton.jit
+def _find_rows(counts, order, num_tokens, block, EXPERTS: tl.constexpr, EXPERT_BLOCK: tl.constexpr, ROWS: tl.constexpr):
+    """A block's expert, how many rows it has, none where it is beyond the last, and ``ROWS`` pairs, of which so many
+    are real.
+
+    Every expert has as few blocks as hold its rows; ``counts`` and ``order`` are as of
+    :func:`llmk_triton.moe.routing.route_kernel`.
+    """
+    expert = tl.arange(0, EXPERT_BLOCK)
+    # Not from this processor's own cache, which waiting makes new: who reads an older kernel's results needs none.
+    count = tl.load(counts + expert, expert < EXPERTS, other=0, cache_modifier=".cg")
+    blocks = (count + ROWS - 1) // ROWS
+    ends = tl.cumsum(blocks, 0)
+    own = tl.sum((ends <= block).to(tl.int32), axis=0)
+    here = expert == own
+    first = (block - tl.sum(tl.where(here, ends - blocks, 0), axis=0)) * ROWS
+    length = tl.sum(tl.where(here, count, 0), axis=0) - first
+    row = tl.arange(0, ROWS)
+    place = own.to(tl.int64) * num_tokens + first + row
+    pair = tl.load(order + place, row < length, other=0, cache_modifier=".cg")
+    return own, length, pair
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def gate_up_kernel(
+    out, x, weight, counts, order, num_tokens,
+    HIDDEN: tl.constexpr, INNER: tl.constexpr, EXPERTS: tl.constexpr, TOP_K: tl.constexpr, ACTIVATION: tl.constexpr,
+    EXPERT_BLOCK: tl.constexpr, ROWS: tl.constexpr, FEATURES: tl.constexpr, COLUMNS: tl.constexpr,
+    PRECISION: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """``out[pair] = activate(gate) * up``, ``[num_tokens * TOP_K, INNER]``, of ``x`` ``[num_tokens, HIDDEN]``.
+
+    Programs are blocks of ``FEATURES`` within blocks of ``ROWS`` rows of one expert, whose programs thus follow one
+    another. ``weight`` is ``[EXPERTS, 2 * INNER, HIDDEN]``.
+    """
+    parts: tl.constexpr = (INNER + FEATURES - 1) // FEATURES
+    pdl.wait(PDL)
+    pdl.release(PDL)
+    block = tl.program_id(0) // parts
+    expert, length, pair = _find_rows(counts, order, num_tokens, block, EXPERTS, EXPERT_BLOCK, ROWS)
+    if length <= 0:
+        return
+    feature = tl.program_id(0) % parts * FEATURES + tl.arange(0, FEATURES)
+    column = tl.arange(0, COLUMNS)
+    # Rows beyond the last repeat it, and are not stored.
+    gates = weight + expert.to(tl.int64) * (2 * INNER * HIDDEN)
+    gates += tl.minimum(feature, INNER - 1)[:, None] * HIDDEN + column[None, :]
+    ups = gates + INNER * HIDDEN
+    values = x + (pair // TOP_K).to(tl.int64)[None, :] * HIDDEN + column[:, None]
+    gate = tl.zeros([FEATURES, ROWS], tl.float32)
+    up = tl.zeros([FEATURES, ROWS], tl.float32)
+    for first in tl.range(0, HIDDEN, COLUMNS):
+        if HIDDEN % COLUMNS == 0:
+            value = tl.load(values + first)
+            gate = tl.dot(tl.load(gates + first), value, gate, input_precision=PRECISION)
+            up = tl.dot(tl.load(ups + first), value, up, input_precision=PRECISION)
+        else:
+            inside = first + column < HIDDEN
+            value = tl.load(values + first, inside[:, None], other=0.0)
+            gate_rows = tl.load(gates + first, inside[None, :], other=0.0)
+            gate = tl.dot(gate_rows, value, gate, input_precision=PRECISION)
+            up_rows = tl.load(ups + first, inside[None, :], other=0.0)
+            up = tl.dot(up_rows, value, up, input_precision=PRECISION)
+    dtype = out.dtype.element_ty
+    gate = activate(gate.to(dtype).to(tl.float32), ACTIVATION).to(dtype).to(tl.float32)
+    up = up.to(dtype).to(tl.float32)
+    real = (feature < INNER)[:, None] & (tl.arange(0, ROWS) < length)[None, :]
+    tl.store(out + pair.to(tl.int64)[None, :] * INNER + feature[:, None], (gate * up).to(dtype), real)
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def down_kernel(
+    out, h, weight, counts, order, num_tokens,
+    HIDDEN: tl.constexpr, INNER: tl.constexpr, EXPERTS: tl.constexpr, EXPERT_BLOCK: tl.constexpr, ROWS: tl.constexpr,
+    FEATURES: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """``out[pair]``, ``[num_tokens * TOP_K, HIDDEN]``, of ``h`` ``[num_tokens * TOP_K, INNER]``, program by program as
+    :func:`gate_up_kernel`; ``weight`` is ``[EXPERTS, HIDDEN, INNER]``.
+
+    The kernel before has read ``counts`` and ``order`` after it waited, before this one was started: they are complete.
+    """
+    parts: tl.constexpr = (HIDDEN + FEATURES - 1) // FEATURES
+    block = tl.program_id(0) // parts
+    expert, length, pair = _find_rows(counts, order, num_tokens, block, EXPERTS, EXPERT_BLOCK, ROWS)
+    pdl.wait(PDL)
+    pdl.release(PDL)
+    if length <= 0:
+        return
+    feature = tl.program_id(0) % parts * FEATURES + tl.arange(0, FEATURES)
+    column = tl.arange(0, COLUMNS)
+    weights = weight + expert.to(tl.int64) * (HIDDEN * INNER)
+    weights += tl.minimum(feature, HIDDEN - 1)[:, None] * INNER + column[None, :]
+    values = h + pair.to(tl.int64)[None, :] * INNER + column[:, None]
+    acc = tl.zeros([FEATURES, ROWS], tl.float32)
+    for first in tl.range(0, INNER, COLUMNS):
+        if INNER % COLUMNS == 0:
+            acc = tl.dot(tl.load(weights + first), tl.load(values + first), acc, input_precision=PRECISION)
+        else:
+            inside = first + column < INNER
+            rows = tl.load(weights + first, inside[None, :], other=0.0)
+            value = tl.load(values + first, inside[:, None], other=0.0)
+            acc = tl.dot(rows, value, acc, input_precision=PRECISION)
+    real = (feature < HIDDEN)[:, None] & (tl.arange(0, ROWS) < length)[None, :]
+    place = pair.to(tl.int64)[None, :] * HIDDEN + feature[:, None]
+    tl.store(out + place, acc.to(out.dtype.element_ty), real)
+
+
+@triton.jit
+def sum_kernel(
+    out, each, scores,
+    HIDDEN: tl.constexpr, TOP_K: tl.constexpr, RENORMALIZE: tl.constexpr, SCALING: tl.constexpr, SLOTS: tl.constexpr,
+    COLUMNS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """``out[token]``, ``[tokens, HIDDEN]``: the rows of ``each`` ``[tokens, TOP_K, HIDDEN]`` by ``scores`` ``[tokens,
+    TOP_K]``; programs are ``[tokens, blocks of COLUMNS]``."""
+    pdl.wait(PDL)
+    pdl.release(PDL)
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    slot = tl.arange(0, SLOTS)
+    share = share_of(tl.load(scores + token * TOP_K + slot, slot < TOP_K, other=0.0), RENORMALIZE, SCALING)
+    inside = (slot < TOP_K)[:, None] & (column < HIDDEN)[None, :]
+    rows = tl.load(each + (token * TOP_K + slot)[:, None] * HIDDEN + column[None, :], inside, other=0.0)
+    found = tl.sum(rows.to(tl.float32) * share[:, None], axis=0)
+    tl.store(out + token * HIDDEN + column, found.to(out.dtype.element_ty), column < HIDDEN)

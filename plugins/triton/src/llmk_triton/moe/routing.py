@@ -1,0 +1,150 @@
+"""Which experts a token takes, and with what weights: the routing of :func:`llmk.reference.moe.route`.
+
+An expert's rank among a token's is how many others have a greater key: the score, and of equal scores the lower number.
+Keys are integers, in whose order NaN has a place too: a row without meaning still gets experts that there are.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from llmk_triton.common import pdl
+
+
+@triton.jit
+def _ordered(ranked, inside):
+    """int32 in the order of float32 ``ranked``; for what is no expert, less than for any."""
+    bits = ranked.to(tl.int32, bitcast=True)
+    return tl.where(inside, tl.maximum(bits ^ ((bits >> 31) & 0x7FFFFFFF), -0x7FFFFFFF), -0x80000000)
+
+
+@triton.jit
+def _key(ranked, expert, inside, BLOCK: tl.constexpr):
+    """Different int64 for every expert of a token, in the order of float32 ``ranked``; least for what is no expert."""
+    return (_ordered(ranked, inside).to(tl.int64) << 32) | (BLOCK - 1 - expert)
+
+
+@triton.jit
+def _append(order, count, pair, chosen):
+    """Adds those of ``pair`` that are ``chosen`` to ``order``, which has ``count``; returns how many it has then."""
+    ordinal = tl.cumsum(chosen.to(tl.int32), 0)
+    tl.store(order + count + ordinal - 1, pair, chosen)
+    return count + tl.sum(chosen.to(tl.int32), axis=0)
+
+
+@triton.jit
+def _norms(logits, COMPLETE: tl.constexpr):
+    """The peak of every row of ``[rows, experts]``, and the sum of the exponentials beside it, where that is needed."""
+    peak = tl.max(logits, axis=1)
+    total = tl.full([logits.shape[0]], 1.0, tl.float32)
+    if COMPLETE:
+        total = tl.sum(tl.exp(logits - peak[:, None]), axis=1)
+    return peak, total
+
+
+@triton.jit
+def _score(logits, peak, total, SCORING: tl.constexpr):
+    """Scores of logits of any one shape."""
+    if SCORING == "softmax":
+        return tl.exp(logits - peak) / total
+    else:
+        return 1.0 / (1.0 + tl.exp(-logits))
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def route_kernel(
+    counts, order, scores, logits, bias, num_tokens,
+    EXPERTS: tl.constexpr, TOP_K: tl.constexpr, SCORING: tl.constexpr, RENORMALIZE: tl.constexpr,
+    HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Finds the tokens of one expert, which is the program's number. Pairs are numbered ``token * TOP_K + rank``.
+    Every program looks at all logits: for more than some hundred tokens, the next two kernels take less time.
+
+    Writes to ``counts`` (int32 ``[EXPERTS]``) how many there are, to ``order`` (int32 ``[EXPERTS, num_tokens]``) their
+    pairs in the order of tokens, and to ``scores`` (float32 ``[num_tokens, TOP_K]``) the expert's own, which are
+    relative to the token's others with ``RENORMALIZE``. ``logits`` are ``[num_tokens, EXPERTS]``.
+    """
+    pdl.wait(PDL)
+    pdl.release(PDL)
+    own = tl.program_id(0)
+    expert = tl.arange(0, BLOCK)
+    order += own.to(tl.int64) * num_tokens
+    count = 0
+    for first in tl.range(0, num_tokens, ROWS):
+        token = first + tl.arange(0, ROWS)
+        real = token < num_tokens
+        row = logits + tl.minimum(token, num_tokens - 1).to(tl.int64) * EXPERTS
+        inside = (expert < EXPERTS)[None, :]
+        found = tl.load(row[:, None] + expert[None, :], inside, other=float("-inf")).to(tl.float32)
+        mine = tl.load(row + own).to(tl.float32)
+        peak, total = _norms(found, SCORING == "softmax" and (HAS_BIAS or not RENORMALIZE))
+        score = _score(mine, peak, total, SCORING)
+        if HAS_BIAS:
+            added = tl.load(bias + expert, expert < EXPERTS, other=0.0).to(tl.float32)
+            found = _score(found, peak[:, None], total[:, None], SCORING) + added[None, :]
+            # Computed anew it might be rounded otherwise, and outrank itself.
+            mine = tl.sum(tl.where((expert == own)[None, :], found, 0.0), axis=1)
+        better = _key(found, expert[None, :], inside, BLOCK) > _key(mine, own, real, BLOCK)[:, None]
+        rank = tl.sum(better.to(tl.int32), axis=1)
+        chosen = real & (rank < TOP_K)
+        pair = token * TOP_K + rank
+        tl.store(scores + pair, score, chosen)
+        count = _append(order, count, pair, chosen)
+    tl.store(counts + own, count)
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def select_kernel(
+    experts, scores, logits, bias, num_tokens,
+    EXPERTS: tl.constexpr, TOP_K: tl.constexpr, SCORING: tl.constexpr, RENORMALIZE: tl.constexpr,
+    HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Finds the experts of ``ROWS`` tokens, best first: ``experts`` (int16) and ``scores`` (as of
+    :func:`route_kernel`), both ``[num_tokens, TOP_K]``."""
+    # Who comes next can do nothing yet, but be there.
+    pdl.release(PDL)
+    pdl.wait(PDL)
+    token = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    real = token < num_tokens
+    expert = tl.arange(0, BLOCK)[None, :]
+    inside = expert < EXPERTS
+    row = logits + tl.minimum(token, num_tokens - 1).to(tl.int64) * EXPERTS
+    found = tl.load(row[:, None] + expert, inside, other=float("-inf")).to(tl.float32)
+    peak, total = _norms(found, SCORING == "softmax" and (HAS_BIAS or not RENORMALIZE))
+    if HAS_BIAS:
+        added = tl.load(bias + expert, inside, other=0.0).to(tl.float32)
+        found = _score(found, peak[:, None], total[:, None], SCORING) + added
+    key = _ordered(found, inside)
+    for slot in tl.static_range(TOP_K):
+        best = tl.max(key, axis=1)
+        own = tl.min(tl.where(key == best[:, None], expert, BLOCK), axis=1)
+        score = _score(tl.load(row + own).to(tl.float32), peak, total, SCORING)
+        tl.store(experts + token * TOP_K + slot, own.to(tl.int16), real)
+        tl.store(scores + token * TOP_K + slot, score, real)
+        key = tl.where(expert == own[:, None], -0x80000000, key)
+
+
+@triton.jit(do_not_specialize=["num_tokens"])
+def place_kernel(
+    counts, order, experts, num_tokens, TOP_K: tl.constexpr, PAIRS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    """Finds the tokens of one expert, as :func:`route_kernel`, of what :func:`select_kernel` found."""
+    pdl.wait(PDL)
+    pdl.release(PDL)
+    own = tl.program_id(0)
+    order += own.to(tl.int64) * num_tokens
+    count = 0
+    for first in tl.range(0, num_tokens * TOP_K, PAIRS):
+        pair = first + tl.arange(0, PAIRS)
+        chosen = tl.load(experts + pair, pair < num_tokens * TOP_K, other=-1) == own
+        count = _append(order, count, pair, chosen)
+    tl.store(counts + own, count)
+
+
+@triton.jit
+def share_of(score, RENORMALIZE: tl.constexpr, SCALING: tl.constexpr):
+    """What a token's experts are weighted with, of their scores, which are zero for what is none of its experts."""
+    if RENORMALIZE:
+        score = score / tl.sum(score, axis=0)
+    return score * SCALING

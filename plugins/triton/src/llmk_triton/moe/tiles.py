@@ -1,0 +1,102 @@
+"""How large the tiles of a mixture of experts are, by the device that they are for and how many rows an expert gets.
+
+Those that were measured are in ``configs/moe.<architecture>.json`` (:mod:`llmk_triton.common.tuned`): the shape is
+``<experts>x<top_k>x<hidden>x<inner>``, rows are the step's tokens, and a configuration is :class:`Tiles` by the names
+``rows``, ``gate_up_features``, ``gate_up_columns``, …, ``down_stages``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+
+from llmk_triton.common.targets import LEAST_SHARED, SHARED_MEMORY, small_waves
+from llmk_triton.common.tuned import Config, tuned
+
+_ROWS = ((8, 16), (16, 32), (48, 64))
+"""Up to so many rows per expert on average, so many per block; beyond, twice as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A program makes ``features`` outputs from ``columns`` inputs at a time, and has ``stages`` of these on their way;
+    ``warps`` are Triton's."""
+
+    features: int
+    columns: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """``rows`` tokens of one expert share a program; none do where 0, and then the kernels are those for few tokens."""
+
+    rows: int
+    gate_up: Tile
+    down: Tile
+
+    @classmethod
+    def of(cls, config: Config) -> Tiles:
+        """Those of a tuned configuration."""
+        names = Tile.__dataclass_fields__
+        gate_up, down = (Tile(**{name: config[f"{part}_{name}"] for name in names}) for part in ("gate_up", "down"))
+        return cls(config["rows"], gate_up, down)
+
+    def config(self) -> Config:
+        """Them as a tuned configuration."""
+        parts = (("gate_up", self.gate_up), ("down", self.down))
+        tiles = {f"{part}_{name}": value for part, tile in parts for name, value in asdict(tile).items()}
+        return {"rows": self.rows, **tiles}
+
+
+@cache
+def choose_tiles(
+    target: GPUTarget, dtype: str, num_tokens: int, num_experts: int, top_k: int, hidden: int, inner: int
+) -> Tiles:
+    """Tiles for a step of ``num_tokens`` in ``dtype``."""
+    found = tuned("moe", target, dtype, f"{num_experts}x{top_k}x{hidden}x{inner}", num_tokens)
+    if found:
+        return Tiles.of(found)
+    itemsize = getattr(torch, dtype).itemsize
+    pairs = num_tokens * top_k
+    if num_tokens == 1 or 4 * pairs <= num_experts:
+        return _few(target, itemsize, triton.next_power_of_2(top_k), hidden, inner)
+    each = pairs / num_experts
+    rows = next((rows for most, rows in _ROWS if each <= most), 128)
+    if small_waves(target):
+        narrow = Tile(32, 32, 4, 1)
+        return Tiles(min(rows, 32), narrow, narrow)
+    if itemsize == 4:
+        narrow = Tile(64 if rows <= 32 else 32, 32, 4, 2)
+        return Tiles(min(rows, 64), _fit(target, itemsize, rows, 2, narrow), _fit(target, itemsize, rows, 1, narrow))
+    if rows <= 64:
+        gate_up, down = Tile(64, 128, 4, 3), Tile(64, 128, 4, 4)
+    elif target.backend == "cuda" and target.arch < 90:
+        gate_up, down = Tile(64, 64, 8, 3), Tile(128, 64, 8, 3)
+    else:
+        gate_up, down = Tile(128, 64, 8, 4), Tile(256, 64, 8, 4)
+    return Tiles(rows, _fit(target, itemsize, rows, 2, gate_up), _fit(target, itemsize, rows, 1, down))
+
+
+def _few(target: GPUTarget, itemsize: int, slots: int, hidden: int, inner: int) -> Tiles:
+    # A warp has rows of its own, of which a thread loads sixteen bytes together.
+    columns = 32 * 16 // itemsize
+    features = 2 if small_waves(target) else 4
+    gate_up = Tile(features, min(columns, triton.next_power_of_2(hidden)), 4, 8)
+    return Tiles(0, gate_up, Tile(max(1, 4 * features // slots), min(columns, triton.next_power_of_2(inner)), 4, 4))
+
+
+def _fit(target: GPUTarget, itemsize: int, rows: int, matrices: int, tile: Tile) -> Tile:
+    """``tile`` with as few stages less as shared memory asks for, and fewer inputs where one is too much."""
+    limit = SHARED_MEMORY.get(target.arch, LEAST_SHARED)
+    if target.backend == "hip":
+        tile = replace(tile, stages=min(tile.stages, 2))
+    while tile.stages * (matrices * tile.features + rows) * tile.columns * itemsize > limit:
+        smaller = {"stages": tile.stages - 1} if tile.stages > 2 else {"columns": tile.columns // 2}
+        tile = replace(tile, **smaller)
+    return tile

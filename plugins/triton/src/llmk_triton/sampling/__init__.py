@@ -1,0 +1,1 @@
+"""Choosing tokens and their log-probabilities."""
