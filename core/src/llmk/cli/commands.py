@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from contextlib import redirect_stdout
 from functools import partial
 from typing import Any
 
@@ -26,7 +28,9 @@ def add_commands(subparsers: argparse._SubParsersAction[Any], group: str = "") -
     that are not installed are added too, and say what to install.
     """
     found: dict[str, Registered[CommandSpec]] = {}
-    for registered in Registry.discover(load().config.plugins).of(CommandSpec):
+    with redirect_stdout(sys.stderr):  # what a plugin prints must not be taken for a command's output
+        registry = Registry.discover(load().config.plugins)
+    for registered in registry.of(CommandSpec):
         name = registered.spec.name
         if name in found:
             raise PluginError(

@@ -10,17 +10,22 @@ _PLAIN = re.compile(r'[^"\\\x00-\x1f]*')
 _HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
 _DIGITS = frozenset("0123456789")
 _LITERALS = {"t": "true", "f": "false", "n": "null"}
-_NUMBER: dict[str, dict[str, str]] = {
-    "minus": {"0": "zero", "d": "integer"},
-    "zero": {".": "point", "e": "exponent"},
-    "integer": {"0": "integer", "d": "integer", ".": "point", "e": "exponent"},
-    "point": {"0": "fraction", "d": "fraction"},
-    "fraction": {"0": "fraction", "d": "fraction", "e": "exponent"},
-    "exponent": {"0": "digits", "d": "digits", "s": "sign"},
-    "sign": {"0": "digits", "d": "digits"},
-    "digits": {"0": "digits", "d": "digits"},
+_KINDS = {**dict.fromkeys("123456789", "digit"), **dict.fromkeys("eE", "exponent"), **dict.fromkeys("+-", "sign")} | {
+    "0": "zero",
+    ".": "point",
 }
-"""What may come next in a number: a zero, another digit, a point, an ``e``, a sign."""
+"""What a character is in a number; none of these for any other character."""
+_NUMBER: dict[str, dict[str, str]] = {
+    "minus": {"zero": "zero", "digit": "integer"},
+    "zero": {"point": "point", "exponent": "exponent"},
+    "integer": {"zero": "integer", "digit": "integer", "point": "point", "exponent": "exponent"},
+    "point": {"zero": "fraction", "digit": "fraction"},
+    "fraction": {"zero": "fraction", "digit": "fraction", "exponent": "exponent"},
+    "exponent": {"zero": "digits", "digit": "digits", "sign": "sign"},
+    "sign": {"zero": "digits", "digit": "digits"},
+    "digits": {"zero": "digits", "digit": "digits"},
+}
+"""The next state of a number, by its state and the kind of the next character."""
 _NUMBER_ENDS = frozenset({"zero", "integer", "fraction", "digits"})
 _IN_STRING = re.compile(r'["\\]')
 _OUTSIDE = re.compile(r'["{}\[\]<]')
@@ -162,9 +167,7 @@ class JsonValue:
         return at + 1
 
     def _in_number(self, text: str, at: int) -> int:
-        mark = text[at]
-        kind = "d" if mark in _DIGITS and mark != "0" else "e" if mark in "eE" else "s" if mark in "+-" else mark
-        follows = _NUMBER[self._number].get(kind)
+        follows = _NUMBER[self._number].get(_KINDS.get(text[at], ""))
         if follows is not None:
             self._number = follows
             return at + 1
