@@ -27,7 +27,7 @@ LABELS = r"\{[^}]*shadow=\"%s\"[^}]*\}"
 
 @pytest.fixture(scope="module")
 def environment(make_environment: Callable[..., Environment], wheels: dict[str, Path]) -> Environment:
-    return make_environment(*(wheels[name] for name in ("core", "models", "backends-cpu")))
+    return make_environment(*(wheels[name] for name in ("core", "models", "backends-cpu", "plugins-testing")))
 
 
 @pytest.fixture(scope="module")

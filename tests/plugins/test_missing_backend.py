@@ -7,6 +7,8 @@ from pathlib import Path
 
 from scratch import Environment
 
+from llmk.api import PluginError
+
 
 def test_uninstalling_the_backend_leaves_a_doctor_that_explains(
     make_environment: Callable[..., Environment], wheels: dict[str, Path], tmp_path: Path
@@ -69,3 +71,14 @@ def test_what_is_missing_is_named_with_its_wheel(
     environment.install(wheels["plugins-policies"])
     done = environment.llmk("explain", "--select.policy.use", "fare", cwd=tmp_path)
     assert "pip install" not in done.stderr
+
+
+def test_an_action_of_a_wheel_that_is_not_installed_names_it(
+    make_environment: Callable[..., Environment], wheels: dict[str, Path], tmp_path: Path
+) -> None:
+    environment = make_environment(wheels["core"])
+    for action in ("check", "new"):
+        done = environment.llmk("plugins", action, "llmk-acme", "--kind", "op", cwd=tmp_path)
+        assert done.returncode == PluginError.exit_code
+        assert f"llmk plugins {action} is not installed" in done.stderr
+        assert "pip install llmk-testing" in done.stderr

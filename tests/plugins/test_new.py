@@ -57,7 +57,9 @@ def environment(
 ) -> Environment:
     """An environment with all of them, beside the core, a platform and our models."""
     built = build_wheels({kind: author / named(kind) for kind in KINDS}, tmp_path_factory.mktemp("built"))
-    return make_environment(*(wheels[name] for name in ("core", "models", "backends-cpu")), *built.values())
+    return make_environment(
+        *(wheels[name] for name in ("core", "models", "backends-cpu", "plugins-testing")), *built.values()
+    )
 
 
 @pytest.fixture(scope="module")
