@@ -102,8 +102,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from triton.runtime._async_compile import active_mode
 from llmk.config import load
-from llmk.engine import launch
-from llmk.engine.execution import warmup
+from llmk.engine.execution import build, warmup
 from llmk.planning.boot import boot as start
 from llmk_cuda.compiling import _Unlaunched, _Zeros
 
@@ -139,10 +138,10 @@ settings = {{"model.path": {folder!r}, **{{f"model.{{name}}": value for name, va
 limits = {{"scheduler.max_num_batched_tokens": 96, "scheduler.max_num_seqs": 8}}
 boot = start(load(settings | limits, environ={{}}), on="cuda/h200")
 boot = replace(boot, plan=replace(boot.plan, platform_implementation="here:Here"))
-loaded = launch.load_model(boot)
-(groups,) = launch.cache_groups(boot, [loaded.cache_specs])
-runner = launch.build_runner(boot, loaded, warmup.BLOCKS, groups)
-warm_up = warmup.WarmUp(runner, groups, 96, 8, 128, launch.recordable(boot, loaded.platform)[0])
+loaded = build.load_model(boot)
+(groups,) = build.cache_groups(boot, [loaded.cache_specs])
+runner = build.build_runner(boot, loaded, warmup.BLOCKS, groups)
+warm_up = warmup.WarmUp(runner, groups, 96, 8, 128, build.recordable(boot, loaded.platform)[0])
 warm_up.run(loaded.platform)
 few, at_first = len(runs), len(noted)
 assert at_first > 10, len(noted)

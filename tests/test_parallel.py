@@ -17,6 +17,7 @@ from llmk.api import Plan, RecurrentCache, sharded
 from llmk.config import load
 from llmk.engine import launch
 from llmk.engine.device import file_reader
+from llmk.engine.execution.build import load_model
 from llmk.nn import Linear
 from llmk.nn.parallel import Parallel
 from llmk.planning.boot import boot
@@ -83,7 +84,7 @@ def test_each_rank_reads_its_share_of_the_file(mixtral: Any, monkeypatch: pytest
     monkeypatch.setattr(file_reader, "_fill", counting)
     for rank in range(4):
         read.append(0)
-        launch.load_model(mixtral, rank, lambda _, rank=rank: place(mixtral.plan, rank))
+        load_model(mixtral, rank, lambda _, rank=rank: place(mixtral.plan, rank))
     whole = mixtral.facts.num_parameters * 4
     assert whole <= sum(read) <= 1.02 * whole  # norms and routers are read by two
     assert max(read) < 0.4 * whole  # three layers make two stages
@@ -93,7 +94,7 @@ def test_ranks_on_one_device_share_its_threads(mixtral: Any, monkeypatch: pytest
     seen: list[tuple[int, int]] = []
     monkeypatch.setattr(CPUDevice, "setup", lambda self, index, threads: seen.append((index, threads)))
     for rank in range(4):
-        launch.load_model(mixtral, rank, lambda _, rank=rank: place(mixtral.plan, rank))
+        load_model(mixtral, rank, lambda _, rank=rank: place(mixtral.plan, rank))
     assert seen == [(rank, 1) for rank in range(4)]
 
 
@@ -112,7 +113,7 @@ def test_layers_have_the_shapes_that_were_planned_for(
     monkeypatch.setattr(Linear, "__init__", noting)
     flags = {"model.path": str(make(tmp_path, family)), "parallel.tensor": 2, "parallel.pipeline": 2}
     booted = boot(load({**flags, "model.dtype": "float32"}, environ={}))
-    model: Any = launch.load_model(booted, 3, lambda _: place(booted.plan, 3)).model
+    model: Any = load_model(booted, 3, lambda _: place(booted.plan, 3)).model
     assert {site for site, _ in made} | {"lm_head"} == {site.site for site in booted.facts.linear}
     for site, shape in [*made, ("lm_head", model.head.weight.shape)]:
         query: Any = booted.plan.choice("linear", site).query

@@ -15,7 +15,7 @@ from equal_tokens import KINDS
 
 from llmk import LLM, SamplingParams
 from llmk.api import NotEnoughMemory
-from llmk.engine import launch
+from llmk.engine.execution import build
 from llmk.engine.execution.runner import Runner
 from llmk.engine.execution.warmup import WarmUp
 from llmk.engine.wire.step import StepPlan
@@ -45,7 +45,7 @@ def test_answers_are_those_of_an_engine_that_is_not_warm(
     model_type, overrides = KINDS[kind]
     folder = write_checkpoint(tmp_path, model_type, **overrides)
     cold = answers(folder)
-    monkeypatch.setattr(launch, "compiles", lambda plan: True)  # no kernel of this machine does
+    monkeypatch.setattr(build, "compiles", lambda plan: True)  # no kernel of this machine does
     steps: list[int] = []
     submit = Runner.submit
     monkeypatch.setattr(Runner, "submit", lambda self, plan: (steps.append(plan.num_tokens), submit(self, plan))[1])
@@ -54,7 +54,7 @@ def test_answers_are_those_of_an_engine_that_is_not_warm(
     assert "warm-up: " in caplog.text
     assert {1, 2, 4, 8, 16, 32, 48} <= set(steps)
     if kind == "dense":  # of which the reference can be recorded, which is all there is here
-        monkeypatch.setattr(launch, "recordable", lambda boot, platform: ([1, 2, 5], ""))
+        monkeypatch.setattr(build, "recordable", lambda boot, platform: ([1, 2, 5], ""))
         assert answers(folder) == cold
     steps.clear()
     caplog.clear()

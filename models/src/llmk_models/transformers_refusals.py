@@ -42,6 +42,7 @@ _LAYERS: Mapping[str, str] = {
     "window_attention": "attention within windows that do not slide",
     "reference_sliding_attention": "attention to a sliding window and to reference tokens",
     "indexed_attention": _INDEXED,
+    "deepseek_sparse_attention": _INDEXED,
     "compressed_sparse_attention": "compressed sparse attention: tokens attend to picked blocks of compressed keys",
     "heavily_compressed_attention": "attention to compressed keys",
     "minimax_m3_sparse": "sparse attention: tokens attend to picked blocks",

@@ -106,7 +106,8 @@ def test_limits_are_enforced() -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import shipped, ahead_of_time as aot\n"
-        "from llmk_triton import tiles, attention\n"
+        "from llmk_triton.attention import backend as attention\n"
+        "from llmk_triton.common import targets as tiles\n"
         "attention.decoding = lambda *args: [tiles.Decoding(tiles.Tile(16, 256, 4, 6), 4, 256)] * 2\n"
         "aot.driver.set_active(aot.StandIn('cuda:80'))\n"
         "shipped.CASES['decode qwen3-8b bf16']()\n"
