@@ -218,7 +218,7 @@ def test_preemption_repeats_nothing(folder: Path, site: Path, oracle: Any) -> No
                     parts.setdefault(output.id, []).append(output.hidden)
             if step in (6, 9, 14):
                 running = [one for one in core.scheduler.running if one.request.returns == "hidden"]
-                core.scheduler._preempt(running[-1])
+                core.scheduler.live.preempt(running[-1])
             if not core.has_work:
                 break
         assert core.stats.preemptions >= 3
