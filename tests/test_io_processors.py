@@ -317,8 +317,8 @@ async def run_at_once(folder: Path, oracle: Any) -> None:
         while engine.stats.running:
             await asyncio.sleep(0.01)
         assert engine.stats.generated_tokens < 200
-        assert not engine._requests
-        assert not engine._streams
+        assert not engine._router._requests
+        assert not engine._router._streams
         del failed, answers, work, leaving
         assert living() == 0
     finally:
