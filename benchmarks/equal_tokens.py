@@ -154,7 +154,7 @@ def serve(folder: Path, settings: Mapping[str, Any], policy: SchedulingPolicy | 
     prompts, params = zip(*requests(), strict=True)
     with LLM(str(folder), **{**OFF, **settings}) as llm:
         if policy is not None:
-            llm.core.scheduler.policy = GuardedPolicy(policy)
+            llm.core.scheduler.live.policy = GuardedPolicy(policy)
         outputs = llm.generate(list(prompts), list(params), use_tqdm=False)
         for prompt, one in zip(prompts, params, strict=True):
             outputs += llm.generate([prompt], one, use_tqdm=False)

@@ -218,7 +218,7 @@ def test_preemption_repeats_nothing(folder: Path, site: Path, oracle: Any) -> No
                     parts.setdefault(output.id, []).append(output.hidden)
             if step in (6, 9, 14):
                 running = [one for one in core.scheduler.running if one.request.returns == "hidden"]
-                core.scheduler._preempt(running[-1])
+                core.scheduler.live.preempt(running[-1])
             if not core.has_work:
                 break
         assert core.stats.preemptions >= 3
@@ -317,8 +317,8 @@ async def run_at_once(folder: Path, oracle: Any) -> None:
         while engine.stats.running:
             await asyncio.sleep(0.01)
         assert engine.stats.generated_tokens < 200
-        assert not engine._requests
-        assert not engine._streams
+        assert not engine._router._requests
+        assert not engine._router._streams
         del failed, answers, work, leaving
         assert living() == 0
     finally:

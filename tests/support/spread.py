@@ -67,7 +67,7 @@ def answers(llm: LLM) -> tuple[list[Any], list[float]]:
     """What comes of a mixture of requests: tokens and ranks, and log-probabilities."""
     core: Any = llm._core
     if llm.boot.facts.recurrent:  # of which a request needs few blocks however long it is
-        core.scheduler.policy = GuardedPolicy(Displacing())
+        core.scheduler.live.policy = GuardedPolicy(Displacing())
     rng = random.Random(3)
     prompts = [[rng.randrange(3, 380) for _ in range(length)] for length in (1, 40, 17, 33, 5, 21)]
     first = llm.generate(prompts, _PARAMS, use_tqdm=False)

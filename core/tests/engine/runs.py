@@ -63,7 +63,7 @@ def assert_consistent(core: EngineCore) -> None:
         for key, block in cached.items():
             assert pool._names[block] == (group, key)
     slots = [seq.slot for seq in scheduler.running]
-    assert sorted(slots + scheduler._slots) == list(range(len(slots) + len(scheduler._slots)))
+    assert sorted(slots + scheduler.live.free_slots) == list(range(len(slots) + len(scheduler.live.free_slots)))
     assert all(not any(seq.tables.tables) for seq in scheduler.waiting)
 
 
@@ -72,7 +72,7 @@ def assert_empty(core: EngineCore) -> None:
     scheduler = core.scheduler
     assert not scheduler.running
     assert not scheduler.waiting
-    assert not scheduler._sequences
+    assert not len(scheduler.live)
     assert scheduler.cache.num_free == scheduler.cache.num_blocks
     assert not scheduler.cache._computing
     assert_consistent(core)

@@ -24,7 +24,7 @@ def behind(core: EngineCore, seconds: float = 0.0) -> EngineCore:
     """The same engine over a device that runs its steps behind the host; seconds are those of a real clock."""
     device = core.runner
     assert isinstance(device, PagedDevice)
-    core.scheduler.clock = time.monotonic
+    core.scheduler.live.clock = time.monotonic
     return EngineCore(core.scheduler, BehindDevice(device, seconds), depth=core.depth)
 
 
@@ -87,7 +87,7 @@ def test_the_hosts_share_of_a_step_is_what_is_neither_run_nor_awaited() -> None:
     """On an asynchronous device waiting is not the host's, on a synchronous one submitting."""
     waiting = behind(make_core(depth=2), DEVICE)
     running = make_core()
-    running.scheduler.clock = time.monotonic
+    running.scheduler.live.clock = time.monotonic
     running = EngineCore(running.scheduler, running.runner)
     assert isinstance(running.runner, PagedDevice)
     running.runner.before_step = lambda plan: time.sleep(DEVICE)

@@ -57,8 +57,8 @@ async def engine(folder, *, process=False, scheduler=None, cache=None, server=No
         yield llm
     finally:
         await llm.close()
-        assert not llm._requests
-        assert not llm._streams
+        assert not llm._router._requests
+        assert not llm._router._streams
 
 
 async def collect(llm, prompt=PROMPT, id_="a", tenant="", **params):
@@ -300,7 +300,7 @@ def test_who_leaves_frees_everything(folder, how):
                 await llm.abort("unknown")
                 ends = [d.finish_reason async for d in stream if d.finish_reason]
                 assert ends == ["abort", "abort"]
-            assert not llm._requests
+            assert not llm._router._requests
             await asyncio.sleep(0.05)
             await idle(llm)
 
@@ -344,7 +344,7 @@ def test_a_front_end_that_breaks_leaves_nobody_waiting(folder, monkeypatch):
         async with engine(folder, trouble="slow") as llm:
             running = asyncio.create_task(collect(llm, max_tokens=60))
             await asyncio.sleep(0.02)
-            monkeypatch.setattr(llm, "_take", lambda *args: 1 // 0)
+            monkeypatch.setattr(llm._router, "_take", lambda *args: 1 // 0)
             with pytest.raises(EngineDead, match="the front end failed: ZeroDivisionError"):
                 await running
             with pytest.raises(EngineDead, match="the front end failed: ZeroDivisionError"):
@@ -445,8 +445,8 @@ def test_64_streams_with_random_aborts_leave_nothing(folder, child_path, process
         options = {"num_blocks": 40, "max_num_batched_tokens": 32, "trouble": "slow"}
         async with engine(folder, process=process, **options) as llm:
             await asyncio.gather(*(one(llm, number) for number in range(64)))
-            assert not llm._requests
-            assert not llm._streams
+            assert not llm._router._requests
+            assert not llm._router._streams
             llm.check_health()
             await idle(llm)
 
@@ -460,7 +460,7 @@ def test_requests_are_freed_without_the_garbage_collector(folder):
             try:
                 stream = llm.generate(PROMPT, SamplingParams(max_tokens=3), request_id="a")
                 await anext(stream)
-                held = weakref.ref(llm._requests["a"])
+                held = weakref.ref(llm._router._requests["a"])
                 async for _ in stream:
                     pass
                 del stream
@@ -489,7 +489,7 @@ def test_an_answer_that_nobody_reads_ends_and_holds_little(folder, bound):
             choices = await collect(llm, id_="read", tenant="reader", max_tokens=40, ignore_eos=True)
             assert len(tokens(choices[0])) == 40
             await idle(llm)
-            assert not llm._unread.tenants
+            assert not llm._router._unread.tenants
             awake.set()
             with pytest.raises(LlmkError, match=r"log-probabilities of the answer wait to be read") as caught:
                 await sleeping

@@ -379,7 +379,7 @@ def test_the_next_step_can_be_planned_before_the_result():
     core.add(request("a", [1], max_tokens=3))
     assert core.step().outputs == []
     assert len(core.step().outputs) == 1
-    assert core.scheduler._issued[0].step == 1
+    assert core.scheduler._issued[0].plan.step == 1
     assert len(drain(core)["a"]) == 2
 
 

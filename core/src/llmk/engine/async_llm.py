@@ -16,22 +16,20 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from msgspec import structs
 
-from llmk.api import EngineDead, LlmkError, Overloaded, PluginError, RequestError
-from llmk.api.errors import describe
+from llmk.api import PluginError
 from llmk.config import logs
-from llmk.engine.cooperative import Yielder
+from llmk.engine.output_router import OutputRouter
 from llmk.engine.processes.client import EngineClient
 from llmk.engine.processes.spawn import AHEAD, spawn
 from llmk.engine.processes.standby import Standby
 from llmk.engine.processes.supervisor import Supervisor
-from llmk.engine.text.input_processor import InputProcessor, default_params, sequence_id
+from llmk.engine.text.input_processor import InputProcessor, default_params
 from llmk.engine.text.io_processors import IOHost, IOProcessors, ProcessLost
-from llmk.engine.text.output_processor import GenerationDelta, SequenceOutput
-from llmk.engine.text.output_streams import AnswerNotRead, OutputStream, UnreadCounter
+from llmk.engine.text.output_processor import GenerationDelta
 from llmk.engine.text.pinned_prefixes import PinnedPrefix, PinnedPrefixes, read_text
 from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
 from llmk.engine.wire.engine_info import EngineInfo, Outage
-from llmk.engine.wire.request import EngineRequest, EngineStats, SamplingParams, StepTimes, TokenOutput
+from llmk.engine.wire.request import EngineStats, SamplingParams, StepTimes
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -49,8 +47,6 @@ logger = logging.getLogger(__name__)
 
 IO_TRIES = 3
 """How often a request of an IO processor is run that was lost with others."""
-_TOKENS_AT_ONCE = 1 << 16
-"""Prompt tokens that are given to the engine without a pause: about two milliseconds' worth."""
 
 
 class AsyncLLM:
@@ -62,7 +58,6 @@ class AsyncLLM:
         self.tokenizer = tokenizer
         self.model_name = config.model.served_name or boot.checkpoint.path.name
         self.default_params = default_params(boot.checkpoint.generation_config)
-        self.stats = EngineStats(total_blocks=client.info.num_blocks)
         self._client = client
         self._intake = InputProcessor(
             tokenizer, self.info, seed=config.engine.seed, isolate_tenants=config.cache.isolate_tenants
@@ -70,16 +65,7 @@ class AsyncLLM:
         self._io = IOProcessors(boot, tokenizer, self.model_name, self.default_params)
         self._io_thread = ThreadPoolExecutor(1, thread_name_prefix="llmk-io")
         self.pins = PinnedPrefixes(lambda: self.stats.pins)
-        self._max_per_tenant = config.scheduler.max_per_tenant
-        self._max_sequences = config.scheduler.max_num_seqs + config.scheduler.max_waiting
-        self._dead: EngineDead | None = None
-        """Why no output will come any more."""
-        self._unread = UnreadCounter(config.server.max_unread, config.server.max_unread_per_client)
-        self._requests: dict[str, OutputStream] = {}
-        self._streams: dict[str, OutputStream] = {}
-        self.step_listeners: list[Callable[[StepTimes], object]] = []
-        """Called with every step that ends."""
-        self._pump = asyncio.create_task(self._deliver(), name="llmk-outputs")
+        self._router = OutputRouter(client, tokenizer, config)
 
     @classmethod
     async def start(
@@ -125,6 +111,16 @@ class AsyncLLM:
         return self._client.info
 
     @property
+    def stats(self) -> EngineStats:
+        """The engine's latest gauges and counters."""
+        return self._router.stats
+
+    @property
+    def step_listeners(self) -> list[Callable[[StepTimes], object]]:
+        """Called with every step that ends."""
+        return self._router.step_listeners
+
+    @property
     def outage(self) -> Outage | None:
         """Set while the engine is dead and being started again."""
         return self._client.outage
@@ -155,8 +151,8 @@ class AsyncLLM:
         sequences = self._intake.sequences(
             tokens, params, id=request_id, priority=priority, cache_salt=cache_salt, tenant=tenant
         )
-        self.check_room(len(sequences), tenant)
-        async with aclosing(self._answer(request_id, sequences)) as deltas:
+        self._router.check_room(len(sequences), tenant)
+        async with aclosing(self._router.answer(request_id, sequences)) as deltas:
             async for delta in deltas:
                 yield delta
 
@@ -174,7 +170,7 @@ class AsyncLLM:
         sequences = self._intake.sequences(tokens, params, id=request_id, cache_salt=cache_salt, tenant=tenant)
         pinning = [structs.replace(sequence, pin=id, pin_seconds=seconds) for sequence in sequences]
         num_tokens = 0
-        async with aclosing(self._answer(request_id, pinning)) as deltas:
+        async with aclosing(self._router.answer(request_id, pinning)) as deltas:
             async for delta in deltas:
                 num_tokens = delta.num_pinned_tokens
         pinned = PinnedPrefix(id, num_tokens, time.time() + seconds if seconds else None, cache_salt, tenant)
@@ -213,8 +209,8 @@ class AsyncLLM:
         self._intake.info = self.info
         how = {"id": request_id, "priority": priority, "cache_salt": cache_salt, "tenant": tenant}
         run = await self._beside(self._io.open, name, body, self._intake, **how)
-        self.check_room(len(run.sequences), tenant)
-        async with aclosing(self._answer(request_id, run.sequences)) as deltas:
+        self._router.check_room(len(run.sequences), tenant)
+        async with aclosing(self._router.answer(request_id, run.sequences)) as deltas:
             async for delta in deltas:
                 await self._beside(run.add, delta)
         return await self._beside(run.answer)
@@ -232,8 +228,8 @@ class AsyncLLM:
             with contextlib.suppress(ProcessLost):
                 run = await host.open(id, called, body, structs.replace(self.info, plan={}, pickled_plan=b""), how)
                 try:
-                    self.check_room(len(run.sequences), tenant)
-                    async with aclosing(self._answer(request_id, run.sequences)) as deltas:
+                    self._router.check_room(len(run.sequences), tenant)
+                    async with aclosing(self._router.answer(request_id, run.sequences)) as deltas:
                         async for delta in deltas:
                             await run.add(delta)
                     return await run.answer()
@@ -252,40 +248,6 @@ class AsyncLLM:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._io_thread, lambda: context.run(call, *args, **kwargs))
 
-    async def _answer(self, request_id: str, sequences: list[EngineRequest]) -> AsyncGenerator[GenerationDelta, None]:
-        if self._dead is not None:
-            raise EngineDead(self._dead.message, hint=self._dead.hint)
-        if request_id in self._requests:
-            raise RequestError(f"a request with the id {request_id!r} is being answered")
-        stream = self._open(request_id, sequences)
-        try:
-            await self._add(sequences)
-            unfinished = len(sequences)
-            while unfinished:
-                delta = await stream.next()
-                unfinished -= delta.finish_reason is not None
-                yield delta
-        finally:
-            await self._forget(request_id, stream)
-
-    async def _add(self, sequences: list[EngineRequest]) -> None:
-        """Gives sequences to the engine, few at a time where they are long: each is encoded by itself."""
-        few = max(1, _TOKENS_AT_ONCE // len(sequences[0].prompt_token_ids))
-        for start in range(0, len(sequences), few):
-            await self._client.add(sequences[start : start + few])
-            await asyncio.sleep(0)
-
-    async def abort(self, request_id: str, index: int | None = None) -> None:
-        """Ends a request, or choice ``index`` of it. Who iterates over it gets a last delta with the finish reason
-        ``"abort"`` for each choice that ends so."""
-        stream = self._requests.get(request_id)
-        if stream is not None:
-            wanted = None if index is None else sequence_id(request_id, index)
-            ids = [id for id in stream.sequences if wanted in (None, id)]
-            for id in ids:
-                self._take(TokenOutput(id=id, finish_reason="abort"), 0.0)
-            await self._client.abort(ids)
-
     def check_health(self) -> float:
         """Says at once for how many seconds a step has been running without a sign of life. Raises
         :class:`~llmk.api.EngineDead` where the engine is not well.
@@ -294,116 +256,18 @@ class AsyncLLM:
 
     async def close(self) -> None:
         """Stops the engine; requests that are being answered fail. Idempotent."""
-        self._pump.cancel()
-        await asyncio.gather(self._pump, return_exceptions=True)
-        self._fail(EngineDead("the engine was closed"))
+        await self._router.close()
         await self._client.close()
 
     def check_room(self, num_new: int, tenant: str) -> None:
         """Raises :class:`~llmk.api.Overloaded` where ``num_new`` more sequences are too many, and RequestError where
         they always are."""
-        if num_new > (most := min(self._max_sequences, self._max_per_tenant or num_new)):
-            what = f"the request comes to {num_new} sequences; no more than {most} may run and wait"
-            limits = "scheduler.max_num_seqs and max_waiting, or scheduler.max_per_tenant"
-            hint = "send fewer prompts in one request, or a smaller 'n'"
-            raise RequestError(f"{what} ({limits})", param="prompt", hint=hint)
-        if len(self._streams) + num_new > self._max_sequences:
-            raise Overloaded(f"{len(self._streams)} sequences run and wait; no more than {self._max_sequences} may")
-        if limit := self._max_per_tenant:
-            mine = sum(len(stream.sequences) for stream in self._requests.values() if stream.tenant == tenant)
-            if mine + num_new > limit:
-                what = f"{mine} sequences of this client run and wait"
-                raise Overloaded(f"{what}; no more than {limit} (scheduler.max_per_tenant) may")
+        self._router.check_room(num_new, tenant)
 
-    def _open(self, request_id: str, sequences: list[EngineRequest]) -> OutputStream:
-        stream = self._requests[request_id] = OutputStream(sequences[0], self._unread)
-        for index, sequence in enumerate(sequences):
-            stream.sequences[sequence.id] = SequenceOutput(
-                sequence.params,
-                self.tokenizer.detokenizer(sequence.params.skip_special_tokens),
-                index=index,
-                num_prompt_tokens=len(sequence.prompt_token_ids),
-            )
-            self._streams[sequence.id] = stream
-        return stream
-
-    async def _forget(self, request_id: str, stream: OutputStream) -> None:
-        """Drops a request, and ends in the engine what has not ended. Nothing here waits, so nothing can interrupt
-        it.
-        """
-        del self._requests[request_id]
-        stream.drop()
-        ids = list(stream.sequences)
-        for id in ids:
-            del self._streams[id]
-        if ids:
-            with contextlib.suppress(EngineDead):
-                await self._client.abort(ids)
-
-    async def _deliver(self) -> None:
-        """Hands out what the engine sends, until it is gone."""
-        breather = Yielder()
-        try:
-            while True:
-                outputs = await self._client.next_outputs()
-                self.stats = outputs.stats
-                stopped = []
-                for output in outputs.outputs:
-                    if self._take(output, outputs.time):
-                        stopped.append(output.id)
-                    await breather.step()
-                stopped += self._end_unread()
-                if outputs.step is not None:
-                    for listener in self.step_listeners:
-                        listener(outputs.step)
-                if stopped:
-                    await self._client.abort(stopped)
-        except EngineDead as error:
-            logger.error("%s", error)
-            self._dead = error
-        except Exception as error:
-            logger.exception("outputs can't be handed out any more")
-            self._dead = EngineDead(f"the front end failed: {describe(error)}")
-        self._fail(self._dead)
-
-    def _take(self, output: TokenOutput, time: float) -> bool:
-        """Hands an output of ``time`` to its request; returns whether the engine must be told that the sequence has
-        ended."""
-        stream = self._streams.get(output.id)
-        if stream is None:
-            return False
-        try:
-            ended = stream.take(output, time)
-        except Exception as error:
-            logger.exception("the output of %s could not be read", output.id, extra={"request_id": stream.request_id})
-            stream.fail(LlmkError(f"the output could not be read: {type(error).__name__}: {error}"))
-            return False
-        if ended:
-            del self._streams[output.id]
-        return ended and output.finish_reason is None
-
-    def _end_unread(self) -> list[str]:
-        """Ends requests of which too much waits; returns the sequences that the engine must end."""
-        ended: list[str] = []
-        while (over := self._unread.over()) is not None:
-            tenant, key = over
-            stream = max(
-                (stream for stream in self._requests.values() if stream.tenant == tenant), key=lambda one: one.held
-            )
-            if stream.holds_one and stream.held == self._unread.tenants[tenant]:
-                break
-            what = f"{stream.held} tokens and log-probabilities of the answer wait to be read, more than may ({key})"
-            stream.drop()
-            stream.fail(AnswerNotRead(what, hint="read faster, or ask for less at once"))
-            for id in stream.sequences:
-                del self._streams[id]
-                ended.append(id)
-            stream.sequences.clear()
-        return ended
-
-    def _fail(self, error: EngineDead) -> None:
-        for stream in self._requests.values():
-            stream.fail(EngineDead(error.message, hint=error.hint))
+    async def abort(self, request_id: str, index: int | None = None) -> None:
+        """Ends a request, or choice ``index`` of it. Its iterator yields a last delta with the finish reason
+        ``"abort"`` for each choice that ends so."""
+        await self._router.abort(request_id, index)
 
 
 async def _start_thread(boot: Boot) -> tuple[EngineClient, Boot]:

@@ -38,7 +38,7 @@ class EngineCore:
         self.depth = depth
         self._in_flight: deque[tuple[PendingStep, int]] = deque()
         """Steps, and how many tokens each computes."""
-        self._clock = scheduler.clock
+        self._clock = scheduler.live.clock
         self._away = 0.0
         """Seconds of this step in which the host ran it or waited for it."""
         self._schedule = trace.timed("schedule", scheduler.schedule)

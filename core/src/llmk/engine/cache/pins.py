@@ -21,7 +21,7 @@ class Pins:
     """Holds blocks of ``cache`` beside the requests, no more than ``share`` of them.
 
     Pins are a promise of speed, not of memory: where a request alone in the engine could not go on for want of blocks,
-    the oldest pin is dropped (:meth:`give_way`).
+    the oldest pin is dropped (:meth:`drop_oldest`).
     """
 
     def __init__(self, cache: BlockCache, share: float) -> None:
@@ -72,7 +72,7 @@ class Pins:
             for id in [id for id, pin in self._pins.items() if pin.until <= now]:
                 self.drop(id)
 
-    def give_way(self) -> bool:
+    def drop_oldest(self) -> bool:
         """Drops the oldest pin; returns whether there was one."""
         if not self._pins:
             return False

@@ -80,7 +80,7 @@ class Admission:
         if sequence is refused and available <= had and num_running:
             return None
         cached = self._try(sequence, num_running)
-        while cached is None and not num_running and self._pins.give_way():
+        while cached is None and not num_running and self._pins.drop_oldest():
             cached = self._try(sequence, num_running)
         self._refused = (sequence, available) if cached is None else (None, 0)
         return cached

@@ -1,63 +1,52 @@
-"""Decides what each step computes: continuous batching, chunked prefill, preemption by recomputing.
+"""Decides what each step computes: continuous batching, chunked prefill, preemption by recomputation.
 
-Nothing here waits for the device. :meth:`Scheduler.schedule` counts on what it issues, so that the next step can be
-planned while this one runs; :meth:`Scheduler.update` learns afterwards which tokens came of it.
+Nothing here waits for the device. :meth:`Scheduler.schedule` counts what it issues as computed, so that the next step
+can be planned while this one runs; :meth:`Scheduler.update` takes the sampled tokens afterwards.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from bisect import insort
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from llmk.api import NotEnoughMemory, RequestError, Ticket
+from llmk.api import RequestError, Ticket
 from llmk.engine.cache.block_tables import BlockCache
 from llmk.engine.cache.pins import Pins
 from llmk.engine.scheduling.admission import Admission
 from llmk.engine.scheduling.deadlines import Deadlines
 from llmk.engine.scheduling.guarded_policy import GuardedPolicy
-from llmk.engine.scheduling.sequence import NO_SLOT, Sequence, arrival_of
-from llmk.engine.scheduling.step_limit import StepLimit, Tenants, in_turns
-from llmk.engine.scheduling.waiting_queue import WaitingQueue
+from llmk.engine.scheduling.issued_step import IssuedStep
+from llmk.engine.scheduling.live_sequences import LiveSequences, failed
+from llmk.engine.scheduling.sequence import NO_SLOT, Sequence
+from llmk.engine.scheduling.step_limit import StepLimit, in_turns
 from llmk.engine.wire.cost import CostModel
 from llmk.engine.wire.failure import BROKEN_MODEL
 from llmk.engine.wire.request import EngineRequest, EngineStats, HiddenRows, TokenLogprobs, TokenOutput
-from llmk.engine.wire.step import NewRequest, StepPlan, StepResult, Work
+from llmk.engine.wire.step import NewRequest, StepPlan, StepResult
 from llmk.planning.cache_groups import CacheGroup
 
 
-@dataclass(slots=True, eq=False)
-class _Issued:
-    """A step whose result is still to come. An entry is a sequence, the admission it was issued under, its length in
-    the cache after the step, and whether a token is sampled for it."""
-
-    step: int
-    entries: list[tuple[Sequence, int, int, bool]]
-
-
 class Scheduler:
-    """Queues sequences, gives them slots and blocks, and plans steps.
+    """Plans steps for the sequences that wait and run (:class:`~llmk.engine.scheduling.live_sequences.LiveSequences`).
 
-    Every running sequence that needs just one more token gets it in each step; what is left of the step's tokens goes
-    to prompts, in the order that ``policy`` (:class:`~llmk.api.SchedulingPolicy`) gives them. Where blocks run out, the
-    one that it names gives up its own and is computed again later. So that this comes to an end whatever the policy
-    names, the eldest sequence is kept once many have given way and none has ended: it is served first, and never gives
-    way, until it ends.
+    Every running sequence that needs just one more token gets it in each step; the rest of the step's tokens goes to
+    prompts, in the order that ``policy`` (:class:`~llmk.api.SchedulingPolicy`) gives them. Where no blocks are free,
+    the sequence that the policy names is preempted, and computed again later.
 
-    While several tenants are served, ``step_limit`` keeps steps short, so that none's tokens come much slower because
-    of what others send. Where not every sequence has its token in each step, they take turns, and so do tenants.
+    While several tenants are served, ``step_limit`` keeps steps short, so that no tenant's tokens become much slower
+    because of another's requests. Where not every sequence gets its token in each step, sequences and tenants take
+    turns.
 
-    Sequences that miss their ``deadlines`` fail; ``clock`` tells the seconds. ``cost`` estimates what steps cost, for
-    the statistics.
+    Sequences that miss their ``deadlines`` fail; ``clock`` returns seconds. ``cost`` estimates what steps cost, for the
+    statistics.
 
-    ``max_num_batched_tokens`` limits what one step may be issued, ``max_run_tokens`` what the runner can run at once.
-    Both are the same unless prompts must stay whole: then a prompt longer than the first limit may still be issued up
-    to the second.
+    ``max_num_batched_tokens`` limits how many tokens a step is given, ``max_run_tokens`` how many the runner can run at
+    once. Both are the same unless prompts must stay whole: then a step may be given a prompt longer than the first
+    limit, up to the second.
     """
 
     def __init__(
@@ -92,83 +81,71 @@ class Scheduler:
             chunk=self.max_run_tokens,
             chunked_prefill=chunked_prefill,
         )
-        self.policy = policy or GuardedPolicy()
         self.deadlines = deadlines or Deadlines()
         self.step_limit = step_limit or StepLimit(0.0)
-        self.waiting = WaitingQueue()
-        self.running: list[Sequence] = []
         self.stats = EngineStats(total_blocks=num_blocks)
-        self.clock = clock
+        self.live = LiveSequences(
+            max_num_seqs, self.admission, self.cache, self.pins, policy or GuardedPolicy(), self.stats, clock
+        )
+        self.running = self.live.running
+        self.waiting = self.live.waiting
         self._cost = cost
-        self._sequences: dict[str, Sequence] = {}
-        self._tenants = Tenants()
-        self._slots = list(range(max_num_seqs - 1, -1, -1))
-        self._freed: list[int] = []
-        self._issued: deque[_Issued] = deque()
-        self._failures: list[TokenOutput] = []
+        self._issued: deque[IssuedStep] = deque()
         self._arrivals = 0
-        self._patience = 2 * max_num_seqs
-        self._given_way = 0
-        """How often sequences gave way since one ended."""
-        self._kept: Sequence | None = None
 
     @property
     def has_work(self) -> bool:
-        """Whether anything is queued, running, or waiting to be told, be it to the runner, which must forget."""
-        return bool(self._sequences or self._issued or self._failures or self._freed)
+        """Whether a sequence waits or runs, a result or failure has yet to be reported, or the runner has yet to learn
+        of freed slots."""
+        live = self.live
+        return bool(live or self._issued or live.failures or live.freed_slots)
 
     def add(self, request: EngineRequest) -> None:
         """Queues a sequence. One that can never fit fails with its first output."""
         tables = self.cache.new_tables(request.cache_salt)
-        sequence = Sequence(request, self._arrivals, self.max_model_len, tables, self.clock() - request.age)
+        sequence = Sequence(request, self._arrivals, self.max_model_len, tables, self.live.clock() - request.age)
         self._arrivals += 1
-        problem = self.admission.why_never(sequence)
-        if problem:
-            self._failures.append(_failure(sequence, problem, RequestError.code))
-            return
-        self._sequences[request.id] = sequence
-        self._tenants.enter(request.tenant)
-        self.waiting.add(sequence)
+        self.live.add(sequence)
 
     def abort(self, ids: Iterable[str]) -> None:
         """Ends sequences without further output; ids that are unknown or have ended are ignored."""
         for id_ in ids:
-            sequence = self._sequences.get(id_)
+            sequence = self.live.get(id_)
             if sequence is not None:
-                self._finish(sequence)
+                self.live.finish(sequence)
 
     def schedule(self) -> StepPlan | None:
-        """Plans the next step, or returns ``None`` where nothing can be computed before the result of an issued one is
-        there. A plan without work only frees slots, so that nothing is kept of requests while there are none.
+        """Plans the next step, or returns ``None`` where nothing can be computed before a step in flight has ended.
+
+        A plan without work only frees slots, so that the runner keeps nothing of requests that have ended.
         """
-        self.pins.expire(self.clock())
+        live = self.live
+        self.pins.expire(live.clock())
         if self.deadlines:
-            self._end_overdue()
-        if self._given_way > self._patience and self._kept is None and self.running:
-            self._kept = self.running[0]
-        first = self._displace() if self.waiting and self.policy.displaces else None
+            live.fail_overdue(self.deadlines)
+        live.protect()
+        first = live.displace() if self.waiting and live.policy.displaces else None
         plan = StepPlan(step=self.stats.steps, freed=[], new=[], work=[])
-        issued = _Issued(plan.step, [])
-        budget = self._budget()
-        prefills = self._schedule_decodes(plan, issued, budget)
-        self._run_prompts(plan, issued, prefills, first, budget - plan.num_tokens)
-        if not plan.work and (self._issued or not self._freed):
+        step = IssuedStep(plan, live.policy, self._budget())
+        prefills = self._schedule_decodes(step)
+        self._schedule_prompts(step, prefills, first)
+        if not plan.work and (self._issued or not live.freed_slots):
             return None
-        plan.freed, self._freed = self._freed, []
-        self._issued.append(issued)
+        plan.freed, live.freed_slots = live.freed_slots, []
+        self._issued.append(step)
         self.stats.steps += 1
         if self._cost is not None and plan.work:
-            self.stats.count(self._cost.step(plan, [entry[2] for entry in issued.entries]))
+            self.stats.count(self._cost.step(plan, [entry[2] for entry in step.entries]))
         return plan
 
     def update(self, result: StepResult) -> list[TokenOutput]:
-        """Applies the result of the oldest issued step: tokens, ends, and blocks that are hits from now on."""
-        issued = self._take(result.step)
+        """Applies the result of the oldest issued step: appends tokens, ends sequences, and makes full blocks hits."""
+        step = self._take(result.step)
         outputs: list[TokenOutput] = []
         sampled = iter(zip(result.slots, result.token_ids, strict=True))
         scored, errors, logprobs = result.scored, result.errors, result.logprobs
         self.stats.broken_logits += result.num_broken + len(result.broken)
-        for work, (sequence, admission, num_computed, sample) in enumerate(issued.entries):
+        for work, (sequence, admission, num_computed, sample) in enumerate(step.entries):
             slot, token = next(sampled) if sample else (NO_SLOT, NO_SLOT)
             if sequence.finished:
                 continue
@@ -177,36 +154,37 @@ class Scheduler:
             if sequence.admissions == admission and sequence.slot != NO_SLOT:
                 self.cache.commit(sequence.tables, sequence.tokens, num_computed)
             if work in result.broken:
-                outputs.append(_failure(sequence, *BROKEN_MODEL))
-                self._finish(sequence)
+                outputs.append(failed(sequence, *BROKEN_MODEL))
+                self.live.finish(sequence)
             elif sample and slot in errors:
-                outputs.append(_failure(sequence, *errors[slot]))
-                self._finish(sequence)
+                outputs.append(failed(sequence, *errors[slot]))
+                self.live.finish(sequence)
             elif sample:
                 outputs.append(self._append(sequence, token, logprobs.get(slot)))
             elif sequence.request.returns != "tokens":
-                outputs += self._tell(sequence, result.hidden.get(work), ended=num_computed == sequence.num_prompt)
+                ended = num_computed == sequence.num_prompt
+                outputs += self._prompt_outputs(sequence, result.hidden.get(work), ended=ended)
         return outputs
 
     def requests_in(self, step: int) -> list[str]:
-        """What the log calls the requests that an issued step works for."""
-        issued = next(issued for issued in self._issued if issued.step == step)
+        """The ids, as the log has them, of the requests that an issued step computes."""
+        issued = next(issued for issued in self._issued if issued.plan.step == step)
         return list(dict.fromkeys(sequence.request.request_id for sequence, *_ in issued.entries))
 
     def fail(self, step: int, error: str) -> list[TokenOutput]:
         """Ends every sequence of an issued step that could not be run."""
-        issued = next(issued for issued in self._issued if issued.step == step)
+        issued = next(issued for issued in self._issued if issued.plan.step == step)
         self._issued.remove(issued)
         outputs: list[TokenOutput] = []
         for sequence, *_ in issued.entries:
             if not sequence.finished:
-                outputs.append(_failure(sequence, error, "internal_error"))
-                self._finish(sequence)
+                outputs.append(failed(sequence, error, "internal_error"))
+                self.live.finish(sequence)
         return outputs
 
     def take_failures(self) -> list[TokenOutput]:
-        """Outputs of sequences that ended without being run."""
-        failures, self._failures = self._failures, []
+        """Outputs of sequences that failed outside of a step."""
+        failures, self.live.failures = self.live.failures, []
         return failures
 
     def snapshot(self) -> EngineStats:
@@ -218,185 +196,107 @@ class Scheduler:
             used_blocks=self.cache.num_blocks - self.cache.num_free,
             pinned_blocks=self.pins.num_blocks,
             pins=self.pins.ids,
-            policy_failures=self.policy.failures,
+            policy_failures=self.live.policy.failures,
         )
 
-    def _end_overdue(self) -> None:
-        overdue = list(self.deadlines.overdue(self._sequences.values(), self.waiting, self.clock()))
-        self.stats.timeouts += len(overdue)
-        for sequence, error, code in overdue:
-            self._end_early(sequence, error, code)
-
-    def _displace(self) -> Sequence | None:
-        """Makes room for the first of those who wait, where there is none and the policy lets it displace others;
-        returns it if it did.
-        """
-        if self._slots and not self.admission.refused:
-            return None
-        newcomer = self._of(next(self.policy.order(self.waiting.tickets)))
-        if newcomer.num_pending or self.admission.awaits_another(newcomer):
-            return None
-        first = None
-        while not self._slots or self.admission.is_short(newcomer, len(self.running)):
-            victim = self.policy.displaced(self._may_give_way(), newcomer.ticket)
-            if victim is None:
-                break
-            self._preempt(self._of(victim))
-            first = newcomer
-        return first
-
     def _budget(self) -> int:
-        """Tokens that the next step may compute. What a step can't be cut to fit is not limited."""
-        several = self.chunked_prefill and self._tenants.several(self.clock())
+        """Tokens that the next step may compute. The limit holds only where prompts may be cut to fit it."""
+        several = self.chunked_prefill and self.live.tenants.several(self.live.clock())
         return self.step_limit.tokens(self.max_issued_tokens) if several else self.max_issued_tokens
 
-    def _schedule_decodes(self, plan: StepPlan, issued: _Issued, budget: int) -> list[Sequence]:
+    def _schedule_decodes(self, step: IssuedStep) -> list[Sequence]:
         """Issues one token for each running sequence that needs just that; returns those that still have a prompt to
         compute.
 
-        Blocks are seen to before anything is issued, so that a sequence that gives way has no part in the step. Of a
-        ``budget`` that is limited, half is left to prompts.
+        Gets blocks for all of them before anything is issued, so that a preempted sequence has no part in the step. Of
+        a budget below the configured one, half is left to prompts.
         """
-        kept = self._kept
-        running = self.running if kept is None else [kept, *(other for other in self.running if other is not kept)]
+        live = self.live
+        protected, running = live.protected, list(self.running)
+        if protected is not None:
+            running = [protected, *(other for other in running if other is not protected)]
         prefills: list[Sequence] = []
         ready: list[Sequence] = []
-        for sequence in list(running):
+        for sequence in running:
             known = len(sequence.tokens) + sequence.num_pending
             rest = known - sequence.num_computed
             if sequence.slot == NO_SLOT or rest < 1:
                 continue
             if rest == 1 and known >= sequence.limit:
                 continue
-            if sequence.num_computed >= sequence.tables.capacity and not self._make_room(sequence):
+            if sequence.num_computed >= sequence.tables.capacity and not live.make_room(
+                sequence, in_flight=bool(self._issued)
+            ):
                 continue
             if rest == 1:
                 ready.append(sequence)
-            elif sequence is kept:
-                budget -= self._issue(plan, issued, sequence, self._extend(sequence, min(budget, rest)))
+            elif sequence is protected:
+                step.issue(sequence, self._extend(sequence, min(step.budget, rest)))
             else:
                 prefills.append(sequence)
         ready = [sequence for sequence in ready if sequence.slot != NO_SLOT]
-        prompts = prefills or (self.waiting and self._slots and not self.admission.refused)
-        rows = budget - budget // 2 if prompts and budget < self.max_issued_tokens else budget
-        if len(ready) > rows:
-            ready = in_turns(ready)[:rows]
+        prompts = prefills or (self.waiting and live.free_slots and not self.admission.refused)
+        budget = step.budget
+        limit = budget - budget // 2 if prompts and budget < self.max_issued_tokens else budget
+        if len(ready) > limit:
+            ready = in_turns(ready)[:limit]
         for sequence in ready:
-            self._issue(plan, issued, sequence, 1)
+            step.issue(sequence, 1)
         return [sequence for sequence in prefills if sequence.slot != NO_SLOT]
 
-    def _make_room(self, sequence: Sequence) -> bool:
-        """Gets blocks for one more token of a sequence, for which others or it itself may have to give way; returns
-        whether it can go on.
-        """
-        while not self.cache.extend(sequence.tables, sequence.num_computed + 1):
-            if len(self.running) == 1 and self._issued:
-                return False  # what is issued may yet give blocks back
-            if len(self.running) == 1 and self.pins.give_way():
-                continue
-            if len(self.running) == 1:
-                blocks = self.cache.num_blocks
-                error = f"its {len(sequence.tokens)} tokens fill the cache of {blocks} blocks"
-                self._end_early(sequence, error, NotEnoughMemory.code)
-                return False
-            victim = self._of(self.policy.victim(self._may_give_way()))
-            self._preempt(victim)
-            if victim is sequence:
-                return False
-        return True
-
     def _extend(self, sequence: Sequence, count: int) -> int:
-        """Gets blocks for the next ``count`` tokens of a sequence, as far as there are free ones; returns for how many
-        tokens it has them.
-        """
+        """Gets free blocks for the next ``count`` tokens of a sequence; returns for how many of these tokens it has
+        blocks now."""
         self.cache.extend(sequence.tables, sequence.num_computed + count)
         return min(count, sequence.tables.capacity - sequence.num_computed)
 
-    def _may_give_way(self) -> tuple[Ticket, ...]:
-        return tuple([sequence.ticket for sequence in self.running if sequence is not self._kept])
-
-    def _of(self, ticket: Ticket) -> Sequence:
-        return self._sequences[ticket.id]
-
-    def _issue(self, plan: StepPlan, issued: _Issued, sequence: Sequence, count: int) -> int:
-        sequence.num_computed += count
-        sequence.issued = plan.step
-        known = len(sequence.tokens) + sequence.num_pending
-        sample = sequence.num_computed == known and sequence.request.returns == "tokens"
-        if sample:
-            sequence.num_pending += 1
-        news = sequence.tables.take_news()
-        plan.work.append(Work(slot=sequence.slot, num_tokens=count, new_blocks=news, sample=sample))
-        issued.entries.append((sequence, sequence.admissions, sequence.num_computed, sample))
-        self.policy.computed(sequence.ticket, count)
-        return count
-
-    def _run_prompts(
-        self, plan: StepPlan, issued: _Issued, prefills: list[Sequence], first: Sequence | None, budget: int
-    ) -> None:
-        """Gives ``budget``, what is left of the step's tokens, to prompts in the policy's order, and so lets waiting
-        sequences in, as far as tokens, slots and blocks go. None is let in before one for which there are too few
-        blocks.
+    def _schedule_prompts(self, step: IssuedStep, prefills: list[Sequence], first: Sequence | None) -> None:
+        """Gives the rest of the step's budget to prompts in the policy's order, and admits waiting sequences while
+        there are tokens, slots and blocks. None is admitted before one for which there are too few blocks.
         """
         prompts = len(prefills)
-        waiting = self.waiting.tickets if self._slots else ()
-        if not (prompts or waiting) or budget <= 0:
+        waiting = self.waiting.tickets if self.live.free_slots else ()
+        if not (prompts or waiting) or step.budget <= 0:
             return
         tickets = (*(sequence.ticket for sequence in prefills), *waiting) if prompts else waiting
         for sequence in self._in_order(tickets, first):
             if sequence.slot != NO_SLOT:
                 prompts -= 1
                 rest = len(sequence.tokens) - sequence.num_computed
-                if room := self._extend(sequence, min(budget, rest)):
-                    budget -= self._issue(plan, issued, sequence, room)
-            elif waiting:
-                count = self._admit(plan, issued, sequence, budget)
-                budget -= count or 0
-                if count is None or not self._slots:
-                    waiting = ()
-            if budget <= 0 or not (prompts or waiting):
+                if room := self._extend(sequence, min(step.budget, rest)):
+                    step.issue(sequence, room)
+            elif waiting and not (self._admit(step, sequence) and self.live.free_slots):
+                waiting = ()
+            if step.budget <= 0 or not (prompts or waiting):
                 return
 
     def _in_order(self, tickets: tuple[Ticket, ...], first: Sequence | None) -> Iterator[Sequence]:
-        """Sequences as the policy orders them, behind the one that was made room for."""
+        """The sequence for which others were displaced, and then all others in the policy's order."""
         if first is not None:
             yield first
-        for ticket in self.policy.order(tickets):
-            sequence = self._of(ticket)
+        for ticket in self.live.policy.order(tickets):
+            sequence = self.live.of(ticket)
             if sequence is not first:
                 yield sequence
 
-    def _admit(self, plan: StepPlan, issued: _Issued, sequence: Sequence, budget: int) -> int | None:
-        """Lets a waiting sequence in, and issues what it can of its tokens; returns how many, or ``None`` where it must
-        wait for tokens or blocks.
+    def _admit(self, step: IssuedStep, sequence: Sequence) -> bool:
+        """Admits a waiting sequence, and issues as many of its tokens as the budget allows; returns ``False`` where it
+        must wait for tokens or blocks, and so must all after it.
 
-        One whose next prefix block is just being computed by another is passed over (0) until that is a hit.
+        One whose next prefix block another sequence is computing is passed over until that block is a hit.
         """
         if self.admission.awaits_another(sequence):
-            return 0
+            return True
         length = len(sequence.tokens)
-        whole = not self.chunked_prefill and length > max(budget, self.max_run_tokens - plan.num_tokens)
+        room = max(step.budget, self.max_run_tokens - step.plan.num_tokens)
+        whole = not self.chunked_prefill and length > room
         if sequence.num_pending or whole or (cached := self.admission.take(sequence, len(self.running))) is None:
-            return None
-        self.waiting.remove(sequence)
-        sequence.num_computed = cached
+            return False
+        self.live.enter(sequence, cached)
         rest = length - cached
-        count = self._extend(sequence, min(rest, budget)) if self.chunked_prefill else rest
-        self._enter(plan, sequence, cached)
-        return self._issue(plan, issued, sequence, count)
-
-    def _enter(self, plan: StepPlan, sequence: Sequence, cached: int) -> None:
-        insort(self.running, sequence, key=arrival_of)
-        sequence.slot = self._slots.pop()
-        sequence.admissions += 1
-        if sequence.admissions == 1:
-            sequence.began = self.clock()
-            sequence.num_cached = cached
-            self.stats.prompt_tokens += sequence.num_prompt
-            self.stats.prefix_queried_tokens += sequence.num_prompt
-            self.stats.prefix_hit_tokens += cached
+        count = self._extend(sequence, min(rest, step.budget)) if self.chunked_prefill else rest
         request = sequence.request
-        plan.new.append(
+        step.plan.new.append(
             NewRequest(
                 id=request.id,
                 slot=sequence.slot,
@@ -412,6 +312,8 @@ class Scheduler:
                 request_id=request.request_id,
             )
         )
+        step.issue(sequence, count)
+        return True
 
     def _append(self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None) -> TokenOutput:
         sequence.tokens.append(token)
@@ -420,12 +322,11 @@ class Scheduler:
         reason, stop_token = sequence.end(token)
         pinned = self._pin(sequence) if sequence.request.pin else 0
         if sequence.request.pin and not pinned:
-            self._finish(sequence)
+            self.live.finish(sequence)
             why = self.pins.why_not(sequence.num_prompt, self.cache.prefix_caching)
-            return _failure(sequence, why, RequestError.code)
+            return failed(sequence, why, RequestError.code)
         if reason is not None:
-            self._finish(sequence)
-            self._given_way = 0
+            self.live.finish(sequence, completed=True)
         output = TokenOutput(
             id=sequence.request.id,
             token_ids=[token],
@@ -437,12 +338,11 @@ class Scheduler:
         )
         return sequence.introduce(output)
 
-    def _tell(self, sequence: Sequence, hidden: HiddenRows | None, *, ended: bool) -> Iterator[TokenOutput]:
-        """What a step adds to a sequence that ends with its prompt."""
+    def _prompt_outputs(self, sequence: Sequence, hidden: HiddenRows | None, *, ended: bool) -> Iterator[TokenOutput]:
+        """The output of a step for a sequence that ends with its prompt, if there is one."""
         hidden = hidden and sequence.take_hidden(hidden)
         if ended:
-            self._finish(sequence)
-            self._given_way = 0
+            self.live.finish(sequence, completed=True)
         if ended or hidden is not None:
             cached = sequence.num_cached
             output = TokenOutput(id=sequence.id, hidden=hidden, num_cached_tokens=cached)
@@ -451,46 +351,11 @@ class Scheduler:
 
     def _pin(self, sequence: Sequence) -> int:
         request = sequence.request
-        until = self.clock() + request.pin_seconds if request.pin_seconds else math.inf
+        until = self.live.clock() + request.pin_seconds if request.pin_seconds else math.inf
         return self.pins.hold(request.pin, sequence.tables, sequence.tokens[: sequence.num_prompt], until)
 
-    def _preempt(self, sequence: Sequence) -> None:
-        self.stats.preemptions += 1
-        self.running.remove(sequence)
-        self._vacate(sequence)
-        sequence.num_computed = 0
-        self.waiting.add(sequence)
-        self._given_way += 1
-
-    def _finish(self, sequence: Sequence) -> None:
-        sequence.finished = True
-        del self._sequences[sequence.id]
-        self._tenants.leave(sequence.request.tenant, self.clock())
-        if sequence is self._kept:
-            self._kept = None
-        self.admission.forget(sequence)
-        if sequence.slot == NO_SLOT:
-            self.waiting.remove(sequence)
-        else:
-            self.running.remove(sequence)
-            self._vacate(sequence)
-
-    def _vacate(self, sequence: Sequence) -> None:
-        self.cache.release(sequence.tables)
-        self._slots.append(sequence.slot)
-        self._freed.append(sequence.slot)
-        sequence.slot = NO_SLOT
-
-    def _end_early(self, sequence: Sequence, error: str, code: str) -> None:
-        self._failures.append(_failure(sequence, error, code))
-        self._finish(sequence)
-
-    def _take(self, step: int) -> _Issued:
+    def _take(self, step: int) -> IssuedStep:
         issued = self._issued.popleft()
-        if issued.step != step:
-            raise RuntimeError(f"the result of step {step} arrived, that of step {issued.step} was expected")
+        if issued.plan.step != step:
+            raise RuntimeError(f"the result of step {step} arrived, that of step {issued.plan.step} was expected")
         return issued
-
-
-def _failure(sequence: Sequence, error: str, code: str, param: str = "") -> TokenOutput:
-    return TokenOutput(id=sequence.id, finish_reason="error", error=error, error_code=code, error_param=param)

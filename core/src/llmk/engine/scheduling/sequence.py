@@ -21,7 +21,7 @@ class Sequence:
     Attributes:
         ticket: what the scheduling policy knows it by, its number in order of arrival included.
         arrived: when it came, in the scheduler's seconds.
-        began: when it was first let in.
+        admitted: when it first entered the batch.
         tokens: prompt and output as far as the host knows them.
         limit: length at which it ends, in tokens.
         num_computed: tokens in the cache once all issued steps have run.
@@ -36,8 +36,8 @@ class Sequence:
 
     __slots__ = (
         "admissions",
+        "admitted",
         "arrived",
-        "began",
         "finished",
         "issued",
         "limit",
@@ -59,7 +59,7 @@ class Sequence:
     def __init__(self, request: EngineRequest, arrival: int, limit: int, tables: BlockTables, arrived: float) -> None:
         params = request.params
         self.request = request
-        self.arrived = self.began = arrived
+        self.arrived = self.admitted = arrived
         self.tokens = [*request.prompt_token_ids, *request.generated_token_ids]
         self.num_prompt = len(request.prompt_token_ids)
         self.limit = limit if params.max_tokens is None else min(limit, self.num_prompt + params.max_tokens)
@@ -105,7 +105,7 @@ class Sequence:
         """``output``, with what goes with the sequence's first."""
         if self.silent:
             self.silent = False
-            output.arrived, output.began = self.arrived, self.began
+            output.arrived, output.admitted = self.arrived, self.admitted
             output.prompt_logprobs, self.scored = self.scored, []
         return output
 

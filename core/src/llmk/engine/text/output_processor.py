@@ -95,8 +95,8 @@ class SequenceOutput:
         engine doesn't know yet.
         """
         delta = self._take(output)
-        if output.arrived is not None and output.began is not None:
-            self._begun = output.arrived, output.began, time
+        if output.arrived is not None and output.admitted is not None:
+            self._begun = output.arrived, output.admitted, time
         if delta.finish_reason == "stop" or delta.finish_reason == "length":
             arrived, began, first = self._begun
             delta.times = SequenceTimes(began - arrived, first - began, time - first)

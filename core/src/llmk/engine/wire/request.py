@@ -198,7 +198,7 @@ class TokenOutput(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
     num_cached_tokens: int = 0
     num_pinned_tokens: int = 0
     arrived: float | None = None
-    began: float | None = None
+    admitted: float | None = None
     """When the sequence came and when it was first scheduled, in the engine's seconds, with its first token."""
     error: str = ""
     error_code: str = ""

@@ -1,0 +1,42 @@
+"""A step from its plan to its result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from llmk.engine.wire.step import StepPlan, Work
+
+if TYPE_CHECKING:
+    from llmk.engine.scheduling.guarded_policy import GuardedPolicy
+    from llmk.engine.scheduling.sequence import Sequence
+
+Entry = tuple["Sequence", int, int, bool]
+"""A sequence, the admission under which a step computes it, its length in the cache after the step, and whether a token
+is sampled for it."""
+
+
+@dataclass(slots=True, eq=False)
+class IssuedStep:
+    """A step that is being planned, or whose result has not arrived. ``budget`` is how many more tokens it may compute;
+    ``entries`` has one entry per work item of the plan, in their order."""
+
+    plan: StepPlan
+    policy: GuardedPolicy
+    budget: int
+    entries: list[Entry] = field(default_factory=list)
+
+    def issue(self, sequence: Sequence, count: int) -> None:
+        """Has the step compute the next ``count`` tokens of a sequence."""
+        plan = self.plan
+        self.budget -= count
+        sequence.num_computed += count
+        sequence.issued = plan.step
+        known = len(sequence.tokens) + sequence.num_pending
+        sample = sequence.num_computed == known and sequence.request.returns == "tokens"
+        if sample:
+            sequence.num_pending += 1
+        new_blocks = sequence.tables.take_news()
+        plan.work.append(Work(slot=sequence.slot, num_tokens=count, new_blocks=new_blocks, sample=sample))
+        self.entries.append((sequence, sequence.admissions, sequence.num_computed, sample))
+        self.policy.computed(sequence.ticket, count)

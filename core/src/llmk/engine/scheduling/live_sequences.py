@@ -1,0 +1,185 @@
+"""The sequences that wait or run: their slots and blocks, which of them is preempted, and how they end."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Callable
+
+from llmk.api import NotEnoughMemory, RequestError, Ticket
+from llmk.engine.cache.block_tables import BlockCache
+from llmk.engine.cache.pins import Pins
+from llmk.engine.scheduling.admission import Admission
+from llmk.engine.scheduling.deadlines import Deadlines
+from llmk.engine.scheduling.guarded_policy import GuardedPolicy
+from llmk.engine.scheduling.sequence import NO_SLOT, Sequence, arrival_of
+from llmk.engine.scheduling.step_limit import Tenants
+from llmk.engine.scheduling.waiting_queue import WaitingQueue
+from llmk.engine.wire.request import EngineStats, TokenOutput
+
+
+class LiveSequences:
+    """All sequences that have not ended, in the order of their arrival.
+
+    A sequence waits until it is admitted, and runs until it ends or is preempted: then it gives back its slot and its
+    blocks, and waits again. The policy names the one to preempt. So that every sequence ends whatever the policy names,
+    the oldest running sequence is protected once many were preempted and none has ended: it runs first, and is not
+    preempted, until it ends.
+    """
+
+    def __init__(
+        self,
+        max_num_seqs: int,
+        admission: Admission,
+        cache: BlockCache,
+        pins: Pins,
+        policy: GuardedPolicy,
+        stats: EngineStats,
+        clock: Callable[[], float],
+    ) -> None:
+        self.policy = policy
+        self.clock = clock
+        self.waiting = WaitingQueue()
+        self.running: list[Sequence] = []
+        self.free_slots = list(range(max_num_seqs - 1, -1, -1))
+        self.freed_slots: list[int] = []
+        """Slots that were freed since the last plan."""
+        self.failures: list[TokenOutput] = []
+        """Outputs of sequences that failed outside of a step."""
+        self.tenants = Tenants()
+        self.protected: Sequence | None = None
+        """The running sequence that is not preempted."""
+        self._admission = admission
+        self._cache = cache
+        self._pins = pins
+        self._stats = stats
+        self._by_id: dict[str, Sequence] = {}
+        self._preemptions = 0
+        """Preemptions since a sequence ran to its end."""
+        self._most_preemptions = 2 * max_num_seqs
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def get(self, id: str) -> Sequence | None:
+        """The sequence with that id, if it has not ended."""
+        return self._by_id.get(id)
+
+    def of(self, ticket: Ticket) -> Sequence:
+        """The sequence of a ticket."""
+        return self._by_id[ticket.id]
+
+    def add(self, sequence: Sequence) -> None:
+        """Queues a sequence. One that can never fit fails."""
+        if problem := self._admission.why_never(sequence):
+            self.failures.append(failed(sequence, problem, RequestError.code))
+            return
+        self._by_id[sequence.id] = sequence
+        self.tenants.enter(sequence.request.tenant)
+        self.waiting.add(sequence)
+
+    def enter(self, sequence: Sequence, num_cached: int) -> None:
+        """Moves a waiting sequence into the batch. The first ``num_cached`` of its tokens are in the cache."""
+        self.waiting.remove(sequence)
+        insort(self.running, sequence, key=arrival_of)
+        sequence.slot = self.free_slots.pop()
+        sequence.num_computed = num_cached
+        sequence.admissions += 1
+        if sequence.admissions == 1:
+            stats = self._stats
+            sequence.admitted = self.clock()
+            sequence.num_cached = num_cached
+            stats.prompt_tokens += sequence.num_prompt
+            stats.prefix_queried_tokens += sequence.num_prompt
+            stats.prefix_hit_tokens += num_cached
+
+    def finish(self, sequence: Sequence, *, completed: bool = False) -> None:
+        """Ends a sequence. ``completed``: it ran to its end."""
+        if completed:
+            self._preemptions = 0
+        sequence.finished = True
+        del self._by_id[sequence.id]
+        self.tenants.leave(sequence.request.tenant, self.clock())
+        if sequence is self.protected:
+            self.protected = None
+        self._admission.forget(sequence)
+        if sequence.slot == NO_SLOT:
+            self.waiting.remove(sequence)
+        else:
+            self.running.remove(sequence)
+            self._vacate(sequence)
+
+    def fail_overdue(self, deadlines: Deadlines) -> None:
+        """Fails the sequences that miss their deadlines."""
+        overdue = list(deadlines.overdue(self._by_id.values(), self.waiting, self.clock()))
+        self._stats.timeouts += len(overdue)
+        for sequence, error, code in overdue:
+            self._fail(sequence, error, code)
+
+    def protect(self) -> None:
+        """Protects the oldest running sequence from preemption, where that has become necessary."""
+        if self._preemptions > self._most_preemptions and self.protected is None and self.running:
+            self.protected = self.running[0]
+
+    def preempt(self, sequence: Sequence) -> None:
+        """Takes a running sequence out of the batch, and queues it again."""
+        self._stats.preemptions += 1
+        self.running.remove(sequence)
+        self._vacate(sequence)
+        sequence.num_computed = 0
+        self.waiting.add(sequence)
+        self._preemptions += 1
+
+    def displace(self) -> Sequence | None:
+        """Preempts others in favor of the first waiting sequence, where there is no room for it and the policy permits;
+        returns the sequence if it did."""
+        if self.free_slots and not self._admission.refused:
+            return None
+        newcomer = self.of(next(self.policy.order(self.waiting.tickets)))
+        if newcomer.num_pending or self._admission.awaits_another(newcomer):
+            return None
+        first = None
+        while not self.free_slots or self._admission.is_short(newcomer, len(self.running)):
+            victim = self.policy.displaced(self._preemptible(), newcomer.ticket)
+            if victim is None:
+                break
+            self.preempt(self.of(victim))
+            first = newcomer
+        return first
+
+    def make_room(self, sequence: Sequence, *, in_flight: bool) -> bool:
+        """Gets blocks for one more token of a running sequence, and preempts others, or the sequence itself, where none
+        are free; returns whether the sequence can go on. ``in_flight``: results of steps have yet to arrive."""
+        while not self._cache.extend(sequence.tables, sequence.num_computed + 1):
+            alone = len(self.running) == 1
+            if alone and in_flight:
+                return False  # the steps in flight may give blocks back
+            if alone and self._pins.drop_oldest():
+                continue
+            if alone:
+                blocks = self._cache.num_blocks
+                error = f"its {len(sequence.tokens)} tokens fill the cache of {blocks} blocks"
+                self._fail(sequence, error, NotEnoughMemory.code)
+                return False
+            victim = self.of(self.policy.victim(self._preemptible()))
+            self.preempt(victim)
+            if victim is sequence:
+                return False
+        return True
+
+    def _preemptible(self) -> tuple[Ticket, ...]:
+        return tuple([sequence.ticket for sequence in self.running if sequence is not self.protected])
+
+    def _vacate(self, sequence: Sequence) -> None:
+        self._cache.release(sequence.tables)
+        self.free_slots.append(sequence.slot)
+        self.freed_slots.append(sequence.slot)
+        sequence.slot = NO_SLOT
+
+    def _fail(self, sequence: Sequence, error: str, code: str) -> None:
+        self.failures.append(failed(sequence, error, code))
+        self.finish(sequence)
+
+
+def failed(sequence: Sequence, error: str, code: str, param: str = "") -> TokenOutput:
+    """The last output of a sequence that fails."""
+    return TokenOutput(id=sequence.id, finish_reason="error", error=error, error_code=code, error_param=param)
