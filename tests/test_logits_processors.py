@@ -200,12 +200,12 @@ def test_a_processor_that_raises_fails_its_own_requests_only(llm: LLM) -> None:
         "one": "rungs.fragile of rungs 1.0 failed: ValueError: rung broken",
         "two": "rungs.fragile of rungs 1.0 failed: ValueError: rung broken",
         "narrow": "rungs.misshapen of rungs 1.0 failed: TypeError: apply returned torch.float32 (1, 3)",
-        "absent": "rungs_processors:Missing of rungs 1.0 can't be loaded",
+        "absent": "rungs_processors:Missing of rungs 1.0, the implementation of rungs.missing, can't be loaded",
         "quits": "rungs.quits of rungs 1.0 failed: SystemExit: 3",
         "nan": "the logits processor rungs.nan of rungs 1.0 returned logits that are NaN or infinite",
         "inf": "the logits processor rungs.inf of rungs 1.0 returned logits that are NaN or infinite",
         "none": "the logits processor rungs.none of rungs 1.0 left no token that may be sampled",
-        "formless": "the logits processor rungs.formless of rungs 1.0 lacks leave, apply",
+        "formless": "found no leave(slot); no apply(logits, rows)",
         "wrong": "step must be a whole number",
     }.items():
         tokens, error, code = found[name]

@@ -33,15 +33,23 @@ CONTRACTS = {
         *("llmk.api.attention:AttentionBackend", "llmk.api.attention:CacheLayout"),
         *("llmk.api.cache:CacheStep", "llmk.api.query:AttentionQuery", "llmk.api.query:Query"),
     ),
-    "llmk_linear_kernels": ("llmk.api.query:LinearQuery", "llmk.api.query:Query"),
+    "llmk_linear_kernels": (
+        *("llmk.api.kernels:LinearKernel", "llmk.api.kernels:Prepare"),
+        *("llmk.api.query:LinearQuery", "llmk.api.query:Query"),
+    ),
     "llmk_moe_kernels": (
+        *("llmk.api.kernels:MoEKernel", "llmk.api.kernels:Prepare"),
         *("llmk.reference.moe:fused_moe", "llmk.api.query:MoEQuery"),
         *("llmk.api.facts:MoEFacts", "llmk.api.query:Query"),
     ),
-    "llmk_ops": ("llmk.api.query:OpQuery", "llmk.api.facts:OpFacts", "llmk.api.query:Query"),
+    "llmk_ops": (
+        *("llmk.api.kernels:Op", "llmk.api.kernels:CompositeOp"),
+        *("llmk.api.query:OpQuery", "llmk.api.facts:OpFacts", "llmk.api.query:Query"),
+    ),
     "llmk_quantization_methods": ("llmk.nn.quantization:Quantization", "llmk.api.checkpoint:Checkpoint"),
     "llmk_models": (
-        *("llmk.nn.model:Model", "llmk.nn.model:SelfLoading", "llmk.api.checkpoint:Checkpoint"),
+        *("llmk.nn.model:Model", "llmk.nn.model:SelfLoading"),
+        *("llmk.api.facts:DescribeModel", "llmk.api.checkpoint:Checkpoint"),
         *(f"llmk.api.facts:{name}Facts" for name in ("Model", "Attention", "Recurrent", "Linear", "MoE", "Op")),
     ),
     "llmk_reasoning_parsers": (

@@ -144,7 +144,7 @@ def test_an_implementation_that_patches_is_named(site: Site) -> None:
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        ("class Good:\n    def push(self, text): return []", "lacks finish(), which llmk.api.ToolParser has"),
+        ("class Good:\n    def push(self, text): return []", "contract: wanted llmk.api.ToolParser, found no finish()"),
         ("raise OSError('libacme.so is missing')", "OSError: libacme.so is missing"),
         ("", "has no attribute 'Good'"),
     ],

@@ -109,23 +109,61 @@ def test_a_backend_that_lacks_a_method_is_skipped_and_the_method_named(house: Wh
 class Half:
     def __init__(self, query, device): ...
     def cache_layout(self, num_blocks): ...
-    def write(self, key, value, cache, meta): ...
-    def run(self, query, cache, meta): ...
+    def write(self, key, value, cache, meta, scales=(1.0, 1.0)): ...
+    def run(self, query, cache, meta, sinks=None, scales=(1.0, 1.0)): ...
 """
     house.install("friend", code.replace("plug_friend:run", "plug_friend:Half"))
     plan = start(house, model, verify=True).plan
     assert plan.choice("attention", "attention").id == "reference.attention"
     (warning,) = plan.warnings
-    for part in ("friend.attention", "contract", "llmk.api.AttentionBackend", "a class without prepare()"):
+    for part in ("friend.attention", "contract", "llmk.api.AttentionBackend", "found no prepare(step)"):
         assert part in warning
     with pytest.raises(SelectionError, match="contract"):
         start(house, model, verify=True, select__attention__use="friend.attention")
 
 
+@pytest.mark.parametrize(
+    ("op", "code", "found"),
+    [
+        ("rms_norm", "def run(x, weight): ...", "the arguments (x, weight) instead of (x, weight, eps)"),
+        ("rms_norm", "run = 3", "= 3, which can't be called"),
+        ("gate_up_silu", "def run(x, weight): ...", "the arguments (x, weight) instead of (x, weight, bias)"),
+        ("rms_norm", "def run(x, weight, eps, *more): ...", ""),
+        ("gate_up_silu", "def run(x, w, b=None): ...", ""),
+    ],
+)
+def test_a_kernel_of_an_op_takes_the_arguments_of_its_reference(
+    house: Wheelhouse, model: Path, op: str, code: str, found: str
+) -> None:
+    spec = f'id="friend.op", op="{op}", tier=Tier.NATIVE'
+    house.install("friend", f"{kernels('friend', 'ops', spec)}\n{code}")
+    plan = start(house, model, verify=True).plan
+    chosen = next(choice for choice in plan.all_choices() if choice.op == op)
+    assert chosen.id == (f"reference.{op}" if found else "friend.op")
+    assert [found in warning for warning in plan.warnings] == ([True] if found else [])
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("def run(parts): return lambda x, weight: x", "(x, weight) instead of (x, weight, eps)"),
+        ("def run(parts): return lambda x, weight, eps: x", ""),
+        ("def run(parts): return parts['add_rms_norm'].__wrapped__", ""),
+        ("def run(): ...", "() instead of (parts)"),
+    ],
+)
+def test_so_does_what_a_factory_makes_of_parts(house: Wheelhouse, model: Path, code: str, found: str) -> None:
+    spec = 'id="friend.op", op="rms_norm", tier=Tier.NATIVE, parts=("add_rms_norm_fp32_residual",)'
+    (house.folder / "parts.py").write_text("")
+    house.install("friend", f"{kernels('friend', 'ops', spec)}\n{code}")
+    plan = start(house, model, verify=True).plan
+    assert [found in warning for warning in plan.warnings] == ([True] if found else [])
+
+
 @pytest.mark.parametrize("verify", [True, False])
 def test_broken_platform_implementation_is_fatal(house: Wheelhouse, model: Path, verify: bool) -> None:
     module = house.folder / "plug_box.py"
-    module.write_text(module.read_text().replace("plug_box:BOX", "plug_box:GONE"))
+    module.write_text(module.read_text().replace("plug_box:Box", "plug_box:GONE"))
     with pytest.raises(PluginError, match=r"plug_box:GONE of box-wheel 1\.0"):
         start(house, model, verify=verify)
 
@@ -222,7 +260,8 @@ def claims(checkpoint):
 @hookimpl
 def llmk_quantization_methods():
     return [QuantizationSpec(
-        id="{name}.q", name="{method}", weight_format="int4_group", claims=claims, implementation="plug_{name}:claims",
+        id="{name}.q", name="{method}", weight_format="int4_group", claims=claims,
+        implementation="llmk.nn:Quantization",
     )]
 """
 
@@ -238,7 +277,7 @@ def test_quantized_checkpoint_needs_a_method_that_claims_it(house: Wheelhouse, t
     assert "wanted squash, found shrink" in str(caught.value)
     house.install("mine", QUANTIZATION.format(name="mine", method="shrink"))
     plan = start(house, model).plan
-    assert (plan.quantization, plan.quantization_implementation) == ("mine.q", "plug_mine:claims")
+    assert (plan.quantization, plan.quantization_implementation) == ("mine.q", "llmk.nn:Quantization")
     formats = {c.site: c.query.weight_format for c in plan.choices if c.kind == "linear"}  # type: ignore[union-attr]
     assert formats == {"up": "int4_group", "head": "plain"}
     assert plan.choice("linear", "up").id == "reference.linear_int4_group"
@@ -252,7 +291,7 @@ def test_quantized_checkpoint_needs_a_method_that_claims_it(house: Wheelhouse, t
 def test_plain_weights_are_quantized_where_that_is_asked_for(house: Wheelhouse, tmp_path: Path) -> None:
     stored = QUANTIZATION.format(name="mine", method="shrink")
     online = """
-        id="mine.online", name="press", weight_format="fp8_channel", implementation="plug_mine:claims", online=True,
+        id="mine.online", name="press", weight_format="fp8_channel", implementation="llmk.nn:Quantization", online=True,
         claims=lambda checkpoint: no("quantized") if checkpoint.quantization else OK,
     """
     house.install("mine", stored.replace("return [", f"return [QuantizationSpec({online}), "))

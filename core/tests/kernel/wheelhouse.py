@@ -23,10 +23,13 @@ BOX = PlatformFacts(
 )
 OLD = PlatformFacts(name="box", arch="b1", device_type="cpu", arch_family="b", arch_version=(1, 5))
 
+class Box:
+    def __init__(self, facts): ...
+
 @hookimpl
 def llmk_platforms():
     return [PlatformSpec(
-        id="box.box", name="box", implementation="plug_box:BOX", rank=99,
+        id="box.box", name="box", implementation="plug_box:Box", rank=99,
         probe=lambda host: Probe(OK, BOX), known=(BOX, OLD), vouches=("friend-wheel",),
     )]
 """
@@ -53,6 +56,7 @@ def describe(checkpoint):
     return ModelFacts(**FACTS, attention=(ATTENTION,), linear=LINEAR, ops=OPS)
 
 class Toy:
+    def __init__(self, build, checkpoint): ...
     def forward(self, token_ids, step): ...
     def logits(self, hidden): ...
     def cache_specs(self): ...

@@ -37,7 +37,7 @@ def build(*choices: Choice, dtype: torch.dtype = torch.float32, parallel: Parall
     return Build(plan, dtype=dtype, device=torch.device("cpu"), load_object=load, parallel=parallel)
 
 
-def load(path: str, *, plugin: str = "") -> Any:
+def load(path: str, *, plugin: str, kind: str, id: str) -> Any:
     """The attribute that ``path`` names."""
     assert plugin == "a-wheel 1.0"
     module, _, name = path.partition(":")

@@ -42,7 +42,7 @@ class PagedAttention:
         step = self._owner.step
         cache, meta = step.caches[self._index], step.meta[self._index]
         self._backend.write(key, value, cache, meta)
-        return self._backend.run(query, cache, meta, sinks)
+        return self._backend.run(query, cache, meta, sinks=sinks)
 
 
 def paged_attention(

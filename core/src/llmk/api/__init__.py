@@ -35,9 +35,10 @@ from llmk.api.errors import (
     SelectionError,
     UnknownArchitecture,
 )
-from llmk.api.facts import AttentionFacts, LinearFacts, ModelFacts, MoEFacts, OpFacts, RecurrentFacts
+from llmk.api.facts import AttentionFacts, DescribeModel, LinearFacts, ModelFacts, MoEFacts, OpFacts, RecurrentFacts
 from llmk.api.hooks import Command, Default, Problem
 from llmk.api.io import IOContext, IOOutput, IOProcessor, IOPrompt, IORequest, IOTokenizer
+from llmk.api.kernels import CompositeOp, LinearKernel, MoEKernel, Op, Prepare
 from llmk.api.logits import LogitsBatch, LogitsProcessor, LogitsRequest, LogitsRows
 from llmk.api.matching import match
 from llmk.api.parsers import (
@@ -116,9 +117,11 @@ __all__ = [
     "Command",
     "CommandSpec",
     "Compiling",
+    "CompositeOp",
     "ConfigError",
     "ContextLengthExceeded",
     "Default",
+    "DescribeModel",
     "Device",
     "EngineDead",
     "Event",
@@ -135,6 +138,7 @@ __all__ = [
     "KernelSpec",
     "LatentCache",
     "LinearFacts",
+    "LinearKernel",
     "LinearQuery",
     "LlmkError",
     "LogitsBatch",
@@ -144,12 +148,14 @@ __all__ = [
     "LogitsRows",
     "Memory",
     "MoEFacts",
+    "MoEKernel",
     "MoEQuery",
     "ModelFacts",
     "ModelNotFound",
     "ModelSpec",
     "Needs",
     "NotEnoughMemory",
+    "Op",
     "OpFacts",
     "OpQuery",
     "Overloaded",
@@ -165,6 +171,7 @@ __all__ = [
     "PolicyContext",
     "PolicySpec",
     "PortInUse",
+    "Prepare",
     "Probe",
     "Problem",
     "QuantizationSpec",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -38,19 +39,24 @@ class AttentionBackend(Protocol):
     (the keys', the values'), rounded to the nearest and kept within the dtype's range; :meth:`run` multiplies by them
     again. Layers pass ``scales`` where the cache is fp8, and there alone.
 
+    Arguments without a default are passed by position, the others by name.
+
     A layer's cache may be strided along ``block_dim``, where blocks of several layouts share one pool.
     """
 
     def __init__(self, query: AttentionQuery, device: torch.device) -> None: ...
 
+    @abstractmethod
     def cache_layout(self, num_blocks: int) -> CacheLayout:
         """How one layer's cache of ``num_blocks`` blocks lies in memory."""
         ...
 
+    @abstractmethod
     def prepare(self, step: CacheStep) -> Any:
         """Once a step and cache group: turns index tensors into what :meth:`write` and :meth:`run` take as ``meta``."""
         ...
 
+    @abstractmethod
     def write(
         self,
         key: torch.Tensor,
@@ -63,6 +69,7 @@ class AttentionBackend(Protocol):
         place."""
         ...
 
+    @abstractmethod
     def run(
         self,
         query: torch.Tensor,

@@ -10,11 +10,13 @@ facts of one process's share.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from llmk.api.cache import StateTensor
+from llmk.api.checkpoint import Checkpoint
 
 Cut = Literal["", "column", "row", "vocab"]
 """How tensor parallelism cuts a product: not at all; by output features; by input features, so that the results must be
@@ -141,3 +143,13 @@ class ModelFacts:
     since what is computed of a short text depends on the length that is served. 0: all of them."""
     default_why: str = ""
     """Why these, in a sentence for the log."""
+
+
+class DescribeModel(Protocol):
+    """What ``ModelSpec.describe`` names."""
+
+    @abstractmethod
+    def __call__(self, checkpoint: Checkpoint) -> ModelFacts:
+        """The facts of a checkpoint's model. Imports no torch. Raises :class:`~llmk.api.LlmkError` for a checkpoint
+        that can't be served."""
+        ...

@@ -6,6 +6,7 @@ they name is imported only when it wins.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -55,10 +56,12 @@ class Problem:
 class Command(Protocol):
     """A command of ``llmk`` that a plugin brings. It is imported when somebody calls it, made without arguments."""
 
+    @abstractmethod
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Adds the command's options and positional arguments."""
         ...
 
+    @abstractmethod
     def run(self, args: argparse.Namespace) -> int:
         """Runs it; returns the exit code. May raise :class:`~llmk.api.LlmkError`, which is printed."""
         ...

@@ -11,6 +11,7 @@ What any of them raises fails the request and nothing else: a :class:`~llmk.api.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
@@ -93,10 +94,12 @@ class IORequest(Protocol):
 
     prompts: Sequence[IOPrompt]
 
+    @abstractmethod
     def take(self, output: IOOutput) -> None:
         """Takes what came next of one of the prompts, which run at the same time."""
         ...
 
+    @abstractmethod
     def answer(self) -> Any:
         """The answer, as JSON's plain data; called once all prompts have ended."""
         ...
@@ -107,6 +110,7 @@ class IOProcessor(Protocol):
 
     def __init__(self, context: IOContext) -> None: ...
 
+    @abstractmethod
     def open(self, body: Mapping[str, Any]) -> IORequest:
         """A request with this body, any JSON object. Raises :class:`~llmk.api.RequestError`, naming the field, for one
         that can't be served."""

@@ -6,6 +6,7 @@ works on all of them at once: no Python per token, and nothing that waits for th
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -56,6 +57,7 @@ class LogitsProcessor(Protocol):
 
     def __init__(self, batch: LogitsBatch) -> None: ...
 
+    @abstractmethod
     def enter(self, slot: int, request: LogitsRequest) -> None:
         """A request takes ``slot``: a new one, or one that was preempted and goes on as if it had not been.
 
@@ -65,11 +67,13 @@ class LogitsProcessor(Protocol):
         """
         ...
 
+    @abstractmethod
     def leave(self, slot: int) -> None:
         """The request in ``slot`` has ended, or was preempted: what is kept of it must go. Not called where
         :meth:`enter` raised."""
         ...
 
+    @abstractmethod
     def apply(self, logits: Tensor, rows: LogitsRows) -> Tensor:
         """New logits for ``logits`` (float32 ``[rows, vocab]``, which may be changed), after penalties and before
         biases, bans and temperature."""

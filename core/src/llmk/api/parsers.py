@@ -7,6 +7,7 @@ hostile text, must run in linear time, and holds back no more text than could st
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -88,10 +89,12 @@ class ReasoningParser(Protocol):
 
     def __init__(self, context: ParserContext) -> None: ...
 
+    @abstractmethod
     def push(self, text: str) -> Iterable[Event]:
         """Takes the next piece of model text; returns what is now certain."""
         ...
 
+    @abstractmethod
     def finish(self) -> Iterable[Event]:
         """The text has ended: returns what was held back."""
         ...
@@ -102,10 +105,12 @@ class ToolParser(Protocol):
 
     def __init__(self, context: ParserContext) -> None: ...
 
+    @abstractmethod
     def push(self, text: str) -> Iterable[Event]:
         """Takes the next piece of content; returns what is now certain."""
         ...
 
+    @abstractmethod
     def finish(self) -> Iterable[Event]:
         """The text has ended: closes an open call or returns the held-back text."""
         ...

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform as _platform
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -53,10 +54,12 @@ class PlatformFacts:
 class Device(Protocol):
     """The device facet: addressing and waiting."""
 
+    @abstractmethod
     def torch_device(self, index: int) -> torch.device:
         """The torch device of local rank ``index``."""
         ...
 
+    @abstractmethod
     def setup(self, index: int, threads: int = 0) -> None:
         """Once per worker process, before the first allocation: select the device, set threads and library flags.
 
@@ -65,6 +68,7 @@ class Device(Protocol):
         """
         ...
 
+    @abstractmethod
     def synchronize(self) -> None:
         """Returns when everything issued so far has run."""
         ...
@@ -73,14 +77,17 @@ class Device(Protocol):
 class Memory(Protocol):
     """The memory facet, in bytes."""
 
+    @abstractmethod
     def total(self) -> int:
         """The device's memory."""
         ...
 
+    @abstractmethod
     def available(self) -> int:
         """What could be allocated now."""
         ...
 
+    @abstractmethod
     def measure(self, run: Callable[[], None]) -> int | None:
         """Calls ``run`` and waits for it; returns the most that it needed at a time beside what was there: by so much
         less may a cache take. What an allocator keeps for later and would give back doesn't count, so that the order of
@@ -91,6 +98,7 @@ class Memory(Protocol):
 class Graphs(Protocol):
     """The graphs facet: capture a step once, replay it many times."""
 
+    @abstractmethod
     def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
         """Captures ``run``, whose tensors must outlive the graph; returns the replay."""
         ...
@@ -99,6 +107,7 @@ class Graphs(Protocol):
 class Compiling(Protocol):
     """The compiling facet: of kernels that are compiled when they are first launched."""
 
+    @abstractmethod
     def ahead(self) -> AbstractContextManager[None]:
         """While it is entered, what would launch such a kernel begins to compile it, several at a time, and launches
         nothing: what the kernel would have written, and memory that nothing else fills, holds zeros. Leaving it waits
@@ -110,11 +119,13 @@ class Collectives(Protocol):
     """The collectives facet."""
 
     @property
+    @abstractmethod
     def backend(self) -> str:
         """Name of the ``torch.distributed`` backend."""
         ...
 
     @property
+    @abstractmethod
     def recordable(self) -> bool:
         """Whether the platform's graphs may record steps in which processes exchange tensors."""
         ...

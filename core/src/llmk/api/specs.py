@@ -78,19 +78,17 @@ class KernelSpec(_Checked):
     The ``implementation`` is, by kind:
 
     - attention: a class that follows :class:`~llmk.api.attention.AttentionBackend`;
-    - linear: ``f(x, weight, bias) -> y``, ``x`` ``[tokens, in_features]``; ``weight`` is what ``prepare`` made of the
-      parameters, where there is one;
-    - moe: ``f(x, router_logits, weights, *, top_k, ...)``, see ``llmk.reference.moe``; ``weights`` is what ``prepare``
-      made of the parameters ``gate_up``, ``down`` and what else there is, where there is one, and those as they are
-      where there is none;
-    - op: the function that ``llmk.reference`` documents under the op's name; ops over attention take the layer's cache
-      and what ``prepare`` made of the step as their last two positional arguments. An op that the core doesn't know is
-      what its wheel says, by a kernel of ``Tier.REFERENCE`` that all others are compared with.
+    - linear: a function that follows :class:`~llmk.api.LinearKernel`;
+    - moe: one that follows :class:`~llmk.api.MoEKernel`; where there is no ``prepare``, its ``weights`` are the
+      parameters ``gate_up``, ``down`` and what else there is, as they are;
+    - op: a function with the arguments that ``llmk.reference`` documents under the op's name; ops over attention take
+      the layer's cache and what ``prepare`` made of the step as their last two positional arguments. An op that the
+      core doesn't know is what its wheel says, by a kernel of ``Tier.REFERENCE`` that all others are compared with.
 
-    An op with ``parts`` is composite: its implementation is a factory that takes a mapping of part name to bound
-    callable and returns the op. Each part is an op of its own, selected in turn, but for the names that stand for what
-    was already chosen at the op's own sites: ``"attention.write"`` and ``"attention.run"`` are methods of its attention
-    backend, ``"linear"`` is its linear kernel.
+    It is held against that when it is loaded, arguments included. An op with ``parts`` is composite: its implementation
+    is a factory that follows :class:`~llmk.api.CompositeOp`. Each part is an op of its own, selected in turn, but for
+    the names that stand for what was already chosen at the op's own sites: ``"attention.write"`` and
+    ``"attention.run"`` are methods of its attention backend, ``"linear"`` is its linear kernel.
     """
 
     id: str
@@ -107,7 +105,7 @@ class KernelSpec(_Checked):
     """Matches the query's shape; pure, torch-free. ``needs`` is checked apart from it."""
     bands: tuple[TokenBand, ...] = (TokenBand(),)
     prepare: str = ""
-    """For linear and MoE: ``"module:attribute"`` of ``f(parameters: dict[str, Tensor]) -> prepared``, run once after
+    """For linear and MoE: ``"module:attribute"`` of a function that follows :class:`~llmk.api.Prepare`, run once after
     loading. It changes none of the tensors, which another kernel may share."""
     layout: str = "plain"
     """Attention: the cache layout's name. Linear and MoE: what ``prepare`` makes, by name; pieces of one site share
@@ -195,8 +193,8 @@ class QuantizationSpec(_Checked):
 class ModelSpec(_Checked):
     """A model family.
 
-    ``describe`` names ``f(checkpoint: Checkpoint) -> ModelFacts``, torch-free. ``implementation`` names a class that
-    follows ``llmk.nn.Model``. ``architectures`` are values of ``config.json``'s; ``"*"`` claims what no other spec
+    ``describe`` names a function that follows :class:`~llmk.api.DescribeModel`, ``implementation`` a class that follows
+    ``llmk.nn.Model``. ``architectures`` are values of ``config.json``'s; ``"*"`` claims what no other spec
     does.
     """
 

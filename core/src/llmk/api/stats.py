@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -47,11 +48,13 @@ class StatLogger(Protocol):
 
     def __init__(self, context: StatLoggerContext) -> None: ...
 
+    @abstractmethod
     def record(self, snapshot: StatsSnapshot) -> None:
         """Called every ``interval`` seconds, and a last time when the server stops. Which stats there are may differ
         from one snapshot to the next, and there may be none."""
         ...
 
+    @abstractmethod
     def close(self) -> None:
         """Called at the end, whether :meth:`record` was called or not; again it does nothing. Threads, sockets and
         files are gone when it returns; a server waits 2 seconds for this and the last snapshot together."""

@@ -52,7 +52,9 @@ def add_commands(subparsers: argparse._SubParsersAction[Any], group: str = "") -
 
 def _add(subparsers: argparse._SubParsersAction[Any], word: str, found: Registered[CommandSpec]) -> None:
     try:
-        command: Command = load_object(found.spec.implementation, plugin=found.plugin)()
+        command: Command = load_object(
+            found.spec.implementation, plugin=found.plugin, kind="command", id=found.spec.id
+        )()
     except Exception as error:
         _add_broken(subparsers, word, f"{found.spec.summary} (broken)", error)
         return

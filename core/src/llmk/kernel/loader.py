@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
-import inspect
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from functools import lru_cache, reduce
+from functools import lru_cache, partial, reduce
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -15,34 +14,21 @@ from typing import Any
 
 from llmk.api import PluginError, Reason
 from llmk.api.errors import describe
+from llmk.kernel.contracts import NotFollowed, checked
 from llmk.kernel.discovery import REPLACED, Plugin
 from llmk.kernel.patches import replaced
 from llmk.kernel.watchdog import MODULES, watched
 
-CONTRACTS: Mapping[str, str] = {
-    "platform": "llmk.api:Platform",
-    "attention": "llmk.api:AttentionBackend",
-    "model": "llmk.nn:Model",
-    "quantization": "llmk.nn:Quantization",
-    "reasoning_parser": "llmk.api:ReasoningParser",
-    "tool_parser": "llmk.api:ToolParser",
-    "io_processor": "llmk.api:IOProcessor",
-    "logits_processor": "llmk.api:LogitsProcessor",
-    "stat_logger": "llmk.api:StatLogger",
-}
-"""The class whose methods an implementation must have, by the kind of its spec. Those of other kinds are called, and
-a scheduling policy that lacks methods has the defaults of its class."""
 
+def load_object(location: str, *, plugin: Plugin | str = "", kind: str = "", id: str = "") -> Any:
+    """Imports ``"module:attribute"``; ``plugin`` is whose it is, or the distribution's name and version.
 
-def load_object(location: str, *, plugin: Plugin | str = "", kind: str = "") -> Any:
-    """Imports ``"module:attribute"``; ``plugin`` is whose it is, or the distribution's name.
-
-    Raises PluginError that names the wheel and the cause, whatever the import raises; and, where ``kind`` is that of an
-    implementation, one that names the methods which it lacks.
+    Where ``kind`` is one of :data:`~llmk.kernel.contracts.CONTRACTS`, what is found must follow that contract, and so
+    must what it returns when it is called. ``id`` is that of the spec that names it, for errors. Raises PluginError
+    that names the wheel and the cause, no matter what the import raises.
     """
     module, _, attribute = location.partition(":")
-    wheel = _wheel(plugin)
-    known = module in sys.modules
+    wheel, known = _wheel(plugin), module in sys.modules
     hint = f'mend or uninstall the wheel, or [plugins] disable = ["{wheel.partition(" ")[0]}"] leaves it out'
     try:
         with nullcontext() if known else watched(f"the import of {location} ({wheel})", hint, MODULES):
@@ -50,20 +36,19 @@ def load_object(location: str, *, plugin: Plugin | str = "", kind: str = "") -> 
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        raise _not_loaded(location, wheel, Reason("import_failed", location, describe(error))) from error
+        raise _not_loaded(location, wheel, Reason("import_failed", location, describe(error)), id) from error
     if names := [] if known else replaced(module):
         reason = Reason(REPLACED, "nothing of llmk's to be replaced", ", ".join(names))
-        raise _not_loaded(location, wheel, reason)
-    if kind in CONTRACTS and isinstance(found, type):  # what a factory makes is known when it has
-        missing = lacking(found, load_object(CONTRACTS[kind]))
-        if missing:
-            found_out = f"a class without {', '.join(missing)}"
-            reason = Reason("contract", f"the methods of {CONTRACTS[kind].replace(':', '.')}", found_out)
-            raise _not_loaded(location, wheel, reason)
-    return found
+        raise _not_loaded(location, wheel, reason, id)
+    return checked(found, kind, partial(not_followed, location, wheel, id)) if kind else found
 
 
-def check_present(location: str, *, plugin: Plugin | str = "", kind: str = "") -> None:
+def not_followed(location: str, wheel: str, id: str, error: NotFollowed) -> PluginError:
+    """The error of a plugin's object that does not follow its contract."""
+    return _not_loaded(location, wheel, error.reason, id)
+
+
+def check_present(location: str, *, plugin: Plugin | str = "", kind: str = "", id: str = "") -> None:
     """Raises PluginError where :func:`load_object` would find no such module, or no such name in it. Imports nothing.
 
     What only running the module can tell passes: names that it makes as it runs, modules that are no Python source.
@@ -73,24 +58,20 @@ def check_present(location: str, *, plugin: Plugin | str = "", kind: str = "") -
     try:
         names = _names(module)
     except ModuleNotFoundError as error:
-        raise _not_loaded(location, _wheel(plugin), Reason("import_failed", location, describe(error))) from error
+        raise _not_loaded(location, _wheel(plugin), Reason("import_failed", location, describe(error)), id) from error
     if names is not None and first not in names:
         reason = Reason("import_failed", location, f"{module} has no {first!r}")
         raise _not_loaded(location, _wheel(plugin), reason)
-
-
-def lacking(found: Any, contract: type) -> list[str]:
-    """Methods of the contract that ``found`` has not."""
-    methods = [name for name, value in vars(contract).items() if name[0] != "_" and inspect.isfunction(value)]
-    return [f"{name}()" for name in methods if not callable(getattr(found, name, None))]
 
 
 def _wheel(plugin: Plugin | str) -> str:
     return (plugin if isinstance(plugin, str) else plugin.wheel) or "an unknown wheel"
 
 
-def _not_loaded(location: str, wheel: str, reason: Reason) -> PluginError:
-    return PluginError(f"{location} of {wheel} can't be loaded", reasons=[reason], hint="mend or reinstall the wheel")
+def _not_loaded(location: str, wheel: str, reason: Reason, id: str = "") -> PluginError:
+    what = f"{location} of {wheel}" + (f", the implementation of {id}," if id else "")
+    hint = "fix the wheel, or install another release of it"
+    return PluginError(f"{what} can't be loaded", reasons=[reason], hint=hint)
 
 
 def _names(module: str) -> set[str] | None:

@@ -66,9 +66,9 @@ class AttentionSwitch(Switch):
         """The current backend's."""
         self.current.write(key, value, cache, meta, **options)
 
-    def run(self, query: Tensor, cache: Tensor, meta: Any, sinks: Tensor | None = None, **options: Any) -> Tensor:
+    def run(self, query: Tensor, cache: Tensor, meta: Any, **options: Any) -> Tensor:
         """The current backend's."""
-        return self.current.run(query, cache, meta, sinks, **options)
+        return self.current.run(query, cache, meta, **options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,8 @@ class Build:
         parallel: the process's place among those that run the model together.
         max_model_len: tokens of the longest text that is served; 0: of the longest that the model can.
         checkpoint: what the plan's method of quantization is made for, if it has one.
-        load_object: returns what ``"module:attribute"`` names; called as ``load_object(path, plugin="name version")``.
+        load_object: returns what ``"module:attribute"`` names, of ``plugin`` (name and version), ``id`` and ``kind``
+            (:func:`llmk.kernel.loader.load_object`).
 
     Attributes:
         quantization: the method that layers at sites of its weight format ask.
@@ -115,7 +116,9 @@ class Build:
         self.parallel = parallel or Parallel()
         self.quantization = Quantization(checkpoint)
         if checkpoint is not None and plan.quantization_implementation:
-            self.quantization = load_object(plan.quantization_implementation)(checkpoint)
+            self.quantization = load_object(
+                plan.quantization_implementation, kind="quantization", id=plan.quantization
+            )(checkpoint)
         self.layers: list[Layer] = []
         self.here = True
         self.shadows = Shadows() if plan.shadows else None
@@ -194,7 +197,7 @@ class Build:
 
     def _preparing(self, choice: Choice, plain: Callable[..., Any]) -> Callable[..., Any]:
         first = choice.pieces[0]
-        return self._load(first, first.prepare) if first.prepare else plain
+        return self._load(first, first.prepare, "prepare") if first.prepare else plain
 
     def attention(self, site: str) -> AttentionBackend:
         """The backend of an attention site."""
@@ -214,7 +217,8 @@ class Build:
         key = (site, shadow is not None)
         if key not in self._backends:
             choice = shadow.choice if shadow else self.plan.choice("attention", site)
-            pieces = [(p.start, p.stop, self._load(p)(choice.query, self.device)) for p in choice.pieces]
+            made = [self._load(p, p.implementation, "attention")(choice.query, self.device) for p in choice.pieces]
+            pieces = [(p.start, p.stop, backend) for p, backend in zip(choice.pieces, made, strict=True)]
             self._backends[key] = self._one_of(pieces, AttentionSwitch)
         return self._backends[key]
 
@@ -288,7 +292,7 @@ class Build:
         return self._one_of(pieces, Switch, register=register)
 
     def _bind_piece(self, choice: Choice, piece: Piece, given: Mapping[str, Any]) -> Any:
-        implementation = self._load(piece)
+        implementation = self._load(piece, piece.implementation, "composite" if piece.parts else choice.kind)
         if not piece.parts:
             return implementation
         parts = {part.op: part for part in choice.parts}
@@ -317,8 +321,8 @@ class Build:
         self._band = (0, 0)
         return switch
 
-    def _load(self, piece: Piece, path: str = "") -> Any:
-        return self._load_object(path or piece.implementation, plugin=f"{piece.distribution} {piece.version}")
+    def _load(self, piece: Piece, path: str, kind: str) -> Any:
+        return self._load_object(path, plugin=f"{piece.distribution} {piece.version}", kind=kind, id=piece.id)
 
 
 def _plain_weight(parameters: dict[str, Tensor]) -> Tensor:

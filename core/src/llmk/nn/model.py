@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
@@ -29,6 +30,7 @@ class Model(Protocol):
 
     def __init__(self, build: Build, checkpoint: Checkpoint) -> None: ...
 
+    @abstractmethod
     def forward(self, token_ids: Tensor, step: StepContext) -> Tensor:
         """Final, normed hidden states ``[tokens, hidden]`` of ``token_ids`` (int64 ``[tokens]``); fills the caches.
 
@@ -37,10 +39,12 @@ class Model(Protocol):
         """
         ...
 
+    @abstractmethod
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits ``[rows, vocab]`` of ``hidden`` ``[rows, hidden]``, of any floating dtype."""
         ...
 
+    @abstractmethod
     def cache_specs(self) -> list[tuple[int, str, CacheSpec]]:
         """Layer index, attention site and cache spec of every layer of the stage that keeps something between steps."""
         ...

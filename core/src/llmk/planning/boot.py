@@ -28,6 +28,7 @@ from llmk.kernel.watchdog import watching
 from llmk.planning.advice import ABLE, with_advice
 from llmk.planning.checkpoint import read_checkpoint
 from llmk.planning.models import choose_model, describe_model, find_checkpoint
+from llmk.planning.op_references import reference_ops
 from llmk.planning.platforms import choose_platform
 from llmk.planning.resolver import resolve
 
@@ -48,6 +49,10 @@ class Boot:
     facts: ModelFacts
     platform_facts: PlatformFacts
     plan: Plan
+
+    def load(self, kind: str) -> Any:
+        """What makes the plan's ``"platform"`` or ``"model"``. Raises PluginError."""
+        return _load_named(self.registry, self.plan, kind, load_object)
 
 
 def boot(settings: Settings, *, on: str | None = None, verify: bool = True, host: Host | None = None) -> Boot:
@@ -180,17 +185,31 @@ def _resolve(
 
 
 def _broken_winners(registry: Registry, plan: Plan, find: Find) -> Iterator[tuple[str, PluginError]]:
-    owners = {("platform", r.spec.id): r.plugin for r in registry.platforms}
-    owners |= {("model", r.spec.id): r.plugin for r in registry.of(ModelSpec)}
-    owners |= {("quantization", r.spec.id): r.plugin for r in registry.of(QuantizationSpec)}
-    for kind, id in (("platform", plan.platform_id), ("model", plan.model), ("quantization", plan.quantization)):
-        if location := getattr(plan, f"{kind}_implementation"):
-            find(location, plugin=owners[kind, id], kind=kind)
+    for kind in ("platform", "model", "quantization"):
+        if getattr(plan, f"{kind}_implementation"):
+            _load_named(registry, plan, kind, find)
+    references = reference_ops(registry)
     for choice in plan.all_choices():
         for piece in choice.pieces:
+            wheel = {"plugin": f"{piece.distribution} {piece.version}", "id": piece.id}
             try:
-                for location in filter(None, (piece.implementation, piece.prepare)):
-                    kind = choice.kind if location == piece.implementation else ""
-                    find(location, plugin=f"{piece.distribution} {piece.version}", kind=kind)
+                found = find(piece.implementation, kind="composite" if piece.parts else choice.kind, **wheel)
+                if piece.prepare:
+                    find(piece.prepare, kind="prepare", **wheel)
+                if found is not None and choice.op in references:
+                    references[choice.op].check(found, piece)
             except PluginError as error:
                 yield piece.id, error
+
+
+def _load_named(registry: Registry, plan: Plan, kind: str, find: Find) -> Any:
+    """What the plan has one of: its platform, its model or its method of quantization."""
+    chosen = {
+        "platform": (PlatformSpec, plan.platform_id),
+        "model": (ModelSpec, plan.model),
+        "quantization": (QuantizationSpec, plan.quantization),
+    }
+    spec_type, id = chosen[kind]
+    specs: list[Registered[Any]] = registry.of(spec_type)
+    owner = next(r.plugin for r in specs if r.spec.id == id)
+    return find(getattr(plan, f"{kind}_implementation"), plugin=owner, kind=kind, id=id)

@@ -35,7 +35,7 @@ def find_checkpoint(registry: Registry, path: str) -> str:
 
 def describe_model(model: Registered[ModelSpec], checkpoint: Checkpoint) -> ModelFacts:
     """Asks the family for its facts. Raises what it raises on purpose, and PluginError for all else."""
-    function = load_object(model.spec.describe, plugin=model.plugin)
+    function = load_object(model.spec.describe, plugin=model.plugin, kind="describe", id=model.spec.id)
     try:
         with watched(f"{model.spec.describe} ({model.plugin.wheel})", model.plugin.way_out):
             facts = function(checkpoint)

@@ -42,7 +42,9 @@ class Bench:
         config = load({"platform.use": platform, **(settings or {})}).config
         registry = Registry.discover(config.plugins)
         registered, facts = choose_platform(registry, config)
-        made: Platform = load_object(registered.spec.implementation)(facts)
+        made: Platform = load_object(
+            registered.spec.implementation, plugin=registered.plugin, kind="platform", id=registered.spec.id
+        )(facts)
         made.device.setup(0, config.platform.threads)
         return cls(registry, facts, made, made.device.torch_device(0), thorough, seed)
 

@@ -20,11 +20,11 @@ from typing import Any
 import importlib_metadata as metadata
 from packaging.utils import canonicalize_name
 
-from llmk.api import ENTRY_POINT_GROUP, Host, PlatformSpec, Probe
+from llmk.api import ENTRY_POINT_GROUP, Host, PlatformSpec, PluginError, Probe
 from llmk.api.errors import describe
 from llmk.api.matching import ask
 from llmk.kernel.interpreter import PYTHON
-from llmk.kernel.loader import CONTRACTS, lacking, load_object
+from llmk.kernel.loader import load_object
 from llmk.kernel.registry import Registered, Registry
 from llmk_testing.case import Skip
 
@@ -66,7 +66,7 @@ class Imports:
     def _found(self) -> dict[str, Any]:
         job = {
             "modules": self.modules,
-            "places": {place: self._contract(r, place) for r in self.specs for place in _places(r.spec)},
+            "places": {place: _kind(r, place) for r in self.specs for place in _places(r.spec)},
         }
         command = [*PYTHON, "-X", "faulthandler", "-m", __name__, json.dumps(job)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT)
@@ -80,9 +80,12 @@ class Imports:
             raise AssertionError(message) from None
         return found
 
-    @staticmethod
-    def _contract(registered: Registered[Any], place: str) -> str:
-        return CONTRACTS.get(registered.kind, "") if place == registered.spec.implementation else ""
+
+def _kind(registered: Registered[Any], place: str) -> str:
+    """The kind by which what a spec names is held against its contract; empty where there is none."""
+    if place == registered.spec.implementation:
+        return "composite" if getattr(registered.spec, "parts", ()) else registered.kind
+    return next((name for name in ("prepare", "describe") if place == getattr(registered.spec, name, "")), "")
 
 
 def _places(spec: Any) -> list[str]:
@@ -103,13 +106,12 @@ def main() -> None:
         with suppress(BaseException):  # discovery has reported it
             import_module(module)
         watch.look(module)
-    for place, contract in job["places"].items():
+    for place, kind in job["places"].items():
         try:
-            found = load_object(place)
-            if contract and (missing := lacking(found, load_object(contract))):
-                errors[place] = f"{place} lacks {', '.join(missing)}, which {contract.replace(':', '.')} has"
-        except Exception as error:
-            errors[place] = f"{place}: {describe(error.__cause__ or error)}"
+            load_object(place, kind=kind)
+        except PluginError as error:
+            why = describe(error.__cause__) if error.__cause__ else "; ".join(map(str, error.reasons))
+            errors[place] = f"{place}: {why}"
         watch.look(place)
     print(json.dumps({"errors": errors, "patches": watch.patches}), file=out, flush=True)
     os._exit(0)  # whatever threads the modules have started

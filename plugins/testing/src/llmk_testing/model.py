@@ -39,14 +39,14 @@ class ModelHarness:
         parallel: Parallel | None = None,
     ) -> None:
         plan, config = boot.plan, boot.settings.config
-        platform: Platform = load_object(plan.platform_implementation)(plan.platform)
+        platform: Platform = boot.load("platform")(plan.platform)
         self.boot = boot
         self.device = platform.device.torch_device(0)
         dtype = getattr(torch, plan.dtype)
         served = boot.facts.max_model_len
         where: dict[str, Any] = {"device": self.device, "parallel": parallel, "max_model_len": served}
         self.build = Build(plan, dtype=dtype, load_object=load_object, checkpoint=boot.checkpoint, **where)
-        self.model: Model = load_object(plan.model_implementation)(self.build, boot.checkpoint)
+        self.model: Model = boot.load("model")(self.build, boot.checkpoint)
         load_weights(
             self.model,
             boot.checkpoint,

@@ -133,7 +133,7 @@ class Paged:
     def attend(self, q: Tensor, meta: Any) -> Tensor:
         """The backend's attention."""
         sinks = None if self.sinks is None else self.sinks.to(self.device)
-        return self.backend.run(q, self.cache, meta, sinks, **self.scaled)
+        return self.backend.run(q, self.cache, meta, sinks=sinks, **self.scaled)
 
     def keep(self, work: Work, key: Tensor, value: Tensor | None) -> None:
         """What the cache holds of these tokens from now on, ``[tokens, kv_heads, head_dim]`` on the host."""

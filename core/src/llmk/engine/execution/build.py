@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from llmk.api import CacheSpec, LogitsProcessorSpec, Plan, Platform, PluginError
+from llmk.api import CacheSpec, LogitsProcessor, LogitsProcessorSpec, Plan, Platform, PluginError
 from llmk.engine.device.batch import Batch
 from llmk.engine.device.graphs import graph_sizes, why_not_recorded
 from llmk.engine.device.trace import NULL_TRACE, NullTrace
@@ -33,6 +33,7 @@ from llmk.planning.cache_groups import CacheGroup, cache_groups
 from llmk.planning.memory import activation_bytes, check_context, check_weights, gib
 
 if TYPE_CHECKING:
+    from llmk.kernel.registry import Registered
     from llmk.nn.model import Model
     from llmk.planning.boot import Boot
 
@@ -69,7 +70,7 @@ def load_model(boot: Boot, rank: int = 0, join: Callable[[Platform], Parallel] =
     ``join``."""
     config, plan = boot.settings.config, boot.plan
     check_wheels(plan)
-    platform: Platform = load_object(plan.platform_implementation)(plan.platform)
+    platform: Platform = boot.load("platform")(plan.platform)
     neighbours = len(plan.ranks_beside(rank))
     threads = config.platform.threads
     platform.device.setup(rank, max(1, threads // neighbours) if threads else 0)
@@ -81,7 +82,7 @@ def load_model(boot: Boot, rank: int = 0, join: Callable[[Platform], Parallel] =
     dtype = getattr(torch, plan.dtype)
     where: dict[str, Any] = {"device": device, "parallel": join(platform), "max_model_len": boot.facts.max_model_len}
     build = Build(plan, dtype=dtype, load_object=load_object, checkpoint=boot.checkpoint, **where)
-    model: Model = load_object(plan.model_implementation)(build, boot.checkpoint)
+    model: Model = boot.load("model")(build, boot.checkpoint)
     how, seed = config.model.load_format, config.engine.seed
     start = time.perf_counter()
     read = load_weights(model, boot.checkpoint, dtype, progress=rank == 0, load_format=how, seed=seed)
@@ -109,11 +110,19 @@ def build_runner(
     if not build.parallel.is_last:
         return StageRunner(model, build, batch, *laid_out, **how)
     found = boot.registry.of(LogitsProcessorSpec)
-    load = {each.spec.id: partial(load_object, each.spec.implementation, plugin=each.plugin) for each in found}
+    load = {each.spec.id: partial(_load_processor, each) for each in found}
     load |= {id: partial(_refuse, id) for id in load if is_distrusted(id)}
     kind = Runner if build.parallel.is_first else StageRunner
     wheels = {each.spec.id: each.plugin.wheel for each in found}
     return kind(model, build, batch, *laid_out, LogitsProcessors(load, boot.facts.vocab_size, wheels), **how)
+
+
+def _load_processor(found: Registered[LogitsProcessorSpec]) -> type[LogitsProcessor]:
+    id, plugin = found.spec.id, found.plugin
+    processor: type[LogitsProcessor] = load_object(
+        found.spec.implementation, plugin=plugin, kind="logits_processor", id=id
+    )
+    return processor
 
 
 def _refuse(id: str) -> Any:

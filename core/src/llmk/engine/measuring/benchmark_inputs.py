@@ -105,7 +105,7 @@ class BenchmarkInputs:
             def run(i: int) -> Tensor:
                 nonlocal meta
                 meta = backend.prepare(step) if i == 0 else meta
-                return backend.run(q, cache, meta, sinks, **scaled)
+                return backend.run(q, cache, meta, sinks=sinks, **scaled)
 
             return run
 

@@ -55,7 +55,7 @@ class Tuner:
     wrong: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.platform = load_object(self.boot.plan.platform_implementation)(self.boot.plan.platform)
+        self.platform = self.boot.load("platform")(self.boot.plan.platform)
         self.platform.device.setup(0, self.boot.settings.config.platform.threads)
 
     @torch.inference_mode()

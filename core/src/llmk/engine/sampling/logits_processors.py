@@ -11,7 +11,7 @@ from torch import Tensor
 from llmk.api import LlmkError, LogitsBatch, LogitsProcessor, LogitsRequest, LogitsRows, PluginError
 from llmk.engine.device.transfer import to_device
 from llmk.engine.sampling.finite_check import Problem, after_processor
-from llmk.engine.wire.plugin_calls import LOGITS_PROCESSOR, Call, Culprit, check_methods, is_interrupt
+from llmk.engine.wire.plugin_calls import LOGITS_PROCESSOR, Call, Culprit, is_interrupt
 
 if TYPE_CHECKING:
     from llmk.engine.wire.step import NewRequest
@@ -91,9 +91,7 @@ class LogitsProcessors:
         return failed, [str(self._culprit(share[0])) for share in self._shares[1]]
 
     def _make(self, id: str, tokens: Tensor) -> LogitsProcessor:
-        made = self._load[id]()(LogitsBatch(tokens, self._vocab_size))
-        check_methods(made, ("enter", "leave", "apply"), str(self._culprit(id)), type(made).__qualname__)
-        return made
+        return self._load[id]()(LogitsBatch(tokens, self._vocab_size))
 
     def _culprit(self, id: str) -> Culprit:
         return Culprit(LOGITS_PROCESSOR, id, self._wheels.get(id, ""))

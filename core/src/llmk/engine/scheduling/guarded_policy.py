@@ -11,7 +11,7 @@ from llmk.api import Plan, PluginError, PolicyContext, SchedulingPolicy, Ticket
 from llmk.api.errors import describe
 from llmk.api.verdict import Reason
 from llmk.engine.scheduling.fair_policy import FairPolicy
-from llmk.engine.wire.plugin_calls import POLICY, Call, check_methods, is_distrusted, is_interrupt
+from llmk.engine.wire.plugin_calls import POLICY, Call, is_distrusted, is_interrupt
 from llmk.kernel.loader import load_object
 
 logger = logging.getLogger(__name__)
@@ -55,15 +55,16 @@ class GuardedPolicy:
             fallen.failures = 1
             return fallen
         hint = "name another policy with [select.policy] use"
-        made = load_object(piece.implementation, plugin=wheel)
+        make = load_object(piece.implementation, plugin=wheel, kind="policy", id=piece.id)
         try:
-            policy = made(context)
+            policy = make(context)
+        except PluginError:
+            raise
         except BaseException as error:
             if is_interrupt(error):
                 raise
             reason = Reason("policy_raised", piece.implementation, describe(error))
             raise PluginError(f"{piece.id} of {wheel} can't be made", reasons=[reason], hint=hint) from error
-        check_policy(policy, f"{piece.id} of {wheel}", piece.implementation)
         return cls(policy, piece.id, wheel)
 
     def order(self, requests: Tickets) -> Iterator[Ticket]:
@@ -124,12 +125,6 @@ class GuardedPolicy:
             "the scheduling policy %s failed (%s); requests go by priority and arrival until the engine is restarted",
             self.name, describe(error), exc_info=error,
         )  # fmt: skip
-
-
-def check_policy(policy: object, what: str, location: str) -> None:
-    """Raises PluginError where ``policy`` is none: what it does not define goes by arrival, but it must define one."""
-    defined = [name for name in ASKED if hasattr(policy, name)]
-    check_methods(policy, defined or ASKED, what, location)
 
 
 def _one_of(running: Tickets, answer: object, what: str) -> Ticket:

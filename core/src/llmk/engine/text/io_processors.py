@@ -24,6 +24,7 @@ from llmk.api.io import Returns
 from llmk.api.matching import ask
 from llmk.engine.wire.request import EngineRequest, HiddenRows, SamplingParams
 from llmk.engine.wire.request import Returns as EngineReturns
+from llmk.kernel.contracts import check_made
 from llmk.kernel.first_party import how_to_install
 from llmk.kernel.loader import load_object
 
@@ -116,6 +117,7 @@ class IOProcessors:
         run = IORun(_called(found))
         with run.guard():
             run.request = self._processor(found).open(body)
+            check_made(run.request, "io_request")
             for number, prompt in enumerate(run.request.prompts):
                 run.sequences.append(self._sequence(intake, prompt, number, how))
             if not run.sequences:
@@ -145,7 +147,9 @@ class IOProcessors:
         if found.spec.id not in self._made:
             boot, plugin = self._boot, found.plugin
             options = boot.settings.config.plugin.get(plugin.name, {})
-            kind: type[IOProcessor] = load_object(found.spec.implementation, plugin=plugin)
+            kind: type[IOProcessor] = load_object(
+                found.spec.implementation, plugin=plugin, kind="io_processor", id=found.spec.id
+            )
             context = IOContext(boot.checkpoint, boot.facts, self._tokenizer, self._served_name, options)
             self._made[found.spec.id] = kind(context)
         return self._made[found.spec.id]

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from llmk.api import PluginError, Reason
 from llmk.engine.wire.plugin_mark import MarkedCall, PluginMark
 
 MARKS = "mark"
@@ -100,11 +99,3 @@ def is_interrupt(error: BaseException) -> bool:
     """Whether it is a user's interruption of this process, and not of the plugin's making. Everything else that a
     plugin raises, SystemExit included, is its own failure."""
     return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
-
-
-def check_methods(made: object, names: Iterable[str], what: str, location: str) -> None:
-    """Raises PluginError where ``made`` lacks a method that is called."""
-    lacking = [name for name in names if not callable(getattr(made, name, None))]
-    if lacking:
-        reason = Reason("contract", f"methods {', '.join(names)}", f"no {', '.join(lacking)}")
-        raise PluginError(f"{what} lacks {', '.join(lacking)}", reasons=[reason], hint=f"add them to {location}")

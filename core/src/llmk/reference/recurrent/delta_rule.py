@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -23,8 +24,6 @@ def gated_delta_rule(
     beta: Tensor,
     cache: Tensor,
     step: CacheStep,
-    *,
-    by_token: bool = False,
 ) -> Tensor:
     """Each head's memory fades, then takes ``beta`` of the way to recalling ``v`` at ``k``, and is asked at ``q``:
     ``S = exp(g) * S``, ``S = S + beta * (v - S k) k^T``, ``y = S q``, in float32.
@@ -37,23 +36,34 @@ def gated_delta_rule(
         g: ``[tokens, heads]``, logarithms of decays, none positive.
         beta: ``[tokens, heads]``, between 0 and 1.
         cache: float32 ``[num_blocks, heads, value_dim, key_dim]``, read and written in place.
-        by_token: advance by one token at a time, see :func:`gated_delta_rule_by_token`.
 
     Returns:
         ``[tokens, heads, value_dim]`` in ``v``'s dtype; rows beyond the step's true tokens are zeros.
     """
-    heads_per_key = v.shape[1] // k.shape[1]
-    q, k = (_unit(x.float()).repeat_interleave(heads_per_key, 1) for x in (q, k))
-    rule = _advance_by_token if by_token else _advance_chunk
-    out = torch.zeros_like(v)
-    walk(rule, (q * k.shape[-1] ** -0.5, k, v, g.float(), beta.float()), out, cache, step, longest=CHUNK)
-    return out
+    return _run(_advance_chunk, q, k, v, g, beta, cache, step)
 
 
 def gated_delta_rule_by_token(*arguments: Any) -> Tensor:
     """:func:`gated_delta_rule` whose results are the same bit for bit however a prompt is cut into steps, and whatever
     else is in them. A chunk's agree to rounding."""
-    return gated_delta_rule(*arguments, by_token=True)
+    return _run(_advance_by_token, *arguments)
+
+
+def _run(
+    rule: Callable[..., tuple[Tensor, Tensor]],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    cache: Tensor,
+    step: CacheStep,
+) -> Tensor:
+    heads_per_key = v.shape[1] // k.shape[1]
+    q, k = (_unit(x.float()).repeat_interleave(heads_per_key, 1) for x in (q, k))
+    out = torch.zeros_like(v)
+    walk(rule, (q * k.shape[-1] ** -0.5, k, v, g.float(), beta.float()), out, cache, step, longest=CHUNK)
+    return out
 
 
 def _unit(x: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,8 +26,6 @@ def state_space_scan(
     dt_limits: tuple[float, float | None],
     cache: Tensor,
     step: CacheStep,
-    *,
-    by_token: bool = False,
 ) -> Tensor:
     """Scans each head's inputs, ``S = exp(dt * a) * S + dt * x b^T`` and ``y = S c + d * x``, in float32.
 
@@ -37,22 +36,36 @@ def state_space_scan(
         a, d, dt_bias: ``[heads]``; ``a`` is negative.
         b, c: ``[tokens, groups, state_size]``; head ``i`` reads group ``i // (heads // groups)``.
         cache: float32 ``[num_blocks, heads, head_dim, state_size]``, read and written in place.
-        by_token: advance by one token at a time, see :func:`state_space_scan_by_token`.
 
     Returns:
         ``[tokens, heads, head_dim]`` in ``x``'s dtype; rows beyond the step's true tokens are zeros.
     """
-    dt = softplus(dt.float() + dt_bias.float()).clamp(*dt_limits)
-    rule = partial(_advance_by_token if by_token else _advance_chunk, a.float(), d.float())
-    out = torch.zeros_like(x)
-    walk(rule, (x, dt, b, c), out, cache, step, longest=CHUNK)
-    return out
+    return _run(_advance_chunk, x, dt, a, b, c, d, dt_bias, dt_limits, cache, step)
 
 
 def state_space_scan_by_token(*arguments: Any) -> Tensor:
     """:func:`state_space_scan` whose results are the same bit for bit however a prompt is cut into steps, and whatever
     else is in them. A chunk's agree to rounding."""
-    return state_space_scan(*arguments, by_token=True)
+    return _run(_advance_by_token, *arguments)
+
+
+def _run(
+    rule: Callable[..., tuple[Tensor, Tensor]],
+    x: Tensor,
+    dt: Tensor,
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    d: Tensor,
+    dt_bias: Tensor,
+    dt_limits: tuple[float, float | None],
+    cache: Tensor,
+    step: CacheStep,
+) -> Tensor:
+    dt = softplus(dt.float() + dt_bias.float()).clamp(*dt_limits)
+    out = torch.zeros_like(x)
+    walk(partial(rule, a.float(), d.float()), (x, dt, b, c), out, cache, step, longest=CHUNK)
+    return out
 
 
 def _advance_by_token(

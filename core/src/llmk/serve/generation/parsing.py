@@ -43,8 +43,9 @@ class Dialect:
             chosen, reasons[kind] = choose_parser(boot.registry, kind, boot.settings.config, boot.checkpoint)
             kinds[kind] = None
             if chosen is not None:
-                create = load_object(chosen.spec.implementation, plugin=chosen.plugin)
-                kinds[kind] = ParserKind(chosen.spec.id, create, chosen.spec.special_tokens)
+                where, id = chosen.spec.implementation, chosen.spec.id
+                create = load_object(where, plugin=chosen.plugin, kind=f"{kind}_parser", id=id)
+                kinds[kind] = ParserKind(id, create, chosen.spec.special_tokens)
         return cls(kinds["reasoning"], kinds["tool"], reasons)
 
     def describe(self) -> dict[str, dict[str, str | None]]:

@@ -36,7 +36,7 @@ def choose(boot: Boot) -> list[Registered[StatLoggerSpec]]:
     rules = [SelectSection(use=name) for name in boot.settings.config.server.stat_loggers]
     chosen = [found for found, _ in (elect("[server] stat_loggers", rule, known) for rule in rules) if found]
     for found in chosen:
-        load_object(found.spec.implementation, plugin=found.plugin)
+        _load(found)
     return chosen
 
 
@@ -69,13 +69,23 @@ async def _tell(loggers: list[GuardedLogger], metrics: Metrics, interval: float)
 
 def _make(found: Registered[StatLoggerSpec], context: StatLoggerContext) -> StatLogger:
     spec, wheel = found.spec, found.plugin.wheel
-    make: Callable[[StatLoggerContext], StatLogger] = load_object(spec.implementation, plugin=wheel)
+    make = _load(found)
     try:
         return make(context)
+    except PluginError:
+        raise
     except Exception as error:
         reason = Reason("stat_logger_raised", spec.implementation, describe(error))
         hint = "take it out of server.stat_loggers, or mend its section of the configuration"
         raise PluginError(f"{spec.id} of {wheel} can't be made", reasons=[reason], hint=hint) from error
+
+
+def _load(found: Registered[StatLoggerSpec]) -> Callable[[StatLoggerContext], StatLogger]:
+    spec = found.spec
+    made: Callable[[StatLoggerContext], StatLogger] = load_object(
+        spec.implementation, plugin=found.plugin, kind="stat_logger", id=spec.id
+    )
+    return made
 
 
 class GuardedLogger:

@@ -10,17 +10,10 @@ import torch
 from torch import Tensor
 
 from llmk.api import Platform
+from llmk.kernel.contracts import check_made
 from llmk_testing.bench import Bench
 from llmk_testing.case import Skip
 
-_MEMBERS = {
-    "device": ("torch_device", "setup", "synchronize"),
-    "memory": ("total", "available", "measure"),
-    "graphs": ("capture",),
-    "compiling": ("ahead",),
-    "collectives": ("backend", "recordable"),
-}
-_OPTIONAL = ("graphs", "compiling", "collectives")
 _WORK_SECONDS = 0.1
 _PRODUCTS, _LARGEST_SIZE = 8, 1 << 14
 _ROUNDS = 3
@@ -44,14 +37,7 @@ def checks(bench: Bench) -> dict[str, Callable[[], str | None]]:
 def _facets(bench: Bench) -> None:
     platform = bench.platform
     assert platform.facts == bench.facts, f"the platform's facts are {platform.facts}, it was made of {bench.facts}"
-    for facet, members in _MEMBERS.items():
-        assert hasattr(platform, facet), f"the platform has no attribute {facet}; a facet that it lacks is None"
-        there = getattr(platform, facet)
-        if there is None:
-            assert facet in _OPTIONAL, f"{facet} is None, and no platform can do without"
-            continue
-        missing = [name for name in members if not hasattr(there, name)]
-        assert not missing, f"the facet {facet} lacks {', '.join(missing)}"
+    check_made(platform, "platform")
     told = "graphs" in bench.facts.features
     assert told == (platform.graphs is not None), (
         f"the facts {'have' if told else 'lack'} the feature 'graphs', the facet is {platform.graphs}"

@@ -1,0 +1,37 @@
+"""Everything that first-party wheels register follows its contract, on no matter which device it would serve."""
+
+from __future__ import annotations
+
+import pytest
+
+from llmk.api import KernelSpec, Piece
+from llmk.config import load
+from llmk.kernel.loader import load_object
+from llmk.kernel.registry import HOOKS, Registered, Registry
+from llmk.planning.op_references import reference_ops
+
+REGISTRY = Registry.discover(load(environ={}).config.plugins)
+SPECS = [found for found in REGISTRY.of(object) if found.kind != "tuned"]
+
+
+def test_all_kinds_are_tried() -> None:
+    assert {found.kind for found in SPECS} == {kind for kind, _ in HOOKS.values()} - {"tuned", "logits_processor"}
+
+
+@pytest.mark.parametrize("found", SPECS, ids=lambda found: f"{found.kind} {found.spec.id}")
+def test_an_implementation_follows_its_contract(found: Registered[KernelSpec]) -> None:
+    spec, wheel = found.spec, found.plugin.wheel
+    kind = "composite" if getattr(spec, "parts", ()) else found.kind
+    try:
+        implementation = load_object(spec.implementation, plugin=wheel, kind=kind, id=spec.id)
+        for name in ("prepare", "describe"):
+            if location := getattr(spec, name, ""):
+                load_object(location, plugin=wheel, kind=name, id=spec.id)
+    except Exception as error:
+        if isinstance(error.__cause__, ImportError):
+            pytest.skip(f"needs {error.__cause__.name}, which is not installed")
+        raise
+    if found.kind == "op":
+        where = (found.plugin.distribution, found.plugin.version, spec.implementation, spec.prepare, "", "")
+        piece = Piece(1, 2, spec.id, *where, parts=spec.parts)
+        reference_ops(REGISTRY)[spec.op].check(implementation, piece)
