@@ -82,7 +82,7 @@ class Imports:
 
     @staticmethod
     def _contract(registered: Registered[Any], place: str) -> str:
-        return CONTRACTS.get(registered.kind, "") if place == registered.spec.implementation else ""
+        return CONTRACTS.get(registered.kind, "") if place == getattr(registered.spec, "implementation", "") else ""
 
 
 def _places(spec: Any) -> list[str]:
