@@ -74,7 +74,7 @@ def named_by_strings(files: list[Path]) -> Iterator[str]:
 def _specs() -> list[Any]:
     """Every spec of the repository's own wheels."""
     specs: list[Any] = []
-    for spec_type in {spec_type for _, spec_type in HOOKS.values()}:
+    for spec_type in {spec_type for kinds in HOOKS.values() for spec_type in kinds.values()}:
         registered: list[Registered[Any]] = registry().of(spec_type)
         specs += [entry.spec for entry in registered]
     return specs

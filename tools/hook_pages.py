@@ -111,7 +111,7 @@ def render(name: str) -> str:
         ("Signature", f"```text\n{document(f'{hooks.__name__}:{name}').signature}\n```"),
         ("What it returns", "\n".join(listed(item, 3) for item in returned(name))),
         ("What it follows, and is given", "\n".join(listed(document(at), 3) for at in CONTRACTS.get(name, ()))),
-        ("Ops and their references", _ops() if name == "llmk_ops" else ""),
+        ("Ops of the core", _ops() if name == "llmk_ops" else ""),
         ("Mistakes that the conformance kit finds", _defects(name)),
         ("In this repository", _specs(name)),
     ]
@@ -120,20 +120,22 @@ def render(name: str) -> str:
 
 def returned(name: str) -> Iterator[Documented]:
     """The types of what a hook returns, of ``llmk.api``."""
-    found = re.fullmatch(r"Iterable\[(\w+)\]", str(inspect.signature(HOOKS[name]).return_annotation))
-    if found:
-        yield document(f"{vars(hooks)[found[1]].__module__}:{found[1]}")
-    if found and found[1] == "KernelSpec":
+    found = re.fullmatch(r"Iterable\[([\w| ]+)\]", str(inspect.signature(HOOKS[name]).return_annotation))
+    types = found[1].split(" | ") if found else []
+    yield from (document(f"{vars(hooks)[each].__module__}:{each}") for each in types)
+    if "KernelSpec" in types:
         yield from map(document, WITH_KERNELS)
 
 
 def _ops() -> str:
-    """Every op of which the core has the definition, and what that says of it."""
+    """Every op of which the core has the contract, what that says of it, and where its reference is."""
     specs = {r.spec.op: r.spec for r in registry().kernels("op") if r.spec.id == f"reference.{r.spec.op}"}
     lines = []
-    for op, spec in sorted(specs.items()):
-        parts = f" Parts: {code(*spec.parts)}." if spec.parts else ""
-        lines.append(f"- `{op}`: {spec.summary}{parts} Defined by `{_definition(spec)}`.")
+    for op, contract in sorted(registry().contracts.items()):
+        lists = (("Facts", contract.facts), ("Parts", contract.parts), ("Changes", contract.mutates_args))
+        more = "".join(f" {title}: {code(*names)}." for title, names in lists if names)
+        call = f"`{op}{contract.signature}`"
+        lines.append(f"- {call}: {contract.summary}{more} Reference: `{_definition(specs[op])}`.")
     return "\n".join(lines)
 
 
@@ -147,7 +149,7 @@ def _definition(spec: KernelSpec) -> str:
 
 def _defects(name: str) -> str:
     """The planted defects of the kind, all of which its suite is known to find."""
-    kind = KINDS[name][0] if name in KINDS else ""
+    kind = next(iter(KINDS.get(name, ())), "")
     file = DEFECTS / f"{kind}.py"
     file = file if file.exists() else DEFECTS / f"{kind.rpartition('_')[2]}.py"
     if not kind or not file.exists():
@@ -169,7 +171,8 @@ def _specs(name: str) -> str:
     if name not in KINDS:
         wheels = sorted({plugin.distribution for plugin in registry().plugins if name in plugin.hooks})
         return f"Implemented by {code(*wheels)}." if wheels else "No wheel of this repository implements it."
-    found: list[Registered[Any]] = registry().of(KINDS[name][1], KINDS[name][0])
+    kind, spec_type = next(iter(KINDS[name].items()))
+    found: list[Registered[Any]] = registry().of(spec_type, kind)
     if not found:
         return "No wheel of this repository registers any."
     rows = [(f"`{r.spec.id}`", f"`{r.plugin.distribution}`", getattr(r.spec, "summary", "")) for r in found]

@@ -34,7 +34,7 @@ def catalogue() -> dict[str, str]:
     one name."""
     wheel_of = {plugin.name: plugin.distribution for plugin in registry().plugins}
     named: list[Registered[Any]] = []
-    for kind, spec_type in HOOKS.values():
+    for kind, spec_type in (item for kinds in HOOKS.values() for item in kinds.items()):
         named += registry().of(spec_type, kind)
     pairs = [(r.spec.name, r.plugin.distribution) for r in named if hasattr(r.spec, "name")]
     for name, wheel in pairs:
@@ -62,7 +62,7 @@ def _counts(distribution: str) -> str:
     """How many specs of each kind, in the order of the hooks, and which other hooks it has."""
     plugins = [plugin for plugin in registry().plugins if plugin.distribution == distribution]
     kinds: Counter[str] = Counter()
-    for kind, spec_type in HOOKS.values():
+    for kind, spec_type in (item for kinds in HOOKS.values() for item in kinds.items()):
         found: list[Registered[Any]] = registry().of(spec_type, kind)
         kinds[kind] += sum(r.plugin in plugins for r in found)
     others = sorted({hook for plugin in plugins for hook in plugin.hooks if hook not in HOOKS})

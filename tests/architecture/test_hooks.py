@@ -84,12 +84,13 @@ def test_example_works(name: str, sections: dict[str, str]) -> None:
     assert all(isinstance(item, returned_type(name)) for item in answers[0])
 
 
-def returned_type(name: str) -> type:
-    """The type of the items that a hook returns, as its specification says."""
-    match = re.fullmatch(r"Iterable\[(\w+)\]", inspect.signature(HOOKS[name]).return_annotation)
+def returned_type(name: str) -> tuple[type, ...]:
+    """The types of the items that a hook returns, as its specification says."""
+    match = re.fullmatch(r"Iterable\[([\w| ]+)\]", inspect.signature(HOOKS[name]).return_annotation)
     assert match, f"{name} must say what it returns an iterable of"
-    found = {**vars(hooks), "Default": Default, "Problem": Problem}[match[1]]
-    assert isinstance(found, type)
+    known = {**vars(hooks), "Default": Default, "Problem": Problem}
+    found = tuple(known[each] for each in match[1].split(" | "))
+    assert all(isinstance(each, type) for each in found)
     return found
 
 

@@ -7,20 +7,26 @@ from dataclasses import replace
 import pytest
 from defects import Defect
 from defects.op import DEFECTS
-from killing import results
+from killing import check_good, results
 from trying import check_found, check_passes, registered
 
 from llmk.api import KernelSpec
+from llmk.reference.contracts import CONTRACTS
 from llmk.reference.specs import llmk_ops
 from llmk_testing.bench import Bench
 
-GOOD = sorted(spec.id for spec in llmk_ops())
+GOOD = sorted(spec.id for spec in llmk_ops() if isinstance(spec, KernelSpec))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("id", GOOD)
 def test_good_ones_pass(id: str, bench: Bench) -> None:
     check_passes(id, bench)
+
+
+@pytest.mark.parametrize("op", sorted(CONTRACTS))
+def test_contracts_are_true(op: str, bench: Bench) -> None:
+    check_good("op_contract", CONTRACTS[op], bench)
 
 
 @pytest.mark.parametrize(("op", "defect"), DEFECTS, ids=[f"{op} {defect}" for op, defect in DEFECTS])

@@ -143,7 +143,7 @@ def test_equal_sites_get_equal_inputs_whatever_is_chosen(house: Wheelhouse, tmp_
         flags = settings(house, checkpoint, **{"select.linear.use": id, "select.linear.avoid": []})
         booted = boot(load(flags, environ={}), verify=False)
         build = Build(booted.plan, dtype=torch.float32, device=torch.device("cpu"), load_object=load_object)
-        trial = BenchmarkInputs(build, booted.facts).of(booted.plan.choice("linear", "gate_up"))
+        trial = BenchmarkInputs(build, booted.facts, booted.registry).of(booted.plan.choice("linear", "gate_up"))
         assert trial is not None
         assert trial.sets > 1
         (*_, run) = (trial.at(count) for count in counts)
@@ -187,7 +187,7 @@ def unmeasured(booted: Boot) -> set[str]:
             load_object=load_object,
             checkpoint=booted.checkpoint,
         )
-        trial = BenchmarkInputs(build, booted.facts).of(choice)
+        trial = BenchmarkInputs(build, booted.facts, booted.registry).of(choice)
         if trial is None:
             missing.add(choice.op or choice.site)
             continue

@@ -22,6 +22,7 @@ from llmk.api.specs import (
     KernelSpec,
     LogitsProcessorSpec,
     ModelSpec,
+    OpContract,
     ParserSpec,
     PlatformSpec,
     PolicySpec,
@@ -95,8 +96,8 @@ def llmk_moe_kernels() -> Iterable[KernelSpec]:
 
 
 @hookspec
-def llmk_ops() -> Iterable[KernelSpec]:
-    """Ops, plain and composite (``kind="op"``)."""
+def llmk_ops() -> Iterable[KernelSpec | OpContract]:
+    """Kernels of ops, plain and composite (``kind="op"``), and the contracts of ops that the wheel defines."""
     return ()
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from llmk.api.platform import PlatformFacts
 from llmk.api.query import Query
+from llmk.api.specs import OpContract
 from llmk.api.verdict import Reason
 
 
@@ -109,8 +110,8 @@ class Shadow:
 
     choice: Choice
     rate: float
-    examples: str = ""
-    """Of an op that the core doesn't know: what a kernel's spec names as such."""
+    contract: OpContract | None = None
+    """Of an op whose contract is known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import pairwise
@@ -20,8 +20,12 @@ Capture = Literal["none", "decode", "full"]
 Such a kernel waits for nothing, allocates through torch alone, and launches the same for equal shapes and upper bounds
 (:class:`~llmk.api.cache.CacheStep` says what padding looks like)."""
 
+GIVEN_PARTS: Mapping[str, str] = {"attention.write": "attention", "attention.run": "attention", "linear": "linear"}
+"""Parts of composite ops that stand for what was chosen at the op's own sites: by name, the kind of the site."""
+
 LOCATION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """How ``implementation`` and its like are written: ``"module:attribute"``."""
+_SIGNATURE = re.compile(r"\(\w+(, \w+)*\) -> .+")
 
 
 class _Checked:
@@ -81,9 +85,8 @@ class KernelSpec(_Checked):
     - linear: a function that follows :class:`~llmk.api.LinearKernel`;
     - moe: one that follows :class:`~llmk.api.MoEKernel`; where there is no ``prepare``, its ``weights`` are the
       parameters ``gate_up``, ``down`` and what else there is, as they are;
-    - op: a function with the arguments that ``llmk.reference`` documents under the op's name; ops over attention take
-      the layer's cache and what ``prepare`` made of the step as their last two positional arguments. An op that the
-      core doesn't know is what its wheel says, by a kernel of ``Tier.REFERENCE`` that all others are compared with.
+    - op: a function of the arguments that the op's :class:`OpContract` names, which does what the kernel of
+      ``Tier.REFERENCE`` for the same op does.
 
     It is held against that when it is loaded, arguments included. An op with ``parts`` is composite: its implementation
     is a factory that follows :class:`~llmk.api.CompositeOp`. Each part is an op of its own, selected in turn, but for
@@ -122,9 +125,8 @@ class KernelSpec(_Checked):
     """Why it is chosen only by pin, preference or measurement, or where nothing else can serve, if it is: it takes long
     to start, or is faster on some shapes alone."""
     examples: str = ""
-    """For an op that the core doesn't know: ``"module:attribute"`` of an ``llmk.reference.op_examples.OpExamples``,
-    which says what to call it with and what it changes in place. It holds for every kernel of the op. For a MoE kernel
-    with an activation that the core doesn't know: of an ``llmk.reference.moe.MoEExamples``, which has it."""
+    """For a MoE kernel with an activation that the core doesn't know: ``"module:attribute"`` of an
+    ``llmk.reference.moe.MoEExamples``, which has it. An op's examples are those of its :class:`OpContract`."""
     overrides: str = ""
     """Id of the spec that this one replaces, once the user's config consents."""
     summary: str = ""
@@ -136,14 +138,68 @@ class KernelSpec(_Checked):
             raise ValueError(
                 f"kind {self.kind!r} with op {self.op!r}: an op must be named where kind is 'op', and only there"
             )
-        if self.examples and self.kind not in ("op", "moe"):
-            message = f"{self.id}: examples are for ops and experts, not for kind {self.kind!r}, whose inputs are known"
-            raise ValueError(message)
+        if self.examples and self.kind != "moe":
+            message = f"{self.id}: examples are for kind 'moe', not for kind {self.kind!r}"
+            raise ValueError(f"{message}; those of an op are its OpContract's")
         bands = sorted(self.bands, key=lambda band: band.start)
         if not bands or any(band.start < 1 or band.start >= band.stop for band in bands):
             raise ValueError(f"{self.id}: a token band is empty: {self.bands}")
         if any(left.stop > right.start for left, right in pairwise(bands)):
             raise ValueError(f"{self.id}: token bands overlap: {self.bands}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpContract(_Checked):
+    """What an op is, for all who call, implement, test, measure or shadow it.
+
+    Each op has one contract, of the wheel that defines the op, and any wheel may register kernels of it. The kernel of
+    ``Tier.REFERENCE``, which the same wheel registers, says what is right; all others are compared with it.
+    """
+
+    id: str
+    """``plugin.name``."""
+    op: str
+    """The op's name, which ``KernelSpec.op`` and ``OpFacts.op`` are."""
+    signature: str
+    """The names of the positional arguments, and of the results: ``"(x, weight, eps) -> normed"``.
+
+    The last two arguments of an op over attention are the layer's cache and what the backend's ``prepare`` returned for
+    the step; those of an op with a linear kernel are the weight that this kernel prepared, and the bias or ``None``."""
+    facts: tuple[str, ...] = ()
+    """The keys of ``OpQuery.facts`` that its examples need. ``llmk tune`` skips a site that lacks one, as parts of a
+    composite may: they have the facts of the whole."""
+    parts: tuple[str, ...] = ()
+    """The parts of its reference, where that is composite: names of ops, ``"attention.write"``, ``"attention.run"``,
+    ``"linear"``. Another kernel may have other parts, or none."""
+    examples: str = ""
+    """``"module:attribute"`` of an ``llmk.reference.op_examples.OpExamples``, which makes arguments from facts. Without
+    it the op is neither tested nor measured."""
+    measured: bool = True
+    """Whether ``llmk tune`` measures it by these examples."""
+    mutates_args: tuple[str, ...] = ()
+    """Names of the arguments that it changes in place, other than the cache of an op over attention."""
+    weights: tuple[str, ...] = ()
+    """Names of the arguments that are weights: too large to copy for each call, and never changed."""
+    overrides: str = ""
+    summary: str = ""
+
+    def __post_init__(self) -> None:
+        _Checked.__post_init__(self)
+        if not _SIGNATURE.fullmatch(self.signature):
+            form = "'(x, weight) -> out'"
+            raise ValueError(f"{self.id}: signature = {self.signature!r} is not of the form {form}")
+        unknown = [name for name in (*self.mutates_args, *self.weights) if name not in self.arguments]
+        if unknown:
+            raise ValueError(f"{self.id}: {unknown[0]!r} is not an argument of {self.signature}")
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The names of the positional arguments."""
+        return tuple(self.signature.partition(")")[0].removeprefix("(").split(", "))
+
+    def positions(self, names: Iterable[str]) -> tuple[int, ...]:
+        """The positions of some arguments."""
+        return tuple(map(self.arguments.index, names))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,6 +368,7 @@ class TunedConfigs:
 
 Spec = (
     KernelSpec
+    | OpContract
     | PlatformSpec
     | QuantizationSpec
     | ModelSpec

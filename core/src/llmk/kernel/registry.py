@@ -13,6 +13,7 @@ from llmk.api import (
     KernelSpec,
     LogitsProcessorSpec,
     ModelSpec,
+    OpContract,
     ParserSpec,
     PlatformSpec,
     PolicySpec,
@@ -21,6 +22,7 @@ from llmk.api import (
     TunedConfigs,
 )
 from llmk.api.errors import PluginError
+from llmk.api.specs import GIVEN_PARTS
 from llmk.api.verdict import Reason
 from llmk.config.measurements import shipped_folder
 from llmk.kernel.discovery import REPLACED, Plugin, find_plugins, is_named
@@ -32,24 +34,24 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 
-HOOKS: dict[str, tuple[str, type]] = {
-    "llmk_platforms": ("platform", PlatformSpec),
-    "llmk_attention_backends": ("attention", KernelSpec),
-    "llmk_linear_kernels": ("linear", KernelSpec),
-    "llmk_moe_kernels": ("moe", KernelSpec),
-    "llmk_ops": ("op", KernelSpec),
-    "llmk_quantization_methods": ("quantization", QuantizationSpec),
-    "llmk_models": ("model", ModelSpec),
-    "llmk_reasoning_parsers": ("reasoning_parser", ParserSpec),
-    "llmk_tool_parsers": ("tool_parser", ParserSpec),
-    "llmk_io_processors": ("io_processor", IOProcessorSpec),
-    "llmk_scheduling_policies": ("policy", PolicySpec),
-    "llmk_logits_processors": ("logits_processor", LogitsProcessorSpec),
-    "llmk_stat_loggers": ("stat_logger", StatLoggerSpec),
-    "llmk_commands": ("command", CommandSpec),
-    "llmk_tuned_configs": ("tuned", TunedConfigs),
+HOOKS: dict[str, dict[str, type]] = {
+    "llmk_platforms": {"platform": PlatformSpec},
+    "llmk_attention_backends": {"attention": KernelSpec},
+    "llmk_linear_kernels": {"linear": KernelSpec},
+    "llmk_moe_kernels": {"moe": KernelSpec},
+    "llmk_ops": {"op": KernelSpec, "op_contract": OpContract},
+    "llmk_quantization_methods": {"quantization": QuantizationSpec},
+    "llmk_models": {"model": ModelSpec},
+    "llmk_reasoning_parsers": {"reasoning_parser": ParserSpec},
+    "llmk_tool_parsers": {"tool_parser": ParserSpec},
+    "llmk_io_processors": {"io_processor": IOProcessorSpec},
+    "llmk_scheduling_policies": {"policy": PolicySpec},
+    "llmk_logits_processors": {"logits_processor": LogitsProcessorSpec},
+    "llmk_stat_loggers": {"stat_logger": StatLoggerSpec},
+    "llmk_commands": {"command": CommandSpec},
+    "llmk_tuned_configs": {"tuned": TunedConfigs},
 }
-"""Hooks that return specs: the kind and type of what they return."""
+"""Hooks that return specs: the kinds and types of what they return."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class Registry:
         self._rules = rules
         self._specs = [registered for plugin in self.plugins for registered in _collect(plugin)]
         self._settle_overrides()
+        self._settle_contracts()
         self._set_aside_empty()
 
     @classmethod
@@ -91,6 +94,22 @@ class Registry:
     def platforms(self) -> list[Registered[PlatformSpec]]:
         """Platforms."""
         return self.of(PlatformSpec)
+
+    @property
+    def contracts(self) -> dict[str, OpContract]:
+        """The contract of each op."""
+        return {registered.spec.op: registered.spec for registered in self.of(OpContract)}
+
+    def site_kinds(self, op: str) -> frozenset[str]:
+        """The kinds of sites, ``"attention"`` and ``"linear"``, whose kernels are parts of an op or of its parts."""
+        contracts, found, open_ops, kinds = self.contracts, set[str](), [op], set[str]()
+        while open_ops:
+            contract = contracts.get(open_ops.pop())
+            new = set(contract.parts if contract else ()) - found
+            found |= new
+            kinds |= {GIVEN_PARTS[part] for part in new if part in GIVEN_PARTS}
+            open_ops += new
+        return frozenset(kinds)
 
     def call(self, hook: str, item: type[S], **arguments: Any) -> list[tuple[Plugin, S]]:
         """Calls a hook of every plugin, each guarded, and returns what those that have it answered, lists item by item.
@@ -158,6 +177,18 @@ class Registry:
                 out[id(target)] = Reason("overridden", found=f"by {one.spec.id} of {one.plugin.wheel}")
         self._refuse(out)
 
+    def _settle_contracts(self) -> None:
+        """Stops plugins that declare an op which another declares: kernels of two ops would be taken for each other."""
+        taken: dict[str, Plugin] = {}
+        for plugin in self.plugins:
+            own = [r.spec.op for r in self.of(OpContract) if r.plugin is plugin]
+            if clash := next((op for op in own if op in taken or own.count(op) > 1), ""):
+                hint = f'rename the op, or [plugins] disable = ["{plugin.distribution}"] leaves this wheel out'
+                found = f"declared by {taken.get(clash, plugin).wheel}"
+                plugin.stop("conflicting", Reason("op_taken", f"op {clash} for {plugin.wheel}", found, hint))
+            else:
+                taken |= dict.fromkeys(own, plugin)
+
     def _set_aside_empty(self) -> None:
         """Takes out measurements that name a folder which their wheel lacks."""
         tuned = [r for r in self._specs if isinstance(r.spec, TunedConfigs) and shipped_folder(r.spec) is None]
@@ -175,9 +206,9 @@ class Registry:
 def _collect(plugin: Plugin) -> Iterator[Registered[Any]]:
     """Asks one plugin for all its specs; one bad spec spoils the plugin, so that none is ever half there."""
     found: list[Registered[Any]] = []
-    for hook, (kind, spec_type) in HOOKS.items():
-        specs: list[Any] = _call(plugin, hook, spec_type)
-        found += [Registered(spec, plugin, kind) for spec in specs]
+    for hook, kinds in HOOKS.items():
+        specs: list[Any] = _call(plugin, hook, *kinds.values())
+        found += [Registered(spec, plugin, kind) for spec in specs for kind in kinds if isinstance(spec, kinds[kind])]
     counts = Counter((r.kind, r.spec.id) for r in found)
     for r in found:
         problem = ""
@@ -198,12 +229,13 @@ def _collect(plugin: Plugin) -> Iterator[Registered[Any]]:
         yield from found
 
 
-def _call(plugin: Plugin, hook: str, item: type[S], **arguments: Any) -> list[S]:
+def _call(plugin: Plugin, hook: str, *item_types: type[S], **arguments: Any) -> list[S]:
     answer = plugin.call(hook, **arguments)
     items = answer if isinstance(answer, list) else [] if answer is None else [answer]
-    wrong = next((type(one).__name__ for one in items if not isinstance(one, item)), "")
+    wrong = next((type(one).__name__ for one in items if not isinstance(one, item_types)), "")
     if wrong:
-        plugin.stop("broken", Reason("bad_spec", found=f"{hook} returned {wrong}, not {item.__name__} or a list"))
+        right = " or ".join(each.__name__ for each in item_types)
+        plugin.stop("broken", Reason("bad_spec", found=f"{hook} returned {wrong}, not {right} or a list"))
     return [] if wrong else items
 
 

@@ -15,7 +15,6 @@ from llmk.nn.layers import Layers
 from llmk.nn.parallel import Parallel
 from llmk.nn.quantization import Quantization
 from llmk.nn.shadow import Shadowed, ShadowedAttention, Shadows
-from llmk.reference.op_examples import load_examples
 
 if TYPE_CHECKING:
     from llmk.nn.layer import Layer
@@ -23,6 +22,8 @@ if TYPE_CHECKING:
 S = TypeVar("S", bound="Switch | Shadowed")
 T = TypeVar("T")
 _EVERY = (0, 1 << 31)
+_WEIGHTS_AT = {"linear": 1, "moe": 2}
+"""The position of the weights among a kernel's arguments, by kind."""
 
 
 class Switch:
@@ -151,12 +152,14 @@ class Build:
             kernel = self._bind(choice, self._given(attention, linear))
             if shadow is not None and self.shadows is not None:
                 beside = self._bind(shadow.choice, self._given(attention, linear, shadow))
+                contract = shadow.contract
                 kernel = Shadowed(
                     *(self.shadows, choice, shadow, kernel, beside),
                     sites=list(self._beside(("attention", attention), ("linear", linear))),
                     cache=(attention, -2) if attention else None,
                     every_step=bool(attention),
-                    own=load_examples(shadow.examples),
+                    weights=contract.positions(contract.weights) if contract else (),
+                    mutated=contract.positions(contract.mutates_args) if contract else (),
                 )
                 self._switched(kernel)
             self._kernels[key] = kernel
@@ -177,7 +180,7 @@ class Build:
             run, prepare = self._run(kind, site, rows), self._preparing(choice, plain)
             if shadow is not None and self.shadows is not None:
                 beside = self._run(kind, site, rows, beside=True)
-                run = Shadowed(self.shadows, choice, shadow, run, beside)
+                run = Shadowed(self.shadows, choice, shadow, run, beside, weights=(_WEIGHTS_AT[kind],))
                 run = run if rows else self._switched(run)
                 if choice.pieces[0].prepare != shadow.choice.pieces[0].prepare:
                     prepare = self.shadows.preparing(prepare, self._preparing(shadow.choice, plain))

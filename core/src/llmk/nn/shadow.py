@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import Tensor
 
 from llmk.reference.compare import relative_error, tensors_of
-from llmk.reference.inputs import CHANGED, WEIGHTS
-from llmk.reference.op_examples import OpExamples
 
 if TYPE_CHECKING:
     from llmk.api import AttentionBackend, CacheStep, Choice, Shadow
@@ -24,8 +22,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
-
-_NOTHING: Collection[int] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +128,8 @@ class Shadowed:
         cache: of what reads or writes a cache, the attention site, and the cache's position among the arguments; what
             the backend made of the step follows it. The shadow has a cache of its own.
         every_step: whether the shadow runs in every step, compared or not, as it must where it fills that cache.
-        own: what a wheel says of an op that it brings.
+        weights: positions of arguments that are weights, which are not copied.
+        mutated: positions of arguments that the kernel changes in place, which are compared too.
     """
 
     def __init__(
@@ -146,7 +143,8 @@ class Shadowed:
         sites: Sequence[tuple[Choice, Choice]] = (),
         cache: tuple[str, int] | None = None,
         every_step: bool = False,
-        own: OpExamples | None = None,
+        weights: Collection[int] = (),
+        mutated: Collection[int] = (),
     ) -> None:
         self._shared = shared
         self._choices = ((chosen, shadow.choice), *sites)
@@ -156,8 +154,8 @@ class Shadowed:
         self._cache = cache
         self._every_step = every_step
         self._failed = False
-        self._kept = WEIGHTS.get(chosen.op or chosen.kind, own.weights if own else _NOTHING)
-        self._changed = CHANGED.get(chosen.op, own.changed if own else _NOTHING)
+        self._weights = weights
+        self._mutated = mutated
         self._pair = self._differing(1)
         shared.has(shadow.rate)
 
@@ -191,7 +189,7 @@ class Shadowed:
 
     def _copies(self, args: tuple[Any, ...]) -> list[Any]:
         """Arguments for the shadow: its own weights and cache, and copies of what a kernel might change."""
-        kept, own = set(self._kept), {}
+        kept, own = set(self._weights), {}
         if self._cache is not None:
             at = self._cache[1] % len(args)
             own = dict(zip((at, at + 1), self._shared.own(self._cache[0], args[at], args[at + 1]), strict=True))
@@ -211,9 +209,9 @@ class Shadowed:
     def _compare(self, args: tuple[Any, ...], result: Any, copies: list[Any], options: dict[str, Any]) -> None:
         """Runs the shadow, and compares on the device."""
         other = self._beside(*copies, **options)
-        ours = list(tensors_of([result, *(args[i] for i in self._changed)]))
+        ours = list(tensors_of([result, *(args[i] for i in self._mutated)]))
         if ours and self._sampled and self._pair is not None:
-            error = relative_error([other, *(copies[i] for i in self._changed)], ours)
+            error = relative_error([other, *(copies[i] for i in self._mutated)], ours)
             chosen = self._choices[0][0]
             results = tuple((list(one.shape), str(one.dtype).removeprefix("torch.")) for one in ours)
             self._shared.tell(Compared(chosen.kind, chosen.site, self._pair, error, results))

@@ -1,8 +1,7 @@
-"""Which kernels could serve a site, whatever was chosen for it, and what wheels say of their own ops."""
+"""Which kernels could serve a site, whatever was chosen for it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from llmk.api import Choice, KernelSpec, Rejection, Tier
@@ -26,10 +25,3 @@ def able(registry: Registry, choice: Choice) -> list[KernelSpec]:
     specs.sort(key=lambda spec: (spec.tier, -spec.score))
     references = [spec for spec in specs if spec.tier is Tier.REFERENCE]
     return references[:1] + [spec for spec in specs if spec not in references]
-
-
-def examples_of(op: str, specs: Iterable[KernelSpec]) -> str:
-    """Where the examples of ``op`` are: what one of ``specs`` names, of the lowest tier, as who brings an op brings its
-    reference; empty where none does."""
-    named = [spec for spec in specs if spec.op == op and spec.examples]
-    return min(named, key=lambda spec: (spec.tier, spec.id)).examples if named else ""

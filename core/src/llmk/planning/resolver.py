@@ -18,7 +18,7 @@ from llmk.api.plan import Choice, Piece, Plan, Rejection
 from llmk.api.platform import PlatformFacts
 from llmk.api.query import OpQuery, Query, ask_of, site_queries
 from llmk.api.sharding import sharded
-from llmk.api.specs import ModelSpec, TunedConfigs
+from llmk.api.specs import GIVEN_PARTS, ModelSpec, TunedConfigs
 from llmk.api.verdict import Reason
 from llmk.config.measurements import Measurements, load_measurements
 from llmk.config.traffic import Traffic, load_traffic
@@ -38,9 +38,6 @@ ENGINE_OPS = (
     *("apply_penalties", "apply_bias", "match_suffixes", "allow_tokens", "sample", "logprobs"),
 )
 """Ops that the engine uses whatever the model is; each is a site of its own name unless the model's facts have one."""
-
-GIVEN_PARTS = frozenset({"attention.write", "attention.run", "linear"})
-"""Parts of composite ops that stand for what was chosen at the op's own sites."""
 
 Refusals = dict[str, tuple[Reason, ...]]
 

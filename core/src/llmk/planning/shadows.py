@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from llmk.api import Choice, Piece, Reason, SelectionError, Shadow, Tier
-from llmk.planning.candidates import able, examples_of, is_able
+from llmk.planning.candidates import able, is_able
 from llmk.planning.report import render_rows
 from llmk.planning.resolver import resolve
 
@@ -40,7 +40,7 @@ def shadowed(boot: Boot) -> Boot:
     found: list[Shadow] = []
     idle = set(sections)
     recurrent = {site.site for site in boot.facts.recurrent}
-    specs = [kernel.spec for kernel in boot.registry.kernels("op")]
+    contracts = boot.registry.contracts
     for choice in boot.plan.choices:
         if choice.query is None:
             continue
@@ -54,7 +54,7 @@ def shadowed(boot: Boot) -> Boot:
             continue
         idle -= kinds
         rate = max(sections[kind].shadow_rate for kind in kinds)
-        found.append(Shadow(other, rate, examples_of(choice.op, specs)))
+        found.append(Shadow(other, rate, contracts.get(choice.op)))
     warnings += [f"[select.{kind}] shadow compares nothing: there is nothing else than was chosen" for kind in idle]
     pieces = [piece for shadow in found for piece in _pieces(shadow.choice)]
     wheels = dict(boot.plan.wheels) | {piece.distribution: piece.version for piece in pieces}

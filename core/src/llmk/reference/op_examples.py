@@ -1,25 +1,32 @@
-"""What ops are tried and measured on, whoever brings them: arguments, and what becomes of them."""
+"""How arguments of an op are made, to test and to measure its kernels."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from llmk.api import PluginError
+from llmk.api import AttentionQuery, LinearQuery, OpContract, PluginError
 from llmk.kernel.loader import load_object
 
 Facts = Mapping[str, Any]
 
 
 class Draw:
-    """Random tensors, on the device of ``random``; ``dtype`` is the engine's."""
+    """Random tensors, on the device of ``random``; ``dtype`` is the engine's.
 
-    def __init__(self, random: torch.Generator, dtype: torch.dtype) -> None:
-        self.random, self.dtype = random, dtype
+    ``longest`` is the length of the longest sequence that :meth:`positions` are in. An op over attention gets the
+    ``given`` positions of the step.
+    """
+
+    def __init__(
+        self, random: torch.Generator, dtype: torch.dtype, *, longest: int = 500, given: Tensor | None = None
+    ) -> None:
+        self.random, self.dtype, self.longest = random, dtype, longest
+        self._given = given
         self._where: dict[str, Any] = {"generator": random, "device": random.device}
 
     def floats(self, *shape: int, scale: float = 1.0) -> Tensor:
@@ -38,43 +45,57 @@ class Draw:
         """0 to ``count - 1`` in random order."""
         return torch.randperm(count, **self._where)
 
+    def positions(self, count: int) -> Tensor:
+        """int64 ``[count]``: the positions of tokens, below ``longest``."""
+        return self.whole(0, self.longest, count) if self._given is None else self._given
+
+
+Make = Callable[[Draw, Facts, int], tuple[Any, ...]]
+"""Makes the positional arguments of an op at a site with these facts, for so many rows (tokens, mostly)."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpExamples:
-    """What an op is tried on by the conformance kit and measured on by ``llmk tune``, and what shadows must know of it.
+    """What ``OpContract.examples`` names: how to make the arguments of an op, by its facts.
 
-    ``make`` is called with a :class:`Draw`, facts as in :class:`~llmk.api.OpQuery`, and a number of rows (tokens,
-    mostly), and returns the op's arguments. The same draw must give the same arguments. The kit asks with ``facts`` and
-    on the host, and moves what it gets; ``llmk tune`` asks with a model's facts, up to some thousand rows, on the
-    device. A fact that is missing there may raise ``KeyError``: the site is then not measured.
+    ``make`` returns all positional arguments but those that come from the op's own sites, which are the last two of an
+    op over attention or a linear kernel. For an op with a linear kernel, the facts that ``make`` gets include
+    ``in_features`` and ``out_features`` of that kernel. The same draw must give the same arguments. The conformance kit
+    calls ``make`` on the host with ``facts``, and moves what it returns; ``llmk tune`` calls it on the device, with a
+    model's facts and up to some thousand rows.
     """
 
-    facts: tuple[Facts, ...]
-    """What the kit asks the op with, ordinary first, then awkward."""
-    make: Callable[[Draw, Facts, int], tuple[Any, ...]]
-    by_row: tuple[int, ...] = ()
-    """Positions of arguments of which row ``i`` is the result's row ``i``'s own."""
-    wide: tuple[int, ...] = ()
-    """Positions of those that models hand over as parts of wider rows."""
+    facts: tuple[Facts, ...] | Callable[[Any], tuple[Facts, ...]]
+    """What the kit queries kernels with: ordinary first, then awkward. Of an op over attention or with a linear kernel,
+    they may be a function of that site's query, which returns none where the op is not for such a site."""
+    make: Make
+    _: KW_ONLY
+    benchmark: Make | None = None
+    """In place of ``make`` for ``llmk tune``, where ``make`` has corner cases that no step is full of."""
+    by_row: tuple[str, ...] = ()
+    """Names of arguments of which row ``i`` belongs to row ``i`` of the result alone. Of an op over attention, the
+    first of them are the queries."""
+    wide: tuple[str, ...] = ()
+    """Names of arguments that models pass as parts of wider rows; for an op over attention, as parts of one row."""
+    optional: tuple[str, ...] = ()
+    """Names of tensors in place of which ``None`` may be passed."""
     options: Facts = field(default_factory=dict)
     """Keyword arguments of every call."""
     chained: bool = False
     """Whether it is several ops that round what they hand on, to what they keep in float32 as well."""
-    changed: tuple[int, ...] = ()
-    """Positions of tensors that it changes in place."""
-    weights: tuple[int, ...] = ()
-    """Positions of weights: too large to copy for each call, and never changed."""
+
+    def facts_at(self, site: AttentionQuery | LinearQuery | None = None) -> tuple[Facts, ...]:
+        """``facts``, for the site that the op works with, if any."""
+        return self.facts(site) if callable(self.facts) else self.facts
 
 
-def load_examples(location: str) -> OpExamples | None:
-    """What a ``KernelSpec.examples`` names; ``None`` for an empty one. Raises :class:`~llmk.api.PluginError` where that
-    can't be had."""
-    if not location:
-        return None
-    found = load_object(location)
+def load_examples(contract: OpContract) -> OpExamples:
+    """What a contract's ``examples`` name. Raises :class:`~llmk.api.PluginError` where that is not an
+    :class:`OpExamples`."""
+    found = load_object(contract.examples, plugin=contract.id)
     if not isinstance(found, OpExamples):
         raise PluginError(
-            f"{location} is {found!r}, not the examples of an op",
-            hint=f"KernelSpec.examples of an op names an OpExamples of {__name__}",
+            f"{contract.examples} is {found!r}, not the examples of the op {contract.op}",
+            hint=f"OpContract.examples names an OpExamples of {__name__}",
         )
     return found

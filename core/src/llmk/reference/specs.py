@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
-from llmk.api import OK, AttentionQuery, KernelSpec, LinearQuery, MoEQuery, Tier, Verdict, hookimpl, no
+from llmk.api import OK, AttentionQuery, KernelSpec, LinearQuery, MoEQuery, OpContract, Tier, Verdict, hookimpl, no
+from llmk.reference.contracts import CONTRACTS
 
 _PACKAGE = "llmk.reference"
 _CACHE_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn")
@@ -15,144 +16,61 @@ _ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 _SCORINGS = ("softmax", "sigmoid")
 _GROUP_SCORINGS = ("max", "top2_sum")
 
-_OPS = (
-    ("rms_norm", "norms:rms_norm", "Root-mean-square norm in float32."),
-    ("rms_norm_plus_one", "norms:rms_norm_plus_one", "Root-mean-square norm whose weight is stored less one."),
-    ("rope", "rope.rotation:rope", "Rotates halves of each head, in float32."),
-    ("rope_interleaved", "rope.rotation:rope_interleaved", "Rotates neighbours in each head, in float32."),
-    ("softcap", "activations:softcap", "Bounds values by a hyperbolic tangent."),
-    ("sigmoid_gate", "activations:sigmoid_gate", "Scales by a sigmoid."),
-    ("embedding", "embedding:embedding", "Token embedding."),
-    ("causal_conv", "recurrent.causal_conv:causal_conv", "Convolves each channel over its last tokens."),
-    ("gated_rms_norm", "recurrent.gated_norm:gated_rms_norm", "Root-mean-square norm with a SiLU gate."),
-)
+_OPS = {
+    "rms_norm": "norms:rms_norm",
+    "rms_norm_plus_one": "norms:rms_norm_plus_one",
+    "rope": "rope.rotation:rope",
+    "rope_interleaved": "rope.rotation:rope_interleaved",
+    "softcap": "activations:softcap",
+    "sigmoid_gate": "activations:sigmoid_gate",
+    "embedding": "embedding:embedding",
+    "causal_conv": "recurrent.causal_conv:causal_conv",
+    "gated_rms_norm": "recurrent.gated_norm:gated_rms_norm",
+    "apply_penalties": "sampling.sample:apply_penalties",
+    "apply_bias": "sampling.sample:apply_bias",
+    "match_suffixes": "sampling.sample:match_suffixes",
+    "allow_tokens": "sampling.sample:allow_tokens",
+    "mask_top_k_top_p_min_p": "sampling.sample:mask_top_k_top_p_min_p",
+    "sample": "sampling.sample:sample",
+    "logprobs": "sampling.sample:logprobs",
+    "update_rows": "batch:update_rows",
+    "build_step": "batch:build_step",
+    "map_slots": "batch:map_slots",
+    "append_tokens": "batch:append_tokens",
+    "add_rms_norm": "norms:make_add_rms_norm",
+    "add_rms_norm_plus_one": "norms:make_add_rms_norm_plus_one",
+    "sandwich_norm_plus_one": "norms:make_sandwich_norm_plus_one",
+    "add_rms_norm_fp32_residual": "norms:make_add_rms_norm_fp32_residual",
+    "scaled_embedding": "embedding:make_scaled_embedding",
+    "qk_norm_rope_write_kv": "composites:make_qk_norm_rope_write_kv",
+    "norm_rope_write_latent": "composites:make_norm_rope_write_latent",
+    "latent_attention": "composites:make_latent_attention",
+    "qk_norm_plus_one_rope_write_kv": "composites:make_qk_norm_plus_one_rope_write_kv",
+    "qk_norm_rope_attention": "composites:make_qk_norm_rope_attention",
+    "qk_norm_plus_one_rope_attention": "composites:make_qk_norm_plus_one_rope_attention",
+    "state_space_mixer": "recurrent.mixers:make_state_space_mixer",
+    "gated_delta_net": "recurrent.mixers:make_gated_delta_net",
+    "gate_up_silu": "activations:make_gate_up_silu",
+    "add_rms_norm_linear": "normed:make_add_rms_norm_linear",
+    "add_rms_norm_router": "normed:make_add_rms_norm_router",
+    "add_rms_norm_gate_up_silu": "normed:make_add_rms_norm_gate_up_silu",
+    "gate_up_gelu_tanh": "activations:make_gate_up_gelu_tanh",
+}
+"""Where the reference of each op is; of a composite one, what makes it of its parts."""
 
-_SCANS = (
-    ("state_space_scan", "recurrent.state_space_scan", "Selective scan over a state space"),
-    ("gated_delta_rule", "recurrent.delta_rule", "Gated delta rule"),
-)
+_SCANS = {
+    "state_space_scan": ("recurrent.state_space_scan", "Selective scan over a state space"),
+    "gated_delta_rule": ("recurrent.delta_rule", "Gated delta rule"),
+}
 """Each comes twice: in chunks, and token by token, which is deterministic."""
 
-_WRITTEN_TWICE = (
-    ("silu_and_mul", "activations:silu_and_mul", "SwiGLU."),
-    ("gelu_and_mul", "activations:gelu_and_mul", "GEGLU with the exact GELU."),
-    ("gelu_tanh_and_mul", "activations:gelu_tanh_and_mul", "GEGLU with GELU's tanh approximation."),
-    ("per_head_product", "linear:per_head_product", "A product with a matrix of its own for every head."),
-)
+_WRITTEN_TWICE = {
+    "silu_and_mul": "activations:silu_and_mul",
+    "gelu_and_mul": "activations:gelu_and_mul",
+    "gelu_tanh_and_mul": "activations:gelu_tanh_and_mul",
+    "per_head_product": "linear:per_head_product",
+}
 """Each comes twice: torch's own, and another, which is deterministic."""
-
-_SAMPLING_OPS = (
-    ("apply_penalties", "sampling.sample:apply_penalties", "Repetition, frequency and presence penalties."),
-    ("apply_bias", "sampling.sample:apply_bias", "Logit biases, in place."),
-    ("match_suffixes", "sampling.sample:match_suffixes", "Which token sequences end the requests' tokens."),
-    ("allow_tokens", "sampling.sample:allow_tokens", "Rules out all tokens but some, in place."),
-    ("mask_top_k_top_p_min_p", "sampling.sample:mask_top_k_top_p_min_p", "Truncates distributions."),
-    ("sample", "sampling.sample:sample", "One token per row, by a hash of seed and position."),
-    ("logprobs", "sampling.sample:logprobs", "Log-probabilities, ranks and the likeliest tokens."),
-)
-
-_BATCH_OPS = (
-    ("update_rows", "batch:update_rows", "Writes ragged runs into rows of the batch state, in place."),
-    ("build_step", "batch:build_step", "Lays out a step's tokens, and counts them as computed."),
-    ("map_slots", "batch:map_slots", "Places of a step's tokens in the cache."),
-    ("append_tokens", "batch:append_tokens", "Puts sampled tokens where the next step reads them."),
-)
-
-_COMPOSITES = (
-    ("add_rms_norm", "norms:make_add_rms_norm", ("rms_norm",), "Residual sum, then norm."),
-    (
-        "add_rms_norm_plus_one",
-        "norms:make_add_rms_norm_plus_one",
-        ("rms_norm_plus_one",),
-        "Residual sum, then norm whose weight is stored less one.",
-    ),
-    (
-        "sandwich_norm_plus_one",
-        "norms:make_sandwich_norm_plus_one",
-        ("rms_norm_plus_one", "add_rms_norm_plus_one"),
-        "Norm after a block, residual sum, norm before the next; weights are stored less one.",
-    ),
-    (
-        "add_rms_norm_fp32_residual",
-        "norms:make_add_rms_norm_fp32_residual",
-        ("rms_norm",),
-        "Residual sum in float32, then norm.",
-    ),
-    ("scaled_embedding", "embedding:make_scaled_embedding", ("embedding",), "Token embedding, scaled."),
-    (
-        "qk_norm_rope_write_kv",
-        "composites:make_qk_norm_rope_write_kv",
-        ("rms_norm", "rope", "attention.write"),
-        "Norms queries and keys, rotates them, stores keys and values.",
-    ),
-    (
-        "norm_rope_write_latent",
-        "composites:make_norm_rope_write_latent",
-        ("rms_norm", "rope_interleaved", "attention.write"),
-        "Norms latent vectors, rotates queries and the shared key, stores both.",
-    ),
-    (
-        "latent_attention",
-        "composites:make_latent_attention",
-        ("norm_rope_write_latent", "per_head_product", "attention.run"),
-        "Attention over latent vectors, with the products that make keys and values absorbed.",
-    ),
-    (
-        "qk_norm_plus_one_rope_write_kv",
-        "composites:make_qk_norm_plus_one_rope_write_kv",
-        ("rms_norm_plus_one", "rope", "attention.write"),
-        "The same with norms whose weights are stored less one.",
-    ),
-    (
-        "qk_norm_rope_attention",
-        "composites:make_qk_norm_rope_attention",
-        ("qk_norm_rope_write_kv", "attention.run"),
-        "Norms queries and keys, rotates them, stores keys and values, and attends.",
-    ),
-    (
-        "qk_norm_plus_one_rope_attention",
-        "composites:make_qk_norm_plus_one_rope_attention",
-        ("qk_norm_plus_one_rope_write_kv", "attention.run"),
-        "The same with norms whose weights are stored less one.",
-    ),
-    (
-        "state_space_mixer",
-        "recurrent.mixers:make_state_space_mixer",
-        ("causal_conv", "state_space_scan", "gated_rms_norm"),
-        "Convolution, selective scan and gated norm.",
-    ),
-    (
-        "gated_delta_net",
-        "recurrent.mixers:make_gated_delta_net",
-        ("causal_conv", "gated_delta_rule", "gated_rms_norm"),
-        "Gated DeltaNet between its products.",
-    ),
-    ("gate_up_silu", "activations:make_gate_up_silu", ("linear", "silu_and_mul"), "Gate and up product, then SwiGLU."),
-    (
-        "add_rms_norm_linear",
-        "normed:make_add_rms_norm_linear",
-        ("rms_norm", "add_rms_norm", "linear"),
-        "Residual sum and norm, then a product.",
-    ),
-    (
-        "add_rms_norm_router",
-        "normed:make_add_rms_norm_router",
-        ("rms_norm", "add_rms_norm", "linear"),
-        "Residual sum and norm, then a router's product; what was normed is handed on.",
-    ),
-    (
-        "add_rms_norm_gate_up_silu",
-        "normed:make_add_rms_norm_gate_up_silu",
-        ("rms_norm", "add_rms_norm", "gate_up_silu"),
-        "Residual sum and norm, then gate and up product and SwiGLU.",
-    ),
-    (
-        "gate_up_gelu_tanh",
-        "activations:make_gate_up_gelu_tanh",
-        ("linear", "gelu_tanh_and_mul"),
-        "Gate and up product, then GEGLU with GELU's tanh approximation.",
-    ),
-)
 
 _QUANTIZED = (
     ("int8_channel", "8-bit integers with a scale per output."),
@@ -299,22 +217,21 @@ def llmk_moe_kernels() -> Iterable[KernelSpec]:
 
 
 @hookimpl
-def llmk_ops() -> Iterable[KernelSpec]:
-    """All ops, plain and composite."""
-    plain = [_op(name, where, summary) for name, where, summary in (*_OPS, *_SAMPLING_OPS, *_BATCH_OPS)]
-    scans = [spec for scan in _SCANS for spec in _scan(*scan)]
-    composite = [_op(name, where, summary, parts) for name, where, parts, summary in _COMPOSITES]
+def llmk_ops() -> Iterable[KernelSpec | OpContract]:
+    """The contracts of the core's ops, and their references."""
+    plain = [_op(name, where) for name, where in _OPS.items()]
+    scans = [spec for name, scan in _SCANS.items() for spec in _scan(name, *scan)]
     written_out = [
-        replace(_op(name, f"{where}_invariant", summary), id=f"reference.{name}_invariant", score=_INVARIANT_SCORE)
-        for name, where, summary in _WRITTEN_TWICE
+        replace(_op(name, f"{where}_invariant"), id=f"reference.{name}_invariant", score=_INVARIANT_SCORE)
+        for name, where in _WRITTEN_TWICE.items()
     ]
-    quick = [replace(_op(name, where, summary), deterministic=False) for name, where, summary in _WRITTEN_TWICE]
-    return plain + composite + written_out + quick + scans
+    quick = [replace(_op(name, where), deterministic=False) for name, where in _WRITTEN_TWICE.items()]
+    return [*CONTRACTS.values(), *plain, *written_out, *quick, *scans]
 
 
 def _scan(name: str, module: str, summary: str) -> tuple[KernelSpec, KernelSpec]:
     """In chunks, and token by token."""
-    by_token = _op(name, f"{module}:{name}_by_token", f"{summary}, token by token.")
+    by_token = replace(_op(name, f"{module}:{name}_by_token"), summary=f"{summary}, token by token.")
     chunked = replace(
         by_token,
         implementation=f"{_PACKAGE}.{module}:{name}",
@@ -324,17 +241,18 @@ def _scan(name: str, module: str, summary: str) -> tuple[KernelSpec, KernelSpec]
     return chunked, replace(by_token, id=f"{by_token.id}_invariant", score=_INVARIANT_SCORE)
 
 
-def _op(name: str, where: str, summary: str, parts: tuple[str, ...] = ()) -> KernelSpec:
+def _op(name: str, where: str) -> KernelSpec:
+    contract = CONTRACTS[name]
     return KernelSpec(
         id=f"reference.{name}",
         kind="op",
         op=name,
         implementation=f"{_PACKAGE}.{where}",
         tier=Tier.REFERENCE,
-        parts=parts,
+        parts=contract.parts,
         deterministic=True,
         capture="none" if "recurrent" in where else "full",
-        summary=summary,
+        summary=contract.summary,
     )
 
 

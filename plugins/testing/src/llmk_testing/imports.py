@@ -83,7 +83,7 @@ class Imports:
 
 def _kind(registered: Registered[Any], place: str) -> str:
     """The kind by which what a spec names is held against its contract; empty where there is none."""
-    if place == registered.spec.implementation:
+    if place == getattr(registered.spec, "implementation", ""):
         return "composite" if getattr(registered.spec, "parts", ()) else registered.kind
     return next((name for name in ("prepare", "describe") if place == getattr(registered.spec, name, "")), "")
 

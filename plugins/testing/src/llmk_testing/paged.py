@@ -16,7 +16,7 @@ from llmk_testing.tolerance import Right, check
 Work = Sequence[tuple[int, int, int]]
 """Requests of a step: which, and from which of its tokens up to which."""
 
-_OF_PADDING = 7.0
+OF_PADDING = 7.0
 
 FP8_SCALES = (0.25, 2.0)
 """Of keys and values in an fp8 cache; powers of two, so that dividing by them rounds nothing."""
@@ -116,7 +116,7 @@ class Paged:
         """The tokens' queries, keys and values as one tensor, on the host. In padding queries are NaN; keys and values
         are not, so that they show in a cache of NaN."""
         rows = [self.rows[request, start:stop] for request, start, stop in work]
-        rows.append(torch.full((padding, *self.rows.shape[2:]), _OF_PADDING, dtype=self.rows.dtype))
+        rows.append(torch.full((padding, *self.rows.shape[2:]), OF_PADDING, dtype=self.rows.dtype))
         rows[-1][:, : self.query.num_heads] = torch.nan
         return torch.cat(rows)
 

@@ -97,6 +97,11 @@ def check_same(actual: Tensor, expected: Tensor, what: str) -> None:
     _check_places(bits(actual) != bits(expected), actual, expected, f"{what}: not the same bit for bit")
 
 
+def equal(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same values; a NaN is the same as a NaN."""
+    return bool(((one == other) | ((one != one) & (other != other))).all())
+
+
 def bits(tensor: Tensor) -> Tensor:
     """The tensor's bits as integers, on the host."""
     widths = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

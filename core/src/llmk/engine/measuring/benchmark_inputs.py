@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from llmk.api import AttentionQuery, CacheStep, Choice, LinearQuery, ModelFacts, MoEQuery, OpQuery
+from llmk.kernel.registry import Registry
 from llmk.nn.build import Build
-from llmk.reference.inputs import CHANGED, EPS, MEASURED, OVER_ATTENTION, rotary_dim
-from llmk.reference.op_examples import Draw, OpExamples
+from llmk.reference.op_examples import Draw, load_examples
 
 DECODES = 256
 """Tokens up to which a step consists of as many decodes; more are those of prompts."""
@@ -20,8 +20,6 @@ _CONTEXT, _PROMPT = 1024, 2048
 _ROTATED_BYTES = 256 << 20
 """Weights that calls take in turn: more than a device's cache holds, as in a model of many layers."""
 
-_NORMED = ("add_rms_norm_linear", "add_rms_norm_router", "add_rms_norm_gate_up_silu")
-_PRODUCTS = ("gate_up_silu", "gate_up_gelu_tanh", *_NORMED)
 _ROUTING = ("top_k", "renormalize", "activation", "scoring", "scaling", "num_groups", "top_groups", "group_scoring")
 
 Run = Callable[[int], Any]
@@ -39,13 +37,13 @@ class BenchmarkInput:
 class BenchmarkInputs:
     """Makes trials of what a plan chose. Those of one site get the same weights and inputs, whatever was chosen.
 
-    ``facts`` are those of the process's share of the model; ``own`` is what a wheel says of an op that it brings.
+    ``facts`` are those of the process's share of the model; ``registry`` has the contracts of ops.
     """
 
-    def __init__(self, build: Build, facts: ModelFacts, own: OpExamples | None = None) -> None:
+    def __init__(self, build: Build, facts: ModelFacts, registry: Registry) -> None:
         self.build = build
         self.facts = facts
-        self._own = own
+        self._registry = registry
         self._draw = Draw(torch.Generator(build.device), build.dtype)
 
     def of(self, choice: Choice) -> BenchmarkInput | None:
@@ -124,59 +122,45 @@ class BenchmarkInputs:
         return cache
 
     def _op(self, query: OpQuery) -> BenchmarkInput | None:
-        facts = next((op for op in self.facts.ops if f"{query.site}.".startswith(f"{op.site}.")), None)
-        linear, attention = (facts.linear or "", facts.attention or "") if facts else ("", "")
-        over = attention if query.op in OVER_ATTENTION else ""
-        if over:
-            return self._op_over(query, over, self.build.kernel("op", query.site, linear=linear, attention=over))
-        if query.op in _PRODUCTS:
-            return self._product(query.op, linear, self.build.kernel("op", query.site, linear=linear))
-        examples = self._own
-        if make := MEASURED.get(query.op):
-            examples = OpExamples((), make, changed=tuple(CHANGED.get(query.op, ())))
-        return self._op_alone(query, examples, self.build.kernel("op", query.site, linear=linear)) if examples else None
-
-    def _op_alone(self, query: OpQuery, examples: OpExamples, kernel: Callable[..., Any]) -> BenchmarkInput | None:
-        """An op that takes what is made from its site's facts."""
-
-        def at(tokens: int) -> Run:
-            self._draw.random.manual_seed(1)
-            given = examples.make(self._draw, query.facts, tokens)
-            return lambda i: (kernel(*given, **examples.options), [given[at] for at in examples.changed])
-
-        try:
-            examples.make(self._draw, query.facts, 1)
-        except KeyError:  # a part whose sizes the facts of the whole don't tell
+        """An op by its contract; ``None`` where that has no examples, or needs facts that the site lacks."""
+        contract = self._registry.contracts.get(query.op)
+        if contract is None or not (contract.measured and contract.examples) or set(contract.facts) - set(query.facts):
             return None
-        return BenchmarkInput(at)
-
-    def _op_over(self, query: OpQuery, site: str, kernel: Callable[..., Any]) -> BenchmarkInput:
-        """An op over attention: of decodes behind a context, or prompts."""
-        asked = self.build.plan.choice("attention", site).query
-        assert isinstance(asked, AttentionQuery)
-        backend, scaled = self.build.attention(site), _scaled(asked)
+        whole = next((op for op in self.facts.ops if f"{query.site}.".startswith(f"{op.site}.")), None)
+        kinds = self._registry.site_kinds(query.op)
+        sites = {kind: getattr(whole, kind) for kind in kinds if getattr(whole, kind, None)}
+        if len(kinds) > 1 or set(sites) != kinds:
+            return None
+        kernel, examples = self.build.kernel("op", query.site, **sites), load_examples(contract)
+        make, mutated = examples.benchmark or examples.make, contract.positions(contract.mutates_args)
+        weights = self._weights(sites["linear"]) if "linear" in sites else []
+        facts = {**query.facts, **(self._sizes(sites["linear"]) if weights else {})}
 
         def at(tokens: int) -> Run:
-            step, positions = _place(tokens, asked.block_size, self._draw.random)
             self._draw.random.manual_seed(1)
-            given = OVER_ATTENTION[query.op](self._draw, query.facts, step.num_tokens)
-            angles = self._draw.reals(step.max_seq_len, rotary_dim(query.facts) // 2)
-            table, cache = torch.cat((angles.cos(), angles.sin()), dim=1), self._cache(asked, step)
-            meta = backend.prepare(step)
-            return lambda i: kernel(*given, positions, table, cache, meta, **scaled)
+            draw, last, options = self._draw, (), dict(examples.options)
+            if "attention" in sites:
+                tokens, draw, last, scaled = self._step_at(sites["attention"], tokens)
+                options |= scaled
+            given = make(draw, facts, tokens)
+            calls = [(*given, weight, None) for weight in weights] or [(*given, *last)]
+            changed = [given[place] for place in mutated]
+            return lambda i: (kernel(*calls[i], **options), changed)
 
-        return BenchmarkInput(at)
+        return BenchmarkInput(at, len(weights) or 1)
 
-    def _product(self, op: str, linear: str, kernel: Callable[..., Any]) -> BenchmarkInput:
-        width = next(site.in_features for site in self.facts.linear if site.site == linear)
-        weights = self._weights(linear)
-        norm = (self._random(width), EPS) if op in _NORMED else ()
+    def _step_at(self, site: str, tokens: int) -> tuple[int, Draw, tuple[Any, ...], dict[str, Any]]:
+        """A step at an attention site, of decodes behind a context or of prompts, for an op: how many tokens it has,
+        what draws them, cache and metadata, and further options."""
+        asked, backend = self.build.plan.choice("attention", site).query, self.build.attention(site)
+        assert isinstance(asked, AttentionQuery)
+        step, positions = _place(tokens, asked.block_size, self._draw.random)
+        draw = Draw(self._draw.random, self._draw.dtype, longest=step.max_seq_len, given=positions)
+        return step.num_tokens, draw, (self._cache(asked, step), backend.prepare(step)), _scaled(asked)
 
-        def at(tokens: int) -> Run:
-            rows = self._inputs(2 if op in _NORMED else 1, tokens, width)
-            return lambda i: kernel(*rows, *norm, weights[i], None)
-
-        return BenchmarkInput(at, len(weights))
+    def _sizes(self, site: str) -> dict[str, int]:
+        linear = next(linear for linear in self.facts.linear if linear.site == site)
+        return {"in_features": linear.in_features, "out_features": linear.out_features}
 
     def _weights(self, site: str) -> list[Any]:
         """What the kernel of a linear site makes of enough random weights."""

@@ -21,10 +21,9 @@ from llmk.engine.device.graphs import obstacles
 from llmk.engine.measuring.benchmark_inputs import BenchmarkInput, BenchmarkInputs
 from llmk.kernel.loader import load_object
 from llmk.nn.build import Build
-from llmk.planning.candidates import able, examples_of
+from llmk.planning.candidates import able
 from llmk.planning.resolver import resolve
 from llmk.reference.compare import relative_error, tensors_of, tolerance
-from llmk.reference.op_examples import load_examples
 
 if TYPE_CHECKING:
     from llmk.planning.boot import Boot
@@ -123,9 +122,7 @@ class Tuner:
         device = self.platform.device.torch_device(0)
         dtype, checkpoint = getattr(torch, plan.dtype), self.boot.checkpoint
         build = Build(plan, dtype=dtype, device=device, load_object=load_object, checkpoint=checkpoint)
-        specs = [kernel.spec for kernel in self.boot.registry.kernels("op")]
-        own = load_examples(examples_of(choice.op, specs))
-        trial = BenchmarkInputs(build, sharded(self.boot.facts, plan.tensor), own).of(pinned)
+        trial = BenchmarkInputs(build, sharded(self.boot.facts, plan.tensor), self.boot.registry).of(pinned)
         return _Entrant(id, build, pinned, trial) if trial else None
 
     def _ready(self, entrant: _Entrant, tokens: int, expected: list[Any]) -> Calls:

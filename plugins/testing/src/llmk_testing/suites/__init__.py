@@ -17,6 +17,7 @@ SUITES = {
     "linear": "linear",
     "moe": "moe",
     "op": "op",
+    "op_contract": "op_contract",
     "quantization": "quantization",
     "model": "model",
     "reasoning_parser": "reasoning_parser",

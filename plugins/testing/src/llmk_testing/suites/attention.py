@@ -15,11 +15,11 @@ from llmk.api import AttentionQuery, CacheStep, KernelSpec
 from llmk_testing.bench import Bench
 from llmk_testing.candidate import Asked, Candidate, agreeing
 from llmk_testing.case import Case
-from llmk_testing.inputs import mapped
 from llmk_testing.paged import Paged, Work, decode, history
 from llmk_testing.queries import attention_queries
 from llmk_testing.recording import check_recorded
 from llmk_testing.tolerance import bits, check_same
+from llmk_testing.trees import mapped
 from llmk_testing.watch import poisoned
 
 _LONG = 257

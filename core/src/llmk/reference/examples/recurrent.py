@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor
 
 from llmk.api import CacheStep
-from llmk.reference.op_examples import Draw
+from llmk.reference.op_examples import Draw, Facts, OpExamples
 
 _BLOCK = 16
 _PROMPTS = ((0, 37), (20, 21), (15, 40), (0, 3))
@@ -51,7 +50,7 @@ def _cache(draw: Draw, before: list[int], blocks: int, dtype: torch.dtype, *shap
     return cache
 
 
-def conv_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, ...]:
+def _conv(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     """Of ``causal_conv``."""
     step, before, blocks = _step(draw, rows)
     kernel = facts["conv_kernel"]
@@ -60,7 +59,7 @@ def conv_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, .
     return draw.floats(step.num_tokens, channels), draw.floats(channels, kernel), draw.floats(channels), cache, step
 
 
-def scan_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, ...]:
+def _scan(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     """Of ``state_space_scan``."""
     step, before, blocks = _step(draw, rows)
     tokens, heads, size, states = step.num_tokens, facts["num_heads"], facts["head_dim"], facts["state_size"]
@@ -74,9 +73,9 @@ def _decay(draw: Draw, heads: int) -> Tensor:
     return -0.1 - torch.rand(heads, generator=draw.random)
 
 
-def mixer_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, ...]:
+def _mixer(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     """Of ``state_space_mixer``."""
-    _, weight, bias, conv, step = conv_inputs(draw, facts, rows)
+    _, weight, bias, conv, step = _conv(draw, facts, rows)
     heads, inner = facts["num_heads"], facts["num_heads"] * facts["head_dim"]
     before = conv.isfinite().flatten(1).all(1).nonzero().flatten().tolist()
     scan = _cache(draw, before, conv.shape[0], torch.float32, heads, facts["head_dim"], facts["state_size"])
@@ -85,7 +84,7 @@ def mixer_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, 
     return projected, weight, bias, *scanned, draw.floats(inner), 1e-5, (conv, scan), step
 
 
-def delta_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, ...]:
+def _delta(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     """Of ``gated_delta_rule``."""
     step, before, blocks = _step(draw, rows)
     tokens, heads, keys = step.num_tokens, facts["num_heads"], facts["num_key_heads"]
@@ -95,7 +94,7 @@ def delta_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, 
     return q, k, draw.floats(tokens, heads, facts["value_dim"]), g, beta, cache, step
 
 
-def delta_net_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, ...]:
+def _delta_net(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     """Of ``gated_delta_net``."""
     step, before, blocks = _step(draw, rows)
     tokens, heads, value = step.num_tokens, facts["num_heads"], facts["value_dim"]
@@ -111,3 +110,21 @@ def delta_net_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[A
         1e-5,
     )
     return *rows_of, draw.floats(tokens, heads), *weights, (conv, memory), step
+
+
+_DELTA = {"num_heads": 6, "num_key_heads": 2, "key_dim": 12, "value_dim": 8, "conv_kernel": 4}
+_SPACE: Facts = {
+    "num_heads": 6,
+    "head_dim": 8,
+    "num_groups": 2,
+    "state_size": 10,
+    "conv_kernel": 4,
+    "conv_bias": True,
+    "dt_limits": (0.0, None),
+}
+
+CAUSAL_CONV = OpExamples((_SPACE,), _conv)
+STATE_SPACE_SCAN = OpExamples((_SPACE,), _scan)
+GATED_DELTA_RULE = OpExamples((_DELTA,), _delta)
+STATE_SPACE_MIXER = OpExamples((_SPACE,), _mixer, chained=True)
+GATED_DELTA_NET = OpExamples((_DELTA,), _delta_net, chained=True)

@@ -1,0 +1,384 @@
+"""The contracts of the core's ops. Torch-free; what their examples name is imported by those who test or measure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from llmk.api import OpContract
+
+_HEADS = ("num_heads", "num_kv_heads", "head_dim", "rotary_dim")
+_LATENT = ("num_heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+_SPACE = ("num_heads", "head_dim", "num_groups", "state_size")
+_DELTA = ("num_heads", "num_key_heads", "key_dim", "value_dim")
+
+
+def _contract(*, op: str, examples: str, **fields: Any) -> OpContract:
+    return OpContract(id=f"reference.{op}", op=op, examples=f"llmk.reference.examples.{examples}", **fields)
+
+
+def _like(contract: OpContract, op: str, summary: str, *, examples: str = "", **changes: Any) -> OpContract:
+    """The contract of an op that differs from another's by ``changes``."""
+    place = f"llmk.reference.examples.{examples}" if examples else contract.examples
+    return replace(contract, id=f"reference.{op}", op=op, summary=summary, examples=place, **changes)
+
+
+_NORM = _contract(
+    op="rms_norm",
+    signature="(x, weight, eps) -> normed",
+    facts=("size",),
+    examples="rows:RMS_NORM",
+    summary="Root-mean-square norm in float32.",
+)
+_ADD_NORM = _contract(
+    op="add_rms_norm",
+    signature="(x, residual, weight, eps) -> normed, total",
+    facts=("size",),
+    parts=("rms_norm",),
+    examples="rows:ADD_RMS_NORM",
+    summary="Residual sum, then norm.",
+)
+_GATED = _contract(
+    op="silu_and_mul",
+    signature="(x) -> gated",
+    facts=("intermediate_size",),
+    examples="rows:GATED",
+    summary="SwiGLU.",
+)
+_ROPE = _contract(
+    op="rope",
+    signature="(q, k, positions, cos_sin) -> q, k",
+    facts=_HEADS,
+    examples="rows:ROPE",
+    summary="Rotates halves of each head, in float32.",
+)
+_WRITE_KV = _contract(
+    op="qk_norm_rope_write_kv",
+    signature="(q, k, v, q_weight, k_weight, eps, positions, cos_sin, cache, meta) -> q",
+    facts=(*_HEADS, "qk_norm"),
+    parts=("rms_norm", "rope", "attention.write"),
+    examples="attention:QK_NORM_ROPE",
+    summary="Norms queries and keys, rotates them, stores keys and values.",
+)
+_ATTENTION = _contract(
+    op="qk_norm_rope_attention",
+    signature="(q, k, v, q_weight, k_weight, eps, positions, cos_sin, cache, meta) -> out",
+    facts=(*_HEADS, "qk_norm"),
+    parts=("qk_norm_rope_write_kv", "attention.run"),
+    examples="attention:QK_NORM_ROPE",
+    summary="Norms queries and keys, rotates them, stores keys and values, and attends.",
+)
+_GATE_UP = _contract(
+    op="gate_up_silu",
+    signature="(x, weight, bias) -> gated",
+    facts=("intermediate_size",),
+    parts=("linear", "silu_and_mul"),
+    examples="linear:GATE_UP",
+    weights=("weight",),
+    summary="Gate and up product, then SwiGLU.",
+)
+_NORM_LINEAR = _contract(
+    op="add_rms_norm_linear",
+    signature="(x, residual, norm_weight, eps, weight, bias) -> out, total",
+    facts=("size",),
+    parts=("rms_norm", "add_rms_norm", "linear"),
+    examples="linear:NORMED_LINEAR",
+    weights=("weight",),
+    summary="Residual sum and norm, then a product.",
+)
+
+
+_NORMS = (
+    _NORM,
+    _like(_NORM, "rms_norm_plus_one", "Root-mean-square norm whose weight is stored less one."),
+    _ADD_NORM,
+    _like(
+        _ADD_NORM,
+        "add_rms_norm_plus_one",
+        "Residual sum, then norm whose weight is stored less one.",
+        parts=("rms_norm_plus_one",),
+    ),
+    _like(
+        _ADD_NORM,
+        "sandwich_norm_plus_one",
+        "Norm after a block, residual sum, norm before the next; weights are stored less one.",
+        signature="(x, residual, post_weight, pre_weight, eps) -> normed, total",
+        parts=("rms_norm_plus_one", "add_rms_norm_plus_one"),
+        examples="rows:SANDWICH_NORM",
+    ),
+    _like(
+        _ADD_NORM,
+        "add_rms_norm_fp32_residual",
+        "Residual sum in float32, then norm.",
+        examples="rows:ADD_RMS_NORM_FP32_RESIDUAL",
+    ),
+)
+
+_ROWS = (
+    _GATED,
+    _like(_GATED, "gelu_and_mul", "GEGLU with the exact GELU."),
+    _like(_GATED, "gelu_tanh_and_mul", "GEGLU with GELU's tanh approximation."),
+    _ROPE,
+    _like(
+        _ROPE,
+        "rope_interleaved",
+        "Rotates neighbours in each head, in float32.",
+        facts=("num_heads", "qk_rope_head_dim"),
+        examples="rows:ROPE_INTERLEAVED",
+    ),
+    _contract(
+        op="softcap",
+        signature="(x, cap) -> bounded",
+        facts=("size",),
+        examples="rows:SOFTCAP",
+        summary="Bounds values by a hyperbolic tangent.",
+    ),
+    _contract(
+        op="sigmoid_gate",
+        signature="(x, gate) -> gated",
+        facts=("size", "gate_size"),
+        examples="rows:SIGMOID_GATE",
+        summary="Scales by a sigmoid.",
+    ),
+    _contract(
+        op="embedding",
+        signature="(ids, weight) -> rows",
+        facts=("vocab_size", "hidden_size"),
+        examples="rows:EMBEDDING",
+        weights=("weight",),
+        summary="Token embedding.",
+    ),
+    _contract(
+        op="scaled_embedding",
+        signature="(ids, weight, scale) -> rows",
+        facts=("vocab_size", "hidden_size"),
+        parts=("embedding",),
+        examples="rows:SCALED_EMBEDDING",
+        weights=("weight",),
+        summary="Token embedding, scaled.",
+    ),
+    _contract(
+        op="per_head_product",
+        signature="(x, weight) -> out",
+        facts=("num_heads", "qk_nope_head_dim", "kv_lora_rank"),
+        examples="rows:PER_HEAD_PRODUCT",
+        summary="A product with a matrix of its own for every head.",
+    ),
+)
+
+_OVER_ATTENTION = (
+    _WRITE_KV,
+    _like(
+        _WRITE_KV,
+        "qk_norm_plus_one_rope_write_kv",
+        "The same with norms whose weights are stored less one.",
+        parts=("rms_norm_plus_one", "rope", "attention.write"),
+    ),
+    _ATTENTION,
+    _like(
+        _ATTENTION,
+        "qk_norm_plus_one_rope_attention",
+        "The same with norms whose weights are stored less one.",
+        parts=("qk_norm_plus_one_rope_write_kv", "attention.run"),
+    ),
+    _contract(
+        op="norm_rope_write_latent",
+        signature="(q_rope, latent, weight, eps, positions, cos_sin, cache, meta) -> q_rope",
+        facts=("num_heads", "kv_lora_rank", "qk_rope_head_dim"),
+        parts=("rms_norm", "rope_interleaved", "attention.write"),
+        examples="attention:WRITE_LATENT",
+        summary="Norms latent vectors, rotates queries and the shared key, stores both.",
+    ),
+    _contract(
+        op="latent_attention",
+        signature="(q, latent, norm_weight, eps, k_up, v_up, positions, cos_sin, cache, meta) -> out",
+        facts=_LATENT,
+        parts=("norm_rope_write_latent", "per_head_product", "attention.run"),
+        examples="attention:LATENT_ATTENTION",
+        weights=("k_up", "v_up"),
+        summary="Attention over latent vectors, with the products that make keys and values absorbed.",
+    ),
+)
+
+_WITH_LINEAR = (
+    _GATE_UP,
+    _like(
+        _GATE_UP,
+        "gate_up_gelu_tanh",
+        "Gate and up product, then GEGLU with GELU's tanh approximation.",
+        parts=("linear", "gelu_tanh_and_mul"),
+    ),
+    _NORM_LINEAR,
+    _like(
+        _NORM_LINEAR,
+        "add_rms_norm_router",
+        "Residual sum and norm, then a router's product; what was normed is handed on.",
+        signature="(x, residual, norm_weight, eps, weight, bias) -> logits, normed, total",
+    ),
+    _like(
+        _NORM_LINEAR,
+        "add_rms_norm_gate_up_silu",
+        "Residual sum and norm, then gate and up product and SwiGLU.",
+        signature="(x, residual, norm_weight, eps, weight, bias) -> gated, total",
+        facts=("size", "intermediate_size"),
+        parts=("rms_norm", "add_rms_norm", "gate_up_silu"),
+        examples="linear:NORMED_GATE_UP",
+    ),
+)
+
+_SAMPLING = (
+    _contract(
+        op="apply_penalties",
+        signature="(logits, rows, tokens, slots, prompt_lengths, known, presence, frequency, repetition) -> logits",
+        facts=("vocab_size",),
+        examples="sampling:APPLY_PENALTIES",
+        mutates_args=("logits",),
+        summary="Repetition, frequency and presence penalties.",
+    ),
+    _contract(
+        op="apply_bias",
+        signature="(logits, rows, ids, values) -> logits",
+        facts=("vocab_size",),
+        examples="sampling:APPLY_BIAS",
+        mutates_args=("logits",),
+        summary="Logit biases, in place.",
+    ),
+    _contract(
+        op="match_suffixes",
+        signature="(tokens, slots, starts, ends, suffixes) -> matched",
+        facts=("vocab_size",),
+        examples="sampling:MATCH_SUFFIXES",
+        summary="Which token sequences end the requests' tokens.",
+    ),
+    _contract(
+        op="allow_tokens",
+        signature="(logits, rows, at, ids) -> logits",
+        facts=("vocab_size",),
+        examples="sampling:ALLOW_TOKENS",
+        mutates_args=("logits",),
+        summary="Rules out all tokens but some, in place.",
+    ),
+    _contract(
+        op="mask_top_k_top_p_min_p",
+        signature="(logits, top_k, top_p, min_p) -> logits",
+        facts=("vocab_size",),
+        examples="sampling:MASK",
+        measured=False,
+        summary="Truncates distributions.",
+    ),
+    _contract(
+        op="sample",
+        signature="(logits, temperature, top_k, top_p, min_p, seeds, positions) -> token_ids",
+        facts=("vocab_size",),
+        examples="sampling:SAMPLE",
+        summary="One token per row, by a hash of seed and position.",
+    ),
+    _contract(
+        op="logprobs",
+        signature="(logits, token_ids, num_top) -> logprobs, ranks, top_ids, top_logprobs",
+        facts=("vocab_size",),
+        examples="sampling:LOGPROBS",
+        summary="Log-probabilities, ranks and the likeliest tokens.",
+    ),
+)
+
+_BATCH = (
+    _contract(
+        op="update_rows",
+        signature="(table, rows, starts, lengths, values) -> None",
+        examples="batch:UPDATE_ROWS",
+        measured=False,
+        mutates_args=("table",),
+        summary="Writes ragged runs into rows of the batch state, in place.",
+    ),
+    _contract(
+        op="build_step",
+        signature="(tokens, computed, slots, counts, num_tokens) -> step",
+        examples="batch:BUILD_STEP",
+        measured=False,
+        mutates_args=("computed",),
+        summary="Lays out a step's tokens, and counts them as computed.",
+    ),
+    _contract(
+        op="map_slots",
+        signature="(table, slots, rows, positions, block_size, max_blocks) -> block_table, slot_mapping",
+        examples="batch:MAP_SLOTS",
+        summary="Places of a step's tokens in the cache.",
+    ),
+    _contract(
+        op="append_tokens",
+        signature="(tokens, computed, slots, sampled) -> None",
+        facts=("vocab_size",),
+        examples="batch:APPEND_TOKENS",
+        mutates_args=("tokens",),
+        summary="Puts sampled tokens where the next step reads them.",
+    ),
+)
+
+_RECURRENT = (
+    _contract(
+        op="causal_conv",
+        signature="(x, weight, bias, cache, step) -> out",
+        facts=(*_SPACE, "conv_kernel"),
+        examples="recurrent:CAUSAL_CONV",
+        measured=False,
+        mutates_args=("cache",),
+        summary="Convolves each channel over its last tokens.",
+    ),
+    _contract(
+        op="state_space_scan",
+        signature="(x, dt, a, b, c, d, dt_bias, dt_limits, cache, step) -> out",
+        facts=(*_SPACE, "dt_limits"),
+        examples="recurrent:STATE_SPACE_SCAN",
+        measured=False,
+        mutates_args=("cache",),
+        summary="Selective scan over a state space.",
+    ),
+    _contract(
+        op="gated_delta_rule",
+        signature="(q, k, v, g, beta, cache, step) -> out",
+        facts=_DELTA,
+        examples="recurrent:GATED_DELTA_RULE",
+        measured=False,
+        mutates_args=("cache",),
+        summary="Gated delta rule.",
+    ),
+    _contract(
+        op="gated_rms_norm",
+        signature="(x, gate, weight, eps) -> normed",
+        facts=("num_heads", "head_dim"),
+        examples="rows:GATED_RMS_NORM",
+        measured=False,
+        summary="Root-mean-square norm with a SiLU gate.",
+    ),
+    _contract(
+        op="state_space_mixer",
+        signature=(
+            "(projected, conv_weight, conv_bias, a, d, dt_bias, dt_limits, norm_weight, eps, caches, step) -> out"
+        ),
+        facts=(*_SPACE, "conv_kernel", "dt_limits"),
+        parts=("causal_conv", "state_space_scan", "gated_rms_norm"),
+        examples="recurrent:STATE_SPACE_MIXER",
+        measured=False,
+        mutates_args=("caches",),
+        summary="Convolution, selective scan and gated norm.",
+    ),
+    _contract(
+        op="gated_delta_net",
+        signature="(mixed, gate, a, b, conv_weight, decay, dt_bias, norm_weight, eps, caches, step) -> out",
+        facts=(*_DELTA, "conv_kernel"),
+        parts=("causal_conv", "gated_delta_rule", "gated_rms_norm"),
+        examples="recurrent:GATED_DELTA_NET",
+        measured=False,
+        mutates_args=("caches",),
+        summary="Gated DeltaNet between its products.",
+    ),
+)
+
+CONTRACTS: Mapping[str, OpContract] = {
+    contract.op: contract
+    for group in (_NORMS, _ROWS, _OVER_ATTENTION, _WITH_LINEAR, _SAMPLING, _BATCH, _RECURRENT)
+    for contract in group
+}
+"""By the op's name."""

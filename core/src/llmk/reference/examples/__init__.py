@@ -1,0 +1,1 @@
+"""Examples of the core's ops: how their arguments are made from facts. ``llmk.reference.contracts`` names them."""

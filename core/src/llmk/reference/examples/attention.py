@@ -1,0 +1,61 @@
+"""Ops over attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llmk.api import AttentionQuery
+from llmk.reference.examples.rows import EPS, rotation
+from llmk.reference.op_examples import Draw, Facts, OpExamples
+
+_KEY_DIM, _VALUE_DIM = 32, 24
+"""Of the heads of latent attention, before they are absorbed."""
+
+
+def _head_facts(site: AttentionQuery) -> tuple[Facts, ...]:
+    """With norms of queries and keys, and without. Small heads are rotated whole, others by half."""
+    if site.latent_dim is not None:
+        return ()
+    sizes = {name: getattr(site, name) for name in ("num_heads", "num_kv_heads", "head_dim")}
+    rotary_dim = site.head_dim if site.head_dim < 64 else site.head_dim // 2
+    return tuple({**sizes, "rotary_dim": rotary_dim, "qk_norm": qk_norm} for qk_norm in (True, False))
+
+
+def _latent_facts(site: AttentionQuery) -> tuple[Facts, ...]:
+    if site.latent_dim is None:
+        return ()
+    sizes = {"kv_lora_rank": site.latent_dim, "qk_rope_head_dim": site.head_dim - site.latent_dim}
+    return ({"num_heads": site.num_heads, **sizes, "qk_nope_head_dim": _KEY_DIM, "v_head_dim": _VALUE_DIM},)
+
+
+def _qkv(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    heads, kv_heads, width = (facts[name] for name in ("num_heads", "num_kv_heads", "head_dim"))
+    qkv = [draw.floats(rows, count, width) for count in (heads, kv_heads, kv_heads)]
+    norms = [draw.floats(width) if facts["qk_norm"] else None for _ in range(2)]
+    return *qkv, *norms, EPS, *rotation(draw, facts["rotary_dim"], rows)
+
+
+def _latent(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    rank, rope = facts["kv_lora_rank"], facts["qk_rope_head_dim"]
+    return draw.floats(rows, rank + rope), draw.floats(rank), EPS
+
+
+def _write_latent(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    rope = facts["qk_rope_head_dim"]
+    q_rope = draw.floats(rows, facts["num_heads"], rope)
+    return q_rope, *_latent(draw, facts, rows), *rotation(draw, rope, rows)
+
+
+def _latent_attention(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    heads, plain, rope, rank, value = (
+        facts[name] for name in ("num_heads", "qk_nope_head_dim", "qk_rope_head_dim", "kv_lora_rank", "v_head_dim")
+    )
+    q, latent = draw.floats(rows, heads, plain + rope), _latent(draw, facts, rows)
+    k_up = draw.floats(heads, plain, rank, scale=plain**-0.5)
+    v_up = draw.floats(heads, rank, value, scale=rank**-0.5)
+    return q, *latent, k_up, v_up, *rotation(draw, rope, rows)
+
+
+QK_NORM_ROPE = OpExamples(_head_facts, _qkv, by_row=("q", "k", "v", "positions"), wide=("q", "k", "v"))
+WRITE_LATENT = OpExamples(_latent_facts, _write_latent, by_row=("q_rope", "latent", "positions"))
+LATENT_ATTENTION = OpExamples(_latent_facts, _latent_attention, by_row=("q", "latent", "positions"))

@@ -1,0 +1,119 @@
+"""Ops that compute each row by itself: norms, activations, rotary embedding, token embedding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llmk.reference.op_examples import Draw, Facts, OpExamples
+
+EPS = 1e-6
+
+_SIZES = tuple({"size": size} for size in (128, 72, 4096, 33))
+_INNER = tuple({"intermediate_size": size} for size in (128, 40, 33, 1536))
+_HEADS = (
+    {"num_heads": 8, "num_kv_heads": 2, "head_dim": 64, "rotary_dim": 64, "qk_norm": True},
+    {"num_heads": 3, "num_kv_heads": 1, "head_dim": 40, "rotary_dim": 16, "qk_norm": True},
+)
+_LATENT_HEADS = (
+    {"num_heads": 8, "num_kv_heads": 2, "qk_rope_head_dim": 64},
+    {"num_heads": 3, "head_dim": 40, "qk_rope_head_dim": 16},
+)
+_TABLES = ({"vocab_size": 1000, "hidden_size": 128}, {"vocab_size": 33, "hidden_size": 72})
+_LATENT = {"num_heads": 4, "kv_lora_rank": 48, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 24}
+_GATES = ({"size": 128, "gate_size": 128}, {"size": 72, "gate_size": 1})
+_SPACE = ({"num_heads": 6, "head_dim": 8},)
+
+
+def _norm(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    size = facts["size"]
+    return draw.floats(rows, size, scale=3.0), draw.floats(size), EPS
+
+
+def _add_norm(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    x, weight, eps = _norm(draw, facts, rows)
+    return x, draw.floats(*x.shape), weight, eps
+
+
+def _sandwich(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    x, residual, weight, eps = _add_norm(draw, facts, rows)
+    return x, residual, draw.floats(*weight.shape), weight, eps
+
+
+def _wide_residual(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    x, _, weight, eps = _add_norm(draw, facts, rows)
+    return x, draw.reals(*x.shape), weight, eps
+
+
+def _gated_norm(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    size = facts["num_heads"] * facts["head_dim"]
+    return draw.floats(rows, size), draw.floats(rows, size, scale=2.0), draw.floats(size), EPS
+
+
+def _gated(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    return (draw.floats(rows, 2 * facts["intermediate_size"], scale=2.0),)
+
+
+def _sigmoid_gate(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    return draw.floats(rows, facts["size"]), draw.floats(rows, facts["gate_size"], scale=2.0)
+
+
+def _softcap(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    return draw.floats(rows, facts["size"], scale=40.0), 30.0
+
+
+def _softcap_of_logits(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    return draw.reals(rows, facts["size"]), 30.0
+
+
+def _rope(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    q, k = (draw.floats(rows, facts[heads], facts["head_dim"]) for heads in ("num_heads", "num_kv_heads"))
+    return q, k, *rotation(draw, facts["rotary_dim"], rows)
+
+
+def _rope_interleaved(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    """In latent attention all heads share a key, and what is rotated is a tensor of its own."""
+    rotary_dim = facts["qk_rope_head_dim"]
+    heads, width = (facts["num_heads"], facts.get("num_kv_heads", 1)), facts.get("head_dim", rotary_dim)
+    return *(draw.floats(rows, count, width) for count in heads), *rotation(draw, rotary_dim, rows)
+
+
+def rotation(draw: Draw, rotary_dim: int, rows: int) -> tuple[Tensor, Tensor]:
+    """Positions of tokens, and cosines and sines, float32 ``[positions, rotary_dim]``."""
+    positions = draw.positions(rows)
+    frequencies = 100.0 ** -(torch.arange(rotary_dim // 2) / (rotary_dim // 2))
+    turned = torch.outer(torch.arange(draw.longest, dtype=torch.float32), frequencies)
+    return positions, torch.cat((turned.cos(), turned.sin()), dim=-1).to(positions.device)
+
+
+def _embedding(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    vocab = facts["vocab_size"]
+    ids = draw.whole(0, vocab, rows)
+    ids[0] = vocab - 1
+    return ids, draw.floats(vocab, facts["hidden_size"])
+
+
+def _scaled_embedding(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    return *_embedding(draw, facts, rows), 11.5
+
+
+def _per_head(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    heads, inner, outer = facts["num_heads"], facts["qk_nope_head_dim"], facts["kv_lora_rank"]
+    return draw.floats(rows, heads, inner), draw.floats(heads, inner, outer, scale=inner**-0.5)
+
+
+RMS_NORM = OpExamples(_SIZES, _norm, by_row=("x",), wide=("x",))
+ADD_RMS_NORM = OpExamples(_SIZES, _add_norm, by_row=("x", "residual"))
+SANDWICH_NORM = OpExamples(_SIZES, _sandwich, by_row=("x", "residual"))
+ADD_RMS_NORM_FP32_RESIDUAL = OpExamples(_SIZES, _wide_residual, by_row=("x", "residual"))
+GATED_RMS_NORM = OpExamples(_SPACE, _gated_norm, by_row=("x", "gate"), wide=("gate",), options={"groups": 2})
+GATED = OpExamples(_INNER, _gated, by_row=("x",))
+SIGMOID_GATE = OpExamples(_GATES, _sigmoid_gate, by_row=("x", "gate"))
+SOFTCAP = OpExamples(_SIZES, _softcap, benchmark=_softcap_of_logits, by_row=("x",))
+ROPE = OpExamples(_HEADS, _rope, by_row=("q", "k", "positions"), wide=("q", "k"))
+ROPE_INTERLEAVED = OpExamples(_LATENT_HEADS, _rope_interleaved, by_row=("q", "k", "positions"), wide=("q", "k"))
+EMBEDDING = OpExamples(_TABLES, _embedding, by_row=("ids",))
+SCALED_EMBEDDING = OpExamples(_TABLES, _scaled_embedding, by_row=("ids",))
+PER_HEAD_PRODUCT = OpExamples((_LATENT,), _per_head, by_row=("x",), wide=("x",))

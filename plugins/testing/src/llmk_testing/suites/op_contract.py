@@ -1,0 +1,91 @@
+"""Contracts of ops: whether they are true of the references."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from llmk.api import LinearQuery, OpContract
+from llmk.api.specs import GIVEN_PARTS
+from llmk.reference.op_examples import Draw, Facts, OpExamples, load_examples
+from llmk_testing.bench import Bench
+from llmk_testing.binding import bind, oracle
+from llmk_testing.case import Case, Skip
+from llmk_testing.queries import attention_queries
+from llmk_testing.tolerance import check_same, equal
+from llmk_testing.trees import mapped, tensors
+
+_ROWS = 5
+
+
+def cases(contract: OpContract, bench: Bench) -> Iterator[Case]:
+    """The cases of one contract."""
+    for name, check in (
+        ("its reference has its signature and parts", _check_signature),
+        ("its examples are true of the reference", _check_examples),
+    ):
+        yield Case(contract.id, "op_contract", name, torch.inference_mode()(partial(check, contract, bench)))
+
+
+def _check_signature(contract: OpContract, bench: Bench) -> None:
+    spec = oracle(bench.registry, contract.op)
+    assert spec.parts == contract.parts, f"{spec.id} has the parts {spec.parts}, the contract {contract.parts}"
+    stubs = {part: lambda *args, **options: None for part in GIVEN_PARTS}
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(bind(bench.registry, spec, stubs)).parameters.values()
+    names = tuple(parameter.name for parameter in parameters if parameter.kind in kinds)
+    assert names == contract.arguments, f"{spec.id} takes {', '.join(names)}; the signature is {contract.signature}"
+
+
+def _check_examples(contract: OpContract, bench: Bench) -> None:
+    """They are the same for equal draws, as kernels that are measured take turns with them, have rows and facts as they
+    should, and what the reference changes of them is declared."""
+    if not contract.examples:
+        raise Skip("it names no examples: kernels of the op are neither tested nor measured")
+    examples = load_examples(contract)
+    kinds = bench.registry.site_kinds(contract.op)
+    known = _facts(examples, bench, kinds)
+    assert known, "the examples have no facts"
+    for facts in known:
+        missing = [name for name in contract.facts if name not in facts]
+        assert not missing, f"the contract names the fact {missing[0]!r}, which the examples' facts {facts} lack"
+    one, other = (_arguments(contract, examples, bench, known[0]) for _ in range(2))
+    for place, (first, second) in enumerate(zip(tensors(one), tensors(other), strict=True)):
+        check_same(second, first, f"tensor {place} of the arguments, made of the same draw twice")
+    given = len(contract.arguments) - (2 if kinds else 0)
+    assert len(one) == given, f"the examples make {len(one)} arguments, {given} of {contract.signature} are expected"
+    for name in examples.by_row:
+        rows = len(one[contract.arguments.index(name)])
+        assert rows == _ROWS, f"argument {name} is by_row, but has {rows} rows where {_ROWS} were requested"
+    if not kinds:
+        _check_mutation(contract, examples, bench, one)
+
+
+def _check_mutation(contract: OpContract, examples: OpExamples, bench: Bench, arguments: tuple[Any, ...]) -> None:
+    reference = bind(bench.registry, oracle(bench.registry, contract.op), {})
+    after = mapped(torch.clone, arguments)
+    reference(*after, **examples.options)
+    named = zip(contract.arguments, arguments, after, strict=True)
+    changed = [name for name, old, new in named if not all(map(equal, tensors(old), tensors(new)))]
+    declared = sorted(contract.mutates_args, key=contract.arguments.index)
+    assert changed == declared, f"the reference changes the arguments {changed}, mutates_args names {declared}"
+
+
+def _facts(examples: OpExamples, bench: Bench, kinds: frozenset[str]) -> list[Facts]:
+    """The facts of the examples; of an op over sites, those at the first site that it is for."""
+    if not kinds:
+        return list(examples.facts_at())
+    common: dict[str, Any] = {"platform": bench.facts, "site": "any", "dtype": "float32"}
+    if "linear" in kinds:
+        sizes: dict[str, Any] = {"in_features": 72, "out_features": 40}
+        return [{**facts, **sizes} for facts in examples.facts_at(LinearQuery(**sizes, **common))]
+    sites = (make(**common) for make in attention_queries().values())
+    return next((list(found) for site in sites if (found := examples.facts_at(site))), [])
+
+
+def _arguments(contract: OpContract, examples: OpExamples, bench: Bench, facts: Facts) -> tuple[Any, ...]:
+    return examples.make(Draw(bench.random("op", contract.op), torch.float32), facts, _ROWS)
