@@ -23,7 +23,7 @@ def test_the_project_has_no_old_idioms() -> None:
         ("def test_what_it_is_told() -> None: ...", 1, "what_it_is_told"),
         ("class EldestFirst: ...", 1, "Eldest"),
         ("outputs.begun = 1", 1, "begun"),
-        ('"""As ``PlatformSpec.begin`` does."""', 1, "begin"),
+        ('"""As ``Spec.begin`` does."""', 1, "begin"),
     ],
 )
 def test_an_idiom_is_found_in_python(source: str, line: int, word: str) -> None:

@@ -50,7 +50,7 @@ def llmk_platforms() -> list[PlatformSpec]:
             known=KNOWN,
             vouches=("llmk-triton",),
             rank=100,
-            begin="llmk_cuda.begin:begin",
+            early_setup="llmk_cuda.early_setup:early_setup",
             summary="NVIDIA GPUs, through torch's CUDA build",
         )
     ]

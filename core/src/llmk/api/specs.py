@@ -30,9 +30,9 @@ class _Checked:
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        for name in ("implementation", "describe", "prepare", "examples", "begin"):
+        for name in ("implementation", "describe", "prepare", "examples", "early_setup"):
             location = getattr(self, name, None)
-            empty = location == "" and name in ("prepare", "examples", "begin")
+            empty = location == "" and name in ("prepare", "examples", "early_setup")
             if location is not None and not empty and not LOCATION.fullmatch(location):
                 raise ValueError(f"{name} = {location!r} is not of the form 'module:attribute'")
 
@@ -162,10 +162,10 @@ class PlatformSpec(_Checked):
     """Distributions, beside the spec's own and the core, whose kernels may win by tier here."""
     rank: int = 0
     """Among platforms that are usable here, the highest rank is used unless the config names one."""
-    begin: str = ""
-    """``"module:attribute"`` of ``f(index: int)``, which begins the device of local rank ``index`` as far as that goes
-    without torch. An engine may call it in a thread while it imports torch; what it raises is none's error, since
-    :meth:`Device.setup` comes later either way, perhaps before it has returned."""
+    early_setup: str = ""
+    """``"module:attribute"`` of ``f(index: int)``, which initialises the device of local rank ``index`` as far as
+    possible without torch. The engine's process may call it in a thread while it imports torch. Exceptions are ignored,
+    since :meth:`Device.setup` is always called later, possibly before ``f`` has returned."""
     overrides: str = ""
     summary: str = ""
 

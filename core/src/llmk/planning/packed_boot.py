@@ -20,12 +20,13 @@ def pack(boot: Boot) -> dict[str, Any]:
     return data | {"broken": [plugin.name for plugin in boot.registry.plugins if plugin.state == "broken"]}
 
 
-def begins(boot: Boot) -> str:
-    """What begins the device of an engine that runs its model itself, where the platform has that."""
+def early_setup(boot: Boot) -> str:
+    """:attr:`llmk.api.PlatformSpec.early_setup` of the chosen platform; empty for several ranks, since the engine's
+    process then runs no model itself."""
     if boot.plan.num_ranks > 1:
         return ""
     specs = [platform.spec for platform in boot.registry.platforms]
-    return next(spec.begin for spec in specs if spec.implementation == boot.plan.platform_implementation)
+    return next(spec.early_setup for spec in specs if spec.implementation == boot.plan.platform_implementation)
 
 
 def unpack(packed: dict[str, Any]) -> Boot:

@@ -28,7 +28,7 @@ from llmk.kernel.loader import CONTRACTS, lacking, load_object
 from llmk.kernel.registry import Registered, Registry
 from llmk_testing.case import Skip
 
-LOCATIONS = ("implementation", "prepare", "describe", "examples", "begin")
+LOCATIONS = ("implementation", "prepare", "describe", "examples", "early_setup")
 TIMEOUT = 300
 
 
