@@ -145,7 +145,7 @@ def test_examples_of_another_type_are_refused(shop: Bench) -> None:
 
 
 def test_examples_are_for_ops_alone(shop: Bench) -> None:
-    with pytest.raises(ValueError, match="examples are for ops and experts, not for kind 'linear'"):
+    with pytest.raises(ValueError, match="examples are only for kinds 'op' and 'moe', not for kind 'linear'"):
         spec(shop, "plain", kind="linear", op="")
 
 

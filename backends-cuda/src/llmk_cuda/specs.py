@@ -126,7 +126,7 @@ def llmk_attention_backends() -> list[KernelSpec]:
             layout="flashinfer_hnd",
             host_cost_us=500.0,
             jit=True,
-            only_if_asked="it compiles for tens of seconds at first",
+            opt_in="it compiles for tens of seconds at first",
             summary="FlashInfer's paged attention, planned on the host for each step",
         )
     ]

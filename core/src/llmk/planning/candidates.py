@@ -1,4 +1,4 @@
-"""Which kernels could serve a site, whatever was chosen for it, and what wheels say of their own ops."""
+"""The kernels that support a site, chosen or not, and the examples of ops that wheels define."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def is_able(out: Rejection) -> bool:
-    """Whether what was turned down could serve."""
+    """Whether a rejected candidate supports the site's query."""
     return all(reason.code in ABLE for reason in out.reasons)
 
 
 def able(registry: Registry, choice: Choice) -> list[KernelSpec]:
-    """All that could serve the site of ``choice``. Of references only the best, which others are compared with; it is
-    the first."""
+    """All kernels that support the site of ``choice``. Of the references, only the best is included, as the first; the
+    others are compared with it."""
     others = [out.id for out in choice.rejected if is_able(out)]
     ids = {*(piece.id for piece in choice.pieces), *others}
     specs = [kernel.spec for kernel in registry.kernels(choice.kind) if kernel.spec.id in ids]
@@ -29,7 +29,7 @@ def able(registry: Registry, choice: Choice) -> list[KernelSpec]:
 
 
 def examples_of(op: str, specs: Iterable[KernelSpec]) -> str:
-    """Where the examples of ``op`` are: what one of ``specs`` names, of the lowest tier, as who brings an op brings its
-    reference; empty where none does."""
+    """The ``examples`` of ``op``: those of the spec with the lowest tier among ``specs``, since the wheel that defines
+    an op also contains its reference; empty if no spec has any."""
     named = [spec for spec in specs if spec.op == op and spec.examples]
     return min(named, key=lambda spec: (spec.tier, spec.id)).examples if named else ""
