@@ -19,7 +19,7 @@ JOBS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 THREADS := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test full unit lint contracts types dead security format size docs site snapshot wheels carry kernels triton-versions clean distclean
+.PHONY: help demo test full unit lint contracts types dead security format size words docs site snapshot wheels carry kernels triton-versions clean distclean
 
 help: ## Show this list.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,7 +27,7 @@ help: ## Show this list.
 demo: $(VENV)/.installed-demo ## Set up, serve the embedded demo model, and show an answered chat.
 	@$(BIN)/python tools/demo.py
 
-CHECKS := lint contracts types dead security size site
+CHECKS := lint contracts types dead security size words site
 
 test: $(CHECKS) unit ## Set up and run everything that CI runs: all checks, all quick tests, a sample of the slow ones.
 
@@ -59,6 +59,9 @@ format: $(VENV)/.installed-test ## Format, and mend what can be mended.
 
 size: $(VENV)/.installed-test ## Report lines per package, and fail where a file or function is too long.
 	$(BIN)/python tools/size_report.py
+
+words: $(VENV)/.installed-test ## Find old idioms in names, comments, errors and docs, and what to write instead.
+	$(BIN)/python tools/word_list.py
 
 docs: $(VENV)/.installed-test ## Write anew what pages have from the code: options, routes, hooks, kernels, wheels.
 	$(BIN)/python tools/pages.py --write

@@ -114,7 +114,7 @@ def test_flashinfer_that_is_installed_waits_to_be_named(tmp_path: Path, monkeypa
     try:
         plan = start(tmp_path, "dense", "cuda/h200").plan
         assert plan.choice("attention", "attention").id == "triton.attention"
-        assert reasons(plan, "attention", "attention", "cuda.flashinfer") == ["only_if_asked"]
+        assert reasons(plan, "attention", "attention", "cuda.flashinfer") == ["opt_in"]
         named = start(tmp_path, "dense", "cuda/h200", **{"select.attention.prefer": ["cuda.flashinfer"]}).plan
         assert named.choice("attention", "attention").id == "cuda.flashinfer"
         assert named.choice("op", "attention.whole").id.startswith("reference.")

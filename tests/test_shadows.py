@@ -291,7 +291,7 @@ def test_a_shadow_for_all_sites_is_left_out_where_it_cannot_serve(
         ("linear", {"qvk": "odd.linear"}, "[select.linear] shadow pins odd.linear for qvk, which this model"),
         ("linear", "odd.lineal", "[select.linear] names 'odd.lineal', which nothing"),
         ("op", {"sampler": "reference"}, "[select.op] shadow names sampler"),
-        ("op", {"rms_norm": "reference", "sample": "odd.sample"}, "side by side"),
+        ("op", {"rms_norm": "reference", "sample": "odd.sample"}, "both ids and"),
     ],
 )
 def test_what_cannot_be_a_shadow_is_fatal_at_start(folder: Path, kind: str, rule: Any, message: str) -> None:

@@ -53,7 +53,7 @@ def _declared(kind: str, kernels: list[Registered[KernelSpec]]) -> str:
     rows = []
     for r in kernels:
         spec = r.spec
-        marks = [name for name in ("deterministic", "jit", "only_if_asked") if getattr(spec, name)]
+        marks = [name for name in ("deterministic", "jit", "opt_in") if getattr(spec, name)]
         subject = [f"`{spec.op}`"] if kind == "op" else []
         last = code(*spec.parts) if kind == "op" else f"`{spec.layout}`"
         row = [f"`{spec.id}`", *subject, spec.tier.name.lower(), _bands(spec), f"`{spec.capture}`", ", ".join(marks)]

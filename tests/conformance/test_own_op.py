@@ -164,7 +164,9 @@ def test_examples_of_another_type_are_refused(shop: Bench) -> None:
 
 
 def test_examples_of_an_op_are_its_contracts(shop: Bench) -> None:
-    with pytest.raises(ValueError, match=r"examples are for kind 'moe', not for kind 'op'; .* are its OpContract's"):
+    with pytest.raises(
+        ValueError, match=r"examples are only for kind 'moe', not for kind 'op'; .* are its OpContract's"
+    ):
         spec(shop, "plain", examples="blend_kernels:EXAMPLES")
 
 

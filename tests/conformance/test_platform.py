@@ -37,8 +37,9 @@ def test_a_good_platform_passes(good: PlatformSpec, bench: Bench) -> None:
     assert {result.message for result in results if result.outcome == "skipped"} == ABSENT
 
 
-def test_a_device_that_is_begun(good: PlatformSpec, bench: Bench) -> None:
-    (result,) = [Result.of(c) for c in cases("platform", replace(good, begin="time:sleep"), bench) if "begun" in c.name]
+def test_a_platform_with_early_setup(good: PlatformSpec, bench: Bench) -> None:
+    spec = replace(good, early_setup="time:sleep")
+    (result,) = [Result.of(case) for case in cases("platform", spec, bench) if "early setup" in case.name]
     assert result.outcome == "passed", result
 
 

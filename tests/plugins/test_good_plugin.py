@@ -263,7 +263,7 @@ def test_plan_is_told(environment: Environment, checkpoint: Path, tmp_path: Path
 def test_demo_checkpoint_is_served_where_no_model_is_named(environment: Environment, checkpoint: Path) -> None:
     without = environment.llmk("explain", "--on", "good/g1", cwd=checkpoint)
     assert without.returncode == 5
-    assert "no installed wheel brings a demo model" in without.stderr
+    assert "no installed wheel contains a demo model" in without.stderr
     done = environment.llmk("explain", "--on", "good/g1", "--json", cwd=checkpoint, FIXTURE_DEMO=str(checkpoint))
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["model"] == "good.model"

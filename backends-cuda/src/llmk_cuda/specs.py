@@ -50,7 +50,7 @@ def llmk_platforms() -> list[PlatformSpec]:
             known=KNOWN,
             vouches=("llmk-triton",),
             rank=100,
-            begin="llmk_cuda.begin:begin",
+            early_setup="llmk_cuda.early_setup:early_setup",
             summary="NVIDIA GPUs, through torch's CUDA build",
         )
     ]
@@ -126,7 +126,7 @@ def llmk_attention_backends() -> list[KernelSpec]:
             layout="flashinfer_hnd",
             host_cost_us=500.0,
             jit=True,
-            only_if_asked="it compiles for tens of seconds at first",
+            opt_in="it compiles for tens of seconds at first",
             summary="FlashInfer's paged attention, planned on the host for each step",
         )
     ]

@@ -149,7 +149,7 @@ def test_doctor_mentions_what_could_serve(llmk: Any, house: Wheelhouse, model: s
     ran = llmk("doctor", model)
     assert ran.code == 0, ran.out
     assert "could also serve: fast.linear" in ran.out
-    assert "no model is named, and no installed wheel brings a demo model" in ran.out
+    assert "no model is named, and no installed wheel contains a demo model" in ran.out
 
 
 def test_a_mistyped_flag_is_answered_with_the_one_that_was_meant(capsys: pytest.CaptureFixture[str]) -> None:

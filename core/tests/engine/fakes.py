@@ -39,9 +39,9 @@ def boot(
     return SimpleNamespace(settings=SimpleNamespace(config=config), checkpoint=read_checkpoint(folder))
 
 
-def begin(index: int) -> None:
-    """Begins a device."""
-    print(f"begun: {index}", file=sys.stderr, flush=True)
+def early_setup(index: int) -> None:
+    """Sets a device up before torch is imported."""
+    print(f"early setup: {index}", file=sys.stderr, flush=True)
 
 
 def build(options: dict[str, Any]) -> tuple[EngineCore, EngineInfo]:

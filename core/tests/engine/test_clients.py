@@ -311,10 +311,10 @@ def test_a_command_that_serves_nothing_leaves_no_process(argument, capfd):
     assert len(printed.err.splitlines()) <= 2
 
 
-def test_a_device_is_begun_meanwhile(capfd):
+def test_a_device_is_set_up_while_the_engine_is_built(capfd):
     async def main():
-        client = await ProcessClient.start({}, builder="fakes:build", begin="fakes:begin")
-        while "begun: 0" not in (printed := "".join(capfd.readouterr())):
+        client = await ProcessClient.start({}, builder="fakes:build", early_setup="fakes:early_setup")
+        while "early setup: 0" not in (printed := "".join(capfd.readouterr())):
             await asyncio.sleep(0.01)
         await client.close()
         return printed
@@ -322,9 +322,9 @@ def test_a_device_is_begun_meanwhile(capfd):
     asyncio.run(asyncio.wait_for(main(), 30))
 
 
-def test_a_device_that_can_not_be_begun_changes_nothing(capfd):
+def test_a_failed_early_setup_is_ignored(capfd):
     async def main():
-        client = await ProcessClient.start({}, builder="fakes:build", begin="fakes:nothing")
+        client = await ProcessClient.start({}, builder="fakes:build", early_setup="fakes:nothing")
         client.check_health()
         await client.close()
 

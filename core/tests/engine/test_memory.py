@@ -45,7 +45,7 @@ def test_a_process_needs_its_share_of_the_weights_and_a_byte_of_quantized_ones()
     sites.append(LinearFacts(site="head", in_features=10_000, out_features=10_000, quantizable=False))
     facts = replace(FACTS, linear=tuple(sites))
     check_weights(facts, "bfloat16", 1_200_000_000, quantized=True)
-    with pytest.raises(NotEnoughMemory, match=r"need 1\.1 GiB .*in bfloat16, those of products in 8 bits\)"):
+    with pytest.raises(NotEnoughMemory, match=r"need 1\.1 GiB .*in bfloat16, linear layers in 8 bits\)"):
         check_weights(facts, "bfloat16", 1_199_999_999, quantized=True)
     check_weights(facts, "bfloat16", 1_000_000_000, share=0.5)
     with pytest.raises(NotEnoughMemory, match=r"\(500,000,000 parameters in bfloat16\)"):

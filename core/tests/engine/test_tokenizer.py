@@ -209,7 +209,7 @@ def test_tokenizer_files_are_regular_files_of_the_folder(tmp_path, name, kind):
     secret = tmp_path / "secret"
     secret.write_text("swordfish")
     {"link": lambda: file.symlink_to(secret), "pipe": lambda: os.mkfifo(file), "folder": file.mkdir}[kind]()
-    with pytest.raises(CheckpointError, match=r"leads out|it is a pipe|it is a folder") as caught:
+    with pytest.raises(CheckpointError, match=r"is a link to a file outside|it is a pipe|it is a folder") as caught:
         Tokenizer.load(checkpoint)
     assert str(file) in str(caught.value)
     assert "swordfish" not in str(caught.value)
@@ -219,7 +219,7 @@ def test_what_transformers_would_read_is_looked_at_first(tmp_path):
     folder = write_checkpoint(tmp_path / "model")
     (folder / "tokenizer.json").unlink()
     (folder / "vocab.json").symlink_to("/etc/hostname")
-    with pytest.raises(CheckpointError, match=r"vocab\.json is a link that leads out"):
+    with pytest.raises(CheckpointError, match=r"vocab\.json is a link to a file outside"):
         Tokenizer.load(read_checkpoint(folder))
 
 

@@ -26,7 +26,7 @@ STRANGERS = kernels(
     'id="odd.packed", tier=Tier.NATIVE, layout="packed"',
     'id="odd.decodes", tier=Tier.VENDOR, layout="mine", bands=(TokenBand(1, 65),)',
     'id="odd.prompts", tier=Tier.NATIVE, layout="packed", bands=(TokenBand(65),)',
-    'id="odd.shy", tier=Tier.VENDOR, only_if_asked="it starts slowly"',
+    'id="odd.shy", tier=Tier.VENDOR, opt_in="it starts slowly"',
     'id="odd.narrow", tier=Tier.VENDOR, needs=Needs(dtypes=("float64",))',
 )
 OPS = kernels(
@@ -120,5 +120,5 @@ def test_a_kernel_for_some_token_counts_is_shown_to_have_a_gap_and_is_not_advise
     (line,) = [line for line in table.splitlines() if "odd.decodes" in line]
     assert line == (
         "left out: odd.decodes (odd-wheel) at up, head; token gap: wanted token counts from 65, "
-        "found no kernel that can serve this site keeps its data as 'mine' for these"
+        "found no kernel with layout 'mine'"
     )

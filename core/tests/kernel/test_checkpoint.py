@@ -108,7 +108,7 @@ def test_gguf_is_called_that(tmp_path: Path, folder: Path) -> None:
 @pytest.mark.parametrize("name", ["/etc/shadow", "../..", "../other/model.safetensors", ".", "", "a\0b", "a\nb"])
 def test_an_index_names_files_of_the_folder_alone(folder: Path, name: str) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": name}}))
-    with pytest.raises(CheckpointError, match=r"index\.json is not to be trusted") as caught:
+    with pytest.raises(CheckpointError, match=r"index\.json can.t be trusted") as caught:
         read_checkpoint(folder)
     assert ascii(name) in str(caught.value)
 
@@ -116,7 +116,7 @@ def test_an_index_names_files_of_the_folder_alone(folder: Path, name: str) -> No
 @pytest.mark.parametrize("index", [{}, {"weight_map": ["a"]}, {"weight_map": {"x": 3}}, {"weight_map": None}])
 def test_an_index_without_a_map_is_refused(folder: Path, index: object) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(CheckpointError, match="has no weight_map"):
+    with pytest.raises(CheckpointError, match="has no valid weight_map"):
         read_checkpoint(folder)
 
 
@@ -198,7 +198,7 @@ def test_links_of_a_hub_cache_are_followed_to_its_blobs(tmp_path: Path, reposito
         assert read_checkpoint(snapshot).file("sub/config.json").read_json() == CONFIG
         assert read_checkpoint(snapshot).architecture == "ToyForCausalLM"
     else:
-        with pytest.raises(CheckpointError, match=r"config\.json is a link that leads out"):
+        with pytest.raises(CheckpointError, match=r"config\.json is a link to a file outside"):
             read_checkpoint(snapshot)
 
 

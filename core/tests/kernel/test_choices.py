@@ -166,7 +166,7 @@ def test_shipped_measurements_count_where_the_platform_vouches_and_the_user_has_
     assert start(house, model, platform__measurements="none").plan.choice("linear", "up").id == "reference.linear"
 
 
-def test_a_layout_is_weighed_over_all_token_counts_and_explained(house: Wheelhouse, model: Path) -> None:
+def test_a_layout_is_chosen_over_all_token_counts_and_explained(house: Wheelhouse, model: Path) -> None:
     packed = LINEAR.format("fast", "NATIVE") + ', layout="packed"'
     house.install("fast", kernels("fast", "linear_kernels", packed))
     up = start(house, model).plan.choice("linear", "up").query
@@ -247,7 +247,7 @@ def test_consented_override_wins_like_what_it_replaces(house: Wheelhouse, model:
         ({"select__model__use": "toy.toi"}, ("toy.toi", "did you mean toy.toy")),
         (
             {"select__attention__avoid": ["reference.attention", "reference.attention_invariant"]},
-            ("nothing that is installed", "avoided"),
+            ("no installed kernel serves", "avoided"),
         ),
     ],
 )
@@ -270,7 +270,7 @@ def test_pin_of_an_op_for_all_sites_leaves_other_ops_alone(house: Wheelhouse, mo
 
 def test_preference_that_meets_nothing_is_a_warning(house: Wheelhouse, model: Path) -> None:
     plan = start(house, model, select__linear__prefer=["fast.linear"]).plan
-    assert plan.warnings == ("[select.linear] prefer names fast.linear, which nothing installed has",)
+    assert plan.warnings == ("[select.linear] prefer names fast.linear, which is not installed",)
 
 
 def test_deterministic_takes_batch_invariant_kernels_alone(house: Wheelhouse, model: Path) -> None:
@@ -302,7 +302,7 @@ def test_deterministic_refuses_a_model_family_that_does_not_declare_it(house: Wh
     module = house.folder / "plug_toy.py"
     module.write_text(module.read_text().replace("deterministic=True", "deterministic=False"))
     start(house, model)
-    with pytest.raises(SelectionError, match="serves ToyForCausalLM with results that are independent") as caught:
+    with pytest.raises(SelectionError, match="serves ToyForCausalLM with batch invariance") as caught:
         start(house, model, engine__deterministic=True)
     assert "toy.toy" in str(caught.value)
     assert "--engine.deterministic" in caught.value.hint

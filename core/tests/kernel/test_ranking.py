@@ -49,7 +49,7 @@ REFERENCE = kernel("reference.r", Tier.REFERENCE)
 NATIVE = kernel("a.n")
 VENDOR = kernel("a.v", Tier.VENDOR)
 STRANGER = kernel("stranger.s", Tier.VENDOR, score=9)
-SLOW = replace(VENDOR, spec=replace(VENDOR.spec, id="a.slow", only_if_asked="it starts slowly"))
+SLOW = replace(VENDOR, spec=replace(VENDOR.spec, id="a.slow", opt_in="it starts slowly"))
 AT_ONE = "at 1 token, 2026-11-21"
 
 
@@ -84,7 +84,7 @@ AT_ONE = "at 1 token, 2026-11-21"
         (ranking(prefer=("stranger.s",)), [STRANGER, VENDOR], "stranger.s", "preferred by [select.linear] prefer"),
         (ranking(), [STRANGER], "stranger.s", "only candidate"),
         (ranking(), [SLOW, NATIVE, REFERENCE], "a.n", "tier native"),
-        (ranking(), [SLOW, REFERENCE], "reference.r", "only candidate that need not be asked for"),
+        (ranking(), [SLOW, REFERENCE], "reference.r", "only candidate that is not opt-in"),
         (ranking(), [SLOW], "a.slow", "only candidate"),
         (ranking(prefer=("a.slow",)), [SLOW, NATIVE], "a.slow", "preferred by [select.linear] prefer"),
         (ranking(measured={1: {"a.slow": 1, "a.n": 2}}), [SLOW, NATIVE], "a.slow", f"measured 0.50x of a.n {AT_ONE}"),
@@ -194,7 +194,7 @@ def test_a_layout_that_wins_at_one_token_and_is_slow_at_512_is_not_chosen() -> N
 def test_the_costs_of_layouts_are_those_of_their_fastest_kernel_at_each_count() -> None:
     times = {n: {**each, "a.decodes": each["a.plain"] / 2} for n, each in SLOW_AT_512.items()}
     rules = replace(ranking(measured=times), traffic=load_traffic({1: 3, 512: 1}))
-    plain, packed = rules.weigh([PLAIN, PACKED, DECODES])
+    plain, packed = rules.alternatives([PLAIN, PACKED, DECODES])
     assert (plain.name, plain.microseconds, plain.mean) == ("plain", ((1, 10.0), (512, 50.0)), 20.0)
     assert packed.microseconds == ((1, 5.0), (512, 500.0)), "a.decodes is not offered for 512 tokens"
     assert packed.mean == (3 * 5.0 + 500.0) / 4
@@ -214,7 +214,7 @@ def test_a_preference_decides_the_layout_wherever_it_is_offered() -> None:
     assert laid_out(ranking(prefer=("a.late",)), *able) == [(1, 64, "a.rest"), (64, END, "a.late")]
 
 
-def test_where_one_kernel_serves_all_counts_it_is_weighed_over_all() -> None:
+def test_one_kernel_for_all_counts_is_chosen_over_all_of_them() -> None:
     both = (PLAIN, kernel("b.plain"))
     times = {1: {"a.plain": 10.0, "b.plain": 9.0}, 512: {"a.plain": 50.0, "b.plain": 500.0}}
     (slot,) = replace(ranking(measured=times), one_piece=True).lay_out(both)
@@ -233,4 +233,4 @@ def test_losers_are_told_why() -> None:
     rules = ranking()
     slots = rules.lay_out([VENDOR, NATIVE, packed, STRANGER])
     codes = [rules.loser(c, slots).code for c in (NATIVE, packed, STRANGER, SLOW)]
-    assert codes == ["outranked", "layout", "not_vouched", "only_if_asked"]
+    assert codes == ["outranked", "layout", "not_vouched", "opt_in"]

@@ -104,7 +104,7 @@ def test_groups_of_heads_stay_whole() -> None:
     box = PlatformFacts(name="box", arch="b2", device_type="cpu", shared_device=True)
     assert not parallel_problems(facts, box, 2, 1)
     (problem,) = parallel_problems(facts, box, 4, 1)
-    assert problem.message == "4 processes can't share 2 groups of heads of scan evenly"
+    assert problem.message == "2 groups of heads of scan can't be divided evenly between 4 processes"
     assert problem.fix == "set parallel.tensor to one of 1, 2, or use parallel.pipeline"
 
 
@@ -129,7 +129,7 @@ def test_the_plan_is_for_one_process(house: Wheelhouse, tmp_path: Path) -> None:
     query: Any = found.choice("linear", "up").query
     assert (query.in_features, query.out_features) == (64, 64)
     assert (found.tensor, found.pipeline, found.num_ranks) == (2, 2, 4)
-    assert [found.ranks_beside(rank) for rank in range(4)] == [range(rank, 4, 4) for rank in range(4)]
+    assert [found.ranks_on_same_device(rank) for rank in range(4)] == [range(rank, 4, 4) for rank in range(4)]
     assert "parallel  2 x 2 processes (tensor x pipeline)" in render_table(found)
     assert found.fingerprint != plan(house, tmp_path, tensor=4).fingerprint
 
@@ -137,8 +137,8 @@ def test_the_plan_is_for_one_process(house: Wheelhouse, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("parallel", "message", "hint"),
     [
-        ({"tensor": 3}, r"3 processes can't share 4 heads of attention, 2 key and value .* evenly", "one of 1, 2, 4"),
-        ({"pipeline": 3}, r"parallel.pipeline \(set by flag .*\): 3 stages can't share 2 layers", "to 2 or less"),
+        ({"tensor": 3}, r"4 heads of attention, 2 key and value .* divided evenly between 3", "one of 1, 2, 4"),
+        ({"pipeline": 3}, r"parallel.pipeline \(set by flag .*\): 2 layers can't be divided between 3", "to 2 or less"),
         ({"tensor": 4, "pipeline": 2}, r"4 x 2 processes need a device each, and box/b2 has 4", "lower"),
     ],
 )
@@ -153,6 +153,7 @@ def test_what_cannot_be_shared_out(
 @pytest.mark.parametrize("way", ["tensor", "pipeline"])
 def test_a_family_that_does_not_say_so_is_not_cut(wheelhouse: Wheelhouse, tmp_path: Path, way: str) -> None:
     wheelhouse.install_box()
-    with pytest.raises(ConfigError, match=r"toy\.toy has no way to spread ToyForCausalLM over 2 processes") as caught:
+    message = rf"toy\.toy does not support parallel\.{way} = 2 for ToyForCausalLM"
+    with pytest.raises(ConfigError, match=message) as caught:
         plan(wheelhouse, tmp_path, **{way: 2})
     assert f"set parallel.{way} to 1" in caught.value.hint

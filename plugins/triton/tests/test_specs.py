@@ -32,7 +32,7 @@ def test_every_spec_names_what_there_is(spec: KernelSpec) -> None:
     assert callable(load_object(spec.implementation, plugin="llmk-triton"))
     bulk = spec.id.endswith("_bulk")
     assert (spec.tier, spec.jit, spec.needs.features) == (Tier.PORTABLE, True, ("triton",))
-    assert bool(spec.only_if_asked) == bulk
+    assert bool(spec.opt_in) == bulk
     if spec.kind == "op":
         assert spec.id == f"triton.{spec.op}" + ("_bulk" if bulk else "")
         assert spec.op in {other.op for other in reference.llmk_ops()}, "an op without a contract"

@@ -129,8 +129,8 @@ def _memory(bench: Bench, **members: Any) -> Any:
     return SimpleNamespace(**({"total": good.total, "available": good.available, "measure": good.measure} | members))
 
 
-def begin_with_torch(index: int) -> None:
-    """Begins a device by torch, as this module needs it."""
+def early_setup_with_torch(index: int) -> None:
+    """Does nothing, but this module imports torch."""
 
 
 GRAPHS = frozenset({"graphs"})
@@ -148,10 +148,10 @@ DEFECTS = (
         lambda spec, bench: (replace(spec, probe=probe_without_facts), bench),
     ),
     Defect(
-        "begin_imports_torch",
-        "what begins the device imports torch",
-        "a device that was begun",
-        lambda spec, bench: (replace(spec, begin="defects.platform:begin_with_torch"), bench),
+        "early_setup_imports_torch",
+        "the early setup imports torch",
+        "a device can be set up after its early setup",
+        lambda spec, bench: (replace(spec, early_setup="defects.platform:early_setup_with_torch"), bench),
     ),
     Defect(
         "known_of_another",

@@ -1,6 +1,6 @@
-"""What a plugin author reads: hook specs, contracts, frozen spec and query types, events and errors.
+"""The API for plugin authors: hook specs, contracts, frozen spec and query types, events and errors.
 
-Nothing here imports torch or pydantic at run time, so a plugin's spec module costs milliseconds to list and explain.
+Nothing here imports torch or pydantic at run time, so that importing a plugin's spec module takes milliseconds.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from llmk.api.parsers import (
     ToolCallStart,
     ToolParser,
 )
-from llmk.api.plan import Choice, Piece, Plan, Rejection, Shadow, Weighed
+from llmk.api.plan import Alternative, Choice, Piece, Plan, Rejection, Shadow
 from llmk.api.platform import (
     Collectives,
     Compiling,
@@ -96,7 +96,7 @@ from llmk.api.stats import Stat, StatLogger, StatLoggerContext, StatsSnapshot
 from llmk.api.verdict import OK, Reason, Verdict, no
 
 ENTRY_POINT_GROUP = "llmk.v1"
-"""The entry-point group that ties a plugin to the core. It carries the major version of this API."""
+"""The entry-point group in which wheels register plugins. Its suffix is the major version of this API."""
 
 hookimpl = pluggy.HookimplMarker("llmk")
 """Marks a function of a plugin's spec module as the implementation of the hook of the same name."""
@@ -104,6 +104,7 @@ hookimpl = pluggy.HookimplMarker("llmk")
 __all__ = [
     "ENTRY_POINT_GROUP",
     "OK",
+    "Alternative",
     "AttentionBackend",
     "AttentionFacts",
     "AttentionQuery",
@@ -209,7 +210,6 @@ __all__ = [
     "TunedConfigs",
     "UnknownArchitecture",
     "Verdict",
-    "Weighed",
     "hookimpl",
     "match",
     "no",

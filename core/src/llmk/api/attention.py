@@ -1,4 +1,4 @@
-"""The contract of attention backends: cache layout, prepare a step, write K/V, run."""
+"""The contract of attention backends: the cache layout, preparing a step, writing K/V, and attention itself."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CacheLayout:
-    """The one truth about how a layer's cache lies in memory.
+    """The memory layout of a layer's cache.
 
-    ``shape`` is that of one layer's tensor for the number of blocks asked for; dimension ``block_dim`` counts blocks.
+    ``shape`` is the shape of one layer's tensor for the requested number of blocks; ``block_dim`` is the dimension of
+    the blocks.
     """
 
     name: str
@@ -30,30 +31,31 @@ class AttentionBackend(Protocol):
     """Attention of all layers that share one :class:`~llmk.api.query.AttentionQuery`. One instance per query and
     device.
 
-    The cache is written by :meth:`write` alone, apart from :meth:`run`, so that a fused op may do the writing instead.
+    :meth:`run` never writes to the cache; only :meth:`write` does, so that a fused op can replace it.
 
-    Where the query has a ``latent_dim``, a token's value is the first ``latent_dim`` entries of its key, and isn't
-    stored apart: :meth:`write` gets ``None`` for it, and :meth:`run` returns ``[tokens, heads, latent_dim]``.
+    If the query has a ``latent_dim``, a token's value is the first ``latent_dim`` elements of its key and isn't stored
+    separately: :meth:`write` gets ``None`` as ``value``, and :meth:`run` returns ``[tokens, heads, latent_dim]``.
 
-    Where the query's ``cache_dtype`` is an fp8, what is stored is a layer's keys and values divided by its ``scales``
-    (the keys', the values'), rounded to the nearest and kept within the dtype's range; :meth:`run` multiplies by them
-    again. Layers pass ``scales`` where the cache is fp8, and there alone.
+    If the query's ``cache_dtype`` is fp8, the cache holds the keys and values divided by the layer's ``scales`` (one
+    for keys, one for values), rounded to nearest and clamped to the dtype's range; :meth:`run` multiplies by the
+    scales. Layers pass ``scales`` only if the cache is fp8.
 
     Arguments without a default are passed by position, the others by name.
 
-    A layer's cache may be strided along ``block_dim``, where blocks of several layouts share one pool.
+    A layer's cache may be strided along ``block_dim``, if blocks of several layouts share one pool.
     """
 
     def __init__(self, query: AttentionQuery, device: torch.device) -> None: ...
 
     @abstractmethod
     def cache_layout(self, num_blocks: int) -> CacheLayout:
-        """How one layer's cache of ``num_blocks`` blocks lies in memory."""
+        """The layout of one layer's cache of ``num_blocks`` blocks."""
         ...
 
     @abstractmethod
     def prepare(self, step: CacheStep) -> Any:
-        """Once a step and cache group: turns index tensors into what :meth:`write` and :meth:`run` take as ``meta``."""
+        """Called once per step and cache group: computes ``meta`` for :meth:`write` and :meth:`run` from the step's
+        index tensors."""
         ...
 
     @abstractmethod
@@ -78,9 +80,10 @@ class AttentionBackend(Protocol):
         sinks: torch.Tensor | None = None,
         scales: tuple[float, float] = (1.0, 1.0),
     ) -> torch.Tensor:
-        """Attends ``query`` (``[tokens, heads, head_dim]``) to the cache; returns the same shape and dtype,
-        but for latent values.
+        """Attention of ``query`` (``[tokens, heads, head_dim]``) over the cache. The result has the same shape and
+        dtype, except for latent attention.
 
-        ``sinks`` (``[heads]``, float32) are logits of a value-less position, present where the query says so.
+        ``sinks`` (``[heads]``, float32) are the logits of an attention sink, which has no value; given if
+        ``AttentionQuery.sinks``.
         """
         ...

@@ -1,5 +1,5 @@
-"""What a layer keeps between steps, declared so that one block pool can serve any mix of layers; and a step, as one
-group of such layers sees it.
+"""Cache specs, by which layers declare the state that they keep between steps, so that one block pool can serve any mix
+of layers; and :class:`CacheStep`, the index tensors of a step for one group of such layers.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     import torch
 
 DTYPE_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "int8": 1, "uint8": 1}
-"""Bytes of an element, by torch's name of the dtype."""
+"""Bytes per element, by torch's name of the dtype."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSpec:
-    """Base of all cache specs. Layers with equal specs share a cache group, hence one block table."""
+    """Base of all cache specs. Layers with equal specs form a cache group, which has one block table."""
 
     block_size: int
     """Tokens per block."""
@@ -33,14 +33,14 @@ class FullAttentionCache(CacheSpec):
 
 @dataclass(frozen=True, slots=True)
 class SlidingWindowCache(CacheSpec):
-    """Keys and values of the last ``window`` tokens; blocks that fall out of it are freed."""
+    """Keys and values of the last ``window`` tokens; blocks outside the window are freed."""
 
     window: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class LatentCache(CacheSpec):
-    """One compressed row for every earlier token, which all heads read as keys and, in part, as values."""
+    """One latent vector for every earlier token, which is the key of all heads; a part of it is the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,16 @@ class StateTensor:
 
     @property
     def num_bytes(self) -> int:
-        """Its bytes."""
+        """The tensor's size in bytes."""
         return prod(self.shape) * DTYPE_BYTES[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)
 class RecurrentCache(CacheSpec):
-    """The state after the last token.
+    """The recurrent state after the last token.
 
-    A block holds the state after its last computed token, so that full blocks are snapshots by which a prefix can be
-    had again. ``block_size`` 0 leaves the distance between snapshots to the engine, which tells it with each step
+    A block holds the state after its last computed token, so full blocks are snapshots that can be prefix-cache hits.
+    With ``block_size`` 0 the engine chooses the distance between snapshots, and passes it with each step
     (:attr:`CacheStep.block_size`).
     """
 
@@ -70,7 +70,7 @@ class RecurrentCache(CacheSpec):
 
     @classmethod
     def of(cls, tensors: tuple[StateTensor, ...]) -> RecurrentCache:
-        """The spec of a layer that keeps ``tensors``."""
+        """The spec of a layer whose state is ``tensors``."""
         return cls(0, sum(tensor.num_bytes for tensor in tensors), tensors)
 
 
@@ -78,28 +78,28 @@ class RecurrentCache(CacheSpec):
 class CacheStep:
     """One step's index tensors for one cache group, on the device.
 
-    Requests lie one after the other along the token axis. A step that is captured as a graph is padded: requests
-    without tokens come last (length 0, ``query_start`` repeats), and so do tokens that are nobody's (slot -1).
-    What is computed for these is not looked at. Replays bring fewer requests and tokens than were captured, and shorter
-    ones, never more: what can't be told from the tensors must hold for all of them.
+    The tokens of the requests are concatenated. A step that is captured as a graph is padded: it ends with requests
+    without tokens (length 0, ``query_start`` repeats) and with tokens of no request (slot -1), whose results are not
+    used. A replay has at most as many requests and tokens as were captured, and sequences at most as long; a decision
+    that does not depend on the tensors' contents must be right for all of them.
 
-    What is kept of token ``t`` of request ``i`` lies in block ``block_table[i, t // block_size]``. For attention, at
-    offset ``t % block_size`` of it. For recurrent state, the block holds the state after its last token so far: a layer
-    reads the state that stands before the request's first token of this step from the block of the token before (zeros,
-    unread, where the request begins), and writes the state after every token that fills a block, and after the last.
-    Table entries of blocks that a group no longer needs may name any block, and are not read.
+    The data of token ``t`` of request ``i`` is in block ``block_table[i, t // block_size]``. For attention, it is at
+    offset ``t % block_size`` of the block. For recurrent state, the block holds the state after its last token so far.
+    A recurrent layer reads the initial state from the block of the token before the request's first token in this step
+    (before the first token of a request, the state is zeros and nothing is read), and writes the state after each token
+    that fills a block and after the last token. Table entries of blocks that a group no longer needs are arbitrary and
+    must not be read.
 
     Attributes:
-        query_start: int32 ``[requests + 1]``, first token row of each request; the last entry is the number of tokens.
-        seq_lens: int32 ``[requests]``, tokens in the cache after this step's are written.
+        query_start: int32 ``[requests + 1]``, the row of each request's first token, then the number of tokens.
+        seq_lens: int32 ``[requests]``, tokens in the cache after this step's tokens are written.
         block_table: int32 ``[requests, max_blocks]``, block ids of each request in order.
-        slot_mapping: int64 ``[tokens]``, ``block id * block_size + offset`` of each token's own slot; -1 writes
-            nothing.
-        num_requests, num_tokens: how many there are, padding included.
-        max_query_len, max_seq_len: upper bounds known on the host, passed in and never derived from tensors.
+        slot_mapping: int64 ``[tokens]``, ``block id * block_size + offset`` of each token; nothing is written for -1.
+        num_requests, num_tokens: the numbers of requests and tokens, including padding.
+        max_query_len, max_seq_len: upper bounds that the host knows; they are never computed from tensors.
         block_size: tokens per block of this group.
-        host_query_lens, host_seq_lens: what each request has in this step and in the cache after it, without padding,
-            for backends that plan on the host; nothing where a step is captured. Tokens that they count have slots.
+        host_query_lens, host_seq_lens: tokens of each request in this step, and in the cache after it, without padding,
+            for backends that plan on the host; empty when a step is captured. All tokens that they count have slots.
     """
 
     query_start: torch.Tensor

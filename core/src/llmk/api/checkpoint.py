@@ -1,4 +1,4 @@
-"""What a checkpoint says of itself, read from its small files only: no tensor is loaded, torch is not needed."""
+"""A checkpoint's metadata, read from its small files only: no tensor is loaded, and torch is not needed."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import Any, BinaryIO
 from llmk.api.errors import CheckpointError
 
 LONGEST_JSON = 64 << 20
-"""Bytes of a JSON file. The largest indexes of published checkpoints have about 10 MiB."""
+"""Limit of a JSON file, in bytes. The largest index files of published checkpoints have about 10 MiB."""
 
 LONGEST_TEMPLATE = 4 << 20
-"""Bytes of a chat template, which have some 20 KiB."""
+"""Limit of a chat template, in bytes. Published ones have about 20 KiB."""
 
 DEEPEST_JSON = 64
-"""Levels of lists and objects in one another."""
+"""Limit of nested lists and objects in JSON."""
 
 _TOO_DEEP = f"it is nested deeper than {DEEPEST_JSON} levels"
 _AGAIN = "download or copy the file again"
@@ -32,12 +32,12 @@ _SHA1_OR_SHA256 = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, order=True)
 class CheckpointFile:
-    """A file of a checkpoint, whether or not it is there: ``name``, with slashes, below ``folder``.
+    """A file of a checkpoint, which may not exist: ``name``, with slashes, relative to ``folder``.
 
-    It is opened only where it is a regular file that, with all links resolved, lies in the folder. The one exception
-    is a snapshot of a Hugging Face hub cache, whose files are links to ``blobs/<hash>`` of the same repository.
+    It is opened only if it is a regular file that, with all links resolved, is inside the folder. The only exception is
+    a snapshot of a Hugging Face hub cache, whose files are links to ``blobs/<hash>`` of the same repository.
 
-    All methods raise :class:`~llmk.api.CheckpointError`, which tells nothing of what lies elsewhere.
+    All methods raise :class:`~llmk.api.CheckpointError`, whose message reveals nothing about files outside the folder.
     """
 
     folder: Path
@@ -47,8 +47,8 @@ class CheckpointFile:
         place = PurePosixPath(self.name)
         if not place.parts or place.is_absolute() or ".." in place.parts or not self.name.isprintable():
             raise CheckpointError(
-                f"{self.folder} is said to have a file {self.name!a}, which no file in it can be called",
-                hint="names are relative to the checkpoint's folder, and stay in it; check where it comes from",
+                f"{self.folder} refers to a file {self.name!a}, which is not a valid name of a file in it",
+                hint="names must be relative paths inside the checkpoint's folder; check where the checkpoint is from",
             )
 
     def __str__(self) -> str:
@@ -56,17 +56,17 @@ class CheckpointFile:
 
     @property
     def path(self) -> Path:
-        """Where it should be. To read it, use the methods."""
+        """The file's path. To read the file, use the methods, which check it."""
         return self.folder / self.name
 
     @property
     def is_there(self) -> bool:
-        """Whether anything of that name is there."""
+        """Whether the path exists, as a file or anything else."""
         return os.path.lexists(self.path)
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """The file's size in bytes."""
         with self.open() as stream:
             return os.fstat(stream.fileno()).st_size
 
@@ -76,9 +76,9 @@ class CheckpointFile:
         root = _root_of(real, Path(os.path.realpath(self.folder)))
         if root is None:
             raise CheckpointError(
-                f"{self} is a link that leads out of the checkpoint's folder, so it is not read",
-                hint="put a copy of the file itself there; of links that lead out, those of a hub cache to its blobs"
-                " alone are followed",
+                f"{self} is a link to a file outside the checkpoint's folder, so it is not read",
+                hint="replace the link with a copy of the file; only links from a hub cache's snapshot to its blobs are"
+                " followed",
             )
         try:
             return _open_below(root, real.relative_to(root).parts)
@@ -86,19 +86,19 @@ class CheckpointFile:
             raise CheckpointError(f"{self} can't be read: {error.strerror}", hint=_AGAIN) from error
 
     def read(self, most: int) -> bytes:
-        """All of it, where that is no more than ``most`` bytes."""
+        """The file's content; an error if it is longer than ``most`` bytes."""
         with self.open() as stream:
             data = stream.read(most + 1)
         if len(data) > most:
-            raise CheckpointError(f"{self} is longer than {most:,} bytes, which no such file is", hint=_AGAIN)
+            raise CheckpointError(f"{self} is longer than the limit of {most:,} bytes", hint=_AGAIN)
         return data
 
     def read_text(self, most: int) -> str:
-        """All of it as UTF-8."""
+        """The file's content, decoded as UTF-8."""
         return _decoded(self.read(most), str(self))
 
     def read_json(self) -> dict[str, Any]:
-        """The JSON object that it holds; an empty one where nothing of that name is there."""
+        """The JSON object in the file; an empty one if the file does not exist."""
         if not self.is_there:
             return {}
         text = self.read_text(LONGEST_JSON)
@@ -112,20 +112,20 @@ class CheckpointFile:
 
 
 def files_in(folder: Path, pattern: str) -> list[CheckpointFile]:
-    """What is called like ``pattern``, a glob, in a checkpoint's folder, sorted by name."""
+    """The files in a checkpoint's folder that match a glob ``pattern``, sorted by name."""
     return sorted(CheckpointFile(folder, path.relative_to(folder).as_posix()) for path in folder.glob(pattern))
 
 
 def check_folder(folder: Path) -> None:
-    """Before a library gets a checkpoint's folder, and reads in it what it likes: raises CheckpointError where a link
-    leads out, or something is neither a regular file nor a folder."""
+    """Checks a checkpoint's folder before it is passed to a library that may read any file in it. Raises
+    CheckpointError if a link points outside, or if anything is neither a regular file nor a folder."""
     for path in sorted(folder.rglob("*")):
         if path.is_symlink() or not path.is_dir():
             CheckpointFile(folder, path.relative_to(folder).as_posix()).open().close()
 
 
 def read_named(file: str | Path, most: int) -> str:
-    """The text of a file that the user named, which may lie anywhere: a regular one of no more than ``most`` bytes.
+    """The text of a regular file of at most ``most`` bytes. The user named it, so it may be anywhere.
 
     Raises :class:`~llmk.api.CheckpointError`.
     """
@@ -142,8 +142,8 @@ def read_named(file: str | Path, most: int) -> str:
 
 
 def parse_json(text: str, **hooks: Callable[..., Any]) -> Any:
-    """What JSON says that somebody else wrote: no deeper than :data:`DEEPEST_JSON`, and all of it text that can be
-    written again. ``hooks`` are those of :func:`json.loads`. Raises ValueError.
+    """Parses untrusted JSON. Raises ValueError if it is invalid, nested deeper than :data:`DEEPEST_JSON`, or has
+    strings that can't be encoded. ``hooks`` are those of :func:`json.loads`.
     """
     try:
         data = json.loads(text, **hooks)  # type: ignore[arg-type]
@@ -155,14 +155,14 @@ def parse_json(text: str, **hooks: Callable[..., Any]) -> Any:
 
 
 def _odd(data: Any) -> str:
-    """What is wrong with parsed JSON, which recursion could not look through."""
+    """Why parsed JSON is refused, or ``""``. Iterative, since deep nesting would exceed the recursion limit."""
     level = [data]
     for _ in range(DEEPEST_JSON):
         below: list[Any] = []
         for each in level:
             if isinstance(each, str):
                 if not each.isascii() and re.search("[\ud800-\udfff]", each):
-                    return "a text in it has half of a surrogate pair"
+                    return "a string in it has half of a surrogate pair"
             elif isinstance(each, dict):
                 below += (*each, *each.values())
             elif isinstance(each, list):
@@ -183,7 +183,7 @@ def _decoded(data: bytes, name: str) -> str:
 
 
 def _root_of(real: Path, folder: Path) -> Path | None:
-    """Below which folder ``real``, a path without links, is to be opened; ``None`` where it is not to be."""
+    """The folder below which ``real``, a path without links, may be opened; ``None`` if it must not be opened."""
     if real.is_relative_to(folder):
         return folder
     repository = folder.parent.parent
@@ -193,7 +193,7 @@ def _root_of(real: Path, folder: Path) -> Path | None:
 
 
 def _open_below(root: Path, parts: tuple[str, ...]) -> BinaryIO:
-    """Opens step by step and follows no link: those that there were are resolved, and new ones are refused."""
+    """Opens a path folder by folder without following links. Its links were resolved before; new ones are refused."""
     with ExitStack() as stack:
         at = stack.enter_context(_folder(str(root), None))
         for part in parts[:-1]:
@@ -211,7 +211,7 @@ def _folder(name: str, at: int | None) -> Iterator[int]:
 
 
 def _open_last(name: str, at: int | None, no_follow: int) -> BinaryIO:
-    """Opens a regular file. Whatever else there is is not touched, since to open a device may already do something."""
+    """Opens a regular file. Nothing else is opened, since opening a device may already have an effect."""
     _check_regular(os.stat(name, dir_fd=at, follow_symlinks=not no_follow))
     opened = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | no_follow, dir_fd=at)
     try:
@@ -225,7 +225,7 @@ def _open_last(name: str, at: int | None, no_follow: int) -> BinaryIO:
 def _check_regular(status: os.stat_result) -> None:
     kinds = (
         (stat.S_ISDIR, "a folder"),
-        (stat.S_ISLNK, "a link that leads nowhere"),
+        (stat.S_ISLNK, "a broken link"),
         (stat.S_ISFIFO, "a pipe"),
         (stat.S_ISSOCK, "a socket"),
     )
@@ -238,9 +238,9 @@ def _check_regular(status: os.stat_result) -> None:
 class Checkpoint:
     """A checkpoint folder in the Hugging Face layout.
 
-    ``config``, ``generation_config`` and ``tokenizer_config`` are the parsed JSON files (empty where a file is absent).
-    ``weight_files`` are the safetensors files, naturally sorted. ``weight_bytes``
-    is the sum of their sizes on disk. Whatever else is read of the folder, :meth:`file` opens.
+    ``config``, ``generation_config`` and ``tokenizer_config`` are the parsed JSON files (empty if a file is missing).
+    ``weight_files`` are the safetensors files in natural order, ``weight_bytes`` is the sum of their sizes on disk.
+    Other files are opened with :meth:`file`.
     """
 
     path: Path
@@ -259,9 +259,9 @@ class Checkpoint:
 
     @property
     def quantization(self) -> Mapping[str, Any]:
-        """The embedded quantization config, empty where the checkpoint has none."""
+        """``config["quantization_config"]``, empty if the checkpoint has none."""
         return self.config.get("quantization_config") or {}
 
     def file(self, name: str) -> CheckpointFile:
-        """A file of the folder, by its name there."""
+        """A file of the folder by name."""
         return CheckpointFile(self.path, name)

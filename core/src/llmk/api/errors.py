@@ -1,4 +1,4 @@
-"""Errors that a user may meet. Each says what was asked for, what there is, and what to do next."""
+"""Errors that a user may see. Each names what was requested, what is available, and what to do next."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 class LlmkError(Exception):
     """Base of every error that llmk raises on purpose.
 
-    ``message`` is one sentence on what went wrong, ``hint`` one on what to do next, ``reasons`` the facts behind it.
-    ``code`` is stable and machine-readable; ``exit_code`` is the process's, ``http_status`` the server's.
+    ``message`` says in one sentence what went wrong, ``hint`` what to do next; ``reasons`` are the facts behind it.
+    ``code`` is stable and machine-readable. ``exit_code`` is the exit code of the command line, ``http_status`` the
+    status of the HTTP response.
     """
 
     code: ClassVar[str] = "internal_error"
@@ -40,25 +41,25 @@ class ConfigError(LlmkError):
 
 
 class PluginError(LlmkError):
-    """A plugin that was asked for is missing, incompatible, broken or in conflict."""
+    """A requested plugin is missing, incompatible, broken, or in conflict with another."""
 
     code, exit_code = "plugin_error", 3
 
 
 class SelectionError(LlmkError):
-    """No candidate serves a query, or the one that was pinned can't, or two tie."""
+    """No candidate supports a query, or the pinned one doesn't, or two candidates tie."""
 
     code, exit_code = "selection_error", 4
 
 
 class CheckpointError(LlmkError):
-    """A checkpoint whose files are missing, truncated, or disagree with its configuration."""
+    """A checkpoint with missing or truncated files, or with files that contradict its configuration."""
 
     code, exit_code = "checkpoint_error", 5
 
 
 class ModelNotFound(CheckpointError):
-    """No checkpoint stands where one was named."""
+    """There is no checkpoint at the given path or under the given model name."""
 
     code, http_status = "model_not_found", 404
 
@@ -82,7 +83,7 @@ class PortInUse(LlmkError):
 
 
 class RequestError(LlmkError):
-    """A request that can't be served as it stands; ``param`` names the field at fault."""
+    """An invalid request; ``param`` names the invalid field."""
 
     code, http_status = "invalid_request_error", 400
 
@@ -92,7 +93,7 @@ class RequestError(LlmkError):
 
 
 class ContextLengthExceeded(RequestError):
-    """The prompt, or the prompt and what was asked for, is longer than the model's context."""
+    """The prompt, or the prompt plus the requested output, is longer than the model's context."""
 
     code = "context_length_exceeded"
 
@@ -108,22 +109,22 @@ class Overloaded(LlmkError):
 
 
 class RequestTimeout(LlmkError):
-    """A request that was not done within ``scheduler.request_timeout``.
+    """A request that did not finish within ``scheduler.request_timeout``.
 
-    504 rather than 408: the client did send its request in time, the engine behind the server did not answer it.
+    The status is 504 rather than 408: the client sent its request in time, but the engine did not answer in time.
     """
 
     code, http_status = "request_timeout", 504
 
 
 class QueueTimeout(RequestTimeout):
-    """A request that was not begun within ``scheduler.queue_timeout``."""
+    """A request that waited longer than ``scheduler.queue_timeout`` before its first step."""
 
     code = "queue_timeout"
 
 
 class EngineDead(LlmkError):
-    """The engine is gone or no longer answers; ``retry_after`` is in seconds, 0 where nothing is known to follow."""
+    """The engine has ended or no longer responds. ``retry_after`` is in seconds; 0 if no restart is expected."""
 
     code, http_status = "engine_dead", 503
 
@@ -133,12 +134,12 @@ class EngineDead(LlmkError):
 
 
 def describe(error: BaseException) -> str:
-    """Type and first line of an exception's message."""
+    """The exception's type and the first line of its message."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
 
 
 def shown(value: object, most: int = 80) -> str:
-    """A value that somebody else wrote, for an error's message: cut where it is long."""
+    """``repr`` of an untrusted value for an error message, truncated to ``most`` characters."""
     text = repr(value)
     return text if len(text) <= most else f"{text[: most - 3]}..."

@@ -1,11 +1,11 @@
-"""What a model is made of, told without building it: the sites that need a kernel, and what they look like.
+"""Facts about a model that are known without building it: the sites that need a kernel, and their shapes.
 
-A model plugin's ``describe(checkpoint)`` returns :class:`ModelFacts`; the resolver turns each site into a query. A
-*site* is a place in the model that binds one kernel (``"qkv"``, ``"attention"``, ``"add_rms_norm"``); all layers with
-equal facts share it.
+A model plugin's ``describe(checkpoint)`` returns :class:`ModelFacts`; the resolver makes a query of each site. A *site*
+is a place in the model that binds one kernel (``"qkv"``, ``"attention"``, ``"add_rms_norm"``); all layers with equal
+facts share it.
 
-Facts are those of the whole model, and say how several processes may cut it; :func:`llmk.api.sharded` makes of them the
-facts of one process's share.
+Facts describe the whole model, and how it can be sharded; :func:`llmk.api.sharded` computes the facts of one rank's
+shard.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from llmk.api.cache import StateTensor
 from llmk.api.checkpoint import Checkpoint
 
 Cut = Literal["", "column", "row", "vocab"]
-"""How tensor parallelism cuts a product: not at all; by output features; by input features, so that the results must be
-added up; or by output features that are tokens, whose shares are padded to one size."""
+"""How tensor parallelism shards a linear layer: not at all; by output features; by input features, with an all-reduce
+of the results; or by output features that are vocabulary entries, with shards padded to equal size."""
 Way = Literal["tensor", "pipeline"]
-"""Ways in which several processes hold a model between them."""
+"""Kinds of model parallelism."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,29 +39,30 @@ class AttentionFacts:
     sinks: bool = False
     causal: bool = True
     scale: float | None = None
-    """Multiplies the logits; ``head_dim ** -0.5`` where ``None``."""
+    """The factor of the logits; ``None`` means ``head_dim ** -0.5``."""
     latent_dim: int | None = None
-    """Latent attention: values are the first so many entries of the keys and are not stored apart; ``None``: they are,
-    and as wide as the keys."""
+    """For latent attention: values are the first ``latent_dim`` elements of the keys and are not stored separately.
+    ``None``: values are stored, with the width of the keys."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrentFacts:
-    """Layers that keep a state of fixed size instead of something for each token. ``tensors`` are one layer's; what is
-    computed with them are op sites of their own."""
+    """Recurrent layers, which keep a state of fixed size instead of data for each token. ``tensors`` are the state of
+    one layer. The computation itself is described by separate op sites."""
 
     site: str
     num_layers: int
     tensors: tuple[StateTensor, ...]
     units: int = 0
-    """Groups of heads, which stay whole, by which tensor parallelism cuts the layers; 0: not at all."""
+    """Number of head groups that tensor parallelism divides between ranks, each group whole; 0: it does not shard."""
     divided: tuple[int, ...] = ()
-    """The dimension by which each of ``tensors`` is cut then."""
+    """With ``units``: for each of ``tensors``, the dimension that is sharded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearFacts:
-    """A linear site: ``count`` products of ``[tokens, in_features]`` with ``[out_features, in_features]``."""
+    """A linear site: ``count`` layers that multiply ``[tokens, in_features]`` by a weight
+    ``[out_features, in_features]``."""
 
     site: str
     in_features: int
@@ -71,55 +72,57 @@ class LinearFacts:
     quantizable: bool = True
     parallel: Cut = ""
     units: tuple[tuple[int, int], ...] = ()
-    """Of a product cut by ``"column"``: number and output features of the units (heads) in each packed part, which stay
-    whole. A part of fewer units than there are processes is repeated. Empty: one part, of units of one feature."""
+    """For ``parallel="column"``: for each packed part of the weight, the number of units (heads) and the output
+    features per unit. Units are not split; a part with fewer units than ranks is replicated. Empty: one part, whose
+    units have one feature."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoEFacts:
-    """A mixture-of-experts site: ``count`` blocks whose router and experts look alike."""
+    """A mixture-of-experts site: ``count`` blocks with routers and experts of the same shapes."""
 
     site: str
     num_experts: int
     top_k: int
     hidden_size: int
     intermediate_size: int
-    """Of one expert."""
+    """Intermediate size of one expert."""
     activation: str = "silu"
     count: int = 1
     renormalize: bool = True
     """Whether the weights of the chosen experts are divided by their sum."""
     scoring: str = "softmax"
-    """How the router's logits become scores: ``"softmax"`` over all experts, or ``"sigmoid"`` of each."""
+    """How scores are computed from router logits: ``"softmax"`` over all experts, or ``"sigmoid"`` of each."""
     scaling: float = 1.0
-    """Multiplies the weights at the end."""
+    """The factor of the final weights."""
     bias: bool = False
-    """Whether the experts' products have biases."""
+    """Whether the experts' linear layers have biases."""
     num_groups: int = 1
-    """Groups of experts that follow one another; only the best ``top_groups`` of them take part for each token."""
+    """Number of groups of consecutive experts; each token uses only experts of its best ``top_groups`` groups."""
     top_groups: int = 1
     group_scoring: str = "max"
-    """How a group is scored: by its best expert (``"max"``), or by its two best, added (``"top2_sum"``)."""
+    """How a group is scored: by its best expert (``"max"``), or by the sum of its two best (``"top2_sum"``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpFacts:
-    """An op site. ``op`` is the op's name, ``facts`` what its kernels match on (sizes, activation names, …)."""
+    """An op site. ``op`` is the op's name; ``facts`` are the values that its kernels check in queries (sizes,
+    activation names, …)."""
 
     site: str
     op: str
     facts: Mapping[str, Any] = field(default_factory=dict)
     attention: str | None = None
-    """The attention site whose backend and cache the op works with, if any."""
+    """The attention site whose backend and cache the op uses, if any."""
     linear: str | None = None
-    """The linear site whose product the op contains, if any."""
+    """The linear site whose GEMM is part of the op, if any."""
     divided: tuple[str, ...] = ()
-    """Keys of those ``facts`` that are sizes of something that tensor parallelism cuts."""
+    """Keys of those ``facts`` that are sizes which tensor parallelism divides between ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """Everything that planning needs of a model. Sizes are in elements, ``max_model_len`` in tokens."""
+    """Everything that planning needs to know about a model. Sizes are in elements, ``max_model_len`` in tokens."""
 
     architecture: str
     model: str
@@ -137,12 +140,12 @@ class ModelFacts:
     moe: tuple[MoEFacts, ...] = ()
     ops: tuple[OpFacts, ...] = ()
     parallel: tuple[Way, ...] = ()
-    """The ways in which the model's implementation knows to be cut."""
+    """The kinds of parallelism that the model's implementation supports."""
     default_model_len: int = 0
-    """Tokens that are served unless the configuration says otherwise, where these are fewer than ``max_model_len``,
-    since what is computed of a short text depends on the length that is served. 0: all of them."""
+    """The served context length unless the configuration sets one, if it should be shorter than ``max_model_len``,
+    because the served length changes results of short texts too. 0: ``max_model_len``."""
     default_why: str = ""
-    """Why these, in a sentence for the log."""
+    """The reason for ``default_model_len``, in a sentence for the log."""
 
 
 class DescribeModel(Protocol):

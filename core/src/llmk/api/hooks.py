@@ -1,7 +1,7 @@
 """The hook specs. A plugin implements any of them, as module functions marked with :data:`llmk.api.hookimpl`.
 
-Hooks run at start-up only, never on the token path. Each returns a list of frozen specs (or an iterable of them); what
-they name is imported only when it wins.
+Hooks are called at start-up only, never per token. Most return frozen specs, whose implementations are imported only
+when they are chosen.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Default:
-    """A plugin's default for the value at ``path`` (``"cache.block_size"``), and why. Anything the user sets wins over
-    it."""
+    """A plugin's default for the configuration value at ``path`` (``"cache.block_size"``), with the reason. Values that
+    the user sets take precedence."""
 
     path: str
     value: Any
@@ -47,7 +47,7 @@ class Default:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something in the final configuration that can't work here: where, what, and how to mend it."""
+    """A problem in the final configuration: its path, a message, and how to fix it."""
 
     path: str
     message: str
@@ -55,7 +55,7 @@ class Problem:
 
 
 class Command(Protocol):
-    """A command of ``llmk`` that a plugin brings. It is imported when somebody calls it, made without arguments."""
+    """A command of ``llmk`` that a plugin provides. It is imported when it is called, and created without arguments."""
 
     @abstractmethod
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -64,7 +64,7 @@ class Command(Protocol):
 
     @abstractmethod
     def run(self, args: argparse.Namespace) -> int:
-        """Runs it; returns the exit code. May raise :class:`~llmk.api.LlmkError`, which is printed."""
+        """Runs the command and returns the exit code. May raise :class:`~llmk.api.LlmkError`, which is printed."""
         ...
 
 
@@ -73,7 +73,7 @@ hookspec = pluggy.HookspecMarker("llmk")
 
 @hookspec
 def llmk_platforms() -> Iterable[PlatformSpec]:
-    """Platforms: kinds of device that models can run on."""
+    """Platforms: kinds of devices that models can run on."""
     return ()
 
 
@@ -103,7 +103,7 @@ def llmk_ops() -> Iterable[KernelSpec | OpContract]:
 
 @hookspec
 def llmk_quantization_methods() -> Iterable[QuantizationSpec]:
-    """Quantization methods: ways in which checkpoints store weights."""
+    """Quantization methods: formats of quantized weights."""
     return ()
 
 
@@ -115,7 +115,7 @@ def llmk_models() -> Iterable[ModelSpec]:
 
 @hookspec
 def llmk_demo_checkpoint() -> str | None:
-    """The folder of a checkpoint that ships in the wheel, which is served when no model is named."""
+    """The folder of a checkpoint in the wheel that is served when the user names no model."""
     return None
 
 
@@ -145,13 +145,13 @@ def llmk_scheduling_policies() -> Iterable[PolicySpec]:
 
 @hookspec
 def llmk_logits_processors() -> Iterable[LogitsProcessorSpec]:
-    """Logits processors, which requests name with parameters of their own."""
+    """Logits processors, which requests name together with parameters for them."""
     return ()
 
 
 @hookspec
 def llmk_stat_loggers() -> Iterable[StatLoggerSpec]:
-    """Stat loggers, to which the server tells its numbers."""
+    """Stat loggers, which export the server's metrics."""
     return ()
 
 
@@ -163,30 +163,29 @@ def llmk_commands() -> Iterable[CommandSpec]:
 
 @hookspec
 def llmk_config_defaults(platform: PlatformFacts, model: ModelFacts | None) -> Iterable[Default]:
-    """The early phase: defaults for this platform and model, before anything is resolved. The user's values win over
-    them."""
+    """Configuration defaults for this platform and model, collected before kernels are chosen. Values that the user
+    sets take precedence."""
     return ()
 
 
 @hookspec
 def llmk_check_config(config: object, platform: PlatformFacts) -> Iterable[Problem]:
-    """The late phase: problems of the final configuration on this platform. ``config`` is the frozen
-    ``llmk.config.Config``."""
+    """Problems of the final configuration on this platform. ``config`` is the frozen ``llmk.config.Config``."""
     return ()
 
 
 @hookspec
 def llmk_tuned_configs() -> Iterable[TunedConfigs]:
-    """Folders of measurements by which kernels are chosen on known devices."""
+    """Folders of kernel measurements, by which kernels are chosen on the measured devices."""
     return ()
 
 
 @hookspec
 def llmk_config_schema() -> object:
-    """The pydantic model of this plugin's own section, ``[plugin.<name>]``; ``None`` where it has none."""
+    """The pydantic model of this plugin's configuration section, ``[plugin.<name>]``; ``None`` if it has none."""
     return None
 
 
 @hookspec
 def llmk_plan_resolved(plan: Plan) -> None:
-    """A notification: the plan is final. Returns nothing."""
+    """Called when the plan is final. Returns nothing."""

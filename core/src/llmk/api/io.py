@@ -1,12 +1,12 @@
-"""The contract of IO processors: requests of a shape of their own, turned into prompts, and what comes of those turned
-into an answer.
+"""The contract of IO processors: plugins that convert request bodies of their own format into prompts, and the outputs
+of those prompts into a response.
 
-A processor is made when a request first names it, once per front end. What it knows of a request stands in an object of
-that request alone, which the core drops when the request is answered, has failed or was left by its client: there is
-nothing to clean up. All calls come one at a time, from one thread that is not the event loop's.
+A processor is created when a request first names it, once per front-end process. The state of a request is in one
+object, which the core drops when the request is answered, fails, or is cancelled by its client, so there is nothing to
+clean up. Calls are made one at a time from a single thread, which is not the event loop's.
 
-What any of them raises fails the request and nothing else: a :class:`~llmk.api.RequestError` as the client's mistake
-(400, with the field), anything else as the plugin's (500, with its name).
+An exception of any method fails only that request: a :class:`~llmk.api.RequestError` as the client's mistake (400, with
+the field), any other as the plugin's (500, with its name).
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Returns = Literal["text", "logprobs", "hidden", "last_hidden"]
-"""What is wanted of a prompt: generated text; or, without any, the log-probabilities of its tokens, the final hidden
-states of all of them, or that of the last one."""
+"""The requested output of a prompt: generated text; or, without generation, the log-probabilities of its tokens, the
+final hidden states of all its tokens, or the final hidden state of its last token."""
 
 
 class IOTokenizer(Protocol):
-    """The model's tokenizer. ``special_token_ids`` are tokens that stand for no text."""
+    """The model's tokenizer. ``special_token_ids`` are control tokens, which have no text."""
 
     special_token_ids: frozenset[int]
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """The tokens of ``text``, between those that go around a text where ``add_special_tokens``."""
+        """The tokens of ``text``; with ``add_special_tokens``, including those that the tokenizer adds around a
+        text."""
         ...
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
@@ -41,14 +42,14 @@ class IOTokenizer(Protocol):
         ...
 
     def token_text(self, token_id: int) -> str:
-        """A token's text inside a longer one."""
+        """The text of a token within a longer text."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class IOContext:
-    """What a processor is made with. ``options`` are the plugin's own section of the configuration, ``[plugin.NAME]``;
-    ``model_name`` is what requests call the model."""
+    """The constructor argument of an IO processor. ``options`` is the plugin's section of the configuration,
+    ``[plugin.NAME]``; ``model_name`` is the model's name in requests."""
 
     checkpoint: Checkpoint
     facts: ModelFacts
@@ -59,9 +60,9 @@ class IOContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IOPrompt:
-    """A prompt, as text (which gets the tokenizer's special tokens) or token ids, with room for one more token in the
-    model's context. ``param`` is the field of the body that it comes from, for errors. ``sampling`` are sampling
-    parameters by their names in ``llmk.SamplingParams``, but for ``n``, for prompts that text is wanted of."""
+    """A prompt, as text (to which the tokenizer's special tokens are added) or token ids. It must be shorter than the
+    model's context. ``param`` is the field of the body that it is from, for errors. ``sampling`` are sampling
+    parameters by their names in ``llmk.SamplingParams``, except ``n``; only for ``returns="text"``."""
 
     prompt: str | Sequence[int]
     returns: Returns
@@ -71,12 +72,13 @@ class IOPrompt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IOOutput:
-    """What came of the prompt of that index, a part of it or all.
+    """A part of a prompt's output, or all of it. ``prompt`` is the prompt's index.
 
-    ``start`` is the position of the first of ``token_ids``, counted from the prompt's first token. These are the tokens
-    that ``hidden`` (after the final norm; float32 ``[tokens, hidden_size]``, on the CPU) or ``logprobs`` (natural, of
-    each token given those before it; ``None`` for the prompt's first) are of, or that were generated, ``text`` being
-    what they add. Hidden states come in pieces, in order, each token's once.
+    ``token_ids`` are the tokens of this part, and ``start`` is the position of the first of them, counted from the
+    prompt's first token. ``hidden`` are the tokens' hidden states (after the final norm; float32
+    ``[tokens, hidden_size]``, on the CPU), ``logprobs`` their natural log-probabilities given the tokens before
+    (``None`` for the prompt's first). With ``returns="text"``, they are generated tokens, and ``text`` is their text.
+    Hidden states arrive in several parts, in order, each token's once.
     """
 
     prompt: int
@@ -86,32 +88,32 @@ class IOOutput:
     logprobs: Sequence[float | None] = ()
     text: str = ""
     finish_reason: Literal["stop", "length"] | None = None
-    """With the last output of the prompt: ``"length"`` where generation was cut off."""
+    """Set in the last output of a prompt; ``"length"`` if generation was cut off."""
 
 
 class IORequest(Protocol):
-    """One request, from its body to its answer. ``prompts`` (at least one) are read once."""
+    """One request, from its body to its response. ``prompts`` (at least one) is read once."""
 
     prompts: Sequence[IOPrompt]
 
     @abstractmethod
     def take(self, output: IOOutput) -> None:
-        """Takes what came next of one of the prompts, which run at the same time."""
+        """Called with the next output of one of the prompts, which run concurrently."""
         ...
 
     @abstractmethod
     def answer(self) -> Any:
-        """The answer, as JSON's plain data; called once all prompts have ended."""
+        """The response as plain JSON data. Called once, when all prompts have finished."""
         ...
 
 
 class IOProcessor(Protocol):
-    """Serves requests of one shape."""
+    """Processes requests of one format."""
 
     def __init__(self, context: IOContext) -> None: ...
 
     @abstractmethod
     def open(self, body: Mapping[str, Any]) -> IORequest:
-        """A request with this body, any JSON object. Raises :class:`~llmk.api.RequestError`, naming the field, for one
-        that can't be served."""
+        """Creates the request for a body, which may be any JSON object. Raises :class:`~llmk.api.RequestError`, with
+        the field, if the body is invalid."""
         ...

@@ -1,7 +1,7 @@
-"""The contract of logits processors: plugins that change what a request's tokens are drawn from.
+"""The contract of logits processors: plugins that change a request's logits before sampling.
 
-One instance serves every request of the batch that names its spec. It keeps what it must know of each by slot, and
-works on all of them at once: no Python per token, and nothing that waits for the device.
+One instance processes all requests of the batch that name its spec. It keeps per-request state by batch slot and works
+on all rows at once: no Python code per token, and no synchronization with the device.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LogitsBatch:
-    """The batch that a processor is bound to. ``tokens`` (int32 ``[slots, max_len + 1]``, on the device) has prompt and
-    output of each request, sampled tokens included as soon as they are; it must not be written to."""
+    """The batch that a processor is bound to. ``tokens`` (int32 ``[slots, max_len + 1]``, on the device) has the prompt
+    and output tokens of each request, including tokens that were just sampled. It must not be changed."""
 
     tokens: Tensor
     vocab_size: int
@@ -26,8 +26,8 @@ class LogitsBatch:
 
 @dataclass(frozen=True, slots=True)
 class LogitsRequest:
-    """A request that enters the batch. ``parameters`` are the request's own for this processor. ``token_ids`` are all
-    tokens known so far: the prompt's, and output where the request comes back after it was preempted."""
+    """A request that enters the batch. ``parameters`` are those that the request has for this processor. ``token_ids``
+    are all its tokens so far: the prompt, and the output if the request resumes after preemption."""
 
     id: str
     token_ids: Sequence[int]
@@ -37,8 +37,8 @@ class LogitsRequest:
 
 @dataclass(frozen=True, slots=True)
 class LogitsRows:
-    """Whose logits are to be changed: the rows' slots, the same as int64 ``[rows]`` on the device, and how many of each
-    one's tokens are known (int64 ``[rows]``, on the device)."""
+    """The rows to process: ``slots`` are their batch slots, ``index`` the same as int64 ``[rows]`` on the device, and
+    ``lengths`` the number of tokens that each request has so far (int64 ``[rows]``, on the device)."""
 
     slots: Sequence[int]
     index: Tensor
@@ -46,35 +46,35 @@ class LogitsRows:
 
 
 class LogitsProcessor(Protocol):
-    """Changes logits of the requests that name it.
+    """Changes the logits of the requests that name it.
 
-    What :meth:`enter` raises fails that request, a :class:`~llmk.api.RequestError` as the client's mistake; what
-    :meth:`apply` raises fails the requests whose rows it was given. So do logits that are NaN or positive infinity, or
-    that leave no token, and a call that does not return in ``engine.plugin_seconds``. Other requests never notice. A
-    row's logits depend on its own request alone: its tokens and parameters, not its slot, its neighbours, or who was in
-    the slot before.
+    An exception of :meth:`enter` fails that request; a :class:`~llmk.api.RequestError` is reported as the client's
+    mistake. An exception of :meth:`apply` fails the requests of the rows that were passed. The same holds if the result
+    has NaN or positive infinity, if it allows no token in a row, and if a call does not return within
+    ``engine.plugin_seconds``. Other requests are not affected. A row's result may depend only on the tokens and
+    parameters of its own request: not on its slot, on other rows, or on an earlier request of the slot.
     """
 
     def __init__(self, batch: LogitsBatch) -> None: ...
 
     @abstractmethod
     def enter(self, slot: int, request: LogitsRequest) -> None:
-        """A request takes ``slot``: a new one, or one that was preempted and goes on as if it had not been.
+        """A request enters the batch at ``slot``: a new one, or one that resumes after preemption, with equal results.
 
         Raises:
-            RequestError: for parameters that are not right. Nothing has checked them before, so that they may be any
-                JSON; what is taken here must not make :meth:`apply` raise.
+            RequestError: for invalid parameters. They were not checked before and may be any JSON; parameters that are
+                accepted here must not make :meth:`apply` raise.
         """
         ...
 
     @abstractmethod
     def leave(self, slot: int) -> None:
-        """The request in ``slot`` has ended, or was preempted: what is kept of it must go. Not called where
-        :meth:`enter` raised."""
+        """The request in ``slot`` finished or was preempted: its state must be dropped. Not called if :meth:`enter`
+        raised."""
         ...
 
     @abstractmethod
     def apply(self, logits: Tensor, rows: LogitsRows) -> Tensor:
-        """New logits for ``logits`` (float32 ``[rows, vocab]``, which may be changed), after penalties and before
-        biases, bans and temperature."""
+        """Returns the new logits for ``logits`` (float32 ``[rows, vocab]``, which may be changed in place). Called
+        after penalties, and before logit biases, banned tokens and temperature."""
         ...

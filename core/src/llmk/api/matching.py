@@ -1,6 +1,6 @@
-"""Whether a candidate can serve a query: what it declares to need, then what it says to the query itself.
+"""Whether a candidate supports a query: its declared needs are checked first, then its ``supports(query)`` is called.
 
-The resolver asks in this way, and so may a plugin's tests.
+The resolver uses this, and tests of plugins may use it too.
 """
 
 from __future__ import annotations
@@ -22,39 +22,37 @@ _NOT_INVARIANT = no("not_deterministic", wanted="batch invariance", found="none 
 
 
 def match(spec: KernelSpec, query: Query) -> Verdict:
-    """Every reason why ``spec`` can't serve ``query``, not only the first."""
+    """Whether ``spec`` supports ``query``, with every reason why it doesn't, not only the first."""
     verdict = check_needs(spec.needs, query.platform, query.dtype)
     if query.deterministic:
         verdict &= _check_invariance(spec)
-    answer: Verdict = ask(spec.supports, query)
-    return verdict & answer
+    supported: Verdict = evaluate(spec.supports, query)
+    return verdict & supported
 
 
 def match_model(spec: ModelSpec, architecture: str, *, deterministic: bool) -> Verdict:
-    """Whether a model family can serve an architecture, where asked for with results independent of the batch."""
+    """Whether a model family supports an architecture, and batch invariance if ``deterministic``."""
     if {architecture, "*"}.isdisjoint(spec.architectures):
         return no("architecture", wanted=architecture)
     return OK if spec.deterministic or not deterministic else _NOT_INVARIANT
 
 
-def ask(question: Callable[[Any], Any], about: object, answer_type: type = Verdict) -> Any:
-    """Puts a question to a plugin's function; an exception or an answer of another type becomes a refusal."""
-    name = getattr(question, "__name__", "supports")
+def evaluate(function: Callable[[Any], Any], argument: object, result_type: type = Verdict) -> Any:
+    """Calls a plugin's ``function``; an exception, or a result of another type, becomes a refusing verdict."""
+    name = getattr(function, "__name__", "supports")
     try:
-        answer = question(about)
+        result = function(argument)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         return no("supports_raised", wanted=name, found=describe(error))
-    return (
-        answer
-        if isinstance(answer, answer_type)
-        else no("supports_raised", wanted=f"{name} to return {answer_type.__name__}", found=answer)
-    )
+    if isinstance(result, result_type):
+        return result
+    return no("supports_raised", wanted=f"{name} to return {result_type.__name__}", found=result)
 
 
 def check_needs(needs: Needs, facts: PlatformFacts, dtype: str) -> Verdict:
-    """Holds declared needs against a platform's facts, the engine's dtype and the installed packages."""
+    """Checks declared needs against a platform's facts, the engine's dtype and the installed packages."""
     verdict = OK
     if needs.platforms and facts.name not in needs.platforms:
         verdict &= no("platform", wanted=" or ".join(needs.platforms), found=facts.name)
@@ -74,7 +72,7 @@ def check_needs(needs: Needs, facts: PlatformFacts, dtype: str) -> Verdict:
 
 
 def _check_invariance(spec: KernelSpec) -> Verdict:
-    """Batch invariance takes one kernel for every token count, so one that isn't offered for all can't have a part."""
+    """Batch invariance needs one kernel for all token counts, so a kernel with gaps in its token bands is refused."""
     if not spec.deterministic:
         return _NOT_INVARIANT
     bands = sorted(spec.bands, key=lambda band: band.start)

@@ -1,8 +1,8 @@
 """The contract of reasoning and tool parsers: incremental state machines over text.
 
-One instance serves one choice of one request. The complete answer is the fold of the incremental one, so streaming and
-non-streaming can't disagree. A parser must give the same fold for any chunking of the same text, must never raise on
-hostile text, must run in linear time, and holds back no more text than could still turn out to be a marker.
+One instance parses one choice of one request. A non-streaming response is assembled from the same events as a streaming
+one, so that the two can't differ. A parser must yield the same result for any chunking of the same text, must not raise
+on malformed text, must run in linear time, and may hold back only text that could still become a marker.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from typing import Any, Protocol
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """A piece of the answer itself."""
+    """A piece of the response's content."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
-    """A piece of the model's thinking, without its markers."""
+    """A piece of the model's reasoning, without its markers."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCallStart:
-    """Call number ``index`` (from 0, in order of appearance) begins. ``id`` is what the dialect wrote, if it writes
-    one."""
+    """Tool call ``index`` (from 0, in order of appearance) starts. ``id`` is the call's id if the model's dialect
+    writes one."""
 
     index: int
     name: str
@@ -39,8 +39,8 @@ class ToolCallStart:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallArguments:
-    """A piece of call ``index``'s arguments; concatenated, the pieces are one JSON text, or the beginning of one where
-    the call fails."""
+    """A piece of the arguments of call ``index``. Concatenated, the pieces are a JSON text, or a prefix of one if the
+    call fails."""
 
     index: int
     text: str
@@ -48,8 +48,8 @@ class ToolCallArguments:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallEnd:
-    """Call ``index`` is complete. Every call that starts, ends or fails. ``mismatch`` says how its arguments differ
-    from a strict tool's schema; parsers leave it empty."""
+    """Call ``index`` is complete. Every started call either ends or fails. ``mismatch`` says how the arguments violate
+    the schema of a strict tool; the server sets it, parsers leave it empty."""
 
     index: int
     mismatch: str = ""
@@ -57,8 +57,8 @@ class ToolCallEnd:
 
 @dataclass(frozen=True, slots=True)
 class ToolCallFailed:
-    """Call ``index`` turns out to be none: it broke off, or its arguments are not JSON. ``text`` is all of it as the
-    model wrote it, and part of the answer's text from here on; what came of the call before doesn't count."""
+    """Call ``index`` is not a valid tool call: it was cut off, or its arguments are not JSON. ``text`` is the whole
+    call as the model wrote it, which becomes content; earlier events of the call are discarded."""
 
     index: int
     text: str
@@ -69,12 +69,12 @@ Event = TextDelta | ReasoningDelta | ToolCallStart | ToolCallArguments | ToolCal
 
 @dataclass(frozen=True, slots=True)
 class ParserContext:
-    """What a parser may know of its request.
+    """The request's data that a parser may use.
 
-    ``prompt_tail`` is the end of the rendered prompt (up to 256 characters): it tells whether the template already
-    opened a block of reasoning. ``thinking`` is the request's own switch, ``None`` where it set none. ``tools`` are the
-    request's tools as OpenAI function objects (``{"name", "description", "parameters"}``). ``template_options`` are the
-    chat template's keyword arguments.
+    ``prompt_tail`` is the end of the rendered prompt (up to 256 characters), which shows whether the template has
+    already opened a reasoning block. ``thinking`` is the request's switch for reasoning, ``None`` if it is not set.
+    ``tools`` are the request's tools as OpenAI function objects (``{"name", "description", "parameters"}``).
+    ``template_options`` are the keyword arguments of the chat template.
     """
 
     prompt_tail: str = ""
@@ -84,19 +84,19 @@ class ParserContext:
 
 
 class ReasoningParser(Protocol):
-    """Splits model text into :class:`ReasoningDelta` and :class:`TextDelta`. Text deltas go on to the tool parser, if
-    there is one."""
+    """Splits generated text into :class:`ReasoningDelta` and :class:`TextDelta`. Text deltas are passed to the tool
+    parser, if there is one."""
 
     def __init__(self, context: ParserContext) -> None: ...
 
     @abstractmethod
     def push(self, text: str) -> Iterable[Event]:
-        """Takes the next piece of model text; returns what is now certain."""
+        """Parses the next piece of generated text; returns the events that are now certain."""
         ...
 
     @abstractmethod
     def finish(self) -> Iterable[Event]:
-        """The text has ended: returns what was held back."""
+        """Called at the end of the text: returns the events for text that was held back."""
         ...
 
 
@@ -107,10 +107,10 @@ class ToolParser(Protocol):
 
     @abstractmethod
     def push(self, text: str) -> Iterable[Event]:
-        """Takes the next piece of content; returns what is now certain."""
+        """Parses the next piece of content; returns the events that are now certain."""
         ...
 
     @abstractmethod
     def finish(self) -> Iterable[Event]:
-        """The text has ended: closes an open call or returns the held-back text."""
+        """Called at the end of the text: ends or fails an open call, and returns text that was held back."""
         ...

@@ -1,7 +1,7 @@
-"""The plan: every choice that was made, by whom, why, and what was turned down. Frozen and serialisable.
+"""The plan: the kernel chosen for every site, the reason, and the rejected candidates. Frozen and serialisable.
 
-The launcher resolves it once; every worker loads exactly this plan. ``llmk explain``, the start-up table and ``GET
-/v1/plan`` print it.
+It is resolved once, before the engine starts; every worker loads exactly this plan. ``llmk explain``, the start-up
+table and ``GET /v1/plan`` print it.
 """
 
 from __future__ import annotations
@@ -46,24 +46,24 @@ class Piece:
     jit: bool = False
     """The spec's."""
     parts: tuple[str, ...] = ()
-    """The spec's ``parts``: where there are any, ``implementation`` is a factory that takes them."""
+    """The spec's ``parts``. If there are any, ``implementation`` is a factory that takes them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Weighed:
-    """What an alternative costs that serves all token counts of a site alike, by measurement: a layout of its data, by
-    name, or a kernel, by id, where batch invariance takes one for all."""
+class Alternative:
+    """The measured cost of an alternative that applies to all token counts of a site: a data layout, by name, or with
+    batch invariance, which needs one kernel for all token counts, a kernel, by id."""
 
     name: str
     microseconds: tuple[tuple[int, float], ...]
-    """Of the fastest kernel, by the plan's ``traffic``; token counts at which none was measured are missing."""
+    """Pairs of token count and time of the fastest kernel; token counts without a measurement are missing."""
     mean: float
-    """Over the traffic's steps, as far as they were measured."""
+    """Mean of ``microseconds``, weighted by :attr:`Plan.traffic`, over the measured token counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What was chosen for one site. ``parts`` are the choices for the parts of a composite op."""
+    """The kernels chosen for one site. ``parts`` are the choices for the parts of a composite op."""
 
     kind: str
     site: str
@@ -73,22 +73,22 @@ class Choice:
     rejected: tuple[Rejection, ...] = ()
     parts: tuple[Choice, ...] = ()
     layout: str = ""
-    """That of all pieces. Empty for ops, whose pieces share none."""
-    weighed: tuple[Weighed, ...] = ()
-    """Alternatives that were measured, best first. A pin or preference may have chosen another than the best."""
+    """The data layout that all pieces share. Empty for ops, which have none."""
+    alternatives: tuple[Alternative, ...] = ()
+    """Measured alternatives, fastest first. A pin or preference may have chosen another than the fastest."""
 
     @property
     def id(self) -> str:
-        """The id of the piece that serves one token."""
+        """The id of the kernel for a token count of 1."""
         return self.pieces[0].id
 
     def piece(self, num_tokens: int) -> Piece:
-        """The piece that serves so many tokens."""
+        """The piece for ``num_tokens``."""
         return next(piece for piece in self.pieces if piece.start <= num_tokens < piece.stop)
 
     def difference(self, other: Choice, num_tokens: int) -> tuple[str, str] | None:
-        """Where this choice and ``other``, for the same site, differ first at so many tokens: the ids of the two
-        kernels, or of those of a part; ``None`` where all are the same."""
+        """The first pair of kernel ids, of the site or of its parts, in which this choice and ``other`` differ at
+        ``num_tokens``; ``None`` if all are equal. Both must be for the same site."""
         mine, its = self.piece(num_tokens), other.piece(num_tokens)
         if mine.id != its.id:
             return mine.id, its.id
@@ -97,7 +97,7 @@ class Choice:
         return next(filter(None, differ), None)
 
     def with_parts(self) -> Iterator[Choice]:
-        """This choice, then those of its parts, and of theirs."""
+        """This choice, followed by the choices of its parts, recursively."""
         yield self
         for part in self.parts:
             yield from part.with_parts()
@@ -105,22 +105,22 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Shadow:
-    """What runs beside the choice for a site, in a share ``rate`` of all steps: its results are compared, and not
-    used."""
+    """A second kernel for a site, which also runs in a fraction ``rate`` of the steps. Its results are compared with
+    those of the chosen kernel and then discarded."""
 
     choice: Choice
     rate: float
     contract: OpContract | None = None
-    """Of an op whose contract is known."""
+    """The contract of the op, if one is registered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """All choices for one model on one platform.
 
-    ``choices`` are keyed by kind and site. ``wheels`` maps every distribution that takes part to its version; a worker
-    checks that it runs the same. ``warnings`` are what a user must be told: candidates skipped, defaults overridden.
-    ``tensor`` times ``pipeline`` processes hold the model between them; the choices are for the share of one.
+    Each choice has a unique kind and site. ``wheels`` are the distributions in use with their versions; a worker checks
+    that it runs the same ones. ``warnings`` are for the user: candidates that were skipped, defaults that were
+    overridden. The model is spread over ``tensor * pipeline`` ranks; the choices are for the shapes of one rank.
     """
 
     platform: PlatformFacts
@@ -134,27 +134,28 @@ class Plan:
     wheels: tuple[tuple[str, str], ...] = ()
     warnings: tuple[str, ...] = ()
     quantization: str = ""
-    """Id of the quantization method that claims the checkpoint, if it is quantized."""
+    """Id of the quantization method of the checkpoint, or of the weights while they load; else empty."""
     quantization_implementation: str = ""
     tensor: int = 1
     pipeline: int = 1
     shadows: tuple[Shadow, ...] = ()
     traffic: tuple[tuple[int, float], ...] = ()
-    """The share of steps by token count, by which :attr:`Choice.weighed` was."""
+    """Pairs of token count and fraction of steps: the weights of :attr:`Alternative.mean`."""
     traffic_source: str = ""
+    """Where ``traffic`` is from, in words."""
 
     @property
     def num_ranks(self) -> int:
-        """How many processes hold the model between them."""
+        """The number of ranks over which the model is spread."""
         return self.tensor * self.pipeline
 
-    def ranks_beside(self, rank: int) -> range:
-        """The ranks on the same device as ``rank``, which is one of them: they are dealt out to the devices in turn."""
+    def ranks_on_same_device(self, rank: int) -> range:
+        """The ranks on the device of ``rank``, including ``rank``. Ranks are assigned to devices round-robin."""
         devices = min(self.platform.num_devices or self.num_ranks, self.num_ranks)
         return range(rank % devices, self.num_ranks, devices)
 
     def choice(self, kind: str, site: str) -> Choice:
-        """The choice for a site. Raises ``KeyError`` where the model's facts named no such site."""
+        """The choice for a site. Raises ``KeyError`` if the model's facts have no such site."""
         for choice in self.choices:
             if choice.kind == kind and choice.site == site:
                 return choice
@@ -162,33 +163,30 @@ class Plan:
         raise KeyError(f"the plan has no {kind} site {site!r}; it has {known}")
 
     def shadow(self, kind: str, site: str) -> Shadow | None:
-        """What runs beside the choice for a site, if anything."""
+        """The shadow of a site, if there is one."""
         return next((s for s in self.shadows if (s.choice.kind, s.choice.site) == (kind, site)), None)
 
     def all_choices(self) -> Iterator[Choice]:
-        """Every choice, each followed by those of its parts."""
+        """Every choice, each followed by the choices of its parts."""
         for choice in self.choices:
             yield from choice.with_parts()
 
     @property
     def fingerprint(self) -> str:
-        """A hash of all that decides what runs: machine, model, wheels, dtype and choices, but not the reasons for
-        them.
-
-        It keys caches of what was compiled or measured.
-        """
+        """A hash of everything that determines what runs: machine, model, wheels, dtype and choices, but not the
+        reasons for the choices. It is the key of caches of compiled kernels and measurements."""
         facts: dict[str, Any] = _plain(asdict(self))
-        beside = (choice for shadow in self.shadows for choice in shadow.choice.with_parts())
+        shadows = (choice for shadow in self.shadows for choice in shadow.choice.with_parts())
         chosen = [
             (c.kind, c.site, c.query and _plain(asdict(c.query)), [(p.start, p.id) for p in c.pieces])
-            for c in (*self.all_choices(), *beside)
+            for c in (*self.all_choices(), *shadows)
         ]
         facts |= {"choices": chosen, "warnings": [], "shadows": [shadow.rate for shadow in self.shadows]}
         facts |= {"traffic": [], "traffic_source": ""}
         return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, ready for JSON, with the fingerprint."""
+        """The plan and its fingerprint as plain data for JSON."""
         data: dict[str, Any] = _plain(asdict(self))
         return data | {"fingerprint": self.fingerprint}
 

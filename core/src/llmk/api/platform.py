@@ -1,6 +1,6 @@
-"""The contract of a platform: facts that are known without touching a device, and facets that act on it.
+"""The contract of a platform: facts, which are known without initialising a device, and facets, which operate on it.
 
-A facet that a platform lacks is ``None``; nothing answers for it.
+A facet that a platform does not have is ``None``; there is no default implementation.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformFacts:
-    """What is known of a machine before anything runs on it.
+    """Facts about a machine that are known before anything runs on it.
 
-    ``name`` and ``arch`` are what ``--on name/arch`` takes; ``arch_version`` orders the architectures of one
-    ``arch_family``. ``features`` are open strings that kernels match on; ``"asynchronous"`` tells the engine too that
-    the device is issued work and runs it behind the host. ``dtypes`` are the ones that run natively, best first.
-    ``memory_bytes`` is the memory of one device (0: unknown), ``num_devices`` how many there are (0: unknown),
-    ``shared_device`` whether several processes of one engine may work on the same.
+    ``name`` and ``arch`` are the parts of ``--on name/arch``. ``arch_version`` orders the architectures of one
+    ``arch_family``. ``features`` are strings that kernels require, an open set; with ``"asynchronous"``, the device
+    executes work asynchronously to the host, and the engine uses asynchronous scheduling. ``dtypes`` are the natively
+    supported ones, best first. ``memory_bytes`` is the memory of one device (0: unknown), ``num_devices`` the number of
+    devices (0: unknown). ``shared_device`` is whether several processes of one engine may use the same device.
     """
 
     name: str
     arch: str
     device_type: str
-    """torch's device string without index."""
+    """torch's device type, such as ``"cuda"``."""
     arch_family: str = ""
     arch_version: tuple[int, ...] = ()
     features: frozenset[str] = frozenset()
@@ -52,7 +52,7 @@ class PlatformFacts:
 
 
 class Device(Protocol):
-    """The device facet: addressing and waiting."""
+    """The device facet: selection, setup and synchronization."""
 
     @abstractmethod
     def torch_device(self, index: int) -> torch.device:
@@ -61,16 +61,17 @@ class Device(Protocol):
 
     @abstractmethod
     def setup(self, index: int, threads: int = 0) -> None:
-        """Once per worker process, before the first allocation: select the device, set threads and library flags.
+        """Selects the device, and sets threads and library flags. Called once per worker process, before the first
+        allocation.
 
-        ``threads`` are compute threads on the host, the process's share of ``platform.threads``; 0 for what the
-        platform advises.
+        ``threads`` is the number of compute threads on the host: the process's share of ``platform.threads``, or 0 for
+        the platform's default.
         """
         ...
 
     @abstractmethod
     def synchronize(self) -> None:
-        """Returns when everything issued so far has run."""
+        """Waits until all submitted work has finished."""
         ...
 
 
@@ -79,24 +80,24 @@ class Memory(Protocol):
 
     @abstractmethod
     def total(self) -> int:
-        """The device's memory."""
+        """The device's total memory."""
         ...
 
     @abstractmethod
     def available(self) -> int:
-        """What could be allocated now."""
+        """The memory that can be allocated now."""
         ...
 
     @abstractmethod
     def measure(self, run: Callable[[], None]) -> int | None:
-        """Calls ``run`` and waits for it; returns the most that it needed at a time beside what was there: by so much
-        less may a cache take. What an allocator keeps for later and would give back doesn't count, so that the order of
-        allocations doesn't matter. ``None``: unknown."""
+        """Calls ``run``, waits for it, and returns its peak memory in addition to what was allocated before; the cache
+        must leave that much free. Memory that the allocator keeps for reuse doesn't count, so that the order of
+        allocations doesn't matter. ``None`` if unknown."""
         ...
 
 
 class Graphs(Protocol):
-    """The graphs facet: capture a step once, replay it many times."""
+    """The graphs facet: captures a step once and replays it many times."""
 
     @abstractmethod
     def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
@@ -105,13 +106,13 @@ class Graphs(Protocol):
 
 
 class Compiling(Protocol):
-    """The compiling facet: of kernels that are compiled when they are first launched."""
+    """The compiling facet, for kernels that are compiled at their first launch."""
 
     @abstractmethod
     def ahead(self) -> AbstractContextManager[None]:
-        """While it is entered, what would launch such a kernel begins to compile it, several at a time, and launches
-        nothing: what the kernel would have written, and memory that nothing else fills, holds zeros. Leaving it waits
-        until all are compiled, and raises what keeps one from being."""
+        """A context in which launching such a kernel only starts its compilation, several at a time. Kernels don't run:
+        their outputs, and otherwise uninitialised memory, are zeros. On exit, it waits for all compilations, and raises
+        the error of one that failed."""
         ...
 
 
@@ -127,12 +128,12 @@ class Collectives(Protocol):
     @property
     @abstractmethod
     def recordable(self) -> bool:
-        """Whether the platform's graphs may record steps in which processes exchange tensors."""
+        """Whether the platform's graphs can capture steps that use collectives."""
         ...
 
 
 class Platform(Protocol):
-    """A platform's run-time half, created in each worker from its :class:`PlatformFacts`."""
+    """The run-time part of a platform, created in each worker from :class:`PlatformFacts`."""
 
     facts: PlatformFacts
     device: Device
@@ -146,8 +147,8 @@ class Platform(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a platform's probe reads. ``root`` stands in front of every path, so that a fixture tree can play a
-    machine."""
+    """The machine as a platform's probe sees it. ``root`` is prepended to every path, so that tests can use a folder of
+    fixtures as a machine."""
 
     root: Path = Path("/")
     environ: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
@@ -159,14 +160,14 @@ class Host:
         return self.root / path.lstrip("/")
 
     def read(self, path: str) -> str:
-        """The text of a file, ``""`` where it can't be read."""
+        """The text of a file; ``""`` if it can't be read."""
         try:
             return self.path(path).read_text(errors="replace")
         except OSError:
             return ""
 
     def has_module(self, name: str) -> bool:
-        """Whether a Python module could be imported, without importing it."""
+        """Whether a Python module can be found, without importing it."""
         try:
             return find_spec(name) is not None
         except (ImportError, ValueError):
@@ -175,7 +176,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A platform's answer: usable here or not and why, and the facts of what is here."""
+    """The result of a platform's probe: whether the platform is usable on this machine, and its facts."""
 
     verdict: Verdict
     facts: PlatformFacts | None = None

@@ -1,8 +1,8 @@
-"""The contract of scheduling policies: who is served first, and who gives way.
+"""The contract of scheduling policies: the order in which requests are served, and which requests are preempted.
 
-A policy sees requests as :class:`Ticket` and nothing of blocks or slots, so it can't harm them: the scheduler takes its
-answers as advice and checks each. One that raises, or names a request that it was not asked about, is reported and
-replaced by the built-in order: by priority, then by arrival.
+A policy sees requests as :class:`Ticket` objects and has no access to blocks or slots. The scheduler checks every
+result. A policy that raises, or returns a request that was not among the arguments, is reported and replaced by the
+built-in order: by priority, then by arrival.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ticket:
-    """What a policy knows of one sequence: the same object from its arrival to its end, equal to no other.
+    """A sequence, as a policy sees it. The same object from arrival to end; compared by identity.
 
-    ``arrival`` counts sequences from 0; ``priority`` is the client's wish, lower first; ``tenant`` is whose it is,
-    by API key or address; ``num_prompt_tokens`` and ``max_tokens`` (prompt and output) are its
-    length at first and at most.
+    ``arrival`` is the sequence's number, from 0. ``priority`` is from the request, lower first. ``tenant`` is the
+    client, by API key or address. ``num_prompt_tokens`` is the length of the prompt, ``max_tokens`` the largest length
+    of prompt plus output.
     """
 
     id: str
@@ -31,8 +31,8 @@ class Ticket:
 
 @dataclass(frozen=True, slots=True)
 class PolicyContext:
-    """What a policy is made with. ``weights`` are ``[scheduler.weights]``: shares by tenant, 1 where none is named.
-    ``step_tokens`` are what one step may compute.
+    """The constructor argument of a policy. ``weights`` are ``[scheduler.weights]``: the share of each tenant, 1 for
+    tenants that are not listed. ``step_tokens`` is the token budget of one step.
     """
 
     weights: Mapping[str, float] = field(default_factory=dict)
@@ -40,39 +40,41 @@ class PolicyContext:
 
 
 class SchedulingPolicy(Protocol):
-    """One instance serves one engine, called between steps from one thread; what it does delays every step.
+    """Orders the requests of one engine. Called between steps, from one thread, so its time delays every step.
 
-    What is not overridden goes by arrival. Answers follow from what a policy was told, and from nothing else: no clock,
-    no address, nothing that instances share; asking changes none. Of requests alike but for arrival, later ones don't
-    pass earlier ones for ever. Nothing says that a request has ended: tickets that it is asked about no more are to be
-    let go. An answer takes time in proportion to the number of requests.
+    Methods that are not overridden order by arrival. Results must depend only on the arguments of earlier and current
+    calls: not on a clock, on memory addresses, or on state shared between instances; only :meth:`computed` may change
+    later results. Among requests that differ only in arrival, later ones must not overtake earlier ones for ever. There
+    is no notification when a request finishes: drop state of tickets that are no longer passed. Calls must take time at
+    most linear in the number of requests.
     """
 
     def __init__(self, context: PolicyContext) -> None: ...
 
     def order(self, requests: Sequence[Ticket]) -> Iterable[Ticket]:
-        """In which order requests get what is left of a step's tokens, and slots and blocks.
+        """The order in which requests get slots, blocks and the rest of the step's token budget.
 
-        ``requests`` are those whose prompt is being computed, then those that wait, by arrival; while nothing changed
-        it is the same object. The answer is drawn one by one, as far as the step goes, with :meth:`computed` called in
-        between. What it leaves out comes last.
+        ``requests`` are those in prefill, followed by those that wait, each by arrival; it is the same object as long
+        as nothing changed. The result is iterated only as far as the step's budget goes, and :meth:`computed` is called
+        in between. Requests missing from the result come last.
         """
         return requests
 
     def victim(self, running: Sequence[Ticket]) -> Ticket:
-        """Who gives up its blocks, to be computed again later, so that the others can go on. ``running`` is by
-        arrival, and has those that need blocks too.
+        """The request to preempt when blocks run out: its blocks are freed, and it is recomputed later. ``running`` is
+        ordered by arrival and includes the requests that need blocks.
         """
         return running[-1]
 
     def displaced(self, running: Sequence[Ticket], newcomer: Ticket) -> Ticket | None:
-        """Who gives way to ``newcomer``, the first of the order, for whom no slot or too few blocks are free; ``None``:
-        it waits.
+        """The running request to preempt for ``newcomer``, the first in the order, if there is no free slot or too few
+        free blocks for it; ``None`` if ``newcomer`` shall wait.
 
-        Must be a relation without circles (A gives way to B, then B to A), or work is done over and over.
+        The relation must be acyclic: if A is preempted for B, B must not be preempted for A. Otherwise requests are
+        recomputed over and over.
         """
         return None
 
     def computed(self, request: Ticket, num_tokens: int) -> None:
-        """Told of every ``num_tokens`` that are issued for a request; tokens found in the prefix cache are not."""
+        """Called when ``num_tokens`` of a request are scheduled in a step. Prefix-cache hits are not counted."""
         return

@@ -1,4 +1,4 @@
-"""Queries: what a site of the model asks of the candidates of its kind, on one platform."""
+"""Queries: the shapes, dtypes and options that a site of the model needs a kernel for, on one platform."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from llmk.api.platform import PlatformFacts
 class Query:
     """Base of all queries.
 
-    ``platform`` are the facts of the machine that is planned for, ``site`` the place in the model, ``dtype`` the
-    engine's dtype (the only one: no model or kernel reads the checkpoint's), ``deterministic`` whether batch invariance
-    is asked for.
+    ``platform`` are the facts of the machine that is planned for, ``site`` the place in the model. ``dtype`` is the
+    engine's dtype; models and kernels never use the checkpoint's own. ``deterministic`` is whether batch invariance is
+    required.
     """
 
     kind: ClassVar[str] = ""
@@ -50,8 +50,8 @@ class AttentionQuery(Query):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinearQuery(Query):
-    """``y = x @ weight.T + bias``, the weight stored in ``weight_format`` (``"plain"``, or a quantization method's
-    format)."""
+    """``y = x @ weight.T + bias``, with the weight stored in ``weight_format``: ``"plain"``, or the format of a
+    quantization method."""
 
     kind: ClassVar[str] = "linear"
 
@@ -63,7 +63,7 @@ class LinearQuery(Query):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoEQuery(Query):
-    """A mixture of experts, from router output to the weighted sum; the fields are those of
+    """A mixture of experts, from router logits to the weighted sum of expert outputs. The fields are documented in
     :class:`~llmk.api.facts.MoEFacts`."""
 
     kind: ClassVar[str] = "moe"
@@ -87,9 +87,9 @@ class MoEQuery(Query):
 class OpQuery(Query):
     """An op by name.
 
-    ``attention`` and ``cache_layout`` name the backend chosen at the op's attention site and its layout, ``linear`` and
-    ``weight_layout`` the kernel chosen at its linear site and what that keeps its weight in, where the op has such a
-    site.
+    For an op with an attention site, ``attention`` is the id of the backend chosen there and ``cache_layout`` its cache
+    layout. For an op with a linear site, ``linear`` is the id of the kernel chosen there and ``weight_layout`` the
+    layout of its prepared weight.
     """
 
     kind: ClassVar[str] = "op"
@@ -104,7 +104,7 @@ class OpQuery(Query):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParserQuery:
-    """Asks a reasoning or tool parser whether it speaks a checkpoint's dialect."""
+    """Input of :attr:`llmk.api.ParserSpec.claims`: whether a parser supports the dialect of a checkpoint."""
 
     kind: ClassVar[str] = "parser"
 
@@ -114,15 +114,17 @@ class ParserQuery:
 Q = TypeVar("Q", bound=Query)
 
 
-def ask_of(query_type: type[Q], facts: object, **values: Any) -> Q:
-    """A query of ``query_type`` with all that ``facts`` say under the names of its fields, and ``values`` besides."""
+def make_query(query_type: type[Q], facts: object, **values: Any) -> Q:
+    """A query whose fields are taken from the attributes of ``facts`` with the same names, and from ``values``."""
     names = {f.name for f in fields(query_type)} & set(getattr(facts, "__slots__", ()))
     return query_type(**({name: getattr(facts, name) for name in names} | values))
 
 
 def shared_block_size(facts: ModelFacts, block_size: int, cache_dtype: str) -> int:
-    """Tokens per block of a model's attention caches: ``block_size``, or so many times that that a block holds as much
-    as a recurrent layer's state, where there are both: their blocks come from one pool, and are of one size.
+    """Tokens per block of a model's attention caches.
+
+    In a model with both attention and recurrent layers, all blocks come from one pool and have one size: the result is
+    the smallest multiple of ``block_size`` whose block is at least as large as a recurrent layer's state.
     """
     states = [sum(tensor.num_bytes for tensor in site.tensors) for site in facts.recurrent]
     if not (states and facts.attention):
@@ -134,20 +136,20 @@ def shared_block_size(facts: ModelFacts, block_size: int, cache_dtype: str) -> i
 def site_queries(
     facts: ModelFacts, *, block_size: int, cache_dtype: str, weight_format: str = "plain", **common: Any
 ) -> list[Query]:
-    """What the attention, linear and MoE sites of a model ask. ``common`` are the fields of :class:`Query` but
+    """The queries of a model's attention, linear and MoE sites. ``common`` are the fields of :class:`Query` except
     ``site``.
 
-    ``block_size`` is what attention sites have at least (:func:`shared_block_size`), ``weight_format`` that of the
-    sites that the facts call quantizable.
+    ``block_size`` is a lower bound for attention sites (:func:`shared_block_size`). ``weight_format`` applies to sites
+    that the facts declare quantizable; the others are ``"plain"``.
     """
     queries: list[Query] = []
     block_size = shared_block_size(facts, block_size, cache_dtype)
     for site in facts.attention:
         scale = site.head_dim**-0.5 if site.scale is None else site.scale
         cache = {"block_size": block_size, "cache_dtype": cache_dtype, "scale": scale}
-        queries.append(ask_of(AttentionQuery, site, **cache, **common))
+        queries.append(make_query(AttentionQuery, site, **cache, **common))
     for linear in facts.linear:
         stored = weight_format if linear.quantizable else "plain"
-        queries.append(ask_of(LinearQuery, linear, weight_format=stored, **common))
-    queries += [ask_of(MoEQuery, moe, weight_format=weight_format, **common) for moe in facts.moe]
+        queries.append(make_query(LinearQuery, linear, weight_format=stored, **common))
+    queries += [make_query(MoEQuery, moe, weight_format=weight_format, **common) for moe in facts.moe]
     return queries

@@ -1,4 +1,4 @@
-"""What one of several processes has of a model that they hold between them, in facts. Needs no torch."""
+"""Tensor parallelism in model facts: the shapes of one rank's shard, and whether a model can be sharded. No torch."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from llmk.api.hooks import Problem
 from llmk.api.platform import PlatformFacts
 
 _MOST_NAMED = 64
-"""Largest number of processes that a hint considers."""
+"""Largest ``parallel.tensor`` that a hint suggests."""
 
 
 def sharded(facts: ModelFacts, tensor: int) -> ModelFacts:
-    """The sites as each of ``tensor`` processes has them, to which :func:`parallel_problems` has no objection.
+    """The facts with the sites' sizes of one of ``tensor`` ranks; :func:`parallel_problems` must have found no problem.
 
-    What is said of the model as a whole (layers, vocabulary, parameters) stays.
+    Facts of the whole model (number of layers, vocabulary size, parameters) are unchanged.
     """
     if tensor == 1:
         return facts
@@ -36,7 +36,7 @@ def sharded(facts: ModelFacts, tensor: int) -> ModelFacts:
 
 
 def sharded_state(site: RecurrentFacts, tensor: int) -> RecurrentFacts:
-    """A recurrent site as each of ``tensor`` processes has it."""
+    """A recurrent site with the state sizes of one of ``tensor`` ranks."""
     if not site.units:
         return site
     tensors = []
@@ -48,11 +48,11 @@ def sharded_state(site: RecurrentFacts, tensor: int) -> RecurrentFacts:
 
 
 def parallel_problems(facts: ModelFacts, platform: PlatformFacts, tensor: int, pipeline: int) -> list[Problem]:
-    """Why ``tensor`` times ``pipeline`` processes can't serve the model on the platform; empty: they can."""
+    """Why ``tensor * pipeline`` ranks can't serve the model on the platform; empty if they can."""
     problems = [
         Problem(
             f"parallel.{way}",
-            f"{facts.model} has no way to spread {facts.architecture} over {size} processes",
+            f"{facts.model} does not support parallel.{way} = {size} for {facts.architecture}",
             f"set parallel.{way} to 1, or install a wheel that implements the architecture natively",
         )
         for way, size in (("tensor", tensor), ("pipeline", pipeline))
@@ -60,11 +60,11 @@ def parallel_problems(facts: ModelFacts, platform: PlatformFacts, tensor: int, p
     ]
     if not problems and (uneven := _uneven(facts, tensor)):
         able = ", ".join(str(number) for number in range(1, _MOST_NAMED) if not _uneven(facts, number))
-        message = f"{tensor} processes can't share {', '.join(uneven)} evenly"
+        message = f"{', '.join(uneven)} can't be divided evenly between {tensor} processes"
         stages = ", or use parallel.pipeline" if "pipeline" in facts.parallel else ""
         problems.append(Problem("parallel.tensor", message, f"set parallel.tensor to one of {able}{stages}"))
     if pipeline > facts.num_layers:
-        message = f"{pipeline} stages can't share {facts.num_layers} layers"
+        message = f"{facts.num_layers} layers can't be divided between {pipeline} stages"
         problems.append(Problem("parallel.pipeline", message, f"set parallel.pipeline to {facts.num_layers} or less"))
     devices = platform.num_devices
     if devices and tensor * pipeline > devices and not platform.shared_device:
@@ -75,7 +75,7 @@ def parallel_problems(facts: ModelFacts, platform: PlatformFacts, tensor: int, p
 
 
 def _share(number: int, tensor: int) -> int:
-    """Of what is cut evenly, padded, or repeated where there is less of it than processes."""
+    """One rank's part of ``number``, rounded up: the rest is padded, or repeated if there are more ranks than units."""
     return -(-number // tensor)
 
 
@@ -93,7 +93,7 @@ def _sharded_linear(site: LinearFacts, tensor: int) -> LinearFacts:
 
 
 def _uneven(facts: ModelFacts, tensor: int) -> list[str]:
-    """What ``tensor`` processes can neither divide evenly nor, where there is less of it than of them, repeat."""
+    """Sizes that ``tensor`` ranks can neither divide evenly nor, where there are fewer units than ranks, repeat."""
     sizes = [(site.num_heads, False, f"heads of {site.site}") for site in facts.attention]
     sizes += [(site.num_kv_heads, True, f"key and value heads of {site.site}") for site in facts.attention]
     sizes += [(site.units, False, f"groups of heads of {site.site}") for site in facts.recurrent]

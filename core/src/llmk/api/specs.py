@@ -1,4 +1,5 @@
-"""Specs: what hooks return. Frozen, torch-free, with implementations named lazily as ``"module:attribute"``."""
+"""Specs: the return types of hooks. Frozen and torch-free; implementations are given as ``"module:attribute"`` and
+imported only when they are chosen."""
 
 from __future__ import annotations
 
@@ -15,34 +16,34 @@ from llmk.api.query import ParserQuery, Query
 from llmk.api.verdict import OK, Verdict
 
 Capture = Literal["none", "decode", "full"]
-"""Which steps with a kernel may be recorded as a graph and replayed: none, those of one token per request, or all.
+"""Which steps with a kernel may be captured as a graph and replayed: none, those with one token per request, or all.
 
-Such a kernel waits for nothing, allocates through torch alone, and launches the same for equal shapes and upper bounds
-(:class:`~llmk.api.cache.CacheStep` says what padding looks like)."""
+A kernel that may be captured never synchronizes, allocates only through torch, and makes the same launches for equal
+shapes and upper bounds (:class:`~llmk.api.cache.CacheStep` describes the padding)."""
 
 GIVEN_PARTS: Mapping[str, str] = {"attention.write": "attention", "attention.run": "attention", "linear": "linear"}
 """Parts of composite ops that stand for what was chosen at the op's own sites: by name, the kind of the site."""
 
 LOCATION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-"""How ``implementation`` and its like are written: ``"module:attribute"``."""
+"""The form of ``implementation`` and similar fields: ``"module:attribute"``."""
 _SIGNATURE = re.compile(r"\(\w+(, \w+)*\) -> .+")
 
 
 class _Checked:
-    """Base of the specs. A malformed one raises ``ValueError`` when it is made, where the mistake is."""
+    """Base of the specs. An invalid spec raises ``ValueError`` when it is created, where the mistake is."""
 
     __slots__ = ()
 
     def __post_init__(self) -> None:
-        for name in ("implementation", "describe", "prepare", "examples", "begin"):
+        for name in ("implementation", "describe", "prepare", "examples", "early_setup"):
             location = getattr(self, name, None)
-            empty = location == "" and name in ("prepare", "examples", "begin")
+            empty = location == "" and name in ("prepare", "examples", "early_setup")
             if location is not None and not empty and not LOCATION.fullmatch(location):
                 raise ValueError(f"{name} = {location!r} is not of the form 'module:attribute'")
 
 
 class Tier(IntEnum):
-    """How close to the machine a kernel is written. Between two kernels that both may serve, the higher tier wins."""
+    """How close to the hardware a kernel is written. Of two kernels that support a query, the higher tier is chosen."""
 
     REFERENCE = 0
     PORTABLE = 1
@@ -52,11 +53,11 @@ class Tier(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What a kernel needs of a machine, declared. Empty means: nothing.
+    """Declared requirements of a kernel. Empty fields require nothing.
 
-    ``platforms``: names, any of which will do. ``features``: all of them. ``min_arch``: least ``arch_version`` per
-    ``arch_family``; a family that is not named is refused. ``dtypes``: engine dtypes, any. ``packages``: PEP 508
-    requirements, all of them.
+    ``platforms``: names, one of which must match. ``features``: all are required. ``min_arch``: smallest
+    ``arch_version`` per ``arch_family``; other families are refused. ``dtypes``: engine dtypes, one of which must
+    match. ``packages``: PEP 508 requirements, all of which must be met.
     """
 
     platforms: tuple[str, ...] = ()
@@ -68,7 +69,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class TokenBand:
-    """The range of token counts, ``start`` to ``stop - 1``, in which a kernel is offered, and its score there."""
+    """A range of token counts, ``start`` to ``stop - 1``, that a kernel supports, and its score in that range."""
 
     start: int = 1
     stop: int = 1 << 31
@@ -81,17 +82,18 @@ class KernelSpec(_Checked):
 
     The ``implementation`` is, by kind:
 
-    - attention: a class that follows :class:`~llmk.api.attention.AttentionBackend`;
-    - linear: a function that follows :class:`~llmk.api.LinearKernel`;
-    - moe: one that follows :class:`~llmk.api.MoEKernel`; where there is no ``prepare``, its ``weights`` are the
-      parameters ``gate_up``, ``down`` and what else there is, as they are;
-    - op: a function of the arguments that the op's :class:`OpContract` names, which does what the kernel of
-      ``Tier.REFERENCE`` for the same op does.
+    - attention: a class that implements :class:`~llmk.api.attention.AttentionBackend`;
+    - linear: a function that implements :class:`~llmk.api.LinearKernel`;
+    - moe: a function that implements :class:`~llmk.api.MoEKernel`; without a ``prepare``, its ``weights`` are the
+      parameters (``gate_up``, ``down``, …) themselves;
+    - op: a function of the arguments that the op's :class:`OpContract` names, with the same results as the kernel of
+      ``Tier.REFERENCE`` for the same op.
 
-    It is held against that when it is loaded, arguments included. An op with ``parts`` is composite: its implementation
-    is a factory that follows :class:`~llmk.api.CompositeOp`. Each part is an op of its own, selected in turn, but for
-    the names that stand for what was already chosen at the op's own sites: ``"attention.write"`` and
-    ``"attention.run"`` are methods of its attention backend, ``"linear"`` is its linear kernel.
+    The implementation is checked against this when it is loaded, arguments included. An op with ``parts`` is composite:
+    its implementation is a factory that implements :class:`~llmk.api.CompositeOp`. Each part is an op for which a
+    kernel is chosen separately, except for three names that refer to kernels chosen at the op's own sites:
+    ``"attention.write"`` and ``"attention.run"`` are methods of the attention backend, ``"linear"`` is the linear
+    kernel.
     """
 
     id: str
@@ -105,30 +107,31 @@ class KernelSpec(_Checked):
     score: int = 0
     needs: Needs = Needs()
     supports: Callable[[Any], Verdict] = lambda query: OK
-    """Matches the query's shape; pure, torch-free. ``needs`` is checked apart from it."""
+    """Whether the kernel supports a query's shapes and options. Pure and torch-free; ``needs`` is checked
+    separately."""
     bands: tuple[TokenBand, ...] = (TokenBand(),)
     prepare: str = ""
-    """For linear and MoE: ``"module:attribute"`` of a function that follows :class:`~llmk.api.Prepare`, run once after
-    loading. It changes none of the tensors, which another kernel may share."""
+    """For linear and MoE: ``"module:attribute"`` of a function that implements :class:`~llmk.api.Prepare`, called once
+    after loading. It must not change the tensors, which other kernels may share."""
     layout: str = "plain"
-    """Attention: the cache layout's name. Linear and MoE: what ``prepare`` makes, by name; pieces of one site share
-    it."""
+    """For attention, the name of the cache layout; for linear and MoE, of the layout of ``prepare``'s result. All
+    pieces of a site have the same layout."""
     parts: tuple[str, ...] = ()
     deterministic: bool = False
-    """Whether a row's result is the same bit for bit whatever else is in the batch (``docs/determinism.md``)."""
+    """Whether a row's result is bitwise independent of the other rows in the batch (``docs/determinism.md``)."""
     capture: Capture = "none"
     host_cost_us: float = 0.0
-    """Host time per step that the kernel spends on planning."""
+    """Host time that the kernel needs for planning, in microseconds per step."""
     jit: bool = False
-    """Whether it compiles when first used, and must be warmed up."""
-    only_if_asked: str = ""
-    """Why it is chosen only by pin, preference or measurement, or where nothing else can serve, if it is: it takes long
-    to start, or is faster on some shapes alone."""
+    """Whether the kernel is compiled at its first use, so that it needs a warm-up."""
+    opt_in: str = ""
+    """If not empty, the kernel is chosen only by pin, preference or measurement, or if no other supports the query; the
+    text is the reason, such as a long compilation, or that it is faster only for some shapes."""
     examples: str = ""
-    """For a MoE kernel with an activation that the core doesn't know: ``"module:attribute"`` of an
-    ``llmk.reference.moe.MoEExamples``, which has it. An op's examples are those of its :class:`OpContract`."""
+    """For a MoE kernel with an activation that the core doesn't define: ``"module:attribute"`` of an
+    ``llmk.reference.moe.MoEExamples`` with it. An op's examples are those of its :class:`OpContract`."""
     overrides: str = ""
-    """Id of the spec that this one replaces, once the user's config consents."""
+    """Id of the spec that this one replaces, if the user's configuration permits it."""
     summary: str = ""
 
     def __post_init__(self) -> None:
@@ -139,7 +142,7 @@ class KernelSpec(_Checked):
                 f"kind {self.kind!r} with op {self.op!r}: an op must be named where kind is 'op', and only there"
             )
         if self.examples and self.kind != "moe":
-            message = f"{self.id}: examples are for kind 'moe', not for kind {self.kind!r}"
+            message = f"{self.id}: examples are only for kind 'moe', not for kind {self.kind!r}"
             raise ValueError(f"{message}; those of an op are its OpContract's")
         bands = sorted(self.bands, key=lambda band: band.start)
         if not bands or any(band.start < 1 or band.start >= band.stop for band in bands):
@@ -204,8 +207,8 @@ class OpContract(_Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformSpec(_Checked):
-    """A platform. ``probe`` must not initialise the device. ``known`` are facts for planning for a machine that is not
-    here."""
+    """A platform. ``probe`` must not initialise the device. ``known`` are facts of other machines, for planning for
+    them (``llmk explain --on``)."""
 
     id: str
     name: str
@@ -213,23 +216,25 @@ class PlatformSpec(_Checked):
     probe: Callable[[Host], Probe]
     known: tuple[PlatformFacts, ...] = ()
     vouches: tuple[str, ...] = ()
-    """Distributions, beside the spec's own and the core, whose kernels may win by tier here."""
+    """Distributions whose kernels may be chosen by tier on this platform, in addition to the spec's own and the
+    core."""
     rank: int = 0
-    """Among platforms that are usable here, the highest rank is used unless the config names one."""
-    begin: str = ""
-    """``"module:attribute"`` of ``f(index: int)``, which begins the device of local rank ``index`` as far as that goes
-    without torch. An engine may call it in a thread while it imports torch; what it raises is none's error, since
-    :meth:`Device.setup` comes later either way, perhaps before it has returned."""
+    """Of the platforms that are usable on a machine, the one with the highest rank is used, unless the config names
+    one."""
+    early_setup: str = ""
+    """``"module:attribute"`` of ``f(index: int)``, which initialises the device of local rank ``index`` as far as
+    possible without torch. The engine's process may call it in a thread while it imports torch. Exceptions are ignored,
+    since :meth:`Device.setup` is always called later, possibly before ``f`` has returned."""
     overrides: str = ""
     summary: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationSpec(_Checked):
-    """A way in which weights are stored, or become stored while they load.
+    """A quantization method: a format of weights in checkpoints, or a conversion of plain weights while they load.
 
-    ``claims`` says whether a checkpoint is stored so; of a method that is ``online``, whether it can quantize the plain
-    weights of a checkpoint. ``implementation`` names a class that follows ``llmk.nn.Quantization``.
+    ``claims`` returns whether a checkpoint is in this format; for an ``online`` method, whether it can quantize the
+    checkpoint's plain weights. ``implementation`` names a class that implements ``llmk.nn.Quantization``.
     """
 
     id: str
@@ -238,9 +243,9 @@ class QuantizationSpec(_Checked):
     claims: Callable[[Checkpoint], Verdict]
     implementation: str
     online: bool = False
-    """Whether it quantizes plain weights while they load, where ``model.quantization`` names it."""
+    """Whether the method quantizes plain weights while they load, if ``model.quantization`` names it."""
     examples: str = ""
-    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk_testing`."""
+    """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""
     overrides: str = ""
     summary: str = ""
 
@@ -249,9 +254,9 @@ class QuantizationSpec(_Checked):
 class ModelSpec(_Checked):
     """A model family.
 
-    ``describe`` names a function that follows :class:`~llmk.api.DescribeModel`, ``implementation`` a class that follows
-    ``llmk.nn.Model``. ``architectures`` are values of ``config.json``'s; ``"*"`` claims what no other spec
-    does.
+    ``describe`` names a function that implements :class:`~llmk.api.DescribeModel`, ``implementation`` a class that
+    implements ``llmk.nn.Model``. ``architectures`` are values of ``architectures`` in ``config.json``; ``"*"`` matches
+    all that no other spec supports.
     """
 
     id: str
@@ -259,18 +264,18 @@ class ModelSpec(_Checked):
     implementation: str
     describe: str
     deterministic: bool = False
-    """Whether a token's result is the same bit for bit whatever else is in the batch, where the plan's kernels are
-    deterministic: what the model computes itself takes each token by itself."""
+    """Whether a token's result is bitwise independent of the rest of the batch if the plan's kernels are deterministic:
+    the model's own computations must treat each token separately."""
     examples: str = ""
-    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk_testing`."""
+    """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""
     overrides: str = ""
     summary: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParserSpec(_Checked):
-    """A reasoning or tool parser, by the hook that returns it. ``claims`` recognises checkpoints that speak its
-    dialect."""
+    """A reasoning or tool parser, depending on the hook that returns it. ``claims`` recognises checkpoints whose
+    dialect the parser supports."""
 
     id: str
     name: str
@@ -278,32 +283,32 @@ class ParserSpec(_Checked):
     claims: Callable[[ParserQuery], Verdict]
     score: int = 0
     special_tokens: bool = False
-    """Whether the dialect's markers are special tokens, which the text must then keep for the parser to see them."""
+    """Whether the dialect's markers are special tokens, which must then not be skipped in detokenization."""
     examples: str = ""
-    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk_testing`."""
+    """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""
     overrides: str = ""
     summary: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IOProcessorSpec(_Checked):
-    """Turns requests of another shape into prompts, and outputs back. ``implementation`` names a class that follows
-    :class:`~llmk.api.IOProcessor`; it is imported when a request first names the processor, by ``name`` or ``id``.
-    ``supports`` says whether it can serve a checkpoint."""
+    """An IO processor. ``implementation`` names a class that implements :class:`~llmk.api.IOProcessor`; it is imported
+    when a request first names the processor, by ``name`` or ``id``. ``supports`` returns whether it supports a
+    checkpoint."""
 
     id: str
     name: str
     implementation: str
     supports: Callable[[Checkpoint], Verdict] = lambda checkpoint: OK
     examples: str = ""
-    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk_testing`."""
+    """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""
     overrides: str = ""
     summary: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicySpec(_Checked):
-    """A scheduling policy. ``implementation`` names a class that follows :class:`~llmk.api.SchedulingPolicy`."""
+    """A scheduling policy. ``implementation`` names a class that implements :class:`~llmk.api.SchedulingPolicy`."""
 
     id: str
     name: str
@@ -314,35 +319,35 @@ class PolicySpec(_Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogitsProcessorSpec(_Checked):
-    """Changes the logits of requests that name it by ``id``. ``implementation`` names a class that follows
-    :class:`~llmk.api.LogitsProcessor`; it is imported when a request first does."""
+    """A logits processor, which requests name by ``id``. ``implementation`` names a class that implements
+    :class:`~llmk.api.LogitsProcessor`; it is imported when a request first names it."""
 
     id: str
     implementation: str
     examples: str = ""
-    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk_testing`."""
+    """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""
     overrides: str = ""
     summary: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatLoggerSpec(_Checked):
-    """Takes the server's numbers somewhere. ``implementation`` names a class that follows
+    """A stat logger, which exports the server's metrics. ``implementation`` names a class that implements
     :class:`~llmk.api.StatLogger`."""
 
     id: str
     name: str
     implementation: str
     examples: str = ""
-    """``"module:attribute"`` of what the conformance kit tries it on (``docs/plugins``); see :mod:`llmk_testing`."""
+    """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""
     overrides: str = ""
     summary: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandSpec(_Checked):
-    """A command of ``llmk``, by the words that call it: ``"profile"``, or ``"plugins check"`` for an action of
-    ``llmk plugins``. ``implementation`` names a class that follows :class:`~llmk.api.Command`."""
+    """A command of ``llmk``. ``name`` is how it is called: ``"profile"``, or ``"plugins check"`` for an action of
+    ``llmk plugins``. ``implementation`` names a class that implements :class:`~llmk.api.Command`."""
 
     id: str
     name: str
@@ -353,11 +358,10 @@ class CommandSpec(_Checked):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunedConfigs:
-    """A folder inside a package with measurements of kernels, as ``llmk tune`` writes them, by device.
+    """A folder inside a package with measurements of kernels per device, in the format that ``llmk tune`` writes.
 
-    They count on devices of their name where the user has measured nothing, and where the platform vouches for the
-    wheel that ships them. ``versions`` in the files names those distributions that, in another version, would make them
-    worthless.
+    They are used on devices of the same name if the user has no own measurements and the platform vouches for the wheel
+    that ships them. ``versions`` in the files are the distributions whose other versions make the measurements invalid.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""The contract of stat loggers: plugins that carry the server's numbers to where they are wanted."""
+"""The contract of stat loggers: plugins that export the server's metrics."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any, Literal, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """One number, under the name and with the labels that ``/metrics`` has (``docs/observability.md``).
+    """One value, with the name and labels that it has in ``/metrics`` (``docs/observability.md``).
 
-    A ``"counter"`` only grows, but begins at 0 with the server, and what an engine counts again with each engine that
-    replaces a dead one; a histogram is its counters ``_count``, ``_sum`` and ``_bucket``, the last with the label
-    ``le``. Gauges may be NaN or infinite. Labels are the snapshot's, which others get too: they must not be changed.
+    A ``"counter"`` only grows, but it starts at 0 with the server, and counters of the engine restart at 0 when a dead
+    engine is replaced. A histogram is given as its counters ``_count``, ``_sum`` and ``_bucket``, the last with the
+    label ``le``. Gauges may be NaN or infinite. ``labels`` are shared with other loggers and must not be changed.
     """
 
     name: str
@@ -25,7 +25,7 @@ class Stat:
 
 @dataclass(frozen=True, slots=True)
 class StatsSnapshot:
-    """All numbers at one moment: ``time`` is in seconds since 1970."""
+    """All metrics at one time. ``time`` is in seconds since 1970."""
 
     time: float
     stats: tuple[Stat, ...]
@@ -33,8 +33,8 @@ class StatsSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class StatLoggerContext:
-    """What a logger is made with. ``options`` is its plugin's section of the configuration, ``interval`` the seconds
-    between snapshots."""
+    """The constructor argument of a stat logger. ``options`` is the plugin's section of the configuration, ``interval``
+    the seconds between snapshots."""
 
     model_name: str
     interval: float
@@ -42,20 +42,22 @@ class StatLoggerContext:
 
 
 class StatLogger(Protocol):
-    """One instance serves one server: made in the server's thread, called from a thread of its own. It may block, and
-    misses snapshots meanwhile. One that raises gets no more of them, and is closed. What it keeps doesn't grow with the
-    number of snapshots."""
+    """Exports metrics. One instance per server, created in the server's thread and called from a separate thread.
+
+    It may block; snapshots taken while it blocks are skipped. A logger that raises is closed and gets no more
+    snapshots. Its memory must not grow with the number of snapshots.
+    """
 
     def __init__(self, context: StatLoggerContext) -> None: ...
 
     @abstractmethod
     def record(self, snapshot: StatsSnapshot) -> None:
-        """Called every ``interval`` seconds, and a last time when the server stops. Which stats there are may differ
-        from one snapshot to the next, and there may be none."""
+        """Called every ``interval`` seconds, and once more when the server stops. Snapshots may contain different
+        stats, or none."""
         ...
 
     @abstractmethod
     def close(self) -> None:
-        """Called at the end, whether :meth:`record` was called or not; again it does nothing. Threads, sockets and
-        files are gone when it returns; a server waits 2 seconds for this and the last snapshot together."""
+        """Called at the end, whether or not :meth:`record` was called; a second call does nothing. It must release
+        threads, sockets and files. The server waits 2 seconds for this call and the last snapshot together."""
         ...

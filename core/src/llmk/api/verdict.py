@@ -1,4 +1,4 @@
-"""Verdicts: the one answer that every candidate of every kind gives to a query."""
+"""Verdicts: whether a candidate supports a query, and why not."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One fact that speaks against a candidate.
+    """One reason why a candidate can't be used.
 
     ``code`` is stable and machine-readable (``missing_feature``, ``dtype``, ``head_dim``, ``package_missing``,
-    ``import_failed``, ``disabled``, ``avoided``, …), ``wanted`` is what the query or the candidate asks for, ``found``
-    what there is.
+    ``import_failed``, ``disabled``, ``avoided``, …). ``wanted`` is what the query or the candidate requires, ``found``
+    is the actual value.
     """
 
     code: str
@@ -20,7 +20,7 @@ class Reason:
     hint: str = ""
 
     def about(self, id: str) -> Reason:
-        """The same reason with the candidate's id, for a list that speaks of several."""
+        """The same reason with the candidate's id in its hint, for lists of reasons of several candidates."""
         return replace(self, hint=f"{id}: {self.hint}" if self.hint else id)
 
     def __str__(self) -> str:
@@ -34,7 +34,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a candidate can serve a query, and why not where it can't."""
+    """Whether a candidate supports a query, and if not, all reasons."""
 
     ok: bool
     reasons: tuple[Reason, ...] = ()
@@ -43,7 +43,7 @@ class Verdict:
         return self.ok
 
     def __and__(self, other: Verdict) -> Verdict:
-        """Both must hold; every reason of both is kept, so that a user sees all of them at once."""
+        """True if both are; has the reasons of both, so that a user sees all of them at once."""
         return Verdict(self.ok and other.ok, self.reasons + other.reasons)
 
 
@@ -51,5 +51,5 @@ OK = Verdict(True)
 
 
 def no(code: str, *, wanted: object = "", found: object = "", hint: str = "") -> Verdict:
-    """A refusal with its one reason."""
+    """A negative verdict with one reason."""
     return Verdict(False, (Reason(code, str(wanted), str(found), hint),))

@@ -282,10 +282,10 @@ async def _start_thread(boot: Boot) -> tuple[EngineClient, Boot]:
 
 async def _start_process(boot: Boot, spawned: ProcessClient) -> tuple[EngineClient, Boot]:
     """An engine in its own process, and the boot with the plan that could be loaded there. ``spawned`` is the first."""
-    from llmk.planning.packed_boot import begins, pack
+    from llmk.planning.packed_boot import early_setup, pack
 
     config, packed, first = boot.settings.config.engine, pack(boot), [spawned]
-    how: dict[str, Any] = {"builder": "llmk.engine.launch:build_packed", "begin": begins(boot)}
+    how: dict[str, Any] = {"builder": "llmk.engine.launch:build_packed", "early_setup": early_setup(boot)}
     how |= {"hang_seconds": config.hang_seconds, "plugin_seconds": config.plugin_seconds}
     standby, distrusted = Standby(boot.plan, enabled=config.standby), set[str]()
 

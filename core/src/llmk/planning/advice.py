@@ -1,7 +1,7 @@
-"""Advice: the configuration lines that would choose a candidate that was turned down.
+"""Advice: the configuration lines that would choose a rejected candidate.
 
-A line is given only where a plan made with it, in which all else is as configured, chooses the candidate at that site.
-So no rule of choosing is written down here a second time.
+A line is advised only if a plan resolved with it, and otherwise the same configuration, chooses the candidate at that
+site. So the rules of selection are not implemented a second time.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from llmk.config import Config
 
 STRANGERS = ("not_vouched",)
-"""The code of kernels that nobody vouches for, which a user may have installed to use them."""
-ABLE = (*STRANGERS, "layout", "only_if_asked", "outranked")
-"""Codes of all that could serve and were not chosen."""
+"""Reason codes of kernels whose wheel is not trusted yet; the user may have installed it in order to use it."""
+ABLE = (*STRANGERS, "layout", "opt_in", "outranked")
+"""Reason codes of candidates that support the query but were not chosen."""
 
 Value = str | tuple[str, ...] | tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of the configuration: the section's path, the key, and the value (pairs stand for a table)."""
+    """A line of the configuration: the section's path, the key and the value (pairs are a table)."""
 
     section: str
     key: str
@@ -37,7 +37,7 @@ class Line:
         return f"[{self.section}] {self.key} = {_toml(self.value)}"
 
     def apply(self, config: Config) -> Config:
-        """``config`` with the line in the place of what it has there."""
+        """``config`` with the line's value set."""
         table = {each[0]: each[1] for each in self.value if isinstance(each, tuple)}
         value = table or self.value
         outer, _, kind = self.section.partition(".")
@@ -51,14 +51,15 @@ class Line:
 def with_advice(
     plan: Plan, config: Config, resolve: Callable[[Config], Plan], codes: Collection[str] = STRANGERS
 ) -> Plan:
-    """``plan``, in which reasons with one of ``codes`` name the lines that would choose the candidate, if any would.
+    """``plan`` with hints for reasons with one of ``codes``: the lines that would choose the candidate, if there are
+    any.
 
-    ``resolve`` makes the plan of another configuration.
+    ``resolve`` makes the plan for another configuration.
     """
 
     @cache
     def chosen(line: Line) -> frozenset[tuple[str, str, str]]:
-        """Kind, site and id of all that is chosen with ``line``."""
+        """Kind, site and id of every kernel that is chosen with ``line``."""
         try:
             choices = list(resolve(line.apply(config)).all_choices())
         except LlmkError:
@@ -87,7 +88,7 @@ def _with_hint(out: Rejection, reason: Reason, hint: str) -> Rejection:
 
 
 def _lines(config: Config, choice: Choice, out: Rejection) -> Iterator[list[Line]]:
-    """What may choose a candidate, in groups, of which the first that has a line that works will do."""
+    """Groups of lines that may choose a candidate; the first group in which a line works is used."""
     if choice.kind not in ("attention", "linear", "moe", "op"):
         return
     section = f"select.{choice.kind}"

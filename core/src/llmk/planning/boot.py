@@ -1,4 +1,4 @@
-"""The whole start in order, up to the plan. Nothing here loads a tensor or touches a device."""
+"""Startup, in order, up to the plan. Nothing here loads a tensor or initialises a device."""
 
 from __future__ import annotations
 
@@ -36,12 +36,13 @@ if TYPE_CHECKING:
     from llmk.config import Config, Settings
 
 Find = Callable[..., Any]
-"""Finds what ``"module:attribute"`` names, of ``plugin``; raises PluginError where it can't."""
+"""Loads or locates ``"module:attribute"`` of ``plugin``; raises PluginError if that fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """All that is known before the engine starts. ``facts.max_model_len`` is what the configuration allows."""
+    """Everything that is known before the engine starts. ``facts.max_model_len`` is already limited by the
+    configuration."""
 
     settings: Settings
     registry: Registry
@@ -56,11 +57,12 @@ class Boot:
 
 
 def boot(settings: Settings, *, on: str | None = None, verify: bool = True, host: Host | None = None) -> Boot:
-    """Discovers, probes, reads, describes, finishes the configuration, and resolves.
+    """Discovers plugins, probes platforms, reads the checkpoint, describes the model, completes the configuration, and
+    resolves the plan.
 
-    ``on`` plans for another machine. ``verify`` imports every winner (hence torch) and replaces what can't be imported,
-    with a warning; without it, and for another machine, nothing heavy is imported, and what is nowhere to be found is
-    replaced. Raises any of :mod:`llmk.api.errors`.
+    ``on`` plans for another machine. With ``verify``, every chosen implementation is imported (hence torch), and one
+    that can't be imported is replaced, with a warning. Without it, or with ``on``, nothing heavy is imported, and only
+    implementations whose module can't be found are replaced. Raises any of :mod:`llmk.api.errors`.
     """
     with watching(settings.config.plugins.import_seconds):
         return _boot(settings, on, verify, host)
@@ -84,7 +86,7 @@ def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None) -
 
 
 def verified(boot: Boot) -> Boot:
-    """``boot``, made without ``verify``, with a plan whose winners can all be imported in this process."""
+    """``boot``, made without ``verify``, with a plan whose implementations can all be imported in this process."""
     config = boot.settings.config
     with watching(config.plugins.import_seconds):
         if not dict(_broken_winners(boot.registry, boot.plan, load_object)):
@@ -94,7 +96,7 @@ def verified(boot: Boot) -> Boot:
 
 
 def advised(boot: Boot) -> Boot:
-    """``boot`` with a plan that says of everything that could serve how to choose it, where something would."""
+    """``boot`` with hints in its plan on how to choose each candidate that supports its site but was not chosen."""
     config, known = boot.settings.config, (boot.checkpoint, boot.facts, boot.platform_facts)
     plan = with_advice(boot.plan, config, lambda other: _resolve(boot.registry, other, *known, check_present), ABLE)
     return replace(boot, plan=plan)
@@ -107,9 +109,10 @@ def apply_defaults(
     platform_facts: PlatformFacts,
     facts: ModelFacts | None,
 ) -> Settings:
-    """The early phase: plugins' defaults, the platform's own last so that they win, then plugins' own sections.
+    """Applies the plugins' configuration defaults, those of the platform's plugin last so that they take precedence,
+    and then validates the plugins' sections.
 
-    A plugin whose default can't be used is quarantined. Raises ConfigError for a bad section.
+    A plugin with an invalid default is quarantined. Raises ConfigError for an invalid section.
     """
     defaults = registry.call("llmk_config_defaults", Default, platform=platform_facts, model=facts)
     advised: dict[str, tuple[Plugin, Default]] = {}
@@ -128,7 +131,7 @@ def apply_defaults(
 
 
 def _with_length(settings: Settings, registry: Registry, facts: ModelFacts) -> Settings:
-    """The context where the user names none: the longest, or the one that the family serves by default."""
+    """Sets the context length unless the user did: the checkpoint's longest, or the model family's default."""
     if not facts.default_model_len:
         return settings.with_checkpoint({"model.max_model_len": facts.max_model_len}, "the longest context it allows")
     settings = settings.with_checkpoint({"model.max_model_len": facts.default_model_len}, facts.default_why)
@@ -138,7 +141,7 @@ def _with_length(settings: Settings, registry: Registry, facts: ModelFacts) -> S
 
 
 def _check(settings: Settings, registry: Registry, platform_facts: PlatformFacts, facts: ModelFacts) -> None:
-    """The late phase: refuses a configuration that can't work here, with every problem at once."""
+    """Checks the final configuration. Raises ConfigError with all problems at once."""
     answers = registry.call("llmk_check_config", Problem, config=settings.config, platform=platform_facts)
     problems = [problem for _, problem in answers]
     if settings.config.model.max_model_len > facts.max_model_len:
@@ -166,7 +169,8 @@ def _resolve(
     platform_facts: PlatformFacts,
     find: Find,
 ) -> Plan:
-    """Resolves, again without each winner that ``find`` raises PluginError for, until there is none."""
+    """Resolves the plan, and again without the implementations for which ``find`` raises PluginError, until all can be
+    found."""
     excluded: dict[str, Reason] = {}
 
     def resolved(config: Config) -> Plan:

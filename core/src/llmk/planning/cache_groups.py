@@ -1,8 +1,7 @@
-"""Cache groups: layers that keep the same kind of thing for the same tokens, and so share a block table.
+"""Cache groups: layers that cache the same kind of data for the same tokens, and therefore share a block table.
 
-All groups take their blocks from one pool: a block is as many pages as a group has layers at most, each as large as the
-largest page. So layers of one kind are split into groups of about as many layers as the rarest kind has, and little is
-left unused.
+All groups allocate blocks from one pool. A block has one page per layer of the largest group, each page as large as the
+largest one. To waste little, layers of one kind are split into groups of about as many layers as the rarest kind has.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
     from llmk.planning.boot import Boot
 
 _ALIGNMENT = 16
-"""Bytes; tensors of every dtype may begin at a multiple of it."""
+"""In bytes; enough for tensors of every dtype."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +27,8 @@ class CacheGroup:
 
     Attributes:
         block_size: tokens per block.
-        retained: how many tokens before the next one must stay; ``None``: all. Blocks of earlier ones are given back.
-        layers: the layers' places among the model's cache specs.
+        retained: how many of the last tokens must stay cached; ``None``: all. Blocks of earlier tokens are freed.
+        layers: the layers' indices in the model's list of cache specs.
     """
 
     block_size: int
@@ -37,29 +36,29 @@ class CacheGroup:
     layers: tuple[int, ...] = ()
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that ``num_tokens`` tokens fill or begin."""
+        """Number of blocks for ``num_tokens`` tokens."""
         return -(-num_tokens // self.block_size)
 
     def first_needed(self, num_computed: int) -> int:
-        """The first block that is read again once ``num_computed`` tokens are computed."""
+        """Index of the first block that is still read after ``num_computed`` tokens were computed."""
         return 0 if self.retained is None else max(0, num_computed - self.retained) // self.block_size
 
     def most_held(self, num_tokens: int, chunk: int) -> int:
-        """The most blocks that a request of ``num_tokens`` tokens holds at once, of which each step computes no more
-        than ``chunk``.
+        """The largest number of blocks that a request of ``num_tokens`` tokens holds at a time, if each step computes
+        at most ``chunk`` tokens.
         """
         whole = self.blocks_for(num_tokens)
         return whole if self.retained is None else min(whole, self.blocks_for(self.retained + chunk) + 1)
 
 
 def form_groups(stages: Sequence[Sequence[CacheSpec]], *, state_block_size: int) -> list[tuple[CacheGroup, ...]]:
-    """Groups layers with equal specs; recurrent state is kept every ``state_block_size`` tokens.
+    """Groups layers with equal specs. Recurrent state is stored every ``state_block_size`` tokens.
 
     Args:
         stages: the specs of each pipeline stage's layers.
 
     Returns:
-        The groups of each stage. All stages have the same ones, each with its own layers, if any.
+        The groups of each stage. All stages have the same groups, each with the stage's own layers, which may be none.
     """
     sized = [[_sized(spec, state_block_size) for spec in specs] for specs in stages]
     counts = Counter(spec for specs in sized for spec in specs)
@@ -75,10 +74,11 @@ def form_groups(stages: Sequence[Sequence[CacheSpec]], *, state_block_size: int)
 
 
 def cache_groups(boot: Boot, stages: Sequence[Sequence[CacheSpec]]) -> list[tuple[CacheGroup, ...]]:
-    """The cache groups of each stage, by its layers' specs.
+    """The cache groups of each stage, from the specs of its layers.
 
-    Recurrent state is kept every so many tokens: a multiple of every attention site's block size, so that prefixes can
-    end where all groups have something; without prefix caching, more than any sequence has.
+    With prefix caching, the interval at which recurrent state is stored is a multiple of the block size of every
+    attention site, so that a cached prefix can end at a block boundary of all groups. Without it, the interval is
+    longer than any sequence.
     """
     config = boot.settings.config.cache
     queries = (choice.query for choice in boot.plan.choices)
@@ -88,31 +88,31 @@ def cache_groups(boot: Boot, stages: Sequence[Sequence[CacheSpec]]) -> list[tupl
 
 
 def group_width(counts: Sequence[int]) -> int:
-    """Layers per group, for kinds of layers that there are ``counts`` of: as many as of the rarest kind, or as of the
-    commonest where that wastes less than half of the rarest's blocks.
+    """Layers per group, where ``counts`` are the numbers of layers of each kind: that of the rarest kind, or of the
+    most common one if that wastes less than half of the blocks of the rarest.
     """
-    rarest, commonest = min(counts), max(counts)
-    return commonest if 2 * commonest < 3 * rarest else rarest
+    rarest, most_common = min(counts), max(counts)
+    return most_common if 2 * most_common < 3 * rarest else rarest
 
 
 def block_bytes(specs: Sequence[CacheSpec], groups: Sequence[CacheGroup]) -> int:
-    """Bytes that a block takes over all layers."""
+    """Bytes of a block, over all layers."""
     return width_of(groups) * page_bytes(specs) if specs else 0
 
 
 def width_of(groups: Sequence[CacheGroup]) -> int:
-    """Layers of the largest group."""
+    """Number of layers in the largest group."""
     return max(len(group.layers) for group in groups)
 
 
 def page_bytes(specs: Sequence[CacheSpec]) -> int:
-    """Bytes of a page that any of the layers can use."""
+    """Bytes of a page that is large enough for every layer."""
     sizes = [state_offsets(s.tensors)[-1] if isinstance(s, RecurrentCache) else s.page_bytes for s in specs]
     return aligned(max(sizes)) if len(set(sizes)) > 1 else sizes[0]
 
 
 def state_offsets(tensors: Sequence[StateTensor]) -> list[int]:
-    """Where each tensor of a recurrent layer's state begins in its page, in bytes; last, the page's end."""
+    """The offset of each tensor of a recurrent layer's state in its page, in bytes, followed by the page's size."""
     offsets = [0]
     for tensor in tensors:
         offsets.append(aligned(offsets[-1] + tensor.num_bytes))
@@ -120,7 +120,7 @@ def state_offsets(tensors: Sequence[StateTensor]) -> list[int]:
 
 
 def aligned(num_bytes: int) -> int:
-    """``num_bytes``, rounded up so that what follows is aligned."""
+    """``num_bytes``, rounded up to the alignment."""
     return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
 
 

@@ -1,4 +1,4 @@
-"""Which kernels could serve a site, whatever was chosen for it."""
+"""The kernels that support a site, chosen or not."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 def is_able(out: Rejection) -> bool:
-    """Whether what was turned down could serve."""
+    """Whether a rejected candidate supports the site's query."""
     return all(reason.code in ABLE for reason in out.reasons)
 
 
 def able(registry: Registry, choice: Choice) -> list[KernelSpec]:
-    """All that could serve the site of ``choice``. Of references only the best, which others are compared with; it is
-    the first."""
+    """All kernels that support the site of ``choice``. Of the references, only the best is included, as the first; the
+    others are compared with it."""
     others = [out.id for out in choice.rejected if is_able(out)]
     ids = {*(piece.id for piece in choice.pieces), *others}
     specs = [kernel.spec for kernel in registry.kernels(choice.kind) if kernel.spec.id in ids]

@@ -1,4 +1,4 @@
-"""Reads what a checkpoint folder says of itself, without loading a tensor."""
+"""Reads the metadata of a checkpoint folder, without loading a tensor."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _INDEX = "model.safetensors.index.json"
 def read_checkpoint(path: str | Path) -> Checkpoint:
     """Reads the small files of a checkpoint folder in the Hugging Face layout.
 
-    Raises ModelNotFound where there is no such folder, CheckpointError where it has no ``config.json``, or a file is
-    not valid JSON, is not of the folder, or has something of the wrong type where llmk looks.
+    Raises ModelNotFound if there is no such folder, CheckpointError if it has no ``config.json``, or if a file is not
+    valid JSON, is outside the folder, or has a field of the wrong type that llmk reads.
     """
     folder = Path(path).expanduser()
     if not folder.is_dir():
@@ -87,15 +87,15 @@ def _weight_files(folder: Path) -> tuple[CheckpointFile, ...]:
     names = file.read_json().get("weight_map")
     if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
         raise CheckpointError(
-            f"{file} has no weight_map that says of each tensor in which file it is",
-            hint="download the file again, or remove it: without it the safetensors files in the folder count",
+            f"{file} has no valid weight_map, which maps each tensor to its file",
+            hint="download the file again, or remove it: without it, the safetensors files in the folder are used",
         )
     try:
         return tuple(CheckpointFile(folder, name) for name in sorted(set(names.values()), key=_natural))
     except CheckpointError as error:
-        raise CheckpointError(f"the index {file} is not to be trusted: {error.message}", hint=error.hint) from error
+        raise CheckpointError(f"the index {file} can't be trusted: {error.message}", hint=error.hint) from error
 
 
 def _natural(name: str) -> list[tuple[int, str]]:
-    """Sorts ``model-10`` behind ``model-2``."""
+    """A sort key by which ``model-10`` comes after ``model-2``."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]

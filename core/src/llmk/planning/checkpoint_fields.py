@@ -1,5 +1,5 @@
-"""Checks the fields that llmk itself reads of a checkpoint's small files: types and ranges. What a model family reads
-besides, it checks itself.
+"""Checks types and ranges of the fields that llmk itself reads from a checkpoint's small files. Model families check
+the other fields that they read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _HINT = "compare it with the file that the model's authors publish"
 
 
 def check_config(file: CheckpointFile, config: dict[str, Any]) -> dict[str, Any]:
-    """``config``, of ``config.json``. Raises CheckpointError that names the field."""
+    """Checks ``config.json`` and returns it. Raises CheckpointError with the invalid field."""
     _check(file, config, {"architectures": _is_texts, "model_type": _is_text, "vocab_size": _is_size})
     _check(file, config, {"quantization_config": _is_object, "dtype": _is_text, "torch_dtype": _is_text})
     _check_eos(file, config, config)
@@ -27,7 +27,7 @@ def check_config(file: CheckpointFile, config: dict[str, Any]) -> dict[str, Any]
 def check_generation_config(
     file: CheckpointFile, generation_config: dict[str, Any], config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """``generation_config``, of the file of that name. Raises CheckpointError that names the field."""
+    """Checks ``generation_config.json`` and returns it. Raises CheckpointError with the invalid field."""
     numbers = dict.fromkeys(("temperature", "top_p", "min_p", "repetition_penalty"), _is_number)
     _check(file, generation_config, {**numbers, "top_k": _is_integer, "do_sample": _is_switch})
     _check_eos(file, generation_config, config)
@@ -35,14 +35,14 @@ def check_generation_config(
 
 
 def check_tokenizer_config(file: CheckpointFile, config: dict[str, Any]) -> dict[str, Any]:
-    """``config``, of ``tokenizer_config.json``. Raises CheckpointError that names the field."""
+    """Checks ``tokenizer_config.json`` and returns it. Raises CheckpointError with the invalid field."""
     _check(file, config, {"chat_template": _is_templates, "added_tokens_decoder": _is_added_tokens})
     _check(file, config, dict.fromkeys(_TOKENS, _is_token))
     return config
 
 
 Kind = Callable[[Any], str]
-"""What a value must be, in words, where it is not; else empty."""
+"""Checks a value: returns the expected kind of value in words if it is invalid, else ``""``."""
 
 
 def _check(file: CheckpointFile, fields: Mapping[str, Any], kinds: Mapping[str, Kind]) -> None:
@@ -109,8 +109,8 @@ def _is_templates(value: Any) -> str:
 
 
 def _is_added_tokens(value: Any) -> str:
-    """A vocabulary has fewer tokens than ``_MOST_TOKENS``, and so many digits have the ids."""
-    right = isinstance(value, Mapping) and all(
+    """Ids have at most as many digits as ``_MOST_TOKENS``, so that parsing them is cheap."""
+    valid = isinstance(value, Mapping) and all(
         key.isascii()
         and key.isdigit()
         and len(key) <= 10
@@ -118,4 +118,4 @@ def _is_added_tokens(value: Any) -> str:
         and isinstance(token.get("content"), str)
         for key, token in value.items()
     )
-    return "" if right else "an object that maps ids to objects, whose content is a text"
+    return "" if valid else "an object that maps ids to objects, whose content is a text"

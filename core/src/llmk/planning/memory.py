@@ -1,4 +1,5 @@
-"""How much memory goes where. Every refusal says what is needed for what, what there is, and which setting helps."""
+"""Memory planning: weights, activations and cache. Every error says how much memory is needed for what, how much is
+free, and which setting helps."""
 
 from __future__ import annotations
 
@@ -28,25 +29,25 @@ if TYPE_CHECKING:
     from llmk.planning.boot import Boot
 
 ANY_LENGTH = (1 << 40) - 1
-"""Tokens that no request has."""
+"""More tokens than any request has."""
 
 _GIB = 1 << 30
 
 _SAMPLING_BYTES = 48
-"""Per logit of a step: float32 logits, sorted copies with indices, and 64-bit sums of
+"""Bytes per logit of a step: float32 logits, sorted copies with indices, and 64-bit sums of
 ``llmk.reference.sampling.sample``."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachePlan:
-    """The size of the block pool, and where that number comes from."""
+    """The size of the block pool, and ``why`` it has that size."""
 
     num_blocks: int
     block_bytes: int
     why: str
     groups: tuple[CacheGroup, ...] = ()
     shadow_bytes: int = 0
-    """Of those of a block, what shadows keep."""
+    """Bytes of ``block_bytes`` that caches of shadows need."""
 
     @property
     def total_bytes(self) -> int:
@@ -56,8 +57,8 @@ class CachePlan:
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Where one device's bytes will go, as far as that can be told before anything is loaded. ``cache`` is what the
-    weights and the largest step leave room for, or ``problem`` says why that is not enough."""
+    """The estimated memory use of one device, before anything is loaded. ``cache`` is sized by the memory that the
+    weights and the largest step leave free; if that is not enough, ``problem`` says why."""
 
     total: int
     weights: int
@@ -67,13 +68,13 @@ class MemoryPlan:
 
     @property
     def rest(self) -> int:
-        """What is left to libraries, graphs, and whoever else is there."""
+        """Memory left for libraries, graphs and other processes."""
         return self.total - self.weights - self.activations - (self.cache.total_bytes if self.cache else 0)
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of one request that the cache would hold, whatever the longest one may have; at most
-        :data:`ANY_LENGTH`, which those of recurrent layers alone reach."""
+        """The longest request that the cache could hold, in tokens, regardless of ``max_model_len``; at most
+        :data:`ANY_LENGTH`, which only models without full attention reach."""
         return _longest(self.cache.groups, self.cache.num_blocks, ANY_LENGTH + 1) if self.cache else 0
 
     def __str__(self) -> str:
@@ -83,14 +84,14 @@ class MemoryPlan:
         held = "requests of any length" if self.num_tokens == ANY_LENGTH else f"{self.num_tokens:,} tokens"
         cache = f"{gib(self.cache.total_bytes)} cache ({self.cache.num_blocks:,} blocks, {held}"
         shadows = self.cache.num_blocks * self.cache.shadow_bytes
-        cache += f"; {gib(shadows)} of it are what shadows keep)" if shadows else ")"
+        cache += f"; {gib(shadows)} of it for shadows)" if shadows else ")"
         return f"{gib(self.total)}: {parts}, {cache}, {gib(self.rest)} for the rest"
 
 
 def forecast(boot: Boot) -> MemoryPlan | None:
-    """The memory plan of each device; ``None`` where nobody knows how much memory that has."""
+    """The memory plan of each device; ``None`` if the device's memory is unknown."""
     plan, limits = boot.plan, boot.settings.config.scheduler
-    total, sharing = plan.platform.memory_bytes, len(plan.ranks_beside(0))
+    total, sharing = plan.platform.memory_bytes, len(plan.ranks_on_same_device(0))
     if not total:
         return None
     facts = sharded(boot.facts, plan.tensor)
@@ -110,15 +111,14 @@ def forecast(boot: Boot) -> MemoryPlan | None:
 
 
 def sites_with_shadows(plan: Plan, facts: ModelFacts) -> set[str]:
-    """The attention sites that shadows keep a cache of their own for."""
+    """The attention sites for which shadows have a separate cache."""
     shadowed = {(shadow.choice.kind, shadow.choice.site) for shadow in plan.shadows}
     ops = {op.attention for op in facts.ops if op.attention and ("op", op.site) in shadowed}
     return ops | {site for kind, site in shadowed if kind == "attention"}
 
 
 def _cache_specs(boot: Boot, facts: ModelFacts) -> Iterator[tuple[str, CacheSpec]]:
-    """Sites and specs that layers will have: one after the other by site, as backends lay them out that waste
-    nothing."""
+    """The expected site and cache spec of every layer, site by site, assuming layouts without padding."""
     for site in facts.attention:
         query = boot.plan.choice("attention", site.site).query
         assert isinstance(query, AttentionQuery)
@@ -132,7 +132,7 @@ def _cache_specs(boot: Boot, facts: ModelFacts) -> Iterator[tuple[str, CacheSpec
 
 
 def weight_bytes(facts: ModelFacts, dtype: str, quantized: bool = False) -> int:
-    """Bytes of a model's weights. Where they are ``quantized``, a number at a site that may be is one byte."""
+    """Bytes of a model's weights. If ``quantized``, weights of quantizable sites have one byte per element."""
     narrow = 0
     if quantized:
         narrow += sum(site.count * site.in_features * site.out_features for site in facts.linear if site.quantizable)
@@ -143,20 +143,20 @@ def weight_bytes(facts: ModelFacts, dtype: str, quantized: bool = False) -> int:
 def check_weights(
     facts: ModelFacts, dtype: str, available: int, *, share: float = 1.0, quantized: bool = False
 ) -> None:
-    """Raises :class:`~llmk.api.NotEnoughMemory` where a ``share`` of the weights alone doesn't fit in ``available``
+    """Raises :class:`~llmk.api.NotEnoughMemory` if a fraction ``share`` of the weights alone exceeds ``available``
     bytes."""
     needed = int(share * weight_bytes(facts, dtype, quantized))
     if needed > available:
         raise NotEnoughMemory(
             f"the weights need {gib(needed)} ({int(share * facts.num_parameters):,} parameters in {dtype}"
-            f"{', those of products in 8 bits' if quantized else ''}), {gib(available)} is free",
+            f"{', linear layers in 8 bits' if quantized else ''}), {gib(available)} is free",
             hint="free memory, choose a smaller checkpoint, or a narrower --model.dtype",
         )
 
 
 def check_context(facts: ModelFacts, dtype: str, available: int, *, share: float = 1.0) -> None:
-    """Raises :class:`~llmk.api.NotEnoughMemory` where a ``share`` of what layers of full attention keep of the longest
-    request alone doesn't fit in ``available`` bytes, before anything of that length is made."""
+    """Raises :class:`~llmk.api.NotEnoughMemory` if, for the longest request, a fraction ``share`` of the full-attention
+    cache alone exceeds ``available`` bytes. Called before anything of that length is allocated."""
     widths = [site.latent_dim or 2 * site.num_kv_heads * site.head_dim for site in facts.attention]
     full = sum(w * s.num_layers for w, s in zip(widths, facts.attention, strict=True) if not s.sliding_window)
     per_token = max(1.0, full * share * DTYPE_BYTES[dtype])
@@ -169,7 +169,7 @@ def check_context(facts: ModelFacts, dtype: str, available: int, *, share: float
 
 
 def activation_bytes(facts: ModelFacts, tokens: int, rows: int) -> int:
-    """About what a step of ``tokens`` tokens that samples ``rows`` rows holds at most at a time."""
+    """Estimated peak memory of the activations of a step with ``tokens`` tokens and ``rows`` sampled rows."""
     sites = [site for site in facts.linear if site.out_features != facts.vocab_size]
     widest = max((site.in_features + site.out_features for site in sites), default=0)
     experts = max((site.top_k * (site.hidden_size + 3 * site.intermediate_size) for site in facts.moe), default=0)
@@ -191,11 +191,11 @@ def plan_cache(
         max_model_len: longest sequence, in tokens.
         groups: the model's cache groups, which share the pool.
         block_bytes: bytes of one block.
-        available: bytes that are free now that the weights are loaded, beside what steps need.
-        shadow_bytes: what shadows keep for each block besides.
+        available: bytes that are free with the weights loaded, minus what steps need.
+        shadow_bytes: additional bytes per block for caches of shadows.
 
     Raises:
-        NotEnoughMemory: where not even one request of ``max_model_len`` tokens would fit.
+        NotEnoughMemory: if not even one request of ``max_model_len`` tokens would fit.
     """
     cache, block_bytes = config.cache, block_bytes + shadow_bytes
     per_request = _blocks_alone(groups, max_model_len)
@@ -212,7 +212,7 @@ def plan_cache(
     if blocks * block_bytes > available:
         raise NotEnoughMemory(
             f"the cache needs {gib(blocks * block_bytes)} ({blocks} blocks of {block_bytes:,} bytes, by {why}),"
-            f" {gib(available)} is free beside the weights",
+            f" {gib(available)} is free besides the weights",
             hint="lower cache.num_blocks or cache.memory_gib, or leave both at 0",
         )
     if blocks < per_request:
@@ -225,7 +225,7 @@ def plan_cache(
 
 
 def _hint_for_room(cache: CacheSection, blocks: int, block_bytes: int, longest: int) -> str:
-    """What would make room for ``blocks`` blocks, or do with the room for ``longest`` tokens."""
+    """The settings that would make room for ``blocks`` blocks, or limit requests to the ``longest`` that fits."""
     if cache.num_blocks:
         more = f"raise cache.num_blocks to {blocks} or more"
     elif cache.memory_gib:
@@ -236,15 +236,15 @@ def _hint_for_room(cache: CacheSection, blocks: int, block_bytes: int, longest: 
 
 
 def _blocks_alone(groups: Sequence[CacheGroup], num_tokens: int) -> int:
-    """Blocks that a request of ``num_tokens`` tokens needs if it has the pool to itself."""
+    """Blocks that a single request of ``num_tokens`` tokens needs."""
     return sum(group.most_held(num_tokens, 1) for group in groups)
 
 
 def _longest(groups: Sequence[CacheGroup], num_blocks: int, limit: int) -> int:
-    """The longest request below ``limit`` tokens that ``num_blocks`` blocks hold."""
+    """The longest request, below ``limit`` tokens, that fits in ``num_blocks`` blocks."""
     return bisect_right(range(limit), num_blocks, key=lambda length: _blocks_alone(groups, length)) - 1
 
 
 def gib(num_bytes: int) -> str:
-    """A size for people: GiB, or MiB below a tenth of one."""
+    """A human-readable size: in GiB, or in MiB below 0.1 GiB."""
     return f"{num_bytes / _GIB:.1f} GiB" if num_bytes >= _GIB // 10 else f"{num_bytes / (1 << 20):.1f} MiB"

@@ -1,4 +1,4 @@
-"""Which model family and quantization method serve a checkpoint, and what the family says of it."""
+"""Chooses the model family and quantization method for a checkpoint, and gets the model's facts from the family."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import importlib_metadata as metadata
 
 from llmk.api import Checkpoint, CheckpointError, ModelFacts, ModelSpec, QuantizationSpec, Reason
 from llmk.api.errors import LlmkError, ModelNotFound, PluginError, SelectionError, UnknownArchitecture, describe
-from llmk.api.matching import ask, match_model
+from llmk.api.matching import evaluate, match_model
 from llmk.kernel.loader import load_object
 from llmk.kernel.registry import Registered, Registry
 from llmk.kernel.watchdog import watched
@@ -23,18 +23,18 @@ MODELS_WHEEL = "llmk-models"
 
 
 def find_checkpoint(registry: Registry, path: str) -> str:
-    """``path``, or the folder of the demo model where it is empty or ``"demo"``. Raises ModelNotFound."""
+    """``path``, or the folder of the demo model if it is empty or ``"demo"``. Raises ModelNotFound."""
     if path not in ("", "demo"):
         return path
     folders = registry.call("llmk_demo_checkpoint", str)
     if not folders:
         hint = f"name a checkpoint folder, or pip install {MODELS_WHEEL}"
-        raise ModelNotFound("no model is named, and no installed wheel brings a demo model", hint=hint)
+        raise ModelNotFound("no model is named, and no installed wheel contains a demo model", hint=hint)
     return folders[0][1]
 
 
 def describe_model(model: Registered[ModelSpec], checkpoint: Checkpoint) -> ModelFacts:
-    """Asks the family for its facts. Raises what it raises on purpose, and PluginError for all else."""
+    """Calls the family's ``describe``. Its LlmkErrors are raised as they are, other exceptions as PluginError."""
     function = load_object(model.spec.describe, plugin=model.plugin, kind="describe", id=model.spec.id)
     try:
         with watched(f"{model.spec.describe} ({model.plugin.wheel})", model.plugin.way_out):
@@ -50,7 +50,7 @@ def describe_model(model: Registered[ModelSpec], checkpoint: Checkpoint) -> Mode
 
 
 def choose_model(registry: Registry, config: Config, checkpoint: Checkpoint) -> Registered[ModelSpec]:
-    """The family that names the checkpoint's architecture, else one that claims all (``"*"``).
+    """The family that registers the checkpoint's architecture, else one that matches all (``"*"``).
 
     Raises UnknownArchitecture, SelectionError.
     """
@@ -62,7 +62,7 @@ def choose_model(registry: Registry, config: Config, checkpoint: Checkpoint) -> 
         return chosen
     refused = [r.about(m.spec.id) for m, verdict in claims for r in verdict.reasons if r.code == "not_deterministic"]
     if refused:
-        message = f"nothing that is installed serves {wanted} with results that are independent of the batch"
+        message = f"no installed model family serves {wanted} with batch invariance"
         raise SelectionError(message, reasons=refused, hint="leave out --engine.deterministic")
     known = sorted({name for model, _ in claims for name in model.spec.architectures} - {"*"})
     close = get_close_matches(wanted, known, n=3, cutoff=0.4) or known
@@ -75,13 +75,13 @@ def choose_model(registry: Registry, config: Config, checkpoint: Checkpoint) -> 
 def choose_quantization(
     registry: Registry, config: Config, checkpoint: Checkpoint
 ) -> Registered[QuantizationSpec] | None:
-    """The method that claims the checkpoint's weights, or that ``model.quantization`` names; ``None`` where they are
-    plain, and stay so. Raises CheckpointError, SelectionError."""
+    """The method that claims the checkpoint's weights, or that ``model.quantization`` names; ``None`` if the weights
+    are plain and stay so. Raises CheckpointError, SelectionError."""
     wanted, rules = config.model.quantization, config.select.quantization
     if not (wanted or checkpoint.quantization):
         return None
     methods = [method for method in registry.of(QuantizationSpec) if method.spec.online == bool(wanted)]
-    claims = [(method, ask(method.spec.claims, checkpoint)) for method in methods]
+    claims = [(method, evaluate(method.spec.claims, checkpoint)) for method in methods]
     if wanted:
         return elect("[model] quantization", rules.model_copy(update={"use": wanted}), claims)[0]
     chosen, _ = elect("[select.quantization]", rules, claims)

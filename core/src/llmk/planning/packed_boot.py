@@ -1,4 +1,4 @@
-"""How a boot reaches the engine's process, and what is done with it there."""
+"""Serialises a boot for the engine's process, and restores it there."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ logger = logging.getLogger(__name__)
 
 
 def pack(boot: Boot) -> dict[str, Any]:
-    """A boot as data. The registry stays: specs hold functions, and the plan names all that won. Plugins that are
-    broken here needn't be tried again: one that hangs would do so in every process."""
+    """A boot as picklable data, without the registry: specs have functions, and the plan names all chosen
+    implementations. Plugins that are broken here are not loaded again: one that hangs would do so in every process."""
     data = {field.name: getattr(boot, field.name) for field in fields(boot) if field.name != "registry"}
     return data | {"broken": [plugin.name for plugin in boot.registry.plugins if plugin.state == "broken"]}
 
 
-def begins(boot: Boot) -> str:
-    """What begins the device of an engine that runs its model itself, where the platform has that."""
+def early_setup(boot: Boot) -> str:
+    """:attr:`llmk.api.PlatformSpec.early_setup` of the chosen platform; empty for several ranks, since the engine's
+    process then runs no model itself."""
     if boot.plan.num_ranks > 1:
         return ""
     specs = [platform.spec for platform in boot.registry.platforms]
-    return next(spec.begin for spec in specs if spec.implementation == boot.plan.platform_implementation)
+    return next(spec.early_setup for spec in specs if spec.implementation == boot.plan.platform_implementation)
 
 
 def unpack(packed: dict[str, Any]) -> Boot:
-    """The boot again, with the registry of this process."""
+    """Restores the boot, with a registry of this process."""
     from llmk.kernel.registry import Registry
     from llmk.planning.boot import Boot
 

@@ -1,4 +1,4 @@
-"""Which platform is used: the best that is usable here, the one that the config names, or one that is not here."""
+"""Chooses the platform: the highest-ranked usable one, the one that the config names, or another machine's."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from llmk.api import Host, PlatformFacts, PlatformSpec, Probe, SelectionError
-from llmk.api.matching import ask
+from llmk.api.matching import evaluate
 from llmk.kernel.first_party import how_to_install
 from llmk.kernel.registry import Registered, Registry
 from llmk.kernel.watchdog import watched, watching
@@ -20,7 +20,7 @@ Found = tuple[Registered[PlatformSpec], PlatformFacts]
 
 
 def probe_platforms(registry: Registry, host: Host | None = None) -> list[tuple[Registered[PlatformSpec], Probe]]:
-    """Every platform's answer about this machine. A probe that raises is an answer too."""
+    """Every platform with the result of its probe on this machine. A probe that raises counts as not usable."""
     with watching():
         return [(platform, _probe(platform, host or Host())) for platform in registry.platforms]
 
@@ -28,15 +28,15 @@ def probe_platforms(registry: Registry, host: Host | None = None) -> list[tuple[
 def _probe(platform: Registered[PlatformSpec], host: Host) -> Probe:
     plugin = platform.plugin
     with watched(f"the probe of {platform.spec.id} ({plugin.wheel})", plugin.way_out):
-        answer = ask(platform.spec.probe, host, Probe)
-    return answer if isinstance(answer, Probe) else Probe(answer)
+        result = evaluate(platform.spec.probe, host, Probe)
+    return result if isinstance(result, Probe) else Probe(result)
 
 
 def choose_platform(registry: Registry, config: Config, host: Host | None = None, *, on: str | None = None) -> Found:
-    """The platform to use and its facts; ``on`` (``name``, ``name/arch``, or ``name/`` and a word of the device's
-    name) plans for a machine that need not be here.
+    """The platform to use and its facts. ``on`` (``name``, ``name/arch``, or ``name/`` and a word of the device's name)
+    chooses a known machine instead of this one.
 
-    Raises SelectionError that tells of every platform why it is not usable.
+    Raises SelectionError with the reasons of every platform if none is usable.
     """
     probed = probe_platforms(registry, host)
     if on:
@@ -44,7 +44,7 @@ def choose_platform(registry: Registry, config: Config, host: Host | None = None
     use = config.platform.use
     if use and not any(use in (p.spec.name, p.spec.id) for p, _ in probed):
         hint = how_to_install(use) or f"installed: {', '.join(p.spec.id for p, _ in probed) or 'none'}"
-        raise SelectionError(f"platform {use!r} is asked for, and no installed wheel brings it", hint=hint)
+        raise SelectionError(f"no installed wheel provides the platform {use!r}", hint=hint)
     claims = [(p, probe.verdict) for p, probe in probed]
     rules = config.select.model.model_copy(update={"use": use, "prefer": (), "avoid": ()})
     chosen, _ = elect("[platform]", rules, claims, rank=lambda spec: spec.rank)

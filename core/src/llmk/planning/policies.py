@@ -1,4 +1,4 @@
-"""Which scheduling policy orders requests."""
+"""Chooses the scheduling policy."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ BUILT_IN, BUILT_IN_CLASS = "core.built_in", "llmk.engine.scheduling.fair_policy:
 
 
 def choose_policy(registry: Registry, config: Config, excluded: Mapping[str, Reason]) -> Choice:
-    """The choice for the scheduler, as the plan shows it: the core's own, unless one is pinned or preferred.
+    """The choice of the scheduling policy for the plan: the built-in one, unless another is pinned or preferred.
 
-    Raises SelectionError where the policy is not installed, can't be imported (``excluded``) or ties with another.
+    Raises SelectionError if the policy is not installed, can't be imported (``excluded``), or ties with another.
     """
     rules = config.select.policy
     policies = registry.of(PolicySpec)

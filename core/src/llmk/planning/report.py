@@ -1,4 +1,4 @@
-"""What was chosen and why, for people."""
+"""Human-readable tables of what was chosen and why."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def render_table(plan: Plan) -> str:
 
 
 def render_layouts(plan: Plan) -> str:
-    """Which of several measured layouts each site keeps its data in, and what each costs at every token count of the
-    plan's traffic, in microseconds; empty where there was nothing to weigh."""
+    """A table of the sites with several measured layouts: the chosen one, and the time of each at every token count of
+    the plan's traffic, in microseconds; empty if there are no such sites."""
     rows = []
-    for choice in (choice for choice in plan.all_choices() if len(choice.weighed) > 1):
-        chosen = choice.layout if choice.layout in {each.name for each in choice.weighed} else choice.id
-        for i, each in enumerate(choice.weighed):
+    for choice in (choice for choice in plan.all_choices() if len(choice.alternatives) > 1):
+        chosen = choice.layout if choice.layout in {each.name for each in choice.alternatives} else choice.id
+        for i, each in enumerate(choice.alternatives):
             times = dict(each.microseconds)
             columns = [f"{times[tokens]:.1f}" if tokens in times else "-" for tokens, _ in plan.traffic]
             name = f"{each.name}{' (chosen)' if each.name == chosen else ''}"
@@ -50,7 +50,7 @@ def render_layouts(plan: Plan) -> str:
 
 
 def could_serve(plan: Plan) -> list[str]:
-    """Kernels of wheels that nobody vouches for, with the config lines that choose them."""
+    """Kernels of wheels that are not trusted yet, with the config lines that choose them."""
     found = (
         f"{out.id} ({out.distribution}) at {choice.site}; {reason.hint}"
         for choice, out, reason in _lone_reasons(plan, "not_vouched")
@@ -60,7 +60,7 @@ def could_serve(plan: Plan) -> list[str]:
 
 
 def with_gaps(plan: Plan) -> list[str]:
-    """Kernels that could serve some token counts of a site, and nothing of their layout the others."""
+    """Kernels that are left out because no kernel of their layout supports the other token counts of a site."""
     sites: dict[tuple[str, str, Reason], list[str]] = {}
     for choice, out, reason in _lone_reasons(plan, "token_gap"):
         sites.setdefault((out.id, out.distribution, reason), []).append(choice.site)
@@ -68,7 +68,7 @@ def with_gaps(plan: Plan) -> list[str]:
 
 
 def _lone_reasons(plan: Plan, code: str) -> Iterator[tuple[Choice, Rejection, Reason]]:
-    """What was turned down for one reason alone, with that code."""
+    """The candidates that were rejected for a single reason with that code."""
     for choice in plan.all_choices():
         for out in choice.rejected:
             if [reason.code for reason in out.reasons] == [code]:

@@ -1,4 +1,4 @@
-"""The resolver: turns a model's facts into queries, and candidates into a plan that can say why."""
+"""The resolver: turns a model's facts into queries, and chooses kernels for them, with reasons, as a plan."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from llmk.api.facts import ModelFacts, OpFacts
 from llmk.api.matching import match
 from llmk.api.plan import Choice, Piece, Plan, Rejection
 from llmk.api.platform import PlatformFacts
-from llmk.api.query import OpQuery, Query, ask_of, site_queries
+from llmk.api.query import OpQuery, Query, make_query, site_queries
 from llmk.api.sharding import sharded
 from llmk.api.specs import GIVEN_PARTS, ModelSpec, TunedConfigs
 from llmk.api.verdict import Reason
@@ -37,13 +37,13 @@ ENGINE_OPS = (
     *("update_rows", "build_step", "map_slots", "append_tokens", "embedding"),
     *("apply_penalties", "apply_bias", "match_suffixes", "allow_tokens", "sample", "logprobs"),
 )
-"""Ops that the engine uses whatever the model is; each is a site of its own name unless the model's facts have one."""
+"""Ops that the engine uses for every model; each is a site with the op's name unless the model's facts have one."""
 
 Refusals = dict[str, tuple[Reason, ...]]
 
 
 class NoCandidate(SelectionError):
-    """Nothing that is installed can serve a site."""
+    """No installed kernel supports a site."""
 
 
 def resolve(
@@ -55,11 +55,11 @@ def resolve(
     *,
     excluded: Mapping[str, Reason] | None = None,
 ) -> Plan:
-    """Chooses for every site of the model and of the engine.
+    """Chooses kernels for every site of the model and of the engine.
 
-    Measurements are those of ``platform.measurements`` and those that vouched-for wheels ship; ``excluded`` maps ids
-    that can't be loaded to the reason. Raises SelectionError where a site can't be served, a pin can't be honoured or
-    two candidates tie, CheckpointError where no method claims the checkpoint's quantization.
+    Measurements are those of ``platform.measurements`` and those in wheels that the platform vouches for. ``excluded``
+    maps ids that can't be loaded to the reason. Raises SelectionError if no kernel supports a site, a pin can't be
+    honoured or two candidates tie, CheckpointError if no method claims the checkpoint's quantization.
     """
     platform = next(p for p in registry.platforms if p.spec.name == platform_facts.name)
     model = next(m for m in registry.of(ModelSpec) if m.spec.id == facts.model)
@@ -97,7 +97,7 @@ def resolve(
 
 
 def choose_dtype(config: Config, facts: ModelFacts, platform: PlatformFacts) -> tuple[str, list[str]]:
-    """The engine's dtype, and a warning where it is not what was asked for or not native to the platform."""
+    """The engine's dtype, and a warning if it is not the requested one or not native to the platform."""
     native = f"{platform.label} (native: {', '.join(platform.dtypes)})"
     wanted = facts.dtype if config.model.dtype == "auto" else config.model.dtype
     if wanted in platform.dtypes:
@@ -111,7 +111,8 @@ def choose_dtype(config: Config, facts: ModelFacts, platform: PlatformFacts) -> 
 
 @dataclass(slots=True)
 class Resolver:
-    """Chooses site by site. ``wheels`` collects the distributions that take part, ``seen`` sites and ops by kind."""
+    """Chooses kernels site by site. Collects the distributions in use (``wheels``), and sites and ops by kind
+    (``seen``)."""
 
     registry: Registry
     config: Config
@@ -125,7 +126,7 @@ class Resolver:
     seen: dict[str, set[str]] = field(default_factory=lambda: {k: set() for k in ("attention", "linear", "moe", "op")})
 
     def choose_all(self, facts: ModelFacts, weight_format: str) -> list[Choice]:
-        """Attention and linear sites first: ops are asked about with what was chosen there."""
+        """Attention and linear sites come first, since queries of ops contain the kernels chosen there."""
         deterministic = self.config.engine.deterministic
         common: dict[str, Any] = {"platform": self.platform, "dtype": self.dtype, "deterministic": deterministic}
         cache = self.config.cache
@@ -138,11 +139,11 @@ class Resolver:
         named = {op.site for op in facts.ops}
         sizes = {"vocab_size": facts.vocab_size, "hidden_size": facts.hidden_size}
         ops = [*facts.ops, *(OpFacts(site=op, op=op, facts=sizes) for op in ENGINE_OPS if op not in named)]
-        asked = [ask_of(OpQuery, op, **self._neighbours(op, chosen), **common) for op in ops]
-        return [*chosen.values(), *(self.choose(query) for query in asked)]
+        op_queries = [make_query(OpQuery, op, **self._neighbours(op, chosen), **common) for op in ops]
+        return [*chosen.values(), *(self.choose(query) for query in op_queries)]
 
     def _neighbours(self, op: OpFacts, chosen: Mapping[tuple[str, str], Choice]) -> dict[str, str | None]:
-        """What was chosen at the op's own sites, and the layout of each."""
+        """The kernels chosen at the op's own sites, and their layouts."""
         found: dict[str, str | None] = {"attention": None, "linear": None}
         for kind, layout in (("attention", "cache_layout"), ("linear", "weight_layout")):
             site = getattr(op, kind)
@@ -175,16 +176,18 @@ class Resolver:
                 continue
             losers = [c for c in able if all(c is not slot.winner for slot in slots)]
             refused |= {c.spec.id: (ranking.loser(c, slots),) for c in losers}
-            return replace(self._choice(query, op, slots, refused, parts), weighed=tuple(ranking.weigh(able)))
+            return replace(
+                self._choice(query, op, slots, refused, parts), alternatives=tuple(ranking.alternatives(able))
+            )
         raise NoCandidate(
-            f"nothing that is installed serves {f'op {op!r}' if op else query.kind} at site {query.site!r} "
+            f"no installed kernel serves {f'op {op!r}' if op else query.kind} at site {query.site!r} "
             f"on {self.platform.label} in {self.dtype}",
             reasons=[reason.about(id) for id, reasons in refused.items() for reason in reasons],
-            hint="install a wheel that does; `llmk plugins` lists what is installed",
+            hint="install a wheel with such a kernel; `llmk plugins` lists the installed ones",
         )
 
     def _refuse(self, query: Query, op: str, candidates: Sequence[Candidate], inside: tuple[str, ...]) -> Refusals:
-        """Those that can't serve, with all reasons."""
+        """The candidates that can't be used, with all reasons."""
         refused: Refusals = {}
         for out, reason in self.registry.refused:
             if out.kind == query.kind and out.spec.op == op:
@@ -214,8 +217,8 @@ class Resolver:
             raise unknown_id(line, pin, list(known), [r for out, r in self.registry.refused if out.spec.id == pin])
         if pin and known[pin] != op and not for_all:
             raise self._pin_error(query, pin, [Reason("op", op, known[pin])])
-        measured, asks = self.measured.of(query), (not op, query.deterministic, self.traffic)
-        return Ranking(query.site, line, pin, rules.prefer, measured, self._is_vouched, *asks)
+        measured, options = self.measured.of(query), (not op, query.deterministic, self.traffic)
+        return Ranking(query.site, line, pin, rules.prefer, measured, self._is_vouched, *options)
 
     def _pin_error(self, query: Query, pin: str, reasons: Sequence[Reason]) -> SelectionError:
         what = f"{query.kind} site {query.site!r} on {self.platform.label} in {self.dtype}"
@@ -223,7 +226,8 @@ class Resolver:
         return SelectionError(f"{pin} is pinned for {what}, but can't serve it", reasons=reasons, hint=hint)
 
     def _parts(self, query: Query, slots: Sequence[TokenRange], inside: tuple[str, ...]) -> tuple[Choice, ...]:
-        """Resolves the parts of every composite among the winners; Misfit for one that has a part nothing serves."""
+        """Chooses kernels for the parts of every composite among the winners. Raises IncompatibleParts for one with a
+        part that no kernel supports."""
         parts: dict[str, Choice] = {}
         for spec in (slot.winner.spec for slot in slots):
             for part in spec.parts:
@@ -248,11 +252,12 @@ class Resolver:
         return Choice(query.kind, query.site, op, query, tuple(map(_piece, slots)), rejected, parts, layout)
 
     def _is_vouched(self, candidate: Candidate) -> bool:
-        """By core, platform or user; who consents to an override vouches for it."""
+        """Whether the core, the platform or the user vouches for the wheel; permitting an override does too."""
         return candidate.plugin.distribution in self.vouched or bool(candidate.spec.overrides)
 
     def check_rules(self) -> list[str]:
-        """Warnings about ids that meet nothing. Raises SelectionError for a pin that nothing in this model asks for."""
+        """Warnings about unknown ids in rules. Raises SelectionError for a pin of a site that this model doesn't
+        have."""
         warnings = []
         for kind, seen in self.seen.items():
             rules = getattr(self.config.select, kind)
@@ -266,7 +271,7 @@ class Resolver:
             for rule in ("prefer", "avoid"):
                 unknown = [id for id in getattr(rules, rule) if id not in ops]
                 hints = ((id, how_to_install(id)) for id in unknown)
-                message = f"[select.{kind}] {rule} names {{}}, which nothing installed has"
+                message = f"[select.{kind}] {rule} names {{}}, which is not installed"
                 warnings += [message.format(id) + (f" ({hint})" if hint else "") for id, hint in hints]
         return warnings
 

@@ -1,4 +1,4 @@
-"""The one rule by which platforms, model families, quantization methods and parsers are chosen."""
+"""The rule by which platforms, model families, quantization methods, parsers and policies are chosen."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def elect(
     rank: Callable[[Any], int] = lambda spec: 0,
     may_force: bool = False,
 ) -> tuple[Registered[S] | None, str]:
-    """The winner and why: pinned, else preferred, else of the highest rank; ``None`` where nothing can serve.
+    """The winner and the reason: pinned, else preferred, else of the highest rank; ``None`` if no candidate is able.
 
-    ``line`` is the section that rules the choice, as a user writes it. A pin names an id or a spec's name; with
-    ``may_force`` it wins whatever its verdict. Raises SelectionError where it is unknown or can't be honoured, and on
-    a tie.
+    ``line`` is the config section of the choice, as a user writes it. A pin is an id or a spec's name; with
+    ``may_force`` it wins even if its verdict is negative. Raises SelectionError if the pin is unknown or can't be
+    honoured, and on a tie.
     """
     why = "claims it"
     able = [r for r, verdict in claims if verdict and r.spec.id not in rules.avoid]
@@ -52,8 +52,8 @@ def elect(
 
 
 def unknown_id(line: str, id: str, known: Sequence[str], reasons: Sequence[Reason] = ()) -> SelectionError:
-    """The error for an id that the configuration names and nobody registers."""
+    """The error for an id in the configuration that no plugin registers."""
     close = get_close_matches(id, known, n=3, cutoff=0.5)
     listed = f"did you mean {' or '.join(close)}?" if close else f"installed: {', '.join(known) or 'none'}"
     hint = how_to_install(id) or listed
-    return SelectionError(f"{line} names {id!r}, which nothing that is installed has", reasons=reasons, hint=hint)
+    return SelectionError(f"{line} names {id!r}, which is not installed", reasons=reasons, hint=hint)

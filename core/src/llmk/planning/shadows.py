@@ -1,7 +1,7 @@
-"""Which kernels run beside the chosen ones, and are compared with them: what ``[select]`` calls shadows.
+"""Shadows of ``[select]``: kernels that run in addition to the chosen ones and are compared with them.
 
-They come of a second plan, in which shadows stand in the place of pins. So an op over attention, or one that contains a
-product, is compared with what it would be if the shadow were chosen at that site.
+They are taken from a second plan, in which shadows are treated as pins. So an op over attention, or one that contains a
+GEMM, is compared with the op that would run if the shadow were chosen at that site.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from llmk.planning.boot import Boot
 
 REFERENCE = "reference"
-"""Stands for the best kernel of the tier."""
+"""The value of ``shadow`` that means the best kernel of the reference tier."""
 _KINDS = ("attention", "linear", "moe", "op")
 
 Table = dict[str, str]
 
 
 def shadowed(boot: Boot) -> Boot:
-    """``boot`` with the shadows that its configuration asks for in the plan.
+    """``boot`` with the shadows of its configuration in the plan.
 
-    One that is meant for a whole kind is left out, with a warning, where it can't serve. Raises SelectionError where it
-    serves no site, or not the site that it is named for, with the reasons.
+    A shadow for a whole kind is left out at sites that it doesn't support, with a warning. Raises SelectionError, with
+    the reasons, if it supports no site, or not the site for which it is named.
     """
     sections = {kind: section for kind in _KINDS if (section := _section(boot, kind)).shadow}
     if not sections or boot.plan.shadows:
         return boot
-    beside, warnings = _second_plan(boot, sections)
+    second, warnings = _second_plan(boot, sections)
     found: list[Shadow] = []
     idle = set(sections)
     recurrent = {site.site for site in boot.facts.recurrent}
@@ -44,9 +44,9 @@ def shadowed(boot: Boot) -> Boot:
     for choice in boot.plan.choices:
         if choice.query is None:
             continue
-        other = beside.choice(choice.kind, choice.site)
+        other = second.choice(choice.kind, choice.site)
         kinds = set(_kinds(boot, sections, other))
-        pairs = [(choice, other), *((boot.plan.choice(*at), beside.choice(*at)) for at in _sites(boot, choice))]
+        pairs = [(choice, other), *((boot.plan.choice(*at), second.choice(*at)) for at in _sites(boot, choice))]
         if not kinds or not any(pair for _, pair in _differences(pairs)):
             continue
         if choice.site in recurrent:
@@ -55,7 +55,7 @@ def shadowed(boot: Boot) -> Boot:
         idle -= kinds
         rate = max(sections[kind].shadow_rate for kind in kinds)
         found.append(Shadow(other, rate, contracts.get(choice.op)))
-    warnings += [f"[select.{kind}] shadow compares nothing: there is nothing else than was chosen" for kind in idle]
+    warnings += [f"[select.{kind}] shadow compares nothing: it is what was chosen" for kind in idle]
     pieces = [piece for shadow in found for piece in _pieces(shadow.choice)]
     wheels = dict(boot.plan.wheels) | {piece.distribution: piece.version for piece in pieces}
     plan = replace(
@@ -68,7 +68,7 @@ def shadowed(boot: Boot) -> Boot:
 
 
 def render_shadows(boot: Boot) -> str:
-    """The shadows beside what was chosen: the kernels in which the two differ, by the first of the token counts."""
+    """A table of chosen kernels and their shadows, by the first token count from which they differ."""
     rows = []
     for shadow in boot.plan.shadows:
         at = (shadow.choice.kind, shadow.choice.site)
@@ -78,13 +78,14 @@ def render_shadows(boot: Boot) -> str:
         differences = _differences(pairs)
         for start, pair in differences:
             tokens = f"{start}-" if len(differences) > 1 else ""
-            kernel, beside = pair or ("", "the same")
-            rows.append([*at, tokens, kernel, beside, wheels.get(beside, ""), f"{shadow.rate:.0%}"])
+            kernel, other = pair or ("", "the same")
+            rows.append([*at, tokens, kernel, other, wheels.get(other, ""), f"{shadow.rate:.0%}"])
     return "\n" + render_rows(("kind", "site", "tokens", "kernel", "shadow", "wheel", "of steps"), rows)
 
 
 def _second_plan(boot: Boot, sections: Mapping[str, KernelSelectSection]) -> tuple[Plan, list[str]]:
-    """What would be chosen if shadows were pins; and a line for each site where one can't serve and needn't."""
+    """The plan that would result if shadows were pins, and a warning for each site that a shadow of the whole kind
+    doesn't support."""
     excluded: dict[str, Reason] = {}
     skipped: list[str] = []
     select = boot.settings.config.select
@@ -97,11 +98,11 @@ def _second_plan(boot: Boot, sections: Mapping[str, KernelSelectSection]) -> tup
         return resolve(*given, excluded=excluded), skipped
     except SelectionError as error:
         message, hint = (text.replace("] use", "] shadow") for text in (error.message, error.hint))
-        raise SelectionError(f"a shadow can't be had: {message}", reasons=error.reasons, hint=hint) from error
+        raise SelectionError(f"a shadow can't be used: {message}", reasons=error.reasons, hint=hint) from error
 
 
 def _pins(boot: Boot, kind: str, section: KernelSelectSection, skipped: list[str]) -> Table:
-    """Pins of a kind whose sites are the model's own: the configuration's, and in their place shadows."""
+    """The pins for a kind other than ops: those of the configuration, replaced by shadows where there are any."""
     sites = {choice.site: choice for choice in boot.plan.choices if choice.kind == kind}
     use = dict.fromkeys(sites, section.use) if isinstance(section.use, str) else section.use
     if isinstance(section.shadow, str):
@@ -114,10 +115,10 @@ def _pins(boot: Boot, kind: str, section: KernelSelectSection, skipped: list[str
 
 
 def _where_able(boot: Boot, id: str, choices: Sequence[Choice], skipped: list[str]) -> Table:
-    """The sites of those ``choices`` that ``id`` can serve, which is meant for all of them. Raises SelectionError where
-    it serves none."""
+    """The sites of those ``choices`` that ``id``, a shadow for all of them, supports. Raises SelectionError if it
+    supports none."""
     if id != REFERENCE and all(id not in _ids(choice) for choice in choices):
-        return {choice.site: id for choice in choices}  # nobody has it: the resolver says so
+        return {choice.site: id for choice in choices}  # unknown id: the resolver raises the error
     found: Table = {}
     out: dict[str, list[Reason]] = {}
     for choice in choices:
@@ -131,7 +132,7 @@ def _where_able(boot: Boot, id: str, choices: Sequence[Choice], skipped: list[st
     kind = choices[0].kind if choices else ""
     if not found:
         reasons = [reason.about(site) for site, whys in out.items() for reason in whys]
-        message = f"a shadow can't be had: {id} can serve no {kind} site of this model"
+        message = f"a shadow can't be used: {id} can serve no {kind} site of this model"
         hint = f"name another in [select.{kind}] shadow; `llmk explain --verbose` lists them"
         raise SelectionError(message, reasons=list(dict.fromkeys(reasons)), hint=hint)
     for site, whys in out.items():
@@ -145,7 +146,7 @@ def _ids(choice: Choice) -> set[str]:
 
 
 def _able_ids(choice: Choice) -> set[str]:
-    """Ids of all that could serve a site, references too."""
+    """Ids of all kernels that support a site, including references."""
     return {*(piece.id for piece in choice.pieces), *(out.id for out in choice.rejected if is_able(out))}
 
 
@@ -158,7 +159,8 @@ def _reference(boot: Boot, choice: Choice) -> str:
 
 
 def _op_pins(boot: Boot, section: KernelSelectSection, excluded: dict[str, Reason], skipped: list[str]) -> str | Table:
-    """Pins of ops. A reference is one with all its parts: whatever has one and is none is ``excluded``."""
+    """The pins for ops. A reference must have reference parts too, so kernels of other tiers are ``excluded`` for all
+    ops that have a reference."""
     specs = [kernel.spec for kernel in boot.registry.kernels("op")]
     known = {*(choice.site for choice in boot.plan.all_choices()), *(spec.op for spec in specs)}
     unknown = [] if isinstance(section.shadow, str) else [name for name in section.shadow if name not in known]
@@ -172,9 +174,9 @@ def _op_pins(boot: Boot, section: KernelSelectSection, excluded: dict[str, Reaso
         others = [spec.id for spec in specs if spec.op in have and spec.tier is not Tier.REFERENCE]
         excluded |= dict.fromkeys(others, Reason("not_reference", found="the shadow is to be a reference"))
         return ""
-    if REFERENCE in named:  # what is excluded for one would be missing for another
+    if REFERENCE in named:  # kernels that are excluded for one op would be missing for another
         hint = "name the references by their ids too: reference.rms_norm"
-        raise SelectionError("[select.op] shadow names ids and 'reference' side by side", hint=hint)
+        raise SelectionError("[select.op] shadow names both ids and 'reference'", hint=hint)
     ops = {spec.id: spec.op for spec in specs}
     use, rule = ({ops.get(r, r): r} if isinstance(r, str) else r for r in (section.use, section.shadow))
     pins = dict(use)
@@ -186,7 +188,7 @@ def _op_pins(boot: Boot, section: KernelSelectSection, excluded: dict[str, Reaso
 
 
 def _kinds(boot: Boot, sections: Mapping[str, KernelSelectSection], choice: Choice) -> Iterator[str]:
-    """The kinds of shadows that ask for what the second plan has at a site."""
+    """The kinds whose ``shadow`` settings apply at a site."""
     for kind, site in _sites(boot, choice) if choice.kind == "op" else [(choice.kind, choice.site)]:
         if kind in sections and (isinstance(rule := sections[kind].shadow, str) or site in rule):
             yield kind
@@ -198,14 +200,14 @@ def _kinds(boot: Boot, sections: Mapping[str, KernelSelectSection], choice: Choi
 
 
 def _sites(boot: Boot, choice: Choice) -> list[tuple[str, str]]:
-    """Kinds and names of the sites that an op has parts of."""
+    """Kinds and names of the attention and linear sites that an op uses."""
     ops = [op for op in boot.facts.ops if choice.kind == "op" and op.site == choice.site]
     pairs = [pair for op in ops for pair in (("attention", op.attention), ("linear", op.linear))]
     return [(kind, site) for kind, site in pairs if site]
 
 
 def _differences(pairs: list[tuple[Choice, Choice]]) -> list[tuple[int, tuple[str, str] | None]]:
-    """Where the choices of ``pairs`` differ first, by the token count from which on they do."""
+    """The ids in which the choices of ``pairs`` first differ, by the token count from which they do."""
     found: list[tuple[int, tuple[str, str] | None]] = []
     for start in sorted({piece.start for pair in pairs for choice in pair for piece in _pieces(choice)}):
         difference = next(filter(None, (choice.difference(other, start) for choice, other in pairs)), None)
@@ -215,7 +217,7 @@ def _differences(pairs: list[tuple[Choice, Choice]]) -> list[tuple[int, tuple[st
 
 
 def _pieces(choice: Choice) -> list[Piece]:
-    """Those of a choice and of its parts."""
+    """The pieces of a choice and of its parts."""
     return [piece for each in choice.with_parts() for piece in each.pieces]
 
 

@@ -22,13 +22,13 @@ from packaging.utils import canonicalize_name
 
 from llmk.api import ENTRY_POINT_GROUP, Host, PlatformSpec, PluginError, Probe
 from llmk.api.errors import describe
-from llmk.api.matching import ask
+from llmk.api.matching import evaluate
 from llmk.kernel.interpreter import PYTHON
 from llmk.kernel.loader import load_object
 from llmk.kernel.registry import Registered, Registry
 from llmk_testing.case import Skip
 
-LOCATIONS = ("implementation", "prepare", "describe", "examples", "begin")
+LOCATIONS = ("implementation", "prepare", "describe", "examples", "early_setup")
 TIMEOUT = 300
 
 
@@ -55,7 +55,7 @@ class Imports:
         where it can't be imported but isn't meant for this machine (``missing`` says why)."""
         errors: list[str] = [self._found["errors"][place] for place in _places(spec) if place in self._found["errors"]]
         if errors and isinstance(spec, PlatformSpec):
-            answer = ask(spec.probe, Host(), Probe)
+            answer = evaluate(spec.probe, Host(), Probe)
             missing = "; ".join(map(str, (answer.verdict if isinstance(answer, Probe) else answer).reasons))
         if errors and missing:
             raise Skip(f"{missing}; importing it says: {errors[0]}")

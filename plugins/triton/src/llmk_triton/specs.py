@@ -278,7 +278,7 @@ def _by_bulk(kind: str, name: str) -> KernelSpec:
         kind,
         f"gemm.small_m:{name}",
         op=name if kind == "op" else "",
-        only_if_asked="it is faster than the platform's library on some shapes alone",
+        opt_in="it is faster than the platform's library on some shapes alone",
         needs=_HALVES,
         supports=supports_bulk,
         bands=(TokenBand(_MOST_ROWS + 1, _SOME_ROWS + 1),),

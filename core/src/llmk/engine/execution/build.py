@@ -71,7 +71,7 @@ def load_model(boot: Boot, rank: int = 0, join: Callable[[Platform], Parallel] =
     config, plan = boot.settings.config, boot.plan
     check_wheels(plan)
     platform: Platform = boot.load("platform")(plan.platform)
-    neighbours = len(plan.ranks_beside(rank))
+    neighbours = len(plan.ranks_on_same_device(rank))
     threads = config.platform.threads
     platform.device.setup(rank, max(1, threads // neighbours) if threads else 0)
     device = platform.device.torch_device(rank)
@@ -146,7 +146,7 @@ def cache_room(boot: Boot, loaded: LoadedModel, rank: int = 0) -> int:
     if needed is None:
         needed = activation_bytes(boot.facts, limits.max_num_batched_tokens, limits.max_num_seqs)
     loaded.build.parallel.barrier()
-    return max(0, loaded.platform.memory.available() - needed * len(boot.plan.ranks_beside(rank)))
+    return max(0, loaded.platform.memory.available() - needed * len(boot.plan.ranks_on_same_device(rank)))
 
 
 def recordable(boot: Boot, platform: Platform) -> tuple[list[int], str]:

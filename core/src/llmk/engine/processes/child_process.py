@@ -34,12 +34,12 @@ LOOK_SECONDS = 0.5
 _LENGTH_BYTES = 8
 
 
-def give(process: subprocess.Popen[bytes], folder: str, *given: object, begin: str = "") -> None:
-    """Gives a child what it needs. ``folder`` is the private one that holds the sockets; ``begin`` what the child calls
-    at once to begin its device (:attr:`llmk.api.PlatformSpec.begin`)."""
+def give(process: subprocess.Popen[bytes], folder: str, *given: object, early_setup: str = "") -> None:
+    """Gives a child what it needs. ``folder`` is the private one that holds the sockets; ``early_setup``, as in
+    :attr:`llmk.api.PlatformSpec.early_setup`, is what the child calls at once in a thread."""
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # it has ended: who watches it tells how
-        process.stdin.write(b"".join(map(_framed, ((folder, begin), given))))
+        process.stdin.write(b"".join(map(_framed, ((folder, early_setup), given))))
         process.stdin.flush()
 
 
@@ -67,9 +67,9 @@ class ParentLink:
         first, given = _frame(), _frame()
         if given:
             self._pickled.put(given)
-            folder, begin = pickle.loads(first)  # nosec B301 # as above
-            if begin:
-                threading.Thread(target=_begin, args=(begin,), name="llmk-begin", daemon=True).start()
+            folder, early_setup = pickle.loads(first)  # nosec B301 # as above
+            if early_setup:
+                threading.Thread(target=_early_setup, args=(early_setup,), name="llmk-setup", daemon=True).start()
             while os.read(sys.stdin.fileno(), 1024):
                 pass
             _remove(Path(folder))
@@ -157,11 +157,11 @@ def _read(count: int) -> bytes:
     return bytes(found)
 
 
-def _begin(location: str) -> None:
+def _early_setup(location: str) -> None:
     try:
         load_object(location)(0)
     except Exception:
-        logger.debug("%s could not begin the device ahead of its setup", location, exc_info=True)
+        logger.debug("%s could not set the device up early", location, exc_info=True)
 
 
 def _remove(folder: Path) -> None:

@@ -61,15 +61,15 @@ class ProcessClient(LoopClient):
         threading.Thread(target=self._wait, name="llmk-engine-end", daemon=True).start()
 
     @classmethod
-    async def start(cls, boot: Any, *, builder: str, begin: str = "", **how: Any) -> ProcessClient:
-        """Starts a process in which ``builder`` (``"module:attribute"``) makes an engine of ``boot``, and ``begin``
-        begins its device meanwhile. ``how`` is what else :meth:`build` takes.
+    async def start(cls, boot: Any, *, builder: str, early_setup: str = "", **how: Any) -> ProcessClient:
+        """Starts a process in which ``builder`` (``"module:attribute"``) makes an engine of ``boot``, while
+        ``early_setup`` sets the device up. ``how`` is what else :meth:`build` takes.
 
         ``boot`` must be picklable. Raises what ``builder`` raises there, as the same class of
         :class:`~llmk.api.LlmkError`, or :class:`~llmk.api.EngineDead` where the process ends before.
         """
         client = cls(spawn())
-        await client.build(boot, builder=builder, begin=begin, **how)
+        await client.build(boot, builder=builder, early_setup=early_setup, **how)
         return client
 
     async def build(
@@ -77,7 +77,7 @@ class ProcessClient(LoopClient):
         boot: Any,
         *,
         builder: str,
-        begin: str = "",
+        early_setup: str = "",
         hang_seconds: float = 0.0,
         plugin_seconds: float = 0.0,
         distrusted: Iterable[str] = (),
@@ -94,7 +94,7 @@ class ProcessClient(LoopClient):
         given = builder, child.address(self._sender), child.address(self._receiver), watching
         try:
             # Beside the loop: it may be more than the pipe holds.
-            await asyncio.to_thread(child.give, self._process, self._folder.name, *given, boot, begin=begin)
+            await asyncio.to_thread(child.give, self._process, self._folder.name, *given, boot, early_setup=early_setup)
             await self._ready
         except BaseException:
             await self.close()

@@ -285,8 +285,8 @@ def smallest_cache(
     """
     plan, plans = boot.plan, []
     sizes = [block_bytes(own, groups[rank // plan.tensor]) for rank, own in enumerate(specs)]
-    for beside in {plan.ranks_beside(rank) for rank in range(plan.num_ranks)}:
-        size, free = sum(sizes[rank] for rank in beside), min(available[rank] for rank in beside)
-        shadows = sum(shadow_bytes[rank] for rank in beside) if shadow_bytes else 0
+    for sharing in {plan.ranks_on_same_device(rank) for rank in range(plan.num_ranks)}:
+        size, free = sum(sizes[rank] for rank in sharing), min(available[rank] for rank in sharing)
+        shadows = sum(shadow_bytes[rank] for rank in sharing) if shadow_bytes else 0
         plans.append(plan_cache(boot.settings.config, boot.facts.max_model_len, groups[0], size, free, shadows))
     return min(plans, key=lambda found: found.num_blocks)

@@ -21,7 +21,7 @@ from llmk.api import (
     Verdict,
 )
 from llmk.api.io import Returns
-from llmk.api.matching import ask
+from llmk.api.matching import evaluate
 from llmk.engine.wire.request import EngineRequest, HiddenRows, SamplingParams
 from llmk.engine.wire.request import Returns as EngineReturns
 from llmk.kernel.contracts import check_made
@@ -95,7 +95,7 @@ class IOProcessors:
         """For each, what it is, whose, and whether it can serve this model."""
         told = []
         for found in self._found:
-            verdict = ask(found.spec.supports, self._boot.checkpoint)
+            verdict = evaluate(found.spec.supports, self._boot.checkpoint)
             about = {"id": found.spec.id, "name": found.spec.name, "wheel": found.plugin.wheel}
             told.append(about | {"summary": found.spec.summary, "supported": verdict.ok, "reasons": _why(verdict)})
         return told
@@ -138,7 +138,7 @@ class IOProcessors:
             )
         if len(chosen) > 1:
             raise RequestError(f"several IO processors are called {name!r}", hint=f"name one by its id: {ids}")
-        if not (verdict := ask(chosen[0].spec.supports, self._boot.checkpoint)):
+        if not (verdict := evaluate(chosen[0].spec.supports, self._boot.checkpoint)):
             why = "; ".join(_why(verdict))
             raise RequestError(f"the IO processor {ids} does not serve {self._served_name}: {why}")
         return chosen[0]

@@ -52,12 +52,12 @@ load_object(sys.argv[2])(facts)
 assert begun() == before, "making the platform began the device; setup() is there for that"
 """
 
-_BEGUN = """
+_EARLY = """
 import sys
 from llmk.api import Host
 from llmk.kernel.loader import load_object
 load_object(sys.argv[3])(0)
-assert "torch" not in sys.modules, "what begins the device imported torch"
+assert "torch" not in sys.modules, "the early setup imported torch"
 import torch
 device = load_object(sys.argv[2])(load_object(sys.argv[1])(Host()).facts).device
 device.setup(0)
@@ -113,8 +113,8 @@ def cases(spec: PlatformSpec, bench: Bench) -> Iterator[Case]:
         **platform_memory.checks(bench),
         "two ranks are joined": partial(_joined, spec, bench),
     }
-    if spec.begin:
-        on_device["a device that was begun without torch can be set up"] = partial(_alone, spec, _BEGUN, spec.begin)
+    if spec.early_setup:
+        on_device["a device can be set up after its early setup"] = partial(_alone, spec, _EARLY, spec.early_setup)
     here = bench.facts.name == spec.name
     elsewhere = partial(_elsewhere, bench.facts)
     for name, run in (checks | {name: run if here else elsewhere for name, run in on_device.items()}).items():

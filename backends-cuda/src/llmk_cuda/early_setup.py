@@ -1,4 +1,4 @@
-"""The device's own beginning, which takes most of a second, by NVIDIA's driver alone. Needs no torch."""
+"""Initialises a GPU through NVIDIA's driver alone, without torch: the part of a device's setup that takes longest."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from llmk_cuda.visible import number_by_bus
 LIBRARY = "libcuda.so.1"
 
 
-def begin(index: int) -> None:
-    """Makes the primary context of device ``index``, by CUDA's numbers, and keeps it: it is the one that torch uses.
+def early_setup(index: int) -> None:
+    """Creates and retains the primary context of device ``index`` (CUDA's numbering), which torch then uses too.
 
     Raises:
         OSError: where there is no driver.
-        RuntimeError: where the driver can't.
+        RuntimeError: when a call of the driver fails.
     """
     number_by_bus()
-    # As torch does where CUDA was not begun before. Later drivers do so by themselves.
+    # As torch does when it initialises CUDA itself. Newer drivers default to it.
     os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")
     driver = ctypes.CDLL(LIBRARY)
     device, context = ctypes.c_int(), ctypes.c_void_p()
