@@ -1,5 +1,5 @@
-"""The plugin ``reference``: every kernel contract in plain torch, on any platform. Torch-free; what is chosen is
-imported then."""
+"""The plugin ``reference``: every kernel contract in plain torch, on any platform. This module does not import torch;
+only chosen kernels are imported."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _GROUP_SCORINGS = ("max", "top2_sum")
 
 _OPS = (
     ("rms_norm", "norms:rms_norm", "Root-mean-square norm in float32."),
-    ("rms_norm_plus_one", "norms:rms_norm_plus_one", "Root-mean-square norm whose weight is stored less one."),
-    ("rope", "rope.rotation:rope", "Rotates halves of each head, in float32."),
-    ("rope_interleaved", "rope.rotation:rope_interleaved", "Rotates neighbours in each head, in float32."),
-    ("softcap", "activations:softcap", "Bounds values by a hyperbolic tangent."),
-    ("sigmoid_gate", "activations:sigmoid_gate", "Scales by a sigmoid."),
+    ("rms_norm_plus_one", "norms:rms_norm_plus_one", "Root-mean-square norm with weight + 1."),
+    ("rope", "rope.rotation:rope", "RoPE over the two halves of each head, in float32."),
+    ("rope_interleaved", "rope.rotation:rope_interleaved", "RoPE over neighbouring elements of each head, in float32."),
+    ("softcap", "activations:softcap", "Soft cap by a hyperbolic tangent."),
+    ("sigmoid_gate", "activations:sigmoid_gate", "Multiplies by a sigmoid gate."),
     ("embedding", "embedding:embedding", "Token embedding."),
-    ("causal_conv", "recurrent.causal_conv:causal_conv", "Convolves each channel over its last tokens."),
+    ("causal_conv", "recurrent.causal_conv:causal_conv", "Short causal convolution."),
     ("gated_rms_norm", "recurrent.gated_norm:gated_rms_norm", "Root-mean-square norm with a SiLU gate."),
 )
 
@@ -31,31 +31,31 @@ _SCANS = (
     ("state_space_scan", "recurrent.state_space_scan", "Selective scan over a state space"),
     ("gated_delta_rule", "recurrent.delta_rule", "Gated delta rule"),
 )
-"""Each comes twice: in chunks, and token by token, which is deterministic."""
+"""Each has two kernels: chunked, and token by token, which is batch-invariant."""
 
-_WRITTEN_TWICE = (
+_TWO_VARIANTS = (
     ("silu_and_mul", "activations:silu_and_mul", "SwiGLU."),
     ("gelu_and_mul", "activations:gelu_and_mul", "GEGLU with the exact GELU."),
     ("gelu_tanh_and_mul", "activations:gelu_tanh_and_mul", "GEGLU with GELU's tanh approximation."),
-    ("per_head_product", "linear:per_head_product", "A product with a matrix of its own for every head."),
+    ("per_head_product", "linear:per_head_product", "Matrix product with one matrix per head."),
 )
-"""Each comes twice: torch's own, and another, which is deterministic."""
+"""Each has two kernels: torch's own, and a batch-invariant one."""
 
 _SAMPLING_OPS = (
     ("apply_penalties", "sampling.sample:apply_penalties", "Repetition, frequency and presence penalties."),
     ("apply_bias", "sampling.sample:apply_bias", "Logit biases, in place."),
-    ("match_suffixes", "sampling.sample:match_suffixes", "Which token sequences end the requests' tokens."),
-    ("allow_tokens", "sampling.sample:allow_tokens", "Rules out all tokens but some, in place."),
-    ("mask_top_k_top_p_min_p", "sampling.sample:mask_top_k_top_p_min_p", "Truncates distributions."),
-    ("sample", "sampling.sample:sample", "One token per row, by a hash of seed and position."),
-    ("logprobs", "sampling.sample:logprobs", "Log-probabilities, ranks and the likeliest tokens."),
+    ("match_suffixes", "sampling.sample:match_suffixes", "Whether requests end with given token sequences."),
+    ("allow_tokens", "sampling.sample:allow_tokens", "Excludes all tokens except those allowed, in place."),
+    ("mask_top_k_top_p_min_p", "sampling.sample:mask_top_k_top_p_min_p", "Top-k, top-p and min-p truncation."),
+    ("sample", "sampling.sample:sample", "Samples one token per row, by a hash of seed and position."),
+    ("logprobs", "sampling.sample:logprobs", "Log-probabilities, ranks and the most likely tokens."),
 )
 
 _BATCH_OPS = (
-    ("update_rows", "batch:update_rows", "Writes ragged runs into rows of the batch state, in place."),
-    ("build_step", "batch:build_step", "Lays out a step's tokens, and counts them as computed."),
-    ("map_slots", "batch:map_slots", "Places of a step's tokens in the cache."),
-    ("append_tokens", "batch:append_tokens", "Puts sampled tokens where the next step reads them."),
+    ("update_rows", "batch:update_rows", "Writes runs of different lengths into rows of the batch state, in place."),
+    ("build_step", "batch:build_step", "Builds a step's input tensors, and counts its tokens as computed."),
+    ("map_slots", "batch:map_slots", "Block table and slot mapping of a step."),
+    ("append_tokens", "batch:append_tokens", "Writes sampled tokens where the next step reads them."),
 )
 
 _COMPOSITES = (
@@ -64,13 +64,13 @@ _COMPOSITES = (
         "add_rms_norm_plus_one",
         "norms:make_add_rms_norm_plus_one",
         ("rms_norm_plus_one",),
-        "Residual sum, then norm whose weight is stored less one.",
+        "Residual sum, then norm with weight + 1.",
     ),
     (
         "sandwich_norm_plus_one",
         "norms:make_sandwich_norm_plus_one",
         ("rms_norm_plus_one", "add_rms_norm_plus_one"),
-        "Norm after a block, residual sum, norm before the next; weights are stored less one.",
+        "Norm after a block, residual sum, norm before the next; both with weight + 1.",
     ),
     (
         "add_rms_norm_fp32_residual",
@@ -83,37 +83,37 @@ _COMPOSITES = (
         "qk_norm_rope_write_kv",
         "composites:make_qk_norm_rope_write_kv",
         ("rms_norm", "rope", "attention.write"),
-        "Norms queries and keys, rotates them, stores keys and values.",
+        "Q and K norms, RoPE, K/V write.",
     ),
     (
         "norm_rope_write_latent",
         "composites:make_norm_rope_write_latent",
         ("rms_norm", "rope_interleaved", "attention.write"),
-        "Norms latent vectors, rotates queries and the shared key, stores both.",
+        "Norm of latent vectors, RoPE of queries and shared key, cache write.",
     ),
     (
         "latent_attention",
         "composites:make_latent_attention",
         ("norm_rope_write_latent", "per_head_product", "attention.run"),
-        "Attention over latent vectors, with the products that make keys and values absorbed.",
+        "Multi-head latent attention, with the K and V projections absorbed.",
     ),
     (
         "qk_norm_plus_one_rope_write_kv",
         "composites:make_qk_norm_plus_one_rope_write_kv",
         ("rms_norm_plus_one", "rope", "attention.write"),
-        "The same with norms whose weights are stored less one.",
+        "The same with norms with weight + 1.",
     ),
     (
         "qk_norm_rope_attention",
         "composites:make_qk_norm_rope_attention",
         ("qk_norm_rope_write_kv", "attention.run"),
-        "Norms queries and keys, rotates them, stores keys and values, and attends.",
+        "Q and K norms, RoPE, K/V write, attention.",
     ),
     (
         "qk_norm_plus_one_rope_attention",
         "composites:make_qk_norm_plus_one_rope_attention",
         ("qk_norm_plus_one_rope_write_kv", "attention.run"),
-        "The same with norms whose weights are stored less one.",
+        "The same with norms with weight + 1.",
     ),
     (
         "state_space_mixer",
@@ -125,40 +125,45 @@ _COMPOSITES = (
         "gated_delta_net",
         "recurrent.mixers:make_gated_delta_net",
         ("causal_conv", "gated_delta_rule", "gated_rms_norm"),
-        "Gated DeltaNet between its products.",
+        "Gated DeltaNet without its projections.",
     ),
-    ("gate_up_silu", "activations:make_gate_up_silu", ("linear", "silu_and_mul"), "Gate and up product, then SwiGLU."),
+    (
+        "gate_up_silu",
+        "activations:make_gate_up_silu",
+        ("linear", "silu_and_mul"),
+        "Gate and up projection, then SwiGLU.",
+    ),
     (
         "add_rms_norm_linear",
         "normed:make_add_rms_norm_linear",
         ("rms_norm", "add_rms_norm", "linear"),
-        "Residual sum and norm, then a product.",
+        "Residual sum and norm, then a linear layer.",
     ),
     (
         "add_rms_norm_router",
         "normed:make_add_rms_norm_router",
         ("rms_norm", "add_rms_norm", "linear"),
-        "Residual sum and norm, then a router's product; what was normed is handed on.",
+        "Residual sum and norm, then the router; also returns the normed sum.",
     ),
     (
         "add_rms_norm_gate_up_silu",
         "normed:make_add_rms_norm_gate_up_silu",
         ("rms_norm", "add_rms_norm", "gate_up_silu"),
-        "Residual sum and norm, then gate and up product and SwiGLU.",
+        "Residual sum and norm, then gate and up projection and SwiGLU.",
     ),
     (
         "gate_up_gelu_tanh",
         "activations:make_gate_up_gelu_tanh",
         ("linear", "gelu_tanh_and_mul"),
-        "Gate and up product, then GEGLU with GELU's tanh approximation.",
+        "Gate and up projection, then GEGLU with GELU's tanh approximation.",
     ),
 )
 
 _QUANTIZED = (
-    ("int8_channel", "8-bit integers with a scale per output."),
-    ("int4_group", "4-bit integers with a scale, and optionally a zero point, per group of inputs."),
+    ("int8_channel", "int8 with a scale per output channel."),
+    ("int4_group", "int4 with a scale, and optionally a zero point, per group of inputs."),
     ("fp8_tensor", "fp8 e4m3 with one scale."),
-    ("fp8_channel", "fp8 e4m3 with a scale per output."),
+    ("fp8_channel", "fp8 e4m3 with a scale per output channel."),
     ("fp8_block", "fp8 e4m3 with a scale per block of 128x128."),
 )
 
@@ -166,11 +171,11 @@ _QUANTIZED = (
 _QUANTIZED_EXPERTS = ("int8_channel", "fp8_channel", "fp8_block")
 
 _INVARIANT_SCORE = -1
-"""Of kernels that are slower than others for being deterministic: they win where it is asked for."""
+"""Score of the batch-invariant kernels: they are slower, so they only win if a deterministic kernel is required."""
 
 
 def supports_attention(query: AttentionQuery) -> Verdict:
-    """Causal attention with any whole number of heads per key head, in a cache of a floating-point dtype."""
+    """Causal attention with any integer number of query heads per K/V head, over a cache of a floating-point dtype."""
     verdict = OK
     if not query.causal:
         verdict &= no("causal", wanted="attention to later tokens", found="causal attention only")
@@ -182,7 +187,7 @@ def supports_attention(query: AttentionQuery) -> Verdict:
 
 
 def supports_moe(query: MoEQuery, weight_format: str = "plain") -> Verdict:
-    """Experts with a gated activation that :mod:`llmk.reference.activations` has, in equal groups."""
+    """Experts with a gated activation of :mod:`llmk.reference.activations`, in equal groups."""
     verdict = _stored_as(weight_format)(query)
     if query.activation not in _ACTIVATIONS:
         verdict &= no("activation", wanted=query.activation, found=", ".join(_ACTIVATIONS))
@@ -222,14 +227,14 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
             layout="reference",
             deterministic=True,
             host_cost_us=200.0,
-            summary="The same in float32, by blocks of keys and tiles of queries, each request alone.",
+            summary="Batch-invariant attention in float32, by blocks of keys and tiles of queries.",
         ),
     ]
 
 
 @hookimpl
 def llmk_linear_kernels() -> Iterable[KernelSpec]:
-    """The plain product, the same by tiles, and one by dequantization for each weight format."""
+    """torch's GEMM, a batch-invariant one, and one with dequantization for each weight format."""
     plain = KernelSpec(
         id="reference.linear",
         kind="linear",
@@ -238,7 +243,7 @@ def llmk_linear_kernels() -> Iterable[KernelSpec]:
         tier=Tier.REFERENCE,
         supports=_stored_as("plain"),
         capture="full",
-        summary="torch's own product.",
+        summary="torch's own GEMM.",
     )
     invariant = KernelSpec(
         id="reference.linear_invariant",
@@ -251,7 +256,7 @@ def llmk_linear_kernels() -> Iterable[KernelSpec]:
         layout="reference_tiled",
         deterministic=True,
         capture="full",
-        summary="torch's own product by tiles of rows.",
+        summary="torch's own GEMM by tiles of rows: batch-invariant.",
     )
     return [plain, invariant, *(_quantized(weight_format, summary) for weight_format, summary in _QUANTIZED)]
 
@@ -278,7 +283,7 @@ def llmk_moe_kernels() -> Iterable[KernelSpec]:
             supports=supports_moe,
             layout="reference_tiled",
             deterministic=True,
-            summary="The same, each expert by tiles of tokens.",
+            summary="Each expert by tiles of tokens: batch-invariant.",
         ),
         *(
             KernelSpec(
@@ -304,16 +309,16 @@ def llmk_ops() -> Iterable[KernelSpec]:
     plain = [_op(name, where, summary) for name, where, summary in (*_OPS, *_SAMPLING_OPS, *_BATCH_OPS)]
     scans = [spec for scan in _SCANS for spec in _scan(*scan)]
     composite = [_op(name, where, summary, parts) for name, where, parts, summary in _COMPOSITES]
-    written_out = [
+    invariant = [
         replace(_op(name, f"{where}_invariant", summary), id=f"reference.{name}_invariant", score=_INVARIANT_SCORE)
-        for name, where, summary in _WRITTEN_TWICE
+        for name, where, summary in _TWO_VARIANTS
     ]
-    quick = [replace(_op(name, where, summary), deterministic=False) for name, where, summary in _WRITTEN_TWICE]
-    return plain + composite + written_out + quick + scans
+    fast = [replace(_op(name, where, summary), deterministic=False) for name, where, summary in _TWO_VARIANTS]
+    return plain + composite + invariant + fast + scans
 
 
 def _scan(name: str, module: str, summary: str) -> tuple[KernelSpec, KernelSpec]:
-    """In chunks, and token by token."""
+    """The chunked kernel, and the kernel that goes token by token."""
     by_token = _op(name, f"{module}:{name}_by_token", f"{summary}, token by token.")
     chunked = replace(
         by_token,
