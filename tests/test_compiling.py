@@ -145,7 +145,7 @@ warm_up = warmup.WarmUp(runner, groups, 96, 8, 128, build.recordable(boot, loade
 warm_up.run(loaded.platform)
 few, at_first = len(runs), len(noted)
 assert at_first > 10, len(noted)
-loaded.build.few_layers = nullcontext
+loaded.build.representative_layers = nullcontext
 warm_up.run(loaded.platform)
 assert len(noted) == at_first, f"left out: {{len(noted) - at_first}}"
 assert len(runs) - few > 1.5 * few, (few, len(runs) - few)

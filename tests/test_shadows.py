@@ -242,7 +242,7 @@ def test_a_crash_ends_the_shadow_alone(folder: Path, caplog: pytest.LogCaptureFi
     assert tokens == alone
     (count,) = counts
     assert (count.failures, count.compared) == (1, 0)
-    (line,) = [record for record in caplog.records if "is run no more" in record.getMessage()]
+    (line,) = [record for record in caplog.records if "was disabled" in record.getMessage()]
     assert line.exc_info is not None
     assert "out of luck" in str(line.exc_info[1])
 

@@ -202,7 +202,7 @@ def test_shadows_compare_what_is_changed_and_copy_no_weights(
     kernel, seen = build.kernel("op", "blend"), load_object("blend_kernels:SEEN")
     seen.clear()
     assert build.shadows is not None
-    assert build.shadows.begin()
+    assert build.shadows.start_step()
     weight = torch.randn(48)
     kernel(torch.randn(3, 48), torch.randn(3, 48), weight, share=0.5)
     (compared,) = build.shadows.take()

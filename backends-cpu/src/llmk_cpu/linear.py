@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from llmk.reference.tiles import TiledWeight, agreeing_sizes
+from llmk.reference.tiles import TiledWeight, invariant_sizes
 
 if not torch.backends.mkldnn.is_available():
     raise ImportError("this build of torch has no oneDNN (torch.backends.mkldnn.is_available() is False)")
@@ -25,7 +25,7 @@ def prepack(parameters: Mapping[str, Tensor]) -> Tensor:
 def prepack_invariant(parameters: Mapping[str, Tensor]) -> TiledWeight:
     """The same for ``llmk.reference.linear:linear_invariant``, with the sizes of tile that agree."""
     weight = parameters["weight"]
-    sizes = agreeing_sizes(_times_packed, weight.shape, weight.dtype, weight.device, _pack)
+    sizes = invariant_sizes(_times_packed, weight.shape, weight.dtype, weight.device, _pack)
     return TiledWeight(_times_packed, _pack(weight), sizes)
 
 

@@ -43,12 +43,12 @@ class PackedModel:
         plan: Any = SimpleNamespace(shadows=())
         self.build = Build(plan, dtype=dtype, device=torch.device("cpu"), load_object=lambda path: path)
         self.finished: list[RecordingLayer] = []
-        self.add(Parameter(self.build, ["embed.weight"], [11], (4,), others={"head.weight": (0,)}))
+        self.add(Parameter(self.build, ["embed.weight"], [11], (4,), aliases={"head.weight": (0,)}))
         for i in range(2):
             names = [f"layers.{i}.{part}" for part in ("q", "k", "v")]
             packed = {f"layers.{i}.qkv.weight": (0, 1, 2)}
             self.add(
-                Parameter(self.build, [f"{name}.weight" for name in names], (4, 2, 2), (4,), others=packed),
+                Parameter(self.build, [f"{name}.weight" for name in names], (4, 2, 2), (4,), aliases=packed),
                 Parameter(self.build, [f"{name}.bias" for name in names], (4, 2, 2)),
             )
         self.add(Parameter(self.build, ["norm.weight"], [4], dummy_std=None))
@@ -267,7 +267,7 @@ def test_no_weights_at_all(write: Callable[..., Checkpoint]) -> None:
 def test_two_files_with_one_tensor_are_refused(write: Callable[..., Checkpoint]) -> None:
     checkpoint = write(make_tensors())
     save_file(load_file(checkpoint.weight_files[0].path), checkpoint.path / "model-copy.safetensors")
-    with pytest.raises(CheckpointError, match=r"stands in model-copy\.safetensors and in model\.safetensors"):
+    with pytest.raises(CheckpointError, match=r"is stored in model-copy\.safetensors and in model\.safetensors"):
         load(read_checkpoint(checkpoint.path))
 
 
@@ -304,7 +304,7 @@ def test_a_share_is_read_and_no_more(write: Callable[..., Checkpoint], monkeypat
             [f"experts.{expert}.{part}.weight" for expert in range(3) for part in ("gate", "up")],
             [2] * 6,
             [5],
-            others={"experts.gate_up_proj": tuple(range(6))},
+            aliases={"experts.gate_up_proj": tuple(range(6))},
             stacks=3,
             kept_rows=[[slice(1, 2)]] * 6,
         ),

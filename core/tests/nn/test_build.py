@@ -82,7 +82,7 @@ def test_a_composite_over_a_linear_site_calls_its_kernel() -> None:
 
 def test_a_part_that_nobody_has_is_named() -> None:
     made = build(choice("op", "twice", piece("make_twice", parts=("once",))))
-    with pytest.raises(PluginError, match="takes part 'once'"):
+    with pytest.raises(PluginError, match="needs part 'once'"):
         made.kernel("op", "twice")
 
 
@@ -121,8 +121,8 @@ def test_few_layers_stand_for_those_that_ask_for_the_same_kernels() -> None:
         Linear(made, str(index), 4, (8 if index == 6 else 4,), site="out")
         return index
 
-    layers = made.stage_of(9, layer)
-    with made.few_layers():
+    layers = made.stage_layers(9, layer)
+    with made.representative_layers():
         assert list(layers) == [0, 1, 2, 5, 6]
         assert (len(layers), layers[8]) == (9, 8)
     assert list(layers) == list(range(9))
@@ -130,6 +130,6 @@ def test_few_layers_stand_for_those_that_ask_for_the_same_kernels() -> None:
 
 def test_few_layers_are_those_of_the_stage() -> None:
     made = build(parallel=Parallel(stage=1, num_stages=2))
-    layers = made.stage_of(8, lambda index: index)
-    with made.few_layers():
+    layers = made.stage_layers(8, lambda index: index)
+    with made.representative_layers():
         assert list(layers) == [4, 5]

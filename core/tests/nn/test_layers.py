@@ -102,7 +102,7 @@ def test_a_tied_head_multiplies_by_the_embedding(kernel: tuple[str, str]) -> Non
         choice("linear", "lm_head", piece(name, prepare=prepare), in_features=4, out_features=7),
         dtype=torch.bfloat16,
     )
-    table = Embedding(made, "embed", 7, 4, also_named=("head.weight",))
+    table = Embedding(made, "embed", 7, 4, aliases=("head.weight",))
     head = LMHead(made, "head", 4, 7, tied_to=table)
     weight = torch.randn(7, 4).bfloat16()
     table.parameters[0].load(table.parameters[0].targets["head.weight"], weight)

@@ -53,7 +53,7 @@ def load(parameters: tuple[Parameter, ...], stored: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize("kernel", [("moe", ""), ("moe_transposed", "transpose_experts")])
 @pytest.mark.parametrize("stored_as", ["one by one", "stacked", "stacked elsewhere"])
 def test_experts_however_they_are_stored(kernel: tuple[str, str], stored_as: str) -> None:
-    block = MoE(made(*kernel), "old.moe", FACTS, names=("w1", "w3", "w2"), also_named=("new.mlp",))
+    block = MoE(made(*kernel), "old.moe", FACTS, names=("w1", "w3", "w2"), aliases=("new.mlp",))
     values, router = weights(), torch.randn(3, 6)
     prefix = "new.mlp" if stored_as == "stacked elsewhere" else "old.moe"
     stored = {f"{prefix}.experts.{name}_proj": value for name, value in values.items()}

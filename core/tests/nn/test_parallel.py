@@ -111,7 +111,7 @@ def test_a_vocabulary_that_does_not_divide() -> None:
     rows, logits = torch.zeros(7, 4), []
     for place in ranks(3):
         made = build(*Sites, parallel=place)
-        embedding = Embedding(made, "embed", 7, 4, also_named=("head.weight",))
+        embedding = Embedding(made, "embed", 7, 4, aliases=("head.weight",))
         head = LMHead(made, "head", 4, 7, tied_to=embedding)
         loaded(embedding, weight=table)
         assert embedding.weight.shape == head.weight.shape == (3, 4)
@@ -125,7 +125,7 @@ def test_a_tied_head_on_another_stage_has_a_table_of_its_own() -> None:
     table = torch.randn(7, 4)
     made = build(*Sites, parallel=Parallel(stage=1, num_stages=2))
     with made.stage(False):
-        embedding = Embedding(made, "embed", 7, 4, also_named=("head.weight",))
+        embedding = Embedding(made, "embed", 7, 4, aliases=("head.weight",))
     head = LMHead(made, "head", 4, 7, tied_to=embedding)
     assert [layer.here for layer in made.layers] == [False, True]
     assert head.parameters[0].names == ("embed.weight",)  # dummy values go by the name
@@ -230,7 +230,7 @@ def test_scales_of_several_parts_that_are_stored_as_one() -> None:
 )
 def test_what_cannot_be_cut_is_named(tensors: dict[str, Tensor], rows: int, why: str) -> None:
     """Blocks that two processes would share, blocks of unknown size, and tensors of unknown meaning."""
-    with pytest.raises(CheckpointError, match=f"up.{why} is stored in a way that can't be cut for 2 processes"):
+    with pytest.raises(CheckpointError, match=f"up.{why} is stored in a format that can't be sharded over 2 processes"):
         quantized(tensors, ranks(2)[0], "column", 8, rows)
     assert set(quantized(tensors, Parallel(), "column", 8, rows)) == set(tensors)
 

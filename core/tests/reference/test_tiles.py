@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from llmk.reference.tiles import SIZES, TiledWeight, agreeing_sizes, aligned, cancelling, in_tiles, times_transposed
+from llmk.reference.tiles import SIZES, TiledWeight, aligned, cancelling, in_tiles, invariant_sizes, matmul_transposed
 
 CPU = torch.device("cpu")
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
@@ -40,34 +40,34 @@ def plain(num_rows: int, shape: tuple[int, int], dtype: torch.dtype, seed: int) 
 def test_every_place_gives_a_row_the_same(numbers: Any, dtype: torch.dtype, threads: int) -> None:
     """With other numbers than those by which the sizes were found."""
     for shape in SHAPES:
-        sizes = agreeing_sizes(times_transposed, shape, dtype, CPU)
+        sizes = invariant_sizes(matmul_transposed, shape, dtype, CPU)
         rows, weight = numbers(max(SIZES), shape, dtype, seed=1)
-        expected = times_transposed(rows[: sizes[-1]], weight)
+        expected = matmul_transposed(rows[: sizes[-1]], weight)
         for size in sizes:
             for shift in {0, 1, size // 2, size - 1}:
-                found = times_transposed(rows[:size].roll(shift, 0), weight).roll(-shift, 0)
+                found = matmul_transposed(rows[:size].roll(shift, 0), weight).roll(-shift, 0)
                 assert torch.equal(found, expected[:size]), (shape, size, shift)
 
 
 def test_a_size_with_a_place_that_differs_is_not_used() -> None:
     def product(x: Tensor, weight: Tensor) -> Tensor:
-        out = times_transposed(x, weight)
+        out = matmul_transposed(x, weight)
         if x.shape[0] == 16:
             out[11] += 1
         return out + (x.shape[0] == 8)
 
-    sizes = agreeing_sizes(product, (64, 64), torch.float64, CPU)
+    sizes = invariant_sizes(product, (64, 64), torch.float64, CPU)
     assert sizes == tuple(
-        size for size in agreeing_sizes(times_transposed, (64, 64), torch.float64, CPU) if size not in (8, 16)
+        size for size in invariant_sizes(matmul_transposed, (64, 64), torch.float64, CPU) if size not in (8, 16)
     )
 
 
 def test_one_row_remains_where_no_places_agree() -> None:
     def product(x: Tensor, weight: Tensor) -> Tensor:
-        return times_transposed(x, weight) + torch.arange(x.shape[0])[:, None]
+        return matmul_transposed(x, weight) + torch.arange(x.shape[0])[:, None]
 
-    assert agreeing_sizes(product, (8, 8), torch.float32, CPU) == (1,)
-    assert agreeing_sizes(lambda x, weight: x * float("nan"), (8, 8), torch.float32, CPU) == (1,)
+    assert invariant_sizes(product, (8, 8), torch.float32, CPU) == (1,)
+    assert invariant_sizes(lambda x, weight: x * float("nan"), (8, 8), torch.float32, CPU) == (1,)
 
 
 def test_places_are_asked_once_for_equal_calls() -> None:
@@ -75,10 +75,10 @@ def test_places_are_asked_once_for_equal_calls() -> None:
 
     def product(x: Tensor, weight: Tensor) -> Tensor:
         calls.append(x.shape)
-        return times_transposed(x, weight)
+        return matmul_transposed(x, weight)
 
     for _ in range(2):
-        agreeing_sizes(product, (300, 8), torch.float32, CPU)
+        invariant_sizes(product, (300, 8), torch.float32, CPU)
     assert len(calls) == 4 * len(SIZES)
     assert {shape[0] for shape in calls} == set(SIZES)
 
@@ -102,7 +102,7 @@ def test_rows_are_cut_into_tiles_of_these_sizes_and_no_other(sizes: tuple[int, .
 
 def test_tiles_of_several_matrices() -> None:
     x, weight = torch.randn(2, 3, 70, 5), torch.randn(2, 3, 4, 5)
-    torch.testing.assert_close(in_tiles(times_transposed, x, weight, (4, 16)), x @ weight.mT)
+    torch.testing.assert_close(in_tiles(matmul_transposed, x, weight, (4, 16)), x @ weight.mT)
 
 
 def test_alignment() -> None:

@@ -15,8 +15,8 @@ from llmk.nn import (
     Embedding,
     Linear,
     LMHead,
+    NormedLinear,
     NormedMLP,
-    NormedProduct,
     StepContext,
 )
 from llmk.nn.attention import cache_spec
@@ -73,7 +73,7 @@ class SelfAttention:
         self.attention = self.kind(
             build,
             prefix,
-            index=build.parallel.place(index, shape.num_layers),
+            index=build.parallel.local_index(index, shape.num_layers),
             num_heads=shape.num_heads,
             num_kv_heads=shape.num_kv_heads,
             head_dim=shape.head_dim,
@@ -105,7 +105,7 @@ class NormedSelfAttention:
 
     def __init__(self, build: Build, norm: AddRMSNorm, attention: SelfAttention) -> None:
         self._attention = attention
-        self._qkv = NormedProduct(build, norm, attention.qkv, site="norm_qkv", linear_site="qkv")
+        self._qkv = NormedLinear(build, norm, attention.qkv, site="norm_qkv", linear_site="qkv")
 
     def __call__(self, x: Tensor, residual: Tensor | None, step: StepContext) -> tuple[Tensor, Tensor]:
         """As :data:`AttentionHalf`."""
@@ -160,16 +160,16 @@ class Decoder(Stack):
         ).to(build.device)
         with build.stage(build.parallel.is_first):
             self.embed = self.make_embedding(("lm_head.weight",) if shape.tied else ())
-        self.layers = build.stage_of(shape.num_layers, lambda index: self.make_layer(index, cos_sin))
+        self.layers = build.stage_layers(shape.num_layers, lambda index: self.make_layer(index, cos_sin))
         with build.stage(build.parallel.is_last):
             self.norm = self.make_norm()
             self.head = self.make_head(self.embed if shape.tied else None)
         self.weights = build.layers
 
-    def make_embedding(self, also_named: tuple[str, ...]) -> Embedding:
-        """The token embedding, which a tied checkpoint may also store as ``also_named``."""
+    def make_embedding(self, aliases: tuple[str, ...]) -> Embedding:
+        """The token embedding, which a tied checkpoint may also store as ``aliases``."""
         shape = self.shape
-        return Embedding(self.build, "model.embed_tokens", shape.vocab_size, shape.hidden_size, also_named=also_named)
+        return Embedding(self.build, "model.embed_tokens", shape.vocab_size, shape.hidden_size, aliases=aliases)
 
     def make_layer(self, index: int, cos_sin: Tensor) -> Block:
         """A layer; ``cos_sin`` is the table of rotary angles."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from llmk.api import AttentionFacts, Checkpoint, CheckpointError, LinearFacts, ModelFacts, MoEFacts, OpFacts
-from llmk.nn.facts import attention_op, embedding_op, head_linear, norm_ops, normed_product_op
+from llmk.nn.facts import attention_op, embedding_op, head_linear, norm_ops, normed_linear_op
 from llmk_models.config import (
     checkpoint_dtype,
     context_length,
@@ -197,7 +197,7 @@ class DecoderShape:
 
     def norm_ops(self) -> tuple[OpFacts, ...]:
         """The norms, and the one that is an op with the product after it."""
-        return (*norm_ops(self.hidden_size), normed_product_op("qkv", self.hidden_size))
+        return (*norm_ops(self.hidden_size), normed_linear_op("qkv", self.hidden_size))
 
     def attention_ops(self) -> tuple[OpFacts, ...]:
         """The ops of attention."""

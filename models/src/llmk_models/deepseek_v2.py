@@ -23,7 +23,7 @@ class DeepseekV2Model(Decoder):
     def make_attention(self, index: int, norm: AddRMSNorm, cos_sin: Tensor) -> Normed:
         """A layer's attention."""
         latent, prefix = self._shape.decoder.latent, f"model.layers.{index}.self_attn"
-        place = self.build.parallel.place(index, self.shape.num_layers)
+        place = self.build.parallel.local_index(index, self.shape.num_layers)
         attention = LatentAttention(self.build, prefix, latent, index=place, cos_sin=cos_sin, norm_eps=_NORM_EPS)
         return Normed(norm, attention)
 

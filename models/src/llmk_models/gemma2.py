@@ -40,7 +40,7 @@ class Gemma2Model(Decoder):
         self._logit_softcap = shape.logit_softcap
         super().__init__(build, shape.decoder)
 
-    def make_embedding(self, also_named: tuple[str, ...]) -> Embedding:
+    def make_embedding(self, aliases: tuple[str, ...]) -> Embedding:
         """Rows are scaled by the square root of their length."""
         shape = self.shape
         return Embedding(
@@ -49,7 +49,7 @@ class Gemma2Model(Decoder):
             shape.vocab_size,
             shape.hidden_size,
             site="scaled_embedding",
-            also_named=also_named,
+            aliases=aliases,
             scale=shape.hidden_size**0.5,
         )
 

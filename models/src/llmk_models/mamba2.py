@@ -29,7 +29,7 @@ class Mamba2Layer:
             parallel="column",
             units=[sizes.units] * len(sizes.projected_parts),
         )
-        place = build.parallel.place(index, shape.num_layers)
+        place = build.parallel.local_index(index, shape.num_layers)
         self.mixer = StateSpaceMixer(build, f"{prefix}.mixer", sizes, index=place, eps=shape.norm_eps)
         self.out = Linear(
             build,
@@ -61,8 +61,10 @@ class Mamba2Model(Stack):
         with build.stage(build.parallel.is_first):
             # Checkpoints from before transformers had the family name the table in the singular.
             others = (f"{prefix}.weight", *(("lm_head.weight",) if shape.tied else ()))
-            self.embed = Embedding(build, f"{prefix}s", vocab, self.hidden_size, also_named=others)
-        self.layers: Sequence[Mamba2Layer] = build.stage_of(shape.num_layers, lambda i: Mamba2Layer(build, shape, i))
+            self.embed = Embedding(build, f"{prefix}s", vocab, self.hidden_size, aliases=others)
+        self.layers: Sequence[Mamba2Layer] = build.stage_layers(
+            shape.num_layers, lambda i: Mamba2Layer(build, shape, i)
+        )
         with build.stage(build.parallel.is_last):
             self.norm = AddRMSNorm(build, "backbone.norm_f", self.hidden_size, shape.norm_eps, site=shape.add_norm)
             tied_to = self.embed if shape.tied else None

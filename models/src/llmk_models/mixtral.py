@@ -24,6 +24,6 @@ class MixtralModel(Decoder):
             f"{prefix}.block_sparse_moe",
             self._experts,
             names=("w1", "w3", "w2"),
-            also_named=(f"{prefix}.mlp",),
+            aliases=(f"{prefix}.mlp",),
         )
         return NormedMoE(self.build, norm, experts, self._experts)

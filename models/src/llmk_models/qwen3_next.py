@@ -44,7 +44,7 @@ class DeltaAttention:
         cut: dict[str, Any] = {"parallel": "column", "units": (sizes.units,)}
         self.into = Linear(build, f"{prefix}.in_proj_qkvz", hidden, (mixed,), site="delta_in", **cut)
         self.scalars = Linear(build, f"{prefix}.in_proj_ba", hidden, (scalars,), site="delta_scalars", **cut)
-        place = build.parallel.place(index, decoder.num_layers)
+        place = build.parallel.local_index(index, decoder.num_layers)
         self.net = GatedDeltaNet(build, prefix, sizes, index=place, eps=decoder.norm_eps)
         self.out = Linear(build, f"{prefix}.out_proj", values, (hidden,), site="delta_out", parallel="row")
         self.keeps: tuple[str, CacheSpec] = (sizes.site, self.net.cache_spec)

@@ -47,11 +47,11 @@ class Stack:
             x = self.embed(token_ids)
         else:
             dtypes, shape = (self.build.dtype, self.residual_dtype), (token_ids.shape[0], self.hidden_size)
-            x, residual = parallel.take_over(shape, dtypes, self.build.device)
+            x, residual = parallel.receive_from_previous_stage(shape, dtypes, self.build.device)
         for layer in self.layers:
             x, residual = layer(x, residual, step)
         if not parallel.is_last and residual is not None:
-            parallel.hand_on(x, residual.to(self.residual_dtype))
+            parallel.send_to_next_stage(x, residual.to(self.residual_dtype))
             return x
         return self.norm(x, residual)[0]
 

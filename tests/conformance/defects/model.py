@@ -96,7 +96,7 @@ def _hands_on_rounded(patch: pytest.MonkeyPatch) -> None:
     def change(good: Any, place: Parallel, *tensors: Tensor) -> None:
         good(place, *(tensor.to(torch.bfloat16).to(tensor.dtype) for tensor in tensors))
 
-    _around(patch, Parallel, "hand_on", change)
+    _around(patch, Parallel, "send_to_next_stage", change)
 
 
 def _coarse_in_16_bits(patch: pytest.MonkeyPatch) -> None:
@@ -127,9 +127,9 @@ DEFECTS = (
     Defect("coarse_in_16_bits", "rounds to 8 bits where the model has 16", _coarse_in_16_bits, "bfloat16 is as exact"),
     Defect("counts_tokens", "results depend on how many tokens a step has", _counts_tokens, "results don't depend"),
     Defect(
-        "not_added_up",
+        "not_all_reduced",
         "partial results of row-parallel products are not summed",
-        lambda patch: patch.setattr(Parallel, "added_up", lambda self, run: run),
+        lambda patch: patch.setattr(Parallel, "all_reduced", lambda self, run: run),
         "two tensor parallel ranks",
     ),
     Defect("rounded_between_stages", "stages hand on rounded states", _hands_on_rounded, "two stages"),

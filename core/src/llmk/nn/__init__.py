@@ -1,6 +1,8 @@
-"""The layers that models are made of. Each binds once, when it is built, the kernel that the plan chose for its site.
+"""The layers that models are built from. When it is built, each layer binds the kernel that the plan chose for its
+site.
 
-Importing this package is cheap; the layers, and torch with them, load when they are first named.
+Importing this package is cheap; a layer's module, and torch with it, is imported at the first access to the layer's
+name.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from llmk.nn.mlp import GatedMLP, NormedMLP
     from llmk.nn.model import Model, SelfLoading
     from llmk.nn.moe import MoE, NormedMoE
-    from llmk.nn.norm import AddRMSNorm, NormedProduct, RMSNorm, SandwichNorm
+    from llmk.nn.norm import AddRMSNorm, NormedLinear, RMSNorm, SandwichNorm
     from llmk.nn.quantization import Quantization
     from llmk.nn.recurrent import GatedDeltaNet, StateSpaceMixer
 
@@ -40,7 +42,7 @@ _LAZY = {
     "Model": "model",
     "NormedMLP": "mlp",
     "NormedMoE": "moe",
-    "NormedProduct": "norm",
+    "NormedLinear": "norm",
     "Parameter": "layer",
     "Quantization": "quantization",
     "RMSNorm": "norm",
@@ -66,9 +68,9 @@ __all__ = [
     "Linear",
     "MoE",
     "Model",
+    "NormedLinear",
     "NormedMLP",
     "NormedMoE",
-    "NormedProduct",
     "Parameter",
     "Quantization",
     "RMSNorm",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from llmk.api import AttentionBackend, AttentionQuery, CacheSpec, FullAttentionCache, LatentCache, SlidingWindowCache
 from llmk.nn.context import StepContext
-from llmk.nn.facts import whole_site
+from llmk.nn.facts import attention_op_site
 from llmk.nn.layer import Layer, Parameter
 
 if TYPE_CHECKING:
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
 
 class Attention(Layer):
-    """Norms queries and keys where the model does, rotates them, writes keys and values, and attends: one op.
+    """Applies Q and K norms (if the model has them) and RoPE, writes K and V to the paged cache, and attends, all in
+    one op.
 
     Args:
         prefix: the attention module's name in the checkpoint.
-        index: position of this layer's cache in the step's.
-        num_heads, num_kv_heads: the model's; the processes of a stage share them.
-        cos_sin: float32 ``[positions, rotary_dim]``, see ``llmk.reference.rope.rotation``; layers share it.
-        qk_norm_eps: epsilon of the per-head norms; ``None``: the model has none.
+        index: position of this layer's cache in ``StepContext.caches``.
+        num_heads, num_kv_heads: the model's totals; tensor-parallel ranks share them.
+        cos_sin: float32 ``[positions, rotary_dim]``, see ``llmk.reference.rope.rotation``; shared by all layers.
+        qk_norm_eps: epsilon of the per-head Q and K norms; ``None``: the model has none.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Attention(Layer):
         site: str = "attention",
     ) -> None:
         self.site = site
-        self._op = build.kernel("op", whole_site(site), attention=site)
+        self._op = build.kernel("op", attention_op_site(site), attention=site)
         self._index = index
         count = build.parallel.count
         self._heads = (count(num_heads), count(num_kv_heads), count(num_kv_heads))
@@ -62,7 +63,8 @@ class Attention(Layer):
         super().__init__(build, self._norms)
 
     def discover(self, stored: Mapping[str, Sequence[StoredTensor]]) -> None:
-        """Takes the scales of an fp8 cache where the checkpoint has some, whatever the cache is."""
+        """Adds parameters for the K and V scales of an fp8 cache where the checkpoint stores them, even if the cache is
+        not fp8."""
         for i, names in enumerate(self._build.quantization.cache_scales):
             for name in (f"{self._prefix}.{name}" for name in names):
                 if any(tensor.name == name for tensor in stored.get(name.rpartition(".")[0], ())):
@@ -77,8 +79,8 @@ class Attention(Layer):
             self._scaled = {"scales": (stored.get(0, 1.0), stored.get(1, 1.0))}
 
     def __call__(self, qkv: Tensor, step: StepContext) -> Tensor:
-        """``[tokens, (heads + 2 * kv_heads) * head_dim]`` to ``[tokens, heads * head_dim]``, of this process's
-        heads."""
+        """Maps ``[tokens, (heads + 2 * kv_heads) * head_dim]`` to ``[tokens, heads * head_dim]``; head counts are this
+        rank's."""
         heads = qkv.view(qkv.shape[0], -1, self._head_dim)
         q, k, v = heads.split_with_sizes(self._heads, 1)
         return self._attend(q, k, v, step)
@@ -91,27 +93,26 @@ class Attention(Layer):
 
 
 class GatedAttention(Attention):
-    """Attention whose every output is scaled by a gate of its own, which the query projection gives head by head: a
-    head's query, then its gate (arXiv:2505.06708). The gate is the op at ``gate_site``; other arguments are those of
-    :class:`Attention`."""
+    """Attention with an output gate per head (arXiv:2505.06708). The query projection returns, for each head, the query
+    followed by the gate. The op at ``gate_site`` applies the gate; other arguments are those of :class:`Attention`."""
 
     def __init__(self, build: Build, prefix: str, *, gate_site: str = "attention_gate", **options: Any) -> None:
         super().__init__(build, prefix, **options)
         self._gate = build.kernel("op", gate_site)
 
     def __call__(self, qkv: Tensor, step: StepContext) -> Tensor:
-        """``[tokens, (2 * heads + 2 * kv_heads) * head_dim]`` to ``[tokens, heads * head_dim]``."""
+        """Maps ``[tokens, (2 * heads + 2 * kv_heads) * head_dim]`` to ``[tokens, heads * head_dim]``."""
         num_heads, *others = self._heads
         heads = qkv.view(qkv.shape[0], -1, self._head_dim)
-        both, k, v = heads.split_with_sizes((2 * num_heads, *others), 1)
-        # Kernels take heads that lie side by side.
-        q, gate = both.unflatten(1, (num_heads, 2)).transpose(1, 2).contiguous().unbind(1)
+        q_and_gate, k, v = heads.split_with_sizes((2 * num_heads, *others), 1)
+        # Kernels need contiguous heads.
+        q, gate = q_and_gate.unflatten(1, (num_heads, 2)).transpose(1, 2).contiguous().unbind(1)
         out: Tensor = self._gate(self._attend(q, k, v, step), gate.flatten(1))
         return out
 
 
 def cache_spec(build: Build, site: str) -> CacheSpec:
-    """The cache spec of the layers at an attention site, by the layout that its backend states."""
+    """The cache spec of the layers at an attention site. Its size comes from the cache layout of the site's backend."""
     query = build.plan.choice("attention", site).query
     assert isinstance(query, AttentionQuery)
     size = page_bytes(build.attention(site))
@@ -123,7 +124,7 @@ def cache_spec(build: Build, site: str) -> CacheSpec:
 
 
 def page_bytes(backend: AttentionBackend) -> int:
-    """Bytes that a backend keeps for one layer and block."""
+    """Bytes per block that a backend needs for one layer."""
     layout = backend.cache_layout(1)
     size: int = torch.Size(layout.shape).numel() * getattr(torch, layout.dtype).itemsize
     return size

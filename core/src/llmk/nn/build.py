@@ -27,7 +27,8 @@ _WEIGHTS_AT = {"linear": 1, "moe": 2}
 
 
 class Switch:
-    """Several kernels for one site, of which one is current. Flipped between steps, so that a call decides nothing."""
+    """Several kernels for one site, one of which is current. It is switched between steps, so that a call does no
+    lookup."""
 
     __slots__ = ("_pieces", "current")
 
@@ -49,32 +50,33 @@ class Switch:
 
 
 class AttentionSwitch(Switch):
-    """The same for attention backends, which share one cache layout. It is flipped before the step is prepared."""
+    """A switch between attention backends that share one cache layout. It is switched before the step is prepared."""
 
     __slots__ = ()
 
     current: AttentionBackend
 
     def cache_layout(self, num_blocks: int) -> CacheLayout:
-        """The backends' common layout."""
+        """The layout that all the backends share."""
         return self.current.cache_layout(num_blocks)
 
     def prepare(self, step: CacheStep) -> Any:
-        """The current backend's."""
+        """Calls ``prepare`` of the current backend."""
         return self.current.prepare(step)
 
     def write(self, key: Tensor, value: Tensor | None, cache: Tensor, meta: Any, **options: Any) -> None:
-        """The current backend's."""
+        """Calls ``write`` of the current backend."""
         self.current.write(key, value, cache, meta, **options)
 
     def run(self, query: Tensor, cache: Tensor, meta: Any, **options: Any) -> Tensor:
-        """The current backend's."""
+        """Calls ``run`` of the current backend."""
         return self.current.run(query, cache, meta, **options)
 
 
 @dataclass(frozen=True, slots=True)
 class WeightKernel:
-    """What a linear or MoE site binds: the kernel, and ``prepare(parameters)``, which makes its weights."""
+    """What a linear or MoE layer binds: the kernel ``run``, and ``prepare(parameters)``, which returns the weights for
+    it."""
 
     run: Callable[..., Tensor]
     prepare: Callable[[dict[str, Tensor]], Any]
@@ -82,21 +84,21 @@ class WeightKernel:
 
 
 class Build:
-    """Hands out the kernels of one plan on one device, and collects the layers that are built with them.
+    """Binds the kernels of one plan on one device, and collects the layers that are built with them.
 
     Args:
-        dtype: the engine's dtype, the only one: no layer reads the checkpoint's.
-        parallel: the process's place among those that run the model together.
-        max_model_len: tokens of the longest text that is served; 0: of the longest that the model can.
-        checkpoint: what the plan's method of quantization is made for, if it has one.
-        load_object: returns what ``"module:attribute"`` names, of ``plugin`` (name and version), ``id`` and ``kind``
+        dtype: the engine's dtype. Layers use this one, not the checkpoint's.
+        parallel: this process's ranks, and its collectives.
+        max_model_len: maximum sequence length in tokens; 0: the model's own maximum.
+        checkpoint: passed to the plan's quantization method, if the plan has one.
+        load_object: imports ``"module:attribute"``, of ``plugin`` (name and version), ``id`` and ``kind``
             (:func:`llmk.kernel.loader.load_object`).
 
     Attributes:
-        quantization: the method that layers at sites of its weight format ask.
+        quantization: the quantization method that layers use while they load.
         layers: every layer built so far that owns parameters.
-        here: whether what is built now is for this process's stage.
-        shadows: what shadows share, where the plan has some.
+        here: whether the layers that are built now belong to this process's pipeline stage.
+        shadows: state that the plan's shadow kernels share; ``None`` if the plan has no shadow.
     """
 
     def __init__(
@@ -130,71 +132,73 @@ class Build:
         self._backends: dict[tuple[str, bool], AttentionBackend] = {}
         self._runs: dict[tuple[str, str, bool, bool], Any] = {}
         self._switches: list[Switch | Shadowed] = []
-        self._asked: list[Hashable] = []
-        """What kernels were asked for, in turn."""
+        self._lookups: list[Hashable] = []
+        """One entry for each kernel lookup, in order. Layers with equal entries launch the same kernels."""
         self._stages: list[Layers[Any]] = []
-        self._band = _EVERY
+        self._current_range = _EVERY
 
     def kernel(self, kind: str, site: str, *, attention: str = "", linear: str = "") -> Callable[..., Any]:
         """The callable for a site.
 
         Args:
-            attention, linear: the sites whose backend and kernel a composite op has as parts ``"attention.write"``,
-                ``"attention.run"`` and ``"linear"``.
+            attention, linear: the attention site that provides a composite op's parts ``"attention.write"`` and
+                ``"attention.run"``, and the linear site that provides its part ``"linear"``.
 
         Raises:
-            KeyError: where the plan has no such site.
+            KeyError: the plan has no such site.
         """
         key = (kind, site, attention, linear)
-        self._asked.append(key)
+        self._lookups.append(key)
         if key not in self._kernels:
             choice, shadow = self.plan.choice(kind, site), self.plan.shadow(kind, site)
-            kernel = self._bind(choice, self._given(attention, linear))
+            kernel = self._bind(choice, self._site_parts(attention, linear))
             if shadow is not None and self.shadows is not None:
-                beside = self._bind(shadow.choice, self._given(attention, linear, shadow))
+                shadow_kernel = self._bind(shadow.choice, self._site_parts(attention, linear, shadow))
                 contract = shadow.contract
                 kernel = Shadowed(
-                    *(self.shadows, choice, shadow, kernel, beside),
-                    sites=list(self._beside(("attention", attention), ("linear", linear))),
+                    *(self.shadows, choice, shadow, kernel, shadow_kernel),
+                    sites=list(self._shadowed_sites(("attention", attention), ("linear", linear))),
                     cache=(attention, -2) if attention else None,
                     every_step=bool(attention),
                     weights=contract.positions(contract.weights) if contract else (),
                     mutated=contract.positions(contract.mutates_args) if contract else (),
                 )
-                self._switched(kernel)
+                self._register(kernel)
             self._kernels[key] = kernel
         return self._kernels[key]
 
-    def linear(self, site: str, *, rows: bool = False) -> WeightKernel:
-        """The kernel of a linear site. With ``rows`` its switch, where it is one, is the caller's alone to flip."""
-        return self._with_weights("linear", site, rows, _plain_weight)
+    def linear(self, site: str, *, own_switch: bool = False) -> WeightKernel:
+        """The kernel of a linear site. With ``own_switch``, a piecewise choice returns a switch that only the caller
+        switches, by its own row count; otherwise the step's token count switches it."""
+        return self._with_weights("linear", site, own_switch, _plain_weight)
 
     def moe(self, site: str) -> WeightKernel:
         """The kernel of a mixture-of-experts site."""
         return self._with_weights("moe", site, False, dict)
 
-    def _with_weights(self, kind: str, site: str, rows: bool, plain: Callable[..., Any]) -> WeightKernel:
-        self._asked.append((kind, site, rows))
-        if (kind, site, rows) not in self._weighted:
+    def _with_weights(self, kind: str, site: str, own_switch: bool, plain: Callable[..., Any]) -> WeightKernel:
+        self._lookups.append((kind, site, own_switch))
+        if (kind, site, own_switch) not in self._weighted:
             choice, shadow = self.plan.choice(kind, site), self.plan.shadow(kind, site)
-            run, prepare = self._run(kind, site, rows), self._preparing(choice, plain)
+            run, prepare = self._run(kind, site, own_switch), self._preparing(choice, plain)
             if shadow is not None and self.shadows is not None:
-                beside = self._run(kind, site, rows, beside=True)
-                run = Shadowed(self.shadows, choice, shadow, run, beside, weights=(_WEIGHTS_AT[kind],))
-                run = run if rows else self._switched(run)
+                shadow_kernel = self._run(kind, site, own_switch, of_shadow=True)
+                run = Shadowed(self.shadows, choice, shadow, run, shadow_kernel, weights=(_WEIGHTS_AT[kind],))
+                run = run if own_switch else self._register(run)
                 if choice.pieces[0].prepare != shadow.choice.pieces[0].prepare:
-                    prepare = self.shadows.preparing(prepare, self._preparing(shadow.choice, plain))
+                    prepare = self.shadows.preparing_both(prepare, self._preparing(shadow.choice, plain))
             weight_format = getattr(choice.query, "weight_format", "plain")
-            self._weighted[kind, site, rows] = WeightKernel(run, prepare, weight_format)
-        return self._weighted[kind, site, rows]
+            self._weighted[kind, site, own_switch] = WeightKernel(run, prepare, weight_format)
+        return self._weighted[kind, site, own_switch]
 
-    def _run(self, kind: str, site: str, rows: bool = False, *, beside: bool = False) -> Any:
-        """What was chosen for a site with weights, or what runs ``beside`` it, where anything does."""
-        shadow = self.plan.shadow(kind, site) if beside else None
-        key = (kind, site, rows, shadow is not None)
+    def _run(self, kind: str, site: str, own_switch: bool = False, *, of_shadow: bool = False) -> Any:
+        """The kernel that was chosen for a site with weights; with ``of_shadow``, the kernel of its shadow, if it has
+        one."""
+        shadow = self.plan.shadow(kind, site) if of_shadow else None
+        key = (kind, site, own_switch, shadow is not None)
         if key not in self._runs:
             self._runs[key] = self._bind(
-                shadow.choice if shadow else self.plan.choice(kind, site), {}, register=not rows
+                shadow.choice if shadow else self.plan.choice(kind, site), {}, register=not own_switch
             )
         return self._runs[key]
 
@@ -204,124 +208,130 @@ class Build:
 
     def attention(self, site: str) -> AttentionBackend:
         """The backend of an attention site."""
-        self._asked.append(("attention", site))
+        self._lookups.append(("attention", site))
         if site not in self._attention:
             backend = self._backend(site)
             if self.shadows is not None:
                 choice, shadow = self.plan.choice("attention", site), self.plan.shadow("attention", site)
                 if shadow is not None:
-                    self.shadows.backends[site] = self._backend(site, beside=True)
+                    self.shadows.backends[site] = self._backend(site, of_shadow=True)
                 backend = ShadowedAttention(self.shadows, choice, shadow, backend)
             self._attention[site] = backend
         return self._attention[site]
 
-    def _backend(self, site: str, *, beside: bool = False) -> AttentionBackend:
-        shadow = self.plan.shadow("attention", site) if beside else None
+    def _backend(self, site: str, *, of_shadow: bool = False) -> AttentionBackend:
+        shadow = self.plan.shadow("attention", site) if of_shadow else None
         key = (site, shadow is not None)
         if key not in self._backends:
             choice = shadow.choice if shadow else self.plan.choice("attention", site)
             made = [self._load(p, p.implementation, "attention")(choice.query, self.device) for p in choice.pieces]
             pieces = [(p.start, p.stop, backend) for p, backend in zip(choice.pieces, made, strict=True)]
-            self._backends[key] = self._one_of(pieces, AttentionSwitch)
+            self._backends[key] = self._as_switch(pieces, AttentionSwitch)
         return self._backends[key]
 
-    def _beside(self, *sites: tuple[str, str]) -> Iterator[tuple[Choice, Choice]]:
-        """What was chosen and what is beside it, of sites by kind and name, where anything is."""
+    def _shadowed_sites(self, *sites: tuple[str, str]) -> Iterator[tuple[Choice, Choice]]:
+        """For each of the sites (kind, name) that has a shadow: the choice and the shadow's choice."""
         for kind, site in sites:
             if (shadow := self.plan.shadow(kind, site)) is not None:
                 yield self.plan.choice(kind, site), shadow.choice
 
-    def _given(self, attention: str, linear: str, shadow: Shadow | None = None) -> dict[str, Any]:
-        """The parts that stand for what was chosen at an op's own sites; of its ``shadow``, for what is beside that."""
-        given: dict[str, Any] = {}
+    def _site_parts(self, attention: str, linear: str, shadow: Shadow | None = None) -> dict[str, Any]:
+        """The parts of a composite op that come from its attention and linear sites; for ``shadow``, those of these
+        sites' shadows."""
+        site_parts: dict[str, Any] = {}
         if attention:
-            backend = self._backend(attention, beside=shadow is not None)
-            given |= {"attention.write": backend.write, "attention.run": backend.run}
+            backend = self._backend(attention, of_shadow=shadow is not None)
+            site_parts |= {"attention.write": backend.write, "attention.run": backend.run}
             if shadow is not None and self.shadows is not None:
                 self.shadows.backends[attention] = backend
                 latent_dim = getattr(self.plan.choice("attention", attention).query, "latent_dim", None)
-                given["attention.run"] = self.shadows.attending(backend.run, shadow.rate, latent_dim)
+                site_parts["attention.run"] = self.shadows.sampled_attention(backend.run, shadow.rate, latent_dim)
         if linear:
-            given["linear"] = self._run("linear", linear, beside=shadow is not None)
-        return given
+            site_parts["linear"] = self._run("linear", linear, of_shadow=shadow is not None)
+        return site_parts
 
     @contextmanager
     def stage(self, here: bool) -> Iterator[None]:
-        """What is built within belongs to this process's stage, or else to another one: then it never runs, and stands
-        for the names of its parameters alone, which the loader must know to tell what is missing or unknown."""
+        """Layers built within belong to this process's pipeline stage if ``here``. Layers of other stages never run;
+        they only provide their parameters' names, so that the loader can report missing and unknown tensors."""
         self.here = here
         yield
         self.here = True
 
-    def stage_of(self, count: int, make: Callable[[int], T]) -> Layers[T]:
-        """Makes ``count`` layers by their numbers; returns those of this process's stage.
+    def stage_layers(self, count: int, make: Callable[[int], T]) -> Layers[T]:
+        """Builds ``count`` layers by index; returns those of this process's stage.
 
-        A model iterates over them at each step, and finds but few of those that ask for the same kernels while these
-        are compiled ahead (:meth:`few_layers`).
+        A model iterates over them in each step. During ahead-of-time compilation, the iteration visits only a few of
+        the layers that launch the same kernels (:meth:`representative_layers`).
         """
         mine, layers, kinds = self.parallel.layers(count), [], []
         for index in range(count):
-            asked, owned = len(self._asked), len(self.layers)
+            first_lookup, first_layer = len(self._lookups), len(self.layers)
             with self.stage(index in mine):
                 layers.append(make(index))
-            shapes = [p.shape(tuple(range(len(p.names)))) for layer in self.layers[owned:] for p in layer.parameters]
-            kinds.append((tuple(self._asked[asked:]), tuple(shapes)))
+            shapes = [
+                p.shape(tuple(range(len(p.names)))) for layer in self.layers[first_layer:] for p in layer.parameters
+            ]
+            kinds.append((tuple(self._lookups[first_lookup:]), tuple(shapes)))
         stage = slice(mine.start, mine.stop)
         self._stages.append(Layers(layers[stage], kinds[stage]))
         return self._stages[-1]
 
     @contextmanager
-    def few_layers(self) -> Iterator[None]:
-        """Within, a model runs but a few layers for all those that ask for the same kernels, for tensors of the same
-        shapes: enough to know what is launched."""
+    def representative_layers(self) -> Iterator[None]:
+        """Within, iterating over a stage's layers visits two of each group that launches the same kernels with the same
+        shapes: enough to find out which kernels must be compiled."""
         with ExitStack() as stack:
             for layers in self._stages:
                 stack.enter_context(layers.few())
             yield
 
     def select(self, num_tokens: int) -> None:
-        """Before a step is prepared: makes the kernels for ``num_tokens`` current. Free while the band stays."""
-        low, high = self._band
+        """Makes the kernels for ``num_tokens`` current. Called before a step is prepared; returns at once while the
+        count stays in the current range."""
+        low, high = self._current_range
         if low <= num_tokens < high:
             return
         low, high = _EVERY
         for switch in self._switches:
             start, stop = switch.select(num_tokens)
             low, high = max(low, start), min(high, stop)
-        self._band = low, high
+        self._current_range = low, high
 
-    def _bind(self, choice: Choice, given: Mapping[str, Any], *, register: bool = True) -> Any:
-        pieces = [(p.start, p.stop, self._bind_piece(choice, p, given)) for p in choice.pieces]
-        return self._one_of(pieces, Switch, register=register)
+    def _bind(self, choice: Choice, site_parts: Mapping[str, Any], *, register: bool = True) -> Any:
+        pieces = [(p.start, p.stop, self._bind_piece(choice, p, site_parts)) for p in choice.pieces]
+        return self._as_switch(pieces, Switch, register=register)
 
-    def _bind_piece(self, choice: Choice, piece: Piece, given: Mapping[str, Any]) -> Any:
+    def _bind_piece(self, choice: Choice, piece: Piece, site_parts: Mapping[str, Any]) -> Any:
         implementation = self._load(piece, piece.implementation, "composite" if piece.parts else choice.kind)
         if not piece.parts:
             return implementation
         parts = {part.op: part for part in choice.parts}
         bound = {}
         for name in piece.parts:
-            if name in given:
-                bound[name] = given[name]
+            if name in site_parts:
+                bound[name] = site_parts[name]
             elif name in parts:
-                bound[name] = self._bind(parts[name], given)
+                bound[name] = self._bind(parts[name], site_parts)
             else:
                 raise PluginError(
-                    f"{piece.id} at site {choice.site!r} takes part {name!r}, which neither the plan nor the layer has",
-                    hint=f"the site has {', '.join([*given, *parts]) or 'no parts'}",
+                    f"{piece.id} at site {choice.site!r} needs part {name!r}, which neither plan nor layer provides",
+                    hint=f"the site has {', '.join([*site_parts, *parts]) or 'no parts'}",
                 )
         return implementation(bound)
 
-    def _one_of(self, pieces: list[tuple[int, int, Any]], switch_type: type[Switch], *, register: bool = True) -> Any:
+    def _as_switch(
+        self, pieces: list[tuple[int, int, Any]], switch_type: type[Switch], *, register: bool = True
+    ) -> Any:
         if len(pieces) == 1:
             return pieces[0][2]
         switch = switch_type(pieces)
-        return self._switched(switch) if register else switch
+        return self._register(switch) if register else switch
 
-    def _switched(self, switch: S) -> S:
-        """``switch``, which is flipped between steps from now on."""
+    def _register(self, switch: S) -> S:
+        """Registers ``switch``, which :meth:`select` switches from now on."""
         self._switches.append(switch)
-        self._band = (0, 0)
+        self._current_range = (0, 0)
         return switch
 
     def _load(self, piece: Piece, path: str, kind: str) -> Any:

@@ -1,4 +1,4 @@
-"""Token embeddings, and the head that turns hidden states into logits; one tensor may serve both."""
+"""Token embeddings, and the LM head that computes logits; the two may share one weight."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ logger = logging.getLogger(__name__)
 
 
 class Embedding(Layer):
-    """A table of rows by token id, which the processes of a stage cut between them: each looks up what it has, and the
-    results are added up. So a tied head, which is cut likewise, finds its rows here.
+    """Embedding table. Tensor-parallel ranks shard it by vocabulary: each looks up the token ids of its shard, and the
+    results are all-reduced. A tied head is sharded the same way, so it finds its rows here.
 
     Args:
-        also_named: the checkpoint's other names for it, such as a tied head's.
-        scale: multiplies the rows, by the op ``scaled_embedding``; ``None``: they stay as they are.
+        aliases: other names of the table in the checkpoint, such as a tied head's.
+        scale: factor of the embeddings, applied by the op ``scaled_embedding``; ``None``: not scaled.
     """
 
     weight: Tensor
@@ -39,7 +39,7 @@ class Embedding(Layer):
         hidden_size: int,
         *,
         site: str = "embedding",
-        also_named: Sequence[str] = (),
+        aliases: Sequence[str] = (),
         scale: float | None = None,
     ) -> None:
         self._op: Callable[..., Tensor] = build.kernel("op", site)
@@ -51,7 +51,7 @@ class Embedding(Layer):
             [f"{prefix}.weight"],
             [vocab_size],
             (hidden_size,),
-            others=dict.fromkeys(also_named, (0,)),
+            aliases=dict.fromkeys(aliases, (0,)),
             kept_rows=[[self._kept]],
             room=room,
         )
@@ -61,25 +61,25 @@ class Embedding(Layer):
     def finish(self) -> None:
         self.weight = self._weight.take()
         if self.tied_head:
-            self.tied_head.adopt(self.weight)
+            self.tied_head.set_weight(self.weight)
 
     def __call__(self, token_ids: Tensor) -> Tensor:
-        """int64 ``[tokens]`` to ``[tokens, hidden]``."""
+        """Maps token ids, int64 ``[tokens]``, to embeddings ``[tokens, hidden]``."""
         if self._parallel.tensor_size == 1:
             return self._op(token_ids, self.weight, *self._scale)
-        elsewhere = (token_ids < self._kept.start) | (token_ids >= self._kept.stop)
-        rows = self._op((token_ids - self._kept.start).masked_fill(elsewhere, 0), self.weight, *self._scale)
-        return self._parallel.all_reduce(rows.masked_fill(elsewhere[:, None], 0))
+        out_of_shard = (token_ids < self._kept.start) | (token_ids >= self._kept.stop)
+        rows = self._op((token_ids - self._kept.start).masked_fill(out_of_shard, 0), self.weight, *self._scale)
+        return self._parallel.all_reduce(rows.masked_fill(out_of_shard[:, None], 0))
 
 
 class LMHead(Layer):
-    """Logits of hidden states. Its row count is not the step's token count, so it flips its own switch, once a call.
-    The processes of a stage cut the vocabulary between them, and gather the logits.
+    """Computes logits from hidden states. Its row count is not the step's token count, so it switches its own kernel at
+    each call. Tensor-parallel ranks shard the vocabulary and all-gather the logits.
 
     Args:
-        tied_to: the embedding whose table this head multiplies by; it then owns no parameter, unless the table is with
-            another stage, or the checkpoint has another table for it.
-        softcap: bounds the logits, by the op ``softcap``; ``None``: they stay as they are.
+        tied_to: the embedding whose table is this head's weight. The head then owns no parameter, unless the table
+            belongs to another pipeline stage, or the checkpoint stores a different table for the head.
+        softcap: soft cap of the logits, applied by the op ``softcap``; ``None``: no cap.
     """
 
     weight: Any
@@ -98,33 +98,35 @@ class LMHead(Layer):
         softcap: float | None = None,
     ) -> None:
         self._cap = None if softcap is None else partial(build.kernel("op", "softcap"), cap=softcap)
-        self._kernel = build.linear(site, rows=True)
+        self._kernel = build.linear(site, own_switch=True)
         self._switch = self._kernel.run if isinstance(self._kernel.run, (Switch, Shadowed)) else None
         self._parallel = build.parallel
         self._vocab_size = vocab_size
         self._tied_to = tied_to
         kept, room = build.parallel.padded_share(vocab_size)
-        cut: dict[str, Any] = {"kept_rows": [[kept]], "room": room}
-        self._own = partial(Parameter, build, [f"{prefix}.weight"], [vocab_size], (hidden_size,), **cut)
+        sharding: dict[str, Any] = {"kept_rows": [[kept]], "room": room}
+        self._own_parameter = partial(Parameter, build, [f"{prefix}.weight"], [vocab_size], (hidden_size,), **sharding)
         if tied_to and tied_to.here and build.here:
             tied_to.tied_head = self
             super().__init__(build, [])
             return
         table = tied_to.parameters[0] if tied_to else None
-        also = (
-            Parameter(build, table.names, [vocab_size], (hidden_size,), others=table.targets, **cut) if table else None
+        tied_parameter = (
+            Parameter(build, table.names, [vocab_size], (hidden_size,), aliases=table.targets, **sharding)
+            if table
+            else None
         )
-        parameters = [also or self._own()]
+        parameters = [tied_parameter or self._own_parameter()]
         if bias:
-            parameters.append(Parameter(build, [f"{prefix}.bias"], [vocab_size], **cut))
+            parameters.append(Parameter(build, [f"{prefix}.bias"], [vocab_size], **sharding))
         super().__init__(build, parameters)
 
     def discover(self, stored: Mapping[str, Sequence[StoredTensor]]) -> None:
-        """Where ``config.json`` ties the head to the embedding, and the files hold another table for each, takes what
-        they hold: as ``transformers`` does."""
+        """Unties the head if ``config.json`` ties it to the embedding, but the files store a different tensor for each,
+        as ``transformers`` does."""
         if self._tied_to is None:
             return
-        own, (table,) = self._own(), self._tied_to.parameters
+        own, (table,) = self._own_parameter(), self._tied_to.parameters
         names = {*own.targets, *table.targets}
         found = {
             tensor.name: tensor
@@ -136,7 +138,7 @@ class LMHead(Layer):
         if head is None or not found or any(same_content(head, other) for other in found.values()):
             return
         logger.warning(
-            "config.json says tie_word_embeddings, but %s is another tensor than %s, so the two are not tied",
+            "config.json says tie_word_embeddings, but %s differs from %s, so the two are not tied",
             *(head.name, ", ".join(found)),
         )
         table.targets.pop(head.name, None)
@@ -145,16 +147,16 @@ class LMHead(Layer):
 
     def finish(self) -> None:
         weight, *bias = self.parameters
-        self.adopt(weight.take())
+        self.set_weight(weight.take())
         self.bias = bias[0].take() if bias else None
 
-    def adopt(self, weight: Tensor) -> None:
-        """Prepares ``weight`` (``[vocab, hidden]``) for the kernel; the tensor itself stays as it is."""
+    def set_weight(self, weight: Tensor) -> None:
+        """Prepares ``weight`` (``[vocab, hidden]``) for the kernel; the tensor itself is not changed."""
         self.weight = self._kernel.prepare({"weight": weight})
 
     def __call__(self, hidden: Tensor) -> Tensor:
-        """``[rows, hidden]`` to ``[rows, vocab]``: float32 where the logits are capped, else as the kernel gives
-        them."""
+        """Maps ``[rows, hidden]`` to logits ``[rows, vocab]``: float32 if they are capped, else in the kernel's output
+        dtype."""
         if self._switch:
             self._switch.select(hidden.shape[0])
         logits = self._kernel.run(hidden, self.weight, self.bias)

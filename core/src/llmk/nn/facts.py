@@ -1,4 +1,4 @@
-"""The facts that go with this package's layers, so that a model's ``describe`` names the sites which its layers bind.
+"""The facts of this package's layers, so that a model's ``describe`` names the sites that its layers bind.
 
 Needs no torch. Sizes are in elements.
 """
@@ -13,8 +13,8 @@ from llmk.api import AttentionFacts, LinearFacts, MoEFacts, OpFacts, RecurrentFa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateSpaceSizes:
-    """Sizes and switches of :class:`~llmk.nn.StateSpaceMixer`. ``site`` is that of its state and of its op, ``divided``
-    are the sizes that processes cut between them."""
+    """Sizes and options of :class:`~llmk.nn.StateSpaceMixer`. ``site`` is the site of its state and of its op;
+    ``divided`` names the sizes that tensor-parallel ranks shard."""
 
     site: ClassVar[str] = "state_space_mixer"
     divided: ClassVar[tuple[str, ...]] = ("num_heads", "num_groups")
@@ -22,36 +22,37 @@ class StateSpaceSizes:
     num_heads: int
     head_dim: int
     num_groups: int
-    """Of heads, which share what is written to a state and what it is read by."""
+    """Groups of heads. The heads of a group share the vectors B and C, which write to and read from the state."""
     state_size: int
     conv_kernel: int
     conv_bias: bool = True
     dt_limits: tuple[float, float | None] = (0.0, None)
-    """Least and greatest step size; ``None``: unbounded."""
+    """Least and greatest step size (``dt``); ``None``: unbounded."""
 
     @property
     def inner_size(self) -> int:
-        """Of all heads together."""
+        """Channels of all heads together."""
         return self.num_heads * self.head_dim
 
     @property
     def units(self) -> int:
-        """What processes that cut the layer leave whole: a group of heads is normed together."""
+        """How many units tensor-parallel ranks shard; a unit is never split. One unit is a group, because its heads are
+        normed together."""
         return self.num_groups
 
     @property
     def conv_parts(self) -> tuple[int, int, int]:
-        """Channels that are convolved: the heads' inputs, and two vectors of ``state_size`` per group."""
+        """Channels of the convolution: the heads' inputs (x), and two vectors of ``state_size`` per group (B and C)."""
         vectors = self.num_groups * self.state_size
         return self.inner_size, vectors, vectors
 
     @property
     def projected_parts(self) -> tuple[int, ...]:
-        """What the layer takes: the gate, what is convolved, and a step size per head."""
+        """Widths of the layer's input: the gate, the channels of the convolution, and a step size per head."""
         return self.inner_size, *self.conv_parts, self.num_heads
 
     def state(self, dtype: str) -> tuple[StateTensor, StateTensor]:
-        """What one layer keeps; ``dtype`` is the engine's."""
+        """The state tensors of one layer; ``dtype`` is the engine's."""
         return _conv_and_heads(
             self.conv_kernel, sum(self.conv_parts), dtype, (self.num_heads, self.head_dim, self.state_size)
         )
@@ -66,24 +67,25 @@ class DeltaNetSizes:
 
     num_heads: int
     num_key_heads: int
-    """Each is shared by ``num_heads / num_key_heads`` heads that follow one another."""
+    """Each is shared by ``num_heads / num_key_heads`` consecutive heads."""
     key_dim: int
     value_dim: int
     conv_kernel: int
 
     @property
     def units(self) -> int:
-        """What processes that cut the layer leave whole: a key head, with the heads that share it."""
+        """How many units tensor-parallel ranks shard; a unit is never split. One unit is a key head with the heads that
+        share it."""
         return self.num_key_heads
 
     @property
     def conv_parts(self) -> tuple[int, int, int]:
-        """Channels that are convolved: queries, keys and values."""
+        """Channels of the convolution: queries, keys and values."""
         keys = self.num_key_heads * self.key_dim
         return keys, keys, self.num_heads * self.value_dim
 
     def state(self, dtype: str) -> tuple[StateTensor, StateTensor]:
-        """What one layer keeps; ``dtype`` is the engine's."""
+        """The state tensors of one layer; ``dtype`` is the engine's."""
         return _conv_and_heads(
             self.conv_kernel, sum(self.conv_parts), dtype, (self.num_heads, self.value_dim, self.key_dim)
         )
@@ -94,12 +96,13 @@ RecurrentSizes = StateSpaceSizes | DeltaNetSizes
 
 
 def _conv_and_heads(kernel: int, channels: int, dtype: str, heads: tuple[int, ...]) -> tuple[StateTensor, StateTensor]:
-    """The last inputs of a convolution, and a state per head, in which small changes add up over many tokens."""
+    """The convolution's last inputs, and one float32 state per head, because small changes accumulate over many
+    tokens."""
     return StateTensor("conv", (kernel - 1, channels), dtype), StateTensor("heads", heads, "float32")
 
 
 def recurrent_site(sizes: RecurrentSizes, num_layers: int, dtype: str) -> tuple[RecurrentFacts, OpFacts]:
-    """The state, with an engine of ``dtype``, and the op of a recurrent layer."""
+    """The facts of a recurrent layer's state, for an engine of ``dtype``, and of its op."""
     channels_and_heads = (1, 0)
     return (
         RecurrentFacts(
@@ -120,18 +123,18 @@ class LatentShape:
     hidden_size: int
     num_heads: int
     q_lora_rank: int | None
-    """Width of the latent vector that queries are made of; ``None``: of the hidden state itself."""
+    """Rank of the compressed query; ``None``: queries are projected from the hidden state directly."""
     kv_lora_rank: int
-    """Width of the latent vector that keys and values are made of."""
+    """Rank of the compressed K/V vector."""
     qk_nope_head_dim: int
-    """Elements of a head's query and key that are not rotated."""
+    """Elements of a head's query and key without RoPE."""
     qk_rope_head_dim: int
-    """Those that are; of the key, all heads share them."""
+    """Elements of a head's query and key with RoPE. All heads share this part of the key."""
     v_head_dim: int
     scale: float
-    """Multiplies the logits."""
+    """Softmax scale."""
     bias: bool = False
-    """Of the products from and to hidden states."""
+    """Whether the projections from and to hidden states have a bias."""
 
     @property
     def qk_head_dim(self) -> int:
@@ -140,12 +143,12 @@ class LatentShape:
 
     @property
     def row_size(self) -> int:
-        """Elements that the cache holds of a token."""
+        """Elements that the cache stores per token."""
         return self.kv_lora_rank + self.qk_rope_head_dim
 
 
-def whole_site(attention_site: str) -> str:
-    """The op site of :class:`~llmk.nn.Attention` at an attention site."""
+def attention_op_site(attention_site: str) -> str:
+    """The site of the op that :class:`~llmk.nn.Attention` binds over an attention site."""
     return f"{attention_site}.whole"
 
 
@@ -155,8 +158,8 @@ def router_site(moe_site: str) -> str:
 
 
 def attention_op(facts: AttentionFacts, *, qk_norm: bool, rotary_dim: int, plus_one: bool = False) -> OpFacts:
-    """The op that :class:`~llmk.nn.Attention` binds over the backend of ``facts``; with ``plus_one`` the norms'
-    weights are stored less one."""
+    """The op that :class:`~llmk.nn.Attention` binds over the backend of ``facts``. With ``plus_one``, the norms
+    multiply by ``1 + weight``."""
     sizes = {
         "num_heads": facts.num_heads,
         "num_kv_heads": facts.num_kv_heads,
@@ -166,11 +169,12 @@ def attention_op(facts: AttentionFacts, *, qk_norm: bool, rotary_dim: int, plus_
     }
     op = f"qk_norm_{'plus_one_' if plus_one else ''}rope_attention"
     divided = ("num_heads", "num_kv_heads")
-    return OpFacts(site=whole_site(facts.site), op=op, facts=sizes, attention=facts.site, divided=divided)
+    return OpFacts(site=attention_op_site(facts.site), op=op, facts=sizes, attention=facts.site, divided=divided)
 
 
 def latent_attention_facts(shape: LatentShape, *, count: int) -> AttentionFacts:
-    """The attention site of :class:`~llmk.nn.LatentAttention`: all heads read one key head."""
+    """The attention site of :class:`~llmk.nn.LatentAttention`, which is multi-query attention: all heads share one key
+    head."""
     return AttentionFacts(
         site="latent_attention",
         num_layers=count,
@@ -237,13 +241,13 @@ def norm_ops(size: int, norm: str = "rms_norm", add_norm: str = "add_rms_norm") 
     )
 
 
-def normed_product_op(linear: str, hidden_size: int) -> OpFacts:
-    """The op of :class:`~llmk.nn.NormedProduct` before a product at linear site ``linear``."""
+def normed_linear_op(linear: str, hidden_size: int) -> OpFacts:
+    """The op of :class:`~llmk.nn.NormedLinear`: a norm, then the linear layer at site ``linear``."""
     return OpFacts(site=f"norm_{linear}", op="add_rms_norm_linear", facts={"size": hidden_size}, linear=linear)
 
 
 def normed_router_op(facts: MoEFacts) -> OpFacts:
-    """The op of :class:`~llmk.nn.NormedMoE`, before the experts of ``facts``."""
+    """The op of :class:`~llmk.nn.NormedMoE`: a norm, then the router of the MoE site of ``facts``."""
     router = router_site(facts.site)
     return OpFacts(site=f"norm_{router}", op="add_rms_norm_router", facts={"size": facts.hidden_size}, linear=router)
 
@@ -273,14 +277,14 @@ def softcap_op(vocab_size: int) -> OpFacts:
 
 
 def sigmoid_gate_op(site: str, size: int, gate_size: int, *, by_heads: bool = False) -> OpFacts:
-    """A gate: ``gate_size`` is ``size``, or 1 for one per token. ``by_heads``: it is as wide as a process's heads, such
-    as that of :class:`~llmk.nn.GatedAttention`."""
+    """The op of a sigmoid gate: ``gate_size`` is ``size``, or 1 for one gate value per token. ``by_heads``:
+    tensor-parallel ranks shard it by heads, as in :class:`~llmk.nn.GatedAttention`."""
     facts = {"size": size, "gate_size": gate_size}
     return OpFacts(site=site, op="sigmoid_gate", facts=facts, divided=tuple(facts) if by_heads else ())
 
 
 def mlp_op(intermediate_size: int, activation: str = "silu", *, prefix: str = "") -> OpFacts:
-    """The op of :class:`~llmk.nn.GatedMLP`; ``prefix`` begins the names of its sites."""
+    """The op of :class:`~llmk.nn.GatedMLP`; ``prefix`` is prepended to the names of its sites."""
     facts, name = {"intermediate_size": intermediate_size}, f"gate_up_{activation}"
     site, gate_up, divided = f"{prefix}{name}", f"{prefix}gate_up", ("intermediate_size",)
     return OpFacts(site=site, op=name, facts=facts, linear=gate_up, divided=divided)
@@ -289,7 +293,7 @@ def mlp_op(intermediate_size: int, activation: str = "silu", *, prefix: str = ""
 def mlp_linears(
     hidden_size: int, intermediate_size: int, *, bias: bool, count: int, prefix: str = ""
 ) -> tuple[LinearFacts, LinearFacts]:
-    """The linear sites of :class:`~llmk.nn.GatedMLP`; ``prefix`` begins their names."""
+    """The linear sites of :class:`~llmk.nn.GatedMLP`; ``prefix`` is prepended to their names."""
     gate_up, down = f"{prefix}gate_up", f"{prefix}down"
     return (
         LinearFacts(
@@ -313,7 +317,7 @@ def mlp_linears(
 
 
 def router_linear(facts: MoEFacts) -> LinearFacts:
-    """The linear site of :class:`~llmk.nn.MoE` beside the MoE site of ``facts``. Checkpoints leave routers plain."""
+    """The router's linear site, for the MoE site of ``facts``. Checkpoints don't quantize routers."""
     return LinearFacts(
         site=router_site(facts.site),
         in_features=facts.hidden_size,

@@ -1,4 +1,4 @@
-"""Latent attention (DeepSeek-V2, arXiv:2405.04434): what is kept of a token is one compressed vector."""
+"""Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): the cache stores one compressed vector per token."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 
 class LatentUp(Linear):
-    """The weight that turns latent vectors into every head's key and value. It is not multiplied by, but taken apart.
+    """The up-projection of latent vectors to every head's key and value. It is never run as a linear layer: its weight
+    is split into ``key`` and ``value``, which attention absorbs.
 
     Attributes:
         key: ``[heads, qk_nope_head_dim, kv_lora_rank]``.
@@ -32,7 +33,7 @@ class LatentUp(Linear):
 
     def __init__(self, build: Build, prefix: str, shape: LatentShape) -> None:
         self._latent = shape
-        self._kernel = build.linear("latent_up", rows=True)
+        self._kernel = build.linear("latent_up", own_switch=True)
         rows = shape.num_heads * (shape.qk_nope_head_dim + shape.v_head_dim)
         super().__init__(
             build,
@@ -45,7 +46,8 @@ class LatentUp(Linear):
         )
 
     def finish(self) -> None:
-        """Multiplies by the identity, which gives the matrix whatever the kernel keeps it in."""
+        """Multiplies the identity by the weight, which returns the matrix no matter in which layout the kernel keeps
+        it."""
         super().finish()
         shape, run = self._latent, self._kernel.run
         if isinstance(run, (Switch, Shadowed)):
@@ -59,15 +61,15 @@ class LatentUp(Linear):
 
 
 class LatentAttention(Layer):
-    """Attention from hidden states to hidden states: its products, and between them one op.
+    """Attention from hidden states to hidden states: the projections, and one op between them.
 
-    The processes of a stage cut the heads between them. What is kept of a token, all heads read: each process keeps it.
+    Tensor-parallel ranks shard the heads. All heads read the same latent vector, so every rank caches it.
 
     Args:
         prefix: the attention module's name in the checkpoint.
-        index: position of this layer's cache in the step's.
-        cos_sin: float32 ``[positions, qk_rope_head_dim]``, see ``llmk.reference.rope.rotation``; layers share it.
-        norm_eps: epsilon of the latent vectors' norms.
+        index: position of this layer's cache in ``StepContext.caches``.
+        cos_sin: float32 ``[positions, qk_rope_head_dim]``, see ``llmk.reference.rope.rotation``; shared by all layers.
+        norm_eps: epsilon of the norms of the compressed vectors.
     """
 
     def __init__(
@@ -122,7 +124,7 @@ class LatentAttention(Layer):
         self._norm_weight = self._norm.take()
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
-        """``[tokens, hidden]`` to the same."""
+        """Maps hidden states ``[tokens, hidden]`` to ``[tokens, hidden]``."""
         down = self.down(x)
         if self.q_norm is None:
             q, latent = self.q(x), down

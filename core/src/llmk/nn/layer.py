@@ -1,6 +1,6 @@
-"""Layers that own parameters, and how the checkpoint's tensors find their way into them.
+"""Layers that own parameters, and how the checkpoint's tensors are loaded into them.
 
-This is the one place that knows how a parameter lies in a checkpoint's tensors, and which part of them a process reads.
+Only this module maps a checkpoint's tensors to parameters, and knows which part of them a rank reads.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ STORED_DTYPES: Mapping[str, torch.dtype] = {
 
 
 def stored_dtype(tensor: StoredTensor) -> torch.dtype:
-    """In what a tensor is stored. Raises CheckpointError where no layer could take it so."""
+    """The torch dtype of a stored tensor. Raises CheckpointError if no layer can load it."""
     if tensor.dtype not in STORED_DTYPES:
         raise CheckpointError(
-            f"tensor {tensor.name!r} in {tensor.file} is stored as {tensor.dtype}, which no layer takes",
-            hint=f"they take {', '.join(STORED_DTYPES)}",
+            f"tensor {tensor.name!r} in {tensor.file} is stored as {tensor.dtype}, which no layer can load",
+            hint=f"layers load {', '.join(STORED_DTYPES)}",
         )
     return STORED_DTYPES[tensor.dtype]
 
 
 class Place(NamedTuple):
-    """Where rows ``start`` to ``stop - 1`` of a stored tensor belong. ``columns``: what is kept of each; none: all."""
+    """Rows ``start`` to ``stop - 1`` of a stored tensor, and the part ``into`` of a parameter that they are copied to.
+    ``columns`` selects columns; empty: all."""
 
     start: int
     stop: int
@@ -58,20 +59,21 @@ class Place(NamedTuple):
 
 
 class Parameter:
-    """A tensor of shape ``[sum(rows), *columns]`` that checkpoints store in shards along its rows, or whole; or that
-    part of it which this process keeps.
+    """A tensor of shape ``[sum(rows), *columns]``, or this rank's part of it. Checkpoints store it in shards along its
+    rows, or packed in one tensor.
 
     Args:
         names: the checkpoint's name of each shard.
         rows: rows of each shard.
         columns: the remaining dimensions.
-        others: further names under which the checkpoint may store a run of shards, such as the already packed tensor.
+        aliases: further names under which the checkpoint may store consecutive shards, such as a packed tensor's; maps
+            each name to the indices of its shards.
         dummy_std: standard deviation of dummy values; ``None``: ones.
-        stacks: where given, the parameter is ``[stacks, sum(rows) / stacks, *columns]``, and so may be a tensor that
-            holds several of these.
-        kept_rows: what the process keeps of each shard's rows, in runs; ``None``: all.
-        kept_columns: what it keeps of the first of ``columns``; ``None``: all.
-        room: rows that it sets aside where it keeps fewer; the last ones are zeros.
+        stacks: if given, the parameter is a stack ``[stacks, sum(rows) / stacks, *columns]``; a stored tensor may hold
+            several matrices of the stack.
+        kept_rows: runs of each shard's rows that this rank keeps; ``None``: all.
+        kept_columns: part of the first of ``columns`` that this rank keeps; ``None``: all.
+        room: rows to allocate, if more than this rank keeps; the remaining rows are zeros.
     """
 
     def __init__(
@@ -81,7 +83,7 @@ class Parameter:
         rows: Sequence[int],
         columns: Sequence[int] = (),
         *,
-        others: Mapping[str, tuple[int, ...]] | None = None,
+        aliases: Mapping[str, tuple[int, ...]] | None = None,
         dtype: torch.dtype | None = None,
         dummy_std: float | None = 0.02,
         stacks: int = 0,
@@ -90,7 +92,7 @@ class Parameter:
         room: int = 0,
     ) -> None:
         self.names = tuple(names)
-        self.targets: dict[str, tuple[int, ...]] = {name: (i,) for i, name in enumerate(names)} | dict(others or {})
+        self.targets: dict[str, tuple[int, ...]] = {name: (i,) for i, name in enumerate(names)} | dict(aliases or {})
         self.dtype = dtype or build.dtype
         self._device = build.device
         self._rows = tuple(rows)
@@ -120,7 +122,7 @@ class Parameter:
         return [name for i, name in enumerate(self.names) if i not in self._loaded]
 
     def shape(self, shards: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of the tensor that holds ``shards``, which follow one another."""
+        """The shape of the stored tensor that holds ``shards``, which are consecutive."""
         return (sum(self._rows[i] for i in shards), *self._columns)
 
     def fits(self, shards: tuple[int, ...], shape: tuple[int, ...]) -> bool:
@@ -132,43 +134,44 @@ class Parameter:
         return shape == expected or (shape == () and expected == (1,))
 
     def places(self, shards: tuple[int, ...]) -> Iterator[Place]:
-        """Where what this process keeps of ``shards`` belongs, of a tensor that holds them one below the other. All but
-        the parameter's own columns are its rows, so that a stack of matrices counts as one."""
-        storage, above = self._storage(), 0
+        """Where this rank's part of ``shards`` is copied to, from a stored tensor that holds these shards one below the
+        other. A stack of matrices counts as one matrix of all their rows."""
+        storage, first_row = self._storage(), 0
         for shard in shards:
             start = self._starts[shard]
             for run in self._kept_rows[shard]:
                 stop = start + run.stop - run.start
-                yield Place(above + run.start, above + run.stop, self._kept_columns, storage[start:stop])
+                yield Place(first_row + run.start, first_row + run.stop, self._kept_columns, storage[start:stop])
                 start = stop
-            above += self._rows[shard]
+            first_row += self._rows[shard]
 
-    def loaded(self, shards: tuple[int, ...]) -> None:
-        """Notes that ``shards`` are at their places."""
+    def mark_loaded(self, shards: tuple[int, ...]) -> None:
+        """Records that ``shards`` have been loaded."""
         self._loaded.update(shards)
 
     def load(self, shards: tuple[int, ...], values: Tensor) -> None:
-        """Copies what this process keeps of ``shards``, all of which ``values`` holds, to their places, in the
-        parameter's own dtype and on its device."""
+        """Copies this rank's part of ``shards`` from ``values``, which holds all of them, to the parameter, in the
+        parameter's dtype and on its device."""
         rows = values.reshape(self.shape(shards))
         for place in self.places(shards):
             place.into.copy_(rows[(slice(place.start, place.stop), *place.columns)])
-        self.loaded(shards)
+        self.mark_loaded(shards)
 
     def fill(self, seed: int) -> None:
-        """Fills every shard with random values that depend on its name and ``seed`` only, however it is cut."""
+        """Fills every shard with random values. They depend only on its name and ``seed``, not on how it is sharded."""
         for i, name in enumerate(self.names):
             shape = self.shape((i,))
             if self._dummy_std is None:
                 values = torch.ones(shape)
             else:
-                # Drawn where they stay: a host takes minutes for a large model. Other kinds of device, other values.
+                # Drawn on the device, because the host takes minutes for a large model. Another kind of device draws
+                # other values.
                 generator = torch.Generator(self._device).manual_seed(zlib.crc32(name.encode()) ^ seed)
                 values = torch.empty(shape, device=self._device).normal_(0.0, self._dummy_std, generator=generator)
             self.load((i,), values)
 
     def take(self) -> Tensor:
-        """The complete tensor, which the parameter lets go of."""
+        """Returns the complete tensor, and drops the parameter's own reference to it."""
         value, self._value = self._storage(), None
         return value.view(self._stacks, -1, *value.shape[1:]) if self._stacks else value
 
@@ -186,7 +189,8 @@ class Layer(ABC):
     """Base of layers that own parameters. The loader fills ``parameters`` and then calls :meth:`finish`, once.
 
     Attributes:
-        here: whether the layer is of this process's stage; else nothing is loaded into it, and it never runs.
+        here: whether the layer belongs to this process's pipeline stage. Otherwise, nothing is loaded into it, and it
+            never runs.
     """
 
     def __init__(self, build: Build, parameters: Sequence[Parameter]) -> None:
@@ -195,7 +199,8 @@ class Layer(ABC):
         build.layers.append(self)
 
     def discover(self, stored: Mapping[str, Sequence[StoredTensor]]) -> None:  # noqa: B027
-        """Before loading: ``stored`` is, by prefix, what the files hold. Most layers know what they want."""
+        """Called before loading with the stored tensors by module prefix, for layers whose parameters depend on them.
+        Most layers need not override it."""
 
     @abstractmethod
     def finish(self) -> None:

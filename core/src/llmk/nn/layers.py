@@ -1,4 +1,4 @@
-"""The layers of a stage, and what tells those apart that launch different kernels."""
+"""The layers of a pipeline stage, grouped by the kernels that they launch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import TypeVar, overload
 
 T = TypeVar("T")
 
-_ALIKE = 2
-"""Layers of each kind that stand for all: the first may lack what is handed from layer to layer."""
+_LAYERS_PER_KIND = 2
+"""Layers of each kind that represent all of it. Two, because a model's first layer may launch fewer kernels: it has no
+residual yet."""
 
 
 class Layers(Sequence[T]):
-    """Layers in the order in which they run; those of equal ``kinds`` launch the same kernels."""
+    """Layers in the order in which they run; layers of equal ``kinds`` launch the same kernels."""
 
     def __init__(self, layers: Sequence[T], kinds: Sequence[Hashable]) -> None:
         self._layers = tuple(layers)
@@ -22,14 +23,14 @@ class Layers(Sequence[T]):
         few = []
         for layer, kind in zip(layers, kinds, strict=True):
             seen[kind] += 1
-            if seen[kind] <= _ALIKE:
+            if seen[kind] <= _LAYERS_PER_KIND:
                 few.append(layer)
         self._few = tuple(few)
         self._running = self._layers
 
     @contextmanager
     def few(self) -> Iterator[None]:
-        """Who iterates within gets but those that stand for all."""
+        """Within, iterating visits only the layers that represent their kind."""
         self._running = self._few
         try:
             yield

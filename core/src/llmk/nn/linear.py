@@ -1,4 +1,4 @@
-"""Linear layers, packed: one product serves several of the checkpoint's projections."""
+"""Packed linear layers: one GEMM computes several of the checkpoint's projections."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
     from llmk.nn.build import Build
 
 _SCALED = ("weight", "weight_packed", "weight_scale", "weight_scale_inv", "weight_zero_point")
-"""Tensors of quantized formats with a row for each of so many output features, and a column for so many input features
-or for all."""
+"""Tensors of quantized formats that can be sharded: each row belongs to some output features, each column to some input
+features or to all."""
 
 
 class Linear(Layer):
-    """``y = x @ weight.T + bias`` by the kernel of ``site``.
+    """Computes ``y = x @ weight.T + bias`` by the kernel of ``site``.
 
     Args:
         prefix: the layer's name in the checkpoint (``"model.layers.0.self_attn.qkv_proj"``).
         sizes: output features of each part.
         parts: names of the projections that are packed into this one (``("q_proj", "k_proj", "v_proj")``), one for each
-            size; the checkpoint may store the packed one itself instead. Empty: it always does.
-        also_named: the checkpoint's other names for the whole layer.
-        parallel: how the processes of a stage cut it between them. ``"column"``: each has some of every part's output
-            features. ``"row"``: each has some of the input features, and gets those alone; the results are added up.
-        units: how many units (heads), which stay whole, each part consists of; empty: as many as output features.
-        partial: whether the caller adds up what a product that is cut by rows gives, and perhaps other things with it.
+            size; the checkpoint may also store the packed tensor. Empty: the checkpoint stores only the packed tensor.
+        aliases: other names of the whole layer in the checkpoint.
+        parallel: how tensor-parallel ranks shard it. ``"column"``: each rank computes some of every part's output
+            features. ``"row"``: each rank takes some of the input features, and the results are all-reduced.
+        units: how many units (heads) each part consists of; a unit is never split. Empty: one unit per output feature.
+        partial: skip the all-reduce of a row-parallel layer. The caller does it, perhaps for a sum with other tensors.
 
     Attributes:
-        in_features: those of the whole layer.
-        weight: what the kernel's ``prepare`` made of the parameters; any type.
-        bias: ``[sum(sizes)]``, of the process's share, or ``None``.
+        in_features: input features of the whole layer.
+        weight: the weights that the kernel's ``prepare`` returned; any type.
+        bias: this rank's share of ``[sum(sizes)]``, or ``None``.
     """
 
     weight: Any
@@ -54,20 +54,20 @@ class Linear(Layer):
         site: str,
         parts: Sequence[str] = (),
         bias: bool = False,
-        also_named: Sequence[str] = (),
+        aliases: Sequence[str] = (),
         parallel: Cut = "",
         units: Sequence[int] = (),
         partial: bool = False,
     ) -> None:
         kernel = build.linear(site)
         self._build = build
-        self._run = build.parallel.added_up(kernel.run) if parallel == "row" and not partial else kernel.run
+        self._run = build.parallel.all_reduced(kernel.run) if parallel == "row" and not partial else kernel.run
         self._prepare = kernel.prepare
         self._quantization = None if kernel.weight_format == "plain" else build.quantization
         self._prefix = prefix
         parent = prefix.rpartition(".")[0]
         self._prefixes = [f"{parent}.{part}" if parent else part for part in parts] or [prefix]
-        self._whole = (*([prefix] if parts else []), *also_named)
+        self._whole = (*([prefix] if parts else []), *aliases)
         self.in_features = in_features
         self._rows = list(sizes) if parts else [sum(sizes)]
         self._kept_rows, self._kept_columns = None, None
@@ -82,7 +82,8 @@ class Linear(Layer):
         super().__init__(build, list(self._named.values()))
 
     def discover(self, stored: Mapping[str, Sequence[StoredTensor]]) -> None:
-        """Where the kernel's weight format is not plain, takes what the checkpoint stores for this layer."""
+        """If the kernel's weight format is not plain, replaces the parameters by those that the checkpoint stores for
+        this layer."""
         if self._quantization is None:
             return
         found = [prefix for prefix in self._prefixes if prefix in stored]
@@ -113,30 +114,32 @@ class Linear(Layer):
             [f"{prefix}.{name}" for prefix in self._prefixes],
             self._rows,
             columns,
-            others={f"{whole}.{name}": tuple(range(len(self._prefixes))) for whole in self._whole},
+            aliases={f"{whole}.{name}": tuple(range(len(self._prefixes))) for whole in self._whole},
             kept_rows=self._kept_rows,
             kept_columns=self._kept_columns if columns else None,
         )
 
     def _kept(self, names: Sequence[str], rows: Sequence[int], columns: Sequence[int]) -> dict[str, Any]:
-        """What the process keeps of stored tensors that have a row, or a column, for one or several of the weight's.
+        """The part that this rank keeps of stored tensors in which a row, or a column, belongs to one or several of the
+        weight's.
 
         Raises:
-            CheckpointError: where that can't be told, or the cut goes through what several share.
+            CheckpointError: it is not known how to shard the tensors, or a shard would split values that several
+                features share.
         """
         if self._build.parallel.tensor_size == 1 or not (self._kept_rows or self._kept_columns):
             return {}
         if all(count == 1 for count in rows) and not any(count > 1 for count in columns):
-            return {}  # a number for each
+            return {}  # one scale per tensor
         if names[0].rpartition(".")[2] not in _SCALED or len(rows) != len(self._rows):
-            raise uncuttable(names[0], self._build.parallel.tensor_size)
+            raise sharding_error(names[0], self._build.parallel.tensor_size)
         try:
             if self._kept_rows:
                 return {"kept_rows": [stored_share(*of) for of in zip(self._kept_rows, self._rows, rows, strict=True)]}
             if self._kept_columns and columns:
                 return {"kept_columns": stored_share([self._kept_columns], self.in_features, columns[0])[0]}
         except ValueError:
-            raise uncuttable(names[0], self._build.parallel.tensor_size) from None
+            raise sharding_error(names[0], self._build.parallel.tensor_size) from None
         return {}
 
     def finish(self) -> None:
@@ -144,18 +147,19 @@ class Linear(Layer):
         tensors = {name: parameter.take() for name, parameter in self._named.items()}
         self.bias = tensors.pop("bias", None)
         if self.bias is not None and self._kept_columns and self._build.parallel.tensor_rank:
-            self.bias.zero_()  # added up over the processes, of which the first has it
+            self.bias.zero_()  # the all-reduce adds it once, from the first rank
         if self._quantization is not None:
             tensors = self._quantization.convert(self._prefix, tensors, rows)
         self.weight = self._prepare(tensors)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """``[tokens, in_features]`` to ``[tokens, sum(sizes)]``."""
+        """Maps ``[tokens, in_features]`` to ``[tokens, sum(sizes)]``."""
         return self._run(x, self.weight, self.bias)
 
 
 def weight_tensors(quantization: Quantization, module: str, stored: Sequence[StoredTensor]) -> dict[str, StoredTensor]:
-    """What the files hold of a projection's weight, by the last part of the names, once the method has looked at it."""
+    """The tensors that the files store for a projection's weight, by the last part of their names, checked by the
+    quantization method."""
     cache_scales = {name.rpartition(".")[2] for names in quantization.cache_scales for name in names}
     by_name = {tensor.name.rpartition(".")[2]: tensor for tensor in stored}
     tensors = {name: tensor for name, tensor in by_name.items() if name not in {"bias", *cache_scales}}
@@ -165,8 +169,8 @@ def weight_tensors(quantization: Quantization, module: str, stored: Sequence[Sto
 
 
 def stored_share(kept: Sequence[slice], size: int, stored: int) -> list[slice]:
-    """Where ``kept`` of ``size`` lie in ``stored`` rows or columns, each of which is for a power of two of them, or for
-    all. Raises ValueError where one begins or ends within another."""
+    """The part ``kept`` of ``size`` rows or columns, in a tensor with ``stored`` of them, each of which is shared by a
+    power of two of ``size``, or by all. Raises ValueError if the part starts or ends within a shared one."""
     if stored == 1:
         return [slice(0, 1)]
     shared, rest = divmod(size, stored)
@@ -175,8 +179,8 @@ def stored_share(kept: Sequence[slice], size: int, stored: int) -> list[slice]:
     return [slice(run.start // shared, run.stop // shared) for run in kept]
 
 
-def uncuttable(name: str, tensor_size: int) -> CheckpointError:
+def sharding_error(name: str, tensor_size: int) -> CheckpointError:
     return CheckpointError(
-        f"{name} is stored in a way that can't be cut for {tensor_size} processes",
+        f"{name} is stored in a format that can't be sharded over {tensor_size} processes",
         hint="lower parallel.tensor, or use an unquantized checkpoint",
     )

@@ -1,4 +1,4 @@
-"""The gated feed-forward block."""
+"""The gated feed-forward block (MLP)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from llmk.nn.linear import Linear
-from llmk.nn.norm import AddRMSNorm, NormedProduct
+from llmk.nn.norm import AddRMSNorm, NormedLinear
 
 if TYPE_CHECKING:
     from llmk.nn.build import Build
 
 
-class GatedProducts:
-    """The two products of ``down(act(gate(x)) * up(x))``, of which gate and up are one. ``partial`` is that of the last
-    one, see :class:`~llmk.nn.Linear`."""
+class GatedLinears:
+    """The two linear layers of ``down(act(gate(x)) * up(x))``: gate and up packed into one, and down. ``partial``
+    applies to down, see :class:`~llmk.nn.Linear`."""
 
     def __init__(
         self,
@@ -52,8 +52,8 @@ class GatedProducts:
 
 
 class GatedMLP:
-    """The product with gate and up, and the activation, by the op at ``site``; then the last product. ``options`` are
-    those of :class:`GatedProducts`."""
+    """A gated MLP. The op at ``site`` computes the gate and up projection with the activation; the down projection
+    follows. ``options`` are those of :class:`GatedLinears`."""
 
     def __init__(
         self,
@@ -67,19 +67,19 @@ class GatedMLP:
         **options: Any,
     ) -> None:
         self._op = build.kernel("op", site, linear=gate_up_site)
-        self._products = GatedProducts(
+        self._linears = GatedLinears(
             build, prefix, hidden_size, intermediate_size, gate_up_site=gate_up_site, **options
         )
 
     def __call__(self, x: Tensor) -> Tensor:
-        """``[tokens, hidden]`` to the same."""
-        gate_up = self._products.gate_up
-        return self._products.down(self._op(x, gate_up.weight, gate_up.bias))
+        """Maps ``[tokens, hidden]`` to ``[tokens, hidden]``."""
+        gate_up = self._linears.gate_up
+        return self._linears.down(self._op(x, gate_up.weight, gate_up.bias))
 
 
 class NormedMLP:
-    """A norm and a gated block. The norm, the product with gate and up, and the activation, are the op at ``site``.
-    ``options`` are those of :class:`GatedProducts`."""
+    """A norm and a gated MLP. The op at ``site`` computes the norm, the gate and up projection, and the activation.
+    ``options`` are those of :class:`GatedLinears`."""
 
     def __init__(
         self,
@@ -93,12 +93,12 @@ class NormedMLP:
         gate_up_site: str = "gate_up",
         **options: Any,
     ) -> None:
-        self._products = GatedProducts(
+        self._linears = GatedLinears(
             build, prefix, hidden_size, intermediate_size, gate_up_site=gate_up_site, **options
         )
-        self._gated = NormedProduct(build, norm, self._products.gate_up, site=site, linear_site=gate_up_site)
+        self._gated = NormedLinear(build, norm, self._linears.gate_up, site=site, linear_site=gate_up_site)
 
     def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
-        """As :class:`~llmk.nn.AddRMSNorm`, but that the first is what the block makes of the normed sum."""
+        """As :class:`~llmk.nn.AddRMSNorm`, but the first result is the MLP's output for the normed sum."""
         gated, residual = self._gated(x, residual)
-        return self._products.down(gated), residual
+        return self._linears.down(gated), residual

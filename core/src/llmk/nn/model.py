@@ -1,4 +1,4 @@
-"""What the engine asks of a model."""
+"""The interface between the engine and a model."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from llmk.nn.layer import Layer
 
 
 class Model(Protocol):
-    """A decoder, or a stage of one. Its parameters carry the checkpoint's names; where several are packed, the layer
-    knows the parts.
+    """A decoder, or one pipeline stage of it. Its parameters have the checkpoint's names; a packed layer knows the
+    names of its parts.
 
     Attributes:
-        weights: the layers that own parameters, in the order in which they compute; those of other stages among them
+        weights: the layers that own parameters, in the order in which they compute, including those of other stages
             (:meth:`~llmk.nn.Build.stage`).
-        ignored_weights: regular expressions, matched in full, of checkpoint tensors that the model has no use for.
+        ignored_weights: regular expressions, matched in full, for checkpoint tensors that the model does not use.
     """
 
     weights: Sequence[Layer]
@@ -34,8 +34,8 @@ class Model(Protocol):
     def forward(self, token_ids: Tensor, step: StepContext) -> Tensor:
         """Final, normed hidden states ``[tokens, hidden]`` of ``token_ids`` (int64 ``[tokens]``); fills the caches.
 
-        A stage but the first begins with what it receives from the one before, and one but the last hands on what it
-        made (:class:`~llmk.nn.parallel.Parallel`); what the latter returns is not looked at.
+        Every stage but the first receives its input from the previous stage, and every stage but the last sends its
+        output to the next (:class:`~llmk.nn.parallel.Parallel`). The return value of the latter is ignored.
         """
         ...
 
@@ -46,18 +46,18 @@ class Model(Protocol):
 
     @abstractmethod
     def cache_specs(self) -> list[tuple[int, str, CacheSpec]]:
-        """Layer index, attention site and cache spec of every layer of the stage that keeps something between steps."""
+        """Layer index, attention site and cache spec of every layer of the stage that has a cache."""
         ...
 
 
 @runtime_checkable
 class SelfLoading(Protocol):
-    """A model that reads its own checkpoint, because its modules come with a loader of their own."""
+    """A model that reads its own checkpoint, because its modules have their own loader."""
 
     def load(self, checkpoint: Checkpoint, dtype: torch.dtype, dummy_seed: int | None) -> None:
-        """Fills all parameters in ``dtype``: from the checkpoint's files, or at random where ``dummy_seed`` is given.
+        """Fills all parameters in ``dtype``: from the checkpoint's files, or at random if ``dummy_seed`` is given.
 
         Raises:
-            CheckpointError: where files and modules disagree.
+            CheckpointError: files and modules don't match.
         """
         ...

@@ -29,12 +29,12 @@ class RMSNorm(Layer):
         self.weight = self._weight.take()
 
     def __call__(self, x: Tensor) -> Tensor:
-        """``[..., size]`` to the same."""
+        """Maps ``[..., size]`` to ``[..., size]``."""
         return self._norm(x, self.weight, self._eps)
 
 
 class AddRMSNorm(Layer):
-    """Adds the residual, then norms."""
+    """Adds the residual, then normalizes."""
 
     weight: Tensor
 
@@ -60,37 +60,39 @@ class AddRMSNorm(Layer):
     def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
         """Returns the normed sum, and the sum itself as the next residual; all ``[..., size]``.
 
-        Where there is no residual yet (``None``), ``x`` is the sum.
+        If there is no residual yet (``None``), ``x`` is the sum.
         """
         if residual is None:
             return self._norm(x, self.weight, self.eps), x
         return self._add_norm(x, residual, self.weight, self.eps)
 
 
-class NormedProduct:
-    """A norm and the product after it, by the one op at ``site``. Both own their parameters.
+class NormedLinear:
+    """A norm and the linear layer after it, by the one op at ``site``. The norm and the linear layer own their
+    parameters.
 
     Args:
-        product: a linear layer whose op at ``site`` is bound to its linear site, ``linear_site``.
+        linear: the linear layer at ``linear_site``, whose kernel is a part of the op at ``site``.
     """
 
-    def __init__(self, build: Build, norm: AddRMSNorm, product: Linear, *, site: str, linear_site: str) -> None:
+    def __init__(self, build: Build, norm: AddRMSNorm, linear: Linear, *, site: str, linear_site: str) -> None:
         self._op: Callable[..., tuple[Tensor, Tensor]] = build.kernel("op", site, linear=linear_site)
         self._norm = norm
-        self._product = product
+        self._linear = linear
 
     def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
-        """``[tokens, hidden]`` to what the op makes of the normed sum, and the sum itself as the next residual."""
-        norm, product = self._norm, self._product
-        return self._op(x, residual, norm.weight, norm.eps, product.weight, product.bias)
+        """Maps ``[tokens, hidden]`` to the op's output for the normed sum, and the sum itself as the next residual."""
+        norm, linear = self._norm, self._linear
+        return self._op(x, residual, norm.weight, norm.eps, linear.weight, linear.bias)
 
 
 class SandwichNorm(Layer):
-    """Norms what a block made, adds the residual, and norms the sum for the next block: one op of two weights.
+    """Norms a block's output, adds the residual, and norms the sum for the next block (Gemma 2): one op with two
+    weights.
 
     Args:
         post: the checkpoint's name of the norm after the block; ``None`` before the first block.
-        pre: that of the norm before the next one.
+        pre: the checkpoint's name of the norm before the next block.
     """
 
     def __init__(
@@ -116,7 +118,7 @@ class SandwichNorm(Layer):
     def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
         """Returns the normed sum, and the sum itself as the next residual; all ``[..., size]``.
 
-        Where there is no residual yet (``None``), hence no block before, ``x`` is the sum.
+        If there is no residual yet (``None``), so no previous block, ``x`` is the sum.
         """
         if residual is None:
             return self._norm(x, *self._weights, self._eps), x

@@ -1,4 +1,4 @@
-"""Where this process stands among those that run one model together, and how they exchange tensors."""
+"""This process's tensor-parallel and pipeline-parallel rank, and how ranks exchange tensors."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import torch
 from torch import Tensor
 
 
-class Arrival(Protocol):
-    """What was sent and has perhaps not arrived yet."""
+class PendingReceive(Protocol):
+    """A receive that may not be complete yet."""
 
     def wait(self) -> object:
-        """Waits for it."""
+        """Waits until the tensor has arrived."""
         ...
 
 
 @dataclass(slots=True)
 class Parallel:
-    """One process's place, and its share of what is cut. By itself it exchanges nothing, as a process alone need not;
-    see :class:`llmk.nn.distributed.Distributed`.
+    """The ranks of one process, and its share of what is sharded. This base is for a single process and communicates
+    nothing; see :class:`llmk.nn.distributed.Distributed`.
 
-    ``tensor_size`` processes cut every layer between them (tensor parallel), ``num_stages`` groups of such processes
-    hold the layers one after the other (pipeline parallel).
+    ``tensor_size`` processes shard every layer (tensor parallel); ``num_stages`` groups of such processes hold
+    consecutive layers (pipeline parallel).
     """
 
     tensor_rank: int = 0
@@ -33,7 +33,7 @@ class Parallel:
     stage: int = 0
     num_stages: int = 1
     num_calls: int = 0
-    """Collectives begun within the stage, whose processes are in step as long as their numbers agree."""
+    """Collectives started within the stage. Its ranks are in step as long as their numbers are equal."""
 
     @property
     def is_first(self) -> bool:
@@ -49,67 +49,71 @@ class Parallel:
         """Which of ``count`` layers this stage has."""
         return range(self.stage * count // self.num_stages, (self.stage + 1) * count // self.num_stages)
 
-    def place(self, layer: int, count: int) -> int:
-        """The place of ``layer``, one of ``count``, among those of this stage, where it is one of them."""
+    def local_index(self, layer: int, count: int) -> int:
+        """The index of ``layer``, one of the model's ``count``, among the layers of this stage, if it has this
+        layer."""
         return layer - self.layers(count).start
 
     def count(self, units: int) -> int:
-        """How many of ``units`` (heads, say) this process has."""
+        """How many of ``units`` (such as heads) this rank has."""
         return max(1, units // self.tensor_size)
 
     def share(self, size: int, units: int = 0) -> slice:
-        """This process's part of ``size`` rows or columns, which are ``units`` equal ones that stay whole (0: ``size``
-        of them). Where there are fewer units than processes, several have the same."""
+        """This rank's part of ``size`` rows or columns, which consist of ``units`` equal units that are never split (0:
+        ``size`` units). If there are fewer units than ranks, several ranks have the same part."""
         units = units or size
         first = self.tensor_rank * units // self.tensor_size
         return slice(first * size // units, (first + self.count(units)) * size // units)
 
     def shares(self, parts: Sequence[tuple[int, int]]) -> list[slice]:
-        """This process's part of each of ``parts``, of so many rows and units, that follow one another."""
+        """This rank's part of each of ``parts``, given as (rows, units), as runs of the rows of all parts together."""
         starts = accumulate((size for size, _ in parts), initial=0)
         kept = [self.share(size, units) for size, units in parts]
         return [slice(start + run.start, start + run.stop) for start, run in zip(starts, kept, strict=False)]
 
     def padded_share(self, size: int) -> tuple[slice, int]:
-        """This process's part of ``size`` rows that need not divide evenly, and the rows that every process sets aside
-        for its own. Parts follow one another; only the last ones are shorter."""
+        """This rank's part of ``size`` rows that need not divide evenly, and the rows that every rank allocates for its
+        part. Parts are consecutive; only the last ones may be shorter."""
         room = -(-size // self.tensor_size)
         start = min(self.tensor_rank * room, size)
         return slice(start, min(start + room, size)), room
 
     def all_reduce(self, x: Tensor) -> Tensor:
-        """The sum of every process's ``x`` of this stage. ``x`` itself may become it."""
+        """The sum of ``x`` over the ranks of this stage. It may be computed in place."""
         return x
 
     def all_gather(self, x: Tensor) -> Tensor:
-        """Every process's ``x`` of this stage, one after the other along the last dimension."""
+        """The ``x`` of each rank of this stage, concatenated along the last dimension."""
         return x
 
-    def added_up(self, run: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        """``run``, the sum of its results over this stage's processes; where that is one, ``run`` itself."""
+    def all_reduced(self, run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """``run`` followed by an all-reduce of its result; with a single rank, ``run`` itself."""
         if self.tensor_size == 1:
             return run
         return lambda *args, **options: self.all_reduce(run(*args, **options))
 
     def barrier(self) -> None:
-        """Waits for all processes, of all stages."""
+        """Waits for all processes of all stages."""
 
     def send(self, tensor: Tensor, stage: int) -> None:
-        """Hands ``tensor``, which is contiguous, to the same tensor rank of ``stage``."""
-        raise ValueError(f"a process alone has no stage {stage}")
+        """Sends ``tensor``, which is contiguous, to the same tensor rank of ``stage``."""
+        raise ValueError(f"a single process has no stage {stage}")
 
-    def receive(self, tensor: Tensor, stage: int) -> Arrival:
-        """Begins to receive into ``tensor`` what the same tensor rank of ``stage`` sends."""
-        raise ValueError(f"a process alone has no stage {stage}")
+    def receive(self, tensor: Tensor, stage: int) -> PendingReceive:
+        """Starts to receive a tensor from the same tensor rank of ``stage`` into ``tensor``."""
+        raise ValueError(f"a single process has no stage {stage}")
 
-    def hand_on(self, *tensors: Tensor) -> None:
-        """At the end of a stage but the last: sends what it made to the next."""
+    def send_to_next_stage(self, *tensors: Tensor) -> None:
+        """Called at the end of every stage but the last: sends its output to the next stage."""
         for tensor in tensors:
             self.send(tensor.contiguous(), self.stage + 1)
 
-    def take_over(self, shape: tuple[int, ...], dtypes: Sequence[torch.dtype], device: torch.device) -> list[Tensor]:
-        """At the beginning of a stage but the first: waits for what the one before hands on, tensors of ``dtypes``."""
+    def receive_from_previous_stage(
+        self, shape: tuple[int, ...], dtypes: Sequence[torch.dtype], device: torch.device
+    ) -> list[Tensor]:
+        """Called at the start of every stage but the first: waits for the previous stage's output, tensors of
+        ``dtypes``."""
         tensors = [torch.empty(shape, dtype=dtype, device=device) for dtype in dtypes]
-        for arrival in [self.receive(tensor, self.stage - 1) for tensor in tensors]:
-            arrival.wait()
+        for pending in [self.receive(tensor, self.stage - 1) for tensor in tensors]:
+            pending.wait()
         return tensors

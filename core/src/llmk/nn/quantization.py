@@ -1,4 +1,4 @@
-"""How a checkpoint's tensors become the parameters that a weight format's kernels prepare."""
+"""Converts a checkpoint's tensors to the parameters of a weight format."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from llmk.nn.tensor_file import StoredTensor
 
 
 class Quantization:
-    """What a :class:`~llmk.api.QuantizationSpec` names: made once per model and process, it is asked while layers at
-    sites of its weight format load. This base takes what is stored as it is; methods override what they do otherwise.
+    """The implementation of a :class:`~llmk.api.QuantizationSpec`: one instance per model and process, which the layers
+    at sites of its weight format call while they load. This base class loads the stored tensors unchanged; methods
+    override what they need.
 
     Attributes:
-        cache_scales: the checkpoint's names, below an attention module's, for what stored keys, and stored values, are
-            to be multiplied with where the cache is fp8: one number each.
+        cache_scales: names of the K scale and of the V scale of an fp8 cache, below an attention module's name in the
+            checkpoint. Each is one number, by which stored keys or values are multiplied.
     """
 
     cache_scales: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
@@ -25,26 +26,26 @@ class Quantization:
         self.checkpoint = checkpoint
 
     def check(self, module: str, stored: Mapping[str, StoredTensor]) -> None:
-        """Looks at what the files hold for ``module``, a projection, before any of it is read. ``stored`` is by the
-        last part of the tensors' names.
+        """Checks which tensors the files store for the projection ``module``, before any is read. ``stored`` is keyed
+        by the last part of the tensors' names.
 
         Raises:
-            CheckpointError: where that is not what the method reads.
+            CheckpointError: the method can't read them.
         """
 
     def convert(self, layer: str, parameters: dict[str, Tensor], rows: Sequence[int]) -> dict[str, Tensor]:
-        """The parameters of the weight format (``llmk.reference.quantized_weight``).
+        """Returns the parameters of the weight format (``llmk.reference.quantized_weight``).
 
         Args:
             layer: its name in the checkpoint, for errors.
-            parameters: this process's share of what is stored, in the dtypes of the files, packed along the rows; with
-                dummy weights, ``weight`` alone in the engine's dtype.
+            parameters: this rank's share of the stored tensors, in the dtypes of the files, packed along the rows; with
+                dummy weights, only ``weight`` in the engine's dtype.
             rows: output features of each projection that is packed into the layer.
 
-        Of a method that quantizes plain weights, the share is all that it sees: where the layer's inputs are cut, each
-        process scales its own.
+        A method that quantizes plain weights sees only this rank's share: in a row-parallel layer, each rank computes
+        scales of its own.
 
         Raises:
-            CheckpointError: where they can't be packed.
+            CheckpointError: the parameters can't be packed.
         """
         return parameters

@@ -1,6 +1,6 @@
-"""Layers that keep a state of fixed size instead of something for each token. They lie between a model's products.
+"""Layers that cache a state of fixed size instead of an entry per token. They run between a model's linear layers.
 
-The processes of a stage cut their ``units`` between them (:mod:`llmk.nn.facts`), and so what they keep.
+Tensor-parallel ranks shard the layer, and its state, by its ``units`` (:mod:`llmk.nn.facts`).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 class StateSpaceMixer(Layer):
-    """Convolution, selective scan, gate and norm: one op.
+    """Mamba-2 mixer: convolution, selective scan, gate and norm in one op.
 
     Args:
         prefix: the mixer's name in the checkpoint.
-        index: position of this layer's cache in the step's.
+        index: position of this layer's cache in ``StepContext.caches``.
         eps: epsilon of the norm.
 
     Attributes:
-        cache_spec: what the layer keeps.
+        cache_spec: the cache spec of the layer's state.
     """
 
     def __init__(self, build: Build, prefix: str, sizes: StateSpaceSizes, *, index: int, eps: float) -> None:
@@ -40,11 +40,11 @@ class StateSpaceMixer(Layer):
         self._eps = eps
         self._limits = sizes.dt_limits
         self._conv_weight = _conv_weight(build, prefix, sizes)
-        self._conv_bias = _cut(build, f"{prefix}.conv1d.bias", sizes.conv_parts, sizes) if sizes.conv_bias else None
+        self._conv_bias = _sharded(build, f"{prefix}.conv1d.bias", sizes.conv_parts, sizes) if sizes.conv_bias else None
         self._a_log, self._d, self._dt_bias = (
             _per_head(build, f"{prefix}.{name}", sizes) for name in ("A_log", "D", "dt_bias")
         )
-        self._norm = _cut(build, f"{prefix}.norm.weight", [sizes.inner_size], sizes, dummy_std=None)
+        self._norm = _sharded(build, f"{prefix}.norm.weight", [sizes.inner_size], sizes, dummy_std=None)
         parameters = (self._conv_weight, self._conv_bias, self._a_log, self._d, self._dt_bias, self._norm)
         super().__init__(build, [parameter for parameter in parameters if parameter])
 
@@ -60,14 +60,14 @@ class StateSpaceMixer(Layer):
         )
 
     def __call__(self, projected: Tensor, step: StepContext) -> Tensor:
-        """``[tokens, sum(sizes.projected_parts)]`` (gate, convolved channels, step sizes) to ``[tokens, inner]``; this
-        process's share of both."""
+        """Maps ``[tokens, sum(sizes.projected_parts)]`` (gate, channels of the convolution, step sizes) to ``[tokens,
+        inner]``; both are this rank's share."""
         out: Tensor = self._op(projected, *self._weights, self._eps, step.caches[self._index], step.meta[self._index])
         return out
 
 
 class GatedDeltaNet(Layer):
-    """Convolution, gated delta rule, norm and gate: one op.
+    """Convolution, gated delta rule, norm and gate in one op.
 
     Args and attributes are those of :class:`StateSpaceMixer`.
     """
@@ -91,9 +91,9 @@ class GatedDeltaNet(Layer):
         )
 
     def __call__(self, mixed: Tensor, gate: Tensor, a: Tensor, b: Tensor, step: StepContext) -> Tensor:
-        """``mixed`` ``[tokens, sum(sizes.conv_parts)]`` (queries, keys, values), ``gate`` ``[tokens, heads,
-        value_dim]``, ``a`` and ``b`` ``[tokens, heads]``, to ``[tokens, heads * value_dim]``; this process's share of
-        all."""
+        """Maps ``mixed`` ``[tokens, sum(sizes.conv_parts)]`` (queries, keys, values), ``gate`` ``[tokens, heads,
+        value_dim]``, ``a`` and ``b`` ``[tokens, heads]``, to ``[tokens, heads * value_dim]``; all are this rank's
+        share."""
         caches, meta = step.caches[self._index], step.meta[self._index]
         out: Tensor = self._op(mixed, gate, a, b, *self._weights, self._eps, caches, meta)
         return out
@@ -104,18 +104,19 @@ def _cache_spec(build: Build, sizes: RecurrentSizes) -> RecurrentCache:
     return RecurrentCache.of(sharded_state(state, build.parallel.tensor_size).tensors)
 
 
-def _cut(
+def _sharded(
     build: Build, name: str, parts: Sequence[int], sizes: RecurrentSizes, *columns: int, **options: Any
 ) -> Parameter:
-    """A tensor of ``parts`` rows that follow one another; each has a share of every unit."""
+    """The parameter for a tensor of consecutive ``parts``; this rank keeps a share of each."""
     kept = build.parallel.shares([(size, sizes.units) for size in parts])
     return Parameter(build, [name], [sum(parts)], columns, kept_rows=[kept], **options)
 
 
 def _conv_weight(build: Build, prefix: str, sizes: RecurrentSizes) -> Parameter:
-    return _cut(build, f"{prefix}.conv1d.weight", sizes.conv_parts, sizes, 1, sizes.conv_kernel)
+    return _sharded(build, f"{prefix}.conv1d.weight", sizes.conv_parts, sizes, 1, sizes.conv_kernel)
 
 
 def _per_head(build: Build, name: str, sizes: RecurrentSizes) -> Parameter:
-    """What rules a head's decay: float32 whatever the engine's dtype, as small changes add up over many tokens."""
-    return _cut(build, name, [sizes.num_heads], sizes, dtype=torch.float32, dummy_std=None)
+    """A parameter that controls a head's decay: float32 in an engine of any dtype, because small changes accumulate
+    over many tokens."""
+    return _sharded(build, name, [sizes.num_heads], sizes, dtype=torch.float32, dummy_std=None)

@@ -1,6 +1,7 @@
-"""Shadows: kernels that run beside the chosen ones on live traffic. They get copies, are compared, and change nothing.
+"""Shadows: kernels that run alongside the chosen ones on live traffic. They get copies of the arguments, their results
+are compared, and they never change an answer.
 
-What a shadow raises ends that shadow, never the step.
+An exception in a shadow disables that shadow; it never fails the step.
 """
 
 from __future__ import annotations
@@ -25,29 +26,30 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """A call that was compared, or a shadow that failed (``error`` is ``None`` then)."""
+class ShadowComparison:
+    """The comparison of one call. If ``error`` is ``None``, the shadow failed."""
 
     kind: str
     site: str
     pair: tuple[str, str]
-    """Ids of the kernel that was chosen and of the one beside it."""
+    """Ids of the chosen kernel and of its shadow."""
     error: Tensor | None
-    """float32 ``[]``, see :func:`~llmk.reference.compare.relative_error`."""
+    """Relative error, float32 ``[]``, see :func:`~llmk.reference.compare.relative_error`."""
     results: tuple[tuple[list[int], str], ...] = ()
-    """Shapes and dtypes of what was compared."""
+    """Shapes and dtypes of the results that were compared."""
 
 
 class Shadows:
-    """What the shadows of one process share.
+    """State that the shadows of one process share.
 
     Attributes:
-        always: whether every step is a sample, and none is told of, as when steps are warmed up.
-        draw: a number for each step; kernels with a rate above it are compared.
-        caches: what attention shadows keep in place of a layer's cache, by attention site and ``id`` of the cache.
+        always: whether every step is compared and none is reported, as during warm-up.
+        draw: the step's random number; kernels with a higher rate are compared in this step.
+        caches: the shadows' own caches, by attention site and ``id`` of the layer's cache.
         backends: the attention backends of those caches, by attention site.
-        metas: what those made of the step, by attention site and ``id`` of what the chosen one made.
-        weights: what linear and MoE kernels prepared, and what their shadows did, by ``id`` of the former.
+        metas: the attention metadata that those backends prepared for the step, by attention site and ``id`` of the
+            chosen backend's metadata.
+        weights: by ``id`` of the chosen kernel's prepared weights: these weights, and the shadow's.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -58,37 +60,41 @@ class Shadows:
         self.metas: dict[tuple[str, int], Any] = {}
         self.weights: dict[int, tuple[Any, Any]] = {}
         self._rate = 0.0
-        self._compared: list[Compared] = []
+        self._compared: list[ShadowComparison] = []
         self._random = random.Random(seed)
 
-    def begin(self) -> bool:
-        """Begins a step; returns whether any kernel is compared in it. Processes of one seed sample the same steps."""
+    def start_step(self) -> bool:
+        """Starts a step; returns whether any kernel is compared in it. Processes with equal seeds compare the same
+        steps."""
         self._compared = [each for each in self._compared if each.error is None]
         self.metas.clear()
         self.draw = 0.0 if self.always else self._random.random()
         return self.draw < self._rate
 
-    def own(self, site: str, cache: Tensor, meta: Any) -> tuple[Tensor, Any]:
-        """What shadows at an attention site take in the place of a layer's cache and the step's ``meta``. Raises what
-        their backend raised when it prepared the step."""
+    def shadow_cache(self, site: str, cache: Tensor, meta: Any) -> tuple[Tensor, Any]:
+        """The shadows' own cache and attention metadata, in place of a layer's ``cache`` and ``meta``. Raises the
+        exception that the shadow's backend raised when it prepared the step."""
         prepared = self.metas[site, id(meta)]
         if isinstance(prepared, Exception):
             raise prepared
         return self.caches[site, id(cache)], prepared
 
-    def preparing(self, prepare: Callable[..., Any], beside: Callable[..., Any]) -> Callable[..., Any]:
-        """What makes weights by ``prepare``, and those of the shadow by ``beside``."""
+    def preparing_both(self, prepare: Callable[..., Any], prepare_shadow: Callable[..., Any]) -> Callable[..., Any]:
+        """A ``prepare`` that prepares the chosen kernel's weights by ``prepare`` and the shadow's by
+        ``prepare_shadow``."""
 
         def both(parameters: dict[str, Tensor]) -> Any:
             weight = prepare(dict(parameters))
-            self.weights[id(weight)] = weight, beside(dict(parameters))  # alive, or the id would go to another
+            self.weights[id(weight)] = weight, prepare_shadow(dict(parameters))  # kept alive: the id stays unique
             return weight
 
         return both
 
-    def attending(self, run: Callable[..., Tensor], rate: float, latent_dim: int | None) -> Callable[..., Tensor]:
-        """A backend's ``run`` as a part of shadows, which in steps that are not compared are for what they store: it
-        attends to nothing then."""
+    def sampled_attention(
+        self, run: Callable[..., Tensor], rate: float, latent_dim: int | None
+    ) -> Callable[..., Tensor]:
+        """A backend's ``run``, for use in a shadow that runs in every step to fill its cache. In steps that are not
+        compared, attention is skipped."""
 
         def attend(query: Tensor, *args: Any, **options: Any) -> Tensor:
             return run(query, *args, **options) if self.draw < rate else query[..., :latent_dim]
@@ -96,38 +102,38 @@ class Shadows:
         return attend
 
     @contextmanager
-    def in_every_step(self) -> Iterator[None]:
-        """Steps within compare all there is to compare, and tell nothing of it but what fails."""
+    def compare_every_step(self) -> Iterator[None]:
+        """Within, every step compares all kernels that have a shadow; only failures are reported."""
         self.always = True
         try:
             yield
         finally:
             self.always = False
 
-    def take(self) -> list[Compared]:
-        """What was compared since the step began, and what has failed since this was asked for last."""
+    def take(self) -> list[ShadowComparison]:
+        """The comparisons since the step started, and the failures since the last call."""
         if self.always:
             return []
         taken, self._compared = self._compared, []
         return taken
 
-    def tell(self, compared: Compared) -> None:
-        """Notes what came of a call."""
+    def record(self, compared: ShadowComparison) -> None:
+        """Records the comparison of a call."""
         self._compared.append(compared)
 
-    def has(self, rate: float) -> None:
-        """Notes that a kernel is compared at ``rate``."""
+    def add_rate(self, rate: float) -> None:
+        """Records that a kernel is compared at ``rate``."""
         self._rate = max(self._rate, rate)
 
 
 class Shadowed:
-    """A kernel and its shadow, called as the kernel is.
+    """A kernel and its shadow; it is called like the kernel.
 
     Args:
-        sites: what was chosen, and what runs beside it, at the op's attention and linear sites.
-        cache: of what reads or writes a cache, the attention site, and the cache's position among the arguments; what
-            the backend made of the step follows it. The shadow has a cache of its own.
-        every_step: whether the shadow runs in every step, compared or not, as it must where it fills that cache.
+        sites: the choice, and its shadow's choice, at the op's attention and linear sites.
+        cache: for an op that reads or writes a cache: the attention site, and the position of the cache among the
+            arguments; the attention metadata is the next argument. The shadow has its own cache.
+        every_step: whether the shadow runs in every step, compared or not, as it must if it fills that cache.
         weights: positions of arguments that are weights, which are not copied.
         mutated: positions of arguments that the kernel changes in place, which are compared too.
     """
@@ -138,7 +144,7 @@ class Shadowed:
         chosen: Choice,
         shadow: Shadow,
         run: Callable[..., Any],
-        beside: Callable[..., Any],
+        shadow_kernel: Callable[..., Any],
         *,
         sites: Sequence[tuple[Choice, Choice]] = (),
         cache: tuple[str, int] | None = None,
@@ -150,19 +156,20 @@ class Shadowed:
         self._choices = ((chosen, shadow.choice), *sites)
         self._rate = shadow.rate
         self._run = run
-        self._beside = beside
+        self._shadow_kernel = shadow_kernel
         self._cache = cache
         self._every_step = every_step
         self._failed = False
         self._weights = weights
         self._mutated = mutated
         self._pair = self._differing(1)
-        shared.has(shadow.rate)
+        shared.add_rate(shadow.rate)
 
     def select(self, num_tokens: int) -> tuple[int, int]:
-        """Makes the kernels for ``num_tokens`` current; returns the range of counts for which they stay so."""
+        """Makes the kernels for ``num_tokens`` current; returns the range of token counts for which they stay
+        current."""
         self._pair = self._differing(num_tokens)
-        for kernel in (self._run, self._beside):
+        for kernel in (self._run, self._shadow_kernel):
             if select := getattr(kernel, "select", None):
                 select(num_tokens)
         roots = [root for pair in self._choices for root in pair]
@@ -170,7 +177,7 @@ class Shadowed:
         return max(piece.start for piece in pieces), min(piece.stop for piece in pieces)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Calls the chosen kernel, and where it is due the other, with copies of the arguments."""
+        """Calls the chosen kernel, and, if this step is compared, the shadow with copies of the arguments."""
         if self._failed or not (self._every_step or self._sampled):
             return self._run(*args, **options)
         copies = self._guard(self._copies, args)
@@ -180,7 +187,8 @@ class Shadowed:
         return result
 
     def _differing(self, num_tokens: int) -> tuple[str, str] | None:
-        """The first two kernels that differ at so many tokens; where none do, there is nothing to compare."""
+        """The first two kernel ids that differ at ``num_tokens``; ``None`` if no kernel differs, so there is nothing to
+        compare."""
         return next(filter(None, (choice.difference(other, num_tokens) for choice, other in self._choices)), None)
 
     @property
@@ -188,11 +196,13 @@ class Shadowed:
         return self._shared.draw < self._rate and self._pair is not None
 
     def _copies(self, args: tuple[Any, ...]) -> list[Any]:
-        """Arguments for the shadow: its own weights and cache, and copies of what a kernel might change."""
+        """Arguments for the shadow: its own weights and cache, and copies of the tensors that a kernel might change."""
         kept, own = set(self._weights), {}
         if self._cache is not None:
             at = self._cache[1] % len(args)
-            own = dict(zip((at, at + 1), self._shared.own(self._cache[0], args[at], args[at + 1]), strict=True))
+            own = dict(
+                zip((at, at + 1), self._shared.shadow_cache(self._cache[0], args[at], args[at + 1]), strict=True)
+            )
             kept.add(at - 1 if self._every_step else at)
         weights = self._shared.weights
         return [
@@ -207,32 +217,32 @@ class Shadowed:
         ]
 
     def _compare(self, args: tuple[Any, ...], result: Any, copies: list[Any], options: dict[str, Any]) -> None:
-        """Runs the shadow, and compares on the device."""
-        other = self._beside(*copies, **options)
+        """Runs the shadow, and compares the results on the device."""
+        other = self._shadow_kernel(*copies, **options)
         ours = list(tensors_of([result, *(args[i] for i in self._mutated)]))
         if ours and self._sampled and self._pair is not None:
             error = relative_error([other, *(copies[i] for i in self._mutated)], ours)
             chosen = self._choices[0][0]
             results = tuple((list(one.shape), str(one.dtype).removeprefix("torch.")) for one in ours)
-            self._shared.tell(Compared(chosen.kind, chosen.site, self._pair, error, results))
+            self._shared.record(ShadowComparison(chosen.kind, chosen.site, self._pair, error, results))
 
     def _guard(self, do: Callable[..., T], *args: Any) -> T | None:
-        """What ``do`` returns; where it raises, the end of this shadow."""
+        """Returns ``do(*args)``; if it raises, disables this shadow and returns ``None``."""
         try:
             return do(*args)
         except Exception:
             self._failed = True
             chosen, shadow = self._choices[0]
             pair = self._pair or (chosen.id, shadow.id)
-            self._shared.tell(Compared(chosen.kind, chosen.site, pair, None))
-            text = "the shadow %s of %s at %s site %s failed and is run no more; answers are not touched by that"
+            self._shared.record(ShadowComparison(chosen.kind, chosen.site, pair, None))
+            text = "the shadow %s of %s at %s site %s failed and was disabled; answers are not affected"
             logger.warning(text, pair[1], pair[0], chosen.kind, chosen.site, exc_info=True)
             return None
 
 
 class ShadowedAttention:
-    """An attention backend whose steps are prepared for shadows too. Where it has a ``shadow`` itself, layers that call
-    it, not by an op, call both."""
+    """An attention backend that also prepares steps for its shadows. If it has a ``shadow`` of its own, ``write`` and
+    ``run`` call both; this is for layers that call the backend directly, not through an op."""
 
     def __init__(self, shared: Shadows, chosen: Choice, shadow: Shadow | None, backend: AttentionBackend) -> None:
         self._shared = shared
@@ -242,17 +252,17 @@ class ShadowedAttention:
         self.write: Callable[..., None] = backend.write
         self.run: Callable[..., Tensor] = backend.run
         if shadow is not None:
-            beside, pair = shared.backends[chosen.site], (shared, chosen, shadow)
-            self.write = Shadowed(*pair, backend.write, beside.write, cache=(chosen.site, 2), every_step=True)
-            self.run = Shadowed(*pair, backend.run, beside.run, cache=(chosen.site, 1))
+            other, pair = shared.backends[chosen.site], (shared, chosen, shadow)
+            self.write = Shadowed(*pair, backend.write, other.write, cache=(chosen.site, 2), every_step=True)
+            self.run = Shadowed(*pair, backend.run, other.run, cache=(chosen.site, 1))
 
     def prepare(self, step: CacheStep) -> Any:
-        """What the backend makes of a step."""
+        """Prepares the step for the chosen backend, and for the shadow's."""
         meta = self._backend.prepare(step)
-        if beside := self._shared.backends.get(self._site):
+        if other := self._shared.backends.get(self._site):
             try:
-                prepared: Any = beside.prepare(step)
-            except Exception as error:  # raised again where it is missed
+                prepared: Any = other.prepare(step)
+            except Exception as error:  # raised again by the call that needs the result
                 prepared = error
             self._shared.metas[self._site, id(meta)] = prepared
         return meta

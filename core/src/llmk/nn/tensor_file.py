@@ -1,9 +1,9 @@
 """Reads the headers of safetensors files: names, shapes and dtypes, but no tensor. Needs no torch.
 
 A file is a little-endian 64-bit length, that many bytes of JSON, and the tensors' bytes
-(https://huggingface.co/docs/safetensors, "Format"). What a header says is checked as a whole, since all that is read
-later is read by it: tensors follow one another without gap or overlap, each as long as its shape and dtype make it, and
-the last one ends with the file.
+(https://huggingface.co/docs/safetensors, "Format"). The whole header is checked, because all later reads depend on it:
+tensors must be contiguous and must not overlap, each must have the size of its shape and dtype, and the last one must
+end at the end of the file.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from llmk.api.errors import shown
 _LONGEST_HEADER = 100_000_000
 _MOST_DIMENSIONS = 64
 _MOST_BYTES = 1 << 63
-_COMPARED = 8 << 20
-_AGAIN = "download or copy the file again"
+_COMPARE_CHUNK = 8 << 20
+_DOWNLOAD_AGAIN = "download or copy the file again"
 
 DTYPE_BITS: Mapping[str, int] = {
     "BOOL": 8,
@@ -53,7 +53,8 @@ DTYPE_BITS: Mapping[str, int] = {
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """One tensor of a file. ``dtype`` is safetensors' name (``"BF16"``); it lies at bytes ``start`` to ``stop - 1``."""
+    """One tensor of a file. ``dtype`` is safetensors' name (``"BF16"``); its data is bytes ``start`` to ``stop -
+    1``."""
 
     name: str
     file: CheckpointFile
@@ -69,12 +70,12 @@ class StoredTensor:
 
     @property
     def num_elements(self) -> int:
-        """The product of the shape."""
+        """The number of elements of its shape."""
         return prod(self.shape)
 
 
 def weight_files(checkpoint: Checkpoint) -> tuple[CheckpointFile, ...]:
-    """The files that hold the checkpoint's tensors. Raises CheckpointError where there is none, or one is missing."""
+    """The files that hold the checkpoint's tensors. Raises CheckpointError if there are none, or one is missing."""
     files = checkpoint.weight_files
     if not files:
         others = [file.name for kind in ("bin", "gguf", "pth") for file in files_in(checkpoint.path, f"*.{kind}")]
@@ -91,18 +92,18 @@ def weight_files(checkpoint: Checkpoint) -> tuple[CheckpointFile, ...]:
 
 
 def read_headers(files: Sequence[CheckpointFile]) -> list[StoredTensor]:
-    """All tensors of ``files``, file by file, in the order in which they lie there.
+    """All tensors of ``files``, file by file, in the order of their data.
 
     Raises:
-        CheckpointError: where a file is truncated or damaged, or two files hold a tensor of the same name.
+        CheckpointError: a file is truncated or damaged, or two files hold a tensor of the same name.
     """
     tensors: dict[str, StoredTensor] = {}
     for file in files:
         for tensor in _read_header(file):
             if tensor.name in tensors:
                 raise CheckpointError(
-                    f"tensor {tensor.name!r} stands in {tensors[tensor.name].file.name} and in {file.name}",
-                    hint=f"keep one of the two files in {file.folder}, or add an index that says which one counts",
+                    f"tensor {tensor.name!r} is stored in {tensors[tensor.name].file.name} and in {file.name}",
+                    hint=f"keep one of the two files in {file.folder}, or add an index that names one of them",
                 )
             tensors[tensor.name] = tensor
     return list(tensors.values())
@@ -115,8 +116,8 @@ def same_content(one: StoredTensor, other: StoredTensor) -> bool:
     with one.file.open() as first, other.file.open() as second:
         first.seek(one.start)
         second.seek(other.start)
-        for at in range(0, one.num_bytes, _COMPARED):
-            size = min(_COMPARED, one.num_bytes - at)
+        for at in range(0, one.num_bytes, _COMPARE_CHUNK):
+            size = min(_COMPARE_CHUNK, one.num_bytes - at)
             if first.read(size) != second.read(size):
                 return False
     return True
@@ -130,8 +131,8 @@ def _read_header(file: CheckpointFile) -> list[StoredTensor]:
         text = stream.read(length) if 0 < length <= min(_LONGEST_HEADER, size - 8) else b""
     if len(text) < length or not text:
         raise CheckpointError(
-            f"{file} is not a whole safetensors file: it has {size:,} bytes, its header asks for {length + 8:,}",
-            hint=_AGAIN,
+            f"{file} is not a whole safetensors file: it has {size:,} bytes, its header needs {length + 8:,}",
+            hint=_DOWNLOAD_AGAIN,
         )
     try:
         entries = parse_json(text.decode(), object_pairs_hook=_without_duplicates)
@@ -141,7 +142,7 @@ def _read_header(file: CheckpointFile) -> list[StoredTensor]:
         raise _damaged(file, f"it is a {type(entries).__name__}, not an object")
     metadata = entries.pop("__metadata__", {})
     if not isinstance(metadata, dict) or not all(isinstance(text, str) for text in metadata.values()):
-        raise _damaged(file, "its __metadata__ is not an object of texts")
+        raise _damaged(file, "its __metadata__ is not an object of strings")
     tensors = sorted(
         (_read_entry(file, name, entry, 8 + length) for name, entry in entries.items()),
         key=lambda tensor: (tensor.start, tensor.stop),
@@ -150,8 +151,8 @@ def _read_header(file: CheckpointFile) -> list[StoredTensor]:
     return tensors
 
 
-def _read_entry(file: CheckpointFile, name: str, entry: Any, begin: int) -> StoredTensor:
-    """One tensor of a header, whose tensors' bytes ``begin`` there."""
+def _read_entry(file: CheckpointFile, name: str, entry: Any, data_start: int) -> StoredTensor:
+    """One tensor of a header; the tensors' data starts at byte ``data_start`` of the file."""
     fields: dict[str, Any] = entry if isinstance(entry, dict) else {}
     dtype, shape, offsets = fields.get("dtype"), fields.get("shape"), fields.get("data_offsets")
     if not isinstance(dtype, str) or dtype not in DTYPE_BITS:
@@ -160,50 +161,52 @@ def _read_entry(file: CheckpointFile, name: str, entry: Any, begin: int) -> Stor
         raise _damaged(file, f"tensor {shown(name)} has shape {shown(shape)}, not a list of sizes")
     if not _are_sizes(offsets) or len(offsets) != 2:
         raise _damaged(
-            file, f"tensor {shown(name)} has data_offsets {shown(offsets)}, not its first byte and the one behind it"
+            file,
+            f"tensor {shown(name)} has data_offsets {shown(offsets)}, not its first byte and the byte after its last",
         )
     (start, stop), bits = offsets, prod(shape) * DTYPE_BITS[dtype]
     if bits % 8 or stop - start != bits // 8:
         raise _damaged(
             file,
-            f"tensor {shown(name)} has data_offsets {offsets}, {stop - start:,} bytes, and its {dtype} of shape"
-            f" {shown(shape)} do not take as many",
+            f"tensor {shown(name)} has data_offsets {offsets}, {stop - start:,} bytes, not the size of {dtype} of shape"
+            f" {shown(shape)}",
         )
-    return StoredTensor(name, file, dtype, tuple(shape), begin + start, begin + stop)
+    return StoredTensor(name, file, dtype, tuple(shape), data_start + start, data_start + stop)
 
 
 def _are_sizes(values: Any) -> TypeGuard[list[int]]:
     return isinstance(values, list) and all(type(value) is int and 0 <= value < _MOST_BYTES for value in values)
 
 
-def _check_places(file: CheckpointFile, tensors: Sequence[StoredTensor], begin: int, size: int) -> None:
-    """Whether ``tensors``, in their order, fill all that lies behind the header."""
-    at, before = begin, "the header"
+def _check_places(file: CheckpointFile, tensors: Sequence[StoredTensor], data_start: int, size: int) -> None:
+    """Checks that ``tensors``, in their order, fill the file after the header."""
+    at, before = data_start, "the header"
     for tensor in tensors:
         if tensor.start != at:
-            what = "overlaps" if tensor.start < at else f"lies {tensor.start - at:,} bytes behind"
+            what = "overlaps" if tensor.start < at else f"starts {tensor.start - at:,} bytes after"
             raise _damaged(file, f"tensor {shown(tensor.name)} {what} {before}")
         at, before = tensor.stop, f"tensor {shown(tensor.name)}"
     if size < at:
         cut = [tensor.name for tensor in tensors if tensor.stop > size]
         raise CheckpointError(
-            f"{file} is truncated: it has {size:,} of {at:,} bytes, so {_listed(cut)} can't be read", hint=_AGAIN
+            f"{file} is truncated: it has {size:,} of {at:,} bytes, so {_listed(cut)} can't be read",
+            hint=_DOWNLOAD_AGAIN,
         )
     if size > at:
-        raise _damaged(file, f"{size - at:,} bytes at its end are of no tensor")
+        raise _damaged(file, f"{size - at:,} bytes at its end belong to no tensor")
 
 
 def _without_duplicates(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise ValueError(f"{shown(name)} stands there twice")
+            raise ValueError(f"{shown(name)} occurs twice")
         found[name] = value
     return found
 
 
 def _damaged(file: CheckpointFile, why: str) -> CheckpointError:
-    return CheckpointError(f"{file} has a damaged header: {why}", hint=_AGAIN)
+    return CheckpointError(f"{file} has a damaged header: {why}", hint=_DOWNLOAD_AGAIN)
 
 
 def _listed(names: Sequence[str], most: int = 10) -> str:

@@ -1,8 +1,8 @@
-"""Gated activations, the product that feeds them, the soft cap, and the plain gate.
+"""Gated activations, with and without the gate and up projection; the soft cap; the sigmoid gate.
 
-torch's own activations compute the last elements of a tensor in another way than those before. The invariant ones are
-written out in float32 (:mod:`llmk.reference.pointwise`), of what is one function of its element wherever that stands:
-arithmetic, ``exp``, ``erf`` and ``tanh``.
+torch's own activations compute the last elements of a tensor by other (not vectorized) code than the rest. The
+batch-invariant versions use float32 operators whose result does not depend on an element's position
+(:mod:`llmk.reference.pointwise`): arithmetic, ``exp``, ``erf`` and ``tanh``.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ def gelu_tanh_and_mul(x: Tensor) -> Tensor:
 
 
 def silu_and_mul_invariant(x: Tensor) -> Tensor:
-    """:func:`silu_and_mul`, each row the same bit for bit in any batch."""
+    """Batch-invariant :func:`silu_and_mul`: a row's result is bit-identical in any batch."""
     return _gate(x, silu)
 
 
 def gelu_and_mul_invariant(x: Tensor) -> Tensor:
-    """:func:`gelu_and_mul`, each row the same bit for bit in any batch."""
+    """Batch-invariant :func:`gelu_and_mul`: a row's result is bit-identical in any batch."""
     return _gate(x, lambda gate: 0.5 * gate * (1 + torch.erf(gate / sqrt(2))))
 
 
 def gelu_tanh_and_mul_invariant(x: Tensor) -> Tensor:
-    """:func:`gelu_tanh_and_mul`, each row the same bit for bit in any batch."""
+    """Batch-invariant :func:`gelu_tanh_and_mul`: a row's result is bit-identical in any batch."""
     scale = sqrt(2 / pi)
     return _gate(x, lambda gate: 0.5 * gate * (1 + torch.tanh(scale * (gate + 0.044715 * gate * gate * gate))))
 
@@ -66,7 +66,7 @@ INVARIANT_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
     "gelu": gelu_and_mul_invariant,
     "gelu_tanh": gelu_tanh_and_mul_invariant,
 }
-"""The same of which each row is the same bit for bit in any batch."""
+"""The batch-invariant versions of :data:`ACTIVATIONS`."""
 
 
 def make_gate_up_silu(parts: Mapping[str, Callable[..., Tensor]]) -> Callable[[Tensor, Any, Tensor | None], Tensor]:
@@ -102,8 +102,8 @@ def _gate_up(
     linear: Callable[..., Tensor], activate: Callable[..., Tensor]
 ) -> Callable[[Tensor, Any, Tensor | None], Tensor]:
     def gate_up(x: Tensor, weight: Any, bias: Tensor | None) -> Tensor:
-        """``activate(linear(x, weight, bias))``: ``[tokens, H]`` to ``[tokens, I]``; ``weight`` is what the linear
-        kernel prepared."""
+        """``activate(linear(x, weight, bias))``: ``[tokens, H]`` to ``[tokens, I]``; ``weight`` is the linear kernel's
+        prepared weight."""
         return activate(linear(x, weight, bias))
 
     return gate_up

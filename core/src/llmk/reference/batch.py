@@ -1,7 +1,6 @@
-"""Ops on the batch state that lives on the device for as long as requests do: apply what changed, lay out a step,
-append tokens.
+"""Ops on the persistent batch state on the device: apply updates, build a step's input tensors, append tokens.
 
-All of them work on index tensors alone and never wait for the device.
+All of them use only index tensors and never synchronize with the device.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from torch import Tensor
 
 
 class StepTensors(NamedTuple):
-    """A step laid out by :func:`build_step`. Requests lie one after the other along the token axis."""
+    """A step's input tensors, from :func:`build_step`. Requests are consecutive along the token axis."""
 
     token_ids: Tensor
     """int64 ``[tokens]``."""
@@ -22,15 +21,15 @@ class StepTensors(NamedTuple):
     query_start: Tensor
     """int32 ``[requests + 1]``."""
     seq_lens: Tensor
-    """int32 ``[requests]``, tokens in the cache once this step has run."""
+    """int32 ``[requests]``, tokens in the cache after this step."""
     rows: Tensor
     """int64 ``[tokens]``, index of each token's request within the step; -1 for padding."""
 
 
 def update_rows(table: Tensor, rows: Tensor, starts: Tensor, lengths: Tensor, values: Tensor) -> None:
-    """Writes ragged runs into rows of ``table``, in place.
+    """Writes runs of different lengths into rows of ``table``, in place.
 
-    Run ``i`` is the next ``lengths[i]`` entries of ``values`` and lands at ``table[rows[i], starts[i]:]``.
+    Run ``i`` is the next ``lengths[i]`` entries of ``values`` and is written to ``table[rows[i], starts[i]:]``.
 
     Args:
         table: ``[slots, width]``, any integer dtype.
@@ -45,7 +44,8 @@ def update_rows(table: Tensor, rows: Tensor, starts: Tensor, lengths: Tensor, va
 
 
 def build_step(tokens: Tensor, computed: Tensor, slots: Tensor, counts: Tensor, num_tokens: int) -> StepTensors:
-    """Lays out the next ``counts[i]`` tokens of every slot in ``slots``, and counts them as computed, in place.
+    """Builds the input tensors for the next ``counts[i]`` tokens of every slot in ``slots``, and adds the counts to
+    ``computed``, in place.
 
     Padding requests come last: their slot is -1, their count 0; they have no tokens and a length of 0. Padding tokens
     come last, too: token 0 at position 0.
@@ -54,33 +54,33 @@ def build_step(tokens: Tensor, computed: Tensor, slots: Tensor, counts: Tensor, 
         tokens: int32 ``[slots, max_len]``, every known token of each slot.
         computed: int64 ``[slots]``, tokens of each slot whose state is in the cache; advanced by ``counts``.
         slots, counts: int64 ``[requests]``.
-        num_tokens: ``counts.sum()``, known on the host, and more where tokens are padded.
+        num_tokens: ``counts.sum()``, known on the host; larger if tokens are padded.
     """
     ends = torch.cumsum(counts, 0)
     index = torch.arange(num_tokens, device=tokens.device)
     rows = torch.searchsorted(ends, index, right=True)
-    real = rows < slots.shape[0]
+    is_token = rows < slots.shape[0]
     at = rows.clamp(max=slots.shape[0] - 1)
     before = torch.where(slots < 0, 0, computed[slots])
-    positions = torch.where(real, index - (ends - counts)[at] + before[at], 0)
-    token_ids = torch.where(real, tokens[slots[at], positions], 0).to(torch.int64)
-    # Not by index, where padding would write to the last slot.
+    positions = torch.where(is_token, index - (ends - counts)[at] + before[at], 0)
+    token_ids = torch.where(is_token, tokens[slots[at], positions], 0).to(torch.int64)
+    # ``index_add_`` with clamped slots: by plain indexing, padding would write to the last slot.
     computed.index_add_(0, slots.clamp(min=0), counts)
     query_start = torch.nn.functional.pad(ends, (1, 0)).to(torch.int32)
     return StepTensors(
-        token_ids, positions, query_start, (before + counts).to(torch.int32), torch.where(real, rows, -1)
+        token_ids, positions, query_start, (before + counts).to(torch.int32), torch.where(is_token, rows, -1)
     )
 
 
 def map_slots(
     table: Tensor, slots: Tensor, rows: Tensor, positions: Tensor, block_size: int, max_blocks: int
 ) -> tuple[Tensor, Tensor]:
-    """A step's part of a block table, and where each token's state lies in the cache: int32 ``[requests, max_blocks]``
-    and int64 ``[tokens]``, ``block id * block_size + offset``, or -1 for padding.
+    """A step's block table, int32 ``[requests, max_blocks]``, and its slot mapping, int64 ``[tokens]``: ``block id *
+    block_size + offset``, or -1 for padding.
 
     Args:
-        table: int32 ``[slots, width]``, every slot's blocks, ``width >= max_blocks``.
-        slots: int64 ``[requests]``; the row of a slot of -1 is any.
+        table: int32 ``[slots, width]``, the block table of all slots, ``width >= max_blocks``.
+        slots: int64 ``[requests]``; the row of a slot of -1 is undefined.
         rows, positions: int64 ``[tokens]``, as in :class:`StepTensors`.
     """
     block_table = table[slots, :max_blocks]
@@ -90,7 +90,7 @@ def map_slots(
 
 def append_tokens(tokens: Tensor, computed: Tensor, slots: Tensor, sampled: Tensor) -> None:
     """Writes ``sampled`` (int64 ``[requests]``) at ``tokens[slots, computed[slots]]``, in place, where the next step
-    reads them; nothing for slots below 0, which are padding. ``computed`` (int64 ``[slots]``) is never 0 there."""
+    reads them. Slots below 0 are padding and are skipped. ``computed`` is int64 ``[slots]``."""
     padding = slots < 0
     slots = slots.clamp(min=0)
     positions = computed[slots].masked_fill(padding, 0)

@@ -1,4 +1,4 @@
-"""How far two kernels' results are apart, and how far they may be."""
+"""Compares two kernels' results: their relative error, and the tolerance."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 _TOLERANCE = {"float32": 1e-3}
-_ROUNDED = 2e-2
+_TOLERANCE_16_BIT = 2e-2
 
 
 def tolerance(dtype: str) -> float:
-    """The relative difference in the 2-norm that rounding explains between kernels of an engine of ``dtype``."""
-    return _TOLERANCE.get(dtype, _ROUNDED)
+    """The largest relative error (2-norm) between two correct kernels in an engine of ``dtype``."""
+    return _TOLERANCE.get(dtype, _TOLERANCE_16_BIT)
 
 
 def tensors_of(result: Any) -> Iterator[Tensor]:
@@ -27,17 +27,17 @@ def tensors_of(result: Any) -> Iterator[Tensor]:
 
 
 def relative_error(actual: Any, expected: Any) -> Tensor:
-    """The largest difference between the tensors of two results, float32 ``[]`` on their device, which is not waited
-    for: of floating-point numbers the 2-norm relative to what is ``expected``; of others 1 where any is unequal, else
-    0. Infinities must be equal; NaN where one result has a NaN.
+    """The relative error of ``actual``: the largest over the result's tensors, float32 ``[]`` on their device, without
+    a synchronization. For floating-point tensors, the 2-norm of the difference divided by the 2-norm of ``expected``;
+    for others 1 if any element differs, else 0. Infinities must be equal; the error is NaN if one result has a NaN.
 
     Raises:
-        ValueError: where the two differ in shape.
+        ValueError: the results differ in shape.
     """
     pairs = list(zip(tensors_of(actual), tensors_of(expected), strict=True))
     for one, other in pairs:
         if one.shape != other.shape:
-            raise ValueError(f"a result of shape {list(one.shape)} where {list(other.shape)} is expected")
+            raise ValueError(f"the result has shape {list(one.shape)}, expected {list(other.shape)}")
     return torch.stack([_error(one, other) for one, other in pairs]).amax()
 
 

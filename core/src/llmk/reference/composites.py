@@ -1,4 +1,4 @@
-"""Composite ops over attention: factories that build a larger op from the parts that were chosen for it."""
+"""Composite ops over attention: factories that build a larger op from the kernels that were chosen for its parts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _make_qk_norm_rope_write_kv(
         meta: Any,
         **scaled: Any,
     ) -> Tensor:
-        """Norms the heads of ``q`` and ``k`` where there is a weight, rotates both, and stores ``k`` and ``v`` in
+        """Norms the heads of ``q`` and ``k`` if a weight is given, applies RoPE to both, and stores ``k`` and ``v`` in
         the cache.
 
         Args:
@@ -44,7 +44,7 @@ def _make_qk_norm_rope_write_kv(
             q_weight, k_weight: ``[head_dim]``; ``None``: not normed.
             positions, cos_sin: as in :func:`llmk.reference.rope.rotation.rope`.
             cache, meta: as in :meth:`llmk.api.AttentionBackend.write`.
-            scaled: ``scales`` likewise, where the cache is fp8.
+            scaled: ``scales``, as in the same method, if the cache is fp8.
 
         Returns:
             The new ``q``.
@@ -86,7 +86,7 @@ def _make_qk_norm_rope_attention(write: Callable[..., Any], attend: Callable[...
         meta: Any,
         **scaled: Any,
     ) -> Tensor:
-        """Attention of a step's tokens to the cache, in which their own keys and values are stored first.
+        """Stores the keys and values of a step's tokens in the cache, then computes their attention over it.
 
         Args are those of ``qk_norm_rope_write_kv``. Returns ``[tokens, heads, head_dim]``.
         """
@@ -112,8 +112,8 @@ def make_norm_rope_write_latent(parts: Mapping[str, Callable[..., Any]]) -> Call
         cache: Tensor,
         meta: Any,
     ) -> Tensor:
-        """Norms a token's latent vector, rotates the key that follows it and all heads share, and stores both as one
-        row; rotates the queries' share.
+        """Norms each token's latent vector, applies RoPE to the shared key that follows it, and stores both as one row
+        of the cache; applies RoPE to ``q_rope``.
 
         Args:
             q_rope: ``[tokens, heads, rotary_dim]``.
@@ -136,7 +136,7 @@ def make_norm_rope_write_latent(parts: Mapping[str, Callable[..., Any]]) -> Call
 def make_latent_attention(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
     """Builds ``latent_attention`` from ``norm_rope_write_latent``, ``per_head_product`` and the attention backend's
     ``attention.run``."""
-    write, product, attend = parts["norm_rope_write_latent"], parts["per_head_product"], parts["attention.run"]
+    write, matmul, attend = parts["norm_rope_write_latent"], parts["per_head_product"], parts["attention.run"]
 
     def latent_attention(
         q: Tensor,
@@ -150,16 +150,16 @@ def make_latent_attention(parts: Mapping[str, Callable[..., Any]]) -> Callable[.
         cache: Tensor,
         meta: Any,
     ) -> Tensor:
-        """Attention whose keys and values are products of a latent vector that is all that is kept of a token
-        (DeepSeek-V2, arXiv:2405.04434); stores the step's own first.
+        """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): only a latent vector per token is cached, from
+        which keys and values are projected. Stores the step's own latent vectors first.
 
-        Keys are not computed: what would make them is absorbed into the queries, and what would make values is applied
-        to the result. Another implementation may do otherwise.
+        Keys and values are not computed: the key projection is absorbed into the queries, and the value projection is
+        applied to the result. Another implementation may compute them.
 
         Args:
             q: ``[tokens, heads, key_dim + rotary_dim]``, not yet rotated.
             latent, norm_weight, eps, positions, cos_sin, cache, meta: as in ``norm_rope_write_latent``.
-            k_up: ``[heads, key_dim, latent_dim]``; a head's keys are ``k_up[h] @ normed``, and the shared key after.
+            k_up: ``[heads, key_dim, latent_dim]``; a head's keys are ``k_up[h] @ normed``, followed by the shared key.
             v_up: ``[heads, latent_dim, value_dim]``; a head's values are ``normed @ v_up[h]``.
 
         Returns:
@@ -167,8 +167,8 @@ def make_latent_attention(parts: Mapping[str, Callable[..., Any]]) -> Callable[.
         """
         q_plain, q_rope = q.split_with_sizes([k_up.shape[1], cos_sin.shape[1]], dim=-1)
         q_rope = write(q_rope, latent, norm_weight, eps, positions, cos_sin, cache, meta)
-        query = torch.cat((product(q_plain, k_up), q_rope), dim=-1)
-        out: Tensor = product(attend(query, cache, meta), v_up)
+        query = torch.cat((matmul(q_plain, k_up), q_rope), dim=-1)
+        out: Tensor = matmul(attend(query, cache, meta), v_up)
         return out
 
     return latent_attention

@@ -29,7 +29,7 @@ _NORM = _contract(
     signature="(x, weight, eps) -> normed",
     facts=("size",),
     examples="rows:RMS_NORM",
-    summary="Root-mean-square norm in float32.",
+    summary="gate_up_silu",
 )
 _ADD_NORM = _contract(
     op="add_rms_norm",
@@ -51,7 +51,7 @@ _ROPE = _contract(
     signature="(q, k, positions, cos_sin) -> q, k",
     facts=_HEADS,
     examples="rows:ROPE",
-    summary="Rotates halves of each head, in float32.",
+    summary="RoPE over the two halves of each head, in float32.",
 )
 _WRITE_KV = _contract(
     op="qk_norm_rope_write_kv",
@@ -59,7 +59,7 @@ _WRITE_KV = _contract(
     facts=(*_HEADS, "qk_norm"),
     parts=("rms_norm", "rope", "attention.write"),
     examples="attention:QK_NORM_ROPE",
-    summary="Norms queries and keys, rotates them, stores keys and values.",
+    summary="Q and K norms, RoPE, K/V write.",
 )
 _ATTENTION = _contract(
     op="qk_norm_rope_attention",
@@ -67,7 +67,7 @@ _ATTENTION = _contract(
     facts=(*_HEADS, "qk_norm"),
     parts=("qk_norm_rope_write_kv", "attention.run"),
     examples="attention:QK_NORM_ROPE",
-    summary="Norms queries and keys, rotates them, stores keys and values, and attends.",
+    summary="Q and K norms, RoPE, K/V write, attention.",
 )
 _GATE_UP = _contract(
     op="gate_up_silu",
@@ -76,7 +76,7 @@ _GATE_UP = _contract(
     parts=("linear", "silu_and_mul"),
     examples="linear:GATE_UP",
     weights=("weight",),
-    summary="Gate and up product, then SwiGLU.",
+    summary="Gate and up projection, then SwiGLU.",
 )
 _NORM_LINEAR = _contract(
     op="add_rms_norm_linear",
@@ -85,24 +85,24 @@ _NORM_LINEAR = _contract(
     parts=("rms_norm", "add_rms_norm", "linear"),
     examples="linear:NORMED_LINEAR",
     weights=("weight",),
-    summary="Residual sum and norm, then a product.",
+    summary="Residual sum and norm, then a linear layer.",
 )
 
 
 _NORMS = (
     _NORM,
-    _like(_NORM, "rms_norm_plus_one", "Root-mean-square norm whose weight is stored less one."),
+    _like(_NORM, "rms_norm_plus_one", "attention.write"),
     _ADD_NORM,
     _like(
         _ADD_NORM,
         "add_rms_norm_plus_one",
-        "Residual sum, then norm whose weight is stored less one.",
+        "Residual sum, then norm with weight + 1.",
         parts=("rms_norm_plus_one",),
     ),
     _like(
         _ADD_NORM,
         "sandwich_norm_plus_one",
-        "Norm after a block, residual sum, norm before the next; weights are stored less one.",
+        "Norm after a block, residual sum, norm before the next; both with weight + 1.",
         signature="(x, residual, post_weight, pre_weight, eps) -> normed, total",
         parts=("rms_norm_plus_one", "add_rms_norm_plus_one"),
         examples="rows:SANDWICH_NORM",
@@ -123,7 +123,7 @@ _ROWS = (
     _like(
         _ROPE,
         "rope_interleaved",
-        "Rotates neighbours in each head, in float32.",
+        "RoPE over neighbouring elements of each head, in float32.",
         facts=("num_heads", "qk_rope_head_dim"),
         examples="rows:ROPE_INTERLEAVED",
     ),
@@ -132,14 +132,14 @@ _ROWS = (
         signature="(x, cap) -> bounded",
         facts=("size",),
         examples="rows:SOFTCAP",
-        summary="Bounds values by a hyperbolic tangent.",
+        summary="Soft cap by a hyperbolic tangent.",
     ),
     _contract(
         op="sigmoid_gate",
         signature="(x, gate) -> gated",
         facts=("size", "gate_size"),
         examples="rows:SIGMOID_GATE",
-        summary="Scales by a sigmoid.",
+        summary="Multiplies by a sigmoid gate.",
     ),
     _contract(
         op="embedding",
@@ -163,7 +163,7 @@ _ROWS = (
         signature="(x, weight) -> out",
         facts=("num_heads", "qk_nope_head_dim", "kv_lora_rank"),
         examples="rows:PER_HEAD_PRODUCT",
-        summary="A product with a matrix of its own for every head.",
+        summary="Matrix product with one matrix per head.",
     ),
 )
 
@@ -172,14 +172,14 @@ _OVER_ATTENTION = (
     _like(
         _WRITE_KV,
         "qk_norm_plus_one_rope_write_kv",
-        "The same with norms whose weights are stored less one.",
+        "The same with norms with weight + 1.",
         parts=("rms_norm_plus_one", "rope", "attention.write"),
     ),
     _ATTENTION,
     _like(
         _ATTENTION,
         "qk_norm_plus_one_rope_attention",
-        "The same with norms whose weights are stored less one.",
+        "The same with norms with weight + 1.",
         parts=("qk_norm_plus_one_rope_write_kv", "attention.run"),
     ),
     _contract(
@@ -188,7 +188,7 @@ _OVER_ATTENTION = (
         facts=("num_heads", "kv_lora_rank", "qk_rope_head_dim"),
         parts=("rms_norm", "rope_interleaved", "attention.write"),
         examples="attention:WRITE_LATENT",
-        summary="Norms latent vectors, rotates queries and the shared key, stores both.",
+        summary="attention.run",
     ),
     _contract(
         op="latent_attention",
@@ -197,7 +197,7 @@ _OVER_ATTENTION = (
         parts=("norm_rope_write_latent", "per_head_product", "attention.run"),
         examples="attention:LATENT_ATTENTION",
         weights=("k_up", "v_up"),
-        summary="Attention over latent vectors, with the products that make keys and values absorbed.",
+        summary="Multi-head latent attention, with the K and V projections absorbed.",
     ),
 )
 
@@ -206,20 +206,20 @@ _WITH_LINEAR = (
     _like(
         _GATE_UP,
         "gate_up_gelu_tanh",
-        "Gate and up product, then GEGLU with GELU's tanh approximation.",
+        "Gate and up projection, then GEGLU with GELU's tanh approximation.",
         parts=("linear", "gelu_tanh_and_mul"),
     ),
     _NORM_LINEAR,
     _like(
         _NORM_LINEAR,
         "add_rms_norm_router",
-        "Residual sum and norm, then a router's product; what was normed is handed on.",
+        "Residual sum and norm, then the router; also returns the normed sum.",
         signature="(x, residual, norm_weight, eps, weight, bias) -> logits, normed, total",
     ),
     _like(
         _NORM_LINEAR,
         "add_rms_norm_gate_up_silu",
-        "Residual sum and norm, then gate and up product and SwiGLU.",
+        "Residual sum and norm, then gate and up projection and SwiGLU.",
         signature="(x, residual, norm_weight, eps, weight, bias) -> gated, total",
         facts=("size", "intermediate_size"),
         parts=("rms_norm", "add_rms_norm", "gate_up_silu"),
@@ -249,7 +249,7 @@ _SAMPLING = (
         signature="(tokens, slots, starts, ends, suffixes) -> matched",
         facts=("vocab_size",),
         examples="sampling:MATCH_SUFFIXES",
-        summary="Which token sequences end the requests' tokens.",
+        summary="Whether requests end with given token sequences.",
     ),
     _contract(
         op="allow_tokens",
@@ -257,7 +257,7 @@ _SAMPLING = (
         facts=("vocab_size",),
         examples="sampling:ALLOW_TOKENS",
         mutates_args=("logits",),
-        summary="Rules out all tokens but some, in place.",
+        summary="Excludes all tokens except those allowed, in place.",
     ),
     _contract(
         op="mask_top_k_top_p_min_p",
@@ -265,21 +265,21 @@ _SAMPLING = (
         facts=("vocab_size",),
         examples="sampling:MASK",
         measured=False,
-        summary="Truncates distributions.",
+        summary="Top-k, top-p and min-p truncation.",
     ),
     _contract(
         op="sample",
         signature="(logits, temperature, top_k, top_p, min_p, seeds, positions) -> token_ids",
         facts=("vocab_size",),
         examples="sampling:SAMPLE",
-        summary="One token per row, by a hash of seed and position.",
+        summary="Samples one token per row, by a hash of seed and position.",
     ),
     _contract(
         op="logprobs",
         signature="(logits, token_ids, num_top) -> logprobs, ranks, top_ids, top_logprobs",
         facts=("vocab_size",),
         examples="sampling:LOGPROBS",
-        summary="Log-probabilities, ranks and the likeliest tokens.",
+        summary="Log-probabilities, ranks and the most likely tokens.",
     ),
 )
 
@@ -290,7 +290,7 @@ _BATCH = (
         examples="batch:UPDATE_ROWS",
         measured=False,
         mutates_args=("table",),
-        summary="Writes ragged runs into rows of the batch state, in place.",
+        summary="Writes runs of different lengths into rows of the batch state, in place.",
     ),
     _contract(
         op="build_step",
@@ -298,13 +298,13 @@ _BATCH = (
         examples="batch:BUILD_STEP",
         measured=False,
         mutates_args=("computed",),
-        summary="Lays out a step's tokens, and counts them as computed.",
+        summary="Builds a step's input tensors, and counts its tokens as computed.",
     ),
     _contract(
         op="map_slots",
         signature="(table, slots, rows, positions, block_size, max_blocks) -> block_table, slot_mapping",
         examples="batch:MAP_SLOTS",
-        summary="Places of a step's tokens in the cache.",
+        summary="Block table and slot mapping of a step.",
     ),
     _contract(
         op="append_tokens",
@@ -312,7 +312,7 @@ _BATCH = (
         facts=("vocab_size",),
         examples="batch:APPEND_TOKENS",
         mutates_args=("tokens",),
-        summary="Puts sampled tokens where the next step reads them.",
+        summary="Writes sampled tokens where the next step reads them.",
     ),
 )
 
@@ -324,7 +324,7 @@ _RECURRENT = (
         examples="recurrent:CAUSAL_CONV",
         measured=False,
         mutates_args=("cache",),
-        summary="Convolves each channel over its last tokens.",
+        summary="gated_rms_norm",
     ),
     _contract(
         op="state_space_scan",
@@ -333,7 +333,7 @@ _RECURRENT = (
         examples="recurrent:STATE_SPACE_SCAN",
         measured=False,
         mutates_args=("cache",),
-        summary="Selective scan over a state space.",
+        summary="Selective scan over a state space",
     ),
     _contract(
         op="gated_delta_rule",
@@ -342,7 +342,7 @@ _RECURRENT = (
         examples="recurrent:GATED_DELTA_RULE",
         measured=False,
         mutates_args=("cache",),
-        summary="Gated delta rule.",
+        summary="Gated delta rule",
     ),
     _contract(
         op="gated_rms_norm",
@@ -372,7 +372,7 @@ _RECURRENT = (
         examples="recurrent:GATED_DELTA_NET",
         measured=False,
         mutates_args=("caches",),
-        summary="Gated DeltaNet between its products.",
+        summary="Gated DeltaNet without its projections.",
     ),
 )
 

@@ -19,8 +19,8 @@ def make_scaled_embedding(parts: Mapping[str, Callable[..., Tensor]]) -> Callabl
     embed = parts["embedding"]
 
     def scaled_embedding(ids: Tensor, weight: Tensor, scale: float) -> Tensor:
-        """``embedding(ids, weight) * scale``, the scale rounded to ``weight``'s dtype first, as models that are
-        trained so have it (Gemma)."""
+        """``embedding(ids, weight) * scale``, with the scale rounded to ``weight``'s dtype first, as in the training of
+        Gemma."""
         return embed(ids, weight) * torch.tensor(scale, dtype=weight.dtype).item()
 
     return scaled_embedding

@@ -1,5 +1,5 @@
-"""Linear layers: the plain product, the one whose rows don't depend on the batch, and products with quantized weights
-that are dequantized for every call."""
+"""Linear kernels: torch's GEMM, a batch-invariant GEMM, and GEMMs with quantized weights that are dequantized in every
+call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """``x @ weight.T + bias``: ``[tokens, in]`` to ``[tokens, out]`` in ``x``'s dtype; ``weight`` is ``[out, in]``,
     ``bias`` ``[out]``.
 
-    torch picks its kernel by the number of rows, so a row agrees with the same row in another batch to rounding.
+    torch picks its kernel by the number of rows, so a row's result is the same in any batch only up to rounding.
     """
     return F.linear(x, weight, bias)
 
@@ -29,27 +29,29 @@ def per_head_product(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def per_head_product_invariant(x: Tensor, weight: Tensor) -> Tensor:
-    """:func:`per_head_product`, row by row: each is the same bit for bit in any batch."""
+    """Batch-invariant :func:`per_head_product`: computed row by row, so a row's result is bit-identical in any
+    batch."""
     return in_tiles(torch.bmm, x.transpose(0, 1), weight, (1,)).transpose(0, 1)
 
 
 def prepare_plain(parameters: Mapping[str, Tensor]) -> Tensor:
-    """The weight as it is: ``parameters["weight"]``, ``[out, in]``."""
+    """The unchanged weight: ``parameters["weight"]``, ``[out, in]``."""
     return parameters["weight"]
 
 
 def linear_invariant(x: Tensor, weight: TiledWeight, bias: Tensor | None) -> Tensor:
-    """:func:`linear` by tiles (:mod:`llmk.reference.tiles`): a row is the same bit for bit in any batch. The bias is
-    added to the rounded product."""
+    """Batch-invariant :func:`linear`: computed in tiles of rows (:mod:`llmk.reference.tiles`), so a row's result is
+    bit-identical in any batch. The bias is added after the GEMM's result is rounded."""
     out = weight.multiply(x)
     return out if bias is None else out + bias
 
 
 def prepare_invariant(parameters: Mapping[str, Tensor]) -> TiledWeight:
-    """``parameters["weight"]``, ``[out, in]``, with the sizes of tile that agree."""
+    """``parameters["weight"]``, ``[out, in]``, with the tile sizes that are batch-invariant for it."""
     return tiled(parameters["weight"])
 
 
 def linear_dequantized(x: Tensor, weight: ScaledWeight | PackedWeight, bias: Tensor | None) -> Tensor:
-    """:func:`linear_invariant` with the weight dequantized to ``x``'s dtype first, next to which tiles cost little."""
+    """:func:`linear_invariant` with the weight first dequantized to ``x``'s dtype; compared with this, tiling costs
+    little."""
     return linear_invariant(x, tiled(weight.dequantize(x.dtype)), bias)

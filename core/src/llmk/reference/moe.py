@@ -22,7 +22,8 @@ from llmk.reference.tiles import TiledWeight, tiled
 
 _SCORING: Mapping[str, Callable[[Tensor], Tensor]] = {
     "softmax": lambda logits: torch.softmax(logits, dim=-1),
-    # Not torch.sigmoid, which computes the last elements of a tensor in another way than those before.
+    # Not torch.sigmoid, which computes the last elements of a tensor by other code than the rest, so rows would depend
+    # on the batch.
     "sigmoid": lambda logits: 1 / (1 + torch.exp(-logits)),
 }
 _GROUP_SCORING: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -37,11 +38,11 @@ Activation = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class MoEExamples:
-    """What ``KernelSpec.examples`` of a MoE kernel names: the activations that it has and the core doesn't, which the
-    conformance kit holds it against.
+    """The ``KernelSpec.examples`` of a MoE kernel: activations that the kernel supports but the core does not define.
+    The conformance kit compares the kernel with them.
 
-    ``activations`` maps a name, as :class:`~llmk.api.MoEFacts` has it, to what it makes of gate and up features:
-    ``[..., 2 * I]``, gate before up, to ``[..., I]``, in the dtype that it gets.
+    ``activations`` maps a name, as in :class:`~llmk.api.MoEFacts`, to a function from the gate and up features ``[...,
+    2 * I]``, gate first, to ``[..., I]`` in the same dtype.
     """
 
     activations: Mapping[str, Activation]
@@ -49,7 +50,7 @@ class MoEExamples:
 
 @dataclass(frozen=True, slots=True)
 class Experts(Generic[Weight]):
-    """Weights by expert, and the biases of all, where there are any."""
+    """The weights of each expert, and the biases of all experts, if any."""
 
     gate_up: tuple[Weight, ...]
     down: tuple[Weight, ...]
@@ -72,17 +73,17 @@ def fused_moe(
     top_groups: int = 1,
     group_scoring: str = "max",
 ) -> Tensor:
-    """Sends every token through its ``top_k`` experts and adds up what they give, weighted. ``x`` stays as it is.
+    """Routes every token to its ``top_k`` experts, and returns the weighted sum of their outputs. ``x`` is not changed.
 
-    Reads back once per call how many tokens each expert got, so experts that nobody chose cost nothing.
+    Synchronizes once per call to read the number of tokens of each expert, so experts without tokens cost nothing.
 
     Args:
         x: ``[T, H]``.
         router_logits: ``[T, E]``.
-        weights: ``gate_up`` ``[E, 2 * I, H]``, gate rows before up rows, and ``down`` ``[E, H, I]``; where the experts
+        weights: ``gate_up`` ``[E, 2 * I, H]``, gate rows before up rows, and ``down`` ``[E, H, I]``; if the experts
             have biases, ``gate_up_bias`` ``[E, 2 * I]`` and ``down_bias`` ``[E, H]``.
         renormalize, scoring, selection_bias, scaling, num_groups, top_groups, group_scoring: as in :func:`route`.
-        activation: a name in :data:`llmk.reference.activations.ACTIVATIONS`, or another activation itself.
+        activation: a name in :data:`llmk.reference.activations.ACTIVATIONS`, or a function.
 
     Returns:
         ``[T, H]`` in ``x``'s dtype; the weighted sum is float32.
@@ -92,8 +93,8 @@ def fused_moe(
     gate = ACTIVATIONS[activation] if isinstance(activation, str) else activation
 
     def compute(expert: int, rows: Tensor) -> Tensor:
-        gated = F.linear(rows, gate_up[expert], _row(gate_up_bias, expert))
-        return F.linear(gate(gated), down[expert], _row(down_bias, expert))
+        gated = F.linear(rows, gate_up[expert], _expert_bias(gate_up_bias, expert))
+        return F.linear(gate(gated), down[expert], _expert_bias(down_bias, expert))
 
     shares, experts = route(
         router_logits,
@@ -112,15 +113,16 @@ def fused_moe(
 def fused_moe_invariant(
     x: Tensor, router_logits: Tensor, weights: Experts[TiledWeight], *, activation: str = "silu", **routing: Any
 ) -> Tensor:
-    """:func:`fused_moe` by tiles (:mod:`llmk.reference.tiles`): a token's result is the same bit for bit, whichever
-    tokens its experts compute besides. ``weights`` are what :func:`prepare_invariant` made."""
+    """Batch-invariant :func:`fused_moe`: each expert computes its tokens in tiles (:mod:`llmk.reference.tiles`), so a
+    token's result is bit-identical in any batch. ``weights`` are the result of :func:`prepare_invariant`."""
     return _by_tiles(linear_invariant, x, router_logits, weights, activation, routing)
 
 
 def fused_moe_dequantized(
     x: Tensor, router_logits: Tensor, weights: Experts[ScaledWeight], *, activation: str = "silu", **routing: Any
 ) -> Tensor:
-    """:func:`fused_moe_invariant` with the weights of an expert dequantized to ``x``'s dtype whenever it is chosen."""
+    """:func:`fused_moe_invariant` with an expert's weights dequantized to ``x``'s dtype in each call in which it has
+    tokens."""
     return _by_tiles(linear_dequantized, x, router_logits, weights, activation, routing)
 
 
@@ -133,9 +135,9 @@ def _by_tiles(
     routing: Mapping[str, Any],
 ) -> Tensor:
     def compute(expert: int, rows: Tensor) -> Tensor:
-        gated = multiply(rows, weights.gate_up[expert], _row(weights.gate_up_bias, expert))
+        gated = multiply(rows, weights.gate_up[expert], _expert_bias(weights.gate_up_bias, expert))
         gated = INVARIANT_ACTIVATIONS[activation](gated)
-        return multiply(gated, weights.down[expert], _row(weights.down_bias, expert))
+        return multiply(gated, weights.down[expert], _expert_bias(weights.down_bias, expert))
 
     return _mix(x, *route(router_logits, **routing), len(weights.gate_up), compute)
 
@@ -172,7 +174,8 @@ def _scaled(
 
 
 def prepare_invariant(parameters: Mapping[str, Tensor]) -> Experts[TiledWeight]:
-    """Parameters as :func:`fused_moe` takes them, each expert's weights with the sizes of tile that agree."""
+    """Parameters as :func:`fused_moe` takes them, each expert's weights with the tile sizes that are batch-invariant
+    for them."""
     return Experts(
         tuple(tiled(weight) for weight in parameters["gate_up"]),
         tuple(tiled(weight) for weight in parameters["down"]),
@@ -193,17 +196,18 @@ def route(
     top_groups: int = 1,
     group_scoring: str = "max",
 ) -> tuple[Tensor, Tensor]:
-    """Which experts each token goes to, and with what weight.
+    """The experts of each token, and their weights.
 
     Args:
         router_logits: ``[T, E]``; scored in float32.
         renormalize: whether the chosen weights are divided by their sum.
         scoring: ``"softmax"`` over all experts, or ``"sigmoid"`` of each (DeepSeek-V3, arXiv:2412.19437).
-        selection_bias: ``[E]``, added to the scores for choosing only.
+        selection_bias: ``[E]``, added to the scores to choose experts, but not to the weights.
         scaling: multiplies the weights at the end.
-        num_groups, top_groups: the experts fall into ``num_groups`` of equal size that follow one another; a token
-            chooses among those in its ``top_groups`` best (DeepSeek-V2, arXiv:2405.04434).
-        group_scoring: by its best expert (``"max"``), or by its two best, added (``"top2_sum"``, DeepSeek-V3).
+        num_groups, top_groups: the experts consist of ``num_groups`` consecutive groups of equal size; a token chooses
+            among the experts of its ``top_groups`` best groups (DeepSeek-V2, arXiv:2405.04434).
+        group_scoring: a group's score is that of its best expert (``"max"``), or the sum of its two best
+            (``"top2_sum"``, DeepSeek-V3).
 
     Returns:
         float32 ``[T, top_k]`` and int64 ``[T, top_k]``, best first.
@@ -220,7 +224,7 @@ def route(
 
 
 def _within_best(ranked: Tensor, num_groups: int, top_groups: int, group_scoring: str) -> Tensor:
-    """``ranked`` (``[T, E]``) with minus infinity in all groups but the best."""
+    """``ranked`` (``[T, E]``) with minus infinity in all groups except the best."""
     groups = ranked.unflatten(1, (num_groups, -1))
     best = _GROUP_SCORING[group_scoring](groups).topk(top_groups, dim=-1).indices
     best = best[..., None].expand(-1, -1, groups.shape[-1])
@@ -230,8 +234,8 @@ def _within_best(ranked: Tensor, num_groups: int, top_groups: int, group_scoring
 def _mix(
     x: Tensor, shares: Tensor, experts: Tensor, num_experts: int, compute: Callable[[int, Tensor], Tensor]
 ) -> Tensor:
-    """The sum over each token's experts, in the order of their numbers, of ``compute(expert, rows)`` times its
-    share."""
+    """The sum of ``compute(expert, rows)`` times the expert's weight over each token's experts, in the order of expert
+    index."""
     order = experts.flatten().argsort(stable=True)
     tokens = order // experts.shape[1]
     shares = shares.flatten()[order]
@@ -247,5 +251,5 @@ def _mix(
     return out.to(x.dtype)
 
 
-def _row(bias: Tensor | None, expert: int) -> Tensor | None:
+def _expert_bias(bias: Tensor | None, expert: int) -> Tensor | None:
     return None if bias is None else bias[expert]

@@ -10,15 +10,15 @@ from torch import Tensor
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Root-mean-square norm over the last dimension (arXiv:1910.07467), in float32; ``weight`` multiplies in
-    ``x``'s dtype.
+    """Root-mean-square norm over the last dimension (arXiv:1910.07467), in float32; ``weight`` multiplies in ``x``'s
+    dtype.
 
     Args:
         x: ``[..., H]``.
         weight: ``[H]``.
 
     Returns:
-        ``[..., H]`` in ``x``'s dtype. Each row depends on itself alone, bit for bit.
+        ``[..., H]`` in ``x``'s dtype. Batch-invariant: a row's result is bit-identical in any batch.
     """
     wide = x.float()
     normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
@@ -53,8 +53,9 @@ def make_add_rms_norm_fp32_residual(
     norm = parts["rms_norm"]
 
     def add_rms_norm_fp32_residual(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """``x + residual`` in float32, rounded to ``x``'s dtype and normed, and as it is: ``(normed, sum)``, both
-        ``[..., H]``. ``residual`` is float32, or still in ``x``'s dtype. Nothing is changed in place."""
+        """``(normed, sum)``, both ``[..., H]``: ``sum = x + residual`` in float32, and the norm of the sum after it is
+        rounded to ``x``'s dtype. ``residual`` is float32, or in ``x``'s dtype before the first block. Nothing is
+        changed in place."""
         total = x.float() + residual
         return norm(total.to(x.dtype), weight, eps), total
 
@@ -70,11 +71,11 @@ def make_sandwich_norm_plus_one(
     def sandwich_norm_plus_one(
         x: Tensor, residual: Tensor, post_weight: Tensor, pre_weight: Tensor, eps: float
     ) -> tuple[Tensor, Tensor]:
-        """From one block to the next where both ends of a block are normed (Gemma 2, arXiv:2408.00118).
+        """The norms between two blocks if a block's input and output are both normed (Gemma 2, arXiv:2408.00118).
 
-        Norms ``x``, what the block made, by ``post_weight``, adds ``residual``, and norms the sum by ``pre_weight``
-        for the next block: ``(normed, sum)``, both ``[..., H]`` in ``x``'s dtype. Weights are ``[H]``. Nothing is
-        changed in place.
+        Norms ``x``, the block's output, by ``post_weight``, adds ``residual``, and norms the sum by ``pre_weight`` for
+        the next block: ``(normed, sum)``, both ``[..., H]`` in ``x``'s dtype. Weights are ``[H]``. Nothing is changed
+        in place.
         """
         normed: tuple[Tensor, Tensor] = add_norm(norm(x, post_weight, eps), residual, pre_weight, eps)
         return normed
@@ -84,8 +85,8 @@ def make_sandwich_norm_plus_one(
 
 def _make_add_norm(norm: Callable[..., Tensor]) -> Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]:
     def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """``x + residual``, normed and as it is: ``(normed, sum)``, both ``[..., H]`` in ``x``'s dtype. Nothing is
-        changed in place."""
+        """``(normed, sum)`` with ``sum = x + residual``, both ``[..., H]`` in ``x``'s dtype. Nothing is changed in
+        place."""
         total = x + residual
         return norm(total, weight, eps), total
 

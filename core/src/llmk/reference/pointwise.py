@@ -1,8 +1,8 @@
-"""Smooth functions whose value at an element is the same bit for bit wherever in a tensor it lies.
+"""Smooth functions whose result for an element does not depend on the element's position in the tensor.
 
-torch computes its own sigmoid, SiLU and softplus by one formula in whole vectors and by another in what is left over,
-so that a token's bits would depend on how many tokens are computed with it. Its exponential, logarithm and arithmetic
-don't have that. All take and return float32.
+torch's own sigmoid, SiLU and softplus use one formula for whole vectors and another for the remaining elements, so that
+a token's bits would depend on how many tokens are computed with it. torch's exponential, logarithm and arithmetic don't
+have this problem. All functions take and return float32.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Quantizes weights by rounding to nearest, into the parameters that ``llmk.reference.quantized_weight`` prepares.
-An oracle, not a method."""
+"""Quantizes weights by rounding to nearest, into the parameters that ``llmk.reference.quantized_weight`` prepares. For
+tests: it is not a quantization method that users can choose."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def quantize_int8_channel(weight: Tensor) -> dict[str, Tensor]:
 
 
 def quantize_int4_group(weight: Tensor, group_size: int = 128, *, symmetric: bool = True) -> dict[str, Tensor]:
-    """4-bit integers, 0 to 15, with one scale per ``group_size`` inputs of ``weight`` (``[out, in]``), packed two
-    to a byte.
+    """4-bit integers, 0 to 15, with one scale per ``group_size`` inputs of ``weight`` (``[out, in]``), packed two to a
+    byte.
 
-    Symmetric: 8 stands for zero. Otherwise each group's range, widened to hold zero, is spread over all 16 values.
+    Symmetric: 8 represents zero. Otherwise, each group's range, extended to include zero, is mapped to all 16 values.
     """
     groups = weight.float().view(weight.shape[0], -1, group_size)
     if symmetric:
@@ -64,5 +64,5 @@ def quantize_fp8_block(weight: Tensor) -> dict[str, Tensor]:
 
 
 def _scale(largest: Tensor, limit: float) -> Tensor:
-    """What maps ``largest`` to ``limit``; 1 where all values are zero."""
+    """The scale that maps ``largest`` to ``limit``; 1 if all values are zero."""
     return torch.where(largest > 0, largest / limit, 1.0)

@@ -1,4 +1,4 @@
-"""Quantized weights, each with the way back to the numbers that it stands for."""
+"""Quantized weights, and how to dequantize them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FP8_BLOCK = 128
 
 @dataclass(frozen=True, slots=True)
 class ScaledWeight:
-    """Narrow numbers (int8 or fp8 e4m3, ``[out, in]``) times a scale per ``block`` of rows and columns.
+    """int8 or fp8 e4m3 values (``[out, in]``) with a scale per ``block`` of rows and columns.
 
     ``scale`` is float32 ``[ceil(out / block[0]), ceil(in / block[1])]``.
     """
@@ -36,8 +36,8 @@ class ScaledWeight:
 class PackedWeight:
     """4-bit numbers, two to a byte, with a scale and a zero point per group of inputs.
 
-    ``packed`` is uint8 ``[out, in / 2]``, the even input in the low half; ``scale`` float32 ``[out, groups]``;
-    ``zero`` float32 ``[out, groups]``, the number that stands for zero (8 where the format is symmetric).
+    ``packed`` is uint8 ``[out, in / 2]``, the even input in the low nibble; ``scale`` float32 ``[out, groups]``;
+    ``zero`` float32 ``[out, groups]``, the value that represents zero (8 if the format is symmetric).
     """
 
     packed: Tensor
@@ -78,8 +78,8 @@ def prepare_fp8_channel(parameters: Mapping[str, Tensor]) -> ScaledWeight:
 
 
 def prepare_fp8_block(parameters: Mapping[str, Tensor]) -> ScaledWeight:
-    """``weight`` fp8 e4m3 ``[out, in]``, ``weight_scale`` ``[ceil(out / 128), ceil(in / 128)]``, what values are
-    multiplied with."""
+    """``weight`` fp8 e4m3 ``[out, in]``, ``weight_scale`` ``[ceil(out / 128), ceil(in / 128)]``, by which values are
+    multiplied."""
     return ScaledWeight(parameters["weight"], parameters["weight_scale"].float(), (FP8_BLOCK, FP8_BLOCK))
 
 

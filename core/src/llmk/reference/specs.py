@@ -1,5 +1,5 @@
-"""The plugin ``reference``: every kernel contract in plain torch, on any platform. Torch-free; what is chosen is
-imported then."""
+"""The plugin ``reference``: every kernel contract in plain torch, on any platform. This module does not import torch;
+only chosen kernels are imported."""
 
 from __future__ import annotations
 
@@ -56,27 +56,27 @@ _OPS = {
     "add_rms_norm_gate_up_silu": "normed:make_add_rms_norm_gate_up_silu",
     "gate_up_gelu_tanh": "activations:make_gate_up_gelu_tanh",
 }
-"""Where the reference of each op is; of a composite one, what makes it of its parts."""
+"""Each op's reference; for a composite op, the factory that builds it from its parts."""
 
 _SCANS = {
     "state_space_scan": ("recurrent.state_space_scan", "Selective scan over a state space"),
     "gated_delta_rule": ("recurrent.delta_rule", "Gated delta rule"),
 }
-"""Each comes twice: in chunks, and token by token, which is deterministic."""
+"""Each has two kernels: chunked, and token by token, which is batch-invariant."""
 
-_WRITTEN_TWICE = {
+_TWO_VARIANTS = {
     "silu_and_mul": "activations:silu_and_mul",
     "gelu_and_mul": "activations:gelu_and_mul",
     "gelu_tanh_and_mul": "activations:gelu_tanh_and_mul",
     "per_head_product": "linear:per_head_product",
 }
-"""Each comes twice: torch's own, and another, which is deterministic."""
+"""Each has two kernels: torch's own, and a batch-invariant one."""
 
 _QUANTIZED = (
-    ("int8_channel", "8-bit integers with a scale per output."),
-    ("int4_group", "4-bit integers with a scale, and optionally a zero point, per group of inputs."),
+    ("int8_channel", "int8 with a scale per output channel."),
+    ("int4_group", "int4 with a scale, and optionally a zero point, per group of inputs."),
     ("fp8_tensor", "fp8 e4m3 with one scale."),
-    ("fp8_channel", "fp8 e4m3 with a scale per output."),
+    ("fp8_channel", "fp8 e4m3 with a scale per output channel."),
     ("fp8_block", "fp8 e4m3 with a scale per block of 128x128."),
 )
 
@@ -84,11 +84,11 @@ _QUANTIZED = (
 _QUANTIZED_EXPERTS = ("int8_channel", "fp8_channel", "fp8_block")
 
 _INVARIANT_SCORE = -1
-"""Of kernels that are slower than others for being deterministic: they win where it is asked for."""
+"""Score of the batch-invariant kernels: they are slower, so they only win if a deterministic kernel is required."""
 
 
 def supports_attention(query: AttentionQuery) -> Verdict:
-    """Causal attention with any whole number of heads per key head, in a cache of a floating-point dtype."""
+    """Causal attention with any integer number of query heads per K/V head, over a cache of a floating-point dtype."""
     verdict = OK
     if not query.causal:
         verdict &= no("causal", wanted="attention to later tokens", found="causal attention only")
@@ -100,7 +100,7 @@ def supports_attention(query: AttentionQuery) -> Verdict:
 
 
 def supports_moe(query: MoEQuery, weight_format: str = "plain") -> Verdict:
-    """Experts with a gated activation that :mod:`llmk.reference.activations` has, in equal groups."""
+    """Experts with a gated activation of :mod:`llmk.reference.activations`, in equal groups."""
     verdict = _stored_as(weight_format)(query)
     if query.activation not in _ACTIVATIONS:
         verdict &= no("activation", wanted=query.activation, found=", ".join(_ACTIVATIONS))
@@ -140,14 +140,14 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
             layout="reference",
             deterministic=True,
             host_cost_us=200.0,
-            summary="The same in float32, by blocks of keys and tiles of queries, each request alone.",
+            summary="Batch-invariant attention in float32, by blocks of keys and tiles of queries.",
         ),
     ]
 
 
 @hookimpl
 def llmk_linear_kernels() -> Iterable[KernelSpec]:
-    """The plain product, the same by tiles, and one by dequantization for each weight format."""
+    """torch's GEMM, a batch-invariant one, and one with dequantization for each weight format."""
     plain = KernelSpec(
         id="reference.linear",
         kind="linear",
@@ -156,7 +156,7 @@ def llmk_linear_kernels() -> Iterable[KernelSpec]:
         tier=Tier.REFERENCE,
         supports=_stored_as("plain"),
         capture="full",
-        summary="torch's own product.",
+        summary="torch's own GEMM.",
     )
     invariant = KernelSpec(
         id="reference.linear_invariant",
@@ -169,7 +169,7 @@ def llmk_linear_kernels() -> Iterable[KernelSpec]:
         layout="reference_tiled",
         deterministic=True,
         capture="full",
-        summary="torch's own product by tiles of rows.",
+        summary="torch's own GEMM by tiles of rows: batch-invariant.",
     )
     return [plain, invariant, *(_quantized(weight_format, summary) for weight_format, summary in _QUANTIZED)]
 
@@ -196,7 +196,7 @@ def llmk_moe_kernels() -> Iterable[KernelSpec]:
             supports=supports_moe,
             layout="reference_tiled",
             deterministic=True,
-            summary="The same, each expert by tiles of tokens.",
+            summary="Each expert by tiles of tokens: batch-invariant.",
         ),
         *(
             KernelSpec(
@@ -221,16 +221,16 @@ def llmk_ops() -> Iterable[KernelSpec | OpContract]:
     """The contracts of the core's ops, and their references."""
     plain = [_op(name, where) for name, where in _OPS.items()]
     scans = [spec for name, scan in _SCANS.items() for spec in _scan(name, *scan)]
-    written_out = [
+    invariant = [
         replace(_op(name, f"{where}_invariant"), id=f"reference.{name}_invariant", score=_INVARIANT_SCORE)
-        for name, where in _WRITTEN_TWICE.items()
+        for name, where in _TWO_VARIANTS.items()
     ]
-    quick = [replace(_op(name, where), deterministic=False) for name, where in _WRITTEN_TWICE.items()]
-    return [*CONTRACTS.values(), *plain, *written_out, *quick, *scans]
+    fast = [replace(_op(name, where), deterministic=False) for name, where in _TWO_VARIANTS.items()]
+    return [*CONTRACTS.values(), *plain, *invariant, *fast, *scans]
 
 
 def _scan(name: str, module: str, summary: str) -> tuple[KernelSpec, KernelSpec]:
-    """In chunks, and token by token."""
+    """The chunked kernel, and the kernel that goes token by token."""
     by_token = replace(_op(name, f"{module}:{name}_by_token"), summary=f"{summary}, token by token.")
     chunked = replace(
         by_token,

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from llmk.nn.parallel import Arrival, Parallel
+from llmk.nn.parallel import Parallel, PendingReceive
 
 T = TypeVar("T")
 PATIENCE = 60.0
@@ -68,7 +68,7 @@ class Threaded(Parallel):
         assert tensor.is_contiguous()
         self.meeting.ways[self.tensor_rank, self.stage, stage].put(tensor.clone())
 
-    def receive(self, tensor: Tensor, stage: int) -> Arrival:
+    def receive(self, tensor: Tensor, stage: int) -> PendingReceive:
         return _Arrival(self.meeting.ways[self.tensor_rank, stage, self.stage], tensor)
 
     def _exchange(self, x: Tensor) -> list[Tensor]:

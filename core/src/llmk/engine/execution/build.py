@@ -141,7 +141,7 @@ def cache_room(boot: Boot, loaded: LoadedModel, rank: int = 0) -> int:
         sizes, against = recordable(boot, loaded.platform)
         most = (limits.max_num_batched_tokens, limits.max_num_seqs, boot.facts.max_model_len)
         warm_up = WarmUp(runner, groups, *most, () if against else sizes)
-        with loaded.build.shadows.in_every_step() if loaded.build.shadows else nullcontext():
+        with loaded.build.shadows.compare_every_step() if loaded.build.shadows else nullcontext():
             needed = warm_up.run(loaded.platform)
     if needed is None:
         needed = activation_bytes(boot.facts, limits.max_num_batched_tokens, limits.max_num_seqs)

@@ -129,7 +129,7 @@ class Runner(Executor):
     def _issue_compared(self, plan: StepPlan) -> PendingResult:
         """Issues a step in which kernels may be compared with what runs beside them. Such steps are not replayed."""
         assert self._comparisons is not None
-        pending = self._issue(plan, replay=not self._comparisons.shadows.begin())
+        pending = self._issue(plan, replay=not self._comparisons.shadows.start_step())
         pending.compared = self._comparisons.issued()
         if pending.compared is not None:
             pending.done = event(self.batch.device)

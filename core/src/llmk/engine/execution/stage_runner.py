@@ -12,7 +12,7 @@ from llmk.engine.execution.runner import PendingResult, Runner
 if TYPE_CHECKING:
     from llmk.engine.device.batch import LaidOutStep
     from llmk.engine.wire.step import StepPlan
-    from llmk.nn.parallel import Arrival
+    from llmk.nn.parallel import PendingReceive
 
 
 class StageRunner(Runner):
@@ -21,7 +21,7 @@ class StageRunner(Runner):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._parallel = self.build.parallel
-        self._awaited: tuple[Arrival, Tensor, Tensor] | None = None
+        self._awaited: tuple[PendingReceive, Tensor, Tensor] | None = None
         """The arrival of what was sampled, for which slots, and where it arrives."""
 
     @torch.inference_mode()

@@ -101,7 +101,7 @@ class WarmUp:
         if platform.compiling is None:
             return
         try:
-            with platform.compiling.ahead(), self.runner.build.few_layers():
+            with platform.compiling.ahead(), self.runner.build.representative_layers():
                 self._eager()
                 # Kernels differ by powers of two at most: what lies between needs none of its own.
                 self._record([size for size in self.recorded if size == self.recorded[-1] or not size & (size - 1)])

@@ -94,7 +94,7 @@ def _load(model: Model, checkpoint: Checkpoint, progress: bool) -> int:
     bar = tqdm(total=total, desc="Loading weights", unit="B", unit_scale=True, disable=_hidden(progress))
     with bar, FileReader() as reader:
         for tensor, target in reader.read((each, _chunks(*each)) for each in wanted):
-            target.parameter.loaded(target.shards)
+            target.parameter.mark_loaded(target.shards)
             if all(parameter.complete for parameter in target.layer.parameters):
                 target.layer.finish()
             bar.update(tensor.num_bytes)

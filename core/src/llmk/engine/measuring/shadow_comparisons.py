@@ -10,7 +10,7 @@ import torch
 
 from llmk.engine.device.transfer import to_host
 from llmk.engine.wire.request import ShadowCount, add_counts
-from llmk.nn.shadow import Compared, Shadows
+from llmk.nn.shadow import ShadowComparison, Shadows
 from llmk.reference.compare import tolerance
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class ShadowComparisons:
         compared = self.shadows.take()
         return PendingComparison(self, compared) if compared else None
 
-    def count(self, compared: Sequence[Compared], errors: Sequence[float]) -> list[ShadowCount]:
+    def count(self, compared: Sequence[ShadowComparison], errors: Sequence[float]) -> list[ShadowCount]:
         """Adds up, by site and pair, and logs what differs."""
         counts: list[ShadowCount] = []
         left = iter(errors)
@@ -52,7 +52,7 @@ class ShadowComparisons:
             add_counts(counts, [one])
         return counts
 
-    def _log(self, compared: Compared, one: ShadowCount) -> None:
+    def _log(self, compared: ShadowComparison, one: ShadowCount) -> None:
         now, key = time.monotonic(), (one.kind, one.site, one.kernel, one.shadow)
         if now < self._quiet.get(key, 0.0):
             return
@@ -70,7 +70,7 @@ class ShadowComparisons:
 class PendingComparison:
     """The comparisons of a step that was issued. An event made after this tells when they can be read."""
 
-    def __init__(self, comparisons: ShadowComparisons, compared: Sequence[Compared]) -> None:
+    def __init__(self, comparisons: ShadowComparisons, compared: Sequence[ShadowComparison]) -> None:
         self._comparisons = comparisons
         self._compared = compared
         errors = [each.error for each in compared if each.error is not None]

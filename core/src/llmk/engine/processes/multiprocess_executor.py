@@ -21,7 +21,6 @@ from llmk.engine.processes.worker_messages import (
     START,
     Allocate,
     Command,
-    Compared,
     Ended,
     Failed,
     Loaded,
@@ -31,6 +30,7 @@ from llmk.engine.processes.worker_messages import (
     Reply,
     Resume,
     Run,
+    ShadowComparison,
     Stepped,
 )
 from llmk.engine.scheduling.async_scheduling import OTHER_PROCESSES
@@ -256,7 +256,7 @@ class MultiProcessExecutor(Executor):
         reply: Reply = self._decoder.decode(self._replies.recv())
         if isinstance(reply, Failed):
             self._failed.setdefault(reply.step, {})[reply.rank] = reply
-        elif isinstance(reply, Compared):
+        elif isinstance(reply, ShadowComparison):
             add_counts(self._compared, reply.shadows)
         elif isinstance(reply, Ended):
             self.check()

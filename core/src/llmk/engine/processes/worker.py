@@ -19,7 +19,6 @@ from llmk.engine.processes.worker_messages import (
     START,
     Allocate,
     Command,
-    Compared,
     Failed,
     Loaded,
     Ping,
@@ -28,6 +27,7 @@ from llmk.engine.processes.worker_messages import (
     Reply,
     Resume,
     Run,
+    ShadowComparison,
     Stepped,
 )
 from llmk.engine.scheduling.async_scheduling import why_asynchronous
@@ -113,7 +113,7 @@ class Worker:
         if self._parallel.is_last and self._parallel.tensor_rank == 0:
             self._send(Stepped(result))
         elif result.shadows:
-            self._send(Compared(result.shadows))
+            self._send(ShadowComparison(result.shadows))
 
     def _fail(self, step: int, error: Exception) -> None:
         logger.error("its start failed" if step == START else f"step {step} failed", exc_info=error)

@@ -65,7 +65,7 @@ class Pong(msgspec.Struct, tag=True):
     number: int
 
 
-class Compared(msgspec.Struct, tag=True):
+class ShadowComparison(msgspec.Struct, tag=True):
     """What a rank that doesn't tell what steps brought has compared in one."""
 
     shadows: list[ShadowCount]
@@ -89,4 +89,4 @@ class Ended(msgspec.Struct, tag=True):
 
 
 Command = Allocate | Run | Resume | Ping
-Reply = Loaded | Ready | Stepped | Pong | Compared | Failed | Ended
+Reply = Loaded | Ready | Stepped | Pong | ShadowComparison | Failed | Ended

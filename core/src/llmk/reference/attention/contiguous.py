@@ -1,5 +1,4 @@
-"""Attention over keys and values that already lie side by side: one function in plain float32, and one through torch's
-fused kernel.
+"""Attention over contiguous keys and values: one function in plain float32, and one through torch's fused kernel.
 
 Shapes throughout: ``q`` ``[requests, queries, heads, head_dim]``, ``k`` and ``v`` ``[requests, keys, kv_heads,
 head_dim]``; head ``i`` of ``q`` reads head ``i // (heads // kv_heads)`` of ``k`` and ``v``. The result has ``q``'s
@@ -13,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 SCORES_AT_ONCE = 1 << 25
-"""Elements of a score matrix that there are at a time (128 MiB); longer prefills go in pieces."""
+"""Most elements of a score matrix (128 MiB); longer prefills are computed in chunks of queries."""
 
 
 def attend_plain(
@@ -25,7 +24,7 @@ def attend_plain(
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Scaled dot-product attention written out, in float32 whatever the inputs are.
+    """Scaled dot-product attention in plain operators, in float32 for inputs of any dtype.
 
     ``softmax(cap(q @ k.T * scale)) @ v`` with ``cap(x) = softcap * tanh(x / softcap)`` (Gemma 2, arXiv:2408.00118).
 
@@ -38,10 +37,11 @@ def attend_plain(
     group = heads // kv_heads
     grouped = q.float().view(requests, queries, kv_heads, group, head_dim).permute(0, 2, 3, 1, 4)
     keys_t, values = k.float().permute(0, 2, 3, 1), v.float().transpose(1, 2)
-    pieces = []
+    chunks = []
     step = max(1, SCORES_AT_ONCE // (requests * heads * keys))
     for start in range(0, queries, step):
-        # The heads of a group are rows of one product, so that keys and values are not repeated for each of them.
+        # The heads of a group are rows of one matrix product, so that keys and values are not repeated for each of
+        # them.
         rows = grouped[:, :, :, start : start + step].flatten(2, 3)
         scores = (rows @ keys_t * scale).view(requests, kv_heads, group, -1, keys)
         if softcap is not None:
@@ -49,19 +49,19 @@ def attend_plain(
         if allowed is not None:
             scores = scores.masked_fill(~allowed[:, None, None, start : start + step], float("-inf"))
         out = _softmax(scores, sinks).flatten(2, 3) @ values
-        pieces.append(out.view(requests, kv_heads, group, -1, head_dim))
-    return torch.cat(pieces, dim=3).permute(0, 3, 1, 2, 4).reshape(q.shape).to(q.dtype)
+        chunks.append(out.view(requests, kv_heads, group, -1, head_dim))
+    return torch.cat(chunks, dim=3).permute(0, 3, 1, 2, 4).reshape(q.shape).to(q.dtype)
 
 
 def attend_fused(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool, scale: float) -> Tensor:
-    """The same through ``torch.nn.functional.scaled_dot_product_attention``, where there are neither soft cap nor
-    sinks.
+    """As :func:`attend_plain` through ``torch.nn.functional.scaled_dot_product_attention``, without soft cap and sinks.
 
     Args:
-        causal: as many queries as keys, each of which sees those up to its own; ``allowed`` is ``None`` then.
+        causal: there are as many queries as keys, and each query sees the keys up to its own; ``allowed`` is then
+            ``None``.
     """
     if q.shape[1] == 1:
-        return _attend_one(q, k, v, allowed, scale)
+        return _attend_decode(q, k, v, allowed, scale)
     out = F.scaled_dot_product_attention(
         q.transpose(1, 2),
         k.transpose(1, 2),
@@ -74,7 +74,7 @@ def attend_fused(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal
     return out.transpose(1, 2)
 
 
-def _attend_one(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> Tensor:
+def _attend_decode(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: float) -> Tensor:
     """One query per request: the heads of a group become the query rows of one head, so that K and V are read once and
     never repeated."""
     requests, _, heads, head_dim = q.shape
@@ -82,8 +82,8 @@ def _attend_one(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scale: 
     rows = q.view(requests, kv_heads, heads // kv_heads, head_dim)
     single = rows.shape[2] == 1
     if single and q.dtype != torch.float32:
-        # torch multiplies 16-bit vectors several times slower than 16-bit matrices: a second, equal row is cheaper than
-        # none.
+        # torch multiplies 16-bit vectors several times slower than 16-bit matrices, so a duplicated row is faster than
+        # a single one.
         rows = rows.expand(-1, -1, 2, -1)
     mask = None if allowed is None else allowed[:, None]
     out = F.scaled_dot_product_attention(rows, k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask, scale=scale)

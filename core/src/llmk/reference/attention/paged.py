@@ -16,34 +16,35 @@ from llmk.api.query import AttentionQuery
 from llmk.reference.attention.contiguous import attend_fused, attend_plain
 
 GATHER_ELEMENTS = 1 << 22
-"""Elements of keys and values that decoding requests gather at a time: few enough to be still in a processor's cache
-when they are attended to."""
+"""Most elements of keys and values that decode requests gather at a time: few enough to be still in the CPU cache when
+attention reads them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Requests with equally many query tokens that attend together, their keys padded to one length."""
+    """Requests with the same number of query tokens, computed in one attention call; their keys are padded to one
+    length."""
 
     tokens: Tensor | slice
-    """The query rows, request by request."""
+    """Rows of the queries, request by request."""
     requests: int
     gather: Tensor
-    """int64 ``[planes * requests * keys]``, where keys, and after them values, lie in the cache seen as rows of one
+    """int64 ``[planes * requests * keys]``: rows of the keys, then of the values, in the cache viewed as one row per
     token."""
     allowed: Tensor | None
-    """bool ``[requests, queries, keys]``; ``None``: every key, or ``causal``."""
+    """bool ``[requests, queries, keys]``; ``None``: all keys, or those that ``causal`` allows."""
     causal: bool
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionMeta:
-    """A step, ready for :meth:`ReferenceAttention.write` and :meth:`ReferenceAttention.run`.
+    """A step's attention metadata, for :meth:`ReferenceAttention.write` and :meth:`ReferenceAttention.run`.
 
-    ``together``: whether all tokens attend as one group. ``written`` are those to store (``None``: all), ``key_rows``
-    and ``value_rows`` their places in the cache seen as rows of one token.
+    ``single_group``: whether one group contains all tokens. ``written``: the tokens to store (``None``: all).
+    ``key_rows``, ``value_rows``: their rows in the cache viewed as one row per token.
     """
 
-    together: bool
+    single_group: bool
     written: Tensor | slice | None
     key_rows: Tensor
     value_rows: Tensor
@@ -54,15 +55,15 @@ class ReferenceAttention:
     """Causal attention with grouped heads, sliding window, soft cap and sinks, over keys and values or over latent
     vectors, for prefill, chunked prefill and decode in one step.
 
-    The cache is ``[num_blocks, planes, block_size, kv_heads, head_dim]``. Of two planes, keys come before values;
-    latent vectors are keys alone. Slots that no sequence has written are never read, whatever they hold. Decoding
-    requests of similar length attend as one batch, padded with copies of their own last token that the mask hides;
-    every other request attends alone. The padding, hence the order in which torch's kernels add up, depends on the
-    other requests, so rows agree to rounding.
+    The cache is ``[num_blocks, planes, block_size, kv_heads, head_dim]``. There are two planes, keys and values; for
+    latent vectors there is only one. Slots that no sequence has written are never read, so they may contain anything.
+    Decode requests of similar length are computed in one batch, padded with copies of their own last token, which the
+    mask hides; every other request is computed alone. The padding depends on the other requests, and with it the order
+    in which torch's kernels sum, so a row's result is the same in any batch only up to rounding.
 
-    :meth:`prepare` uploads how the requests are grouped; where the step doesn't tell lengths on the host, it waits for
-    those of the device, too. An instance keeps one buffer for gathered keys and values, as large as the most that a
-    group has needed; it serves one thread.
+    :meth:`prepare` copies the groups to the device; if the step does not contain the lengths on the host, it also
+    synchronizes with the device to read them. An instance keeps one buffer for gathered keys and values, as large as
+    the largest group so far; it is not thread-safe.
     """
 
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:
@@ -78,7 +79,7 @@ class ReferenceAttention:
         return CacheLayout("reference", shape, query.cache_dtype)
 
     def prepare(self, step: CacheStep) -> AttentionMeta:
-        """Groups the requests and works out where their tokens lie."""
+        """Groups the requests, and computes the cache rows of their tokens."""
         slots = step.slot_mapping[: step.num_tokens]
         written: Tensor | slice | None = None
         if step.host_seq_lens:
@@ -94,8 +95,8 @@ class ReferenceAttention:
             slots = slots[written]
         key_rows = self._rows(slots // self.query.block_size, slots)
         groups = list(self._groups(step, starts, lengths))
-        together = len(groups) == 1 and starts[-1] == step.num_tokens
-        return AttentionMeta(together, written, key_rows, key_rows + self.query.block_size, groups)
+        single_group = len(groups) == 1 and starts[-1] == step.num_tokens
+        return AttentionMeta(single_group, written, key_rows, key_rows + self.query.block_size, groups)
 
     def write(
         self,
@@ -105,15 +106,15 @@ class ReferenceAttention:
         meta: AttentionMeta,
         scales: tuple[float, float] = (1.0, 1.0),
     ) -> None:
-        """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``, cast to the cache's dtype); slots of -1
-        and padding are left out."""
-        for tensor, places, scale in zip((key, value), (meta.key_rows, meta.value_rows), scales, strict=True):
+        """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``, cast to the cache's dtype); slots of -1 and
+        padding are skipped."""
+        for tensor, rows, scale in zip((key, value), (meta.key_rows, meta.value_rows), scales, strict=True):
             if tensor is not None:
                 kept = tensor if meta.written is None else tensor[meta.written]
                 if cache.itemsize == 1:
                     limit = torch.finfo(cache.dtype).max
                     kept = (kept.float() / scale).clamp_(-limit, limit)
-                _write_rows(cache, places, kept.to(cache.dtype))
+                _write_rows(cache, rows, kept.to(cache.dtype))
 
     def run(
         self,
@@ -123,8 +124,9 @@ class ReferenceAttention:
         sinks: Tensor | None = None,
         scales: tuple[float, float] = (1.0, 1.0),
     ) -> Tensor:
-        """Attends ``query`` (``[tokens, heads, head_dim]``) to the cache. Rows of padding come back as zeros."""
-        if meta.together:
+        """Attention of ``query`` (``[tokens, heads, head_dim]``) over the cache. Rows of padding are returned as
+        zeros."""
+        if meta.single_group:
             return self._attend(query, cache, meta.groups[0], sinks, scales)
         out = torch.zeros_like(query[..., : self.query.latent_dim])
         for group in meta.groups:
@@ -135,8 +137,8 @@ class ReferenceAttention:
         self, query: Tensor, cache: Tensor, group: Group, sinks: Tensor | None, scales: tuple[float, float]
     ) -> Tensor:
         planes = self._gather(cache, group, query.dtype, scales)
-        # Latent vectors serve as values whole, and the result is cut: torch's quick kernels want values as wide as
-        # keys.
+        # The whole latent vectors are used as values and the result is truncated, because torch's fast kernels need
+        # values as wide as keys.
         k, v = planes if self._planes == 2 else planes.expand(2, *planes.shape[1:])
         q = query.reshape(group.requests, -1, *query.shape[1:])
         spec = self.query
@@ -151,9 +153,9 @@ class ReferenceAttention:
         return out if spec.latent_dim is None else out[..., : spec.latent_dim]
 
     def _gather(self, cache: Tensor, group: Group, dtype: torch.dtype, scales: tuple[float, float]) -> Tensor:
-        """The group's keys and values, ``[planes, requests, keys, kv_heads, head_dim]``, in the buffer where the cache
-        is in ``dtype``: a new one each time would cost more in page faults than the copying."""
-        raw, needed = _copyable(cache), group.gather.shape[0]
+        """The group's keys and values, ``[planes, requests, keys, kv_heads, head_dim]``. They are gathered into the
+        instance's buffer, because page faults of a new buffer would cost more than the copy."""
+        raw, needed = _indexable(cache), group.gather.shape[0]
         if self._gathered.dtype != raw.dtype or self._gathered.shape[0] < needed:
             with torch.inference_mode(False):
                 self._gathered = torch.empty(needed, *raw.shape[3:], dtype=raw.dtype, device=raw.device)
@@ -165,12 +167,13 @@ class ReferenceAttention:
         return planes
 
     def _groups(self, step: CacheStep, starts: list[int], lengths: list[int]) -> Iterator[Group]:
-        """What attends together; ``starts`` are the requests' first rows and the end, ``lengths`` their tokens."""
+        """The groups of a step; ``starts``: the requests' first rows, and the end; ``lengths``: their numbers of
+        tokens."""
         for members in self._partition(starts, lengths):
             yield self._group(step, members, starts, lengths)
 
     def _partition(self, starts: list[int], lengths: list[int]) -> Iterator[list[int]]:
-        """Splits the requests into groups: decoding ones by similar span, all others one by one."""
+        """Splits the requests into groups: decode requests of similar span together, all others alone."""
         decoding = []
         for request, length in enumerate(lengths):
             queries = starts[request + 1] - starts[request]
@@ -192,7 +195,7 @@ class ReferenceAttention:
             yield sorted(members)
 
     def _span(self, length: int, queries: int) -> int:
-        """How many of a request's last tokens its last ``queries`` tokens see between them."""
+        """How many of a request's last tokens are visible to any of its last ``queries`` tokens."""
         window = self.query.sliding_window
         return length if window is None else min(length, window + queries - 1)
 
@@ -210,10 +213,10 @@ class ReferenceAttention:
         causal = len(members) == 1 and queries == keys and (window is None or queries <= window)
         allowed = None
         if not causal and (queries > 1 or min(spans) < keys):
-            asking = (length - queries + torch.arange(queries, device=device))[:, :, None]
-            allowed = position[:, None] <= asking
+            query_position = (length - queries + torch.arange(queries, device=device))[:, :, None]
+            allowed = position[:, None] <= query_position
             if window is not None:
-                allowed &= position[:, None] > asking - window
+                allowed &= position[:, None] > query_position - window
         one = len(members) == 1
         return Group(
             tokens=slice(starts[members[0]], starts[members[0]] + queries) if one else start.flatten(),
@@ -224,50 +227,50 @@ class ReferenceAttention:
         )
 
     def _rows(self, blocks: Tensor, positions: Tensor) -> Tensor:
-        """Rows of keys, with the cache seen as one row per token; those of values lie ``block_size`` further on."""
+        """Rows of the keys in the cache viewed as one row per token; the row of a value is ``block_size`` higher."""
         block_size = self.query.block_size
         return blocks.to(torch.int64) * (self._planes * block_size) + positions % block_size
 
 
-def _read_rows(cache: Tensor, places: Tensor, out: Tensor) -> Tensor:
-    """Fills ``out`` (``[rows, kv_heads, head_dim]``) with the tokens at ``places``."""
+def _read_rows(cache: Tensor, cache_rows: Tensor, out: Tensor) -> Tensor:
+    """Fills ``out`` (``[rows, kv_heads, head_dim]``) with ``cache_rows``."""
     if cache.is_contiguous():
-        return torch.index_select(cache.view(-1, *cache.shape[3:]), 0, places, out=out)
-    pieces, places = _in_pieces(cache, places)
-    torch.index_select(pieces, 0, places, out=out.view(-1, pieces.shape[1]))
+        return torch.index_select(cache.view(-1, *cache.shape[3:]), 0, cache_rows, out=out)
+    matrix, matrix_rows = _strided_rows(cache, cache_rows)
+    torch.index_select(matrix, 0, matrix_rows, out=out.view(-1, matrix.shape[1]))
     return out
 
 
-def _write_rows(cache: Tensor, places: Tensor, values: Tensor) -> None:
-    """Stores ``values`` (``[rows, kv_heads, head_dim]``) as the tokens at ``places``."""
+def _write_rows(cache: Tensor, cache_rows: Tensor, values: Tensor) -> None:
+    """Stores ``values`` (``[rows, kv_heads, head_dim]``) in ``cache_rows``."""
     if cache.is_contiguous():
         rows = cache.view(-1, *cache.shape[3:])
-        _copyable(rows).index_copy_(0, places, _copyable(values))
+        _indexable(rows).index_copy_(0, cache_rows, _indexable(values))
     else:
-        pieces, places = _in_pieces(cache, places)
-        _copyable(pieces).index_copy_(0, places, _copyable(values).reshape(-1, pieces.shape[1]))
+        matrix, matrix_rows = _strided_rows(cache, cache_rows)
+        _indexable(matrix).index_copy_(0, matrix_rows, _indexable(values).reshape(-1, matrix.shape[1]))
 
 
-def _copyable(x: Tensor) -> Tensor:
-    """fp8 as bytes: torch indexes no narrow floats."""
+def _indexable(x: Tensor) -> Tensor:
+    """Views fp8 as bytes, because torch can't index fp8 tensors."""
     return x.view(torch.uint8) if x.itemsize == 1 else x
 
 
-def _in_pieces(cache: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """A cache whose blocks lie further apart than they are long, as a matrix that torch gathers from as quickly as from
-    a contiguous one, and where in it the tokens at ``places`` lie.
+def _strided_rows(cache: Tensor, cache_rows: Tensor) -> tuple[Tensor, Tensor]:
+    """For a cache whose block stride is larger than its block size: a matrix view from which torch gathers as fast as
+    from a contiguous cache, and the rows of this matrix that hold the tokens in ``cache_rows``.
 
-    A row is the longest piece of a token of which the distance is a multiple, too: all of it, if the pool is laid out
-    with care.
+    A row of the matrix is the longest part of a token that divides the block stride too. It is a whole token if the
+    block stride is a multiple of the token size.
     """
     page, token, distance = cache.shape[1] * cache.shape[2], cache.shape[3] * cache.shape[4], cache.stride(0)
     size = gcd(token, distance)
     count = ((cache.shape[0] - 1) * distance + page * token) // size
-    first = places // page * (distance // size) + places % page * (token // size)
-    each = torch.arange(token // size, device=places.device)
+    first = cache_rows // page * (distance // size) + cache_rows % page * (token // size)
+    each = torch.arange(token // size, device=cache_rows.device)
     return cache.as_strided((count, size), (size, 1)), (first[:, None] + each).flatten()
 
 
 def _worth_padding(span: int, longest: int) -> bool:
-    """Whether reading up to ``longest`` keys costs less than another pass through torch's operators."""
+    """Whether padding to ``longest`` keys costs less than another call of torch's operators."""
     return longest - span <= 128 or span * 4 >= longest * 3

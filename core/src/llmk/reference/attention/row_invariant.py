@@ -1,4 +1,4 @@
-"""Paged attention of which each query's result is the same bit for bit, whatever else is in the step."""
+"""Batch-invariant paged attention: a query's result is bit-identical in any batch."""
 
 from __future__ import annotations
 
@@ -12,53 +12,52 @@ from llmk.api.cache import CacheStep
 from llmk.api.query import AttentionQuery
 from llmk.reference.attention.contiguous import SCORES_AT_ONCE
 from llmk.reference.attention.paged import GATHER_ELEMENTS, Group, ReferenceAttention
-from llmk.reference.tiles import agreeing_sizes, aligned, in_tiles
+from llmk.reference.tiles import aligned, in_tiles, invariant_sizes
 
 BLOCK = 128
-"""Keys that one product takes."""
+"""Keys per matrix product."""
 
 
-class Piece(NamedTuple):
-    """Query rows of one request that follow one another, and the keys that they see, rounded to whole blocks."""
+class QueryChunk(NamedTuple):
+    """Consecutive query rows of one request, and the keys that they see, rounded to whole blocks."""
 
     request: int
     row: int
     queries: int
     length: int
-    """Of the request up to the last of the queries, in tokens."""
+    """Length of the request up to the last of these queries, in tokens."""
     first_key: int
     keys: int
 
 
 class InvariantAttention(ReferenceAttention):
-    """As :class:`ReferenceAttention`, in float32 and in an order that depends on a query's position alone: in blocks
-    of :data:`BLOCK` keys counted from the request's first token, block after block, and by tiles of queries
-    (:mod:`llmk.reference.tiles`). Keys that a query doesn't see weigh exactly nothing, so it makes no difference which
-    of them the step's other queries need. Requests share the operators that take each number by itself, but no product.
-    """
+    """As :class:`ReferenceAttention`, in float32 and in an order of summation that depends only on a query's position:
+    over blocks of :data:`BLOCK` keys counted from the request's first token, and by tiles of queries
+    (:mod:`llmk.reference.tiles`). Masked keys have a weight of exactly zero, so it makes no difference which of them
+    other queries need. Requests share elementwise operators, but no matrix product."""
 
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:
         super().__init__(query, device)
         keys = (1, query.num_kv_heads, BLOCK, query.head_dim)
         values = (1, query.num_kv_heads, query.head_dim, BLOCK)
-        self._score_sizes = agreeing_sizes(_scores, keys, torch.float32, device, _lay_out_keys)
-        self._value_sizes = agreeing_sizes(_values, values, torch.float32, device, _lay_out_values)
+        self._score_sizes = invariant_sizes(_scores, keys, torch.float32, device, _lay_out_keys)
+        self._value_sizes = invariant_sizes(_values, values, torch.float32, device, _lay_out_values)
 
     def _groups(self, step: CacheStep, starts: list[int], lengths: list[int]) -> Iterator[Group]:
-        """Pieces with equally many queries and keys."""
-        alike: dict[tuple[int, int], list[Piece]] = {}
+        """Groups query chunks with equal numbers of queries and keys."""
+        by_shape: dict[tuple[int, int], list[QueryChunk]] = {}
         for request, length in enumerate(lengths):
-            for piece in self._pieces(request, starts[request], starts[request + 1], length):
-                alike.setdefault((piece.queries, piece.keys), []).append(piece)
+            for chunk in self._chunks(request, starts[request], starts[request + 1], length):
+                by_shape.setdefault((chunk.queries, chunk.keys), []).append(chunk)
         query = self.query
-        for (queries, keys), pieces in alike.items():
+        for (queries, keys), chunks in by_shape.items():
             gathered = self._planes * keys * query.num_kv_heads * query.head_dim
             scores = queries * query.num_heads * keys
             at_once = max(1, min(GATHER_ELEMENTS // gathered, SCORES_AT_ONCE // scores))
-            for first in range(0, len(pieces), at_once):
-                yield self._together(step, pieces[first : first + at_once])
+            for first in range(0, len(chunks), at_once):
+                yield self._chunk_group(step, chunks[first : first + at_once])
 
-    def _pieces(self, request: int, start: int, stop: int, length: int) -> Iterator[Piece]:
+    def _chunks(self, request: int, start: int, stop: int, length: int) -> Iterator[QueryChunk]:
         window = self.query.sliding_window
         at_once = max(1, min(BLOCK, SCORES_AT_ONCE // (self.query.num_heads * (length + BLOCK))))
         for row in range(start, stop, at_once):
@@ -66,24 +65,24 @@ class InvariantAttention(ReferenceAttention):
             end = length - (stop - row - queries)
             seen = 0 if window is None else max(0, end - queries - window + 1)
             first_key = seen // BLOCK * BLOCK
-            yield Piece(request, row, queries, end, first_key, -(-end // BLOCK) * BLOCK - first_key)
+            yield QueryChunk(request, row, queries, end, first_key, -(-end // BLOCK) * BLOCK - first_key)
 
-    def _together(self, step: CacheStep, pieces: list[Piece]) -> Group:
-        columns = torch.tensor([(p.request, p.row, p.length, p.first_key) for p in pieces]).to(self.device)
+    def _chunk_group(self, step: CacheStep, chunks: list[QueryChunk]) -> Group:
+        columns = torch.tensor([(p.request, p.row, p.length, p.first_key) for p in chunks]).to(self.device)
         request, row, length, first_key = columns.T[:, :, None]
-        query = torch.arange(pieces[0].queries, device=self.device)
-        asking = length - pieces[0].queries + query
-        position = first_key + torch.arange(pieces[0].keys, device=self.device)
-        allowed = position[:, None] <= asking[:, :, None]
-        # Keys that no query sees are copies of one that is seen: their own place may hold anything.
+        query = torch.arange(chunks[0].queries, device=self.device)
+        query_position = length - chunks[0].queries + query
+        position = first_key + torch.arange(chunks[0].keys, device=self.device)
+        allowed = position[:, None] <= query_position[:, :, None]
+        # Keys that no query sees are replaced by one that is seen, because their cache slots may contain anything.
         oldest = torch.zeros_like(length)
         if self.query.sliding_window is not None:
-            allowed &= position[:, None] > asking[:, :, None] - self.query.sliding_window
-            oldest = asking[:, :1] - self.query.sliding_window + 1
+            allowed &= position[:, None] > query_position[:, :, None] - self.query.sliding_window
+            oldest = query_position[:, :1] - self.query.sliding_window + 1
         present = torch.clamp(position, oldest, length - 1)
         rows = self._rows(step.block_table[request, present // self.query.block_size], present).flatten()
         gather = torch.cat([rows + plane * self.query.block_size for plane in range(self._planes)])
-        return Group((row + query).flatten(), len(pieces), gather, allowed, causal=False)
+        return Group((row + query).flatten(), len(chunks), gather, allowed, causal=False)
 
     def _attend(
         self, query: Tensor, cache: Tensor, group: Group, sinks: Tensor | None, scales: tuple[float, float]
@@ -117,12 +116,12 @@ class InvariantAttention(ReferenceAttention):
 
 
 def _scores(rows: Tensor, keys: Tensor) -> Tensor:
-    """``[requests, kv_heads, rows, head_dim]`` with keys ``[requests, BLOCK, kv_heads, head_dim]``."""
+    """Multiplies queries ``[requests, kv_heads, rows, head_dim]`` by keys ``[requests, BLOCK, kv_heads, head_dim]``."""
     return torch.stack([torch.bmm(aligned(r), k.permute(1, 2, 0)) for r, k in zip(rows, keys, strict=True)])
 
 
 def _values(rows: Tensor, values: Tensor) -> Tensor:
-    """``[requests, kv_heads, rows, BLOCK]`` with values ``[requests, BLOCK, kv_heads, head_dim]``."""
+    """Multiplies weights ``[requests, kv_heads, rows, BLOCK]`` by values ``[requests, BLOCK, kv_heads, head_dim]``."""
     return torch.stack([torch.bmm(aligned(r), v.transpose(0, 1)) for r, v in zip(rows, values, strict=True)])
 
 

@@ -1,4 +1,4 @@
-"""The short convolution in front of a recurrence."""
+"""The short causal convolution before a recurrence."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def causal_conv(
 ) -> Tensor:
     """Convolves each channel over its request's own last ``k`` tokens, then activates, in float32.
 
-    ``y[t] = act(bias + sum_j weight[:, j] * x[t - k + 1 + j])``, where tokens before the first are zeros. A token's
-    result is the same bit for bit whatever else is in the step.
+    ``y[t] = act(bias + sum_j weight[:, j] * x[t - k + 1 + j])``, where tokens before the first are zeros.
+    Batch-invariant: a token's result is bit-identical in any step.
 
     Args:
         x: ``[tokens, channels]``.
@@ -27,7 +27,7 @@ def causal_conv(
         activation: ``"silu"`` or ``None``.
 
     Returns:
-        ``[tokens, channels]`` in ``x``'s dtype; rows beyond the step's true tokens are zeros.
+        ``[tokens, channels]`` in ``x``'s dtype; rows of padding are zeros.
     """
     taps = weight.float().t()
     offset = 0.0 if bias is None else bias.float()

@@ -1,4 +1,4 @@
-"""Chunks: tokens over which a state advances at once, by products of matrices."""
+"""Chunks: runs of tokens that a recurrence processes at once, by matrix products."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import torch
 from torch import Tensor
 
 CHUNK = 64
-"""Tokens per chunk at most. Work within one grows with the square of its length, the number of operators falls: on a
-processor, 32 to 64 tokens cost least."""
+"""Most tokens per chunk. Longer chunks need quadratically more work but fewer operators; on a CPU, 32 to 64 tokens are
+fastest."""
 
 
 def decay_between(decay: Tensor) -> Tensor:
-    """By how much a state fades from token ``s`` to token ``t``: ``exp(decay[t] - decay[s])``, and 0 where ``s`` is the
-    later one.
+    """The decay of a state from token ``s`` to token ``t``: ``exp(decay[t] - decay[s])``, and 0 if ``s`` is later than
+    ``t``.
 
     Args:
-        decay: ``[..., tokens]``, logarithms summed up to each token.
+        decay: ``[..., tokens]``, cumulative sums of the log decays.
 
     Returns:
         ``[..., t, s]``.
     """
     count = decay.shape[-1]
     later = torch.ones(count, count, dtype=torch.bool, device=decay.device).triu(1)
-    # Masked before the exponential, which overflows at later tokens.
+    # Masked before the exponential, which would overflow for later tokens.
     return torch.exp((decay.unsqueeze(-1) - decay.unsqueeze(-2)).masked_fill(later, float("-inf")))

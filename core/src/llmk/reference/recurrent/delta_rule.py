@@ -13,7 +13,7 @@ from llmk.reference.recurrent.chunk import CHUNK, decay_between
 from llmk.reference.recurrent.walk import walk
 
 _EPS = 1e-6
-"""Under the root by which queries and keys are divided."""
+"""Epsilon of the L2 norm of queries and keys."""
 
 
 def gated_delta_rule(
@@ -25,27 +25,27 @@ def gated_delta_rule(
     cache: Tensor,
     step: CacheStep,
 ) -> Tensor:
-    """Each head's memory fades, then takes ``beta`` of the way to recalling ``v`` at ``k``, and is asked at ``q``:
-    ``S = exp(g) * S``, ``S = S + beta * (v - S k) k^T``, ``y = S q``, in float32.
+    """The gated delta rule, in float32, for each head's state ``S``: ``S = exp(g) * S``, ``S = S + beta * (v - S k)
+    k^T``, ``y = S q``.
 
-    Queries and keys are first divided by their lengths, and queries by the square root of ``key_dim``.
+    Queries and keys are first L2-normalized, and queries divided by the square root of ``key_dim``.
 
     Args:
         q, k: ``[tokens, key_heads, key_dim]``; head ``i`` reads key head ``i // (heads // key_heads)``.
         v: ``[tokens, heads, value_dim]``.
-        g: ``[tokens, heads]``, logarithms of decays, none positive.
+        g: ``[tokens, heads]``, log decays, not positive.
         beta: ``[tokens, heads]``, between 0 and 1.
         cache: float32 ``[num_blocks, heads, value_dim, key_dim]``, read and written in place.
 
     Returns:
-        ``[tokens, heads, value_dim]`` in ``v``'s dtype; rows beyond the step's true tokens are zeros.
+        ``[tokens, heads, value_dim]`` in ``v``'s dtype; rows of padding are zeros.
     """
     return _run(_advance_chunk, q, k, v, g, beta, cache, step)
 
 
 def gated_delta_rule_by_token(*arguments: Any) -> Tensor:
-    """:func:`gated_delta_rule` whose results are the same bit for bit however a prompt is cut into steps, and whatever
-    else is in them. A chunk's agree to rounding."""
+    """Batch-invariant :func:`gated_delta_rule`: results are bit-identical in any batch and for any chunking of the
+    prompt. With chunks, they are equal only up to rounding."""
     return _run(_advance_by_token, *arguments)
 
 
@@ -71,32 +71,32 @@ def _unit(x: Tensor) -> Tensor:
 
 
 def _advance_by_token(state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """The recurrence as it is written."""
+    """The recurrence, one token at a time."""
     decay, beta, v = torch.exp(g)[..., None, None], beta.unsqueeze(3), v.float()
     q, k = q.unsqueeze(3), k.unsqueeze(3)
     outputs = []
     for t in range(v.shape[1]):
         state = decay[:, t] * state
-        missing = v[:, t] - (state * k[:, t]).sum(-1)
-        state = state + (beta[:, t] * missing).unsqueeze(3) * k[:, t]
+        error = v[:, t] - (state * k[:, t]).sum(-1)
+        state = state + (beta[:, t] * error).unsqueeze(3) * k[:, t]
         outputs.append((state * q[:, t]).sum(-1))
     return torch.stack(outputs, 1), state
 
 
 def _advance_chunk(state: Tensor, q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """All tokens at once. What each one writes depends on what those before it wrote, linearly (arXiv:2406.06484): the
-    writes ``w`` solve ``w[t] + beta[t] * sum_{s<t} decay(s, t) (k[t] k[s]) w[s] = beta[t] * (v[t] - decay(t) S k[t])``.
-    """
+    """All tokens at once, by a linear system (arXiv:2406.06484), because each token's write depends linearly on the
+    earlier writes: the writes ``w`` solve ``w[t] + beta[t] * sum_{s<t} decay(s, t) (k[t] k[s]) w[s] = beta[t] * (v[t] -
+    decay(t) S k[t])``."""
     if v.shape[1] == 1:
         return _advance_by_token(state, q, k, v, g, beta)
     q, k, v, g, beta = (values.transpose(1, 2) for values in (q, k, v.float(), g, beta.unsqueeze(3)))
     decay = g.cumsum(2)
-    between, faded = decay_between(decay), torch.exp(decay).unsqueeze(3)
-    wanted = beta * (v - faded * (k @ state.mT))
-    # Its diagonal and what is above are not looked at.
+    between, decayed = decay_between(decay), torch.exp(decay).unsqueeze(3)
+    right_hand_side = beta * (v - decayed * (k @ state.mT))
+    # ``solve_triangular`` ignores the diagonal and the elements above it.
     system = beta * between * (k @ k.mT)
-    written = torch.linalg.solve_triangular(system, wanted, upper=False, unitriangular=True)
-    outputs = (between * (q @ k.mT)) @ written + faded * (q @ state.mT)
+    written = torch.linalg.solve_triangular(system, right_hand_side, upper=False, unitriangular=True)
+    outputs = (between * (q @ k.mT)) @ written + decayed * (q @ state.mT)
     last = decay[:, :, -1:]
     state = torch.exp(last).unsqueeze(3) * state + written.mT @ (torch.exp(last - decay).unsqueeze(3) * k)
     return outputs.transpose(1, 2), state

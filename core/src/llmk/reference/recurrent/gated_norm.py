@@ -1,4 +1,4 @@
-"""The norm after a recurrence, and its gate."""
+"""The gated norm after a recurrence."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ from llmk.reference.pointwise import silu
 def gated_rms_norm(
     x: Tensor, gate: Tensor, weight: Tensor, eps: float, *, groups: int = 1, norm_before_gate: bool = False
 ) -> Tensor:
-    """Root-mean-square norm of ``x * silu(gate)`` (Mamba-2, arXiv:2405.21060), or of ``x``, which is gated then
-    (arXiv:2412.06464). Norm and gate are float32, ``weight`` multiplies in ``x``'s dtype.
+    """Root-mean-square norm of ``x * silu(gate)`` (Mamba-2, arXiv:2405.21060), or, with ``norm_before_gate``, of ``x``,
+    multiplied by ``silu(gate)`` afterwards (arXiv:2412.06464). Norm and gate are float32, ``weight`` multiplies in
+    ``x``'s dtype.
 
     Args:
         x, gate: ``[..., H]``.
         weight: ``[H]``.
-        groups: parts of the last dimension, of equal length, that are normed apart.
+        groups: equal parts of the last dimension, each with its own norm.
 
     Returns:
-        ``[..., H]`` in ``x``'s dtype. Each row depends on itself alone, bit for bit.
+        ``[..., H]`` in ``x``'s dtype. Batch-invariant: a row's result is bit-identical in any batch.
     """
-    opening = silu(gate.float())
-    wide = x.float() if norm_before_gate else x.float() * opening
+    activated_gate = silu(gate.float())
+    wide = x.float() if norm_before_gate else x.float() * activated_gate
     parts = wide.unflatten(-1, (groups, -1))
     normed = parts * torch.rsqrt(parts.square().mean(-1, keepdim=True) + eps)
     out: Tensor = weight * normed.flatten(-2).to(x.dtype)
-    return (out * opening).to(x.dtype) if norm_before_gate else out
+    return (out * activated_gate).to(x.dtype) if norm_before_gate else out

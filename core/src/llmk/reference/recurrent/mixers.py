@@ -1,4 +1,4 @@
-"""Composite ops: what a recurrent layer does between its two products."""
+"""Composite ops: a recurrent layer without its input and output projections."""
 
 from __future__ import annotations
 
@@ -27,14 +27,15 @@ def make_state_space_mixer(parts: Mapping[str, Callable[..., Tensor]]) -> Callab
         caches: tuple[Tensor, Tensor],
         step: CacheStep,
     ) -> Tensor:
-        """Convolves, scans, gates and norms (Mamba-2, arXiv:2405.21060).
+        """Convolution, selective scan, gate and norm (Mamba-2, arXiv:2405.21060).
 
         Args:
             projected: ``[tokens, inner + channels + heads]`` with ``inner = heads * head_dim`` and ``channels = inner +
-                2 * groups * state_size``: the gate, what is convolved (input, then B, then C), and the step sizes.
+                2 * groups * state_size``: the gate, the channels of the convolution (input, then B, then C), and the
+                step sizes.
             conv_weight: ``[channels, k]``; ``conv_bias``: ``[channels]`` or ``None``.
             a, d, dt_bias, dt_limits: as in :func:`~llmk.reference.recurrent.state_space_scan.state_space_scan`.
-            norm_weight: ``[inner]``; each group is normed apart, after it is gated.
+            norm_weight: ``[inner]``; each group has its own norm, after the gate.
             caches: those of the convolution, ``[num_blocks, k - 1, channels]``, and of the scan, float32 ``[num_blocks,
                 heads, head_dim, state_size]``; read and written in place.
 
@@ -71,14 +72,14 @@ def make_gated_delta_net(parts: Mapping[str, Callable[..., Tensor]]) -> Callable
         caches: tuple[Tensor, Tensor],
         step: CacheStep,
     ) -> Tensor:
-        """Convolves, remembers by the gated delta rule, norms and gates (Gated DeltaNet, arXiv:2412.06464).
+        """Convolution, gated delta rule, norm and gate (Gated DeltaNet, arXiv:2412.06464).
 
         Args:
             mixed: ``[tokens, channels]`` with ``channels = 2 * key_heads * key_dim + heads * value_dim``: the heads of
                 queries, then of keys, then of values.
             gate: ``[tokens, heads, value_dim]``.
-            a: ``[tokens, heads]``; logarithms of decays are ``decay * softplus(a + dt_bias)``.
-            b: ``[tokens, heads]``; how far a memory is corrected is ``sigmoid(b)``.
+            a: ``[tokens, heads]``; log decays are ``decay * softplus(a + dt_bias)``.
+            b: ``[tokens, heads]``; the ``beta`` of the delta rule is ``sigmoid(b)``.
             conv_weight: ``[channels, k]``.
             decay, dt_bias: ``[heads]``; ``decay`` is negative.
             norm_weight: ``[value_dim]``; each head is normed before it is gated.

@@ -27,7 +27,7 @@ def state_space_scan(
     cache: Tensor,
     step: CacheStep,
 ) -> Tensor:
-    """Scans each head's inputs, ``S = exp(dt * a) * S + dt * x b^T`` and ``y = S c + d * x``, in float32.
+    """The selective scan of each head's inputs, in float32: ``S = exp(dt * a) * S + dt * x b^T``, ``y = S c + d * x``.
 
     Args:
         x: ``[tokens, heads, head_dim]``.
@@ -38,14 +38,14 @@ def state_space_scan(
         cache: float32 ``[num_blocks, heads, head_dim, state_size]``, read and written in place.
 
     Returns:
-        ``[tokens, heads, head_dim]`` in ``x``'s dtype; rows beyond the step's true tokens are zeros.
+        ``[tokens, heads, head_dim]`` in ``x``'s dtype; rows of padding are zeros.
     """
     return _run(_advance_chunk, x, dt, a, b, c, d, dt_bias, dt_limits, cache, step)
 
 
 def state_space_scan_by_token(*arguments: Any) -> Tensor:
-    """:func:`state_space_scan` whose results are the same bit for bit however a prompt is cut into steps, and whatever
-    else is in them. A chunk's agree to rounding."""
+    """Batch-invariant :func:`state_space_scan`: results are bit-identical in any batch and for any chunking of the
+    prompt. With chunks, they are equal only up to rounding."""
     return _run(_advance_by_token, *arguments)
 
 
@@ -71,14 +71,14 @@ def _run(
 def _advance_by_token(
     a: Tensor, d: Tensor, state: Tensor, x: Tensor, dt: Tensor, b: Tensor, c: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The recurrence as it is written."""
+    """The recurrence, one token at a time."""
     x, heads_per_group = x.float(), x.shape[2] // b.shape[2]
     b, c = (values.float().repeat_interleave(heads_per_group, 2).unsqueeze(3) for values in (b, c))
     decay = torch.exp(dt * a)[..., None, None]
-    fed = (dt.unsqueeze(3) * x).unsqueeze(4)
+    scaled_inputs = (dt.unsqueeze(3) * x).unsqueeze(4)
     outputs = []
     for t in range(x.shape[1]):
-        state = decay[:, t] * state + fed[:, t] * b[:, t]
+        state = decay[:, t] * state + scaled_inputs[:, t] * b[:, t]
         outputs.append((state * c[:, t]).sum(-1))
     return torch.stack(outputs, 1) + d.unsqueeze(1) * x, state
 
@@ -86,16 +86,17 @@ def _advance_by_token(
 def _advance_chunk(
     a: Tensor, d: Tensor, state: Tensor, x: Tensor, dt: Tensor, b: Tensor, c: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """All tokens at once: what each hears of the state before the chunk, and of the tokens up to its own."""
+    """All tokens at once: the sum of each token's output for the state before the chunk and for the tokens up to its
+    own."""
     if x.shape[1] == 1:
         return _advance_by_token(a, d, state, x, dt, b, c)
     x, dt, b, c = (values.float().transpose(1, 2) for values in (x, dt, b, c))
     heads_per_group = x.shape[1] // b.shape[1]
-    heard = (c @ b.mT).repeat_interleave(heads_per_group, 1)
+    scores = (c @ b.mT).repeat_interleave(heads_per_group, 1)
     b, c = (values.repeat_interleave(heads_per_group, 1) for values in (b, c))
     decay = (dt * a.unsqueeze(1)).cumsum(2)
-    fed = dt.unsqueeze(3) * x
-    outputs = (heard * decay_between(decay)) @ fed + torch.exp(decay).unsqueeze(3) * (c @ state.mT)
+    scaled_inputs = dt.unsqueeze(3) * x
+    outputs = (scores * decay_between(decay)) @ scaled_inputs + torch.exp(decay).unsqueeze(3) * (c @ state.mT)
     last = decay[:, :, -1:]
-    state = torch.exp(last).unsqueeze(3) * state + (torch.exp(last - decay).unsqueeze(3) * fed).mT @ b
+    state = torch.exp(last).unsqueeze(3) * state + (torch.exp(last - decay).unsqueeze(3) * scaled_inputs).mT @ b
     return (outputs + d[:, None, None] * x).transpose(1, 2), state

@@ -1,5 +1,5 @@
-"""How a recurrence walks over a step: from the state before each request's tokens to the state after them, keeping what
-the cache is to hold on the way."""
+"""Runs a recurrence over a step: reads each request's state from the cache, advances it over the request's tokens, and
+stores the states that the cache must contain."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from torch import Tensor
 from llmk.api.cache import CacheStep
 
 Rule = Callable[..., tuple[Tensor, Tensor]]
-"""``rule(state, *inputs) -> (outputs, state)``: advances the states ``[requests, *shape]`` of some requests over
-equally many tokens of each. Inputs and outputs are ``[requests, tokens, ...]``. It changes nothing in place."""
+"""``rule(state, *inputs) -> (outputs, state)``: advances the states ``[requests, *shape]`` of requests with equal
+numbers of tokens. Inputs and outputs are ``[requests, tokens, ...]``. It must not change its arguments."""
 
 
 class _Run(NamedTuple):
-    """Several tokens of one request."""
+    """Consecutive tokens of one request."""
 
     request: int
     first: int
     """Row of the first one."""
     num_tokens: int
     before: int
-    """Tokens of the request that came before."""
+    """Tokens of the request in earlier steps."""
 
 
 Index = slice | Tensor
@@ -34,27 +34,28 @@ Index = slice | Tensor
 def walk(
     rule: Rule, inputs: Sequence[Tensor], out: Tensor, cache: Tensor, step: CacheStep, *, longest: int = 1 << 30
 ) -> None:
-    """Applies ``rule`` to all tokens of a step: fills ``out``, and keeps in ``cache`` the state after every token that
-    fills a block and after each request's last.
+    """Applies ``rule`` to all tokens of a step. Fills ``out``, and stores in ``cache`` the state after every token that
+    fills a block and after each request's last token.
 
-    Requests with one token advance together; every other one alone, its tokens cut where a block ends. A step in which
-    every request has one token never waits for the device; others read lengths and block ids back.
+    Requests with one token advance in one batch; every other request advances alone, block by block. A step in which
+    every request has one token never synchronizes with the device; other steps read lengths and block ids back to the
+    host.
 
     Args:
         inputs: ``[tokens, ...]`` each.
-        out: ``[tokens, ...]``; rows beyond the step's true tokens are left alone.
-        cache: ``[num_blocks, *shape]``; states reach the rule, and are kept, in its dtype.
-        longest: most tokens that the rule is given at once.
+        out: ``[tokens, ...]``; rows of padding are not changed.
+        cache: ``[num_blocks, *shape]``; the rule gets states in this dtype, and they are stored in it.
+        longest: most tokens per call of the rule.
     """
-    together, runs = _partition(step)
-    if together is not None:
-        _advance_together(rule, inputs, out, cache, step, *together)
+    decode, runs = _partition(step)
+    if decode is not None:
+        _advance_decode(rule, inputs, out, cache, step, *decode)
     for run in runs:
-        _advance_alone(rule, inputs, out, cache, step, run, longest)
+        _advance_run(rule, inputs, out, cache, step, run, longest)
 
 
 def _partition(step: CacheStep) -> tuple[tuple[Index, Index] | None, list[_Run]]:
-    """Requests with one token, as an index of requests and one of their rows; and all others."""
+    """The requests with one token, as indices of requests and of their rows; and the runs of all other requests."""
     requests = step.num_requests
     if step.max_query_len == 1 and step.num_tokens == requests:
         return (slice(requests), slice(requests)), []
@@ -69,26 +70,26 @@ def _partition(step: CacheStep) -> tuple[tuple[Index, Index] | None, list[_Run]]
     return (index[0], index[1]), runs
 
 
-def _advance_together(
+def _advance_decode(
     rule: Rule, inputs: Sequence[Tensor], out: Tensor, cache: Tensor, step: CacheStep, requests: Index, rows: Index
 ) -> None:
     last = step.seq_lens[requests].to(torch.int64) - 1
     table = step.block_table[requests]
-    begun = (last > 0).view(-1, *[1] * (cache.dim() - 1))
-    # What a request's own first block holds before its first token may be anything, NaN too: it is replaced.
-    state = torch.where(begun, cache[_blocks(table, last - 1, step.block_size)], 0.0)
+    has_state = (last > 0).view(-1, *[1] * (cache.dim() - 1))
+    # Before a request's first token, its first block may contain anything, even NaN, so the state is replaced by zeros.
+    state = torch.where(has_state, cache[_blocks(table, last - 1, step.block_size)], 0.0)
     outputs, state = rule(state, *(x[rows].unsqueeze(1) for x in inputs))
     out[rows] = outputs.squeeze(1).to(out.dtype)
     cache[_blocks(table, last, step.block_size)] = state.to(cache.dtype)
 
 
 def _blocks(table: Tensor, positions: Tensor, block_size: int) -> Tensor:
-    """The block of each request's token at ``positions``, int64 ``[requests]``; the first where there is none, as in
-    steps in which kernels are left out (:class:`llmk.api.Compiling`)."""
+    """The block of each request's token at ``positions``, int64 ``[requests]``. Negative positions give the first
+    block; they occur in steps in which kernels are skipped (:class:`llmk.api.Compiling`)."""
     return table.gather(1, (positions.clamp(min=0) // block_size).unsqueeze(1)).squeeze(1).to(torch.int64)
 
 
-def _advance_alone(
+def _advance_run(
     rule: Rule, inputs: Sequence[Tensor], out: Tensor, cache: Tensor, step: CacheStep, run: _Run, longest: int
 ) -> None:
     size = step.block_size

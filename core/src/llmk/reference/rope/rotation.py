@@ -29,7 +29,7 @@ def rope(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> tuple[Tens
 
 
 def rope_interleaved(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> tuple[Tensor, Tensor]:
-    """:func:`rope` that pairs element ``2 * i`` with ``2 * i + 1``, as its paper does, and DeepSeek."""
+    """:func:`rope` that pairs element ``2 * i`` with ``2 * i + 1``, as in the RoPE paper and in DeepSeek."""
     return _rotate(q, k, positions, cos_sin, _neighbours)
 
 
@@ -41,8 +41,7 @@ def cos_sin_cache(
     *,
     trained_positions: int | None = None,
 ) -> Tensor:
-    """The table that :func:`rope` reads, for positions up to ``max_position - 1``; its attention scaling is already
-    multiplied in.
+    """The table that :func:`rope` reads, for positions up to ``max_position - 1``; it includes the attention scaling.
 
     Args and errors are those of :func:`~llmk.reference.rope.scaling.inverse_frequencies`.
 
@@ -61,10 +60,10 @@ def _rotate(
 ) -> tuple[Tensor, Tensor]:
     rot = cos_sin.shape[1]
     cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
-    both = torch.cat((q, k), dim=1)
-    rotated = turn(both[..., :rot].float(), cos, sin).to(both.dtype)
-    if rot < both.shape[-1]:
-        rotated = torch.cat((rotated, both[..., rot:]), dim=-1)
+    heads = torch.cat((q, k), dim=1)
+    rotated = turn(heads[..., :rot].float(), cos, sin).to(heads.dtype)
+    if rot < heads.shape[-1]:
+        rotated = torch.cat((rotated, heads[..., rot:]), dim=-1)
     new_q, new_k = torch.split(rotated, [q.shape[1], k.shape[1]], dim=1)
     return new_q, new_k
 

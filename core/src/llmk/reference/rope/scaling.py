@@ -1,4 +1,4 @@
-"""Inverse frequencies of rotary position embeddings, for every way of scaling them that ``transformers`` 5 knows.
+"""Inverse frequencies of rotary position embeddings, for every scaling type of ``transformers`` 5.
 
 All arithmetic is float32 in the order that models were trained with, so that angles agree with ``transformers`` bit
 for bit or nearly so.
@@ -19,7 +19,7 @@ from llmk.api.errors import CheckpointError
 
 @dataclass(frozen=True, slots=True)
 class _Rope:
-    """What a kind of scaling may look at. ``rot`` is the number of rotated elements of a head."""
+    """The inputs of a scaling type. ``rot`` is the number of rotated elements of a head."""
 
     parameters: Mapping[str, Any]
     head_dim: int
@@ -29,7 +29,7 @@ class _Rope:
     trained_positions: int
 
     def __getitem__(self, key: str) -> Any:
-        """A parameter that the kind can't do without."""
+        """A parameter that the scaling type requires."""
         value = self.parameters.get(key)
         if value is None:
             kind = rope_type(self.parameters)
@@ -41,18 +41,19 @@ class _Rope:
 
     @property
     def original_positions(self) -> int:
-        """Context length before it was extended."""
+        """Context length before its extension."""
         return int(self.parameters.get("original_max_position_embeddings") or self.trained_positions)
 
     @property
     def extension(self) -> float:
-        """By how much the context was extended: ``factor``, else the ratio of trained to original length."""
+        """The ratio of the extended to the original context length: ``factor``, or else trained divided by original
+        length."""
         factor = self.parameters.get("factor")
         return float(factor) if factor is not None else self.trained_positions / self.original_positions
 
 
 Frequencies = tuple[Tensor, float]
-"""Inverse frequencies, float32 ``[rot / 2]``, and what cosines and sines are multiplied with."""
+"""Inverse frequencies, float32 ``[rot / 2]``, and the factor of cosines and sines (attention scaling)."""
 
 
 def inverse_frequencies(
@@ -65,19 +66,19 @@ def inverse_frequencies(
 ) -> Frequencies:
     """Inverse frequencies for a model that is served with up to ``max_position`` positions.
 
-    Two kinds depend on the length of the text. ``transformers`` looks at the step's longest sequence and may change
-    its mind midway;
-    here the length that is served decides once, so that cached keys stay valid: ``dynamic`` scales for
-        ``max_position``, ``longrope`` takes its long factors where ``max_position`` is beyond the original length.
+    Two scaling types depend on the sequence length. ``transformers`` uses the longest sequence of a step, so the
+    frequencies of a sequence may change while it is generated. Here, the maximum served length decides once, so that
+    cached keys stay valid: ``dynamic`` scales for ``max_position``; ``longrope`` uses its long factors if
+    ``max_position`` is greater than the original length.
 
     Args:
         rope_parameters: the checkpoint's ``rope_parameters`` (or ``rope_scaling``): ``rope_type`` (or ``type``),
-            ``rope_theta``, ``partial_rotary_factor`` and what the kind needs.
-        base: used where the parameters have no ``rope_theta``.
+            ``rope_theta``, ``partial_rotary_factor`` and the parameters of the type.
+        base: used if the parameters have no ``rope_theta``.
         trained_positions: the checkpoint's ``max_position_embeddings``; ``None``: ``max_position``.
 
     Raises:
-        CheckpointError: an unknown kind, or a parameter that it needs is missing.
+        CheckpointError: the scaling type is unknown, or a parameter that it requires is missing.
     """
     kind = rope_type(rope_parameters)
     if kind not in _KINDS:
@@ -97,7 +98,7 @@ def inverse_frequencies(
 
 
 def rope_type(rope_parameters: Mapping[str, Any]) -> str:
-    """The kind of scaling, under either of the names that checkpoints use; ``"default"`` where there is none."""
+    """The scaling type, under either of the two keys that checkpoints use; ``"default"`` if there is none."""
     return str(rope_parameters.get("rope_type") or rope_parameters.get("type") or "default")
 
 
@@ -115,8 +116,8 @@ def _linear(rope: _Rope) -> Frequencies:
 
 
 def _proportional(rope: _Rope) -> Frequencies:
-    """The share ``partial_rotary_factor`` of the pairs rotates, at the frequencies of a whole head; the others
-    stand still."""
+    """A fraction ``partial_rotary_factor`` of the pairs rotates, with the frequencies of a whole head; the others don't
+    rotate."""
     share = _number(rope.parameters, "partial_rotary_factor", 1.0)
     pairs = int(share * rope.head_dim // 2)
     frequencies = torch.zeros(rope.head_dim // 2)
@@ -125,7 +126,7 @@ def _proportional(rope: _Rope) -> Frequencies:
 
 
 def _dynamic(rope: _Rope) -> Frequencies:
-    """NTK-aware scaling for the length that is served; none up to the length trained."""
+    """NTK-aware scaling for the maximum served length; no scaling up to the trained length."""
     factor, rot = rope["factor"], rope.rot
     length = max(rope.max_position, rope.trained_positions)
     stretch = factor * length / rope.trained_positions - (factor - 1)
@@ -133,11 +134,11 @@ def _dynamic(rope: _Rope) -> Frequencies:
 
 
 def _yarn(rope: _Rope) -> Frequencies:
-    """YaRN (arXiv:2309.00071): high frequencies stay, low ones are interpolated, with a ramp between."""
+    """YaRN (arXiv:2309.00071): high frequencies are kept, low ones are interpolated, with a ramp between."""
     parameters, rot, factor = rope.parameters, rope.rot, rope.extension
 
     def pair_of(rotations: float) -> float:
-        """The pair that turns this often within the original context."""
+        """The pair that makes this many rotations within the original context."""
         return rot * math.log(rope.original_positions / (rotations * 2 * math.pi)) / (2 * math.log(rope.base))
 
     low = pair_of(parameters.get("beta_fast") or 32)
@@ -159,17 +160,18 @@ def _yarn_scaling(parameters: Mapping[str, Any], factor: float) -> float:
     if given is not None:
         return float(given)
 
-    def growth(weight: float) -> float:
+    def mscale(weight: float) -> float:
         return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
 
     numerator, denominator = parameters.get("mscale"), parameters.get("mscale_all_dim")
     if numerator and denominator:
-        return growth(numerator) / growth(denominator)
-    return growth(1.0)
+        return mscale(numerator) / mscale(denominator)
+    return mscale(1.0)
 
 
 def _longrope(rope: _Rope) -> Frequencies:
-    """LongRoPE (arXiv:2402.13753): a factor per pair, one set for the original length and one for beyond."""
+    """LongRoPE (arXiv:2402.13753): a factor per pair, with one set for the original length and one for longer
+    contexts."""
     original = rope.original_positions
     factors = rope["long_factor" if rope.max_position > original else "short_factor"]
     frequencies = 1.0 / (torch.tensor(factors) * rope.base ** (torch.arange(0, rope.rot, 2).float() / rope.rot))
@@ -181,8 +183,8 @@ def _longrope(rope: _Rope) -> Frequencies:
 
 
 def _llama3(rope: _Rope) -> Frequencies:
-    """Llama 3.1: wavelengths beyond the original context are stretched by ``factor``, short ones kept, those
-    between blended."""
+    """Llama 3.1: wavelengths longer than the original context are multiplied by ``factor``, short ones are kept, those
+    between are interpolated."""
     plain = _plain(rope.base, rope.rot)
     factor, low, high = rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"]
     original = rope.original_positions

@@ -1,1 +1,1 @@
-"""Choosing tokens in plain torch."""
+"""Sampling in plain torch."""

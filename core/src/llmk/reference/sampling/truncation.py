@@ -1,4 +1,4 @@
-"""How far down the list of likeliest tokens sampling may go."""
+"""Top-k, top-p and min-p: computes the least logit that sampling keeps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 _WEIGHT_BITS = 24
-"""The likeliest token weighs 2**24. With up to 2**18 tokens a row's weights then add up to less than 2**42: see
+"""The most likely token has weight 2**24. With up to 2**18 tokens, a row's weights sum to less than 2**42: see
 :func:`llmk.reference.sampling.sample.sample`."""
 
 _NEVER = 1 << 62
@@ -25,26 +25,27 @@ class Truncation:
 
     @property
     def off(self) -> bool:
-        """Whether it is off for all rows, as far as can be told without reading a tensor."""
+        """Whether it is off for all rows, as far as that is known without reading a tensor."""
         return self.top_k is None and self.top_p is None and self.min_p is None
 
     def of(self, rows: Tensor) -> Truncation:
-        """That of some rows (int64)."""
+        """The truncation of ``rows`` (int64)."""
         return Truncation(*(None if t is None else t[rows] for t in (self.top_k, self.top_p, self.min_p)))
 
     def floor(self, logits: Tensor) -> Tensor:
-        """The least logit to keep, float32 ``[R]``; ``logits`` are float32 ``[R, V]`` with a greatest element of 0."""
+        """The least logit to keep, float32 ``[R]``; ``logits`` are float32 ``[R, V]`` whose greatest element is 0."""
         if self.top_k is None and self.top_p is None:
             return self.floor_of_sorted(logits[:, :0], logits.shape[1], None)
-        total = None if self.top_p is None else weigh(logits).sum(dim=-1)
+        total = None if self.top_p is None else integer_weights(logits).sum(dim=-1)
         return self.floor_of_sorted(logits.sort(dim=-1, descending=True).values, logits.shape[1], total)
 
     def floor_of_sorted(self, values: Tensor, vocab: int, total: Tensor | None) -> Tensor:
-        """The same by the greatest logits alone. Where it comes out above the last of them it is final.
+        """:meth:`floor` from the greatest logits only. The result is final for rows in which it is greater than the
+        last of these logits.
 
         Args:
             values: float32 ``[R, K]``, the ``K`` greatest of ``vocab`` logits, descending from 0.
-            total: int64 ``[R]``, what the whole row weighs; needed where there is a ``top_p``.
+            total: int64 ``[R]``, the sum of the weights of the whole row; needed if there is a ``top_p``.
         """
         rows, listed = values.shape
         floor = torch.full((rows,), float("-inf"), device=values.device)
@@ -52,12 +53,13 @@ class Truncation:
         if self.top_k is not None:
             kept = torch.where(self.top_k > 0, self.top_k, kept).clamp(max=vocab)
         if self.top_p is not None and total is not None:
-            weights = weigh(values)
+            weights = integer_weights(values)
             cumulative = weights.cumsum(dim=-1)
             last = kept.clamp(max=listed)[:, None] - 1
             mass = torch.where(kept < vocab, cumulative.gather(1, last).squeeze(1), total)
             goal = (self.top_p * mass).ceil().to(torch.int64)
-            # Of a top-k longer than the list the mass is unknown: keep the whole list, which is never final.
+            # If top-k is longer than the list, its probability mass is unknown: keep the whole list, which is never
+            # final.
             goal = goal.masked_fill((kept > listed) & (kept < vocab), _NEVER)
             nucleus = (cumulative - weights < goal[:, None]).sum(dim=-1).clamp(min=1)
             kept = torch.where(self.top_p < 1, torch.minimum(kept, nucleus), kept)
@@ -67,9 +69,9 @@ class Truncation:
         return floor if self.min_p is None else torch.maximum(floor, self.min_p.log())
 
 
-def weigh(logits: Tensor) -> Tensor:
-    """``2**24 * exp(logit)``, rounded, int64; ``logits`` are float32 ``[R, V]`` with a greatest element of 0.
+def integer_weights(logits: Tensor) -> Tensor:
+    """``2**24 * exp(logit)``, rounded, int64; ``logits`` are float32 ``[R, V]`` whose greatest element is 0.
 
-    Sums of integers don't depend on the order of adding.
+    Sums of integers don't depend on the order of addition.
     """
     return logits.exp().mul_(1 << _WEIGHT_BITS).round_().to(torch.int64)

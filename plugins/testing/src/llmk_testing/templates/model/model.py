@@ -59,8 +59,8 @@ class AcmeModel:
         shape = shape_of(checkpoint)
         rope = {"rope_type": "default"}
         cos_sin = cos_sin_cache(rope, shape.head_dim, shape.max_model_len, shape.rope_theta).to(build.device)
-        also_named = ("lm_head.weight",) if shape.tied else ()
-        table = Embedding(build, "model.embed_tokens", shape.vocab_size, shape.hidden_size, also_named=also_named)
+        aliases = ("lm_head.weight",) if shape.tied else ()
+        table = Embedding(build, "model.embed_tokens", shape.vocab_size, shape.hidden_size, aliases=aliases)
         self._embed = table
         self._layers = [Layer(build, shape, index, cos_sin) for index in range(shape.num_layers)]
         self._norm = AddRMSNorm(build, "model.norm", shape.hidden_size, shape.norm_eps)
