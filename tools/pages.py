@@ -15,12 +15,22 @@ import feature_matrix
 import hook_pages
 import http_reference
 import package_pages
+import package_tables
 import plugin_directory
 import vocabulary
 from generated import Page
 from wrap_docs import documents, wrap
 
-SOURCES = (config_reference, feature_matrix, hook_pages, http_reference, package_pages, plugin_directory, vocabulary)
+SOURCES = (
+    config_reference,
+    feature_matrix,
+    hook_pages,
+    http_reference,
+    package_pages,
+    package_tables,
+    plugin_directory,
+    vocabulary,
+)
 
 
 def pages() -> Iterator[Page]:
