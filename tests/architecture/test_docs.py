@@ -19,6 +19,7 @@ from llmk.config.schema import Config
 from llmk.config.schema_tree import join, leaves
 
 CORE = ROOT / "core/src/llmk"
+VLLM = "docs/coming-from-vllm.md"
 HISTORY = "CHANGELOG.md"
 """It names what is gone."""
 FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.M | re.S)
@@ -173,6 +174,32 @@ def known_flags(command: str) -> frozenset[str]:
         add_commands(subparsers.choices[command].add_subparsers(), command)
     assert isinstance(subparsers, argparse._SubParsersAction)
     return frozenset(parser._known())
+
+
+def test_flags_in_text_exist() -> None:
+    """`--section.key` on any page, and every flag in the columns of llmk on the page for those who know vLLM."""
+    option = re.compile(rf"--(?:no-)?(?:{SECTIONS})\.[\w.-]+")
+    named = {(str(page), found[0]) for page in CURRENT for span in page.spans if (found := option.match(span))}
+    rows = re.findall(r"^\|[^|]*\|(.*)\|$", (ROOT / VLLM).read_text(), flags=re.M)
+    alongside = {(VLLM, flag) for row in rows for flag in re.findall(r"`(--[a-z][\w.-]*)", row)}
+    assert len(alongside) > 25
+    missing = sorted(f"{page}: {flag}" for page, flag in named | alongside if flag not in known_flags("serve"))
+    assert not missing, "\n".join(missing)
+
+
+def test_metrics_exist() -> None:
+    source = (CORE / "serve/metrics/prometheus.py").read_text()
+    words = set(re.findall(r"\w+", source))
+    named = {(str(page), name) for page in CURRENT for name in re.findall(r"llmk:([a-z]\w*[a-z])\b", page.text)}
+    assert len(named) > 30
+    missing = sorted(f"{page}: {name}" for page, name in named if not {name, *shortened(name)} & words)
+    assert not missing, "\n".join(missing)
+
+
+def shortened(name: str) -> Iterator[str]:
+    """A metric's name without what Prometheus adds to it."""
+    for suffix in ("_total", "_bucket", "_sum", "_count"):
+        yield name.removesuffix(suffix)
 
 
 def test_wrapping_changes_nothing_but_line_ends() -> None:
