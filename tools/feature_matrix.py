@@ -1,4 +1,4 @@
-"""The feature matrix: what every kernel declares, and on which known device of each platform it would serve."""
+"""The feature matrix, a section per platform: its devices, and which kernels would serve on each of them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import replace
 from first_party import registry
 from generated import Page, code, table
 
-from llmk.api import KernelSpec, PlatformFacts, TokenBand
+from llmk.api import KernelSpec, PlatformFacts, Tier, TokenBand
 from llmk.api.matching import check_needs
-from llmk.kernel.registry import Registered
 
-KINDS = {"attention": "Attention", "linear": "Linear", "moe": "Mixtures of experts", "op": "Ops"}
+KINDS = {"attention": "attention", "linear": "linear", "moe": "mixtures of experts", "op": "ops"}
 END = TokenBand().stop
+UNSERVED = "-"
 
 
 def pages() -> Iterator[Page]:
@@ -22,45 +22,73 @@ def pages() -> Iterator[Page]:
 
 
 def render() -> str:
-    """Known devices, then two tables for each kind of kernel."""
-    parts = ["## Devices", _devices()]
-    for kind, title in KINDS.items():
-        kernels = registry().kernels(kind)
-        parts += [f"## {title}: what is declared", _declared(kind, kernels)]
-        parts += [f"## {title}: where it would serve", _served(kernels)]
-    return "\n\n".join(parts)
+    """A section for each platform, then the references, which serve on all of them."""
+    sections = [_platform(platform.spec.name, machines(platform.spec.known)) for platform in registry().platforms]
+    return "\n\n".join((*sections, "## On every platform: references", *map(_references, KINDS)))
 
 
-def machines() -> dict[str, list[PlatformFacts]]:
-    """Known devices of all platforms, by architecture: kernels are matched by no more than that."""
+def machines(known: tuple[PlatformFacts, ...]) -> dict[str, list[PlatformFacts]]:
+    """Known devices by architecture: kernels are matched by no more than that."""
     found: dict[str, list[PlatformFacts]] = {}
-    for platform in registry().platforms:
-        for facts in platform.spec.known:
-            found.setdefault(facts.label, []).append(facts)
+    for facts in known:
+        found.setdefault(facts.arch, []).append(facts)
     return found
 
 
-def _devices() -> str:
+def kernels(kind: str, *, references: bool) -> list[KernelSpec]:
+    """Kernels of a kind: the references, or all others."""
+    specs = (r.spec for r in registry().kernels(kind))
+    return [spec for spec in specs if (spec.tier is Tier.REFERENCE) == references]
+
+
+def _platform(name: str, devices: dict[str, list[PlatformFacts]]) -> str:
+    parts = [f"## `{name}`", _devices(name, devices)]
+    for kind, title in KINDS.items():
+        parts += [f"### `{name}`: {title}", _served(kind, [facts for facts, *_ in devices.values()])]
+    return "\n\n".join(parts)
+
+
+def _devices(name: str, machines: dict[str, list[PlatformFacts]]) -> str:
     rows = []
-    for label, (facts, *others) in machines().items():
-        names = ", ".join(known.device_name for known in (facts, *others))
-        arch = f"`{facts.arch_family}` {'.'.join(map(str, facts.arch_version))}"
-        rows.append((f"`{label}`", arch, names, code(*facts.dtypes), code(*sorted(facts.features))))
+    for arch, devices in machines.items():
+        facts = devices[0]
+        version = f"`{facts.arch_family}` {'.'.join(map(str, facts.arch_version))}"
+        names = ", ".join(known.device_name for known in devices)
+        rows.append((f"`{name}/{arch}`", version, names, code(*facts.dtypes), code(*sorted(facts.features))))
     return table(("device", "family, version", "known as", "dtypes", "features"), rows)
 
 
-def _declared(kind: str, kernels: list[Registered[KernelSpec]]) -> str:
+def _served(kind: str, devices: list[PlatformFacts]) -> str:
+    """Kernels that would serve on some device, and what is left to the references."""
     rows = []
-    for r in kernels:
-        spec = r.spec
-        marks = [name for name in ("deterministic", "jit", "opt_in") if getattr(spec, name)]
-        subject = [f"`{spec.op}`"] if kind == "op" else []
-        last = code(*spec.parts) if kind == "op" else f"`{spec.layout}`"
-        row = [f"`{spec.id}`", *subject, spec.tier.name.lower(), _bands(spec), f"`{spec.capture}`", ", ".join(marks)]
-        rows.append([*row, _needs(spec), last])
-    subject = ["op"] if kind == "op" else []
-    headings = ["kernel", *subject, "tier", "tokens", "capture", "is", "needs", "parts" if kind == "op" else "layout"]
-    return table(headings, rows)
+    for spec in kernels(kind, references=False):
+        cells = [_cell(spec, facts) for facts in devices]
+        if set(cells) != {UNSERVED}:
+            rows.append((*_declared(kind, spec), code(*spec.needs.packages), *cells))
+    if not rows:
+        return "References only."
+    shown = table((*_headings(kind), "packages", *(f"`{facts.arch}`" for facts in devices)), rows)
+    served = {row[1] for row in rows}
+    alone = dict.fromkeys(f"`{spec.op}`" for spec in kernels(kind, references=True) if f"`{spec.op}`" not in served)
+    return f"{shown}\n\nBy references only: {', '.join(alone)}." if kind == "op" and alone else shown
+
+
+def _references(kind: str) -> str:
+    rows = [_declared(kind, spec) for spec in kernels(kind, references=True)]
+    return f"### References: {KINDS[kind]}\n\n{table(_headings(kind), rows)}"
+
+
+def _headings(kind: str) -> tuple[str, ...]:
+    subject = ("op",) if kind == "op" else ()
+    return ("kernel", *subject, "tier", "tokens", "capture", "properties", "parts" if kind == "op" else "layout")
+
+
+def _declared(kind: str, spec: KernelSpec) -> tuple[str, ...]:
+    properties = [name for name in ("deterministic", "jit", "opt_in") if getattr(spec, name)]
+    subject = (f"`{spec.op}`",) if kind == "op" else ()
+    last = code(*spec.parts) if kind == "op" else f"`{spec.layout}`"
+    tier = spec.tier.name.lower()
+    return (f"`{spec.id}`", *subject, tier, _bands(spec), f"`{spec.capture}`", ", ".join(properties) or "-", last)
 
 
 def _bands(spec: KernelSpec) -> str:
@@ -73,31 +101,10 @@ def _bands(spec: KernelSpec) -> str:
     )
 
 
-def _needs(spec: KernelSpec) -> str:
-    needs = spec.needs
-    least = [f"{family} ≥ {'.'.join(map(str, version))}" for family, version in needs.min_arch.items()]
-    words = [f"platform {' or '.join(needs.platforms)}"] if needs.platforms else []
-    words += [f"feature {feature}" for feature in needs.features]
-    words += [f"arch {' or '.join(least)}"] if least else []
-    words += [f"dtype {' or '.join(needs.dtypes)}"] if needs.dtypes else []
-    return "; ".join([*words, *(f"package {package}" for package in needs.packages)]) or "-"
-
-
-def _served(kernels: list[Registered[KernelSpec]]) -> str:
-    """Kernels that serve alike share a row."""
-    rows: dict[tuple[str, ...], list[str]] = {}
-    for r in kernels:
-        rows.setdefault(tuple(_cell(r.spec, facts) for facts, *_ in machines().values()), []).append(r.spec.id)
-    headings = ["kernel", *(f"`{label}`" for label in machines())]
-    return table(headings, ((code(*ids), *cells) for cells, ids in rows.items()))
-
-
 def _cell(spec: KernelSpec, facts: PlatformFacts) -> str:
-    """The dtypes in which it would serve, or the first reason why it wouldn't. Packages can be installed, so they don't
-    count."""
+    """The dtypes in which it would serve. Packages can be installed, so they don't count."""
     needs = replace(spec.needs, packages=())
-    verdicts = {dtype: check_needs(needs, facts, dtype) for dtype in facts.dtypes}
-    if serving := [dtype for dtype, verdict in verdicts.items() if verdict]:
-        return "yes" if len(serving) == len(verdicts) else ", ".join(serving)
-    reason = verdicts[facts.dtypes[0]].reasons[0]
-    return f"no: {reason.code.replace('_', ' ')} {reason.wanted}"
+    serving = [dtype for dtype in facts.dtypes if check_needs(needs, facts, dtype)]
+    if not serving:
+        return UNSERVED
+    return "yes" if len(serving) == len(facts.dtypes) else ", ".join(serving)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from wrap_docs import wrap
+
 ROOT = Path(__file__).resolve().parent.parent
 BLOCK = re.compile(r"(<!-- made by tools/(?P<name>[\w .]+) -->\n).*?^(<!-- end -->)$", re.M | re.S)
 
@@ -25,12 +27,12 @@ class Page:
     makers: Mapping[str, Maker]
 
     def render(self) -> str:
-        """The page with all blocks made anew. Raises ValueError where blocks and makers don't belong together."""
+        """The page with all blocks made again. Raises ValueError where blocks and makers don't belong together."""
         text = (ROOT / self.path).read_text()
         there = [found["name"] for found in BLOCK.finditer(text)]
         if sorted(there) != sorted(self.makers):
             raise ValueError(f"{self.path} has blocks for {there}, and there is something for {sorted(self.makers)}")
-        return BLOCK.sub(lambda found: f"{found[1]}\n{self.makers[found['name']]().strip()}\n\n{found[3]}", text)
+        return BLOCK.sub(lambda found: f"{found[1]}\n{wrap(self.makers[found['name']]().strip())}\n\n{found[3]}", text)
 
     def difference(self) -> str:
         """What changed since the page was written, as a unified diff; empty where nothing did."""
@@ -38,7 +40,7 @@ class Page:
         return "\n".join(difflib.unified_diff(committed, now, self.path, "now", lineterm="", n=1))
 
     def write(self) -> None:
-        """Writes the blocks anew."""
+        """Writes the blocks again."""
         (ROOT / self.path).write_text(self.render())
 
 

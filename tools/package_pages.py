@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import partial
 
 from docstrings import document, listed, prose
 from generated import ROOT, Page
@@ -12,12 +13,14 @@ from llmk import nn
 from llmk_testing.new import Project
 
 SOURCE = ROOT / "core/src/llmk"
-EXAMPLE = Project("llmk-acme", "model")
+FILES = dict(Project("llmk-acme", "model").files())
 
 
 def pages() -> Iterator[Page]:
-    """Both."""
-    yield Page("docs/plugins/nn.md", {"package_pages.py layers": layers, "package_pages.py example": example})
+    """Theirs, and that of the model that ``llmk plugins new`` writes."""
+    yield Page("docs/plugins/nn.md", {"package_pages.py layers": layers})
+    names = ("specs", "facts", "model", "examples")
+    yield Page("docs/plugins/add-a-model.md", {f"package_pages.py {name}": partial(example, name) for name in names})
     yield Page("docs/plugins/reference.md", {"package_pages.py": references})
 
 
@@ -26,9 +29,10 @@ def layers() -> str:
     return "\n".join(listed(document(f"llmk.nn.{nn._LAZY[name]}:{name}"), 3) for name in nn.__all__)
 
 
-def example() -> str:
-    """The model that ``llmk plugins new --kind model`` writes, which its own tests load, check and serve."""
-    return f"```python\n{dict(EXAMPLE.files())['src/llmk_acme/model.py'].strip()}\n```"
+def example(name: str) -> str:
+    """A file of the model that ``llmk plugins new --kind model`` writes, which its own tests load, check and serve."""
+    place = f"llmk-acme/src/llmk_acme/{name}.py"
+    return f"```python\n# {place}\n{FILES[place.removeprefix('llmk-acme/')].strip()}\n```"
 
 
 def references() -> str:

@@ -1,7 +1,7 @@
-"""Fills the blocks of the documentation that are made from the code.
+"""Fills the blocks of the documentation that are made from the code, and wraps all pages.
 
-Without arguments, compares them with the committed pages and exits with 1 where they differ; with ``--write``, writes
-them.
+Without arguments, compares the blocks with the committed pages and exits with 1 where they differ; with ``--write``,
+writes them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,22 @@ import feature_matrix
 import hook_pages
 import http_reference
 import package_pages
+import package_tables
 import plugin_directory
 import vocabulary
 from generated import Page
+from wrap_docs import documents, wrap
 
-SOURCES = (config_reference, feature_matrix, hook_pages, http_reference, package_pages, plugin_directory, vocabulary)
+SOURCES = (
+    config_reference,
+    feature_matrix,
+    hook_pages,
+    http_reference,
+    package_pages,
+    package_tables,
+    plugin_directory,
+    vocabulary,
+)
 
 
 def pages() -> Iterator[Page]:
@@ -35,6 +46,8 @@ def main() -> int:
     if parser.parse_args().write:
         for page in pages():
             page.write()
+        for file in documents():
+            file.write_text(wrap(file.read_text()))
         return 0
     changed = [difference for page in pages() if (difference := page.difference())]
     if changed:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import config_reference
+import feature_matrix
 import http_reference
 import pages
 import pytest
@@ -48,6 +49,13 @@ def test_features_that_kernels_need_are_published_by_a_platform() -> None:
     """A misspelt feature would take a kernel out of every plan, and nobody would notice."""
     published = {feature for facts in vocabulary.known() for feature in facts.features}
     assert {feature for r in vocabulary.kernels() for feature in r.spec.needs.features} <= published
+
+
+def test_every_kernel_serves_on_a_known_device() -> None:
+    """The matrix has a section for each platform; a kernel that is in none of them serves nowhere."""
+    text = feature_matrix.render()
+    assert all(f"\n## `{platform.spec.name}`\n" in f"\n{text}" for platform in vocabulary.registry().platforms)
+    assert not [r.spec.id for r in vocabulary.kernels() if f"| `{r.spec.id}` |" not in text]
 
 
 def test_the_server_page_has_every_request_model() -> None:

@@ -1,0 +1,1 @@
+"""The command `llmk`: a module for each subcommand, imported when it is called."""
