@@ -214,7 +214,7 @@ class Siege:
         recovered = self._recover()
         row = self._row(case.name, began, 0.0)
         row.recovery_s = time.monotonic() - ended
-        row.requests, row.kinds, row.slowest_ms = tally.kinds.total(), dict(tally.kinds), tally.slowest * 1000
+        row.requests, row.kinds, row.slowest_ms = tally.requests, dict(tally.kinds), tally.slowest * 1000
         row.peak_mib = max(peak, resident(self.server.process.pid)) / 2**20
         if row.peak_mib > self.memory["start"].resident / 2**20 + self.args.peak_mib:
             row.wrong.append(f"the server took {row.peak_mib:,.0f} MiB")

@@ -18,7 +18,7 @@ from hostile_cases.wire import Outcome, Target, exchange, head, read, repeated, 
 CROWD = 300
 """Connections that are held at once."""
 RESET = struct.pack("ii", 1, 0)
-ANY = frozenset({200, 400, 401, 403, 404, 405, 411, 415, 417, 426, 501, 505})
+ANY = frozenset({200, 400, 401, 403, 404, 405, 411, 415, 417, 421, 426, 505})
 
 
 def _raw(name: str, what: str, sent: Callable[[Target], Sequence[bytes]], clients: int = 2) -> Case:
@@ -110,7 +110,8 @@ def _reading(name: str, what: str, sent: Callable[[Target], bytes], crowd: int, 
                 for connection in held if sip else ():
                     with contextlib.suppress(OSError):
                         connection.recv(sip)
-            yield Outcome(f"held {len(held)}", time.monotonic() - began)
+            requests = len(held) * asked.count(b" HTTP/1.1\r\n")
+            yield Outcome(f"held {len(held)}", time.monotonic() - began, requests=requests)
         finally:
             for connection in held:
                 connection.close()
@@ -173,7 +174,7 @@ def _pipeline(name: str, what: str, one: Callable[[Target], bytes], count: int) 
                     if not attack.on:
                         break
                     time.sleep(0.001)
-            yield Outcome("pipelined", time.monotonic() - began)
+            yield Outcome("pipelined", time.monotonic() - began, requests=count)
         except OSError:
             yield Outcome("cut", time.monotonic() - began)
 

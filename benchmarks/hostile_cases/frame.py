@@ -59,11 +59,14 @@ class Tally:
 
     kinds: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
+    requests: int = 0
+    """Sent in all: an outcome may be that of several."""
     slowest: float = 0.0
 
     def add(self, outcome: Outcome) -> None:
         """Counts one."""
         self.kinds[outcome.kind] += 1
+        self.requests += outcome.requests
         self.slowest = max(self.slowest, outcome.seconds)
         if outcome.wrong and len(self.wrong) < 5:
             self.wrong.append(outcome.wrong)

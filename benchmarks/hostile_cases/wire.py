@@ -53,11 +53,13 @@ class Target:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of one request: a status, or another word. ``wrong`` says what is wrong with it, in words."""
+    """What became of one request, or several over one connection: a status, or another word. ``wrong`` says what is
+    wrong with it, in words."""
 
     kind: str
     seconds: float = 0.0
     wrong: str = ""
+    requests: int = 1
 
 
 def head(target: Target, method: str, path: str, headers: Mapping[str, str | int] | None = None) -> bytes:

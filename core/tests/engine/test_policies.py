@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from loads import check_preemption_ends, drain, ends, request, tight_loads
 from paged_device import make_core
 
-from llmk.api import Choice, Piece, PluginError, PolicyContext, SchedulingPolicy
+from llmk.api import Choice, Piece, PluginError, PolicyContext, SchedulingPolicy, Ticket
 from llmk.engine.scheduling.fair_policy import FairPolicy
 from llmk.engine.scheduling.guarded_policy import GuardedPolicy
 
@@ -55,6 +55,19 @@ def test_by_default_nobody_waits_for_another_tenants_flood(priority):
     outputs = [output for _ in range(3) for output in core.step().outputs]
     assert ends(outputs) == ["quiet"]
     assert len(ends(drain(core))) == 40
+
+
+def test_by_default_a_newcomers_long_prompts_take_turns_with_short_ones():
+    """A tenant that has been served for long does not wait until a new one has caught up."""
+    policy = FairPolicy(PolicyContext(step_tokens=2048))
+    served = Ticket("before", 0, "quiet", 0, 3, 20)
+    next(policy.order([served]))
+    policy.computed(served, 5000)
+    flood = [Ticket(f"flood{number}", 1 + number, "flood", 0, 950, 951) for number in range(8)]
+    assert next(policy.order(flood)).tenant == "flood"
+    policy.computed(flood[0], 16)
+    quiet = Ticket("again", 9, "quiet", 0, 3, 20)
+    assert next(policy.order([*flood, quiet])) is quiet
 
 
 def test_by_default_a_tenant_is_served_by_its_share():

@@ -20,7 +20,7 @@ from llmk.config.schema import LimitsSection
 from llmk.engine.wire.plugin_mark import PluginMark
 from llmk.serve.generation.parsing import Dialect, ParserKind
 from llmk.serve.workers.frames import encode, framed, receive
-from llmk.serve.workers.io_worker import Drop, Order, Outcome
+from llmk.serve.workers.io_worker import Drop, Open, Order, Outcome
 from llmk.serve.workers.served_model import ServedModel
 
 
@@ -76,8 +76,18 @@ class SlowTokenizer:
             os._exit(7)
         if "{bloat}" in text:
             bytearray(200 << 20)
+        if "{hoard}" in text:
+            hoard()
         found: list[int] = self._inner.encode_prompt(text, add_special_tokens)
         return found
+
+
+def hoard() -> None:
+    """Takes more and more memory."""
+    held = []
+    while True:
+        held.append(bytearray(b"x") * (16 << 20))
+        time.sleep(0.01)
 
 
 DIALECTS = {
@@ -101,5 +111,8 @@ def answer_io(served: ServedModel, connection: socket.socket, mark: PluginMark) 
     """A worker for an IO processor that answers with its process id."""
     decoder = msgspec.msgpack.Decoder(Order)
     while True:
-        if not isinstance(decoder.decode(receive(connection)), Drop):
+        order = decoder.decode(receive(connection))
+        if isinstance(order, Open) and order.body == b"{hoard}":
+            hoard()
+        if not isinstance(order, Drop):
             connection.sendall(framed(encode(Outcome(answer=str(os.getpid()).encode()))))

@@ -146,7 +146,7 @@ def test_a_client_that_reads_slowly_but_surely_is_served(make_service: Make, eng
         (post("x"), 400, "invalid_http"),
         (post("-1"), 400, "invalid_http"),
         (post("1\r\ncontent-length: 2"), 400, "invalid_http"),
-        (post("5\r\ntransfer-encoding: gzip"), 501, "not_implemented"),
+        (post("5\r\ntransfer-encoding: gzip"), 400, "invalid_http"),
         (b"GET /" + b"x" * 40_000 + b" HTTP/1.1\r\nhost: localhost\r\n\r\n", 431, "headers_too_large"),
         (b"X" * 50_000 + b" /health HTTP/1.1\r\nhost: localhost\r\n\r\n", 431, "headers_too_large"),
         (b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"x" * 40_000 + b"\r\n\r\n", 431, "headers_too_large"),
@@ -167,6 +167,24 @@ def test_what_is_not_http_gets_an_error_object(
     with caplog.at_level(logging.INFO, "llmk.access"):
         run(scenario, make_service())
     assert all(len(record.getMessage()) < 500 for record in caplog.records)
+
+
+def test_a_client_that_resets_its_connection_is_no_error(
+    make_service: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Closing our half fails where the connection is gone, which the event loop learns of later."""
+
+    def gone(transport: object) -> None:
+        raise OSError("Transport endpoint is not connected")
+
+    async def scenario(live: Live) -> None:
+        monkeypatch.setattr(asyncio.selector_events._SelectorSocketTransport, "write_eof", gone)
+        await live.connect(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0" * 4096)
+        await until(lambda: live.listener.connections == 0)
+
+    with caplog.at_level(logging.INFO):
+        run(scenario, make_service())
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR or record.exc_info] == []
 
 
 def test_a_broken_chunk_ends_a_request(make_service: Make, engine: ScriptedEngine) -> None:

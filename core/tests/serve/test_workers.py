@@ -21,6 +21,7 @@ import pytest
 from scripted import ScriptedEngine
 
 from llmk.api import LlmkError, Overloaded, ParserContext, TextDelta
+from llmk.engine.text.io_processors import ProcessLost
 from llmk.serve.generation import reading
 from llmk.serve.generation.reading import ParsedPiece
 from llmk.serve.http.errors import ParserFailed
@@ -30,7 +31,7 @@ from llmk.serve.workers.frames import encode, framed
 from llmk.serve.workers.parser_pool import WorkerReaders
 from llmk.serve.workers.prepare_lane import Bounds, PrepareLane, TooSlow, WorkerFailed
 from llmk.serve.workers.prepared_request import Generation, Refused, Rendered, Work
-from llmk.serve.workers.worker_process import WorkerProcesses
+from llmk.serve.workers.worker_process import TooMuchMemory, WorkerProcesses
 
 HERE = str(Path(__file__).parent)
 SETUP = reading.encode_setup(reading.ReaderSetup(ParserContext()))
@@ -53,7 +54,7 @@ async def forks(dialect: str = "wicked") -> AsyncIterator[WorkerProcesses]:
 
 @asynccontextmanager
 async def lane(made: WorkerProcesses, count: int = 1, **bounds: Any) -> AsyncIterator[PrepareLane]:
-    limits = Bounds(**{"requests": 8, "num_bytes": 1 << 20, "seconds": 30.0, **bounds})
+    limits = Bounds(**{"requests": 8, "num_bytes": 1 << 20, "seconds": 30.0, "memory": 1 << 30, **bounds})
     opened = PrepareLane("test", lambda: made.fork(prepare_worker.ENTRY), count, limits)
     try:
         yield opened
@@ -115,6 +116,19 @@ def test_one_that_takes_too_long_is_ended_and_the_next_is_prepared() -> None:
         async with forks() as made, lane(made, seconds=1.0) as small:
             with pytest.raises(TooSlow, match=r"server\.prepare_seconds"):
                 await small.prepare(*work("tokenize", "{sleep}"), "")
+            assert isinstance(await small.prepare(*work("tokenize", "ab"), ""), Rendered)
+            await until(lambda: len(children(made)) == 1)
+
+    run(scenario)
+
+
+def test_one_that_takes_too_much_memory_is_ended_and_the_next_is_prepared() -> None:
+    async def scenario() -> None:
+        async with forks() as made, lane(made, memory=256 << 20) as small:
+            await small.prepare(*work("tokenize", "ab"), "")
+            with pytest.raises(TooMuchMemory, match=r"server\.worker_memory") as raised:
+                await small.prepare(*work("tokenize", "{hoard}"), "")
+            assert raised.value.http_status == 413
             assert isinstance(await small.prepare(*work("tokenize", "ab"), ""), Rendered)
             await until(lambda: len(children(made)) == 1)
 
@@ -373,7 +387,7 @@ def test_the_worker_of_an_io_processor_ends_when_nothing_uses_it(monkeypatch: py
 
     async def scenario() -> None:
         async with forks() as made:
-            host = io_pool.WorkerIO(lambda: made.fork("pooled:answer_io"), 5.0)
+            host = io_pool.WorkerIO(lambda: made.fork("pooled:answer_io"), 5.0, 1 << 30)
             pids = set()
             for _ in range(2):
                 run = await host.open("test", "the test", b"{}", ScriptedEngine().info, {})
@@ -383,6 +397,25 @@ def test_the_worker_of_an_io_processor_ends_when_nothing_uses_it(monkeypatch: py
                 run.close()
                 await until(lambda: not children(made))
             assert len(pids) == 2
+            await host.close()
+
+    run(scenario)
+
+
+def test_an_io_processor_that_takes_too_much_memory_fails_that_request_alone() -> None:
+    async def scenario() -> None:
+        async with forks() as made:
+            host = io_pool.WorkerIO(lambda: made.fork("pooled:answer_io"), 60.0, 256 << 20)
+            info = ScriptedEngine().info
+            await host.open("test", "the test", b"{}", info, {})
+            bad = asyncio.create_task(host.open("test", "the test", b"{hoard}", info, {}))
+            await asyncio.sleep(0)
+            good = asyncio.create_task(host.open("test", "the test", b"{}", info, {}))
+            with pytest.raises(TooMuchMemory, match=r"server\.worker_memory"):
+                await bad
+            with pytest.raises(ProcessLost):  # and is run again
+                await good
+            await host.open("test", "the test", b"{}", info, {})
             await host.close()
 
     run(scenario)

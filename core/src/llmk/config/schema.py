@@ -281,6 +281,9 @@ class ServerSection(Section):
     prepare_waiting_bytes: Count = Field(
         default=128 << 20, description="Bytes of one client's requests that may wait to be prepared; more get 429."
     )
+    worker_memory: Count = Field(
+        default=768 << 20, description="Bytes by which a request may make the process that prepares it grow, or 413."
+    )
     plugin_seconds: Annotated[float, Field(gt=0)] = Field(
         default=5.0, description="Seconds that one call of a parser or IO processor may take, or its request fails."
     )
@@ -304,7 +307,7 @@ class LimitsSection(Section):
     messages: Count = Field(default=10_000, description="Messages of a conversation.")
     parts: Count = Field(default=50_000, description="Parts and tool calls of all messages of a conversation.")
     tools: Count = Field(default=1024, description="Tools that a request offers.")
-    prompts: Count = Field(default=1024, description="Prompts of a text completion.")
+    prompts: Count = Field(default=1024, description="Prompts of a text completion, or of an IO processor.")
     stop: Count = Field(default=64, description="Strings in stop.")
     stop_characters: Count = Field(default=4096, description="Characters of all strings in stop.")
     stop_token_ids: Count = Field(default=1024, description="Tokens in stop_token_ids.")
@@ -320,6 +323,7 @@ class LimitsSection(Section):
     metadata: Count = Field(default=1024, description="Entries in metadata.")
     name_characters: Count = Field(default=4096, description="Characters of a name: cache_salt, user, and the like.")
     tokens: Count = Field(default=1 << 20, description="Tokens that /tokenize makes and /detokenize takes.")
+    io_values: Count = Field(default=1 << 20, description="Values in the body of an IO processor, at any depth.")
 
 
 class EngineSection(Section):

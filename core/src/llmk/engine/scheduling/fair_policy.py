@@ -19,7 +19,7 @@ class FairPolicy(SchedulingPolicy):
     then by arrival. No priority that a client chooses passes another tenant's requests.
 
     A tenant that comes back to the queue is lifted to the least use among those who stand in it (or, where nobody does,
-    to that of whom was served last), less the tokens of one step: so nothing is saved up by being idle for long.
+    to that of whom was served last): nothing is saved up by being idle, but a newcomer goes before its equals.
 
     Slots and blocks are held for long, so fair turns are not enough: where all are taken, a newcomer displaces the
     least urgent and last sequence of the tenant that runs most for its weight, if that tenant then still runs no less
@@ -29,7 +29,6 @@ class FairPolicy(SchedulingPolicy):
     def __init__(self, context: PolicyContext | None = None) -> None:
         context = context or PolicyContext()
         self._weights = dict(context.weights)
-        self._credit = context.step_tokens
         self._used: dict[str, float] = {}
         self._asked: Sequence[Ticket] = ()
         self._queues: dict[str, list[Ticket]] = {}
@@ -93,7 +92,7 @@ class FairPolicy(SchedulingPolicy):
         floor = min((used.get(tenant, 0.0) for tenant in stood), default=used.get(self._served, 0.0))
         for tenant, queue in queues.items():
             if new[tenant]:
-                used[tenant] = max(used.get(tenant, 0.0), floor - self._credit / self._weight(tenant))
+                used[tenant] = max(used.get(tenant, 0.0), floor)
             else:
                 used.setdefault(tenant, floor)
             queue.sort(key=_by_priority)

@@ -20,6 +20,9 @@ _SEED_BITS = 63
 _MAX_WORDS = 1000
 _MAX_WORD_TOKENS = 100
 _MAX_WORD_CHARACTERS = 10_000
+_HEAD, _SLACK = 8, 1024
+"""Characters for each token that there is room for, in the first part of a text that is tokenized to see whether it is
+too long, and tokens by which the end of a part may differ from the same place in the whole."""
 
 
 class InputProcessor:
@@ -50,6 +53,8 @@ class InputProcessor:
             ContextLengthExceeded: where the prompt leaves no room for a token.
             RequestError: where the prompt is empty, or a token id is not the model's.
         """
+        if isinstance(prompt, str):
+            check_text(self._tokenizer, prompt, self.info.max_model_len)
         tokens = self._tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else prompt
         self.check_prompt(tokens)
         params = self.checked(params)
@@ -136,6 +141,24 @@ def check_length(count: int, max_model_len: int) -> None:
             " at least one of which is for the answer",
             hint="shorten the prompt",
         )
+
+
+def check_text(tokenizer: Tokenizer, text: str, most: int, limit: str = ", the model's context") -> None:
+    """Raises :class:`~llmk.api.ContextLengthExceeded` where ``text`` has far more than ``most`` tokens, a number that
+    errors call ``limit``. Such a text is not tokenized in full: its first part is, then a part twice as long.
+    """
+    allowed = most + _SLACK
+    size = _HEAD * allowed
+    while size < len(text):
+        if len(tokenizer.encode(text[:size], add_special_tokens=False)) > allowed:
+            what = f"the text of {len(text)} characters has more than {most} tokens{limit}"
+            raise ContextLengthExceeded(what, hint="shorten the prompt")
+        size *= 2
+
+
+def is_long(num_characters: int, most: int) -> bool:
+    """Whether :func:`check_text` would look at a text of so many characters."""
+    return num_characters > _HEAD * (most + _SLACK)
 
 
 def sequence_id(request_id: str, index: int) -> str:

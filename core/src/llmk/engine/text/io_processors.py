@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
 
@@ -82,13 +82,22 @@ class IOHost(Protocol):
 
 
 class IOProcessors:
-    """The processors that are installed, for one model. ``served_name`` is what requests call it."""
+    """The processors that are installed, for one model. ``served_name`` is what requests call it. ``returned`` is
+    called when a processor has returned and work of our own goes on, however often."""
 
-    def __init__(self, boot: Boot, tokenizer: Tokenizer, served_name: str, default_params: SamplingParams) -> None:
+    def __init__(
+        self,
+        boot: Boot,
+        tokenizer: Tokenizer,
+        served_name: str,
+        default_params: SamplingParams,
+        returned: Callable[[], object] = lambda: None,
+    ) -> None:
         self._boot = boot
         self._tokenizer = tokenizer
         self._served_name = served_name
         self._default_params = default_params
+        self._returned = returned
         self._made: dict[str, IOProcessor] = {}
 
     def describe(self) -> list[dict[str, Any]]:
@@ -118,7 +127,12 @@ class IOProcessors:
         with run.guard():
             run.request = self._processor(found).open(body)
             check_made(run.request, "io_request")
-            for number, prompt in enumerate(run.request.prompts):
+            prompts, most = run.request.prompts, self._boot.settings.config.limits.prompts
+            if len(prompts) > most:
+                what = f"the request comes to {len(prompts)} prompts; no more than {most} may be (limits.prompts)"
+                raise RequestError(what, hint="send fewer in one request")
+            for number, prompt in enumerate(prompts):
+                self._returned()
                 run.sequences.append(self._sequence(intake, prompt, number, how))
             if not run.sequences:
                 raise ValueError("it made no prompt of the request")

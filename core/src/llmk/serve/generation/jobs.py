@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from llmk.api import ContextLengthExceeded, ParserContext, RequestError
 from llmk.engine.text.control_tokens import texts
-from llmk.engine.text.input_processor import InputProcessor
+from llmk.engine.text.input_processor import InputProcessor, check_text, is_long
 from llmk.engine.text.tokenizer import ChatPrompt
 from llmk.engine.wire.request import SamplingParams
 from llmk.serve.generation import tool_history as history
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from llmk.engine.wire.engine_info import EngineInfo
 
 PROMPT_TAIL = 256
-_HEAD, _SLACK = 8, 1024
-"""Characters for each token that there is room for, in the first part of a text that is tokenized to see whether it is
-too long, and tokens by which the end of a part may differ from the same place in the whole."""
 
 
 class Model(Protocol):
@@ -119,8 +116,9 @@ class Jobs:
         plain = [_plain(message) for message in history.in_order(messages)]
         how = {**generation, **options}
         tokenizer, shown = self._model.tokenizer, list(tools) or None
-        if sum(map(len, texts([plain, shown]))) > _HEAD * self._allowed(None):
-            self._check_length(tokenizer.render_chat(plain, shown, **how))
+        most = self._model.info.max_model_len
+        if is_long(sum(map(len, texts([plain, shown]))), most):
+            check_text(tokenizer, tokenizer.render_chat(plain, shown, **how), most)
         prompt = tokenizer.encode_chat(plain, shown, **how)
         named = next((at for at, message in enumerate(messages) if message.name and message.role != "tool"), None)
         if named is not None:
@@ -136,29 +134,14 @@ class Jobs:
         return prompt
 
     def encode(self, text: str, *, add_special_tokens: bool, most: int | None = None) -> list[int]:
-        """The tokens of ``text``, of which there may be ``most``, or as many as the model's context has.
-
-        A text that is far too long is not tokenized in full: its first part tells, then a part twice as long. Raises
-        :class:`~llmk.api.ContextLengthExceeded`.
+        """The tokens of ``text``, of which there may be ``most`` (``limits.tokens``), or as many as the model's context
+        has. Raises :class:`~llmk.api.ContextLengthExceeded` for a text that is far too long.
         """
-        self._check_length(text, most)
+        if most is None:
+            check_text(self._model.tokenizer, text, self._model.info.max_model_len)
+        else:
+            check_text(self._model.tokenizer, text, most, " (limits.tokens)")
         return self._model.tokenizer.encode_prompt(text, add_special_tokens)
-
-    def _allowed(self, most: int | None) -> int:
-        return (self._model.info.max_model_len if most is None else most) + _SLACK
-
-    def _check_length(self, text: str, most: int | None = None) -> None:
-        allowed = self._allowed(most)
-        size = _HEAD * allowed
-        while size < len(text):
-            if self._count(text[:size]) > allowed:
-                what = f"the text of {len(text)} characters has more than {allowed - _SLACK} tokens"
-                end = ", the model's context" if most is None else " (limits.tokens)"
-                raise ContextLengthExceeded(what + end, hint="shorten the prompt")
-            size *= 2
-
-    def _count(self, text: str) -> int:
-        return len(self._model.tokenizer.encode(text, add_special_tokens=False))
 
     def _job(
         self,

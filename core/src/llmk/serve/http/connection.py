@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import sys
 import uuid
@@ -31,7 +32,7 @@ MANY_CHUNKS = 1024
 thousands of bytes."""
 LINGER_SECONDS = 2.0
 """How long a client that still sends gets to read why it was refused, before the connection is closed."""
-_CODES = {400: "invalid_http", 431: "headers_too_large", 501: "not_implemented"}
+_CODES = {400: "invalid_http", 431: "headers_too_large"}
 _WAITING = (h11.IDLE, h11.SEND_RESPONSE)
 
 
@@ -82,7 +83,8 @@ class _Lingering:
         self.lingers = True
         self._transport.resume_reading()
         if self._transport.can_write_eof():
-            self._transport.write_eof()
+            with contextlib.suppress(OSError):  # the client may have reset the connection
+                self._transport.write_eof()
         self._protocol.loop.call_later(LINGER_SECONDS, self.close)
 
 
@@ -155,6 +157,8 @@ class Connection(H11Protocol):
         """Answers what is not HTTP, or beyond the bounds; called where h11's error is being handled."""
         error = sys.exc_info()[1]
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
+        if status >= 500:  # a transfer coding that is not supported: monitoring must not take it for our fault
+            status = 400
         self._refuse(status, f"invalid HTTP: {error or msg}", _CODES.get(status, "invalid_http"))
 
     def watch_writing(self) -> None:

@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from llmk.config.schema import ServerSection
 from llmk.serve.http.auth import tenant_of
 from llmk.serve.http.errors import CLIENT_GONE, Refused
+from llmk.serve.http.turns import Turns
 
 SHOWN = 100
 MOST_DIGITS = 18
@@ -19,7 +20,7 @@ MOST_DIGITS = 18
 
 class Limits:
     """Reads each body whole before the application sees any of it, and refuses what is too large (413), too slow (408),
-    no JSON (415), or more than the server takes on (429).
+    no JSON (415), or more than the server takes on (429). Clients take turns (:class:`~llmk.serve.http.turns.Turns`).
 
     A request is work, and counts for ``max_concurrent``, only once its body has arrived; until then it holds a share of
     ``max_buffered_bytes``. Bodies that the application doesn't ask for are not read: probes are always answered.
@@ -30,13 +31,16 @@ class Limits:
         self.section = section
         self.in_flight = 0
         self.buffered: Counter[str] = Counter()
+        self._turns = Turns()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serves one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request = _Request(self, scope, receive)
+        client = tenant_of(scope)
+        await self._turns.take(client)
+        request = _Request(self, scope, client, receive)
 
         async def watched(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -52,11 +56,11 @@ class Limits:
 class _Request:
     """A request's body, and its share of the limits."""
 
-    def __init__(self, limits: Limits, scope: Scope, receive: Receive) -> None:
+    def __init__(self, limits: Limits, scope: Scope, client: str, receive: Receive) -> None:
         self._limits = limits
         self._section = limits.section
         self._headers = Headers(scope=scope)
-        self._client = tenant_of(scope)
+        self._client = client
         self._receive = receive
         self._size = 0
         self._read = False

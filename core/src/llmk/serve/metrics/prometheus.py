@@ -27,6 +27,8 @@ STEP_SECONDS = tuple(base / 10**power for power in (5, 4, 3, 2, 1, 0) for base i
 TOKENS = tuple(base * 10**power for power in range(5) for base in (1, 2, 5))
 STEP_TOKENS = (1, *(8 << power for power in range(12)))
 CHOICES = (1, 2, 5, 10, 20)
+RENDER_SHARE = 0.05
+"""The most of the event loop's time that rendering may take."""
 
 _GAUGES = (
     ("num_requests_running", "running", "Requests that the engine is working on."),
@@ -134,11 +136,25 @@ class Metrics:
             " tool's schema (schema_mismatch).", ["model_name", "code"], registry=self._registry
         )  # fmt: skip
         engine.step_listeners.append(self._take_step)
+        self._rendering: asyncio.Task[bytes] | None = None
+        self._next_rendering = 0.0
 
-    def render(self) -> bytes:
-        """The text exposition format. To be called in the server's event loop."""
+    async def render(self) -> bytes:
+        """The text exposition format, with the numbers of now or of a moment later: who asks too often waits, so that
+        rendering takes no more than :data:`RENDER_SHARE` of the event loop's time. All who wait get the same.
+        """
+        if self._rendering is None:
+            self._rendering = asyncio.create_task(self._render(), name="llmk-metrics")
+        return await asyncio.shield(self._rendering)
+
+    async def _render(self) -> bytes:
+        await asyncio.sleep(self._next_rendering - time.monotonic())
+        started, self._rendering = time.monotonic(), None
         self._tasks.set(len(asyncio.all_tasks()))
-        return generate_latest(self._registry)
+        text = generate_latest(self._registry)
+        ended = time.monotonic()
+        self._next_rendering = ended + (ended - started) / RENDER_SHARE
+        return text
 
     def snapshot(self) -> StatsSnapshot:
         """The same numbers, for stat loggers. To be called from any thread, so without :attr:`_tasks` anew."""

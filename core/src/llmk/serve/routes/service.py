@@ -38,7 +38,7 @@ async def health(service: Annotated[Service, Depends(service)]) -> Response:
 @router.get("/metrics")
 async def metrics(service: Annotated[Service, Depends(service)]) -> Response:
     """Prometheus metrics."""
-    return Response(service.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+    return Response(await service.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
 @router.get("/version")

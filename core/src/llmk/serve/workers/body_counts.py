@@ -22,6 +22,7 @@ _COUNTED = (
     "metadata",
 )
 """Fields whose entries are limited by the key of the same name."""
+_NESTED = (dict, list)
 _NAMES = ("cache_salt", "tenant", "id", "model", "user", "safety_identifier", "prompt_cache_key", "reasoning_effort")
 
 
@@ -56,6 +57,17 @@ def check_bad_words(params: SamplingParams, limits: LimitsSection) -> None:
     """The same for words in tokens: each step compares all of them for each choice."""
     tokens = sum(map(len, params.bad_word_ids)) * params.n
     _check("bad_words", tokens, limits.bad_words_tokens, "tokens, times 'n',", "bad_words_tokens")
+
+
+def check_values(body: Mapping[str, Any], most: int) -> None:
+    """The same for a body whose fields only a plugin knows: how many values there are at any depth."""
+    found, left = 0, [body.values()]
+    while left:
+        values = left.pop()
+        found += len(values)
+        if found > most:
+            raise RequestError(f"the body has {found} values or more; no more than {most} may be (limits.io_values)")
+        left += [value.values() if isinstance(value, dict) else value for value in values if type(value) in _NESTED]
 
 
 def _check(field: str, found: int, most: int, what: str, key: str) -> None:

@@ -20,12 +20,13 @@ from llmk.engine.text.output_processor import GenerationDelta
 from llmk.engine.wire.engine_info import EngineInfo
 from llmk.engine.wire.request import EngineRequest
 from llmk.serve.workers.io_worker import Answer, Drop, Open, Order, Outcome, Take
-from llmk.serve.workers.worker_process import Worker
+from llmk.serve.workers.worker_process import TooMuchMemory, Worker
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 0.25
+LOOK_SECONDS = 0.1
 """How often the watchdog looks."""
+NO_KEY = -1
 IDLE_SECONDS = 60.0
 """A worker that serves no request for so long ends, so that its memory returns; it is forked again in milliseconds."""
 
@@ -33,12 +34,13 @@ IDLE_SECONDS = 60.0
 class WorkerIO:
     """Has each IO processor run in a worker of its own, which ``fork`` makes when a request first names it.
 
-    One call may take ``seconds``.
+    One call may take ``seconds``, and make the worker grow by ``memory`` bytes.
     """
 
-    def __init__(self, fork: Callable[[], Awaitable[Worker]], seconds: float) -> None:
+    def __init__(self, fork: Callable[[], Awaitable[Worker]], seconds: float, memory: int) -> None:
         self._fork = fork
         self._seconds = seconds
+        self._memory = memory
         self._hosts: dict[str, _Host] = {}
         self._keys = itertools.count()
 
@@ -49,7 +51,7 @@ class WorkerIO:
         """
         host = self._hosts.get(id)
         if host is None or host.task.done():
-            host = self._hosts[id] = _Host(name, self._fork, self._seconds)
+            host = self._hosts[id] = _Host(name, self._fork, self._seconds, self._memory)
         key = next(self._keys)
         try:
             outcome = await host.call(key, Open(key, id, body, how, info, request_id.get()))
@@ -91,10 +93,11 @@ class WorkerRun:
 class _Host:
     """The worker of one processor."""
 
-    def __init__(self, name: str, fork: Callable[[], Awaitable[Worker]], seconds: float) -> None:
+    def __init__(self, name: str, fork: Callable[[], Awaitable[Worker]], seconds: float, memory: int) -> None:
         self._name = name
         self._fork = fork
         self._seconds = seconds
+        self._memory = memory
         self._orders: deque[Order] = deque()
         """Not sent yet, since the worker is not there."""
         self._calls: deque[tuple[int, asyncio.Future[Outcome]]] = deque()
@@ -132,24 +135,25 @@ class _Host:
             self._worker.link.send(order)
 
     async def _run(self) -> None:
-        guilty, error = -1, Exception()
+        guilty, error = NO_KEY, LlmkError("")
         try:
             guilty, error = await self._serve(await self._fork())
-        except LlmkError as failed:
-            guilty, error = -1, failed
+        except LlmkError:
+            logger.exception("no process can be started for %s", self._name)
         finally:
             if self._worker is not None:
                 self._worker.kill()
                 self._worker.close()
             for key, done in self._calls:
                 if not done.done():
-                    done.set_exception(PluginError(f"{self._name} {error}") if key == guilty else ProcessLost())
+                    done.set_exception(error if key == guilty else ProcessLost())
 
     def _is_idle(self) -> bool:
         return not self._open and not self._calls and time.monotonic() - self._idle_since > IDLE_SECONDS
 
-    async def _serve(self, worker: Worker) -> tuple[int, Exception]:
-        """Passes on outcomes until the worker is gone; returns whose call it ended in, and how."""
+    async def _serve(self, worker: Worker) -> tuple[int, LlmkError]:
+        """Passes on outcomes until the worker is gone or must go; returns the key of the request that failed, and
+        why."""
         while self._orders:
             worker.link.send(self._orders.popleft())
         self._worker, killed = worker, ""
@@ -160,7 +164,9 @@ class _Host:
                 try:
                     while not (await asyncio.wait([receiving], timeout=LOOK_SECONDS))[0]:
                         if self._is_idle():
-                            return -1, Exception()
+                            return NO_KEY, LlmkError("")
+                        if self._calls and worker.growth > self._memory:
+                            return self._calls[0][0], TooMuchMemory(self._memory)
                         marked = worker.mark.read()
                         if not killed and marked is not None and marked.seconds > self._seconds:
                             killed = f"did not return within {self._seconds:g} s (server.plugin_seconds)"
@@ -175,4 +181,4 @@ class _Host:
             marked = worker.mark.read()
             how = killed or f"ended its process, which {await worker.ending()}"
             logger.error("%s %s", self._name, how)
-            return int(marked.what) if marked is not None else -1, Exception(how)
+            return int(marked.what) if marked is not None else NO_KEY, PluginError(f"{self._name} {how}")

@@ -18,6 +18,7 @@ from llmk.engine.wire.failure import Failure
 from llmk.engine.wire.plugin_mark import PluginMark
 from llmk.engine.wire.request import EngineRequest
 from llmk.serve.http.errors import check_model
+from llmk.serve.workers.body_counts import check_values
 from llmk.serve.workers.frames import encode, framed, receive
 from llmk.serve.workers.served_model import ServedModel
 
@@ -66,16 +67,17 @@ class Outcome(msgspec.Struct, array_like=True):
 
 
 def run(served: ServedModel, connection: socket.socket, mark: PluginMark) -> None:
-    """The worker: calls the processor until the front end is gone. Each call is marked with the request's key."""
-    import_module("torch")  # hidden states are tensors, and its import must not count as a call of the plugin
-    decoder, hosting = msgspec.msgpack.Decoder(Order), _Hosting(served)
+    """The worker: calls the processor until the front end is gone. Calls of the plugin are marked with the
+    request's key."""
+    import_module("torch")  # before requests: hidden states are tensors
+    decoder, hosting = msgspec.msgpack.Decoder(Order), _Hosting(served, mark)
     while True:
         order = decoder.decode(receive(connection))
         if isinstance(order, Drop):
             hosting.runs.pop(order.key, None)
             continue
-        with mark.at(str(order.key)):
-            outcome = hosting.call(order)
+        outcome = hosting.call(order)
+        mark.clear()
         if outcome.failure is not None:
             hosting.runs.pop(order.key, None)
         connection.sendall(framed(encode(outcome)))
@@ -84,10 +86,15 @@ def run(served: ServedModel, connection: socket.socket, mark: PluginMark) -> Non
 class _Hosting:
     """The requests under way."""
 
-    def __init__(self, served: ServedModel) -> None:
+    def __init__(self, served: ServedModel, mark: PluginMark) -> None:
         config = served.boot.settings.config
         self.runs: dict[int, IORun] = {}
-        self._processors = IOProcessors(served.boot, served.tokenizer, served.model_name, served.default_params)
+        self._mark = mark
+        self._key = ""
+        self._limits = served.limits
+        self._processors = IOProcessors(
+            served.boot, served.tokenizer, served.model_name, served.default_params, returned=self._set_mark
+        )
         self._tokenizer = served.tokenizer
         self._served_name = served.model_name
         self._how: dict[str, Any] = {"seed": config.engine.seed, "isolate_tenants": config.cache.isolate_tenants}
@@ -95,7 +102,10 @@ class _Hosting:
 
     def call(self, order: Open | Take | Answer) -> Outcome:
         """Makes a call. Whatever is raised is the request's failure."""
+        self._key = str(order.key)
         try:
+            if not isinstance(order, Open):
+                self._set_mark()
             match order:
                 case Open():
                     return Outcome(sequences=self._open(order).sequences)
@@ -115,9 +125,15 @@ class _Hosting:
             body = msgspec.json.decode(order.body, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise RequestError(f"the body is no JSON object: {error}") from None
+        check_values(body, self._limits.io_values)
         check_model(body.get("model"), self._served_name)
+        self._set_mark()
         if self._intake is None:
             self._intake = InputProcessor(self._tokenizer, order.info, **self._how)
         self._intake.info = order.info
         opened = self.runs[order.key] = self._processors.open(order.id, body, self._intake, **order.how)
         return opened
+
+    def _set_mark(self) -> None:
+        """The time of a call of the plugin starts now."""
+        self._mark.set(self._key)

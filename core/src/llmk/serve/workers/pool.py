@@ -39,14 +39,17 @@ class Workers:
         """
         config = boot.settings.config.server
         await self.forks.give(served_model.MAKER, await asyncio.to_thread(served_model.given, boot))
-        bounds = Bounds(config.prepare_waiting, config.prepare_waiting_bytes, config.prepare_seconds)
+        bounds = Bounds(
+            config.prepare_waiting, config.prepare_waiting_bytes, config.prepare_seconds, config.worker_memory
+        )
         count = config.prepare_workers or (2 if (os.cpu_count() or 1) > 2 else 1)
         for name, nice in (("small", 0), ("large", NICE)):
             self._lanes.append(PrepareLane(name, partial(self.forks.fork, prepare_worker.ENTRY, nice), count, bounds))
         self._readers = WorkerReaders(partial(self.forks.fork, parser_worker.ENTRY), config.plugin_seconds)
         if Dialect.choose(boot).active(tools=True):
             self._readers.prepare()
-        self._io = WorkerIO(partial(self.forks.fork, io_worker.ENTRY), config.plugin_seconds)
+        fork_io = partial(self.forks.fork, io_worker.ENTRY)
+        self._io = WorkerIO(fork_io, config.plugin_seconds, config.worker_memory)
 
     async def prepare(self, work: Work, body: bytes, tenant: str) -> Prepared:
         """What comes of a request. Raises what :meth:`~llmk.serve.workers.prepare_lane.PrepareLane.prepare` raises."""

@@ -12,7 +12,7 @@ import msgspec
 
 from llmk.api import LlmkError, Overloaded, RequestError
 from llmk.serve.workers.prepared_request import Prepared, PreparedReply, Work
-from llmk.serve.workers.worker_process import Worker
+from llmk.serve.workers.worker_process import TooMuchMemory, Worker
 
 logger = logging.getLogger(__name__)
 
@@ -29,11 +29,13 @@ class WorkerFailed(LlmkError):
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one tenant, the most requests and bytes that may wait; and the most seconds that a request may take."""
+    """Of one tenant, the most requests and bytes that may wait; and the most seconds and bytes of memory that a request
+    may take."""
 
     requests: int
     num_bytes: int
     seconds: float
+    memory: int
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ class PrepareLane:
         Raises:
             Overloaded: where too much of the tenant waits.
             TooSlow: where it took too long.
+            TooMuchMemory: where it took too much memory.
             WorkerFailed: where it broke the worker.
         """
         queue = self._queues.setdefault(tenant, _Queue())
@@ -159,7 +162,7 @@ class PrepareLane:
             async with asyncio.timeout(self._bounds.seconds):
                 worker.link.send(waiting.work)
                 await worker.link.send_large(waiting.body)
-                done = self._decode(await worker.link.receive())
+                done = self._decode(await worker.receive(self._bounds.memory))
             outcome = done.prepared
             if done.last:
                 worker.close()
@@ -170,6 +173,9 @@ class PrepareLane:
             worker.close()
             what = f"preparing the request took longer than {self._bounds.seconds:g} s (server.prepare_seconds)"
             outcome = TooSlow(what, hint="send less in one request")
+        except TooMuchMemory as error:
+            worker.close()
+            outcome = error
         except EOFError:
             how = await worker.ending()
             worker.close()

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import psutil
 
-from llmk.api import LlmkError
+from llmk.api import LlmkError, RequestError
 from llmk.engine.processes.child_process import ending
 from llmk.engine.wire.plugin_mark import PluginMark
 from llmk.kernel.interpreter import PYTHON
@@ -23,8 +24,20 @@ from llmk.serve.workers.frames import Link, encode, framed
 
 LAST_SECONDS = 1.0
 """What a worker that closed its socket gets to end."""
+MEMORY_SECONDS = 0.05
+"""How often the memory of a worker at work is looked at."""
 CLOSE_SECONDS = 5.0
 """What the fork server gets to end by itself before it is killed."""
+
+
+class TooMuchMemory(RequestError):
+    """A request made its worker take too much memory."""
+
+    code, http_status = "request_too_large", 413
+
+    def __init__(self, most: int) -> None:
+        what = f"the request takes more than {most} bytes of memory while it is read (server.worker_memory)"
+        super().__init__(what, hint="send less in one request")
 
 
 class Worker:
@@ -46,6 +59,32 @@ class Worker:
         """Its exit code, as ``subprocess`` has it."""
         self._number = order.number
         self._send = send
+        self._first = self._resident()
+
+    @property
+    def growth(self) -> int:
+        """Bytes that it holds in memory, more than when it was forked."""
+        return self._resident() - self._first
+
+    async def receive(self, most: int) -> bytes:
+        """Its next answer. Raises :class:`TooMuchMemory`, and ends it, where it grows by more than ``most`` bytes, and
+        EOFError where it is gone.
+        """
+        receiving = asyncio.ensure_future(self.link.receive())
+        try:
+            while not (await asyncio.wait([receiving], timeout=MEMORY_SECONDS))[0]:
+                if self.growth > most:
+                    self.kill()
+                    raise TooMuchMemory(most)
+            return receiving.result()
+        finally:
+            receiving.cancel()
+
+    def _resident(self) -> int:
+        try:
+            return int(psutil.Process(self.pid).memory_info().rss)
+        except psutil.Error:
+            return 0
 
     async def ending(self) -> str:
         """Says how it ended, once it has; one that closed its socket is about to, or made to."""
