@@ -53,7 +53,7 @@ dead: $(VENV)/.installed-test ## Find code that nothing uses.
 security: $(VENV)/.installed-test ## Look for what attackers look for (bandit).
 	$(BIN)/bandit -q -c pyproject.toml -r $(SOURCES) tools
 
-format: $(VENV)/.installed-test ## Format, and mend what can be mended.
+format: $(VENV)/.installed-test ## Format, and fix what can be fixed.
 	$(BIN)/ruff check --quiet --fix .
 	$(BIN)/ruff format --quiet .
 
@@ -63,13 +63,13 @@ size: $(VENV)/.installed-test ## Report lines per package, and fail where a file
 words: $(VENV)/.installed-test ## Find old idioms in names, comments, errors and docs, and what to write instead.
 	$(BIN)/python tools/word_list.py
 
-docs: $(VENV)/.installed-test ## Write anew what pages have from the code: options, routes, hooks, kernels, wheels.
+docs: $(VENV)/.installed-test ## Write what pages have from the code (options, routes, hooks, kernels, wheels), and wrap all pages.
 	$(BIN)/python tools/pages.py --write
 
 site: $(VENV)/.installed-test ## Build the site of docs/ into build/site; a link that leads nowhere fails.
 	$(BIN)/mkdocs build --quiet --strict
 
-snapshot: ## Write the snapshot of llmk.api's signatures anew.
+snapshot: ## Write the snapshot of llmk.api's signatures again.
 	$(PYTHON) tools/api_snapshot.py --write
 
 triton-versions: $(VENV)/.installed-test ## Test the Triton kernels with every release of Triton that the wheels allow.

@@ -1,6 +1,6 @@
 """Fills the blocks of the documentation that are made from the code, and wraps all pages.
 
-Without arguments, compares the blocks with the committed pages and exits with 1 where they differ; with ``--write``,
+Without arguments, exits with 1 where a block differs from the committed page or a line is too long; with ``--write``,
 writes them.
 """
 
@@ -19,7 +19,7 @@ import package_tables
 import plugin_directory
 import vocabulary
 from generated import Page
-from wrap_docs import documents, wrap
+from wrap_docs import WIDTH, documents, too_long, wrap
 
 SOURCES = (
     config_reference,
@@ -49,10 +49,13 @@ def main() -> int:
         for file in documents():
             file.write_text(wrap(file.read_text()))
         return 0
-    changed = [difference for page in pages() if (difference := page.difference())]
-    if changed:
-        print("\n".join([*changed, "", "pages are out of date: run `make docs`"]))
-    return bool(changed)
+    found = [difference for page in pages() if (difference := page.difference())]
+    found += [
+        f"{file}:{number}: over {WIDTH} columns" for file in documents() for number, _ in too_long(file.read_text())
+    ]
+    if found:
+        print("\n".join([*found, "", "pages are out of date: run `make docs`"]))
+    return bool(found)
 
 
 if __name__ == "__main__":

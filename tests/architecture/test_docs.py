@@ -202,6 +202,21 @@ def shortened(name: str) -> Iterator[str]:
         yield name.removesuffix(suffix)
 
 
+def test_what_is_missing_would_be_found() -> None:
+    folder = ROOT / "docs"
+    assert exists("core/src/llmk/api/hooks.py", folder)
+    assert exists("engine/wire/request.py", folder)
+    assert exists("models--*/snapshots", folder), "not a path of this repository"
+    assert not exists("core/src/llmk/engine/runner.py", folder)
+    assert not exists("engine/execution/batch.py", folder)
+    assert not exists("no_such_file.py", folder)
+    assert resolves(CORE, ["engine", "wire", "request", "SamplingParams"])
+    assert not resolves(CORE, ["engine", "wire", "no_such_module"])
+    assert not resolves(CORE, ["nn", "NoSuchLayer"])
+    assert "--cache.memory-share" in known_flags("serve")
+    assert "--gpu-memory-utilization" not in known_flags("serve")
+
+
 def test_wrapping_changes_nothing_but_line_ends() -> None:
     for page in PAGES:
         wrapped = wrap(page.text)
