@@ -13,7 +13,7 @@ Whatever they do:
 - the 99th percentile of the quiet client's latency is at most ``--ratio`` times that before the attacks;
 - every hostile request gets an answer that it deserves, or is cut off, in time, and nothing is an internal error;
 - a minute after the last attack the server's processes hold as much memory as before, nothing is left running, and a
-  second pass adds nothing.
+  second pass adds nothing. Before is after some valid load: an engine that has never had a full batch holds less.
 
 Prints a table, and with ``--json`` writes all numbers. Exits with 1 where a bound is broken. Everything goes to
 127.0.0.1, and ends by itself. What stands behind ``--`` goes to ``llmk serve``.
@@ -22,7 +22,6 @@ Prints a table, and with ``--json`` writes all numbers. Exits with 1 where a bou
 from __future__ import annotations
 
 import argparse
-import contextlib
 import fnmatch
 import json
 import math
@@ -30,24 +29,21 @@ import os
 import random
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from http.client import HTTPConnection
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from hostile_cases import bodies, connections, frame, observers, prompts, sampling, traffic
+from hostile_cases.server import Server
 from hostile_cases.watching import SPAWN, Observer, Sample, percentile
 from hostile_cases.wire import Target
-from processes import Held, descendants, held, resident
+from processes import Held, held, resident
 
-LLMK = [sys.executable, "-c", "import sys; from llmk.cli.main import main; sys.exit(main())"]
 ALL = [case for part in (bodies, prompts, sampling, connections, traffic) for case in part.CASES]
 CASES = {case.name: case for case in ALL}
 CALM = 0.3
@@ -56,50 +52,15 @@ RECOVERY = 60.0
 """Seconds after which a server that does not is started anew."""
 LOG_PER_REQUEST = 1 << 10
 LOG_PER_CASE = 1 << 16
+FILLING = ("cache", "choices-128", "logprobs-128", "answers-200", "tools")
+"""Valid load after which the memory at the start is measured: batches of all sizes, long contexts and log-probabilities
+grow the engine's heap to its working size, once."""
+STEADY = 5.0
+"""Seconds in which memory must not grow until it counts as the start's: a process that stands by imports at leisure."""
 AGAIN = 8 << 20
 """Bytes that a second pass may add."""
 KEYS = ("the-quiet-clients-key", "the-attackers-key")
 GAUGES = ("num_requests_running", "num_requests_waiting", "kv_cache_blocks_used")
-
-
-class Server:
-    """``llmk serve`` in a process of its own; ``log`` takes its standard error."""
-
-    def __init__(self, arguments: Sequence[str], log: Path, within: float, keys: Sequence[str]) -> None:
-        self.log = log
-        environment = {**os.environ, **({"LLMK__SERVER__API_KEYS": json.dumps(keys)} if keys else {})}
-        with log.open("wb") as stderr:
-            command = [*LLMK, "serve", "--port", "0", *arguments]
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True, env=environment)
-        assert self.process.stdout is not None
-        line = next((line for line in self.process.stdout if line.startswith("serving ")), "")
-        if not line:
-            raise SystemExit(f"the server did not start:\n{log.read_text()}")
-        address = urlsplit(line.split()[-1])
-        assert address.hostname
-        assert address.port
-        self.quiet, self.target = (Target(address.hostname, address.port, within, key) for key in keys or ("", ""))
-
-    def metrics(self) -> str:
-        """What /metrics says."""
-        connection = HTTPConnection(self.target.host, self.target.port, timeout=60)
-        try:
-            connection.request("GET", "/metrics", headers={"authorization": f"Bearer {self.quiet.key}"})
-            return connection.getresponse().read().decode()
-        finally:
-            connection.close()
-
-    def close(self) -> int | None:
-        """Ends the server; its exit status, ``None`` where it had to be killed."""
-        self.process.terminate()
-        try:
-            return self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            for each in [*descendants(self.process.pid)]:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(each, signal.SIGKILL)
-            self.process.wait()
-            return None
 
 
 @dataclass(slots=True)
@@ -164,7 +125,10 @@ class Siege:
             self._wait(self.args.calm_seconds)
             self.calm = self._row("before", time.monotonic() - self.args.calm_seconds, self.args.warm_up)
             print(TITLE, _line(self.calm), sep="\n", flush=True)
-            self._settle("start", 1.0)
+            for name in FILLING if self.args.fill_seconds else ():
+                self._attack(CASES[name], 0, self.args.fill_seconds)
+                self._recover()
+            self._start_of_memory()
             self._seen = ([], [])
             before = len(self.server.metrics())
             for number in range(1, self.args.passes + 1):
@@ -190,10 +154,18 @@ class Siege:
         self.memory[name] = held(self.server.process.pid)
         print(f"{name}: {self.memory[name]}", flush=True)
 
-    def _case(self, case: frame.Case, number: int) -> Row:
-        logged = self.server.log.stat().st_size
+    def _start_of_memory(self) -> None:
+        """Measures the memory at the start, once it is steady."""
+        end, last = time.monotonic() + RECOVERY, 0
+        while time.monotonic() < end and (now := resident(self.server.process.pid)) > last + AGAIN:
+            last = now
+            self._wait(STEADY)
+        self._settle("start", 1.0)
+
+    def _attack(self, case: frame.Case, number: int, seconds: float) -> tuple[frame.Tally, float, int]:
+        """Runs a case: what became of it, when it began, and the most memory that was seen."""
         here, there = SPAWN.Pipe(duplex=False)
-        args = (case.name, self.server.target, self.args.seconds_per_case, self.args.seed + number, there)
+        args = (case.name, self.server.target, seconds, self.args.seed + number, there)
         attacker = SPAWN.Process(target=attack, args=args, daemon=True)
         attacker.start()
         there.close()
@@ -201,7 +173,7 @@ class Siege:
         try:
             here.recv()
             began = time.monotonic()
-            patience = began + self.args.seconds_per_case + 3 * self.args.within
+            patience = began + seconds + 3 * self.args.within
             while not here.poll(0.25) and time.monotonic() < patience:
                 peak = max(peak, resident(self.server.process.pid))
             tally = here.recv() if here.poll() else tally
@@ -210,6 +182,11 @@ class Siege:
         finally:
             attacker.kill()
             attacker.join()
+        return tally, began, peak
+
+    def _case(self, case: frame.Case, number: int) -> Row:
+        logged = self.server.log.stat().st_size
+        tally, began, peak = self._attack(case, number, self.args.seconds_per_case)
         ended = time.monotonic()
         recovered = self._recover()
         row = self._row(case.name, began, 0.0)
@@ -371,6 +348,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds-per-case", type=float, default=4.0)
     parser.add_argument("--calm-seconds", type=float, default=20.0, help="before the attacks, to compare with")
     parser.add_argument("--warm-up", type=float, default=3.0, help="seconds of these that count for nothing")
+    parser.add_argument("--fill-seconds", type=float, default=4.0, help="of each valid load before the start; 0: none")
     parser.add_argument("--settle", type=float, default=60.0, help="seconds from the last attack to measuring memory")
     parser.add_argument("--within", type=float, default=30.0, help="seconds in which a request must end")
     parser.add_argument("--gap", type=float, default=0.25, help="seconds that /health may be silent")

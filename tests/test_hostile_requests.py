@@ -135,6 +135,9 @@ HOSTILE: dict[str, tuple[str, Any, str]] = {
     ),
     "a name of 8 MB": (TEXT, {"prompt": "a", "x" * 8_000_000: 1}, "limits.name_characters"),
     "a model of 8 MB": (TEXT, {"prompt": "a", "model": "x" * 8_000_000}, "limits.name_characters"),
+    "3 million texts to embed": ("/v1/io/embeddings", {"input": ["a"] * 3_000_000}, "limits.io_values"),
+    "100,000 texts to embed": ("/v1/io/embeddings", {"input": ["a"] * 100_000}, "limits.prompts"),
+    "a text of 14 MB to embed": ("/v1/io/embeddings", {"input": "a" * 14_000_000}, "context"),
     "deep nesting": (TEXT, b"[" * 5_000_000, "not valid JSON"),
 }  # fmt: skip
 

@@ -344,6 +344,9 @@ def test_over_http(site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             ({"prompts": [[5]], "fail": {"answer": "plugin"}}, 500, "plugin_error"),
             ({"prompts": [[5]], "fail": {"json": 1}}, 500, "plugin_error"),
             ([5], 400, "invalid_request_error"),
+            ({"prompts": [[5]] * 1025}, 400, "invalid_request_error"),
+            ({"prompts": [[5] * 600_000] * 2}, 400, "invalid_request_error"),
+            ({"prompts": ["a few words " * 500_000]}, 400, "context_length_exceeded"),
             ({"model": "another", "prompts": [[5]]}, 404, "model_not_found"),
         ):
             status, answer = served.post("/v1/io/probe", body)

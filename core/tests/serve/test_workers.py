@@ -12,10 +12,13 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
+import pooled
 import psutil
 import pytest
 from scripted import ScriptedEngine
@@ -25,7 +28,7 @@ from llmk.engine.text.io_processors import ProcessLost
 from llmk.serve.generation import reading
 from llmk.serve.generation.reading import ParsedPiece
 from llmk.serve.http.errors import ParserFailed
-from llmk.serve.workers import io_pool, parser_worker, prepare_worker
+from llmk.serve.workers import io_pool, parser_worker, prepare_worker, served_model
 from llmk.serve.workers.forkserver import Setup
 from llmk.serve.workers.frames import encode, framed
 from llmk.serve.workers.parser_pool import WorkerReaders
@@ -419,3 +422,19 @@ def test_an_io_processor_that_takes_too_much_memory_fails_that_request_alone() -
             await host.close()
 
     run(scenario)
+
+
+def test_workers_are_forked_of_a_process_that_has_prepared_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    boot: Any = SimpleNamespace(facts=SimpleNamespace(max_model_len=512, vocab_size=256))
+    served, prepared = replace(pooled.make(b"wicked"), boot=boot), list[tuple[str, object]]()
+    monkeypatch.setattr(served_model, "make", lambda given: served)
+    original = prepare_worker.RequestPreparer.prepare
+
+    def prepare(self: prepare_worker.RequestPreparer, work: Work, raw: bytes) -> object:
+        prepared.append((work.kind, original(self, work, raw)))
+        return prepared[-1][1]
+
+    monkeypatch.setattr(prepare_worker.RequestPreparer, "prepare", prepare)
+    assert prepare_worker.make(b"") is served
+    assert [kind for kind, _ in prepared] == ["chat", "text"]
+    assert all(isinstance(one, Generation) for _, one in prepared)

@@ -282,7 +282,7 @@ class ServerSection(Section):
         default=128 << 20, description="Bytes of one client's requests that may wait to be prepared; more get 429."
     )
     worker_memory: Count = Field(
-        default=768 << 20, description="Bytes by which a request may make the process that prepares it grow, or 413."
+        default=640 << 20, description="Bytes by which a request may make the process that prepares it grow, or 413."
     )
     plugin_seconds: Annotated[float, Field(gt=0)] = Field(
         default=5.0, description="Seconds that one call of a parser or IO processor may take, or its request fails."

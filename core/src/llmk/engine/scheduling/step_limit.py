@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 RECENT = 30.0
 """Seconds for which a tenant counts as served after its last sequence: its next must not find a long step running."""
-_FEW = 4
+_FEW = 2
 """Tokens of a step that counts as a short one."""
-_LEAST = 8
+_LEAST = 4
 """Tokens that a step may compute at least, whatever was measured."""
 _FIRST = 16
 """Tokens that it may compute before anything was measured."""

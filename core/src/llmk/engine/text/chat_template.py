@@ -5,15 +5,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.nodes
 import jinja2.parser
+import jinja2.runtime
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from llmk.api import RequestError
@@ -32,6 +34,8 @@ _REFUSALS = (
 )
 """What a template raises over messages that it was not written for."""
 
+_LARGEST = 1 << 20
+"""Bits of a number, or entries of a sequence, that ``**`` and ``*`` in a template may make."""
 _REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -114,6 +118,32 @@ def _cut_at(text: str, mark: str) -> str:
     return text[: text.rindex(mark)].replace(mark, "")
 
 
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox, in which an expression as short as ``10 ** 10 ** 10`` can't take all time or memory. What is
+    intercepted is not computed while a template is compiled either.
+    """
+
+    intercepted_binops = frozenset({"**", "*"})
+
+    def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
+        """Computes an intercepted operation. Raises OverflowError where the result would be large."""
+        if operator == "**":
+            size = abs(right) * _bits(left) if isinstance(right, int) else 0
+        else:
+            size = max(_repeated(left, right), _repeated(right, left), _bits(left) + _bits(right))
+        if size > _LARGEST:
+            raise OverflowError(f"the result of {operator!r} is too large")
+        return super().call_binop(context, operator, left, right)
+
+
+def _bits(value: Any) -> int:
+    return value.bit_length() if isinstance(value, int) else 0
+
+
+def _repeated(value: Any, times: Any) -> int:
+    return len(value) * times if isinstance(value, Sized) and isinstance(times, int) else 0
+
+
 class _Generation(jinja2.ext.Extension):
     """``{% generation %}`` marks the assistant's part for training; for a prompt it is just its body."""
 
@@ -127,13 +157,26 @@ class _Generation(jinja2.ext.Extension):
 @lru_cache(maxsize=16)
 def compile_template(source: str) -> jinja2.Template:
     """A template in the environment that checkpoints write theirs for. Raises ``jinja2.TemplateError``."""
-    environment = ImmutableSandboxedEnvironment(
+    return _environment().from_string(source)
+
+
+@lru_cache(maxsize=16)
+def variables_of(source: str) -> frozenset[str] | None:
+    """The variables that a template reads; ``None`` where it can't be parsed."""
+    try:
+        return frozenset(jinja2.meta.find_undeclared_variables(_environment().parse(source)))
+    except jinja2.TemplateSyntaxError:
+        return None
+
+
+def _environment() -> jinja2.Environment:
+    environment = _Environment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, "jinja2.ext.loopcontrols"]
     )
     environment.filters["tojson"] = _to_json
     environment.globals["raise_exception"] = _refuse
     environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    return environment.from_string(source)
+    return environment
 
 
 def _to_json(

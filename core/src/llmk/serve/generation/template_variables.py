@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
-import jinja2
-import jinja2.meta
-
 from llmk.api import RequestError
+from llmk.engine.text.chat_template import variables_of
 
 THINKING_SWITCHES = ("enable_thinking", "thinking")
 _OWN = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_message", "tokenize", "return_dict"})
@@ -21,7 +17,7 @@ class TemplateVariables:
 
     def __init__(self, sources: Mapping[str, str]) -> None:
         self.exists = bool(sources)
-        each = [_variables(source) for source in sources.values()]
+        each = [variables_of(source) for source in sources.values()]
         known = [variables for variables in each if variables is not None]
         self._variables = frozenset[str]().union(*known) if len(known) == len(each) else None
 
@@ -62,13 +58,3 @@ class TemplateVariables:
             message = f"the model's thinking can be off (none) or on (medium), but has no level {effort!r}"
             raise RequestError(message, param="reasoning_effort")
         return {switch: effort != "none"}
-
-
-@lru_cache(maxsize=16)
-def _variables(source: str) -> frozenset[str] | None:
-    environment = jinja2.Environment(extensions=["jinja2.ext.loopcontrols"])  # nosec B701 # parsed, never rendered
-    plain = re.sub(r"\{%-?\s*(?:end)?generation\s*-?%\}", "", source)
-    try:
-        return frozenset(jinja2.meta.find_undeclared_variables(environment.parse(plain)))
-    except jinja2.TemplateSyntaxError:
-        return None

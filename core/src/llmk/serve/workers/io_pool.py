@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 0.1
 """How often the watchdog looks."""
 NO_KEY = -1
-IDLE_SECONDS = 60.0
+IDLE_SECONDS = 30.0
 """A worker that serves no request for so long ends, so that its memory returns; it is forked again in milliseconds."""
 
 

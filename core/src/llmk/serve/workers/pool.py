@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 SMALL = 16 << 10
 """Bytes of a request that goes before larger ones: at worst, preparing it takes some tens of milliseconds."""
-NICE = 15
-"""Of workers that prepare large requests: whatever else is to be done goes first."""
+NICE_SMALL, NICE_LARGE = 5, 15
+"""Of workers that prepare requests: the engine and the event loop go first, and small requests before large ones."""
 
 
 class Workers:
@@ -38,12 +38,12 @@ class Workers:
         loaded.
         """
         config = boot.settings.config.server
-        await self.forks.give(served_model.MAKER, await asyncio.to_thread(served_model.given, boot))
+        await self.forks.give(prepare_worker.MAKER, await asyncio.to_thread(served_model.given, boot))
         bounds = Bounds(
             config.prepare_waiting, config.prepare_waiting_bytes, config.prepare_seconds, config.worker_memory
         )
         count = config.prepare_workers or (2 if (os.cpu_count() or 1) > 2 else 1)
-        for name, nice in (("small", 0), ("large", NICE)):
+        for name, nice in (("small", NICE_SMALL), ("large", NICE_LARGE)):
             self._lanes.append(PrepareLane(name, partial(self.forks.fork, prepare_worker.ENTRY, nice), count, bounds))
         self._readers = WorkerReaders(partial(self.forks.fork, parser_worker.ENTRY), config.plugin_seconds)
         if Dialect.choose(boot).active(tools=True):

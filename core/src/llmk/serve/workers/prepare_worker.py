@@ -28,6 +28,7 @@ from llmk.serve.protocol.completions import CompletionRequest
 from llmk.serve.protocol.pins import PinRequest
 from llmk.serve.protocol.sampling import SamplingFields
 from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
+from llmk.serve.workers import served_model
 from llmk.serve.workers.body_counts import check_bad_words, check_counts
 from llmk.serve.workers.frames import encode, framed, receive
 from llmk.serve.workers.prepared_request import (
@@ -42,12 +43,29 @@ from llmk.serve.workers.prepared_request import (
 )
 from llmk.serve.workers.served_model import ServedModel
 
-ENTRY = f"{__name__}:run"
-GROWTH = 64 << 20
+MAKER, ENTRY = f"{__name__}:make", f"{__name__}:run"
+GROWTH = 16 << 20
 """A worker that took so many bytes more than at its start ends, so that they are given back."""
 _MOST_TEXT = 2000
 """Characters of an error's message: it may quote what was sent."""
+_FIRST = {"chat": b'{"messages": [{"role": "user", "content": "Hi"}]}', "text": b'{"prompt": "Hi", "stop": "."}'}
+"""Small requests."""
 _decode_json = msgspec.json.Decoder().decode
+
+
+def make(given: bytes) -> ServedModel:
+    """:func:`llmk.serve.workers.served_model.make`, after which requests have been prepared: what the first ones cache
+    (compiled templates, validators, imports) is there for all workers.
+    """
+    served = served_model.make(given)
+    facts = served.boot.facts
+    info = EngineInfo(
+        max_model_len=facts.max_model_len, vocab_size=facts.vocab_size, block_size=1, num_blocks=0, plan={}
+    )
+    preparing = RequestPreparer(served)
+    for kind, body in _FIRST.items():
+        preparing.prepare(Work(kind, "first", "", info), body)
+    return served
 
 
 def run(served: ServedModel, connection: socket.socket, mark: PluginMark) -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from llmk.api import RequestError
 from llmk.config import logs
 from llmk.config.schema import LimitsSection
 from llmk.engine.text.input_processor import default_params
@@ -15,12 +13,9 @@ from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
 from llmk.engine.wire.request import SamplingParams
 from llmk.planning.packed_boot import pack, unpack
 from llmk.serve.generation.parsing import Dialect
-from llmk.serve.generation.template_variables import TemplateVariables
 
 if TYPE_CHECKING:
     from llmk.planning.boot import Boot
-
-MAKER = f"{__name__}:make"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +41,6 @@ def make(given: bytes) -> ServedModel:
     config = boot.settings.config
     logs.setup(config.server.log_level, config.server.log_format)
     tokenizer = Tokenizer.load(boot.checkpoint, **tokenizer_options(config.model))
-    TemplateVariables(tokenizer.chat_templates)  # parsed and compiled here, templates are there for all workers
-    with contextlib.suppress(RequestError):
-        tokenizer.render_chat([{"role": "user", "content": "x"}])
     return ServedModel(
         model_name=config.model.served_name or boot.checkpoint.path.name,
         tokenizer=tokenizer,
