@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from wheelhouse import Wheelhouse, kernels
 
-from llmk.api import KernelSpec, ParserSpec, PluginError, Tier, TokenBand
+from llmk.api import KernelSpec, OpContract, ParserSpec, PluginError, Tier, TokenBand
 from llmk.config import PluginsSection
 from llmk.kernel.registry import HOOKS, Registry
 
@@ -131,6 +134,59 @@ def test_override_of_what_is_not_there_needs_no_consent(wheelhouse: Wheelhouse) 
     wheelhouse.install("over", OVERRIDE)
     registry = wheelhouse.discover()
     assert (ids(registry), registry.refused) == (["over.linear"], [])
+
+
+def contracts(plugin: str, *ops: str, **others: str) -> str:
+    more = "".join(f", {name}={value!r}" for name, value in others.items())
+    listed = (f"OpContract(id='{plugin}.{i}', op='{op}', signature='(x) -> y'{more})" for i, op in enumerate(ops))
+    return f"@hookimpl\ndef llmk_ops():\n    return [{', '.join(listed)}]\n"
+
+
+def test_an_op_is_declared_by_one_wheel(wheelhouse: Wheelhouse) -> None:
+    wheelhouse.install("base", contracts("base", "blend", "weave"))
+    wheelhouse.install("rival", contracts("rival", "knit", "blend"))
+    wheelhouse.install("third", contracts("third", "knit"))
+    wheelhouse.install("twice", contracts("twice", "purl", "purl"))
+    wheelhouse.install("core_too", contracts("core_too", "rms_norm"))
+    registry = wheelhouse.discover()
+    for name, op, owner in (
+        ("rival", "blend", "base"),
+        ("twice", "purl", "twice"),
+        ("core_too", "rms_norm", "llmk-core"),
+    ):
+        for part in ("conflicting: ", f"op {op} for ", f"declared by {owner}", "[plugins] disable = "):
+            assert part in reasons(registry, name)
+    owners = {
+        op: contract.id for op, contract in registry.contracts.items() if not contract.id.startswith("reference.")
+    }
+    assert owners == {"blend": "base.0", "weave": "base.1", "knit": "third.0"}
+    assert registry.contracts["rms_norm"].id == "reference.rms_norm"
+
+
+def test_a_contract_is_replaced_with_consent(wheelhouse: Wheelhouse) -> None:
+    wheelhouse.install("base", contracts("base", "blend"))
+    wheelhouse.install("over", contracts("over", "blend", overrides="base.0"))
+    assert wheelhouse.discover().contracts["blend"].id == "base.0"
+    registry = wheelhouse.discover(allow_overrides=["base.0"])
+    assert registry.contracts["blend"].id == "over.0"
+    assert reasons(registry, "base") == "active: "
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"signature": "x, weight -> out"}, r"'x, weight -> out' is not of the form '\(x, weight\) -> out'"),
+        ({"signature": "(x, weight)"}, "is not of the form"),
+        ({"mutates_args": ("cache",)}, r"'cache' is not an argument of \(x, weight\) -> out"),
+        ({"weights": ("w",)}, "'w' is not an argument of"),
+        ({"examples": "somewhere"}, "examples = 'somewhere' is not of the form 'module:attribute'"),
+    ],
+)
+def test_contracts_refuse_to_be_malformed(fields: dict[str, Any], message: str) -> None:
+    contract = OpContract(id="a.b", op="b", signature="(x, weight) -> out", weights=("weight",))
+    assert contract.positions(contract.weights) == (1,)
+    with pytest.raises(ValueError, match=message):
+        replace(contract, **fields)
 
 
 def test_broken_plugin_is_fatal_once_it_is_asked_for(wheelhouse: Wheelhouse) -> None:
