@@ -93,11 +93,8 @@ def _multiple(query: LinearQuery, inputs: int, outputs: int) -> Verdict:
 
 
 def supports_flashinfer(query: AttentionQuery) -> Verdict:
-    """Causal attention of plain heads to all earlier tokens, in a cache of the engine's dtype."""
+    """A cache of the engine's dtype, and heads of some sizes."""
     verdict = OK
-    for name, plain in (("causal", True), ("latent_dim", None), ("sliding_window", None), ("sinks", False)):
-        if getattr(query, name) != plain:
-            verdict &= no(name, wanted=getattr(query, name), found=plain)
     if query.cache_dtype != query.dtype:
         verdict &= no("cache_dtype", wanted=query.cache_dtype, found=query.dtype)
     if query.head_dim not in _FLASHINFER_HEADS:
@@ -123,6 +120,7 @@ def llmk_attention_backends() -> list[KernelSpec]:
                 packages=("flashinfer-python>=0.6",),
             ),
             supports=supports_flashinfer,
+            knows=frozenset({"softcap"}),
             layout="flashinfer_hnd",
             host_cost_us=500.0,
             jit=True,

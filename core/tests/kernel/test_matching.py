@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
-from llmk.api import OK, KernelSpec, LinearQuery, ModelSpec, Needs, PlatformFacts, Tier, TokenBand, Verdict, match, no
-from llmk.api.matching import match_model
+from llmk.api import (
+    FIRST_FIELDS,
+    OK,
+    AttentionQuery,
+    KernelSpec,
+    LinearQuery,
+    ModelSpec,
+    MoEQuery,
+    Needs,
+    OpQuery,
+    PlatformFacts,
+    Query,
+    Tier,
+    TokenBand,
+    Verdict,
+    match,
+    no,
+)
+from llmk.api.matching import facts_to_know, match_model, neutral_values
 
 BOX = PlatformFacts(
     name="box",
@@ -104,6 +121,98 @@ def test_batch_invariance_takes_a_kernel_that_serves_every_token_count(
     assert match(kernel, query())
     reasons = match(kernel, query(deterministic=True)).reasons
     assert [(r.code, r.found) for r in reasons] == ([] if found is None else [("token_gap", found)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaterQuery(LinearQuery):
+    """A query of a later release."""
+
+    adapters: int = 0
+    order: str = "rows"
+
+
+def later(**asked: Any) -> LaterQuery:
+    return LaterQuery(platform=BOX, site="up", dtype="float32", in_features=8, out_features=8, **asked)
+
+
+def test_a_field_that_was_added_later_refuses_kernels_that_do_not_know_it() -> None:
+    assert match(spec(), later())
+    assert match(spec(), later(bias=True, weight_format="fp8_channel"))
+    reasons = match(spec(), later(adapters=4, order="columns")).reasons
+    assert [(reason.code, reason.wanted) for reason in reasons] == [
+        ("not_understood", "adapters = 4"),
+        ("not_understood", "order = 'columns'"),
+    ]
+    assert reasons[0].found == "a kernel that does not know adapters"
+    knowing = replace(spec(), knows=FIRST_FIELDS | {"adapters"})
+    assert match(knowing, later(adapters=4))
+    assert [reason.wanted for reason in match(knowing, later(adapters=4, order="columns")).reasons] == [
+        "order = 'columns'"
+    ]
+
+
+OTHER_VALUES = {
+    AttentionQuery: {"sliding_window": 8, "softcap": 2.0, "sinks": True, "causal": False, "latent_dim": 8},
+    LinearQuery: {"bias": True, "weight_format": "fp8_channel"},
+    MoEQuery: {
+        "activation": "gelu",
+        "renormalize": False,
+        "scoring": "sigmoid",
+        "scaling": 2.0,
+        "bias": True,
+        "num_groups": 2,
+        "top_groups": 2,
+        "group_scoring": "top2_sum",
+        "weight_format": "fp8_channel",
+    },
+    OpQuery: {"attention": "a", "cache_layout": "b", "linear": "c", "weight_layout": "d"},
+}
+NEEDED = {
+    AttentionQuery: {
+        "num_heads": 2,
+        "num_kv_heads": 1,
+        "head_dim": 16,
+        "block_size": 16,
+        "cache_dtype": "float32",
+        "scale": 1.0,
+    },
+    LinearQuery: {"in_features": 8, "out_features": 8},
+    MoEQuery: {"num_experts": 4, "top_k": 2, "hidden_size": 8, "intermediate_size": 8},
+    OpQuery: {"op": "rms_norm"},
+}
+
+
+@pytest.mark.parametrize("kind", OTHER_VALUES, ids=lambda kind: kind.__name__)
+def test_a_kernel_that_knows_less_is_refused_field_by_field(kind: type[Query]) -> None:
+    common: dict[str, Any] = {"platform": BOX, "site": "up", "dtype": "float32"} | NEEDED[kind]
+    assert set(OTHER_VALUES[kind]) == set(neutral_values(kind))
+    assert set(OTHER_VALUES[kind]) <= FIRST_FIELDS
+    plain = replace(spec(), knows=frozenset())
+    assert match(plain, kind(**common))
+    for name, value in OTHER_VALUES[kind].items():
+        (reason,) = match(plain, kind(**common, **{name: value})).reasons
+        assert (reason.code, reason.wanted) == ("not_understood", f"{name} = {value!r}")
+        assert match(replace(plain, knows=frozenset({name})), kind(**common, **{name: value}))
+        assert match(spec(), kind(**common, **{name: value}))
+
+
+def test_facts_that_an_ops_reference_names_must_be_known() -> None:
+    def kernel(name: str, tier: Tier, *knows: str) -> KernelSpec:
+        known = FIRST_FIELDS | set(knows)
+        return KernelSpec(id=f"a.{name}", kind="op", op="rope", implementation="m:f", tier=tier, knows=known)
+
+    def asked(**facts: Any) -> OpQuery:
+        return OpQuery(platform=BOX, site="rope", dtype="float32", op="rope", facts=facts)
+
+    specs = [kernel("reference", Tier.REFERENCE, "axes"), kernel("quick", Tier.NATIVE)]
+    facts = facts_to_know("rope", specs)
+    assert facts == {"axes"}
+    assert not facts_to_know("rms_norm", specs)
+    assert all(match(each, asked(size=8), facts) for each in specs)
+    assert match(specs[0], asked(size=8, axes=3), facts)
+    (reason,) = match(specs[1], asked(size=8, axes=3), facts).reasons
+    assert (reason.code, reason.wanted) == ("not_understood", "axes = 3")
+    assert match(kernel("new", Tier.NATIVE, "axes"), asked(axes=3), facts)
 
 
 @pytest.mark.parametrize("declared", [False, True])

@@ -67,6 +67,7 @@ from llmk.api.platform import (
 )
 from llmk.api.policy import PolicyContext, SchedulingPolicy, Ticket
 from llmk.api.query import (
+    FIRST_FIELDS,
     AttentionQuery,
     LinearQuery,
     MoEQuery,
@@ -102,6 +103,7 @@ hookimpl = pluggy.HookimplMarker("llmk")
 
 __all__ = [
     "ENTRY_POINT_GROUP",
+    "FIRST_FIELDS",
     "OK",
     "AttentionBackend",
     "AttentionFacts",

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from llmk.api.checkpoint import Checkpoint
 from llmk.api.platform import Host, PlatformFacts, Probe
-from llmk.api.query import ParserQuery, Query
+from llmk.api.query import FIRST_FIELDS, ParserQuery, Query
 from llmk.api.verdict import OK, Verdict
 
 Capture = Literal["none", "decode", "full"]
@@ -103,6 +103,13 @@ class KernelSpec(_Checked):
     needs: Needs = Needs()
     supports: Callable[[Any], Verdict] = lambda query: OK
     """Matches the query's shape; pure, torch-free. ``needs`` is checked apart from it."""
+    knows: frozenset[str] = FIRST_FIELDS
+    """Optional query fields that the kernel handles at other values than their defaults, or that ``supports`` refuses.
+    Where another field differs from its default, the kernel is refused: one that the kernel leaves out of those of the
+    first release, and one that was added later, which it must name (``FIRST_FIELDS | {"field"}``).
+
+    Of an op, also facts that were added to it later. The op's reference names those that matter; where a query has
+    one, all kernels of the op must know it. A model whose fact is at its neutral value leaves it out."""
     bands: tuple[TokenBand, ...] = (TokenBand(),)
     prepare: str = ""
     """For linear and MoE: ``"module:attribute"`` of a function that follows :class:`~llmk.api.Prepare`, run once after

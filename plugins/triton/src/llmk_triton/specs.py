@@ -107,12 +107,9 @@ _FEW_ROWS = (
 
 
 def supports_attention(query: AttentionQuery) -> Verdict:
-    """Causal attention in an unquantized cache, with heads and groups that a program's registers hold."""
+    """An unquantized cache, or fp8 where there is arithmetic for it; heads and groups that a program's registers
+    hold."""
     verdict = OK
-    if not query.causal:
-        verdict &= no("causal", wanted="attention to later tokens", found="causal attention only")
-    if query.latent_dim is not None:
-        verdict &= no("latent_dim", wanted=query.latent_dim, found="values of their own only")
     if query.cache_dtype not in (*_DTYPES, "float8_e4m3fn"):
         verdict &= no("cache_dtype", wanted=query.cache_dtype, found=", ".join(_DTYPES))
     elif query.cache_dtype not in _DTYPES and "fp8" not in query.platform.features:
@@ -225,6 +222,7 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
             "attention",
             "attention.backend:TritonAttention",
             supports=supports_attention,
+            knows=frozenset({"sliding_window", "softcap", "sinks"}),
             layout=_LAYOUT,
             deterministic=True,
             host_cost_us=10.0,
