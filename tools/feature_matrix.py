@@ -75,10 +75,9 @@ def _bands(spec: KernelSpec) -> str:
 
 def _needs(spec: KernelSpec) -> str:
     needs = spec.needs
-    least = [f"{family} ≥ {'.'.join(map(str, version))}" for family, version in needs.min_arch.items()]
     words = [f"platform {' or '.join(needs.platforms)}"] if needs.platforms else []
     words += [f"feature {feature}" for feature in needs.features]
-    words += [f"arch {' or '.join(least)}"] if least else []
+    words += [f"arch {' or '.join(map(str, needs.archs))}"] if needs.archs else []
     words += [f"dtype {' or '.join(needs.dtypes)}"] if needs.dtypes else []
     return "; ".join([*words, *(f"package {package}" for package in needs.packages)]) or "-"
 

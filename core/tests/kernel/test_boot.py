@@ -184,7 +184,7 @@ def test_broken_platform_implementation_is_fatal(house: Wheelhouse, model: Path,
 
 
 def test_another_machine_can_be_planned_for(house: Wheelhouse, model: Path) -> None:
-    needs = LINEAR.format("friend", "NATIVE") + ', needs=Needs(min_arch={"b": (2,)})'
+    needs = LINEAR.format("friend", "NATIVE") + ', needs=Needs(archs=(ArchRange("b", (2,)),))'
     house.install("friend", kernels("friend", "linear_kernels", needs))
     assert start(house, model, on="box/b2").plan.choice("linear", "up").id == "friend.linear"
     old = start(house, model, on="box/b1").plan

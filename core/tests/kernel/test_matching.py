@@ -11,6 +11,7 @@ import pytest
 from llmk.api import (
     FIRST_FIELDS,
     OK,
+    ArchRange,
     AttentionQuery,
     KernelSpec,
     LinearQuery,
@@ -26,7 +27,7 @@ from llmk.api import (
     match,
     no,
 )
-from llmk.api.matching import facts_to_know, match_model, neutral_values
+from llmk.api.matching import check_needs, facts_to_know, match_model, neutral_values
 
 BOX = PlatformFacts(
     name="box",
@@ -54,10 +55,18 @@ def spec(needs: Needs = Needs(), supports: Callable[[Any], Verdict] = lambda que
         (Needs(platforms=("other",)), ["platform"]),
         (Needs(features=("wide", "tiles")), []),
         (Needs(features=("wide", "fast", "loud")), ["missing_feature", "missing_feature"]),
-        (Needs(min_arch={"b": (2, 1)}), []),
-        (Needs(min_arch={"b": (2,), "c": (9,)}), []),
-        (Needs(min_arch={"b": (2, 2)}), ["arch"]),
-        (Needs(min_arch={"c": (1,)}), ["arch"]),
+        (Needs(archs=(ArchRange("b", (2, 1)),)), []),
+        (Needs(archs=(ArchRange("b", (2,)), ArchRange("c", (9,)))), []),
+        (Needs(archs=(ArchRange("b", (2, 2)),)), ["arch"]),
+        (Needs(archs=(ArchRange("c", (1,)),)), ["arch"]),
+        (Needs(archs=(ArchRange("b", (2,), (3,)),)), []),
+        (Needs(archs=(ArchRange("b", (1,), (2, 1)),)), ["arch"]),
+        (Needs(archs=(ArchRange("b", stop=(2, 2)),)), []),
+        (Needs(archs=(ArchRange("b"),)), []),
+        (Needs(archs=("b2",)), []),
+        (Needs(archs=("b1", "b2")), []),
+        (Needs(archs=("b1", ArchRange("b", (3,)))), ["arch"]),
+        (Needs(archs=("b",)), ["arch"]),
         (Needs(dtypes=("bfloat16", "float32")), []),
         (Needs(dtypes=("bfloat16",)), ["dtype"]),
         (Needs(packages=("numpy>=1.0",)), []),
@@ -67,7 +76,11 @@ def spec(needs: Needs = Needs(), supports: Callable[[Any], Verdict] = lambda que
         (Needs(packages=("not a requirement",)), ["bad_requirement"]),
         (
             Needs(
-                platforms=("other",), features=("fast",), min_arch={"b": (3,)}, dtypes=("float16",), packages=("zz9",)
+                platforms=("other",),
+                features=("fast",),
+                archs=(ArchRange("b", (3,)),),
+                dtypes=("float16",),
+                packages=("zz9",),
             ),
             ["platform", "missing_feature", "arch", "dtype", "package_missing"],
         ),
@@ -80,9 +93,32 @@ def test_needs(needs: Needs, codes: list[str]) -> None:
 
 
 def test_reasons_say_what_is_wanted_and_what_there_is() -> None:
-    text = " ".join(map(str, match(spec(Needs(features=("fast",), min_arch={"b": (3, 0)})), query()).reasons))
+    text = " ".join(
+        map(str, match(spec(Needs(features=("fast",), archs=("b9", ArchRange("b", (3, 0), (4,))))), query()).reasons)
+    )
     assert "wanted fast, found tiles, wide" in text
-    assert "wanted b >= 3.0, found b 2.1" in text
+    assert "wanted b9 or b >= 3.0 < 4, found b2 (b 2.1)" in text
+
+
+def machine(arch: str, *version: int) -> PlatformFacts:
+    return PlatformFacts(name="any", arch=arch, device_type="cpu", arch_family=arch[:3], arch_version=version)
+
+
+def test_what_can_be_said_of_architectures() -> None:
+    """A set, a chip without its successor, and one side of a range."""
+    chips = [machine("gfx906", 9, 0, 6), machine("gfx942", 9, 4, 2), machine("gfx950", 9, 5, 0)]
+    chips += [machine("sm_90", 9, 0), machine("sm_100", 10, 0), machine("sm_103", 10, 3), machine("sm_120", 12, 0)]
+
+    def serving(*archs: str | ArchRange) -> list[str]:
+        return [chip.arch for chip in chips if check_needs(Needs(archs=archs), chip, "float32")]
+
+    assert serving("gfx942", "gfx950") == ["gfx942", "gfx950"]
+    assert serving("sm_100") == ["sm_100"]
+    assert serving(ArchRange("sm_", (10, 0), (12, 0))) == ["sm_100", "sm_103"]
+    assert serving("gfx906", ArchRange("sm_", (12,))) == ["gfx906", "sm_120"]
+    assert serving() == [chip.arch for chip in chips]
+    with pytest.raises(ValueError, match="the range b >= 3 < 3 is empty"):
+        ArchRange("b", (3,), (3,))
 
 
 def test_needs_and_shape_are_told_together() -> None:

@@ -77,6 +77,7 @@ from llmk.api.query import (
 )
 from llmk.api.sharding import sharded
 from llmk.api.specs import (
+    ArchRange,
     CommandSpec,
     IOProcessorSpec,
     KernelSpec,
@@ -105,6 +106,7 @@ __all__ = [
     "ENTRY_POINT_GROUP",
     "FIRST_FIELDS",
     "OK",
+    "ArchRange",
     "AttentionBackend",
     "AttentionFacts",
     "AttentionQuery",

@@ -89,11 +89,10 @@ def check_needs(needs: Needs, facts: PlatformFacts, dtype: str) -> Verdict:
     for feature in needs.features:
         if feature not in facts.features:
             verdict &= no("missing_feature", wanted=feature, found=", ".join(sorted(facts.features)) or "none")
-    least = needs.min_arch.get(facts.arch_family)
-    if needs.min_arch and (least is None or facts.arch_version < tuple(least)):
-        wanted = " or ".join(f"{family} >= {_dotted(version)}" for family, version in needs.min_arch.items())
-        found = f"{facts.arch_family or facts.arch} {_dotted(facts.arch_version)}".strip()
-        verdict &= no("arch", wanted=wanted, found=found)
+    if needs.archs and not any(facts.arch == arch if isinstance(arch, str) else facts in arch for arch in needs.archs):
+        version = ".".join(map(str, facts.arch_version))
+        found = f"{facts.arch} ({facts.arch_family} {version})" if facts.arch_family else facts.arch
+        verdict &= no("arch", wanted=" or ".join(map(str, needs.archs)), found=found)
     if needs.dtypes and dtype not in needs.dtypes:
         verdict &= no("dtype", wanted=" or ".join(needs.dtypes), found=dtype)
     for package in needs.packages:
@@ -117,10 +116,6 @@ def _check_invariance(spec: KernelSpec) -> Verdict:
         return OK
     found = ", ".join(f"{band.start}-{band.stop - 1}" for band in bands)
     return no("token_gap", wanted="every token count, for batch invariance", found=found)
-
-
-def _dotted(version: Iterable[int]) -> str:
-    return ".".join(str(part) for part in version)
 
 
 @cache

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
 from typing import Any, Literal
@@ -46,18 +46,41 @@ class Tier(IntEnum):
     VENDOR = 3
 
 
+@dataclass(frozen=True, slots=True)
+class ArchRange:
+    """Architectures of one ``arch_family`` in the order of their ``arch_version``: from ``first`` on, and before
+    ``stop``. Empty: no such bound."""
+
+    family: str
+    first: tuple[int, ...] = ()
+    stop: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.stop and self.first >= self.stop:
+            raise ValueError(f"the range {self} is empty")
+
+    def __contains__(self, facts: PlatformFacts) -> bool:
+        version = facts.arch_version
+        in_order = self.first <= version and (not self.stop or version < self.stop)
+        return facts.arch_family == self.family and in_order
+
+    def __str__(self) -> str:
+        bounds = ((">=", self.first), ("<", self.stop))
+        return " ".join([self.family, *(f"{sign} {'.'.join(map(str, at))}" for sign, at in bounds if at)])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
     """What a kernel needs of a machine, declared. Empty means: nothing.
 
-    ``platforms``: names, any of which will do. ``features``: all of them. ``min_arch``: least ``arch_version`` per
-    ``arch_family``; a family that is not named is refused. ``dtypes``: engine dtypes, any. ``packages``: PEP 508
-    requirements, all of them.
+    ``platforms``: names, any of which will do. ``features``: all of them. ``archs``: architectures, any of which will
+    do, by name (``"gfx942"``) or in ranges; what is in none of them is refused. ``dtypes``: engine dtypes, any.
+    ``packages``: PEP 508 requirements, all of them.
     """
 
     platforms: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
-    min_arch: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    archs: tuple[str | ArchRange, ...] = ()
     dtypes: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
 
