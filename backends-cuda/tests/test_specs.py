@@ -52,7 +52,7 @@ def test_few_rows_are_left_to_kernels_that_are_made_for_them() -> None:
         ("sm_90", "block", {"in_features": 640}, ["in_features"]),
         ("sm_89", "block", {}, ["arch"]),
         ("sm_100", "block", {}, ["arch"]),
-        ("sm_80", "block", {}, ["arch", "arch"]),
+        ("sm_80", "block", {}, ["arch"]),
     ],
 )
 def test_fp8_goes_where_the_chip_multiplies_it(

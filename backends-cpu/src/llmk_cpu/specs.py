@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from llmk.api import (
     OK,
+    ArchRange,
     Default,
     Host,
     KernelSpec,
@@ -27,7 +28,7 @@ _SMALLEST_THREADED = 1 << 25
 _SMALLEST_FLOAT32 = 1 << 19
 """Elements of a float32 weight below which torch's own product is quicker, by measurement of 1 to 512 rows."""
 
-_PREPACKED = Needs(platforms=("cpu",), min_arch={"x86_64": (3,)}, dtypes=("bfloat16", "float32"))
+_PREPACKED = Needs(platforms=("cpu",), archs=(ArchRange("x86_64", (3,)),), dtypes=("bfloat16", "float32"))
 
 
 @hookimpl

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from llmk.api import (
     OK,
+    ArchRange,
     AttentionQuery,
     Default,
     KernelSpec,
@@ -56,6 +57,12 @@ def llmk_platforms() -> list[PlatformSpec]:
     ]
 
 
+_FP8 = ArchRange("cuda", (8, 9))
+"""Chips that multiply fp8."""
+_FP8_BLOCKS = ArchRange("cuda", (9, 0), (10, 0))
+"""Those on which cuBLAS multiplies blocks of fp8 with scales of their own."""
+
+
 def stored_as(*formats: str) -> Callable[[LinearQuery], Verdict]:
     """Matches sites whose weights are stored in one of ``formats``."""
 
@@ -77,11 +84,8 @@ def supports_rowwise(weight_format: str) -> Callable[[LinearQuery], Verdict]:
 
 
 def supports_block(query: LinearQuery) -> Verdict:
-    """Blocks of 128x128, on Hopper alone: cuBLAS has them for no other chip."""
-    verdict = stored_as("fp8_block")(query) & _multiple(query, _BLOCK_ALIGNMENT, _ALIGNMENT)
-    if query.platform.arch_version[:1] != (9,):
-        verdict &= no("arch", wanted="sm_90, the one chip that cuBLAS multiplies blocks on", found=query.platform.arch)
-    return verdict
+    """Blocks of 128x128."""
+    return stored_as("fp8_block")(query) & _multiple(query, _BLOCK_ALIGNMENT, _ALIGNMENT)
 
 
 def _multiple(query: LinearQuery, inputs: int, outputs: int) -> Verdict:
@@ -93,11 +97,8 @@ def _multiple(query: LinearQuery, inputs: int, outputs: int) -> Verdict:
 
 
 def supports_flashinfer(query: AttentionQuery) -> Verdict:
-    """Causal attention of plain heads to all earlier tokens, in a cache of the engine's dtype."""
+    """A cache of the engine's dtype, and heads of some sizes."""
     verdict = OK
-    for name, plain in (("causal", True), ("latent_dim", None), ("sliding_window", None), ("sinks", False)):
-        if getattr(query, name) != plain:
-            verdict &= no(name, wanted=getattr(query, name), found=plain)
     if query.cache_dtype != query.dtype:
         verdict &= no("cache_dtype", wanted=query.cache_dtype, found=query.dtype)
     if query.head_dim not in _FLASHINFER_HEADS:
@@ -118,11 +119,12 @@ def llmk_attention_backends() -> list[KernelSpec]:
             tier=Tier.VENDOR,
             needs=Needs(
                 platforms=("cuda",),
-                min_arch={"cuda": (8, 0)},
+                archs=(ArchRange("cuda", (8, 0)),),
                 dtypes=("bfloat16", "float16"),
                 packages=("flashinfer-python>=0.6",),
             ),
             supports=supports_flashinfer,
+            knows=frozenset({"softcap"}),
             layout="flashinfer_hnd",
             host_cost_us=500.0,
             jit=True,
@@ -150,12 +152,17 @@ def llmk_linear_kernels() -> list[KernelSpec]:
         ),
         _fp8("tensor", "rowwise", supports_rowwise("fp8_tensor"), "llmk_cuda.fp8:prepare_tensor", "channel"),
         _fp8("channel", "rowwise", supports_rowwise("fp8_channel"), f"{_PREPARED}:prepare_fp8_channel", "channel"),
-        _fp8("block", "block", supports_block, f"{_PREPARED}:prepare_fp8_block", "block"),
+        _fp8("block", "block", supports_block, f"{_PREPARED}:prepare_fp8_block", "block", _FP8_BLOCKS),
     ]
 
 
 def _fp8(
-    granularity: str, product: str, supports: Callable[[LinearQuery], Verdict], prepare: str, kept: str
+    granularity: str,
+    product: str,
+    supports: Callable[[LinearQuery], Verdict],
+    prepare: str,
+    kept: str,
+    archs: ArchRange = _FP8,
 ) -> KernelSpec:
     return KernelSpec(
         id=f"cuda.linear_fp8_{granularity}",
@@ -166,9 +173,7 @@ def _fp8(
         # As of plain weights.
         tier=Tier.PORTABLE,
         bands=(TokenBand(1, _MANY_ROWS), TokenBand(_MANY_ROWS, score=100)),
-        needs=Needs(
-            platforms=("cuda",), min_arch={"cuda": (8, 9)}, dtypes=("bfloat16",), packages=("triton>=3.6,<3.10",)
-        ),
+        needs=Needs(platforms=("cuda",), archs=(archs,), dtypes=("bfloat16",), packages=("triton>=3.6,<3.10",)),
         jit=True,
         supports=supports,
         capture="full",

@@ -160,6 +160,21 @@ def test_so_does_what_a_factory_makes_of_parts(house: Wheelhouse, model: Path, c
     assert [found in warning for warning in plan.warnings] == ([True] if found else [])
 
 
+def test_a_kernel_that_does_not_know_a_fact_of_its_op_is_passed_over(house: Wheelhouse, model: Path) -> None:
+    module = house.folder / "plug_toy.py"
+    text = module.read_text()
+    norms = ('id="friend.plain", op="blend", tier=Tier.REFERENCE, knows=FIRST_FIELDS | {"axes"}',)
+    norms += ('id="friend.quick", op="blend", tier=Tier.NATIVE',)
+    house.install("friend", kernels("friend", "ops", *norms))
+    for facts, id, why in (("", "friend.quick", ["outranked"]), ('"axes": 3', "friend.plain", ["not_understood"])):
+        site = f'OpFacts(site="blend", op="blend", facts={{{facts}}}),'
+        module.write_text(text.replace("OPS = (", f"OPS = ({site}"))
+        sys.modules.pop("plug_toy", None)
+        choice = start(house, model).plan.choice("op", "blend")
+        assert choice.id == id
+        assert [reason.code for out in choice.rejected for reason in out.reasons] == why
+
+
 @pytest.mark.parametrize("verify", [True, False])
 def test_broken_platform_implementation_is_fatal(house: Wheelhouse, model: Path, verify: bool) -> None:
     module = house.folder / "plug_box.py"
@@ -169,7 +184,7 @@ def test_broken_platform_implementation_is_fatal(house: Wheelhouse, model: Path,
 
 
 def test_another_machine_can_be_planned_for(house: Wheelhouse, model: Path) -> None:
-    needs = LINEAR.format("friend", "NATIVE") + ', needs=Needs(min_arch={"b": (2,)})'
+    needs = LINEAR.format("friend", "NATIVE") + ', needs=Needs(archs=(ArchRange("b", (2,)),))'
     house.install("friend", kernels("friend", "linear_kernels", needs))
     assert start(house, model, on="box/b2").plan.choice("linear", "up").id == "friend.linear"
     old = start(house, model, on="box/b1").plan

@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from llmk.api import AttentionQuery, CacheStep, PlatformFacts
+from llmk.api import AttentionQuery, CacheStep, PlatformFacts, match
 from llmk.reference.attention.contiguous import attend_fused, attend_plain
 from llmk.reference.attention.paged import AttentionMeta, ReferenceAttention
 from llmk.reference.attention.row_invariant import InvariantAttention
-from llmk.reference.specs import supports_attention
+from llmk.reference.specs import llmk_attention_backends, supports_attention
 
 FACTS = PlatformFacts(name="test", arch="any", device_type="cpu")
 DEVICE = torch.device("cpu")
@@ -463,5 +463,8 @@ def test_the_quick_path_agrees_with_the_plain_one(queries: int, heads: int, kv_h
 
 def test_says_what_it_can_not_do() -> None:
     assert supports_attention(query())
-    verdict = supports_attention(query(causal=False, cache_dtype="int8", num_heads=5))
-    assert [reason.code for reason in verdict.reasons] == ["causal", "cache_dtype", "num_kv_heads"]
+    verdict = supports_attention(query(cache_dtype="int8", num_heads=5))
+    assert [reason.code for reason in verdict.reasons] == ["cache_dtype", "num_kv_heads"]
+    for spec in llmk_attention_backends():
+        (reason,) = match(spec, query(causal=False)).reasons
+        assert (reason.code, reason.wanted) == ("not_understood", "causal = False")

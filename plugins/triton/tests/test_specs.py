@@ -56,10 +56,10 @@ def test_attention_says_what_it_can_do() -> None:
         assert match(spec, attention_query(**able | changes))
     for changes, code in (
         ({"platform": PLAIN}, "missing_feature"),
-        ({"causal": False}, "causal"),
+        ({"causal": False}, "not_understood"),
         ({"cache_dtype": "float8_e5m2"}, "cache_dtype"),
         ({"cache_dtype": "float8_e4m3fn"}, "missing_feature"),
-        ({"latent_dim": 16}, "latent_dim"),
+        ({"latent_dim": 16}, "not_understood"),
         ({"head_dim": 576}, "head_dim"),
         ({"scale": -0.1}, "scale"),
         ({"num_heads": 7}, "num_kv_heads"),

@@ -21,6 +21,10 @@ def supports_by_raising(query: AttentionQuery) -> Verdict:
     return supports_attention(query)
 
 
+def supports_no_sinks(query: AttentionQuery) -> Verdict:
+    return no("sinks") if query.sinks else supports_attention(query)
+
+
 def supports_nothing(query: AttentionQuery) -> Verdict:
     """Wants what no query has."""
     return no("num_heads", wanted=query.num_heads, found=0)
@@ -204,6 +208,8 @@ DEFECTS = (
         "can be recorded" + _USUAL.replace(":", " and replayed:", 1),
     ),
     Defect("raises", "supports divides by what may be none", {"supports": supports_by_raising}, "supports answers"),
+    Defect("no such field", "a field is misspelt", {"knows": frozenset({"softcap", "sink"})}, "knows the fields"),
+    Defect("idle", "knows what supports refuses", {"supports": supports_no_sinks}, "knows the fields"),
     Defect("refuses", "supports refuses everything", {"supports": supports_nothing}, "serves something"),
     Defect("changes", "supports answers by the time", {"supports": supports_by_turns}, "supports answers"),
 )

@@ -67,6 +67,7 @@ from llmk.api.platform import (
 )
 from llmk.api.policy import PolicyContext, SchedulingPolicy, Ticket
 from llmk.api.query import (
+    FIRST_FIELDS,
     AttentionQuery,
     LinearQuery,
     MoEQuery,
@@ -76,6 +77,7 @@ from llmk.api.query import (
 )
 from llmk.api.sharding import sharded
 from llmk.api.specs import (
+    ArchRange,
     CommandSpec,
     IOProcessorSpec,
     KernelSpec,
@@ -103,8 +105,10 @@ hookimpl = pluggy.HookimplMarker("llmk")
 
 __all__ = [
     "ENTRY_POINT_GROUP",
+    "FIRST_FIELDS",
     "OK",
     "Alternative",
+    "ArchRange",
     "AttentionBackend",
     "AttentionFacts",
     "AttentionQuery",

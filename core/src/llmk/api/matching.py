@@ -5,7 +5,8 @@ The resolver uses this, and tests of plugins may use it too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import MISSING, fields
 from functools import cache
 from typing import Any
 
@@ -14,20 +15,47 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from llmk.api.errors import describe
 from llmk.api.platform import PlatformFacts
-from llmk.api.query import Query
-from llmk.api.specs import KernelSpec, ModelSpec, Needs, TokenBand
+from llmk.api.query import FIRST_FIELDS, OpQuery, Query
+from llmk.api.specs import KernelSpec, ModelSpec, Needs, Tier, TokenBand
 from llmk.api.verdict import OK, Verdict, no
 
+_DECLARED_APART = ("deterministic",)
+"""Fields of queries that specs have a declaration of their own for."""
 _NOT_INVARIANT = no("not_deterministic", wanted="batch invariance", found="none declared")
 
 
-def match(spec: KernelSpec, query: Query) -> Verdict:
-    """Whether ``spec`` supports ``query``, with every reason why it doesn't, not only the first."""
-    verdict = check_needs(spec.needs, query.platform, query.dtype)
+def match(spec: KernelSpec, query: Query, facts: Collection[str] = ()) -> Verdict:
+    """Whether ``spec`` supports ``query``, with every reason why it doesn't, not only the first. ``facts`` are those of
+    an op that its kernels must know (:func:`facts_to_know`)."""
+    verdict = check_needs(spec.needs, query.platform, query.dtype) & check_known(spec, query, facts)
     if query.deterministic:
         verdict &= _check_invariance(spec)
     supported: Verdict = evaluate(spec.supports, query)
     return verdict & supported
+
+
+def check_known(spec: KernelSpec, query: Query, facts: Collection[str] = ()) -> Verdict:
+    """Refuses a kernel that doesn't know what a query asks: a field that differs from its default, or one of an op's
+    ``facts``."""
+    neutral = neutral_values(type(query))
+    asked = {name: value for name in neutral if (value := getattr(query, name)) != neutral[name]}
+    if isinstance(query, OpQuery):
+        asked |= {name: query.facts[name] for name in facts if name in query.facts}
+    verdict = OK
+    for name in sorted(asked.keys() - spec.knows):
+        verdict &= no("not_understood", wanted=f"{name} = {asked[name]!r}", found=f"a kernel that does not know {name}")
+    return verdict
+
+
+def neutral_values(query_type: type) -> Mapping[str, Any]:
+    """The optional fields of a query, which kernels declare to know, and their defaults."""
+    return _neutral_values(query_type)
+
+
+def facts_to_know(op: str, specs: Iterable[KernelSpec]) -> frozenset[str]:
+    """The facts of an op that its references declare to know, beyond those of the first release."""
+    references = (spec for spec in specs if op and spec.op == op and spec.tier is Tier.REFERENCE)
+    return frozenset().union(*(spec.knows - FIRST_FIELDS for spec in references))
 
 
 def match_model(spec: ModelSpec, architecture: str, *, deterministic: bool) -> Verdict:
@@ -59,16 +87,21 @@ def check_needs(needs: Needs, facts: PlatformFacts, dtype: str) -> Verdict:
     for feature in needs.features:
         if feature not in facts.features:
             verdict &= no("missing_feature", wanted=feature, found=", ".join(sorted(facts.features)) or "none")
-    least = needs.min_arch.get(facts.arch_family)
-    if needs.min_arch and (least is None or facts.arch_version < tuple(least)):
-        wanted = " or ".join(f"{family} >= {_dotted(version)}" for family, version in needs.min_arch.items())
-        found = f"{facts.arch_family or facts.arch} {_dotted(facts.arch_version)}".strip()
-        verdict &= no("arch", wanted=wanted, found=found)
+    if needs.archs and not any(facts.arch == arch if isinstance(arch, str) else facts in arch for arch in needs.archs):
+        version = ".".join(map(str, facts.arch_version))
+        found = f"{facts.arch} ({facts.arch_family} {version})" if facts.arch_family else facts.arch
+        verdict &= no("arch", wanted=" or ".join(map(str, needs.archs)), found=found)
     if needs.dtypes and dtype not in needs.dtypes:
         verdict &= no("dtype", wanted=" or ".join(needs.dtypes), found=dtype)
     for package in needs.packages:
         verdict &= _check_package(package)
     return verdict
+
+
+@cache
+def _neutral_values(query_type: type) -> Mapping[str, Any]:
+    own = {field.name: field.default for field in fields(query_type) if field.default is not MISSING}
+    return {name: default for name, default in own.items() if name not in _DECLARED_APART}
 
 
 def _check_invariance(spec: KernelSpec) -> Verdict:
@@ -81,10 +114,6 @@ def _check_invariance(spec: KernelSpec) -> Verdict:
         return OK
     found = ", ".join(f"{band.start}-{band.stop - 1}" for band in bands)
     return no("token_gap", wanted="every token count, for batch invariance", found=found)
-
-
-def _dotted(version: Iterable[int]) -> str:
-    return ".".join(str(part) for part in version)
 
 
 @cache

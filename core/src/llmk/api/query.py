@@ -11,10 +11,24 @@ from llmk.api.checkpoint import Checkpoint
 from llmk.api.facts import ModelFacts
 from llmk.api.platform import PlatformFacts
 
+FIRST_FIELDS: frozenset[str] = frozenset(
+    {
+        *("sliding_window", "softcap", "sinks", "causal", "latent_dim"),
+        *("bias", "weight_format"),
+        *("activation", "renormalize", "scoring", "scaling", "num_groups", "top_groups", "group_scoring"),
+        *("attention", "cache_layout", "linear", "weight_layout"),
+    }
+)
+"""The optional query fields of the first release: what a kernel knows that declares nothing. A field that is added
+later stays out of it, so that kernels which were built before it are refused where it is not at its default."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
     """Base of all queries.
+
+    The default of a field is its neutral value: results are the same as without the field. If a field has another
+    value, kernels that don't declare that they know it are refused (``KernelSpec.knows``).
 
     ``platform`` are the facts of the machine that is planned for, ``site`` the place in the model. ``dtype`` is the
     engine's dtype; models and kernels never use the checkpoint's own. ``deterministic`` is whether batch invariance is

@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
 from typing import Any, Literal
 
 from llmk.api.checkpoint import Checkpoint
 from llmk.api.platform import Host, PlatformFacts, Probe
-from llmk.api.query import ParserQuery, Query
+from llmk.api.query import FIRST_FIELDS, ParserQuery, Query
 from llmk.api.verdict import OK, Verdict
 
 Capture = Literal["none", "decode", "full"]
@@ -51,18 +51,41 @@ class Tier(IntEnum):
     VENDOR = 3
 
 
+@dataclass(frozen=True, slots=True)
+class ArchRange:
+    """Architectures of one ``arch_family`` in the order of their ``arch_version``: from ``first`` on, and before
+    ``stop``. Empty: no such bound."""
+
+    family: str
+    first: tuple[int, ...] = ()
+    stop: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.stop and self.first >= self.stop:
+            raise ValueError(f"the range {self} is empty")
+
+    def __contains__(self, facts: PlatformFacts) -> bool:
+        version = facts.arch_version
+        in_order = self.first <= version and (not self.stop or version < self.stop)
+        return facts.arch_family == self.family and in_order
+
+    def __str__(self) -> str:
+        bounds = ((">=", self.first), ("<", self.stop))
+        return " ".join([self.family, *(f"{sign} {'.'.join(map(str, at))}" for sign, at in bounds if at)])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
     """Declared requirements of a kernel. Empty fields require nothing.
 
-    ``platforms``: names, one of which must match. ``features``: all are required. ``min_arch``: smallest
-    ``arch_version`` per ``arch_family``; other families are refused. ``dtypes``: engine dtypes, one of which must
-    match. ``packages``: PEP 508 requirements, all of which must be met.
+    ``platforms``: names, one of which must match. ``features``: all are required. ``archs``: architectures, one of
+    which must match, by name (``"gfx942"``) or by range. ``dtypes``: engine dtypes, one of which must match.
+    ``packages``: PEP 508 requirements, all of which must be met.
     """
 
     platforms: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
-    min_arch: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    archs: tuple[str | ArchRange, ...] = ()
     dtypes: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
 
@@ -109,6 +132,13 @@ class KernelSpec(_Checked):
     supports: Callable[[Any], Verdict] = lambda query: OK
     """Whether the kernel supports a query's shapes and options. Pure and torch-free; ``needs`` is checked
     separately."""
+    knows: frozenset[str] = FIRST_FIELDS
+    """Optional query fields that the kernel handles at other values than their defaults, or that ``supports`` refuses.
+    If another field differs from its default, the kernel is refused: a field of the first release that the kernel
+    leaves out, or a field that was added later, which it must name (``FIRST_FIELDS | {"field"}``).
+
+    For an op, also facts that were added to it later. The op's reference names those that matter; if a query has one,
+    all kernels of the op must know it. A model whose fact is at its neutral value leaves it out."""
     bands: tuple[TokenBand, ...] = (TokenBand(),)
     prepare: str = ""
     """For linear and MoE: ``"module:attribute"`` of a function that implements :class:`~llmk.api.Prepare`, called once

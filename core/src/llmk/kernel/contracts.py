@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache, wraps
 from importlib import import_module
 from inspect import Parameter, Signature
 from types import FunctionType, NoneType, UnionType
-from typing import Any, Protocol, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, Protocol, Union, get_args, get_origin, get_type_hints
 
 from llmk.api import Reason
 
@@ -44,8 +43,7 @@ CONTRACTS: Mapping[str, str] = {
 _MISSING = object()
 
 
-@dataclass(frozen=True, slots=True)
-class _Method:
+class _Method(NamedTuple):
     """``arguments`` are those after ``self``."""
 
     name: str
@@ -53,8 +51,7 @@ class _Method:
     required: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Attribute:
+class _Attribute(NamedTuple):
     """``contract`` is the protocol that its value follows, if any; ``optional``, whether it may be ``None``."""
 
     name: str
@@ -63,8 +60,7 @@ class _Attribute:
     optional: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Contract:
+class _Contract(NamedTuple):
     """``call`` are the arguments that an implementation is called with; ``is_function``, whether that is all."""
 
     call: Signature

@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from llmk.api.checkpoint import Checkpoint
 from llmk.api.errors import SelectionError
 from llmk.api.facts import ModelFacts, OpFacts
-from llmk.api.matching import match
+from llmk.api.matching import facts_to_know, match
 from llmk.api.plan import Choice, Piece, Plan, Rejection
 from llmk.api.platform import PlatformFacts
 from llmk.api.query import OpQuery, Query, make_query, site_queries
@@ -192,9 +192,10 @@ class Resolver:
         for out, reason in self.registry.refused:
             if out.kind == query.kind and out.spec.op == op:
                 refused[out.spec.id] = (reason,)
+        facts = facts_to_know(op, (candidate.spec for candidate in candidates))
         for candidate in candidates:
             id = candidate.spec.id
-            reasons = [*match(candidate.spec, query).reasons]
+            reasons = [*match(candidate.spec, query, facts).reasons]
             if id in getattr(self.config.select, query.kind).avoid:
                 reasons.append(Reason("avoided", hint=f"[select.{query.kind}] avoid names it"))
             if id in self.excluded:

@@ -12,6 +12,7 @@ from llmk.reference.contracts import CONTRACTS
 
 _PACKAGE = "llmk.reference"
 _CACHE_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn")
+_ATTENTION_FIELDS = frozenset({"sliding_window", "softcap", "sinks", "latent_dim"})
 _ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 _SCORINGS = ("softmax", "sigmoid")
 _GROUP_SCORINGS = ("max", "top2_sum")
@@ -90,8 +91,6 @@ _INVARIANT_SCORE = -1
 def supports_attention(query: AttentionQuery) -> Verdict:
     """Causal attention with any integer number of query heads per K/V head, over a cache of a floating-point dtype."""
     verdict = OK
-    if not query.causal:
-        verdict &= no("causal", wanted="attention to later tokens", found="causal attention only")
     if query.cache_dtype not in _CACHE_DTYPES:
         verdict &= no("cache_dtype", wanted=query.cache_dtype, found=", ".join(_CACHE_DTYPES))
     if query.num_heads % query.num_kv_heads:
@@ -126,6 +125,7 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
             implementation=f"{_PACKAGE}.attention.paged:ReferenceAttention",
             tier=Tier.REFERENCE,
             supports=supports_attention,
+            knows=_ATTENTION_FIELDS,
             layout="reference",
             host_cost_us=100.0,
             summary="Gathers by block table, then attends through torch.",
@@ -137,6 +137,7 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
             tier=Tier.REFERENCE,
             score=_INVARIANT_SCORE,
             supports=supports_attention,
+            knows=_ATTENTION_FIELDS,
             layout="reference",
             deterministic=True,
             host_cost_us=200.0,

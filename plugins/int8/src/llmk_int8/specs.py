@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from llmk.api import (
     OK,
+    ArchRange,
     Checkpoint,
     KernelSpec,
     LinearQuery,
@@ -55,7 +56,7 @@ def llmk_linear_kernels() -> list[KernelSpec]:
             prepare=_PREPARE,
             layout=_LAYOUT,
             tier=Tier.NATIVE,
-            needs=Needs(platforms=("cpu",), min_arch={"x86_64": (4,)}, dtypes=("bfloat16",)),
+            needs=Needs(platforms=("cpu",), archs=(ArchRange("x86_64", (4,)),), dtypes=("bfloat16",)),
             supports=supports_packed,
             bands=(TokenBand(1, _MOST_ROWS + 1),),
             summary="torch's own product of few rows with 8-bit weights",

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cached_property, partial
 from typing import Any, Generic, TypeVar
 
 import torch
 
-from llmk.api import KernelSpec, PlatformFacts, Query, Verdict
-from llmk.api.matching import check_needs, match
+from llmk.api import FIRST_FIELDS, KernelSpec, PlatformFacts, Query, Verdict
+from llmk.api.matching import check_needs, match, neutral_values
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
@@ -124,6 +125,7 @@ class Candidate(Generic[Q]):
         """That it serves something that is asked here, and answers every question well. Where the machine lacks what
         it needs, the first is skipped with the reasons."""
         yield self.case("serves something that the suite asks", self._serves)
+        yield self.case("knows the fields that it declares", self._knows)
         yield self.case("supports answers every query, alike each time, without torch", self._answers)
 
     def _serves(self) -> str:
@@ -133,6 +135,24 @@ class Candidate(Generic[Q]):
             raise Skip(f"not for this machine: {_reasons(needs)}")
         assert self.served, self._refusals()
         return f"{len(self.served)} queries of {len(self._wanted)} kinds"
+
+    def _knows(self) -> str:
+        """A field that it declares is one that queries have, and it serves a query that has it."""
+        declared = self.spec.knows - FIRST_FIELDS if self.spec.knows >= FIRST_FIELDS else self.spec.knows
+        queries = [asked.query for in_dtypes in self.queries for asked in in_dtypes]
+        having = {name: [query for query in queries if _has(query, name)] for name in sorted(declared)}
+        known = {*FIRST_FIELDS, *(name for query in queries for name in _names(query))}
+        for name in having.keys() - known:
+            close = get_close_matches(name, known, 1)
+            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(sorted(known))}"
+            raise AssertionError(f"it declares to know {name!r}, which no query of its kind has; {hint}")
+        for name, asked in having.items():
+            idle = asked and check_needs(self.spec.needs, self.bench.facts, asked[0].dtype)
+            if idle and not any(match(self.spec, query) for query in asked):
+                raise AssertionError(
+                    f"it declares to know {name}, and serves none of {len(asked)} queries that have it"
+                )
+        return ", ".join(having) or "those of the first release"
 
     def _refusals(self) -> str:
         """Why it serves none of the queries: the reasons, the commonest first, so many as a screen has room for."""
@@ -161,6 +181,19 @@ class Candidate(Generic[Q]):
                 for dtype in (*(self.dtypes or ("float32",)), "float64")
             ),
         )
+
+
+def _names(query: Query) -> list[str]:
+    """Optional fields, and the facts of an op."""
+    return [*neutral_values(type(query)), *getattr(query, "facts", ())]
+
+
+def _has(query: Query, name: str) -> bool:
+    """Whether a field is at another value than its default, or a fact is there."""
+    neutral = neutral_values(type(query))
+    if name in neutral:
+        return bool(getattr(query, name) != neutral[name])
+    return name in getattr(query, "facts", ())
 
 
 def dtypes_of(spec: KernelSpec, bench: Bench) -> tuple[str, ...]:

@@ -28,6 +28,9 @@ _LAYOUT = "paged_hnd"
 _DTYPES = ("bfloat16", "float16", "float32")
 _NEEDS = Needs(features=("triton",), dtypes=_DTYPES, packages=("triton>=3.6,<3.10",))
 _HALVES = replace(_NEEDS, dtypes=("bfloat16", "float16"))
+_HOPPER = replace(_HALVES, archs=("sm_90",))
+"""Where there is a bulk copy engine of the kind that kernels here use, and where products of few outputs were measured
+to be faster than a library's."""
 _WIDEST_ROW = 1 << 15
 """Elements that a norm keeps in one program."""
 _WIDEST_HEAD = 256
@@ -107,12 +110,9 @@ _FEW_ROWS = (
 
 
 def supports_attention(query: AttentionQuery) -> Verdict:
-    """Causal attention in an unquantized cache, with heads and groups that a program's registers hold."""
+    """An unquantized cache, or fp8 where there is arithmetic for it; heads and groups that a program's registers
+    hold."""
     verdict = OK
-    if not query.causal:
-        verdict &= no("causal", wanted="attention to later tokens", found="causal attention only")
-    if query.latent_dim is not None:
-        verdict &= no("latent_dim", wanted=query.latent_dim, found="values of their own only")
     if query.cache_dtype not in (*_DTYPES, "float8_e4m3fn"):
         verdict &= no("cache_dtype", wanted=query.cache_dtype, found=", ".join(_DTYPES))
     elif query.cache_dtype not in _DTYPES and "fp8" not in query.platform.features:
@@ -169,29 +169,23 @@ def supports_product(query: LinearQuery | OpQuery, *kept: str) -> Verdict:
     return OK if wanted == "plain" or "fp8" in query.platform.features else _NO_FP8
 
 
-def _hopper(query: LinearQuery | OpQuery) -> Verdict:
-    if (query.platform.arch_family, query.platform.arch_version) == ("cuda", (9, 0)):
-        return OK
-    return no("arch", wanted=query.platform.arch, found="sm_90")
-
-
 def supports_bulk(query: LinearQuery | OpQuery) -> Verdict:
-    """Weights as they are, in rows that Hopper's bulk copy engine can fetch."""
+    """Weights as they are, in rows that the bulk copy engine can fetch."""
     verdict = supports_product(query, "plain")
     size = query.in_features if isinstance(query, LinearQuery) else query.facts.get("size", 0)
     if size % _COPIED:
         verdict &= no("size", wanted=size, found=f"multiples of {_COPIED}")
-    return verdict & _hopper(query)
+    return verdict
 
 
 def supports_narrow(query: LinearQuery) -> Verdict:
-    """Weights as they are, of few outputs, on the chips where that was measured to be faster than a library."""
+    """Weights as they are, of few outputs."""
     verdict = supports_product(query, "plain")
     if query.out_features > NARROW:
         verdict &= no("out_features", wanted=query.out_features, found=f"up to {NARROW}")
     if query.in_features > _NARROW_INPUTS:
         verdict &= no("in_features", wanted=query.in_features, found=f"up to {_NARROW_INPUTS}")
-    return verdict & _hopper(query)
+    return verdict
 
 
 def supports_router(query: OpQuery) -> Verdict:
@@ -225,6 +219,7 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
             "attention",
             "attention.backend:TritonAttention",
             supports=supports_attention,
+            knows=frozenset({"sliding_window", "softcap", "sinks"}),
             layout=_LAYOUT,
             deterministic=True,
             host_cost_us=10.0,
@@ -263,7 +258,7 @@ def llmk_linear_kernels() -> Iterable[KernelSpec]:
         "gemm.small_m:linear",
         # Above libraries, which are the best there is for more outputs.
         score=150,
-        needs=_HALVES,
+        needs=_HOPPER,
         supports=supports_narrow,
         bands=(TokenBand(_MOST_ROWS + 1, _NARROW_ROWS + 1),),
         summary=f"Up to {NARROW} outputs, as a router's: many programs share them, and none waits for a launch.",
@@ -279,7 +274,7 @@ def _by_bulk(kind: str, name: str) -> KernelSpec:
         f"gemm.small_m:{name}",
         op=name if kind == "op" else "",
         opt_in="it is faster than the platform's library on some shapes alone",
-        needs=_HALVES,
+        needs=_HOPPER,
         supports=supports_bulk,
         bands=(TokenBand(_MOST_ROWS + 1, _SOME_ROWS + 1),),
         summary=f"Up to {_SOME_ROWS} rows, the weight streamed by Hopper's bulk copy engine; chosen by measurement.",

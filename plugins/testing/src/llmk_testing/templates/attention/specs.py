@@ -6,15 +6,10 @@ from llmk.api import OK, AttentionQuery, KernelSpec, Needs, Tier, Verdict, hooki
 
 
 def supports(query: AttentionQuery) -> Verdict:
-    """Causal attention over keys and values in the engine's dtype; with windows, soft caps and sinks."""
-    verdict = OK
-    if query.latent_dim is not None:
-        verdict &= no("latent_dim", wanted=query.latent_dim, found="values that are stored apart")
+    """Keys and values in the engine's dtype."""
     if query.cache_dtype != query.dtype:
-        verdict &= no("cache_dtype", wanted=query.cache_dtype, found=query.dtype)
-    if not query.causal:
-        verdict &= no("causal", wanted="attention to later tokens", found="causal")
-    return verdict
+        return no("cache_dtype", wanted=query.cache_dtype, found=query.dtype)
+    return OK
 
 
 @hookimpl
@@ -30,6 +25,8 @@ def llmk_attention_backends() -> list[KernelSpec]:
             # Add platforms=("...",), features and packages as soon as the kernel needs them.
             needs=Needs(dtypes=("bfloat16", "float16", "float32")),
             supports=supports,
+            # What the kernel handles. A query with any other field at another value than its default refuses it.
+            knows=frozenset({"sliding_window", "softcap", "sinks"}),
             summary="one request at a time, in float32",
         )
     ]
