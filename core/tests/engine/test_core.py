@@ -11,7 +11,7 @@ from paged_device import BehindDevice, PagedDevice, make_core, run_alone
 from llmk.api import PlatformFacts
 from llmk.engine.core import EngineCore
 from llmk.engine.scheduling.async_scheduling import choose_depth, why_asynchronous
-from llmk.engine.wire.request import EngineRequest, SamplingParams, StepTimes
+from llmk.engine.wire.request import EngineRequest, RequestContext, SamplingParams, StepTimes
 
 HOST, DEVICE = 0.012, 0.02
 
@@ -115,7 +115,7 @@ def test_the_log_of_a_failed_step_names_its_requests_once(caplog: pytest.LogCapt
 
     core.runner.before_step = explode  # type: ignore[attr-defined]
     for id, of in (("a/0", "a"), ("a/1", "a"), ("b/0", "b")):
-        core.add(EngineRequest(id=id, prompt_token_ids=[1], params=SamplingParams(), request_id=of))
+        core.add(EngineRequest(id=id, prompt_token_ids=[1], params=SamplingParams(), context=RequestContext(log_id=of)))
     core.step()
     (record,) = caplog.records
     assert (record.getMessage(), vars(record)["request_ids"]) == ("step 0 failed", ["a", "b"])

@@ -13,7 +13,7 @@ from paged_device import PagedDevice, make_core, run_alone
 
 from llmk.api import PolicyContext, SchedulingPolicy, Ticket
 from llmk.engine.scheduling.fair_policy import FairPolicy
-from llmk.engine.wire.request import EngineRequest, SamplingParams, TokenOutput
+from llmk.engine.wire.request import EngineRequest, RequestContext, SamplingParams, TokenOutput
 from llmk.planning.cache_groups import CacheGroup
 from runs import KINDS, assert_consistent, assert_empty, drain, request, tokens_of
 
@@ -156,16 +156,14 @@ def test_any_load_comes_out_as_if_alone(
                 core.add(
                     EngineRequest(
                         id=str(i),
+                        context=RequestContext(tenant=a["tenant"], priority=a["priority"], cache_salt=a["salt"]),
                         prompt_token_ids=a["prompt"],
                         params=SamplingParams(
                             max_tokens=a["max_tokens"], stop_token_ids=tuple(a["stop"]), prompt_logprobs=a["scored"]
                         ),
                         seed=a["seed"],
-                        priority=a["priority"],
-                        cache_salt=a["salt"],
                         pin=a["pin"],
                         pin_seconds=float(a["at"] % 7),
-                        tenant=a["tenant"],
                         returns=a["returns"],
                         num_told=a["told"],
                     )

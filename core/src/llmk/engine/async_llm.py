@@ -29,7 +29,7 @@ from llmk.engine.text.output_processor import GenerationDelta
 from llmk.engine.text.pinned_prefixes import PinnedPrefix, PinnedPrefixes, read_text
 from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
 from llmk.engine.wire.engine_info import EngineInfo, Outage
-from llmk.engine.wire.request import EngineStats, SamplingParams, StepTimes
+from llmk.engine.wire.request import EngineStats, RequestContext, SamplingParams, StepTimes
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -101,7 +101,8 @@ class AsyncLLM:
             llm = cls(boot, client, tokenizer)
             undo.push_async_callback(llm.close)
             for pin, text in configured.items():
-                await llm.pin(pin.id, text, seconds=pin.seconds, cache_salt=pin.cache_salt, tenant=pin.tenant)
+                context = RequestContext(pin.id, tenant=pin.tenant, cache_salt=pin.cache_salt)
+                await llm.pin(text, context, seconds=pin.seconds)
             undo.pop_all()
         return llm
 
@@ -126,51 +127,37 @@ class AsyncLLM:
         return self._client.outage
 
     async def generate(
-        self,
-        prompt: str | list[int],
-        params: SamplingParams,
-        *,
-        request_id: str,
-        priority: int = 0,
-        cache_salt: str = "",
-        tenant: str = "",
+        self, prompt: str | list[int], params: SamplingParams, context: RequestContext
     ) -> AsyncGenerator[GenerationDelta, None]:
-        """Yields what comes to each of ``params.n`` choices, until all have ended. Closing the iterator aborts.
-
-        Requests with a lower ``priority`` go first; those with different ``cache_salt`` share no cached prefix;
-        ``tenant`` is whose share of the engine and whose limit they count against.
+        """Yields the deltas of each of ``params.n`` choices, until all have ended. Closing the iterator aborts.
 
         Raises:
             ContextLengthExceeded: where the prompt leaves no room for a token.
-            RequestError: where prompt or parameters can't be served, or ``request_id`` is in use.
+            RequestError: where prompt or parameters can't be served, or the context's id is in use.
             Overloaded: where too many sequences run and wait, in all or of this tenant.
             RequestTimeout: where it was not begun or done within the configured times.
             EngineDead: where the engine is gone, and was not started again in time.
         """
         tokens, params = await self._taken_in(prompt, params)
-        sequences = self._intake.sequences(
-            tokens, params, id=request_id, priority=priority, cache_salt=cache_salt, tenant=tenant
-        )
-        self._router.check_room(len(sequences), tenant)
-        async with aclosing(self._router.answer(request_id, sequences)) as deltas:
+        sequences = self._intake.sequences(tokens, params, context)
+        self._router.check_room(len(sequences), context.tenant)
+        async with aclosing(self._router.answer(sequences)) as deltas:
             async for delta in deltas:
                 yield delta
 
-    async def pin(
-        self, id: str, prompt: str | list[int], *, seconds: float = 0.0, cache_salt: str = "", tenant: str = ""
-    ) -> PinnedPrefix:
-        """Keeps what ``prompt`` fills of the cache for ``seconds`` (0: without end), in place of what ``id`` kept
-        before; computes it first where it isn't there.
+    async def pin(self, prompt: str | list[int], context: RequestContext, *, seconds: float = 0.0) -> PinnedPrefix:
+        """Keeps the full blocks of ``prompt`` in the cache for ``seconds`` (0: until it is unpinned), under the
+        context's id, and in place of what that id pinned before; computes them first where they are not cached.
 
         Raises:
             RequestError: where it fills no block, or more than may be pinned.
         """
         tokens, params = await self._taken_in(prompt, SamplingParams(max_tokens=1, temperature=0.0))
-        request_id = f"pin-{id}"
-        sequences = self._intake.sequences(tokens, params, id=request_id, cache_salt=cache_salt, tenant=tenant)
+        id, tenant, cache_salt = context.id, context.tenant, context.cache_salt
+        sequences = self._intake.sequences(tokens, params, structs.replace(context, id=f"pin-{id}"))
         pinning = [structs.replace(sequence, pin=id, pin_seconds=seconds) for sequence in sequences]
         num_tokens = 0
-        async with aclosing(self._router.answer(request_id, pinning)) as deltas:
+        async with aclosing(self._router.answer(pinning)) as deltas:
             async for delta in deltas:
                 num_tokens = delta.num_pinned_tokens
         pinned = PinnedPrefix(id, num_tokens, time.time() + seconds if seconds else None, cache_salt, tenant)
@@ -192,44 +179,32 @@ class AsyncLLM:
         await self._client.unpin([id])
         return known
 
-    async def process(
-        self,
-        name: str,
-        body: Mapping[str, Any],
-        *,
-        request_id: str,
-        priority: int = 0,
-        cache_salt: str = "",
-        tenant: str = "",
-    ) -> bytes:
-        """What the IO processor of that name or id answers to ``body``, as JSON. Cancelling it aborts.
+    async def process(self, name: str, body: Mapping[str, Any], context: RequestContext) -> bytes:
+        """The answer of the IO processor of that name or id to ``body``, as JSON. Cancelling it aborts.
 
         Raises what :meth:`generate` raises, UnknownIOProcessor where there is none, and PluginError where it fails.
         """
         self._intake.info = self.info
-        how = {"id": request_id, "priority": priority, "cache_salt": cache_salt, "tenant": tenant}
-        run = await self._beside(self._io.open, name, body, self._intake, **how)
-        self._router.check_room(len(run.sequences), tenant)
-        async with aclosing(self._router.answer(request_id, run.sequences)) as deltas:
+        run = await self._beside(self._io.open, name, body, self._intake, context)
+        self._router.check_room(len(run.sequences), context.tenant)
+        async with aclosing(self._router.answer(run.sequences)) as deltas:
             async for delta in deltas:
                 await self._beside(run.add, delta)
         return await self._beside(run.answer)
 
-    async def process_in(
-        self, host: IOHost, name: str, body: bytes, *, request_id: str, cache_salt: str = "", tenant: str = ""
-    ) -> bytes:
+    async def process_in(self, host: IOHost, name: str, body: bytes, context: RequestContext) -> bytes:
         """The same for a body that was not read yet, by a processor that runs in ``host``.
 
         A request that was lost there by no fault of its own is run again.
         """
         id, called = self._io.resolve(name)
-        how = {"id": request_id, "cache_salt": cache_salt, "tenant": tenant}
+        info = structs.replace(self.info, plan={}, pickled_plan=b"")
         for _ in range(IO_TRIES):
             with contextlib.suppress(ProcessLost):
-                run = await host.open(id, called, body, structs.replace(self.info, plan={}, pickled_plan=b""), how)
+                run = await host.open(id, called, body, info, context)
                 try:
-                    self._router.check_room(len(run.sequences), tenant)
-                    async with aclosing(self._router.answer(request_id, run.sequences)) as deltas:
+                    self._router.check_room(len(run.sequences), context.tenant)
+                    async with aclosing(self._router.answer(run.sequences)) as deltas:
                         async for delta in deltas:
                             await run.add(delta)
                     return await run.answer()

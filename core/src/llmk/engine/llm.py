@@ -17,7 +17,7 @@ from llmk.engine.text.io_processors import IOProcessors, IORun
 from llmk.engine.text.output_processor import CompletionOutput, GenerationDelta, RequestOutput, SequenceOutput
 from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
 from llmk.engine.wire.failure import Failure
-from llmk.engine.wire.request import EngineRequest, EngineStats, SamplingParams
+from llmk.engine.wire.request import EngineRequest, EngineStats, RequestContext, SamplingParams
 
 if TYPE_CHECKING:
     from llmk.engine.core import EngineCore
@@ -97,7 +97,7 @@ class LLM:
         Raises :class:`~llmk.api.RequestError` for a body that can't be served, and :class:`~llmk.api.PluginError` where
         the processor fails.
         """
-        run = self._io.open(name, body, self._intake, id=str(next(self._ids)))
+        run = self._io.open(name, body, self._intake, RequestContext(str(next(self._ids))))
         self._run([run], use_tqdm=False)
         return msgspec.json.decode(run.answer())
 
@@ -164,7 +164,7 @@ class _Job:
     """A prompt that is being completed."""
 
     def __init__(self, intake: InputProcessor, number: int, prompt: Prompt, params: SamplingParams) -> None:
-        self.sequences: list[EngineRequest] = intake.sequences(prompt, params, id=str(number))
+        self.sequences: list[EngineRequest] = intake.sequences(prompt, params, RequestContext(str(number)))
         self.output = RequestOutput(
             prompt=prompt if isinstance(prompt, str) else None,
             prompt_token_ids=self.sequences[0].prompt_token_ids,

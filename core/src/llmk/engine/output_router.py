@@ -46,8 +46,9 @@ class OutputRouter:
         """Why no output will arrive any more."""
         self._pump = asyncio.create_task(self._deliver(), name="llmk-outputs")
 
-    async def answer(self, request_id: str, sequences: list[EngineRequest]) -> AsyncGenerator[GenerationDelta, None]:
+    async def answer(self, sequences: list[EngineRequest]) -> AsyncGenerator[GenerationDelta, None]:
         """Runs the sequences of a request; yields their deltas until all have ended. Closing the iterator aborts."""
+        request_id = sequences[0].context.id
         if self._dead is not None:
             raise EngineDead(self._dead.message, hint=self._dead.hint)
         if request_id in self._requests:

@@ -74,7 +74,7 @@ class LiveSequences:
             self.failures.append(failed(sequence, problem, RequestError.code))
             return
         self._by_id[sequence.id] = sequence
-        self.tenants.enter(sequence.request.tenant)
+        self.tenants.enter(sequence.request.context.tenant)
         self.waiting.add(sequence)
 
     def enter(self, sequence: Sequence, num_cached: int) -> None:
@@ -98,7 +98,7 @@ class LiveSequences:
             self._preemptions = 0
         sequence.finished = True
         del self._by_id[sequence.id]
-        self.tenants.leave(sequence.request.tenant, self.clock())
+        self.tenants.leave(sequence.request.context.tenant, self.clock())
         if sequence is self.protected:
             self.protected = None
         self._admission.forget(sequence)

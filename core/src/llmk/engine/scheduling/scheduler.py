@@ -102,7 +102,7 @@ class Scheduler:
 
     def add(self, request: EngineRequest) -> None:
         """Queues a sequence. One that can never fit fails with its first output."""
-        tables = self.cache.new_tables(request.cache_salt)
+        tables = self.cache.new_tables(request.context.cache_salt)
         sequence = Sequence(request, self._arrivals, self.max_model_len, tables, self.live.clock() - request.age)
         self._arrivals += 1
         self.live.add(sequence)
@@ -169,7 +169,7 @@ class Scheduler:
     def requests_in(self, step: int) -> list[str]:
         """The ids, as the log has them, of the requests that an issued step computes."""
         issued = next(issued for issued in self._issued if issued.plan.step == step)
-        return list(dict.fromkeys(sequence.request.request_id for sequence, *_ in issued.entries))
+        return list(dict.fromkeys(sequence.request.context.log_id for sequence, *_ in issued.entries))
 
     def fail(self, step: int, error: str) -> list[TokenOutput]:
         """Ends every sequence of an issued step that could not be run."""
@@ -309,7 +309,7 @@ class Scheduler:
                 seed=request.seed,
                 returns=request.returns,
                 num_told=sequence.num_prompt - sequence.untold,
-                request_id=request.request_id,
+                request_id=request.context.log_id,
             )
         )
         step.issue(sequence, count)

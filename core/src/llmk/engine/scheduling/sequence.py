@@ -63,7 +63,8 @@ class Sequence:
         self.tokens = [*request.prompt_token_ids, *request.generated_token_ids]
         self.num_prompt = len(request.prompt_token_ids)
         self.limit = limit if params.max_tokens is None else min(limit, self.num_prompt + params.max_tokens)
-        self.ticket = Ticket(request.id, arrival, request.tenant, request.priority, self.num_prompt, self.limit)
+        context = request.context
+        self.ticket = Ticket(request.id, arrival, context.tenant, context.priority, self.num_prompt, self.limit)
         self.stops = frozenset(
             params.stop_token_ids if params.ignore_eos else params.stop_token_ids + request.eos_token_ids
         )

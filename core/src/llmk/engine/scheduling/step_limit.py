@@ -86,8 +86,8 @@ def in_turns(ready: Iterable[Sequence]) -> list[Sequence]:
     places: Counter[str] = Counter()
     turns: list[tuple[int, Sequence]] = []
     for sequence in sorted(ready, key=attrgetter("issued")):
-        turns.append((places[sequence.request.tenant], sequence))
-        places[sequence.request.tenant] += 1
+        turns.append((places[sequence.ticket.tenant], sequence))
+        places[sequence.ticket.tenant] += 1
     return [sequence for _, sequence in sorted(turns, key=itemgetter(0))]
 
 

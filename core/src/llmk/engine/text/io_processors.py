@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from llmk.api import (
     IOContext,
@@ -22,7 +22,7 @@ from llmk.api import (
 )
 from llmk.api.io import Returns
 from llmk.api.matching import ask
-from llmk.engine.wire.request import EngineRequest, HiddenRows, SamplingParams
+from llmk.engine.wire.request import EngineRequest, HiddenRows, RequestContext, SamplingParams
 from llmk.engine.wire.request import Returns as EngineReturns
 from llmk.kernel.first_party import how_to_install
 from llmk.kernel.loader import load_object
@@ -74,7 +74,7 @@ class IORunProtocol(Protocol):
 class IOHost(Protocol):
     """Where IO processors run."""
 
-    async def open(self, id: str, name: str, body: bytes, info: EngineInfo, how: dict[str, Any]) -> IORunProtocol:
+    async def open(self, id: str, name: str, body: bytes, info: EngineInfo, context: RequestContext) -> IORunProtocol:
         """Begins a request to the processor ``id``, which errors call ``name``. Raises :class:`ProcessLost`, here and
         in the run, where it can be run again."""
         ...
@@ -104,8 +104,8 @@ class IOProcessors:
         found = self._named(name)
         return found.spec.id, _called(found)
 
-    def open(self, name: str, body: Mapping[str, Any], intake: InputProcessor, **how: Any) -> IORun:
-        """Begins a request; ``how`` is passed on to :meth:`~llmk.engine.text.input_processor.InputProcessor.sequences`.
+    def open(self, name: str, body: Mapping[str, Any], intake: InputProcessor, context: RequestContext) -> IORun:
+        """Starts a request, whose prompts ``intake`` makes sequences of.
 
         Raises:
             UnknownIOProcessor: where none of that name or id is installed.
@@ -117,7 +117,7 @@ class IOProcessors:
         with run.guard():
             run.request = self._processor(found).open(body)
             for number, prompt in enumerate(run.request.prompts):
-                run.sequences.append(self._sequence(intake, prompt, number, how))
+                run.sequences.append(self._sequence(intake, prompt, number, context))
             if not run.sequences:
                 raise ValueError("it made no prompt of the request")
         return run
@@ -150,12 +150,14 @@ class IOProcessors:
             self._made[found.spec.id] = kind(context)
         return self._made[found.spec.id]
 
-    def _sequence(self, intake: InputProcessor, prompt: IOPrompt, number: int, how: dict[str, Any]) -> EngineRequest:
+    def _sequence(
+        self, intake: InputProcessor, prompt: IOPrompt, number: int, context: RequestContext
+    ) -> EngineRequest:
         params = self._params(prompt)
         tokens = prompt.prompt if isinstance(prompt.prompt, str) else [int(token) for token in prompt.prompt]
-        own = {**how, "id": f"{how['id']}/{number}", "returns": _RETURNS[prompt.returns]}
+        own = replace(context, id=f"{context.id}/{number}")
         try:
-            (sequence,) = intake.sequences(tokens, params, **own)
+            (sequence,) = intake.sequences(tokens, params, own, _RETURNS[prompt.returns])
         except RequestError as error:
             if error.param in ("prompt", None):
                 error.param = prompt.param or None

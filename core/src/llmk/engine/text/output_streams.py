@@ -47,8 +47,8 @@ class OutputStream:
     """A request that is being answered: its sequences that have not ended, and what was not yet taken from it."""
 
     def __init__(self, first: EngineRequest, unread: UnreadCounter) -> None:
-        self.tenant = first.tenant
-        self.request_id = first.request_id
+        self.tenant = first.context.tenant
+        self.request_id = first.context.log_id
         self.sequences: dict[str, SequenceOutput] = {}
         self.held = 0
         """How much waits."""

@@ -16,7 +16,7 @@ from llmk.engine.text.output_processor import GenerationDelta
 from llmk.engine.wire.engine_info import EngineInfo
 from llmk.engine.wire.failure import Failure
 from llmk.engine.wire.plugin_mark import PluginMark
-from llmk.engine.wire.request import EngineRequest
+from llmk.engine.wire.request import EngineRequest, RequestContext
 from llmk.serve.http.errors import check_model
 from llmk.serve.workers.frames import encode, framed, receive
 from llmk.serve.workers.served_model import ServedModel
@@ -25,14 +25,13 @@ ENTRY = f"{__name__}:run"
 
 
 class Open(msgspec.Struct, array_like=True, tag=True):
-    """A request to the processor ``id``, with its body as it came. ``how`` is what its sequences have in common."""
+    """A request to the processor ``id``, with its body as it came."""
 
     key: int
     id: str
     body: bytes
-    how: dict[str, Any]
+    context: RequestContext
     info: EngineInfo
-    request_id: str
 
 
 class Take(msgspec.Struct, array_like=True, tag=True):
@@ -110,7 +109,7 @@ class _Hosting:
             return Outcome(failure=Failure.of(PluginError(f"an IO processor raised {type(error).__name__}: {error}")))
 
     def _open(self, order: Open) -> IORun:
-        logs.request_id.set(order.request_id)
+        logs.request_id.set(order.context.log_id)
         try:
             body = msgspec.json.decode(order.body, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -119,5 +118,5 @@ class _Hosting:
         if self._intake is None:
             self._intake = InputProcessor(self._tokenizer, order.info, **self._how)
         self._intake.info = order.info
-        opened = self.runs[order.key] = self._processors.open(order.id, body, self._intake, **order.how)
+        opened = self.runs[order.key] = self._processors.open(order.id, body, self._intake, order.context)
         return opened
