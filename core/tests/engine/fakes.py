@@ -39,9 +39,9 @@ def boot(
     return SimpleNamespace(settings=SimpleNamespace(config=config), checkpoint=read_checkpoint(folder))
 
 
-def begin(index: int) -> None:
-    """Begins a device."""
-    print(f"begun: {index}", file=sys.stderr, flush=True)
+def start_device(index: int) -> None:
+    """Starts a device."""
+    print(f"device started: {index}", file=sys.stderr, flush=True)
 
 
 def build(options: dict[str, Any]) -> tuple[EngineCore, EngineInfo]:

@@ -145,7 +145,7 @@ def test_errors_at_start_arrive_as_themselves(kind):
 
 @both
 def test_an_engine_whose_step_takes_long_is_healthy(kind, monkeypatch):
-    """Even where nobody waits for the step any more: what was aborted may still be running."""
+    """Even where no request waits for the step any more: what was aborted may still be running."""
     monkeypatch.setattr(loop_client, "PING_SECONDS", 0.1)
     monkeypatch.setattr(loop_client, "IDLE_SECONDS", 0.3)
 
@@ -313,8 +313,8 @@ def test_a_command_that_serves_nothing_leaves_no_process(argument, capfd):
 
 def test_a_device_is_begun_meanwhile(capfd):
     async def main():
-        client = await ProcessClient.start({}, builder="fakes:build", begin="fakes:begin")
-        while "begun: 0" not in (printed := "".join(capfd.readouterr())):
+        client = await ProcessClient.start({}, builder="fakes:build", start_device="fakes:start_device")
+        while "device started: 0" not in (printed := "".join(capfd.readouterr())):
             await asyncio.sleep(0.01)
         await client.close()
         return printed
@@ -324,7 +324,7 @@ def test_a_device_is_begun_meanwhile(capfd):
 
 def test_a_device_that_can_not_be_begun_changes_nothing(capfd):
     async def main():
-        client = await ProcessClient.start({}, builder="fakes:build", begin="fakes:nothing")
+        client = await ProcessClient.start({}, builder="fakes:build", start_device="fakes:nothing")
         client.check_health()
         await client.close()
 
@@ -333,7 +333,7 @@ def test_a_device_that_can_not_be_begun_changes_nothing(capfd):
 
 
 def test_a_command_that_nobody_takes_waits_for_nobody():
-    """An engine that failed at its start has let go of its sockets before it is told to close."""
+    """An engine that failed at its start has released its sockets before it receives Close."""
 
     async def main():
         client = ProcessClient(spawn())

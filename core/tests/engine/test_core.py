@@ -21,7 +21,7 @@ def request(id: str, prompt: list[int], new: int) -> EngineRequest:
 
 
 def behind(core: EngineCore, seconds: float = 0.0) -> EngineCore:
-    """The same engine over a device that runs its steps behind the host; seconds are those of a real clock."""
+    """The same engine over an asynchronous device; seconds are those of a real clock."""
     device = core.runner
     assert isinstance(device, PagedDevice)
     core.scheduler.live.clock = time.monotonic
@@ -31,7 +31,7 @@ def behind(core: EngineCore, seconds: float = 0.0) -> EngineCore:
 @pytest.mark.parametrize(
     ("wanted", "features", "depth", "why"),
     [
-        (0, {"asynchronous"}, 2, "acme/a1 runs what it is issued behind the host"),
+        (0, {"asynchronous"}, 2, "acme/a1 runs steps asynchronously to the host"),
         (0, set(), 1, "the host itself runs the steps"),
         (1, {"asynchronous"}, 1, "engine.steps_in_flight"),
         (2, set(), 2, "engine.steps_in_flight"),
@@ -53,7 +53,7 @@ def test_with_two_the_slower_of_host_and_device_sets_the_pace(depth: int, expect
     took = []
     for _ in range(20):
         start = time.monotonic()
-        time.sleep(HOST)  # what a host does beside: it prepares steps and sends what they bring
+        time.sleep(HOST)  # what a host does meanwhile: it prepares steps and sends outputs
         core.step()
         took.append(time.monotonic() - start)
     assert 0.95 * expected < sorted(took)[10] < expected + 0.6 * min(HOST, DEVICE)

@@ -270,7 +270,7 @@ def test_time_outs_arrive_as_what_they_are(folder):
         async with engine(folder, max_num_seqs=1, request_timeout=12, queue_timeout=6) as llm:
             slow = asyncio.create_task(collect(llm, id_="slow", max_tokens=60))
             await asyncio.sleep(0)
-            with pytest.raises(QueueTimeout, match="was not begun in time: it waited") as caught:
+            with pytest.raises(QueueTimeout, match="was not started in time: it waited") as caught:
                 await collect(llm, id_="late", max_tokens=1)
             assert caught.value.http_status == 504
             with pytest.raises(RequestTimeout, match=r"not done in time: after 12\.0 s it had"):

@@ -60,7 +60,7 @@ def check(request: EngineRequest, outputs: list[TokenOutput]) -> None:
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("number", range(6))
 def test_any_load_comes_out_as_if_nothing_had_happened(number, depth):
-    """Engines in threads, short of blocks, which die at random steps; one request kills each that begins it."""
+    """Engines in threads, short of blocks, which die at random steps; one request kills each that starts it."""
     rng = random.Random(number)
     deaths = 0
 

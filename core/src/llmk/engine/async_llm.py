@@ -1,4 +1,4 @@
-"""The asynchronous front end: prompts in, text out, whatever runs the engine."""
+"""The asynchronous front end: prompts in, text out, with the engine in a process or a thread."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ class AsyncLLM:
     ) -> AsyncLLM:
         """Resolves the plan and starts the engine, in a process of its own or (``in_process``) in a thread of this one.
 
-        ``spawned`` is the process, where it has begun (:mod:`llmk.engine.processes.spawn`). ``check`` is called with
-        what was resolved, before anything is loaded. Raises what it raises, and whatever keeps the model from being
-        served, as :class:`~llmk.api.LlmkError`.
+        ``spawned`` is the process, where it is running already (:mod:`llmk.engine.processes.spawn`). ``check`` is
+        called with what was resolved, before anything is loaded. Raises what it raises, and
+        :class:`~llmk.api.LlmkError` where the model can't be served.
         """
         from llmk.engine.processes.engine_process import ProcessClient
         from llmk.planning.boot import boot as start_up
@@ -108,7 +108,7 @@ class AsyncLLM:
 
     @property
     def info(self) -> EngineInfo:
-        """What is to be known of the engine; one that was started again may tell something else."""
+        """The engine's limits and plan; they may change when it is started again."""
         return self._client.info
 
     @property
@@ -135,7 +135,7 @@ class AsyncLLM:
             ContextLengthExceeded: where the prompt leaves no room for a token.
             RequestError: where prompt or parameters can't be served, or the context's id is in use.
             Overloaded: where too many sequences run and wait, in all or of this tenant.
-            RequestTimeout: where it was not begun or done within the configured times.
+            RequestTimeout: where it was not started or done within the configured times.
             EngineDead: where the engine is gone, and was not started again in time.
         """
         tokens, params = await self._taken_in(prompt, params)
@@ -165,7 +165,7 @@ class AsyncLLM:
         return pinned
 
     async def _taken_in(self, prompt: str | list[int], params: SamplingParams) -> tuple[list[int], SamplingParams]:
-        """Prompt and parameters without texts that are to be tokenized, which is done beside the event loop."""
+        """Prompt and parameters without texts that are to be tokenized, which is done in a thread."""
         self._intake.info = self.info
         if params.bad_words:
             params = await asyncio.to_thread(self._intake.checked, params)
@@ -182,15 +182,16 @@ class AsyncLLM:
     async def process(self, name: str, body: Mapping[str, Any], context: RequestContext) -> bytes:
         """The answer of the IO processor of that name or id to ``body``, as JSON. Cancelling it aborts.
 
-        Raises what :meth:`generate` raises, UnknownIOProcessor where there is none, and PluginError where it fails.
+        Raises what :meth:`generate` raises, UnknownIOProcessor where there is no such processor, and PluginError where
+        it fails.
         """
         self._intake.info = self.info
-        run = await self._beside(self._io.open, name, body, self._intake, context)
+        run = await self._in_thread(self._io.open, name, body, self._intake, context)
         self._router.check_room(len(run.sequences), context.tenant)
         async with aclosing(self._router.answer(run.sequences)) as deltas:
             async for delta in deltas:
-                await self._beside(run.add, delta)
-        return await self._beside(run.answer)
+                await self._in_thread(run.add, delta)
+        return await self._in_thread(run.answer)
 
     async def process_in(self, host: IOHost, name: str, body: bytes, context: RequestContext) -> bytes:
         """The same for a body that was not read yet, by a processor that runs in ``host``.
@@ -217,8 +218,8 @@ class AsyncLLM:
         """The IO processors that are installed (:meth:`~llmk.engine.text.io_processors.IOProcessors.describe`)."""
         return self._io.describe()
 
-    async def _beside(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs a call of an IO processor beside the event loop, one at a time."""
+    async def _in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs a call of an IO processor in a thread, one at a time."""
         context = copy_context()
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._io_thread, lambda: context.run(call, *args, **kwargs))
@@ -260,7 +261,7 @@ async def _start_process(boot: Boot, spawned: ProcessClient) -> tuple[EngineClie
     from llmk.planning.packed_boot import begins, pack
 
     config, packed, first = boot.settings.config.engine, pack(boot), [spawned]
-    how: dict[str, Any] = {"builder": "llmk.engine.launch:build_packed", "begin": begins(boot)}
+    how: dict[str, Any] = {"builder": "llmk.engine.launch:build_packed", "start_device": begins(boot)}
     how |= {"hang_seconds": config.hang_seconds, "plugin_seconds": config.plugin_seconds}
     standby, distrusted = Standby(boot.plan, enabled=config.standby), set[str]()
 

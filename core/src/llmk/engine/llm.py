@@ -33,7 +33,7 @@ class LLM:
     (``max_num_seqs=8``; those of the section ``model`` go first: ``dtype="float32"``). ``llmk.toml`` and the
     environment count as they do for the server.
 
-    Raises whatever keeps the model from being served, as :class:`~llmk.api.LlmkError`.
+    Raises :class:`~llmk.api.LlmkError` where the model can't be served.
     """
 
     def __init__(self, model: str = "", **settings: Any) -> None:
@@ -137,7 +137,7 @@ class LLM:
         return params
 
     def _run(self, jobs: Sequence[_Job | IORun], use_tqdm: bool) -> None:
-        """Runs the sequences of ``jobs`` to their ends, and tells each job what comes of its own."""
+        """Runs the sequences of ``jobs`` to their ends, and gives each job the deltas of its own."""
         core = self.core
         open_sequences: dict[str, tuple[_Job | IORun, SequenceOutput]] = {}
         for job in jobs:
@@ -187,7 +187,7 @@ def _stepped(
         for output in outputs.outputs:
             if output.finish_reason == "error":
                 del open_sequences[output.id]
-                raise Failure.told_by(output).error()
+                raise Failure.in_output(output).error()
             job, sequence = open_sequences[output.id]
             delta = sequence.take(output, outputs.time)
             if delta.finish_reason is not None:

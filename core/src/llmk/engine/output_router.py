@@ -156,8 +156,8 @@ class OutputRouter:
         self._fail(self._dead)
 
     def _take(self, output: TokenOutput, time: float) -> bool:
-        """Hands an output of ``time`` to its request; returns whether the engine must be told that the sequence has
-        ended."""
+        """Hands an output of ``time`` to its request; returns whether the sequence has ended here and the engine
+        doesn't know yet."""
         stream = self._streams.get(output.id)
         if stream is None:
             return False

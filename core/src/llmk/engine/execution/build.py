@@ -118,7 +118,7 @@ def build_runner(
 
 def _refuse(id: str) -> Any:
     raise PluginError(
-        f"{id} ended the engine too often, and is not called again", hint="mend its wheel, and restart the server"
+        f"{id} ended the engine too often, and is not called again", hint="fix its wheel, and restart the server"
     )
 
 

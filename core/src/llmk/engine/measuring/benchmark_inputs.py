@@ -1,4 +1,4 @@
-"""Kernels bound to random inputs, made from what their site asks, on which they can be compared and timed."""
+"""Kernels bound to random inputs, made from their site's query, on which they can be compared and timed."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class BenchmarkInput:
 
 
 class BenchmarkInputs:
-    """Makes trials of what a plan chose. Those of one site get the same weights and inputs, whatever was chosen.
+    """Makes inputs for what a plan chose. Those of one site get the same weights and inputs for any choice.
 
-    ``facts`` are those of the process's share of the model; ``own`` is what a wheel says of an op that it brings.
+    ``facts`` are those of the process's share of the model; ``own`` is a wheel's examples for an op that it provides.
     """
 
     def __init__(self, build: Build, facts: ModelFacts, own: OpExamples | None = None) -> None:
@@ -49,7 +49,7 @@ class BenchmarkInputs:
         self._draw = Draw(torch.Generator(build.device), build.dtype)
 
     def of(self, choice: Choice) -> BenchmarkInput | None:
-        """The trial for a site; ``None`` where no inputs are known for what it asks."""
+        """The inputs for a site; ``None`` where no inputs are known for its query."""
         self._draw.random.manual_seed(0)
         match choice.query:
             case LinearQuery() as linear:
@@ -146,22 +146,22 @@ class BenchmarkInputs:
 
         try:
             examples.make(self._draw, query.facts, 1)
-        except KeyError:  # a part whose sizes the facts of the whole don't tell
+        except KeyError:  # a part whose sizes are not among the facts of the whole
             return None
         return BenchmarkInput(at)
 
     def _op_over(self, query: OpQuery, site: str, kernel: Callable[..., Any]) -> BenchmarkInput:
         """An op over attention: of decodes behind a context, or prompts."""
-        asked = self.build.plan.choice("attention", site).query
-        assert isinstance(asked, AttentionQuery)
-        backend, scaled = self.build.attention(site), _scaled(asked)
+        attention = self.build.plan.choice("attention", site).query
+        assert isinstance(attention, AttentionQuery)
+        backend, scaled = self.build.attention(site), _scaled(attention)
 
         def at(tokens: int) -> Run:
-            step, positions = _place(tokens, asked.block_size, self._draw.random)
+            step, positions = _place(tokens, attention.block_size, self._draw.random)
             self._draw.random.manual_seed(1)
             given = OVER_ATTENTION[query.op](self._draw, query.facts, step.num_tokens)
             angles = self._draw.reals(step.max_seq_len, rotary_dim(query.facts) // 2)
-            table, cache = torch.cat((angles.cos(), angles.sin()), dim=1), self._cache(asked, step)
+            table, cache = torch.cat((angles.cos(), angles.sin()), dim=1), self._cache(attention, step)
             meta = backend.prepare(step)
             return lambda i: kernel(*given, positions, table, cache, meta, **scaled)
 
@@ -191,7 +191,7 @@ class BenchmarkInputs:
         return parameters if weight_format == "plain" else self.build.quantization.convert("", parameters, [rows])
 
     def _inputs(self, *shape: int) -> Tensor:
-        """The first random tensor of a call: the same for all kernels of a site, whatever they were asked before."""
+        """The first random tensor of a call: the same for all kernels of a site, no matter what they ran before."""
         self._draw.random.manual_seed(1)
         return self._random(*shape)
 
@@ -200,7 +200,7 @@ class BenchmarkInputs:
 
 
 def _scaled(query: AttentionQuery) -> dict[str, Any]:
-    """What backends of fp8 caches are told besides."""
+    """What backends of fp8 caches get besides."""
     return {"scales": (1.0, 1.0)} if query.cache_dtype.startswith("float8") else {}
 
 

@@ -1,7 +1,7 @@
 """What the engine's processes have in common: what a child is given, the sockets between, and how each learns that the
 other is gone.
 
-What a child needs comes pickled over its standard input, which stays open: its end tells that the parent is gone.
+What a child needs comes pickled over its standard input, which stays open: it ends when the parent is gone.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ LOOK_SECONDS = 0.5
 _LENGTH_BYTES = 8
 
 
-def give(process: subprocess.Popen[bytes], folder: str, *given: object, begin: str = "") -> None:
-    """Gives a child what it needs. ``folder`` is the private one that holds the sockets; ``begin`` what the child calls
-    at once to begin its device (:attr:`llmk.api.PlatformSpec.begin`)."""
+def give(process: subprocess.Popen[bytes], folder: str, *given: object, start_device: str = "") -> None:
+    """Gives a child what it needs. ``folder`` is the private one that holds the sockets; ``start_device`` what the
+    child calls at once to start its device (:attr:`llmk.api.PlatformSpec.begin`)."""
     assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it has ended: who watches it tells how
-        process.stdin.write(b"".join(map(_framed, ((folder, begin), given))))
+    with contextlib.suppress(BrokenPipeError):  # it has ended: its watcher reports how
+        process.stdin.write(b"".join(map(_framed, ((folder, start_device), given))))
         process.stdin.flush()
 
 
@@ -67,9 +67,9 @@ class ParentLink:
         first, given = _frame(), _frame()
         if given:
             self._pickled.put(given)
-            folder, begin = pickle.loads(first)  # nosec B301 # as above
-            if begin:
-                threading.Thread(target=_begin, args=(begin,), name="llmk-begin", daemon=True).start()
+            folder, start_device = pickle.loads(first)  # nosec B301 # as above
+            if start_device:
+                threading.Thread(target=_start_device, args=(start_device,), name="llmk-device", daemon=True).start()
             while os.read(sys.stdin.fileno(), 1024):
                 pass
             _remove(Path(folder))
@@ -127,7 +127,7 @@ def stopped(pid: int) -> bool:
 
 
 def ending(code: int) -> str:
-    """How a process ended, by its exit status as ``subprocess`` tells it."""
+    """How a process ended, by its exit status as ``subprocess`` has it."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:
@@ -157,11 +157,11 @@ def _read(count: int) -> bytes:
     return bytes(found)
 
 
-def _begin(location: str) -> None:
+def _start_device(location: str) -> None:
     try:
         load_object(location)(0)
     except Exception:
-        logger.debug("%s could not begin the device ahead of its setup", location, exc_info=True)
+        logger.debug("%s could not start the device ahead of its setup", location, exc_info=True)
 
 
 def _remove(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""How a front end speaks to an engine, whether that runs in its own process or in this one."""
+"""How a front end talks to an engine, whether that runs in its own process or in this one."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class EngineClient(Protocol):
         ...
 
     async def next_outputs(self) -> EngineOutputs:
-        """Waits for what the next step brings."""
+        """Waits for the outputs of the next step."""
         ...
 
     def check_health(self) -> float:

@@ -39,13 +39,13 @@ class LoopClient(ABC):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[EngineInfo] = self._loop.create_future()
-        # An engine that is closed before anybody waits for it has failed nobody: asyncio need not report that.
+        # Closing an engine before it is awaited is not an error: asyncio need not report the exception.
         self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
         self._outputs: asyncio.Queue[EngineOutputs | None] = asyncio.Queue()
         self._at_work: set[str] = set()
         """Sequences that the loop may be running."""
         self._aborted: set[str] = set()
-        """Of these, those that it has been told to end since the last ping."""
+        """Of these, those that it was sent an abort for since the last ping."""
         self._pong = Pong(0)
         self._silence = 0.0
         """Seconds without a sign of life, counted in ticks: what stops both sides for a while adds one."""
@@ -68,7 +68,7 @@ class LoopClient(ABC):
         self._send_or_raise(Unpin(list(ids)))
 
     async def next_outputs(self) -> EngineOutputs:
-        """Waits for what the next step brings. What came before the engine died is delivered first."""
+        """Waits for the outputs of the next step. Those from before the engine died are delivered first."""
         outputs = await self._outputs.get()
         if outputs is None:
             self._outputs.put_nowait(None)
@@ -120,7 +120,7 @@ class LoopClient(ABC):
                 self._die(reply.failure.error())
 
     def _die(self, error: LlmkError) -> None:
-        """Everything that waits or will be asked fails with ``error``. Only the first cause counts."""
+        """Every pending and later call fails with ``error``. Only the first cause counts."""
         if self._dead is not None:
             return
         self._dead = error
@@ -151,7 +151,7 @@ class LoopClient(ABC):
         self._send(command)
 
     def _cause(self) -> EngineDead:
-        """A fresh error for each who asks, so that tracebacks don't pile up on one."""
+        """A new error for each caller, so that tracebacks don't pile up on one."""
         first = self._dead
         if not isinstance(first, EngineDead):
             dead = EngineDead(f"the engine's loop broke: {first}")

@@ -36,11 +36,11 @@ class Supervisor:
     """Follows :class:`~llmk.engine.processes.client.EngineClient`, with an engine that ``start`` makes, and makes
     again.
 
-    Whatever an engine delivered before its end is passed on; the next one gets every sequence that has not ended, with
+    All that an engine delivered before its end is passed on; the next one gets every sequence that has not ended, with
     the tokens that were delivered, and goes on after them. Sequences wait for it for ``restart_seconds``; then they
     fail, and new ones are refused until it is there.
 
-    What engines die of fails: at once where the mark of a plugin's call tells, else as :class:`CrashSuspects` finds
+    What engines die of fails: at once where the mark of a plugin's call names it, else as :class:`CrashSuspects` finds
     out.
     """
 
@@ -62,7 +62,7 @@ class Supervisor:
         self._live: dict[str, LiveSequence] = {}
         self._suspects = CrashSuspects(self._live)
         self._pins: dict[str, tuple[EngineRequest, float]] = {}
-        """What is pinned, and when that ends: each engine has to be told."""
+        """What is pinned, and when that ends: each new engine must pin it again."""
         self._outputs: asyncio.Queue[EngineOutputs | None] = asyncio.Queue()
         self._stats = EngineStats(total_blocks=client.info.num_blocks)
         self._restarts = 0
@@ -132,7 +132,7 @@ class Supervisor:
                 await self._client.unpin(gone)
 
     async def next_outputs(self) -> EngineOutputs:
-        """Waits for what the next step brings, whichever engine runs it."""
+        """Waits for the outputs of the next step, whichever engine runs it."""
         outputs = await self._outputs.get()
         if outputs is None:
             self._outputs.put_nowait(None)
@@ -174,9 +174,9 @@ class Supervisor:
             self._end(f"the engine's supervisor failed: {describe(error)}")
 
     async def _take(self, outputs: EngineOutputs) -> None:
-        for id in outputs.begun:
+        for id in outputs.admitted:
             if (one := self._live.get(id)) is not None:
-                one.stage = max(one.stage, Stage.BEGUN)
+                one.stage = max(one.stage, Stage.ADMITTED)
         for output in outputs.outputs:
             if output.token_ids or output.hidden:
                 self._barren = 0
@@ -188,7 +188,7 @@ class Supervisor:
                     self._pins[one.request.pin] = one.request, time.monotonic() + seconds if seconds else math.inf
             elif one is not None and (output.token_ids or output.hidden):
                 one.tokens += output.token_ids
-                one.num_told += output.hidden.num if output.hidden else 0
+                one.num_delivered += output.hidden.num if output.hidden else 0
                 one.stage = Stage.PROVEN
         self._stats = outputs.stats
         self._pass_on(outputs)
@@ -259,7 +259,7 @@ class Supervisor:
 
     def _hold(self, cause: EngineDead) -> None:
         """Takes back what the dead engine had, and fails what it died of, as far as that is known."""
-        begun, culprit = self._suspects.at(Stage.BEGUN, Stage.PROVEN), self._client.culprit
+        admitted, culprit = self._suspects.at(Stage.ADMITTED, Stage.PROVEN), self._client.culprit
         if culprit is not None:
             guilty, code = self._used(culprit), PluginError.code
             named = str(culprit) in cause.message
@@ -271,13 +271,13 @@ class Supervisor:
             why = f"{what}: {cause.message}"
         self._suspects.hold()
         self._fail(guilty, why, code)
-        self._retried += sum(one.request.id in self._live for one in begun)
+        self._retried += sum(one.request.id in self._live for one in admitted)
 
     def _used(self, culprit: Culprit) -> list[LiveSequence]:
         """The sequences that a plugin's code was called for when it ended the engine."""
         users = [
             one
-            for one in self._suspects.at(Stage.BEGUN, Stage.PROVEN, Stage.SENT)
+            for one in self._suspects.at(Stage.ADMITTED, Stage.PROVEN, Stage.SENT)
             if culprit.id in one.request.params.logits_processors and culprit.request in ("", one.request.id)
         ]
         return [one for one in users if one.stage is not Stage.SENT] or users
@@ -290,7 +290,7 @@ class Supervisor:
             logger.error("%s is not called again until the server is restarted", culprit)
 
     async def _admit(self) -> None:
-        """Sends what is held back, as far as nobody else must be tried first."""
+        """Sends what is held back, as far as no suspect must be tried first."""
         while sequences := self._suspects.next():
             await self._send(sequences)
 
@@ -337,7 +337,7 @@ class Supervisor:
         return EngineDead(message, retry_after=max(1.0, self._next_attempt - time.monotonic()))
 
     def _end(self, why: str) -> None:
-        """Everything that waits or will be asked fails. Only the first cause counts."""
+        """Every pending and later call fails. Only the first cause counts."""
         self._ended = self._ended or why
         self._outputs.put_nowait(None)
 

@@ -22,8 +22,8 @@ _MAX_WORD_CHARACTERS = 10_000
 
 
 class InputProcessor:
-    """Turns prompts into sequences for the engine of which ``info`` tells. ``seed`` is where requests without a seed of
-    their own draw one from. With ``isolate_tenants``, no tenant's prefix is a hit for another's.
+    """Turns prompts into sequences for the engine that ``info`` describes. Requests without a seed draw one from the
+    generator that ``seed`` starts. With ``isolate_tenants``, no tenant's prefix is a hit for another's.
     """
 
     def __init__(self, tokenizer: Tokenizer, info: EngineInfo, *, seed: int, isolate_tenants: bool = False) -> None:
@@ -94,7 +94,7 @@ class InputProcessor:
         return replace(params, bad_words=(), bad_word_ids=tuple(words))
 
     def _spellings(self, text: str) -> Iterator[tuple[int, ...]]:
-        """How the tokenizer writes a word at the start of a text, after a space, and after something that is none."""
+        """How the tokenizer writes a word at the start of a text, after a space, and after something else."""
         word, line = text.strip(" "), self._encode("\n")
         yield self._encode(text)
         if word:

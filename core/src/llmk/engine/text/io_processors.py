@@ -59,7 +59,7 @@ class IORunProtocol(Protocol):
         ...
 
     async def add(self, delta: GenerationDelta) -> None:
-        """Hands on what came next of one of the sequences."""
+        """Passes on the next delta of one of the sequences."""
         ...
 
     async def answer(self) -> bytes:
@@ -67,7 +67,7 @@ class IORunProtocol(Protocol):
         ...
 
     def close(self) -> None:
-        """Nobody waits for it any more."""
+        """Drops it: its client is gone."""
         ...
 
 
@@ -75,7 +75,7 @@ class IOHost(Protocol):
     """Where IO processors run."""
 
     async def open(self, id: str, name: str, body: bytes, info: EngineInfo, context: RequestContext) -> IORunProtocol:
-        """Begins a request to the processor ``id``, which errors call ``name``. Raises :class:`ProcessLost`, here and
+        """Starts a request to the processor ``id``, which errors call ``name``. Raises :class:`ProcessLost`, here and
         in the run, where it can be run again."""
         ...
 
@@ -92,12 +92,12 @@ class IOProcessors:
 
     def describe(self) -> list[dict[str, Any]]:
         """For each, what it is, whose, and whether it can serve this model."""
-        told = []
+        described = []
         for found in self._found:
             verdict = ask(found.spec.supports, self._boot.checkpoint)
             about = {"id": found.spec.id, "name": found.spec.name, "wheel": found.plugin.wheel}
-            told.append(about | {"summary": found.spec.summary, "supported": verdict.ok, "reasons": _why(verdict)})
-        return told
+            described.append(about | {"summary": found.spec.summary, "supported": verdict.ok, "reasons": _why(verdict)})
+        return described
 
     def resolve(self, name: str) -> tuple[str, str]:
         """The id of the processor of that name or id, and what errors call it. Raises what :meth:`open` does."""
@@ -178,7 +178,7 @@ class IOProcessors:
 
 class IORun:
     """A request of an IO processor called ``name`` in errors, as the engine runs it: its sequences, one for each
-    prompt, and what comes of them."""
+    prompt, and their outputs."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -187,7 +187,7 @@ class IORun:
         self._lengths: dict[int, int] = {}
 
     def add(self, delta: GenerationDelta) -> None:
-        """Hands on what came next of one of the sequences. Raises PluginError, RequestError."""
+        """Passes on the next delta of one of the sequences. Raises PluginError, RequestError."""
         if delta.finish_reason in ("abort", "error"):
             raise LlmkError(f"the request was ended before it was done ({delta.finish_reason})")
         with self.guard():
@@ -232,7 +232,7 @@ def _why(verdict: Verdict) -> list[str]:
 
 
 def _tensor(rows: HiddenRows) -> Tensor:
-    import torch  # a front end that nobody asks for hidden states does without
+    import torch  # only requests for hidden states need it
 
     dtype = getattr(torch, rows.dtype)
     return torch.frombuffer(bytearray(rows.data), dtype=dtype).view(rows.num, -1).float()

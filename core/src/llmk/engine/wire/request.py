@@ -1,4 +1,4 @@
-"""What a request asks for, and what it gets back, in the form that crosses the process boundary."""
+"""Requests and their outputs, in the form that crosses the process boundary."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 Returns = Literal["tokens", "prompt_logprobs", "hidden", "last_hidden"]
-"""What comes of a sequence: tokens; or, with nothing sampled, what is told of its prompt's tokens alone: their
-log-probabilities, the hidden states of all of them or of the last."""
+"""What a sequence returns: generated tokens; or, without sampling, the log-probabilities of its prompt's tokens, or the
+hidden states of all of them or of the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +220,7 @@ class EngineRequest(msgspec.Struct, kw_only=True):
     pin_seconds: float = 0.0
     """How long; 0: without end."""
     returns: Returns = "tokens"
-    num_told: int = 0
+    num_delivered: int = 0
     """Prompt tokens whose hidden states an engine before this one delivered."""
     generated_token_ids: list[int] = []
     """Tokens that an engine before this one delivered: the sequence goes on after them as if nothing had happened."""
@@ -234,7 +234,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
     token_id: int
     logprob: float
     rank: int
-    """1 for the likeliest token."""
+    """1 for the most likely token."""
     top: tuple[tuple[int, float], ...] = ()
 
 
@@ -277,7 +277,7 @@ class TokenOutput(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class ShadowCount(msgspec.Struct, array_like=True, gc=False):
-    """What came of running ``shadow`` beside ``kernel`` at a site: calls that were compared, those in which they differ
+    """The comparisons of ``kernel`` with ``shadow`` at a site: calls that were compared, those in which they differ
     by more than rounding, the largest relative error, and failures, after each of which it is run no more."""
 
     kind: str
@@ -348,7 +348,7 @@ class EngineStats(msgspec.Struct, kw_only=True):
 
 
 class StepTimes(msgspec.Struct, array_like=True, gc=False):
-    """A step that ended: how many tokens it computed, the ``seconds`` until it gave way to the next, and those of them
+    """A step that ended: how many tokens it computed, the ``seconds`` until the next one started, and those of them
     in which the host neither ran it nor waited for it."""
 
     num_tokens: int
@@ -357,11 +357,11 @@ class StepTimes(msgspec.Struct, array_like=True, gc=False):
 
 
 class EngineOutputs(msgspec.Struct, kw_only=True):
-    """What one step brought, for all sequences, at ``time`` (the engine's seconds)."""
+    """The outputs of one step for all sequences, at ``time`` (the engine's seconds)."""
 
     outputs: list[TokenOutput] = []
-    begun: list[str] = []
-    """Sequences that enter the batch with the next step, which is told before that step is run."""
+    admitted: list[str] = []
+    """Sequences that enter the batch with the next step, sent before that step runs."""
     stats: EngineStats = msgspec.field(default_factory=EngineStats)
     time: float = 0.0
     step: StepTimes | None = None
