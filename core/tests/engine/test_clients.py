@@ -53,13 +53,13 @@ def request(id_: str, max_tokens: int = 5) -> EngineRequest:
 async def ended(client):
     """Takes what still comes."""
     while True:
-        await client.next_outputs()
+        await client.outputs.next()
 
 
 async def collect(client, until):
     outputs = []
     while not until(outputs):
-        outputs += (await client.next_outputs()).outputs
+        outputs += (await client.outputs.next()).outputs
     return outputs
 
 
@@ -108,7 +108,7 @@ def test_an_abort_ends_output_and_frees_blocks(kind):
         await client.add([request("a", 50)])
         await collect(client, lambda o: len(o) >= 2)
         await client.abort(["a", "unknown"])
-        while (outputs := await client.next_outputs()).stats.used_blocks:
+        while (outputs := await client.outputs.next()).stats.used_blocks:
             pass
         assert outputs.stats.running == 0
         await client.close()
@@ -219,7 +219,7 @@ def test_a_process_that_is_killed_fails_everything_at_once(when):
         with pytest.raises(EngineDead, match="killed by SIGKILL"):
             await waiting
         assert time.perf_counter() - killed < 1
-        for call in (client.add([request("b")]), client.next_outputs()):
+        for call in (client.add([request("b")]), client.outputs.next()):
             with pytest.raises(EngineDead, match="killed by SIGKILL"):
                 await call
         with pytest.raises(EngineDead, match="killed by SIGKILL"):

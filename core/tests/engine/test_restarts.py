@@ -35,7 +35,7 @@ async def generate(supervisor, requests, found, abort=()):
     await supervisor.add(requests)
     await supervisor.abort(abort)
     while left:
-        for output in (await supervisor.next_outputs()).outputs:
+        for output in (await supervisor.outputs.next()).outputs:
             found[output.id].append(output)
             if output.finish_reason is not None:
                 left.remove(output.id)

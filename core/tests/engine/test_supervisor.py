@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from llmk.api import EngineDead, NotEnoughMemory
 from llmk.engine.processes import supervisor as supervisor_module
 from llmk.engine.processes.crash_suspects import TRIES
+from llmk.engine.processes.output_queue import OutputQueue, OutputSink
 from llmk.engine.processes.supervisor import Supervisor, delay_after
 from llmk.engine.wire.engine_info import EngineInfo
 from llmk.engine.wire.request import EngineOutputs, EngineRequest, EngineStats, HiddenRows, SamplingParams, TokenOutput
@@ -32,20 +33,24 @@ class Engine:
         self.added: list[EngineRequest] = []
         self.aborted: list[str] = []
         self.closed = False
-        self._outputs: asyncio.Queue[EngineOutputs | Exception] = asyncio.Queue()
+        self.outputs = OutputQueue()
+        self._sink: OutputSink = self.outputs
 
     @property
     def ids(self) -> list[str]:
         return [added.id for added in self.added]
 
     async def say(self, *outputs: TokenOutput, admitted: tuple[str, ...] = ()) -> None:
-        self._outputs.put_nowait(
-            EngineOutputs(outputs=list(outputs), admitted=list(admitted), stats=EngineStats(steps=1))
-        )
+        self._sink.put(EngineOutputs(outputs=list(outputs), admitted=list(admitted), stats=EngineStats(steps=1)))
         await settle()
 
     async def die(self, error: Exception | None = None) -> None:
-        self._outputs.put_nowait(error or EngineDead("it was killed"))
+        def cause() -> EngineDead:
+            if error is not None:
+                raise error
+            return EngineDead("it was killed")
+
+        self._sink.end(cause)
         await settle()
 
     async def add(self, requests: list[EngineRequest]) -> None:
@@ -54,11 +59,8 @@ class Engine:
     async def abort(self, ids) -> None:
         self.aborted += ids
 
-    async def next_outputs(self) -> EngineOutputs:
-        outputs = await self._outputs.get()
-        if isinstance(outputs, Exception):
-            raise outputs
-        return outputs
+    def forward(self, sink: OutputSink) -> None:
+        self._sink = sink
 
     def check_health(self) -> float:
         return 0.0
@@ -91,7 +93,7 @@ class Fleet:
 
     async def take(self) -> None:
         while True:
-            outputs = await self.supervisor.next_outputs()
+            outputs = await self.supervisor.outputs.next()
             self.outputs += outputs.outputs
             self.stats = outputs.stats
 
@@ -306,7 +308,7 @@ def test_a_supervisor_that_fails_itself_leaves_nobody_waiting():
         supervisor = await Supervisor.start(fleet.start, restart_seconds=60)
         await fleet.engine.die(ZeroDivisionError("a bug"))
         with pytest.raises(EngineDead, match="supervisor failed: ZeroDivisionError: a bug"):
-            await supervisor.next_outputs()
+            await supervisor.outputs.next()
         with pytest.raises(EngineDead, match="a bug"):
             await supervisor.add([request("a")])
         await supervisor.close()

@@ -265,7 +265,7 @@ async def _start_process(boot: Boot, spawned: ProcessClient) -> tuple[EngineClie
     how |= {"hang_seconds": config.hang_seconds, "plugin_seconds": config.plugin_seconds}
     standby, distrusted = Standby(boot.plan, enabled=config.standby), set[str]()
 
-    async def start() -> EngineClient:
+    async def start() -> ProcessClient:
         client = first.pop() if first else type(spawned)(standby.take())
         await client.build(packed, **how, distrusted=distrusted)
         return client

@@ -134,7 +134,7 @@ class OutputRouter:
         breather = Yielder()
         try:
             while True:
-                outputs = await self._client.next_outputs()
+                outputs = await self._client.outputs.next()
                 self.stats = outputs.stats
                 stopped = []
                 for output in outputs.outputs:

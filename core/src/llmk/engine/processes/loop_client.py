@@ -11,9 +11,10 @@ from collections.abc import Iterable
 
 from llmk.api import EngineDead, LlmkError
 from llmk.engine.processes.engine_loop import Abort, Add, Command, Failed, Ping, Pong, Ready, Reply, Stepped, Unpin
+from llmk.engine.processes.output_queue import OutputQueue, OutputSink
 from llmk.engine.wire.engine_info import EngineInfo, Outage
 from llmk.engine.wire.plugin_calls import Culprit
-from llmk.engine.wire.request import EngineOutputs, EngineRequest
+from llmk.engine.wire.request import EngineRequest
 
 PING_SECONDS = 1.0
 """Between two pings. The loop answers them between its steps."""
@@ -41,7 +42,8 @@ class LoopClient(ABC):
         self._ready: asyncio.Future[EngineInfo] = self._loop.create_future()
         # Closing an engine before it is awaited is not an error: asyncio need not report the exception.
         self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
-        self._outputs: asyncio.Queue[EngineOutputs | None] = asyncio.Queue()
+        self.outputs = OutputQueue()
+        self._sink: OutputSink = self.outputs
         self._at_work: set[str] = set()
         """Sequences that the loop may be running."""
         self._aborted: set[str] = set()
@@ -67,13 +69,10 @@ class LoopClient(ABC):
         """Ends pins; unknown ids are ignored. Never waits."""
         self._send_or_raise(Unpin(list(ids)))
 
-    async def next_outputs(self) -> EngineOutputs:
-        """Waits for the outputs of the next step. Those from before the engine died are delivered first."""
-        outputs = await self._outputs.get()
-        if outputs is None:
-            self._outputs.put_nowait(None)
-            raise self._cause()
-        return outputs
+    def forward(self, sink: OutputSink) -> None:
+        """Has ``sink`` get all outputs, instead of the client's own queue."""
+        self._sink = sink
+        self.outputs.forward(sink)
 
     def check_health(self) -> float:
         """Says at once for how many seconds a step has been running without a sign of life. Raises
@@ -111,7 +110,8 @@ class LoopClient(ABC):
                 self._at_work.difference_update(
                     output.id for output in reply.outputs.outputs if output.finish_reason is not None
                 )
-                self._outputs.put_nowait(reply.outputs)
+                if self._dead is None:
+                    self._sink.put(reply.outputs)
             case Pong():
                 self._pong = reply
                 if reply.well:
@@ -128,7 +128,7 @@ class LoopClient(ABC):
             self._ready.set_exception(error)
         if self._asking is not None:
             self._asking.cancel()
-        self._outputs.put_nowait(None)
+        self._sink.end(self._cause)
 
     async def _ask(self) -> None:
         """Pings the loop, the next time once it has answered, and counts how long it is silent."""

@@ -9,6 +9,8 @@ import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -16,6 +18,7 @@ from llmk.api import EngineDead, LlmkError, PluginError
 from llmk.api.errors import describe
 from llmk.engine.processes.client import EngineClient
 from llmk.engine.processes.crash_suspects import TRIES, CrashSuspects, LiveSequence, Stage
+from llmk.engine.processes.output_queue import Cause, OutputQueue, OutputSink
 from llmk.engine.processes.standby import Standby
 from llmk.engine.wire.engine_info import EngineInfo, Outage
 from llmk.engine.wire.plugin_calls import POLICY, Culprit
@@ -29,7 +32,34 @@ engine and each failed attempt, and the most of them. The successor of one that 
 """
 STABLE_SECONDS = 60.0
 """An engine that ran for so long is no reason to distrust the next one, nor what it ran."""
-Start = Callable[[], Awaitable[EngineClient]]
+
+
+class ForwardingClient(EngineClient, Protocol):
+    """A client of one engine, whose outputs another one may take."""
+
+    def forward(self, sink: OutputSink) -> None:
+        """Has ``sink`` get all outputs."""
+        ...
+
+
+Start = Callable[[], Awaitable[ForwardingClient]]
+
+
+@dataclass(slots=True)
+class _LiveEngine:
+    """Passes on the outputs of one engine until it is dead."""
+
+    take: Callable[[EngineOutputs], None]
+    lose: Callable[[Cause], None]
+    dead: bool = False
+
+    def put(self, outputs: EngineOutputs) -> None:
+        if not self.dead:
+            self.take(outputs)
+
+    def end(self, cause: Cause) -> None:
+        self.dead = True
+        self.lose(cause)
 
 
 class Supervisor:
@@ -46,7 +76,7 @@ class Supervisor:
 
     def __init__(
         self,
-        client: EngineClient,
+        client: ForwardingClient,
         start: Start,
         restart_seconds: float,
         standby: Standby | None = None,
@@ -63,7 +93,7 @@ class Supervisor:
         self._suspects = CrashSuspects(self._live)
         self._pins: dict[str, tuple[EngineRequest, float]] = {}
         """What is pinned, and when that ends: each new engine must pin it again."""
-        self._outputs: asyncio.Queue[EngineOutputs | None] = asyncio.Queue()
+        self.outputs = OutputQueue()
         self._stats = EngineStats(total_blocks=client.info.num_blocks)
         self._restarts = 0
         self._retried = 0
@@ -77,7 +107,12 @@ class Supervisor:
         self._gave_up = False
         self._ended = ""
         """Why there is no engine any more, and none to come."""
+        self._cause: Cause = lambda: EngineDead(self._ended)
+        """Of the last engine's end."""
+        self._died = asyncio.Event()
+        self._admitting: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._run(), name="llmk-supervisor")
+        client.forward(_LiveEngine(self._take_or_end, self._lose))
         self._prepare()
 
     @classmethod
@@ -131,14 +166,6 @@ class Supervisor:
             with contextlib.suppress(EngineDead):
                 await self._client.unpin(gone)
 
-    async def next_outputs(self) -> EngineOutputs:
-        """Waits for the outputs of the next step, whichever engine runs it."""
-        outputs = await self._outputs.get()
-        if outputs is None:
-            self._outputs.put_nowait(None)
-            raise EngineDead(self._ended)
-        return outputs
-
     def check_health(self) -> float:
         """Says at once for how many seconds a step has been running without a sign of life. Raises
         :class:`~llmk.api.EngineDead` unless there is an engine, and it is well.
@@ -163,17 +190,28 @@ class Supervisor:
 
     async def _run(self) -> None:
         try:
-            while True:
-                try:
-                    while True:
-                        await self._take(await self._client.next_outputs())
-                except EngineDead as cause:
-                    await self._replace(cause)
+            while await self._died.wait():
+                self._died.clear()
+                await self._replace(self._cause())
         except Exception as error:
-            logger.exception("the engine's supervisor failed")
-            self._end(f"the engine's supervisor failed: {describe(error)}")
+            self._broke(error)
 
-    async def _take(self, outputs: EngineOutputs) -> None:
+    def _lose(self, cause: Cause) -> None:
+        """The engine is dead: has it replaced."""
+        self._cause = cause
+        self._died.set()
+
+    def _take_or_end(self, outputs: EngineOutputs) -> None:
+        try:
+            self._take(outputs)
+        except Exception as error:
+            self._broke(error)
+
+    def _broke(self, error: Exception) -> None:
+        logger.error("the engine's supervisor failed", exc_info=error)
+        self._end(f"the engine's supervisor failed: {describe(error)}")
+
+    def _take(self, outputs: EngineOutputs) -> None:
         for id in outputs.admitted:
             if (one := self._live.get(id)) is not None:
                 one.stage = max(one.stage, Stage.ADMITTED)
@@ -193,7 +231,7 @@ class Supervisor:
         self._stats = outputs.stats
         self._pass_on(outputs)
         if self._suspects.trying:
-            await self._admit()
+            self._admitting = asyncio.create_task(self._admit())
 
     async def _replace(self, cause: EngineDead) -> None:
         """Starts engines until one runs."""
@@ -243,6 +281,7 @@ class Supervisor:
             foreseen = isinstance(error, LlmkError)
             logger.error("the engine can't be started: %s", error, exc_info=None if foreseen else error)
             return False
+        self._client.forward(_LiveEngine(self._take_or_end, self._lose))
         changes = "".join(_changes(self.info, self._client.info))
         self.info = self._client.info
         self._stats = EngineStats(total_blocks=self.info.num_blocks, waiting=len(self._live))
@@ -328,7 +367,7 @@ class Supervisor:
     def _pass_on(self, outputs: EngineOutputs) -> None:
         stats = outputs.stats
         stats.up, stats.restarts, stats.retried = int(self.outage is None), self._restarts, self._retried
-        self._outputs.put_nowait(outputs)
+        self.outputs.put(outputs)
 
     def _absence(self) -> EngineDead:
         assert self.outage is not None
@@ -339,7 +378,7 @@ class Supervisor:
     def _end(self, why: str) -> None:
         """Every pending and later call fails. Only the first cause counts."""
         self._ended = self._ended or why
-        self._outputs.put_nowait(None)
+        self.outputs.end(lambda: EngineDead(self._ended))
 
     def _check_open(self) -> None:
         if self._ended:
