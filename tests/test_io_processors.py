@@ -206,9 +206,9 @@ def test_preemption_repeats_nothing(folder: Path, site: Path, oracle: Any) -> No
     settings = {"cache.num_blocks": 12, "max_num_batched_tokens": 4, "max_model_len": 40}
     with make(folder, **settings) as llm:
         core, prompts = llm.core, [list(range(50 + i, 90 + i - 8)) for i in range(3)]
-        run = llm._io.open("probe", {"prompts": prompts}, llm._intake, RequestContext("probe"))
+        run = llm._io.open("probe", {"prompts": prompts}, llm._input_processor, RequestContext("probe"))
         params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
-        for sequence in (*llm._intake.sequences([7], params, RequestContext("long")), *run.sequences):
+        for sequence in (*llm._input_processor.sequences([7], params, RequestContext("long")), *run.sequences):
             core.add(sequence)
         parts: dict[str, list[Any]] = {}
         for step in range(400):

@@ -143,7 +143,7 @@ class ScriptedEngine:
     async def generate(
         self, prompt: list[int], params: SamplingParams, context: RequestContext
     ) -> AsyncGenerator[Any, None]:
-        self._intake().sequences(prompt, params, context)
+        self._input_processor().sequences(prompt, params, context)
         request_id = context.id
         self.calls.append(Call(prompt, params, context))
         self.running += 1
@@ -166,7 +166,7 @@ class ScriptedEngine:
         finally:
             self.running -= 1
 
-    def _intake(self) -> InputProcessor:
+    def _input_processor(self) -> InputProcessor:
         """The real checks of prompts and parameters."""
         tokenizer: Any = self.tokenizer
         return InputProcessor(tokenizer, self.info, seed=0)

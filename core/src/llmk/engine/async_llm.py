@@ -59,7 +59,7 @@ class AsyncLLM:
         self.model_name = config.model.served_name or boot.checkpoint.path.name
         self.default_params = default_params(boot.checkpoint.generation_config)
         self._client = client
-        self._intake = InputProcessor(
+        self._input_processor = InputProcessor(
             tokenizer, self.info, seed=config.engine.seed, isolate_tenants=config.cache.isolate_tenants
         )
         self._io = IOProcessors(boot, tokenizer, self.model_name, self.default_params)
@@ -139,7 +139,7 @@ class AsyncLLM:
             EngineDead: where the engine is gone, and was not started again in time.
         """
         tokens, params = await self._taken_in(prompt, params)
-        sequences = self._intake.sequences(tokens, params, context)
+        sequences = self._input_processor.sequences(tokens, params, context)
         self._router.check_room(len(sequences), context.tenant)
         async with aclosing(self._router.answer(sequences)) as deltas:
             async for delta in deltas:
@@ -154,7 +154,7 @@ class AsyncLLM:
         """
         tokens, params = await self._taken_in(prompt, SamplingParams(max_tokens=1, temperature=0.0))
         id, tenant, cache_salt = context.id, context.tenant, context.cache_salt
-        sequences = self._intake.sequences(tokens, params, structs.replace(context, id=f"pin-{id}"))
+        sequences = self._input_processor.sequences(tokens, params, structs.replace(context, id=f"pin-{id}"))
         pinning = [structs.replace(sequence, pin=id, pin_seconds=seconds) for sequence in sequences]
         num_tokens = 0
         async with aclosing(self._router.answer(pinning)) as deltas:
@@ -166,9 +166,9 @@ class AsyncLLM:
 
     async def _taken_in(self, prompt: str | list[int], params: SamplingParams) -> tuple[list[int], SamplingParams]:
         """Prompt and parameters without texts that are to be tokenized, which is done in a thread."""
-        self._intake.info = self.info
+        self._input_processor.info = self.info
         if params.bad_words:
-            params = await asyncio.to_thread(self._intake.checked, params)
+            params = await asyncio.to_thread(self._input_processor.checked, params)
         if isinstance(prompt, str):
             prompt = await asyncio.to_thread(self.tokenizer.encode, prompt)
         return prompt, params
@@ -185,8 +185,8 @@ class AsyncLLM:
         Raises what :meth:`generate` raises, UnknownIOProcessor where there is no such processor, and PluginError where
         it fails.
         """
-        self._intake.info = self.info
-        run = await self._in_thread(self._io.open, name, body, self._intake, context)
+        self._input_processor.info = self.info
+        run = await self._in_thread(self._io.open, name, body, self._input_processor, context)
         self._router.check_room(len(run.sequences), context.tenant)
         async with aclosing(self._router.answer(run.sequences)) as deltas:
             async for delta in deltas:
@@ -261,13 +261,13 @@ async def _start_process(boot: Boot, spawned: ProcessClient) -> tuple[EngineClie
     from llmk.planning.packed_boot import begins, pack
 
     config, packed, first = boot.settings.config.engine, pack(boot), [spawned]
-    how: dict[str, Any] = {"builder": "llmk.engine.launch:build_packed", "start_device": begins(boot)}
-    how |= {"hang_seconds": config.hang_seconds, "plugin_seconds": config.plugin_seconds}
+    options: dict[str, Any] = {"builder": "llmk.engine.launch:build_packed", "start_device": begins(boot)}
+    options |= {"hang_seconds": config.hang_seconds, "plugin_seconds": config.plugin_seconds}
     standby, distrusted = Standby(boot.plan, enabled=config.standby), set[str]()
 
     async def start() -> ProcessClient:
         client = first.pop() if first else type(spawned)(standby.take())
-        await client.build(packed, **how, distrusted=distrusted)
+        await client.build(packed, **options, distrusted=distrusted)
         return client
 
     more: dict[str, Any] = {"standby": standby, "distrusted": distrusted}

@@ -52,7 +52,7 @@ class LLM:
         self.default_params = default_params(self.boot.checkpoint.generation_config)
         self._core: EngineCore | None = core
         self._ids = itertools.count()
-        self._intake = InputProcessor(self.tokenizer, self.info, seed=config.engine.seed)
+        self._input_processor = InputProcessor(self.tokenizer, self.info, seed=config.engine.seed)
         name = config.model.served_name or self.boot.checkpoint.path.name
         self._io = IOProcessors(self.boot, self.tokenizer, name, self.default_params)
 
@@ -69,7 +69,7 @@ class LLM:
         """
         batch = _as_batch(prompts)
         params = self._params_for(len(batch), sampling_params)
-        jobs = [_Job(self._intake, next(self._ids), p, sp) for p, sp in zip(batch, params, strict=True)]
+        jobs = [_Job(self._input_processor, next(self._ids), p, sp) for p, sp in zip(batch, params, strict=True)]
         self._run(jobs, use_tqdm)
         return [job.output for job in jobs]
 
@@ -97,7 +97,7 @@ class LLM:
         Raises :class:`~llmk.api.RequestError` for a body that can't be served, and :class:`~llmk.api.PluginError` where
         the processor fails.
         """
-        run = self._io.open(name, body, self._intake, RequestContext(str(next(self._ids))))
+        run = self._io.open(name, body, self._input_processor, RequestContext(str(next(self._ids))))
         self._run([run], use_tqdm=False)
         return msgspec.json.decode(run.answer())
 
@@ -163,8 +163,8 @@ class LLM:
 class _Job:
     """A prompt that is being completed."""
 
-    def __init__(self, intake: InputProcessor, number: int, prompt: Prompt, params: SamplingParams) -> None:
-        self.sequences: list[EngineRequest] = intake.sequences(prompt, params, RequestContext(str(number)))
+    def __init__(self, input_processor: InputProcessor, number: int, prompt: Prompt, params: SamplingParams) -> None:
+        self.sequences: list[EngineRequest] = input_processor.sequences(prompt, params, RequestContext(str(number)))
         self.output = RequestOutput(
             prompt=prompt if isinstance(prompt, str) else None,
             prompt_token_ids=self.sequences[0].prompt_token_ids,

@@ -105,15 +105,15 @@ def build_runner(
         device=build.device,
     )
     laid_out = caches.allocate(num_blocks), caches.layers()
-    how: dict[str, Any] = {"asynchronous": why_asynchronous(build.plan.platform), "trace": trace}
+    options: dict[str, Any] = {"asynchronous": why_asynchronous(build.plan.platform), "trace": trace}
     if not build.parallel.is_last:
-        return StageRunner(model, build, batch, *laid_out, **how)
+        return StageRunner(model, build, batch, *laid_out, **options)
     found = boot.registry.of(LogitsProcessorSpec)
     load = {each.spec.id: partial(load_object, each.spec.implementation, plugin=each.plugin) for each in found}
     load |= {id: partial(_refuse, id) for id in load if is_distrusted(id)}
     kind = Runner if build.parallel.is_first else StageRunner
     wheels = {each.spec.id: each.plugin.wheel for each in found}
-    return kind(model, build, batch, *laid_out, LogitsProcessors(load, boot.facts.vocab_size, wheels), **how)
+    return kind(model, build, batch, *laid_out, LogitsProcessors(load, boot.facts.vocab_size, wheels), **options)
 
 
 def _refuse(id: str) -> Any:

@@ -61,16 +61,18 @@ class ProcessClient(LoopClient):
         threading.Thread(target=self._wait, name="llmk-engine-end", daemon=True).start()
 
     @classmethod
-    async def start(cls, packed: dict[str, Any], *, builder: str, start_device: str = "", **how: Any) -> ProcessClient:
-        """Starts a process in which ``builder`` (``"module:attribute"``) makes an engine of
-        ``packed`` (:func:`llmk.planning.packed_boot.pack`), and ``start_device``
-        starts its device meanwhile. ``how`` is what else :meth:`build` takes.
+    async def start(
+        cls, packed: dict[str, Any], *, builder: str, start_device: str = "", **options: Any
+    ) -> ProcessClient:
+        """Starts a process in which ``builder`` (``"module:attribute"``) makes an engine of ``packed``
+        (:func:`llmk.planning.packed_boot.pack`), and ``start_device`` starts its device meanwhile. ``options`` are what
+        else :meth:`build` takes.
 
         ``packed`` must be picklable. Raises what ``builder`` raises there, as the same class of
         :class:`~llmk.api.LlmkError`, or :class:`~llmk.api.EngineDead` where the process ends before.
         """
         client = cls(spawn())
-        await client.build(packed, builder=builder, start_device=start_device, **how)
+        await client.build(packed, builder=builder, start_device=start_device, **options)
         return client
 
     async def build(

@@ -104,8 +104,10 @@ class IOProcessors:
         found = self._named(name)
         return found.spec.id, _called(found)
 
-    def open(self, name: str, body: Mapping[str, Any], intake: InputProcessor, context: RequestContext) -> IORun:
-        """Starts a request, whose prompts ``intake`` makes sequences of.
+    def open(
+        self, name: str, body: Mapping[str, Any], input_processor: InputProcessor, context: RequestContext
+    ) -> IORun:
+        """Starts a request, whose prompts ``input_processor`` makes sequences of.
 
         Raises:
             UnknownIOProcessor: where none of that name or id is installed.
@@ -117,7 +119,7 @@ class IOProcessors:
         with run.guard():
             run.request = self._processor(found).open(body)
             for number, prompt in enumerate(run.request.prompts):
-                run.sequences.append(self._sequence(intake, prompt, number, context))
+                run.sequences.append(self._sequence(input_processor, prompt, number, context))
             if not run.sequences:
                 raise ValueError("it made no prompt of the request")
         return run
@@ -151,13 +153,13 @@ class IOProcessors:
         return self._made[found.spec.id]
 
     def _sequence(
-        self, intake: InputProcessor, prompt: IOPrompt, number: int, context: RequestContext
+        self, input_processor: InputProcessor, prompt: IOPrompt, number: int, context: RequestContext
     ) -> EngineRequest:
         params = self._params(prompt)
         tokens = prompt.prompt if isinstance(prompt.prompt, str) else [int(token) for token in prompt.prompt]
         own = replace(context, id=f"{context.id}/{number}")
         try:
-            (sequence,) = intake.sequences(tokens, params, own, _RETURNS[prompt.returns])
+            (sequence,) = input_processor.sequences(tokens, params, own, _RETURNS[prompt.returns])
         except RequestError as error:
             if error.param in ("prompt", None):
                 error.param = prompt.param or None

@@ -170,11 +170,11 @@ class Jobs:
         reading: bytes = b"",
     ) -> Job:
         """The job, once prompts and parameters were checked against the engine."""
-        intake = InputProcessor(self._model.tokenizer, self._model.info, seed=0)
+        input_processor = InputProcessor(self._model.tokenizer, self._model.info, seed=0)
         for prompt in prompts:
-            intake.check_prompt(prompt)
+            input_processor.check_prompt(prompt)
         own = replace(context, priority=request.priority, cache_salt=request.cache_salt)
-        return Job(own, prompts, intake.checked(params), reading, stop)
+        return Job(own, prompts, input_processor.checked(params), reading, stop)
 
     def _check_room(self, prompt: Sequence[int], limit: int | None, param: str) -> None:
         """What was asked for must fit, or be refused; with no limit named, the answer may take what room there is."""

@@ -90,7 +90,7 @@ class _Hosting:
         self._tokenizer = served.tokenizer
         self._served_name = served.model_name
         self._how: dict[str, Any] = {"seed": config.engine.seed, "isolate_tenants": config.cache.isolate_tenants}
-        self._intake: InputProcessor | None = None
+        self._input_processor: InputProcessor | None = None
 
     def call(self, order: Open | Take | Answer) -> Outcome:
         """Makes a call. Whatever is raised is the request's failure."""
@@ -115,8 +115,8 @@ class _Hosting:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise RequestError(f"the body is no JSON object: {error}") from None
         check_model(body.get("model"), self._served_name)
-        if self._intake is None:
-            self._intake = InputProcessor(self._tokenizer, order.info, **self._how)
-        self._intake.info = order.info
-        opened = self.runs[order.key] = self._processors.open(order.id, body, self._intake, order.context)
+        if self._input_processor is None:
+            self._input_processor = InputProcessor(self._tokenizer, order.info, **self._how)
+        self._input_processor.info = order.info
+        opened = self.runs[order.key] = self._processors.open(order.id, body, self._input_processor, order.context)
         return opened
