@@ -59,7 +59,7 @@ def run_llmk(model: str, dtype: str, threads: int, quantization: str = "") -> li
     """When each token arrives at the front end, in seconds; engine in this process, defaults but for the length."""
     import asyncio
 
-    from llmk import AsyncLLM, SamplingParams
+    from llmk import AsyncLLM, RequestContext, SamplingParams
     from llmk.config import load
 
     async def measure() -> list[float]:
@@ -69,7 +69,7 @@ def run_llmk(model: str, dtype: str, threads: int, quantization: str = "") -> li
         for first, new in ((2000, 4), (1000, NEW)):
             params = SamplingParams(temperature=0, max_tokens=new, ignore_eos=True)
             times = []
-            async for _ in llm.generate(list(range(first, first + PROMPT)), params, request_id=str(first)):
+            async for _ in llm.generate(list(range(first, first + PROMPT)), params, RequestContext(str(first))):
                 times.append(time.perf_counter())
         await llm.close()
         return times

@@ -37,7 +37,7 @@ from llmk.engine.execution.executor import Executor
 from llmk.engine.scheduling.fair_policy import FairPolicy
 from llmk.engine.scheduling.guarded_policy import GuardedPolicy
 from llmk.engine.scheduling.scheduler import Scheduler
-from llmk.engine.wire.request import EngineRequest, SamplingParams
+from llmk.engine.wire.request import EngineRequest, RequestContext, SamplingParams
 from llmk.engine.wire.step import StepPlan, StepResult
 from llmk.planning.cache_groups import CacheGroup
 from llmk_policies.fair import Fair
@@ -119,7 +119,7 @@ def request(id: str, length: int, new: int, tenant: str, random: Random) -> Engi
     """A request with a prompt of its own."""
     prompt = [random.randrange(1000) for _ in range(length)]
     params = SamplingParams(max_tokens=new, ignore_eos=True)
-    return EngineRequest(id=id, prompt_token_ids=prompt, params=params, tenant=tenant)
+    return EngineRequest(id=id, prompt_token_ids=prompt, params=params, context=RequestContext(tenant=tenant))
 
 
 def running_core(policy: str, running: int, context: int, waiting: int, steps: int, depth: int) -> EngineCore:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from llmk import LLM, SamplingParams
+from llmk import LLM, RequestContext, SamplingParams
 from llmk.api import LlmkError
 from llmk_testing.checkpoints import write_checkpoint
 
@@ -79,14 +79,14 @@ def test_only_requests_that_meet_the_broken_weight_fail(whole: LLM, folder: Path
         core, prompts = llm.core, {"good": [5, 6, 7], "bad": [5, 9, 7]}
         for name, prompt in prompts.items():
             for how, params in PARAMS.items():
-                (request,) = llm._intake.sequences(
-                    prompt, SamplingParams(max_tokens=4, ignore_eos=True, **params), id=f"{name} {how}"
+                (request,) = llm._input_processor.sequences(
+                    prompt, SamplingParams(max_tokens=4, ignore_eos=True, **params), RequestContext(f"{name} {how}")
                 )
                 core.add(request)
             for returns in ("prompt_logprobs", "hidden", "last_hidden"):
                 scores = 0 if returns == "prompt_logprobs" else None
                 params = SamplingParams(max_tokens=1, prompt_logprobs=scores)
-                (request,) = llm._intake.sequences(prompt, params, id=f"{name} {returns}")
+                (request,) = llm._input_processor.sequences(prompt, params, RequestContext(f"{name} {returns}"))
                 request.returns = returns
                 core.add(request)
         found: dict[str, tuple[list[int], str]] = {}

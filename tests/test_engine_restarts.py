@@ -20,7 +20,7 @@ import pytest
 from installed import install
 from served import LLMK, Served, until
 
-from llmk import AsyncLLM, SamplingParams
+from llmk import AsyncLLM, RequestContext, SamplingParams
 from llmk.api import EngineDead
 from llmk.config import load
 from llmk.engine import launch
@@ -325,7 +325,9 @@ def test_an_engine_in_this_process_is_built_anew(tmp_path: Path, monkeypatch: py
 
     async def answer(llm: AsyncLLM) -> list[int]:
         params = SamplingParams(max_tokens=12, seed=3, ignore_eos=True)
-        return [token async for delta in llm.generate([5, 6, 7], params, request_id="a") for token in delta.token_ids]
+        return [
+            token async for delta in llm.generate([5, 6, 7], params, RequestContext("a")) for token in delta.token_ids
+        ]
 
     async def main() -> tuple[list[int], list[int]]:
         settings = load({"model.path": str(write_checkpoint(tmp_path / "model", "qwen3")), "cache.num_blocks": 16})

@@ -19,7 +19,7 @@ import torch
 from installed import installed
 from served import Served, until
 
-from llmk import LLM, SamplingParams
+from llmk import LLM, RequestContext, SamplingParams
 from llmk.api import PluginError, RequestError
 from llmk.config import load
 from llmk.engine.async_llm import AsyncLLM
@@ -206,9 +206,9 @@ def test_preemption_repeats_nothing(folder: Path, site: Path, oracle: Any) -> No
     settings = {"cache.num_blocks": 12, "max_num_batched_tokens": 4, "max_model_len": 40}
     with make(folder, **settings) as llm:
         core, prompts = llm.core, [list(range(50 + i, 90 + i - 8)) for i in range(3)]
-        run = llm._io.open("probe", {"prompts": prompts}, llm._intake, id="probe")
+        run = llm._io.open("probe", {"prompts": prompts}, llm._input_processor, RequestContext("probe"))
         params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
-        for sequence in (*llm._intake.sequences([7], params, id="long"), *run.sequences):
+        for sequence in (*llm._input_processor.sequences([7], params, RequestContext("long")), *run.sequences):
             core.add(sequence)
         parts: dict[str, list[Any]] = {}
         for step in range(400):
@@ -300,16 +300,16 @@ async def run_at_once(folder: Path, oracle: Any) -> None:
     try:
         bodies = [{"prompts": [[5 + i] * (3 + i)]} for i in range(4)]
         bodies.append({"prompts": PROMPTS, "fail": {"take": "plugin"}})
-        work = [engine.process("probe", body, request_id=f"r{i}") for i, body in enumerate(bodies)]
+        work = [engine.process("probe", body, RequestContext(f"r{i}")) for i, body in enumerate(bodies)]
         *answers, failed = await asyncio.gather(*work, return_exceptions=True)
         assert isinstance(failed, PluginError)
         for body, answer in zip(bodies, answers, strict=False):
             assert isinstance(answer, bytes)
             check_hidden(json.loads(answer), oracle, body["prompts"])
         with pytest.raises(RequestError, match="comes to 17 sequences; no more than 16"):
-            await engine.process("probe", {"prompts": [[5]] * 17}, request_id="many")
+            await engine.process("probe", {"prompts": [[5]] * 17}, RequestContext("many"))
         long = {"prompts": PROMPTS[:1], "returns": "text", "sampling": {"max_tokens": 200, "ignore_eos": True}}
-        leaving = asyncio.create_task(engine.process("probe", long, request_id="leaving"))
+        leaving = asyncio.create_task(engine.process("probe", long, RequestContext("leaving")))
         while not engine.stats.generated_tokens:
             await asyncio.sleep(0.01)
         leaving.cancel()

@@ -15,7 +15,7 @@ from installed import installed
 from msgspec.structs import replace
 from served import Served
 
-from llmk import LLM, SamplingParams
+from llmk import LLM, RequestContext, SamplingParams
 from llmk.api import PluginError, RequestError
 from llmk_testing.checkpoints import write_checkpoint
 
@@ -164,7 +164,7 @@ def run(llm: LLM, params: dict[str, SamplingParams]) -> dict[str, tuple[list[int
     core = llm._core
     assert core is not None
     for name, one in params.items():
-        for request in llm._intake.sequences(PROMPTS[0], one, id=name):
+        for request in llm._input_processor.sequences(PROMPTS[0], one, RequestContext(name)):
             core.add(request)
     found: dict[str, tuple[list[int], str, str]] = {name: ([], "", "") for name in params}
     while core.has_work:
@@ -233,7 +233,7 @@ def test_wherever_a_step_fails_the_next_ones_find_clean_slots(
         ("scored", [9] * 30, replace(plain, prompt_logprobs=1)),
         ("doomed", [5, 6], plain),
     ):
-        for request in llm._intake.sequences(prompt, params, id=name):
+        for request in llm._input_processor.sequences(prompt, params, RequestContext(name)):
             core.add(request)
         if name == "scored":
             core.step()

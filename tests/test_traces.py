@@ -19,7 +19,7 @@ from llmk.api import NotEnoughMemory
 from llmk.config import load
 from llmk.engine.core import EngineCore
 from llmk.engine.launch import build_core
-from llmk.engine.wire.request import EngineRequest, SamplingParams, TokenOutput
+from llmk.engine.wire.request import EngineRequest, RequestContext, SamplingParams, TokenOutput
 from llmk.planning.boot import boot
 
 MAX_LEN = 96
@@ -75,8 +75,7 @@ def request(number: int, drawn: Mapping[str, Any]) -> EngineRequest:
         prompt_token_ids=PREFIX[: drawn["shared"]] + drawn["own"],
         params=params,
         seed=drawn["seed"],
-        priority=drawn["priority"],
-        cache_salt=drawn["salt"],
+        context=RequestContext(priority=drawn["priority"], cache_salt=drawn["salt"]),
     )
 
 

@@ -56,9 +56,11 @@ def _section(paths: list[str], model: type[BaseModel]) -> str:
 
 
 def type_name(schema: dict[str, Any]) -> str:
-    """The type that a JSON schema describes, for people."""
+    """The type that a JSON schema describes, as a human-readable text."""
     if options := schema.get("anyOf"):
-        return " or ".join(dict.fromkeys(type_name(option) for option in options if option.get("type") != "null"))
+        bounds = {name: schema[name] for name in ("minimum", "maximum") if name in schema}
+        kinds = [type_name(bounds | option) for option in options if option.get("type") != "null"]
+        return " or ".join(dict.fromkeys(kinds))
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"])
     names = {"string": "text", "array": "list", "object": "table", "boolean": "true/false"}

@@ -25,7 +25,7 @@ from llmk.serve.protocol.base import RequestModel
 from llmk.serve.protocol.chat import ChatRequest, Function, Message
 from llmk.serve.protocol.completions import CompletionRequest
 from llmk.serve.protocol.pins import PinRequest
-from llmk.serve.protocol.sampling import SamplingFields, StreamOptions
+from llmk.serve.protocol.sampling import SamplingFields, SamplingParamFields, StreamOptions
 from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
 from llmk.serve.service import admin
 
@@ -85,8 +85,13 @@ def fields(model: type[RequestModel]) -> str:
     """The fields of a request model that are its own: those that are honoured, and those that are refused."""
     properties = model.model_json_schema()["properties"]
     own = [name for name in model.model_fields if name not in _inherited(model)]
-    rows = [(f"`{name}`", type_name(properties[name]), _default(model.model_fields[name])) for name in own]
-    parts = [table(("field", "type", "default"), rows)] if rows else []
+    described = any(model.model_fields[name].description for name in own)
+    rows = []
+    for name in own:
+        field = model.model_fields[name]
+        meaning = [field.description or ""] if described else []
+        rows.append((f"`{name}`", type_name(properties[name]), _default(field), *meaning))
+    parts = [table(("field", "type", "default", *(["meaning"] if described else [])), rows)] if rows else []
     if model.refused:
         refused = [
             (f"`{name}`", refusal.why, code(*map(json.dumps, refusal.neutral)))
@@ -121,6 +126,8 @@ def _known(error: type[LlmkError]) -> Iterator[type[LlmkError]]:
 
 def _inherited(model: type[RequestModel]) -> set[str]:
     (base,) = model.__bases__
+    if base is SamplingParamFields:  # which is documented with them
+        return set()
     return set(base.model_fields) if issubclass(base, RequestModel) and model.__mro__.index(base) else set()
 
 

@@ -85,12 +85,12 @@ class Llmk:
         return await asyncio.gather(*(self._answer(prompt, new, start) for prompt in prompts))
 
     async def _answer(self, prompt: list[int], new: int, start: float) -> Timing:
-        from llmk import SamplingParams
+        from llmk import RequestContext, SamplingParams
 
         params = SamplingParams(temperature=0.0, max_tokens=new, ignore_eos=True)
         self._requests += 1
         arrived: list[float] = []
-        async for delta in self._llm.generate(prompt, params, request_id=str(self._requests)):
+        async for delta in self._llm.generate(prompt, params, RequestContext(str(self._requests))):
             arrived += [time.perf_counter()] * len(delta.token_ids)
         each = (arrived[-1] - arrived[0]) / (len(arrived) - 1) if len(arrived) > 1 else None
         return Timing(len(arrived), arrived[0] - start, each)

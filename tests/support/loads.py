@@ -9,12 +9,12 @@ from paged_device import make_core, run_alone
 
 from llmk.api import SchedulingPolicy
 from llmk.engine.core import EngineCore
-from llmk.engine.wire.request import EngineRequest, SamplingParams, TokenOutput
+from llmk.engine.wire.request import EngineRequest, RequestContext, SamplingParams, TokenOutput
 
 
 def request(id_: str, prompt: list[int], tenant: str = "", *, priority: int = 0, new: int = 4) -> EngineRequest:
-    params = SamplingParams(max_tokens=new)
-    return EngineRequest(id=id_, prompt_token_ids=prompt, params=params, priority=priority, tenant=tenant)
+    params, context = SamplingParams(max_tokens=new), RequestContext(tenant=tenant, priority=priority)
+    return EngineRequest(id=id_, prompt_token_ids=prompt, params=params, context=context)
 
 
 def drain(core: EngineCore, limit: int = 5000) -> list[TokenOutput]:

@@ -160,7 +160,7 @@ class PagedDevice(Executor):
     def _score(self, number: int, row: Row, first: int, result: StepResult) -> None:
         """A prompt token's log-probability is minus its place."""
         request = row.request
-        start, stop = max(first + 1, request.num_told), min(row.computed + 1, request.num_prompt_tokens)
+        start, stop = max(first + 1, request.num_delivered), min(row.computed + 1, request.num_prompt_tokens)
         if request.params.prompt_logprobs is not None and start < stop:
             tokens = [TokenLogprobs(row.tokens[at], -float(at), 1) for at in range(start, stop)]
             result.scored[number] = ScoredTokens(start, tokens)
@@ -169,7 +169,7 @@ class PagedDevice(Executor):
         """A prompt token's hidden state is the token, as a byte, and the group's last one must be right to have it."""
         request = row.request
         stop = min(row.computed, request.num_prompt_tokens)
-        start = {"hidden": max(first, request.num_told), "last_hidden": request.num_prompt_tokens - 1}
+        start = {"hidden": max(first, request.num_delivered), "last_hidden": request.num_prompt_tokens - 1}
         begin = start.get(request.returns, stop)
         if begin < stop:
             for group_number, group in enumerate(self.groups):

@@ -31,4 +31,4 @@ class Rerun:
 
 
 def _tensors(decoded: Decoded) -> tuple[Tensor, ...]:
-    return decoded.hidden, decoded.logits, decoded.token_ids, decoded.told
+    return decoded.hidden, decoded.logits, decoded.token_ids, decoded.readback

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from llmk.engine.core import EngineCore
-from llmk.engine.wire.request import EngineRequest, SamplingParams, TokenOutput
+from llmk.engine.wire.request import EngineRequest, RequestContext, SamplingParams, TokenOutput
 from llmk.planning.cache_groups import CacheGroup
 
 KINDS: dict[str, Callable[[int], tuple[list[CacheGroup], set[int]]]] = {
@@ -24,7 +24,10 @@ KINDS: dict[str, Callable[[int], tuple[list[CacheGroup], set[int]]]] = {
 def request(id_: str, prompt: list[int], *, priority: int = 0, salt: str = "", **params: object) -> EngineRequest:
     params.setdefault("temperature", 0.0)
     return EngineRequest(
-        id=id_, prompt_token_ids=prompt, params=SamplingParams(**params), priority=priority, cache_salt=salt
+        id=id_,
+        context=RequestContext(priority=priority, cache_salt=salt),
+        prompt_token_ids=prompt,
+        params=SamplingParams(**params),
     )
 
 
@@ -54,7 +57,7 @@ def assert_consistent(core: EngineCore) -> None:
         for group, (table, first) in enumerate(zip(sequence.tables.tables, sequence.tables.first, strict=True)):
             held.update(table[first:])
             for block in table[first:]:
-                users.setdefault(block, set()).add((group, sequence.request.cache_salt))
+                users.setdefault(block, set()).add((group, sequence.request.context.cache_salt))
     assert all(len(who) == 1 for who in users.values())
     held.update(block for pin in scheduler.pins._pins.values() for block in pin.blocks)
     assert [held[block] for block in range(pool.num_blocks)] == pool._holders

@@ -61,11 +61,11 @@ def test_a_refused_admission_changes_nothing():
     assert cache.admit(late, range(12), ahead=12) == 8
     assert late.tables[0][:2] == held.tables[0]
     assert cache.extend(late, 13)
-    late.told = [3, 3]
-    assert late.take_news() == [[late.tables[0][3]], [late.tables[1][3]]]
-    assert late.take_news() == []
+    late.num_sent = [3, 3]
+    assert late.take_new_blocks() == [[late.tables[0][3]], [late.tables[1][3]]]
+    assert late.take_new_blocks() == []
     assert not cache.extend(held, 9)
-    assert held.take_news() == []
+    assert held.take_new_blocks() == []
 
 
 def test_a_window_gives_back_what_it_has_left_and_is_a_hit_by_what_it_would_read():

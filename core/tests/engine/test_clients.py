@@ -53,13 +53,13 @@ def request(id_: str, max_tokens: int = 5) -> EngineRequest:
 async def ended(client):
     """Takes what still comes."""
     while True:
-        await client.next_outputs()
+        await client.outputs.next()
 
 
 async def collect(client, until):
     outputs = []
     while not until(outputs):
-        outputs += (await client.next_outputs()).outputs
+        outputs += (await client.outputs.next()).outputs
     return outputs
 
 
@@ -108,7 +108,7 @@ def test_an_abort_ends_output_and_frees_blocks(kind):
         await client.add([request("a", 50)])
         await collect(client, lambda o: len(o) >= 2)
         await client.abort(["a", "unknown"])
-        while (outputs := await client.next_outputs()).stats.used_blocks:
+        while (outputs := await client.outputs.next()).stats.used_blocks:
             pass
         assert outputs.stats.running == 0
         await client.close()
@@ -145,7 +145,7 @@ def test_errors_at_start_arrive_as_themselves(kind):
 
 @both
 def test_an_engine_whose_step_takes_long_is_healthy(kind, monkeypatch):
-    """Even where nobody waits for the step any more: what was aborted may still be running."""
+    """Even where no request waits for the step any more: what was aborted may still be running."""
     monkeypatch.setattr(loop_client, "PING_SECONDS", 0.1)
     monkeypatch.setattr(loop_client, "IDLE_SECONDS", 0.3)
 
@@ -219,7 +219,7 @@ def test_a_process_that_is_killed_fails_everything_at_once(when):
         with pytest.raises(EngineDead, match="killed by SIGKILL"):
             await waiting
         assert time.perf_counter() - killed < 1
-        for call in (client.add([request("b")]), client.next_outputs()):
+        for call in (client.add([request("b")]), client.outputs.next()):
             with pytest.raises(EngineDead, match="killed by SIGKILL"):
                 await call
         with pytest.raises(EngineDead, match="killed by SIGKILL"):
@@ -333,7 +333,7 @@ def test_a_failed_early_setup_is_ignored(capfd):
 
 
 def test_a_command_that_nobody_takes_waits_for_nobody():
-    """An engine that failed at its start has let go of its sockets before it is told to close."""
+    """An engine that failed at its start has released its sockets before it receives Close."""
 
     async def main():
         client = ProcessClient(spawn())

@@ -1,4 +1,4 @@
-"""Chat content is data: whatever clients write and templates do with it, control tokens are the template's alone."""
+"""Chat content is data: no matter what clients write and templates do, control tokens are the template's alone."""
 
 from __future__ import annotations
 

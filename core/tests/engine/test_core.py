@@ -11,7 +11,7 @@ from paged_device import BehindDevice, PagedDevice, make_core, run_alone
 from llmk.api import PlatformFacts
 from llmk.engine.core import EngineCore
 from llmk.engine.scheduling.async_scheduling import choose_depth, why_asynchronous
-from llmk.engine.wire.request import EngineRequest, SamplingParams, StepTimes
+from llmk.engine.wire.request import EngineRequest, RequestContext, SamplingParams, StepTimes
 
 HOST, DEVICE = 0.012, 0.02
 
@@ -21,7 +21,7 @@ def request(id: str, prompt: list[int], new: int) -> EngineRequest:
 
 
 def behind(core: EngineCore, seconds: float = 0.0) -> EngineCore:
-    """The same engine over a device that runs its steps behind the host; seconds are those of a real clock."""
+    """The same engine over an asynchronous device; seconds are those of a real clock."""
     device = core.runner
     assert isinstance(device, PagedDevice)
     core.scheduler.live.clock = time.monotonic
@@ -31,7 +31,7 @@ def behind(core: EngineCore, seconds: float = 0.0) -> EngineCore:
 @pytest.mark.parametrize(
     ("wanted", "features", "depth", "why"),
     [
-        (0, {"asynchronous"}, 2, "acme/a1 runs what it is issued behind the host"),
+        (0, {"asynchronous"}, 2, "acme/a1 runs steps asynchronously to the host"),
         (0, set(), 1, "the host itself runs the steps"),
         (1, {"asynchronous"}, 1, "engine.steps_in_flight"),
         (2, set(), 2, "engine.steps_in_flight"),
@@ -53,7 +53,7 @@ def test_with_two_the_slower_of_host_and_device_sets_the_pace(depth: int, expect
     took = []
     for _ in range(20):
         start = time.monotonic()
-        time.sleep(HOST)  # what a host does beside: it prepares steps and sends what they bring
+        time.sleep(HOST)  # what a host does meanwhile: it prepares steps and sends outputs
         core.step()
         took.append(time.monotonic() - start)
     assert 0.95 * expected < sorted(took)[10] < expected + 0.6 * min(HOST, DEVICE)
@@ -115,7 +115,7 @@ def test_the_log_of_a_failed_step_names_its_requests_once(caplog: pytest.LogCapt
 
     core.runner.before_step = explode  # type: ignore[attr-defined]
     for id, of in (("a/0", "a"), ("a/1", "a"), ("b/0", "b")):
-        core.add(EngineRequest(id=id, prompt_token_ids=[1], params=SamplingParams(), request_id=of))
+        core.add(EngineRequest(id=id, prompt_token_ids=[1], params=SamplingParams(), context=RequestContext(log_id=of)))
     core.step()
     (record,) = caplog.records
     assert (record.getMessage(), vars(record)["request_ids"]) == ("step 0 failed", ["a", "b"])

@@ -59,14 +59,14 @@ def test_without_samples_the_head_is_not_read() -> None:
     ("before", "now", "pairs", "keys"),
     [(0, 3, 1 + 2 + 3, 3), (9, 1, 5, 5), (2, 1, 3, 3), (3, 4, 4 + 5 + 5 + 5, 7), (9, 4, 20, 8), (4, 1, 5, 5)],
 )
-@pytest.mark.parametrize("beside", [False, True])
-def test_a_window_bounds_what_is_seen_and_read(before: int, now: int, pairs: int, keys: int, beside: bool) -> None:
-    """Alone, and beside a chunk of 2, with which single tokens are counted another way."""
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_window_bounds_what_is_seen_and_read(before: int, now: int, pairs: int, keys: int, chunked: bool) -> None:
+    """Alone, and together with a chunk of 2, with which single tokens are counted another way."""
     site = AttentionFacts(num_layers=1, num_heads=1, num_kv_heads=1, head_dim=1, sliding_window=5)
-    work = [(before, now, True), (0, 2, False)] if beside else [(before, now, True)]
+    work = [(before, now, True), (0, 2, False)] if chunked else [(before, now, True)]
     found, none = cost(model(attention=(site,)), *work), cost(model(attention=()), *work)
-    assert found.flops - none.flops == 4 * (pairs + (1 + 2) * beside)
-    assert found.read_bytes - none.read_bytes == 8 * (keys + 2 * beside)
+    assert found.flops - none.flops == 4 * (pairs + (1 + 2) * chunked)
+    assert found.read_bytes - none.read_bytes == 8 * (keys + 2 * chunked)
 
 
 def test_latent_keys_are_values_too() -> None:

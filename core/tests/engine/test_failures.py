@@ -50,7 +50,7 @@ def fail_steps(core, fails, late):
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("number", range(8))
 def test_failing_steps_end_who_was_in_them_and_nobody_else(number, depth):
-    """Whatever step fails, and with others in flight: all others come out as if alone, with what they were sent."""
+    """Any step may fail, also with others in flight: all others come out as if alone, with what they were sent."""
     rng = random.Random(number)
     core = make_core(depth=depth, num_blocks=24, max_num_seqs=3, max_num_batched_tokens=10)
     broken = {step for step in range(200) if rng.random() < 0.08}
@@ -117,14 +117,14 @@ def test_the_end_of_the_device_is_let_through(late):
 
 def test_who_enters_the_batch_is_announced_before_the_step_is_run():
     core = make_core(max_num_seqs=1)
-    told: list[EngineOutputs] = []
-    core.runner.before_step = lambda plan: told.append(EngineOutputs(begun=["run"])) if plan.new else None
+    announced: list[EngineOutputs] = []
+    core.runner.before_step = lambda plan: announced.append(EngineOutputs(admitted=["run"])) if plan.new else None
     core.add(request("a", [1], max_tokens=1))
     core.add(request("b", [1], max_tokens=1))
     while core.has_work:
-        core.step(told.append)
-    assert [outputs.begun for outputs in told] == [["a"], ["run"], ["b"], ["run"]]
-    assert told[0].stats.running == 1
+        core.step(announced.append)
+    assert [outputs.admitted for outputs in announced] == [["a"], ["run"], ["b"], ["run"]]
+    assert announced[0].stats.running == 1
 
 
 @pytest.mark.parametrize("known", [1, 4, 7])
@@ -138,10 +138,10 @@ def test_a_sequence_goes_on_after_what_was_delivered(known, stops):
     core = make_core()
     core.add(request("a", prompt, tuple(tokens(before, "a")[:known]), **params))
     after = drain(core)
-    told = [(o.token_ids, o.logprobs, o.finish_reason, o.stop_token_id) for o in before[known:]]
-    assert [(o.token_ids, o.logprobs, o.finish_reason, o.stop_token_id) for o in after] == told
+    expected = [(o.token_ids, o.logprobs, o.finish_reason, o.stop_token_id) for o in before[known:]]
+    assert [(o.token_ids, o.logprobs, o.finish_reason, o.stop_token_id) for o in after] == expected
     assert len(before[0].prompt_logprobs) == 8
-    assert not any(output.prompt_logprobs for output in after), "they were told with the first token"
+    assert not any(output.prompt_logprobs for output in after), "they came with the first token"
 
 
 def test_what_outgrew_a_smaller_cache_is_told_so():
@@ -156,9 +156,9 @@ def test_time_with_engines_before_counts():
     core = make_core(queue_timeout=20, request_timeout=50)
     core.runner.steps.extend([0] * 100)
     core.add(request("old", [1], age=60, max_tokens=3))
-    core.add(request("begun", [1], (5,), age=30, max_tokens=3))
+    core.add(request("started", [1], (5,), age=30, max_tokens=3))
     core.add(request("late", [1], age=30, max_tokens=3))
     core.add(request("new", [1], age=10, max_tokens=3))
     outputs = drain(core)
     codes = {output.id: output.error_code for output in outputs if output.finish_reason}
-    assert codes == {"old": RequestTimeout.code, "late": QueueTimeout.code, "begun": "", "new": ""}
+    assert codes == {"old": RequestTimeout.code, "late": QueueTimeout.code, "started": "", "new": ""}

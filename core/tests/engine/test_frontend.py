@@ -30,7 +30,7 @@ from llmk.engine.processes.in_process_client import InProcessClient
 from llmk.engine.text.input_processor import derived_seed
 from llmk.engine.text.output_processor import SequenceTimes
 from llmk.engine.text.tokenizer import Tokenizer
-from llmk.engine.wire.request import SamplingParams
+from llmk.engine.wire.request import RequestContext, SamplingParams
 
 PROMPT = [11, 12, 13]
 
@@ -64,7 +64,7 @@ async def engine(folder, *, process=False, scheduler=None, cache=None, server=No
 async def collect(llm, prompt=PROMPT, id_="a", tenant="", **params):
     """Deltas by choice."""
     choices: dict[int, list] = {}
-    async with aclosing(llm.generate(prompt, SamplingParams(**params), request_id=id_, tenant=tenant)) as deltas:
+    async with aclosing(llm.generate(prompt, SamplingParams(**params), RequestContext(id_, tenant=tenant))) as deltas:
         async for delta in deltas:
             choices.setdefault(delta.index, []).append(delta)
     return choices
@@ -142,7 +142,7 @@ def test_who_waits_for_a_place_is_in_the_queue(folder):
 def test_who_is_aborted_has_no_times(folder):
     async def main():
         async with engine(folder, trouble="slow") as llm:
-            stream = llm.generate(PROMPT, SamplingParams(max_tokens=60, ignore_eos=True), request_id="a")
+            stream = llm.generate(PROMPT, SamplingParams(max_tokens=60, ignore_eos=True), RequestContext("a"))
             await anext(stream)
             await llm.abort("a")
             assert [delta.times async for delta in stream][-1] is None
@@ -270,7 +270,7 @@ def test_time_outs_arrive_as_what_they_are(folder):
         async with engine(folder, max_num_seqs=1, request_timeout=12, queue_timeout=6) as llm:
             slow = asyncio.create_task(collect(llm, id_="slow", max_tokens=60))
             await asyncio.sleep(0)
-            with pytest.raises(QueueTimeout, match="was not begun in time: it waited") as caught:
+            with pytest.raises(QueueTimeout, match="was not started in time: it waited") as caught:
                 await collect(llm, id_="late", max_tokens=1)
             assert caught.value.http_status == 504
             with pytest.raises(RequestTimeout, match=r"not done in time: after 12\.0 s it had"):
@@ -285,7 +285,7 @@ def test_time_outs_arrive_as_what_they_are(folder):
 def test_who_leaves_frees_everything(folder, how):
     async def main():
         async with engine(folder, trouble="slow") as llm:
-            stream = llm.generate(PROMPT, SamplingParams(n=2, max_tokens=60), request_id="a")
+            stream = llm.generate(PROMPT, SamplingParams(n=2, max_tokens=60), RequestContext("a"))
             await anext(stream)
             if how == "close":
                 await stream.aclose()
@@ -385,7 +385,7 @@ def test_a_salt_keeps_prefixes_apart_and_hits_are_told(folder):
         async with engine(folder) as llm:
             prompt = list(range(12))
             for id_, salt, hits in (("a", "", 0), ("b", "", 8), ("c", "x", 0)):
-                stream = llm.generate(prompt, SamplingParams(max_tokens=1), request_id=id_, cache_salt=salt)
+                stream = llm.generate(prompt, SamplingParams(max_tokens=1), RequestContext(id_, cache_salt=salt))
                 assert [d.num_cached_tokens async for d in stream] == [hits]
 
     run(main())
@@ -432,7 +432,7 @@ def test_64_streams_with_random_aborts_leave_nothing(folder, child_path, process
         if number % 2:
             prompt = [1] * 16 + prompt
         count, leave = rng.randrange(1, 20), rng.random() < 0.4
-        stream = llm.generate(prompt, SamplingParams(max_tokens=count, seed=number), request_id=str(number))
+        stream = llm.generate(prompt, SamplingParams(max_tokens=count, seed=number), RequestContext(str(number)))
         got = []
         async with aclosing(stream) as deltas:
             async for delta in deltas:
@@ -458,7 +458,7 @@ def test_requests_are_freed_without_the_garbage_collector(folder):
         async with engine(folder) as llm:
             gc.disable()
             try:
-                stream = llm.generate(PROMPT, SamplingParams(max_tokens=3), request_id="a")
+                stream = llm.generate(PROMPT, SamplingParams(max_tokens=3), RequestContext("a"))
                 await anext(stream)
                 held = weakref.ref(llm._router._requests["a"])
                 async for _ in stream:
@@ -478,7 +478,7 @@ def test_an_answer_that_nobody_reads_ends_and_holds_little(folder, bound):
     async def main():
         async with engine(folder, server=bound, num_blocks=200) as llm:
             params = SamplingParams(n=8, logprobs=10, max_tokens=40, ignore_eos=True)
-            unread, awake = llm.generate(PROMPT, params, request_id="unread", tenant="sleeper"), asyncio.Event()
+            unread, awake = llm.generate(PROMPT, params, RequestContext("unread", tenant="sleeper")), asyncio.Event()
 
             async def sleep():
                 async for _ in unread:

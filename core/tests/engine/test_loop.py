@@ -1,4 +1,4 @@
-"""The engine's loop and what runs its steps: asked after at every ping, and closed in the end."""
+"""The engine's loop and what runs its steps: checked at every ping, and closed in the end."""
 
 from __future__ import annotations
 

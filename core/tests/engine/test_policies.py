@@ -83,7 +83,7 @@ def test_by_default_a_tenant_is_served_by_its_share():
 
 
 class Circular(SchedulingPolicy):
-    """Whoever comes displaces the eldest, who then comes again."""
+    """Each newcomer displaces the oldest, which then comes again."""
 
     def __init__(self, context: PolicyContext) -> None: ...
 
@@ -104,7 +104,7 @@ def test_preemption_comes_to_an_end(policy, load):
 
 
 class Broken(SchedulingPolicy):
-    """Fails where it is told to."""
+    """Fails in the method that it is given."""
 
     def __init__(self, where: str) -> None:
         self.where = where
@@ -128,17 +128,17 @@ class Broken(SchedulingPolicy):
 
 
 @pytest.mark.parametrize(
-    ("where", "told"),
+    ("where", "logged"),
     [
         ("order", "ZeroDivisionError: no order"),
-        ("twice", "twice, or unasked"),
-        ("victim", "victim() named None"),
-        ("displaced", "displaced() named Ticket"),
+        ("twice", "twice, or it was not"),
+        ("victim", "victim() returned None"),
+        ("displaced", "displaced() returned Ticket"),
         ("computed", "RuntimeError: no account"),
         ("leaves out", ""),
     ],
 )
-def test_a_policy_that_fails_is_reported_and_replaced(where, told, caplog):
+def test_a_policy_that_fails_is_reported_and_replaced(where, logged, caplog):
     core = make_core(num_blocks=6, max_num_seqs=2, max_model_len=24, policy=Broken(where))
     for id_ in "abc":
         core.add(request(id_, [ord(id_) % 50] * 8, new=12))
@@ -147,8 +147,8 @@ def test_a_policy_that_fails_is_reported_and_replaced(where, told, caplog):
     assert sorted(ends(outputs)) == ["a", "b", "c"]
     assert not any(output.error for output in outputs)
     records = [record for record in caplog.records if "scheduling policy test failed" in record.getMessage()]
-    assert len(records) == core.stats.policy_failures == bool(told)
-    assert all(told in record.getMessage() and record.exc_info for record in records)
+    assert len(records) == core.stats.policy_failures == bool(logged)
+    assert all(logged in record.getMessage() and record.exc_info for record in records)
 
 
 class Bare:
@@ -185,7 +185,7 @@ def test_what_is_no_policy_is_refused_when_it_is_loaded():
 
 
 class AlwaysEqual:
-    """Is equal to whatever it is compared with."""
+    """Is equal to everything."""
 
     def __eq__(self, other):
         return True
@@ -201,13 +201,14 @@ class AlwaysEqual:
 )
 @pytest.mark.parametrize("method", ["order", "victim", "displaced", "computed"])
 def test_no_policy_can_fail_a_request(method, answer, caplog, monkeypatch):
-    """Whatever it raises or names, interrupts included: here, as in an engine's process, they are not the user's."""
+    """Anything that it raises or returns, interrupts included: here, as in an engine's process, they are not the
+    user's."""
     monkeypatch.setattr("signal.getsignal", lambda number: SIG_IGN)
 
     class Nonsense(SchedulingPolicy):
         def __init__(self, context: PolicyContext) -> None: ...
 
-    def nonsense(self, *asked):
+    def nonsense(self, *arguments):
         if isinstance(answer, BaseException):
             raise answer
         return [answer] if method == "order" else answer

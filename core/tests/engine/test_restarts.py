@@ -35,7 +35,7 @@ async def generate(supervisor, requests, found, abort=()):
     await supervisor.add(requests)
     await supervisor.abort(abort)
     while left:
-        for output in (await supervisor.next_outputs()).outputs:
+        for output in (await supervisor.outputs.next()).outputs:
             found[output.id].append(output)
             if output.finish_reason is not None:
                 left.remove(output.id)
@@ -60,7 +60,7 @@ def check(request: EngineRequest, outputs: list[TokenOutput]) -> None:
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("number", range(6))
 def test_any_load_comes_out_as_if_nothing_had_happened(number, depth):
-    """Engines in threads, short of blocks, which die at random steps; one request kills each that begins it."""
+    """Engines in threads, short of blocks, which die at random steps; one request kills each that starts it."""
     rng = random.Random(number)
     deaths = 0
 

@@ -1,4 +1,4 @@
-"""What the sampler calls, and what it does not: features that nobody in a step uses cost nothing."""
+"""What the sampler calls, and what it does not: features that no request of a step uses cost nothing."""
 
 from __future__ import annotations
 

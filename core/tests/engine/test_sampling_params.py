@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from llmk.api import RequestError
-from llmk.engine.wire.request import SamplingParams
+from llmk.engine.wire.request import Parameter, SamplingParams, parameters
 
 
 @pytest.mark.parametrize("field", ["stop", "bad_words"])
@@ -65,3 +65,21 @@ def test_what_is_equal_is_taken() -> None:
 
 def test_a_top_p_of_zero_keeps_the_likeliest_token() -> None:
     assert 0 < SamplingParams(top_p=0).top_p < 1e-8
+
+
+def test_a_top_k_of_minus_one_keeps_all_tokens() -> None:
+    assert SamplingParams(top_k=-1) == SamplingParams(top_k=0)
+
+
+@pytest.mark.parametrize("parameter", parameters(), ids=lambda parameter: parameter.name)
+def test_each_declaration_is_complete(parameter: Parameter) -> None:
+    """Checks, request fields, flags and pages are made of it."""
+    assert parameter.summary
+    assert getattr(SamplingParams(), parameter.name) == parameter.default
+    for bound in (parameter.low, parameter.high):
+        if math.isfinite(bound):
+            SamplingParams(**{parameter.name: bound})
+            beyond = bound - 1 if bound == parameter.low else bound + 1
+            with pytest.raises(RequestError, match=f"{parameter.name} must be between") as caught:
+                SamplingParams(**{parameter.name: beyond})
+            assert caught.value.param == parameter.name

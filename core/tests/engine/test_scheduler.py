@@ -13,7 +13,7 @@ from paged_device import PagedDevice, make_core, run_alone
 
 from llmk.api import PolicyContext, SchedulingPolicy, Ticket
 from llmk.engine.scheduling.fair_policy import FairPolicy
-from llmk.engine.wire.request import EngineRequest, SamplingParams, TokenOutput
+from llmk.engine.wire.request import EngineRequest, RequestContext, SamplingParams, TokenOutput
 from llmk.planning.cache_groups import CacheGroup
 from runs import KINDS, assert_consistent, assert_empty, drain, request, tokens_of
 
@@ -44,7 +44,7 @@ class Failing(Erratic):
                 raise ZeroDivisionError
 
     def victim(self, running: Sequence[Ticket]) -> Ticket:
-        return self.random.choice([*running, "nobody"])
+        return self.random.choice([*running, "unknown"])
 
 
 def longest(num_blocks: int, groups: Sequence[CacheGroup], chunked: bool) -> int:
@@ -56,23 +56,23 @@ def longest(num_blocks: int, groups: Sequence[CacheGroup], chunked: bool) -> int
 
 def settled(a: dict[str, Any]) -> dict[str, Any]:
     """An arrival whose wishes go together: what wants something of its prompt alone samples nothing."""
-    told = a["told"] % len(a["prompt"]) if a["returns"] == "hidden" else 0
+    delivered = a["delivered"] % len(a["prompt"]) if a["returns"] == "hidden" else 0
     if a["returns"] == "tokens":
-        return {**a, "told": told}
+        return {**a, "delivered": delivered}
     scored = 0 if a["returns"] == "prompt_logprobs" else None
-    return {**a, "told": told, "max_tokens": 1, "pin": "", "scored": scored}
+    return {**a, "delivered": delivered, "max_tokens": 1, "pin": "", "scored": scored}
 
 
 def wanted_of(a: dict[str, Any], outputs: Sequence[TokenOutput], limit: int) -> list[int]:
     """The tokens that a sequence must come to. Its hidden states, which the device makes up, must have come, each once
     and in order, up to its end."""
-    told: list[int] = []
+    found: list[int] = []
     for rows in [output.hidden for output in outputs if output.hidden is not None]:
-        assert not told or rows.start == a["told"] + len(told)
-        told += rows.data
-    wanted = {"hidden": a["prompt"][a["told"] :], "last_hidden": a["prompt"][-1:]}.get(a["returns"], [])
-    assert told == wanted[: len(told)]
-    assert told == wanted or not any(output.finish_reason == "stop" for output in outputs)
+        assert not found or rows.start == a["delivered"] + len(found)
+        found += rows.data
+    wanted = {"hidden": a["prompt"][a["delivered"] :], "last_hidden": a["prompt"][-1:]}.get(a["returns"], [])
+    assert found == wanted[: len(found)]
+    assert found == wanted or not any(output.finish_reason == "stop" for output in outputs)
     if a["returns"] != "tokens":
         assert a["returns"] == "prompt_logprobs" or not any(output.prompt_logprobs for output in outputs)
         return []
@@ -95,7 +95,7 @@ arrival = st.fixed_dictionaries(
         "tenant": st.sampled_from(["", "x", "y"]),
         "scored": st.sampled_from([None, None, 0]),
         "returns": st.sampled_from(["tokens", "tokens", "tokens", "prompt_logprobs", "hidden", "last_hidden"]),
-        "told": st.integers(0, 5),
+        "delivered": st.integers(0, 5),
         "pin": st.sampled_from(["", "", "", "p", "q"]),
         "at": st.integers(0, 20),
         "abort_at": st.none() | st.none() | st.integers(0, 40),
@@ -156,18 +156,16 @@ def test_any_load_comes_out_as_if_alone(
                 core.add(
                     EngineRequest(
                         id=str(i),
+                        context=RequestContext(tenant=a["tenant"], priority=a["priority"], cache_salt=a["salt"]),
                         prompt_token_ids=a["prompt"],
                         params=SamplingParams(
                             max_tokens=a["max_tokens"], stop_token_ids=tuple(a["stop"]), prompt_logprobs=a["scored"]
                         ),
                         seed=a["seed"],
-                        priority=a["priority"],
-                        cache_salt=a["salt"],
                         pin=a["pin"],
                         pin_seconds=float(a["at"] % 7),
-                        tenant=a["tenant"],
                         returns=a["returns"],
-                        num_told=a["told"],
+                        num_delivered=a["delivered"],
                     )
                 )
             if a["abort_at"] == step and a["at"] <= step:

@@ -1,4 +1,4 @@
-"""What others send delays nobody for long: steps that several tenants share are short, and take turns."""
+"""No request delays another tenant's for long: steps that several tenants share are short, and take turns."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def test_long_prompts_of_another_tenant_delay_nobody_much():
     for number in range(30):
         core.add(request(f"flood{number}", [number, *range(40)] * 5, "flood", new=1))
     core.step()
-    beside = latency(core, "beside")
+    shared = latency(core, "shared")
     assert core.scheduler.waiting or core.scheduler.running, "the flood was over before"
-    assert beside < 2.5 * alone
+    assert shared < 2.5 * alone
     assert max(steps[-12:]) <= 1 + SHORT / PER_TOKEN
     drain(core)
 
@@ -71,7 +71,7 @@ def test_one_request_of_many_choices_delays_nobody_much(per_token):
     for _ in range(40):
         core.step()
     assert len(core.scheduler.running) == 32, "every slot is taken"
-    assert latency(core, "beside") < 2.5 * alone
+    assert latency(core, "shared") < 2.5 * alone
     core.abort([one.id for one in flood])
     drain(core)
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from llmk.api import EngineDead, NotEnoughMemory
 from llmk.engine.processes import supervisor as supervisor_module
 from llmk.engine.processes.crash_suspects import TRIES
+from llmk.engine.processes.output_queue import OutputQueue, OutputSink
 from llmk.engine.processes.supervisor import Supervisor, delay_after
 from llmk.engine.wire.engine_info import EngineInfo
 from llmk.engine.wire.request import EngineOutputs, EngineRequest, EngineStats, HiddenRows, SamplingParams, TokenOutput
@@ -22,7 +23,7 @@ def request(id_: str, prompt: tuple[int, ...] = (1, 2, 3), **params) -> EngineRe
 
 
 class Engine:
-    """An engine that does what it is told to, and keeps what it was asked for."""
+    """An engine that follows the test's script, and keeps what it was sent."""
 
     outage = None
     culprit = None
@@ -32,18 +33,24 @@ class Engine:
         self.added: list[EngineRequest] = []
         self.aborted: list[str] = []
         self.closed = False
-        self._outputs: asyncio.Queue[EngineOutputs | Exception] = asyncio.Queue()
+        self.outputs = OutputQueue()
+        self._sink: OutputSink = self.outputs
 
     @property
     def ids(self) -> list[str]:
         return [added.id for added in self.added]
 
-    async def say(self, *outputs: TokenOutput, begun: tuple[str, ...] = ()) -> None:
-        self._outputs.put_nowait(EngineOutputs(outputs=list(outputs), begun=list(begun), stats=EngineStats(steps=1)))
+    async def say(self, *outputs: TokenOutput, admitted: tuple[str, ...] = ()) -> None:
+        self._sink.put(EngineOutputs(outputs=list(outputs), admitted=list(admitted), stats=EngineStats(steps=1)))
         await settle()
 
     async def die(self, error: Exception | None = None) -> None:
-        self._outputs.put_nowait(error or EngineDead("it was killed"))
+        def cause() -> EngineDead:
+            if error is not None:
+                raise error
+            return EngineDead("it was killed")
+
+        self._sink.end(cause)
         await settle()
 
     async def add(self, requests: list[EngineRequest]) -> None:
@@ -52,11 +59,8 @@ class Engine:
     async def abort(self, ids) -> None:
         self.aborted += ids
 
-    async def next_outputs(self) -> EngineOutputs:
-        outputs = await self._outputs.get()
-        if isinstance(outputs, Exception):
-            raise outputs
-        return outputs
+    def forward(self, sink: OutputSink) -> None:
+        self._sink = sink
 
     def check_health(self) -> float:
         return 0.0
@@ -89,7 +93,7 @@ class Fleet:
 
     async def take(self) -> None:
         while True:
-            outputs = await self.supervisor.next_outputs()
+            outputs = await self.supervisor.outputs.next()
             self.outputs += outputs.outputs
             self.stats = outputs.stats
 
@@ -135,7 +139,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_ran_goes_on_and_what_waited_is_kept():
     async def scenario(fleet, supervisor):
         await supervisor.add([request("runs", max_tokens=9), request("waits")])
-        await fleet.engine.say(begun=("runs",))
+        await fleet.engine.say(admitted=("runs",))
         await fleet.engine.say(token("runs", 7))
         await fleet.engine.say(token("runs", 8))
         await fleet.engine.die()
@@ -154,17 +158,17 @@ def test_what_ran_goes_on_and_what_waited_is_kept():
 
 
 def test_a_prompt_goes_on_after_the_hidden_states_that_were_told():
-    def told(start: int, *, end: bool = False) -> TokenOutput:
+    def hidden(start: int, *, end: bool = False) -> TokenOutput:
         rows = HiddenRows(start, 2, "uint8", bytes((start, start + 1)))
         return TokenOutput(id="a", hidden=rows, finish_reason="stop" if end else None)
 
     async def scenario(fleet, supervisor):
         await supervisor.add([replace(request("a", (1, 2, 3, 4, 5, 6)), returns="hidden")])
         for start in (0, 2):
-            await fleet.engine.say(told(start))
+            await fleet.engine.say(hidden(start))
             await fleet.engine.die()
-            assert [(one.returns, one.num_told) for one in fleet.engine.added] == [("hidden", start + 2)]
-        await fleet.engine.say(told(4, end=True))
+            assert [(one.returns, one.num_delivered) for one in fleet.engine.added] == [("hidden", start + 2)]
+        await fleet.engine.say(hidden(4, end=True))
         await fleet.engine.die()
         assert fleet.engine.added == []
 
@@ -304,7 +308,7 @@ def test_a_supervisor_that_fails_itself_leaves_nobody_waiting():
         supervisor = await Supervisor.start(fleet.start, restart_seconds=60)
         await fleet.engine.die(ZeroDivisionError("a bug"))
         with pytest.raises(EngineDead, match="supervisor failed: ZeroDivisionError: a bug"):
-            await supervisor.next_outputs()
+            await supervisor.outputs.next()
         with pytest.raises(EngineDead, match="a bug"):
             await supervisor.add([request("a")])
         await supervisor.close()
@@ -329,31 +333,31 @@ def test_a_dead_engine_that_can_not_be_cleared_away_is_replaced():
 
 def test_who_kills_engines_fails_and_the_others_go_on():
     """Four run; "poison" kills at its first step. Those that had brought tokens are not blamed for its arrival, and
-    after the second death all are let in by groups, "poison" first, of which two engines may have died.
+    after the second death all are admitted in groups, "poison" first, of which two engines may have died.
     """
 
     async def scenario(fleet, supervisor):
         good = ("a", "b", "c")
         await supervisor.add([request(id_) for id_ in good])
-        await fleet.engine.say(*(token(id_, 1) for id_ in good), begun=good)
+        await fleet.engine.say(*(token(id_, 1) for id_ in good), admitted=good)
         await supervisor.add([request("poison"), request("waits")])
-        await fleet.engine.say(begun=("poison",))
+        await fleet.engine.say(admitted=("poison",))
         await fleet.engine.die()
         assert fleet.engine.ids == ["a", "b", "c", "poison", "waits"]
-        await fleet.engine.say(begun=(*good, "poison"))
+        await fleet.engine.say(admitted=(*good, "poison"))
         await fleet.engine.die()
         assert fleet.engine.ids == ["poison"]
         await supervisor.add([request("new")])
-        await fleet.engine.say(begun=("poison",))
+        await fleet.engine.say(admitted=("poison",))
         await fleet.engine.die()
         assert fleet.errors() == {"poison": "internal_error"}
         assert "3 engines in a row ended while they ran this request" in fleet.outputs[-1].error
         assert fleet.engine.ids == ["a"]
-        await fleet.engine.say(token("a", 2), begun=("a",))
+        await fleet.engine.say(token("a", 2), admitted=("a",))
         assert fleet.engine.ids == ["a", "b", "c"]
-        await fleet.engine.say(token("b", 2), begun=("b",))
+        await fleet.engine.say(token("b", 2), admitted=("b",))
         assert fleet.engine.ids == ["a", "b", "c"]
-        await fleet.engine.say(token("c", 2), begun=("c",))
+        await fleet.engine.say(token("c", 2), admitted=("c",))
         assert fleet.engine.ids == ["a", "b", "c", "waits", "new"]
         for id_ in good:
             await fleet.engine.say(token(id_, 3, end=True))
@@ -375,7 +379,7 @@ def test_several_that_kill_engines_are_found_one_after_the_other():
         while len(ended) < 6:
             engine = fleet.engine
             running = [id_ for id_ in dict.fromkeys(engine.ids) if id_ not in ended]
-            await engine.say(begun=tuple(running))
+            await engine.say(admitted=tuple(running))
             if any(id_.startswith("poison") for id_ in running):
                 await engine.die()
                 continue
@@ -398,12 +402,12 @@ def test_the_innocent_wait_for_few_rounds_of_trials():
         ids = [str(number) for number in range(100)]
         await supervisor.add([request(id_) for id_ in ids])
         for number in range(2):
-            await fleet.engine.say(*(token(id_, number) for id_ in ids), begun=tuple(ids))
+            await fleet.engine.say(*(token(id_, number) for id_ in ids), admitted=tuple(ids))
             await fleet.engine.die()
-        rounds, told = 0, 0
+        rounds, known = 0, 0
         while len(fleet.engine.ids) < 100:
-            told, fresh = len(fleet.engine.ids), fleet.engine.ids[told:]
-            await fleet.engine.say(*(token(id_, 2) for id_ in fresh), begun=tuple(fresh))
+            known, fresh = len(fleet.engine.ids), fleet.engine.ids[known:]
+            await fleet.engine.say(*(token(id_, 2) for id_ in fresh), admitted=tuple(fresh))
             rounds += 1
         assert rounds < 7
         assert fleet.errors() == {}
@@ -412,13 +416,13 @@ def test_the_innocent_wait_for_few_rounds_of_trials():
 
 
 def test_the_successor_of_an_engine_that_brought_tokens_is_started_at_once(monkeypatch):
-    """However many there were before, and whatever it would wait for one that brought none."""
+    """However many there were before, and however long it would wait after one without tokens."""
     monkeypatch.setattr(supervisor_module, "FIRST_DELAY", 30.0)
 
     async def scenario(fleet, supervisor):
         for number in range(5):
             await supervisor.add([request(str(number))])
-            await fleet.engine.say(token(str(number), 7, end=True), begun=(str(number),))
+            await fleet.engine.say(token(str(number), 7, end=True), admitted=(str(number),))
             await fleet.engine.die()
             assert len(fleet.engines) == number + 2
         await fleet.engine.die()
@@ -428,7 +432,7 @@ def test_the_successor_of_an_engine_that_brought_tokens_is_started_at_once(monke
 
 
 def test_a_group_that_kills_only_together_fails_one_after_the_other():
-    """Any three at once: nobody alone is to blame, yet it comes to an end."""
+    """Any three at once: no one sequence is to blame, yet it comes to an end."""
 
     async def scenario(fleet, supervisor):
         ids = [str(number) for number in range(5)]
@@ -437,9 +441,9 @@ def test_a_group_that_kills_only_together_fails_one_after_the_other():
             engine = fleet.engine
             running = [id_ for id_ in dict.fromkeys(engine.ids) if id_ not in fleet.errors()]
             if len(running) < 3:
-                await engine.say(*(token(id_, 1) for id_ in running), begun=tuple(running))
+                await engine.say(*(token(id_, 1) for id_ in running), admitted=tuple(running))
             else:
-                await engine.say(begun=tuple(running))
+                await engine.say(admitted=tuple(running))
                 await engine.die()
             if len(fleet.errors()) == 3:
                 return
@@ -452,7 +456,7 @@ def test_who_is_tried_alone_may_leave():
     async def scenario(fleet, supervisor):
         await supervisor.add([request("a"), request("b")])
         for _ in range(2):
-            await fleet.engine.say(begun=("a", "b"))
+            await fleet.engine.say(admitted=("a", "b"))
             await fleet.engine.die()
         assert fleet.engine.ids == ["a"]
         await supervisor.abort(["a"])
@@ -470,7 +474,7 @@ def test_all_that_ran_are_to_blame_where_nobody_can_be_named():
         await supervisor.add([request(id_) for id_ in ids])
         for number in range(3):
             for id_ in ids:
-                await fleet.engine.say(token(id_, number), begun=(id_,))
+                await fleet.engine.say(token(id_, number), admitted=(id_,))
             await fleet.engine.die()
         assert fleet.errors() == dict.fromkeys(ids, "internal_error")
 
@@ -494,7 +498,7 @@ def test_after_a_stable_minute_nothing_is_held_against_anyone(monkeypatch):
     async def scenario(fleet, supervisor):
         await supervisor.add([request("a"), request("b")])
         for number in range(6):
-            await fleet.engine.say(token("a", number), token("b", number), begun=("a", "b"))
+            await fleet.engine.say(token("a", number), token("b", number), admitted=("a", "b"))
             await fleet.engine.die()
             assert fleet.engine.ids == ["a", "b"]
         assert fleet.errors() == {}

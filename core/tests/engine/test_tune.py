@@ -116,9 +116,9 @@ def test_the_plan_follows_what_was_measured(house: Wheelhouse, tmp_path: Path) -
     assert set(up) == {"1", "2", "8"}
     assert set(up["2"]) == {"reference.linear", "other.quick"}, "of references the best alone"
     assert "other.quick" not in up["8"], "it is not offered for so many"
-    told = "\n".join(said)
-    assert "other.wrong is left out: WrongResult: at 8 tokens it differs from the reference by 1.0e-02" in told
-    assert "other.broken is left out: RuntimeError: out of luck" in told
+    lines = "\n".join(said)
+    assert "other.wrong is left out: WrongResult: at 8 tokens it differs from the reference by 1.0e-02" in lines
+    assert "other.broken is left out: RuntimeError: out of luck" in lines
     plan = boot(load(settings(house, checkpoint), environ={}), verify=False).plan
     for choice in plan.choices:
         if choice.kind == "linear":
@@ -130,13 +130,13 @@ def test_sparse_models_have_their_experts_measured(house: Wheelhouse, tmp_path: 
     checkpoint = write_checkpoint(tmp_path / "model", "qwen3_moe", num_hidden_layers=1, mlp_only_layers=[], **EXPERTS)
     said: list[str] = []
     Tuner(boot(load(settings(house, checkpoint), environ={}), verify=False), said.append).run()
-    told = "\n".join(said)
+    lines = "\n".join(said)
     for id in ("reference.fused_moe", "other.moe"):
-        assert f"us by {id}" in told
+        assert f"us by {id}" in lines
 
 
 def test_equal_sites_get_equal_inputs_whatever_is_chosen(house: Wheelhouse, tmp_path: Path) -> None:
-    """Also where a kernel was asked for other token counts before."""
+    """Also where a kernel ran with other token counts before."""
     checkpoint = write_checkpoint(tmp_path / "model", "qwen3", num_hidden_layers=1)
     results = []
     for id, counts in (("reference.linear", (1, 4, 8)), ("reference.linear_invariant", (8,))):
@@ -164,7 +164,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("model", MODELS)
 def test_inputs_are_known_for_what_models_ask(house: Wheelhouse, tmp_path: Path, model: str) -> None:
-    """But for recurrent state, the step's layout, and parts whose sizes nobody tells."""
+    """But for recurrent state, the step's layout, and parts whose sizes are unknown."""
     kind, sizes = MODELS[model]
     checkpoint = write_checkpoint(tmp_path / "model", kind, num_hidden_layers=2, **sizes)
     missing = unmeasured(boot(load(settings(house, checkpoint), environ={}), verify=False))
@@ -236,7 +236,7 @@ def test_measurements_lapse_with_another_version_of_the_wheel(house: Wheelhouse,
 
 
 class PlayedGraphs:
-    """Records nothing and runs anew; a platform with graphs is not here."""
+    """Records nothing and runs again; a platform with graphs is not here."""
 
     recorded = 0
 

@@ -348,14 +348,14 @@ def test_many_small_tensors(write: Callable[..., Checkpoint], monkeypatch: pytes
     for i in range(500):
         model.add(Parameter(model.build, [f"n{i:03d}.a", f"n{i:03d}.b"], [3, 1]))
     tensors = {f"n{i:03d}.{part}": torch.randn(3 if part == "a" else 1) for i in range(500) for part in "ab"}
-    begun: list[int] = []
+    started: list[int] = []
     storage = Parameter._storage
-    monkeypatch.setattr(Parameter, "_storage", lambda self: (begun.append(len(model.finished)), storage(self))[1])
+    monkeypatch.setattr(Parameter, "_storage", lambda self: (started.append(len(model.finished)), storage(self))[1])
     load_weights(model, write(tensors), torch.float32, progress=False)
     assert model.finished == model.build.layers
     for i, tensor in enumerate(model.tensors):
         assert torch.equal(tensor, torch.cat([tensors[f"n{i:03d}.a"], tensors[f"n{i:03d}.b"]]))
-    assert max(number // 3 - finished for number, finished in enumerate(begun)) < 10
+    assert max(number // 3 - finished for number, finished in enumerate(started)) < 10
 
 
 def test_a_file_that_is_cut_meanwhile_is_named(

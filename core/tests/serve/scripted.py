@@ -18,7 +18,7 @@ from llmk.engine.text.input_processor import InputProcessor, default_params
 from llmk.engine.text.output_processor import SequenceTimes
 from llmk.engine.text.tokenizer import ChatPrompt
 from llmk.engine.wire.engine_info import EngineInfo, Outage
-from llmk.engine.wire.request import EngineStats, SamplingParams, StepTimes, TokenLogprobs
+from llmk.engine.wire.request import EngineStats, RequestContext, SamplingParams, StepTimes, TokenLogprobs
 from llmk.serve.generation.parsing import Dialect
 from llmk.serve.generation.reading import LocalReaders
 from llmk.serve.workers.prepare_worker import RequestPreparer
@@ -77,7 +77,7 @@ class Call:
 
     prompt: list[int]
     params: SamplingParams
-    options: dict[str, Any]
+    context: RequestContext
 
     @property
     def text(self) -> str:
@@ -141,11 +141,11 @@ class ScriptedEngine:
         self.aborted.append((request_id, index))
 
     async def generate(
-        self, prompt: list[int], params: SamplingParams, *, request_id: str, **options: Any
+        self, prompt: list[int], params: SamplingParams, context: RequestContext
     ) -> AsyncGenerator[Any, None]:
-        self._intake().sequences(prompt, params, id=request_id)
-        options |= {"request_id": request_id}
-        self.calls.append(Call(prompt, params, options))
+        self._input_processor().sequences(prompt, params, context)
+        request_id = context.id
+        self.calls.append(Call(prompt, params, context))
         self.running += 1
         try:
             pieces = [self.script[at : at + self.chunk] for at in range(0, len(self.script), self.chunk)]
@@ -166,7 +166,7 @@ class ScriptedEngine:
         finally:
             self.running -= 1
 
-    def _intake(self) -> InputProcessor:
+    def _input_processor(self) -> InputProcessor:
         """The real checks of prompts and parameters."""
         tokenizer: Any = self.tokenizer
         return InputProcessor(tokenizer, self.info, seed=0)
@@ -200,7 +200,7 @@ class InlineWorkers:
         )
         self._preparing = RequestPreparer(served)
 
-    async def prepare(self, work: Work, body: bytes, tenant: str) -> Prepared:
+    async def prepare(self, work: Work, body: bytes) -> Prepared:
         sent = msgspec.msgpack.decode(msgspec.msgpack.encode(work), type=Work)
         prepared = await asyncio.to_thread(self._preparing.prepare, sent, body)
         return msgspec.msgpack.decode(msgspec.msgpack.encode(PreparedReply(prepared)), type=PreparedReply).prepared

@@ -47,8 +47,8 @@ SAMPLING: dict[str, tuple[Any, Any]] = {
     ),
     "logit_bias": ({"65": -3}, lambda call: call.params.logit_bias == {65: -3.0}),
     "skip_special_tokens": (False, lambda call: not call.params.skip_special_tokens),
-    "priority": (4, lambda call: call.options["priority"] == 4),
-    "cache_salt": ("pepper", lambda call: call.options["cache_salt"] == "pepper"),
+    "priority": (4, lambda call: call.context.priority == 4),
+    "cache_salt": ("pepper", lambda call: call.context.cache_salt == "pepper"),
 }
 CHAT: dict[str, tuple[Any, Any]] = {
     **{name: case for name, case in SAMPLING.items() if name != "stop"},

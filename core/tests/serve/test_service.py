@@ -175,11 +175,11 @@ def test_a_key_is_a_tenant(serve: Callable[..., TestClient], engine: ScriptedEng
         for path, body in ((CHAT, BODY), ("/v1/completions", {"prompt": ["a", "b"]})):
             headers = {b"authorization": f"Bearer {key}".encode()}
             assert client.post(path, json=body, headers=headers).status_code == 200
-        tenants = {call.options["tenant"] for call in engine.calls}
+        tenants = {call.context.tenant for call in engine.calls}
         assert tenants == {hashlib.sha256(key.encode()).hexdigest()[:16]}
         engine.calls.clear()
     assert serve().post(CHAT, json=BODY).status_code == 200
-    assert engine.calls[0].options["tenant"] == "testclient"
+    assert engine.calls[0].context.tenant == "testclient"
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_without_keys_an_address_is_a_tenant(
     with TestClient(create_app(make_service()), base_url="http://localhost", client=(address, 5)) as client:
         assert client.post("/v1/chat/completions", json=chat).status_code == 200
         assert client.post("/v1/completions", json={"prompt": "a"}).status_code == 200
-        assert [call.options["tenant"] for call in engine.calls] == [tenant] * 2
+        assert [call.context.tenant for call in engine.calls] == [tenant] * 2
         assert tenant not in client.get("/metrics").text
 
 

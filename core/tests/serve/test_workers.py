@@ -25,6 +25,7 @@ from scripted import ScriptedEngine
 
 from llmk.api import LlmkError, Overloaded, ParserContext, TextDelta
 from llmk.engine.text.io_processors import ProcessLost
+from llmk.engine.wire.request import RequestContext
 from llmk.serve.generation import reading
 from llmk.serve.generation.reading import ParsedPiece
 from llmk.serve.http.errors import ParserFailed
@@ -65,11 +66,11 @@ async def lane(made: WorkerProcesses, count: int = 1, **bounds: Any) -> AsyncIte
         await opened.close()
 
 
-def work(kind: str, text: str) -> tuple[Work, bytes]:
+def work(kind: str, text: str, tenant: str = "") -> tuple[Work, bytes]:
     body = msgspec.json.encode({"prompt": text, "max_tokens": 1})
     if kind == "tokenize":
         body = msgspec.json.encode({"prompt": text})
-    return Work(kind, "id", "", ScriptedEngine().info), body
+    return Work(kind, RequestContext("id", tenant=tenant), ScriptedEngine().info), body
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
@@ -92,13 +93,13 @@ async def until(holds: Callable[[], bool]) -> None:
 def test_a_request_is_prepared_elsewhere() -> None:
     async def scenario() -> None:
         async with forks() as made, lane(made) as small:
-            prepared = await small.prepare(*work("tokenize", "ab"), "")
+            prepared = await small.prepare(*work("tokenize", "ab"))
             assert isinstance(prepared, Rendered)
             assert msgspec.json.decode(prepared.body)["tokens"] == [1, 97, 98]
-            prepared = await small.prepare(*work("text", "ab"), "")
+            prepared = await small.prepare(*work("text", "ab"))
             assert isinstance(prepared, Generation)
-            assert list(prepared.job("t").prompts) == [[1, 97, 98]]
-            prepared = await small.prepare(*work("text", ""), "")
+            assert list(prepared.job().prompts) == [[1, 97, 98]]
+            prepared = await small.prepare(*work("text", ""))
             assert isinstance(prepared, Refused)
             assert (prepared.status, prepared.body["error"]["param"]) == (400, "prompt")
 
@@ -118,8 +119,8 @@ def test_one_that_takes_too_long_is_ended_and_the_next_is_prepared() -> None:
     async def scenario() -> None:
         async with forks() as made, lane(made, seconds=1.0) as small:
             with pytest.raises(TooSlow, match=r"server\.prepare_seconds"):
-                await small.prepare(*work("tokenize", "{sleep}"), "")
-            assert isinstance(await small.prepare(*work("tokenize", "ab"), ""), Rendered)
+                await small.prepare(*work("tokenize", "{sleep}"))
+            assert isinstance(await small.prepare(*work("tokenize", "ab")), Rendered)
             await until(lambda: len(children(made)) == 1)
 
     run(scenario)
@@ -141,8 +142,8 @@ def test_one_that_takes_too_much_memory_is_ended_and_the_next_is_prepared() -> N
 def test_one_that_ends_its_worker_fails_alone() -> None:
     async def scenario() -> None:
         async with forks() as made, lane(made) as small:
-            bad = asyncio.create_task(small.prepare(*work("tokenize", "{end}"), "bad"))
-            good = [asyncio.create_task(small.prepare(*work("tokenize", "ab"), "good")) for _ in range(3)]
+            bad = asyncio.create_task(small.prepare(*work("tokenize", "{end}", "bad")))
+            good = [asyncio.create_task(small.prepare(*work("tokenize", "ab", "good"))) for _ in range(3)]
             with pytest.raises(WorkerFailed, match="exit code 7"):
                 await bad
             assert all(isinstance(one, Rendered) for one in await asyncio.gather(*good))
@@ -153,9 +154,9 @@ def test_one_that_ends_its_worker_fails_alone() -> None:
 def test_a_worker_that_was_killed_idle_costs_no_request() -> None:
     async def scenario() -> None:
         async with forks() as made, lane(made) as small:
-            await small.prepare(*work("tokenize", "ab"), "")
+            await small.prepare(*work("tokenize", "ab"))
             children(made)[0].kill()
-            assert isinstance(await small.prepare(*work("tokenize", "ab"), ""), Rendered)
+            assert isinstance(await small.prepare(*work("tokenize", "ab")), Rendered)
 
     run(scenario)
 
@@ -163,11 +164,11 @@ def test_a_worker_that_was_killed_idle_costs_no_request() -> None:
 def test_a_fork_server_that_was_killed_is_replaced() -> None:
     async def scenario() -> None:
         async with forks() as made, lane(made) as small:
-            await small.prepare(*work("tokenize", "ab"), "")
+            await small.prepare(*work("tokenize", "ab"))
             first, orphans = made.pid, children(made)
             os.kill(first, signal.SIGKILL)
             await until(lambda: not any(orphan.is_running() for orphan in orphans))
-            assert isinstance(await small.prepare(*work("tokenize", "ab"), ""), Rendered)
+            assert isinstance(await small.prepare(*work("tokenize", "ab")), Rendered)
             assert made.pid != first
 
     run(scenario)
@@ -176,10 +177,10 @@ def test_a_fork_server_that_was_killed_is_replaced() -> None:
 def test_memory_is_given_back() -> None:
     async def scenario() -> None:
         async with forks() as made, lane(made) as small:
-            await small.prepare(*work("tokenize", "ab"), "")
+            await small.prepare(*work("tokenize", "ab"))
             pids = {child.pid for child in children(made)}
-            assert isinstance(await small.prepare(*work("tokenize", "{bloat}"), ""), Rendered)
-            assert isinstance(await small.prepare(*work("tokenize", "ab"), ""), Rendered)
+            assert isinstance(await small.prepare(*work("tokenize", "{bloat}")), Rendered)
+            assert isinstance(await small.prepare(*work("tokenize", "ab")), Rendered)
             await until(lambda: not pids & {child.pid for child in children(made)})
 
     run(scenario)
@@ -188,11 +189,11 @@ def test_memory_is_given_back() -> None:
 def test_clients_take_turns_and_one_may_only_wait_so_long_a_queue() -> None:
     async def scenario() -> None:
         async with forks() as made, lane(made, requests=4) as small:
-            await small.prepare(*work("tokenize", "ab"), "")
+            await small.prepare(*work("tokenize", "ab"))
             done: list[str] = []
 
             async def ask(tenant: str) -> None:
-                await small.prepare(*work("tokenize", "a"), tenant)
+                await small.prepare(*work("tokenize", "a", tenant))
                 done.append(tenant)
 
             many = [asyncio.create_task(ask("greedy")) for _ in range(8)]
@@ -209,14 +210,14 @@ def test_clients_take_turns_and_one_may_only_wait_so_long_a_queue() -> None:
 def test_who_leaves_is_not_waited_for() -> None:
     async def scenario() -> None:
         async with forks() as made, lane(made, requests=2) as small:
-            await small.prepare(*work("tokenize", "ab"), "")
+            await small.prepare(*work("tokenize", "ab"))
             for _ in range(10):
-                waiting = [asyncio.create_task(small.prepare(*work("tokenize", "ab"), "t")) for _ in range(2)]
+                waiting = [asyncio.create_task(small.prepare(*work("tokenize", "ab", "t"))) for _ in range(2)]
                 await asyncio.sleep(0)
                 for task in waiting:
                     task.cancel()
                 await asyncio.gather(*waiting, return_exceptions=True)
-            assert isinstance(await small.prepare(*work("tokenize", "ab"), "t"), Rendered)
+            assert isinstance(await small.prepare(*work("tokenize", "ab", "t")), Rendered)
 
     run(scenario)
 
@@ -393,7 +394,7 @@ def test_the_worker_of_an_io_processor_ends_when_nothing_uses_it(monkeypatch: py
             host = io_pool.WorkerIO(lambda: made.fork("pooled:answer_io"), 5.0, 1 << 30)
             pids = set()
             for _ in range(2):
-                run = await host.open("test", "the test", b"{}", ScriptedEngine().info, {})
+                run = await host.open("test", "the test", b"{}", ScriptedEngine().info, RequestContext())
                 await asyncio.sleep(1.5)  # it is not idle while a request is under way
                 pids.add(int(await run.answer()))
                 assert len(children(made)) == 1

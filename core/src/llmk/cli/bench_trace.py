@@ -81,7 +81,7 @@ def _drive(core: EngineCore, requests: list[EngineRequest]) -> None:
         while core.has_work:
             for output in core.step().outputs:
                 if output.finish_reason == "error":
-                    raise Failure.told_by(output).error()
+                    raise Failure.in_output(output).error()
                 if output.finish_reason is not None:
                     progress.update()
 

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 
 from llmk.api import EngineDead, LlmkError, RequestError
+from llmk.engine.wire.request import RequestContext
 
 if TYPE_CHECKING:
     from llmk.config import Settings
@@ -68,13 +69,17 @@ class LocalChatClient:
         """The deltas of the answer to a conversation."""
         from llmk.serve.protocol.chat import ChatRequest
 
-        yield from self._run(self._jobs.chat(_valid(ChatRequest, {"messages": messages, **options}), "chat"))
+        yield from self._run(
+            self._jobs.chat(_valid(ChatRequest, {"messages": messages, **options}), RequestContext("chat"))
+        )
 
     def complete(self, prompt: str, options: Mapping[str, Any]) -> Generator[Delta, None, None]:
         """The deltas of a text's continuation."""
         from llmk.serve.protocol.completions import CompletionRequest
 
-        yield from self._run(self._jobs.text(_valid(CompletionRequest, {"prompt": prompt, **options}), "text"))
+        yield from self._run(
+            self._jobs.text(_valid(CompletionRequest, {"prompt": prompt, **options}), RequestContext("text"))
+        )
 
     def close(self) -> None:
         """Stops the engine."""

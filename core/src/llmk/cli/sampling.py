@@ -5,28 +5,27 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-_NUMBERS = {
-    "max_tokens": (int, "most tokens to generate"),
-    "temperature": (float, "0: always the likeliest token"),
-    "top_p": (float, "keep the likeliest tokens that make up this probability"),
-    "top_k": (int, "keep this many of the likeliest tokens"),
-    "seed": (int, "seed of the random choices"),
-}
+from llmk.engine.wire.request import parameters
+
+_FLAGS = [parameter for parameter in parameters() if parameter.flag]
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Adds the flags."""
     group = parser.add_argument_group("answer")
-    for name, (kind, text) in _NUMBERS.items():
-        group.add_argument(f"--{name.replace('_', '-')}", type=kind, help=text)
-    group.add_argument("--stop", action="append", help="text at which to stop (repeatable)")
+    for parameter in _FLAGS:
+        flag, kind = f"--{parameter.name.replace('_', '-')}", parameter.kind
+        if parameter.default == ():
+            group.add_argument(flag, action="append", help=f"{parameter.summary} (repeatable)")
+        else:
+            group.add_argument(flag, type=float if kind is float else int, help=parameter.summary)
     group.add_argument("--system", help="the system message")
     group.add_argument("--think", action=argparse.BooleanOptionalAction, help="switch the model's thinking on or off")
 
 
 def options(args: argparse.Namespace) -> dict[str, Any]:
     """The fields of a request that the flags set."""
-    given = {name: getattr(args, name) for name in (*_NUMBERS, "stop") if getattr(args, name) is not None}
+    given = {flag.name: value for flag in _FLAGS if (value := getattr(args, flag.name)) is not None}
     return given if args.think is None else {**given, "chat_template_kwargs": {"enable_thinking": args.think}}
 
 

@@ -1,4 +1,4 @@
-"""The asynchronous front end: prompts in, text out, whatever runs the engine."""
+"""The asynchronous front end: prompts in, text out, with the engine in a process or a thread."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from llmk.engine.text.output_processor import GenerationDelta
 from llmk.engine.text.pinned_prefixes import PinnedPrefix, PinnedPrefixes, read_text
 from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
 from llmk.engine.wire.engine_info import EngineInfo, Outage
-from llmk.engine.wire.request import EngineStats, SamplingParams, StepTimes
+from llmk.engine.wire.request import EngineStats, RequestContext, SamplingParams, StepTimes
 
 if TYPE_CHECKING:
     from subprocess import Popen
@@ -59,7 +59,7 @@ class AsyncLLM:
         self.model_name = config.model.served_name or boot.checkpoint.path.name
         self.default_params = default_params(boot.checkpoint.generation_config)
         self._client = client
-        self._intake = InputProcessor(
+        self._input_processor = InputProcessor(
             tokenizer, self.info, seed=config.engine.seed, isolate_tenants=config.cache.isolate_tenants
         )
         self._io = IOProcessors(boot, tokenizer, self.model_name, self.default_params)
@@ -78,9 +78,9 @@ class AsyncLLM:
     ) -> AsyncLLM:
         """Resolves the plan and starts the engine, in a process of its own or (``in_process``) in a thread of this one.
 
-        ``spawned`` is the process, where it has begun (:mod:`llmk.engine.processes.spawn`). ``check`` is called with
-        what was resolved, before anything is loaded. Raises what it raises, and whatever keeps the model from being
-        served, as :class:`~llmk.api.LlmkError`.
+        ``spawned`` is the process, where it is running already (:mod:`llmk.engine.processes.spawn`). ``check`` is
+        called with what was resolved, before anything is loaded. Raises what it raises, and
+        :class:`~llmk.api.LlmkError` where the model can't be served.
         """
         from llmk.engine.processes.engine_process import ProcessClient
         from llmk.planning.boot import boot as start_up
@@ -101,13 +101,14 @@ class AsyncLLM:
             llm = cls(boot, client, tokenizer)
             undo.push_async_callback(llm.close)
             for pin, text in configured.items():
-                await llm.pin(pin.id, text, seconds=pin.seconds, cache_salt=pin.cache_salt, tenant=pin.tenant)
+                context = RequestContext(pin.id, tenant=pin.tenant, cache_salt=pin.cache_salt)
+                await llm.pin(text, context, seconds=pin.seconds)
             undo.pop_all()
         return llm
 
     @property
     def info(self) -> EngineInfo:
-        """What is to be known of the engine; one that was started again may tell something else."""
+        """The engine's limits and plan; they may change when it is started again."""
         return self._client.info
 
     @property
@@ -126,51 +127,37 @@ class AsyncLLM:
         return self._client.outage
 
     async def generate(
-        self,
-        prompt: str | list[int],
-        params: SamplingParams,
-        *,
-        request_id: str,
-        priority: int = 0,
-        cache_salt: str = "",
-        tenant: str = "",
+        self, prompt: str | list[int], params: SamplingParams, context: RequestContext
     ) -> AsyncGenerator[GenerationDelta, None]:
-        """Yields what comes to each of ``params.n`` choices, until all have ended. Closing the iterator aborts.
-
-        Requests with a lower ``priority`` go first; those with different ``cache_salt`` share no cached prefix;
-        ``tenant`` is whose share of the engine and whose limit they count against.
+        """Yields the deltas of each of ``params.n`` choices, until all have ended. Closing the iterator aborts.
 
         Raises:
             ContextLengthExceeded: where the prompt leaves no room for a token.
-            RequestError: where prompt or parameters can't be served, or ``request_id`` is in use.
+            RequestError: where prompt or parameters can't be served, or the context's id is in use.
             Overloaded: where too many sequences run and wait, in all or of this tenant.
-            RequestTimeout: where it was not begun or done within the configured times.
+            RequestTimeout: where it was not started or done within the configured times.
             EngineDead: where the engine is gone, and was not started again in time.
         """
         tokens, params = await self._taken_in(prompt, params)
-        sequences = self._intake.sequences(
-            tokens, params, id=request_id, priority=priority, cache_salt=cache_salt, tenant=tenant
-        )
-        self._router.check_room(len(sequences), tenant)
-        async with aclosing(self._router.answer(request_id, sequences)) as deltas:
+        sequences = self._input_processor.sequences(tokens, params, context)
+        self._router.check_room(len(sequences), context.tenant)
+        async with aclosing(self._router.answer(sequences)) as deltas:
             async for delta in deltas:
                 yield delta
 
-    async def pin(
-        self, id: str, prompt: str | list[int], *, seconds: float = 0.0, cache_salt: str = "", tenant: str = ""
-    ) -> PinnedPrefix:
-        """Keeps what ``prompt`` fills of the cache for ``seconds`` (0: without end), in place of what ``id`` kept
-        before; computes it first where it isn't there.
+    async def pin(self, prompt: str | list[int], context: RequestContext, *, seconds: float = 0.0) -> PinnedPrefix:
+        """Keeps the full blocks of ``prompt`` in the cache for ``seconds`` (0: until it is unpinned), under the
+        context's id, and in place of what that id pinned before; computes them first where they are not cached.
 
         Raises:
             RequestError: where it fills no block, or more than may be pinned.
         """
         tokens, params = await self._taken_in(prompt, SamplingParams(max_tokens=1, temperature=0.0))
-        request_id = f"pin-{id}"
-        sequences = self._intake.sequences(tokens, params, id=request_id, cache_salt=cache_salt, tenant=tenant)
+        id, tenant, cache_salt = context.id, context.tenant, context.cache_salt
+        sequences = self._input_processor.sequences(tokens, params, structs.replace(context, id=f"pin-{id}"))
         pinning = [structs.replace(sequence, pin=id, pin_seconds=seconds) for sequence in sequences]
         num_tokens = 0
-        async with aclosing(self._router.answer(request_id, pinning)) as deltas:
+        async with aclosing(self._router.answer(pinning)) as deltas:
             async for delta in deltas:
                 num_tokens = delta.num_pinned_tokens
         pinned = PinnedPrefix(id, num_tokens, time.time() + seconds if seconds else None, cache_salt, tenant)
@@ -178,10 +165,10 @@ class AsyncLLM:
         return pinned
 
     async def _taken_in(self, prompt: str | list[int], params: SamplingParams) -> tuple[list[int], SamplingParams]:
-        """Prompt and parameters without texts that are to be tokenized, which is done beside the event loop."""
-        self._intake.info = self.info
+        """Prompt and parameters without texts that are to be tokenized, which is done in a thread."""
+        self._input_processor.info = self.info
         if params.bad_words:
-            params = await asyncio.to_thread(self._intake.checked, params)
+            params = await asyncio.to_thread(self._input_processor.checked, params)
         if isinstance(prompt, str):
             prompt = await asyncio.to_thread(self.tokenizer.encode, prompt)
         return prompt, params
@@ -192,44 +179,33 @@ class AsyncLLM:
         await self._client.unpin([id])
         return known
 
-    async def process(
-        self,
-        name: str,
-        body: Mapping[str, Any],
-        *,
-        request_id: str,
-        priority: int = 0,
-        cache_salt: str = "",
-        tenant: str = "",
-    ) -> bytes:
-        """What the IO processor of that name or id answers to ``body``, as JSON. Cancelling it aborts.
+    async def process(self, name: str, body: Mapping[str, Any], context: RequestContext) -> bytes:
+        """The answer of the IO processor of that name or id to ``body``, as JSON. Cancelling it aborts.
 
-        Raises what :meth:`generate` raises, UnknownIOProcessor where there is none, and PluginError where it fails.
+        Raises what :meth:`generate` raises, UnknownIOProcessor where there is no such processor, and PluginError where
+        it fails.
         """
-        self._intake.info = self.info
-        how = {"id": request_id, "priority": priority, "cache_salt": cache_salt, "tenant": tenant}
-        run = await self._beside(self._io.open, name, body, self._intake, **how)
-        self._router.check_room(len(run.sequences), tenant)
-        async with aclosing(self._router.answer(request_id, run.sequences)) as deltas:
+        self._input_processor.info = self.info
+        run = await self._in_thread(self._io.open, name, body, self._input_processor, context)
+        self._router.check_room(len(run.sequences), context.tenant)
+        async with aclosing(self._router.answer(run.sequences)) as deltas:
             async for delta in deltas:
-                await self._beside(run.add, delta)
-        return await self._beside(run.answer)
+                await self._in_thread(run.add, delta)
+        return await self._in_thread(run.answer)
 
-    async def process_in(
-        self, host: IOHost, name: str, body: bytes, *, request_id: str, cache_salt: str = "", tenant: str = ""
-    ) -> bytes:
+    async def process_in(self, host: IOHost, name: str, body: bytes, context: RequestContext) -> bytes:
         """The same for a body that was not read yet, by a processor that runs in ``host``.
 
         A request that was lost there by no fault of its own is run again.
         """
         id, called = self._io.resolve(name)
-        how = {"id": request_id, "cache_salt": cache_salt, "tenant": tenant}
+        info = structs.replace(self.info, plan={}, pickled_plan=b"")
         for _ in range(IO_TRIES):
             with contextlib.suppress(ProcessLost):
-                run = await host.open(id, called, body, structs.replace(self.info, plan={}, pickled_plan=b""), how)
+                run = await host.open(id, called, body, info, context)
                 try:
-                    self._router.check_room(len(run.sequences), tenant)
-                    async with aclosing(self._router.answer(request_id, run.sequences)) as deltas:
+                    self._router.check_room(len(run.sequences), context.tenant)
+                    async with aclosing(self._router.answer(run.sequences)) as deltas:
                         async for delta in deltas:
                             await run.add(delta)
                     return await run.answer()
@@ -242,8 +218,8 @@ class AsyncLLM:
         """The IO processors that are installed (:meth:`~llmk.engine.text.io_processors.IOProcessors.describe`)."""
         return self._io.describe()
 
-    async def _beside(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Runs a call of an IO processor beside the event loop, one at a time."""
+    async def _in_thread(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Runs a call of an IO processor in a thread, one at a time."""
         context = copy_context()
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._io_thread, lambda: context.run(call, *args, **kwargs))
@@ -285,13 +261,13 @@ async def _start_process(boot: Boot, spawned: ProcessClient) -> tuple[EngineClie
     from llmk.planning.packed_boot import early_setup, pack
 
     config, packed, first = boot.settings.config.engine, pack(boot), [spawned]
-    how: dict[str, Any] = {"builder": "llmk.engine.launch:build_packed", "early_setup": early_setup(boot)}
-    how |= {"hang_seconds": config.hang_seconds, "plugin_seconds": config.plugin_seconds}
+    options: dict[str, Any] = {"builder": "llmk.engine.launch:build_packed", "early_setup": early_setup(boot)}
+    options |= {"hang_seconds": config.hang_seconds, "plugin_seconds": config.plugin_seconds}
     standby, distrusted = Standby(boot.plan, enabled=config.standby), set[str]()
 
-    async def start() -> EngineClient:
+    async def start() -> ProcessClient:
         client = first.pop() if first else type(spawned)(standby.take())
-        await client.build(packed, **how, distrusted=distrusted)
+        await client.build(packed, **options, distrusted=distrusted)
         return client
 
     more: dict[str, Any] = {"standby": standby, "distrusted": distrusted}

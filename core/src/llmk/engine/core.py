@@ -20,7 +20,7 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 MAX_FAILURES = 3
-"""So many steps that fail with none between that brings something: the device is broken, and not the requests."""
+"""After so many failed steps with no result between, the device is taken to be broken, and not the requests."""
 
 
 class EngineCore:
@@ -83,22 +83,22 @@ class EngineCore:
     def step(self, announce: Callable[[EngineOutputs], None] | None = None) -> EngineOutputs:
         """Issues one step if there is one to issue, and takes in the oldest result if no more may be in flight.
 
-        ``announce`` is told who enters the batch before the step is run: who is behind that may never be.
+        ``announce`` is called with the sequences that enter the batch before the step runs, which may never return.
         Raises :class:`~llmk.api.EngineDead` where the device is gone, or fails every step.
         """
         outputs: list[TokenOutput] = []
-        begun, self._away, num_tokens = self._clock(), 0.0, 0
+        started, self._away, num_tokens = self._clock(), 0.0, 0
         plan = self._schedule()
         if plan is not None:
             if announce is not None and plan.new:
-                announce(EngineOutputs(begun=[request.id for request in plan.new], stats=self.stats))
+                announce(EngineOutputs(admitted=[request.id for request in plan.new], stats=self.stats))
             outputs += self._issue(plan)
         if self._in_flight and (plan is None or len(self._in_flight) >= self.depth):
             pending, num_tokens = self._in_flight.popleft()
             outputs += self._receive(pending)
         outputs += self.scheduler.take_failures()
         stats, now = self.stats, self._clock()
-        times = StepTimes(num_tokens, now - begun, now - begun - self._away) if num_tokens else None
+        times = StepTimes(num_tokens, now - started, now - started - self._away) if num_tokens else None
         if times is not None:
             self.scheduler.step_limit.take(times.num_tokens, times.seconds)
         return EngineOutputs(outputs=outputs, stats=stats, time=now, step=times)
@@ -142,7 +142,7 @@ class EngineCore:
         if isinstance(error, EngineDead) or not isinstance(error, Exception):
             raise error
         logger.error("step %d failed", step, exc_info=error, extra={"request_ids": request_ids})
-        self._failures += bool(outputs)  # a step in flight behind one that failed may have nobody left
+        self._failures += bool(outputs)  # a step in flight after one that failed may have no sequences left
         if self._failures >= MAX_FAILURES:
             raise EngineDead(f"{self._failures} steps in a row failed, the last one with {cause}") from error
         return outputs

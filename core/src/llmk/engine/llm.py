@@ -17,7 +17,7 @@ from llmk.engine.text.io_processors import IOProcessors, IORun
 from llmk.engine.text.output_processor import CompletionOutput, GenerationDelta, RequestOutput, SequenceOutput
 from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
 from llmk.engine.wire.failure import Failure
-from llmk.engine.wire.request import EngineRequest, EngineStats, SamplingParams
+from llmk.engine.wire.request import EngineRequest, EngineStats, RequestContext, SamplingParams
 
 if TYPE_CHECKING:
     from llmk.engine.core import EngineCore
@@ -33,7 +33,7 @@ class LLM:
     (``max_num_seqs=8``; those of the section ``model`` go first: ``dtype="float32"``). ``llmk.toml`` and the
     environment count as they do for the server.
 
-    Raises whatever keeps the model from being served, as :class:`~llmk.api.LlmkError`.
+    Raises :class:`~llmk.api.LlmkError` where the model can't be served.
     """
 
     def __init__(self, model: str = "", **settings: Any) -> None:
@@ -52,7 +52,7 @@ class LLM:
         self.default_params = default_params(self.boot.checkpoint.generation_config)
         self._core: EngineCore | None = core
         self._ids = itertools.count()
-        self._intake = InputProcessor(self.tokenizer, self.info, seed=config.engine.seed)
+        self._input_processor = InputProcessor(self.tokenizer, self.info, seed=config.engine.seed)
         name = config.model.served_name or self.boot.checkpoint.path.name
         self._io = IOProcessors(self.boot, self.tokenizer, name, self.default_params)
 
@@ -69,7 +69,7 @@ class LLM:
         """
         batch = _as_batch(prompts)
         params = self._params_for(len(batch), sampling_params)
-        jobs = [_Job(self._intake, next(self._ids), p, sp) for p, sp in zip(batch, params, strict=True)]
+        jobs = [_Job(self._input_processor, next(self._ids), p, sp) for p, sp in zip(batch, params, strict=True)]
         self._run(jobs, use_tqdm)
         return [job.output for job in jobs]
 
@@ -97,7 +97,7 @@ class LLM:
         Raises :class:`~llmk.api.RequestError` for a body that can't be served, and :class:`~llmk.api.PluginError` where
         the processor fails.
         """
-        run = self._io.open(name, body, self._intake, id=str(next(self._ids)))
+        run = self._io.open(name, body, self._input_processor, RequestContext(str(next(self._ids))))
         self._run([run], use_tqdm=False)
         return msgspec.json.decode(run.answer())
 
@@ -137,7 +137,7 @@ class LLM:
         return params
 
     def _run(self, jobs: Sequence[_Job | IORun], use_tqdm: bool) -> None:
-        """Runs the sequences of ``jobs`` to their ends, and tells each job what comes of its own."""
+        """Runs the sequences of ``jobs`` to their ends, and gives each job the deltas of its own."""
         core = self.core
         open_sequences: dict[str, tuple[_Job | IORun, SequenceOutput]] = {}
         for job in jobs:
@@ -163,8 +163,8 @@ class LLM:
 class _Job:
     """A prompt that is being completed."""
 
-    def __init__(self, intake: InputProcessor, number: int, prompt: Prompt, params: SamplingParams) -> None:
-        self.sequences: list[EngineRequest] = intake.sequences(prompt, params, id=str(number))
+    def __init__(self, input_processor: InputProcessor, number: int, prompt: Prompt, params: SamplingParams) -> None:
+        self.sequences: list[EngineRequest] = input_processor.sequences(prompt, params, RequestContext(str(number)))
         self.output = RequestOutput(
             prompt=prompt if isinstance(prompt, str) else None,
             prompt_token_ids=self.sequences[0].prompt_token_ids,
@@ -187,7 +187,7 @@ def _stepped(
         for output in outputs.outputs:
             if output.finish_reason == "error":
                 del open_sequences[output.id]
-                raise Failure.told_by(output).error()
+                raise Failure.in_output(output).error()
             job, sequence = open_sequences[output.id]
             delta = sequence.take(output, outputs.time)
             if delta.finish_reason is not None:

@@ -46,8 +46,9 @@ class OutputRouter:
         """Why no output will arrive any more."""
         self._pump = asyncio.create_task(self._deliver(), name="llmk-outputs")
 
-    async def answer(self, request_id: str, sequences: list[EngineRequest]) -> AsyncGenerator[GenerationDelta, None]:
+    async def answer(self, sequences: list[EngineRequest]) -> AsyncGenerator[GenerationDelta, None]:
         """Runs the sequences of a request; yields their deltas until all have ended. Closing the iterator aborts."""
+        request_id = sequences[0].context.id
         if self._dead is not None:
             raise EngineDead(self._dead.message, hint=self._dead.hint)
         if request_id in self._requests:
@@ -133,7 +134,7 @@ class OutputRouter:
         breather = Yielder()
         try:
             while True:
-                outputs = await self._client.next_outputs()
+                outputs = await self._client.outputs.next()
                 self.stats = outputs.stats
                 stopped = []
                 for output in outputs.outputs:
@@ -155,8 +156,8 @@ class OutputRouter:
         self._fail(self._dead)
 
     def _take(self, output: TokenOutput, time: float) -> bool:
-        """Hands an output of ``time`` to its request; returns whether the engine must be told that the sequence has
-        ended."""
+        """Hands an output of ``time`` to its request; returns whether the sequence has ended here and the engine
+        doesn't know yet."""
         stream = self._streams.get(output.id)
         if stream is None:
             return False

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from llmk.config.logs import request_id
 from llmk.config.schema import ServerSection
 from llmk.engine.text.io_processors import IOHost
+from llmk.engine.wire.request import RequestContext
 from llmk.serve.generation.parsing import Dialect
 from llmk.serve.generation.reading import Readers
 from llmk.serve.http.auth import tenant_of
@@ -41,7 +42,7 @@ class Workers(Protocol):
         """Where IO processors run."""
         ...
 
-    async def prepare(self, work: Work, body: bytes, tenant: str) -> Prepared:
+    async def prepare(self, work: Work, body: bytes) -> Prepared:
         """What comes of a request."""
         ...
 
@@ -83,9 +84,8 @@ class Service:
             ClientGone, ShuttingDown: where nobody waits for it any more.
         """
         info = replace(self.engine.info, plan={}, pickled_plan=b"")
-        body, work = await request.body(), Work(kind, id, request_id.get(), info)
-        preparing = self.workers.prepare(work, body, tenant_of(request.scope))
-        prepared = await attended(preparing, request.receive, self.stopping)
+        body, work = await request.body(), Work(kind, context_of(request, id), info)
+        prepared = await attended(self.workers.prepare(work, body), request.receive, self.stopping)
         if isinstance(prepared, Refused):
             raise Refusal(prepared)
         return prepared
@@ -101,10 +101,9 @@ async def service(request: Request) -> Service:
     return found
 
 
-async def tenant(request: Request) -> str:
-    """Whose request it is (:func:`~llmk.serve.http.auth.tenant_of`): who shares the engine, and whose turn it is
-    before."""
-    return tenant_of(request.scope)
+def context_of(request: Request, id: str) -> RequestContext:
+    """The context of a request, as far as its body doesn't say it."""
+    return RequestContext(id, request_id.get(), tenant_of(request.scope))
 
 
 async def admin(request: Request) -> None:

@@ -23,7 +23,7 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that nobody holds, cached or not."""
+        """Blocks that are not held, cached or not."""
         return len(self._free)
 
     def find(self, key: bytes, group: int = 0) -> int | None:
@@ -31,7 +31,7 @@ class BlockPool:
         return self._cached[group].get(key)
 
     def is_free(self, block: int) -> bool:
-        """Whether nobody holds ``block``."""
+        """Whether ``block`` is not held."""
         return self._holders[block] == 0
 
     def take(self, count: int) -> list[int]:

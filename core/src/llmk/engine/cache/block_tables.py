@@ -20,11 +20,11 @@ class BlockTables:
     """What one request holds: a list of block ids per cache group, and the keys of its tokens."""
 
     parent: bytes
-    """The last of ``keys``; that of the salt where there is none yet."""
+    """The last of ``keys``; that of the salt where it is empty."""
     tables: list[list[int]]
     first: list[int]
     """Per group, the first entry that is held; those before stand for blocks that were given back."""
-    told: list[int]
+    num_sent: list[int]
     """Per group, how many entries the runner knows; fewer than there are where they have ``grown``."""
     named: list[int]
     """Per group, how many blocks from the start are in the cache under their key, or were given back."""
@@ -36,22 +36,22 @@ class BlockTables:
     due: int = 0
     """Tokens at which there is something to commit again."""
     awaited: bytes = b""
-    """Key of what another request was computing when this one last asked."""
+    """Key of what another request was computing when this one was last checked."""
     grown: bool = False
 
-    def tell(self) -> list[list[int]]:
-        """All tables, for a runner that knows none of it."""
-        self.take_news()
+    def all_blocks(self) -> list[list[int]]:
+        """All tables, for a runner that has none of these blocks yet."""
+        self.take_new_blocks()
         return [list(table) for table in self.tables]
 
-    def take_news(self) -> list[list[int]]:
-        """Per group, the blocks that the runner doesn't know yet; nothing at all where it knows every one."""
+    def take_new_blocks(self) -> list[list[int]]:
+        """Per group, the blocks that the runner was not sent yet; an empty list where it has all."""
         if not self.grown:
             return []
         self.grown = False
-        news = [table[told:] for told, table in zip(self.told, self.tables, strict=True)]
-        self.told = [len(table) for table in self.tables]
-        return news
+        new_blocks = [table[sent:] for sent, table in zip(self.num_sent, self.tables, strict=True)]
+        self.num_sent = [len(table) for table in self.tables]
+        return new_blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class BlockCache:
     """Block tables of all requests over one pool, and prefix caching.
 
     A key is a hash of its parent's key and of the tokens between, so that it names the whole prefix, and the salt that
-    began the chain. A prefix is a hit as far as every group still has the blocks that it will read. One token of a
+    starts the chain. A prefix is a hit as far as every group still has the blocks that it will read. One token of a
     prompt is always left to compute.
     """
 
@@ -87,7 +87,7 @@ class BlockCache:
 
     @property
     def num_free(self) -> int:
-        """Blocks that nobody holds."""
+        """Blocks that are not held."""
         return self.pool.num_free
 
     def least_blocks(self, num_tokens: int, chunk: int = 1) -> int:
@@ -132,7 +132,7 @@ class BlockCache:
             tables.first[number] = whole - len(shared)
             tables.tables[number] = [NO_BLOCK] * (whole - len(shared)) + shared + self.pool.take(fresh[number])
             tables.named[number] = whole
-        tables.told = [len(table) for table in tables.tables]
+        tables.num_sent = [len(table) for table in tables.tables]
         tables.committed = hits.length // self.block_size
         tables.due = hits.length + self.block_size
         self._computing.update(tables.keys[tables.committed :])
@@ -191,7 +191,7 @@ class BlockCache:
         for number, table in enumerate(tables.tables):
             self.pool.release(table[tables.first[number] :])
             tables.tables[number] = []
-            tables.first[number] = tables.told[number] = tables.named[number] = 0
+            tables.first[number] = tables.num_sent[number] = tables.named[number] = 0
         tables.capacity = tables.committed = tables.due = 0
         tables.grown = False
 
@@ -211,9 +211,9 @@ class BlockCache:
 
     def _fresh(self, cached: int, length: int, ahead: int) -> list[int]:
         """Blocks that each group needs besides the cached ones."""
-        begun = min(length, cached + ahead)
+        started = min(length, cached + ahead)
         return [
-            group.blocks_for(length if group.retained is None else begun) - cached // group.block_size
+            group.blocks_for(length if group.retained is None else started) - cached // group.block_size
             for group in self.groups
         ]
 

@@ -60,7 +60,7 @@ class Batch:
         self._host_blocks = [[0] * num_slots for _ in block_sizes]
 
     def apply(self, plan: StepPlan) -> None:
-        """Brings the tensors up to date with what the plan says has changed."""
+        """Updates the tensors with the plan's changes."""
         if plan.new:
             self._enter(plan.new)
         for group, table in enumerate(self.block_tables):

@@ -93,7 +93,7 @@ class FileReader:
             return
         pinned = has_pinned_memory(device)
         if pinned:
-            torch.accelerator.set_device_index(device)  # a thread begins on the first one
+            torch.accelerator.set_device_index(device)  # a thread starts on the first one
         buffer, sent = self._buffers.both.popleft()
         if sent is not None:
             sent.synchronize()

@@ -30,13 +30,14 @@ class Decoded:
     hidden: Tensor
     logits: Tensor
     token_ids: Tensor
-    """int64 ``[requests]``, each request's likeliest next token, which already stands where the next step reads it."""
-    told: Tensor
-    """What is read back of them (:attr:`llmk.engine.sampling.sampler.Sampled.told`)."""
+    """int64 ``[requests]``, each request's most likely next token, which already stands where the next step reads
+    it."""
+    readback: Tensor
+    """What is read back of them (:attr:`llmk.engine.sampling.sampler.Sampled.readback`)."""
 
     def first(self, count: int) -> Decoded:
         """What the first requests are left."""
-        return Decoded(self.hidden[:count], self.logits[:count], self.token_ids[:count], self.told[:count])
+        return Decoded(self.hidden[:count], self.logits[:count], self.token_ids[:count], self.readback[:count])
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class DecodeGraphs:
     Args:
         decode: runs such a step, given int64 ``[size]`` slots and counts; padding has a slot of -1 and a count of 0.
         sizes: numbers of requests to record it for.
-        build: of the model, which says where it runs and beside whom.
+        build: of the model, which says where it runs and with which other ranks.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class DecodeGraphs:
         return len(self._fitting)
 
     def replay(self, slots: list[int]) -> tuple[Tensor, Decoded]:
-        """Runs the step for ``slots``; returns them, int64 on the device, and what came of it, padding left out."""
+        """Runs the step for ``slots``; returns them, int64 on the device, and the result without padding."""
         count = len(slots)
         graph = self._fitting[count - 1]
         padding = graph.size - count
@@ -114,7 +115,7 @@ def why_not_recorded(plan: Plan, sizes: Sequence[int], wanted: bool = True) -> s
     found = dict(pair for size in sizes for choice in choices for pair in obstacles(choice, size))
     for shadow in plan.shadows:
         if shadow.choice.kind == "attention" or getattr(shadow.choice.query, "attention", None):
-            return f"what runs beside {shadow.choice.site} has a cache of its own, which every step must fill"
+            return f"the shadow of {shadow.choice.site} has its own cache, which every step must fill"
     return "; ".join(f"{id} at {site} can't be recorded" for id, site in found.items())
 
 

@@ -99,7 +99,7 @@ class Summary:
     busy_share: float | None
 
     def lines(self) -> list[str]:
-        """For people."""
+        """A human-readable line."""
         busy = self.busy_share
         shares = "times not known" if busy is None else f"busy {busy:.1%}, idle {1 - busy:.1%}"
         return [
@@ -193,7 +193,7 @@ class Trace(NullTrace):
         )
 
     def write(self, file: Path) -> None:
-        """Writes the trace in the Trace Event Format, with the summary beside the events. Raises
+        """Writes the trace in the Trace Event Format, with the summary next to the events. Raises
         :class:`~llmk.api.ConfigError` where the file can't be written."""
         data = {
             "traceEvents": list(self._events()),
@@ -251,7 +251,7 @@ class _DeviceClock:
 
 
 def _clock_of(device: torch.device) -> _HostClock | _DeviceClock | None:
-    """``None`` for a device whose times nothing tells."""
+    """``None`` for a device whose times can't be measured."""
     import torch
 
     from llmk.engine.device.transfer import has_pinned_memory

@@ -15,7 +15,8 @@ from torch import Tensor
 
 @cache
 def has_pinned_memory(device: torch.device) -> bool:
-    """Whether copies to and from ``device`` can run behind the host, and events tell when they are done."""
+    """Whether copies to and from ``device`` can run asynchronously to the host, with events that pass when they are
+    done."""
     found = torch.accelerator.current_accelerator(check_available=True)
     if found is None or found.type != device.type:
         return False
@@ -32,7 +33,7 @@ def to_device(values: Sequence[object], device: torch.device, dtype: torch.dtype
 
 def to_host(tensor: Tensor) -> Tensor:
     """A copy on the host, which is complete once an :func:`event` made after it has come; where there are none,
-    ``tensor`` itself, which whoever reads it waits for."""
+    ``tensor`` itself, where reading waits."""
     if not has_pinned_memory(tensor.device):
         return tensor
     return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)

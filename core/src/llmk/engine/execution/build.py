@@ -106,15 +106,15 @@ def build_runner(
         device=build.device,
     )
     laid_out = caches.allocate(num_blocks), caches.layers()
-    how: dict[str, Any] = {"asynchronous": why_asynchronous(build.plan.platform), "trace": trace}
+    options: dict[str, Any] = {"asynchronous": why_asynchronous(build.plan.platform), "trace": trace}
     if not build.parallel.is_last:
-        return StageRunner(model, build, batch, *laid_out, **how)
+        return StageRunner(model, build, batch, *laid_out, **options)
     found = boot.registry.of(LogitsProcessorSpec)
     load = {each.spec.id: partial(_load_processor, each) for each in found}
     load |= {id: partial(_refuse, id) for id in load if is_distrusted(id)}
     kind = Runner if build.parallel.is_first else StageRunner
     wheels = {each.spec.id: each.plugin.wheel for each in found}
-    return kind(model, build, batch, *laid_out, LogitsProcessors(load, boot.facts.vocab_size, wheels), **how)
+    return kind(model, build, batch, *laid_out, LogitsProcessors(load, boot.facts.vocab_size, wheels), **options)
 
 
 def _load_processor(found: Registered[LogitsProcessorSpec]) -> type[LogitsProcessor]:
@@ -127,7 +127,7 @@ def _load_processor(found: Registered[LogitsProcessorSpec]) -> type[LogitsProces
 
 def _refuse(id: str) -> Any:
     raise PluginError(
-        f"{id} ended the engine too often, and is not called again", hint="mend its wheel, and restart the server"
+        f"{id} ended the engine too often, and is not called again", hint="fix its wheel, and restart the server"
     )
 
 

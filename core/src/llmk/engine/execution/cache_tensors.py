@@ -37,7 +37,7 @@ class CacheTensors:
         return cls(build, tuple(site for _, site, _ in specs), tuple(spec for _, _, spec in specs), tuple(groups))
 
     def layers(self) -> list[CachedLayer]:
-        """How each layer is told its part of a step, in the order of the specs."""
+        """How each layer gets its part of a step, in the order of the specs."""
         return self._in_order([
             CachedLayer(number, None if isinstance(self.specs[layer], RecurrentCache) else self._backend(layer))
             for number, group in enumerate(self.groups)
@@ -60,7 +60,7 @@ class CacheTensors:
         return own
 
     def _allocate_shadows(self, num_blocks: int, caches: Sequence[Any]) -> None:
-        """What shadows keep beside each of ``caches``, in blocks of the same numbers."""
+        """What shadows keep next to each of ``caches``, in blocks of the same numbers."""
         assert self.build.shadows is not None
         found = self.build.shadows.caches = {}
         for site, cache in zip(self.sites, caches, strict=True):
@@ -112,7 +112,7 @@ class CacheTensors:
 
 
 def _pages(buffer: Tensor, page: int, start: int, shape: tuple[int, ...], dtype: str) -> Tensor:
-    """A tensor whose first dimension goes from page to page, beginning ``start`` bytes into the first."""
+    """A tensor whose first dimension goes from page to page, starting ``start`` bytes into the first."""
     typed = buffer.view(getattr(torch, dtype))
     size = typed.itemsize
     inner = [prod(shape[i + 1 :]) for i in range(1, len(shape))]

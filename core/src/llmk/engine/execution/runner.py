@@ -64,8 +64,8 @@ class PendingResult:
 
 @dataclass(frozen=True, slots=True)
 class CachedLayer:
-    """How a layer with a cache is told its part of a step: by its attention backend, or as it is for recurrent state.
-    Equal ones are told once."""
+    """How a layer with a cache gets its part of a step: from its attention backend, or as it is for recurrent state.
+    Layers whose way is equal share one result."""
 
     group: int
     backend: AttentionBackend | None
@@ -78,8 +78,9 @@ class CachedLayer:
 class Runner(Executor):
     """Model, cache, batch and sampler of one device.
 
-    ``layers`` says, for each layer that keeps something, how it is told its part of a step; ``caches`` holds what it
-    keeps it in (:class:`~llmk.nn.StepContext`). ``asynchronous`` is :attr:`llmk.engine.core.StepRunner.asynchronous`.
+    ``layers`` says, for each layer that keeps something, how it gets its part of a step; ``caches`` holds what it
+    keeps it in (:class:`~llmk.nn.StepContext`). ``asynchronous`` is
+    :attr:`llmk.engine.execution.executor.Executor.asynchronous`.
     """
 
     def __init__(
@@ -127,7 +128,7 @@ class Runner(Executor):
         return self._run(plan)
 
     def _issue_compared(self, plan: StepPlan) -> PendingResult:
-        """Issues a step in which kernels may be compared with what runs beside them. Such steps are not replayed."""
+        """Issues a step in which kernels may be compared with their shadows. Such steps are not replayed."""
         assert self._comparisons is not None
         pending = self._issue(plan, replay=not self._comparisons.shadows.start_step())
         pending.compared = self._comparisons.issued()
@@ -158,7 +159,7 @@ class Runner(Executor):
         """A step of one token per request, as it is recorded."""
         hidden = self._compute(*self.batch.place(slots, counts, slots.shape[0], 1, self.batch.max_len))
         logits = self.model.logits(hidden)
-        token_ids = self.sampler.likeliest(logits)
+        token_ids = self.sampler.most_likely(logits)
         self.batch.append(slots, token_ids)
         return Decoded(hidden, logits, token_ids, finite.pack(token_ids, finite.chosen(logits, token_ids)))
 
@@ -167,8 +168,8 @@ class Runner(Executor):
         self.batch.count(slots, [1] * len(slots))
         rows, decoded = self._replay(slots)
         scored = self.scorer(decoded.hidden, plan.work)
-        if self.sampler.takes_likeliest(slots):
-            sampled = Sampled(slots, decoded.token_ids, decoded.told, decoded.logits.dtype)
+        if self.sampler.all_plain_greedy(slots):
+            sampled = Sampled(slots, decoded.token_ids, decoded.readback, decoded.logits.dtype)
         else:
             sampled = self._sample(decoded.logits, slots, rows, self.batch)
             self._keep(rows, sampled.token_ids)
@@ -176,14 +177,14 @@ class Runner(Executor):
 
     def _finish(self, plan: StepPlan, step: LaidOutStep, hidden: Tensor) -> PendingResult:
         """Scores prompts, copies what is wanted of the final hidden states, and samples from them."""
-        told = self.scorer(hidden, plan.work), self.reader(hidden, plan.work)
+        prompts = self.scorer(hidden, plan.work), self.reader(hidden, plan.work)
         if not step.sample_slots:
-            return PendingResult(plan.step, None, *told, event(self.batch.device))
+            return PendingResult(plan.step, None, *prompts, event(self.batch.device))
         logits = self.model.logits(hidden[step.sample_rows])
         slots = step.slots[step.sample_indices]
         sampled = self._sample(logits, step.sample_slots, slots, self.batch)
         self._keep(slots, sampled.token_ids)
-        return PendingResult(plan.step, sampled.to_host(), *told, event(self.batch.device))
+        return PendingResult(plan.step, sampled.to_host(), *prompts, event(self.batch.device))
 
     def _keep(self, slots: Tensor, token_ids: Tensor) -> None:
         """Puts sampled tokens where the next step reads them."""

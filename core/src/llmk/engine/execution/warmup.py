@@ -1,7 +1,7 @@
 """Before the first request: steps such as requests will need, on a batch and a cache of their own.
 
-What is compiled, begun or allocated at first use, is so while nobody waits; and what steps take is known before the
-cache gets the rest.
+So first use compiles, initializes and allocates while no request waits, and the memory that steps take is known before
+the cache gets the rest.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ class WarmUp:
     recorded: Sequence[int]
 
     def run(self, platform: Platform) -> int | None:
-        """Compiles, then runs; returns the bytes that steps take at a time, where the platform can tell.
+        """Compiles, then runs; returns the bytes that steps take at a time, where the platform can measure it.
 
         Raises:
-            NotEnoughMemory: where the largest step doesn't fit beside the weights.
+            NotEnoughMemory: where the largest step doesn't fit next to the weights.
         """
         start = time.perf_counter()
         self._compile(platform)
@@ -90,7 +90,7 @@ class WarmUp:
         except torch.OutOfMemoryError as error:
             step = f"a step of {self.max_tokens} tokens and {self.max_requests} requests"
             hint = "lower scheduler.max_num_batched_tokens or scheduler.max_num_seqs"
-            raise NotEnoughMemory(f"{step} does not fit beside the weights", hint=hint) from error
+            raise NotEnoughMemory(f"{step} does not fit next to the weights", hint=hint) from error
         # What graphs hold is theirs alone.
         needed = None if eager is None or graphs is None else eager + graphs
         took = compiled - start, time.perf_counter() - compiled
@@ -165,6 +165,6 @@ class WarmUp:
 
 
 def compiles(plan: Plan) -> bool:
-    """Whether any kernel of the plan, or beside it, is compiled when it is first used."""
-    beside = (choice for shadow in plan.shadows for choice in shadow.choice.with_parts())
-    return any(piece.jit for choice in (*plan.all_choices(), *beside) for piece in choice.pieces)
+    """Whether any kernel of the plan or its shadows is compiled when it is first used."""
+    shadows = (choice for shadow in plan.shadows for choice in shadow.choice.with_parts())
+    return any(piece.jit for choice in (*plan.all_choices(), *shadows) for piece in choice.pieces)

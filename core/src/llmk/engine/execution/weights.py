@@ -1,4 +1,4 @@
-"""Brings a checkpoint's tensors into a model: checked before any is read, cast on the way, prepared layer by layer.
+"""Loads a checkpoint's tensors into a model: checked before any is read, cast on the way, prepared layer by layer.
 
 Few layers exist twice at any time: a layer's tensors are let go as soon as its kernel has made of them what it wants,
 and no more than a set number of bytes is read meanwhile.
@@ -49,7 +49,7 @@ def load_weights(
     """Fills all of the model's parameters and prepares them for their kernels. Returns how many bytes were read here.
 
     Args:
-        dtype: the engine's dtype, in which floating-point tensors are kept whatever the checkpoint stores.
+        dtype: the engine's dtype, in which floating-point tensors are kept no matter what the checkpoint stores.
         progress: show a bar on stderr where that is a terminal.
         load_format: ``"safetensors"``, or ``"dummy"`` for normal random values (standard deviation 0.02, norms 1) drawn
             from ``seed`` and each tensor's name.
@@ -103,11 +103,11 @@ def _load(model: Model, checkpoint: Checkpoint, progress: bool) -> int:
 
 def _wanted(stored: Sequence[StoredTensor], targets: dict[str, _Target]) -> Iterator[tuple[StoredTensor, _Target]]:
     """Tensors of layers that are here, and where they go; of those that are stored twice, as tied ones may be, one."""
-    begun: dict[Parameter, set[int]] = {}
+    partly: dict[Parameter, set[int]] = {}
     for tensor in stored:
         target = targets.get(tensor.name)
         if target is not None and target.layer.here:
-            known = begun.setdefault(target.parameter, set())
+            known = partly.setdefault(target.parameter, set())
             if not known.issuperset(target.shards):
                 known.update(target.shards)
                 yield tensor, target

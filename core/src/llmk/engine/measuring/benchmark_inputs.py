@@ -1,4 +1,4 @@
-"""Kernels bound to random inputs, made from what their site asks, on which they can be compared and timed."""
+"""Kernels bound to random inputs, made from their site's query, on which they can be compared and timed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class BenchmarkInput:
 
 
 class BenchmarkInputs:
-    """Makes trials of what a plan chose. Those of one site get the same weights and inputs, whatever was chosen.
+    """Makes inputs for what a plan chose. Those of one site get the same weights and inputs for any choice.
 
     ``facts`` are those of the process's share of the model; ``registry`` has the contracts of ops.
     """
@@ -47,7 +47,7 @@ class BenchmarkInputs:
         self._draw = Draw(torch.Generator(build.device), build.dtype)
 
     def of(self, choice: Choice) -> BenchmarkInput | None:
-        """The trial for a site; ``None`` where no inputs are known for what it asks."""
+        """The inputs for a site; ``None`` where no inputs are known for its query."""
         self._draw.random.manual_seed(0)
         match choice.query:
             case LinearQuery() as linear:
@@ -175,7 +175,7 @@ class BenchmarkInputs:
         return parameters if weight_format == "plain" else self.build.quantization.convert("", parameters, [rows])
 
     def _inputs(self, *shape: int) -> Tensor:
-        """The first random tensor of a call: the same for all kernels of a site, whatever they were asked before."""
+        """The first random tensor of a call: the same for all kernels of a site, no matter what they ran before."""
         self._draw.random.manual_seed(1)
         return self._random(*shape)
 
@@ -184,7 +184,7 @@ class BenchmarkInputs:
 
 
 def _scaled(query: AttentionQuery) -> dict[str, Any]:
-    """What backends of fp8 caches are told besides."""
+    """What backends of fp8 caches get besides."""
     return {"scales": (1.0, 1.0)} if query.cache_dtype.startswith("float8") else {}
 
 

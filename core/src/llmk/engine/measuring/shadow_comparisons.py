@@ -1,4 +1,4 @@
-"""What came of comparing kernels with their shadows: read back from the device, counted, and told to people."""
+"""The results of comparing kernels with their shadows: read back from the device, counted, and logged."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ShadowComparisons:
 
 
 class PendingComparison:
-    """The comparisons of a step that was issued. An event made after this tells when they can be read."""
+    """The comparisons of a step that was issued. They can be read once an event made after this has passed."""
 
     def __init__(self, comparisons: ShadowComparisons, compared: Sequence[ShadowComparison]) -> None:
         self._comparisons = comparisons

@@ -43,8 +43,8 @@ _ROUND, _ROUNDS, _CALLS = 0.005, 5, 16
 class Tuner:
     """Measures on this machine what ``boot``'s plan chose and what else could serve.
 
-    ``say`` takes lines for people; ``only`` names the kinds, sites and ops to measure (none: all); ``wrong`` collects
-    the ids of kernels that are not right.
+    ``say`` takes human-readable lines; ``only`` names the kinds, sites and ops to measure (none: all); ``wrong``
+    collects the ids of kernels that are not right.
     """
 
     boot: Boot
@@ -98,13 +98,13 @@ class Tuner:
             if ready:
                 found[tokens] = self._race(ready)
                 entrants = [e for e in entrants if found[tokens].get(e.id, 0) < _SLOW]
-                told = ", ".join(f"{time:.2f} us by {id}" for id, time in found[tokens].items())
-                self.say(f"{choice.kind} {choice.site}, {tokens} tokens: {told}")
+                listed = ", ".join(f"{time:.2f} us by {id}" for id, time in found[tokens].items())
+                self.say(f"{choice.kind} {choice.site}, {tokens} tokens: {listed}")
         times = {n: {id: t for id, t in column.items() if id not in self.wrong} for n, column in found.items()}
         return {count: column for count, column in times.items() if column}
 
     def _attempt(self, choice: Choice, id: str, do: Callable[..., T], *arguments: Any) -> T | None:
-        """What ``do`` returns; where it raises, ``None``, and people are told."""
+        """What ``do`` returns; where it raises, ``None``, and ``say`` reports it."""
         try:
             return do(*arguments)
         except Exception as error:

@@ -1,7 +1,7 @@
 """What the engine's processes have in common: what a child is given, the sockets between, and how each learns that the
 other is gone.
 
-What a child needs comes pickled over its standard input, which stays open: its end tells that the parent is gone.
+What a child needs comes pickled over its standard input, which stays open: it ends when the parent is gone.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def give(process: subprocess.Popen[bytes], folder: str, *given: object, early_se
     """Gives a child what it needs. ``folder`` is the private one that holds the sockets; ``early_setup``, as in
     :attr:`llmk.api.PlatformSpec.early_setup`, is what the child calls at once in a thread."""
     assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # it has ended: who watches it tells how
+    with contextlib.suppress(BrokenPipeError):  # it has ended: its watcher reports how
         process.stdin.write(b"".join(map(_framed, ((folder, early_setup), given))))
         process.stdin.flush()
 
@@ -127,7 +127,7 @@ def stopped(pid: int) -> bool:
 
 
 def ending(code: int) -> str:
-    """How a process ended, by its exit status as ``subprocess`` tells it."""
+    """How a process ended, by its exit status as ``subprocess`` has it."""
     if code >= 0:
         return f"ended with exit code {code}"
     try:

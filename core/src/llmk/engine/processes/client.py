@@ -1,13 +1,14 @@
-"""How a front end speaks to an engine, whether that runs in its own process or in this one."""
+"""How a front end talks to an engine, whether that runs in its own process or in this one."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Protocol
 
+from llmk.engine.processes.output_queue import OutputQueue
 from llmk.engine.wire.engine_info import EngineInfo, Outage
 from llmk.engine.wire.plugin_calls import Culprit
-from llmk.engine.wire.request import EngineOutputs, EngineRequest
+from llmk.engine.wire.request import EngineRequest
 
 
 class EngineClient(Protocol):
@@ -16,6 +17,8 @@ class EngineClient(Protocol):
     """
 
     info: EngineInfo
+    outputs: OutputQueue
+    """The outputs of the engine's steps, until it is dead."""
     outage: Outage | None
     """Set while there is no engine, but one is to come."""
     culprit: Culprit | None
@@ -31,10 +34,6 @@ class EngineClient(Protocol):
 
     async def unpin(self, ids: Iterable[str]) -> None:
         """Ends pins; unknown ids are ignored."""
-        ...
-
-    async def next_outputs(self) -> EngineOutputs:
-        """Waits for what the next step brings."""
         ...
 
     def check_health(self) -> float:

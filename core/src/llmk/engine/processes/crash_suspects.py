@@ -20,35 +20,35 @@ class Stage(IntEnum):
 
     HELD = 0
     SENT = 1
-    BEGUN = 2
+    ADMITTED = 2
     PROVEN = 3
 
 
 @dataclass(slots=True, eq=False)
 class LiveSequence:
-    """A sequence that has not ended: what was asked for, since when, and what was delivered: tokens, or the hidden
-    states of ``num_told`` prompt tokens. ``deaths`` counts engines that may have died of it.
+    """A sequence that has not ended: the request, since when, and what was delivered: tokens, or the hidden
+    states of ``num_delivered`` prompt tokens. ``deaths`` counts engines that may have died of it.
     """
 
     request: EngineRequest
     arrived: float
     tokens: list[int] = field(default_factory=list)
-    num_told: int = 0
+    num_delivered: int = 0
     stage: Stage = Stage.HELD
     deaths: int = 0
 
     def continued(self, now: float) -> EngineRequest:
         """What an engine must know to go on with it."""
-        told = {"generated_token_ids": list(self.tokens), "num_told": self.num_told}
-        return replace(self.request, **told, age=now - self.arrived)
+        delivered = {"generated_token_ids": list(self.tokens), "num_delivered": self.num_delivered}
+        return replace(self.request, **delivered, age=now - self.arrived)
 
 
 class CrashSuspects:
-    """A sequence that engines die of must not go on forever. Under suspicion is who was in the batch without having
-    brought a token, or else everyone who was in it; after :data:`TRIES` deaths a sequence is guilty. Lest the innocent
+    """A sequence that engines die of must not go on forever. Suspects are the sequences in the batch that had no
+    token yet, or else all in it; after :data:`TRIES` deaths a sequence is guilty. So that the innocent do not
     fail with it, what ran when a second engine in a row died is given to the next in groups, the most suspect first:
-    one, then two, then four, each when those before it have brought a token. Where an engine dies of a group of one,
-    nobody else is suspect; where it dies of a larger one, groups of the next engine grow to half its size.
+    one, then two, then four, each when those before it have had a token. Where an engine dies of a group of one,
+    no other is suspect; where it dies of a larger one, groups of the next engine grow to half its size.
 
     ``live`` are all sequences, by id.
     """
@@ -78,13 +78,13 @@ class CrashSuspects:
         self._acquit()
 
     def blame(self) -> list[LiveSequence]:
-        """Takes note that an engine died, nobody knows of what; returns who is guilty now."""
+        """Takes note that an engine died of an unknown cause; returns the sequences that are guilty now."""
         self._deaths += 1
         tried = self._unproven()
         if len(tried) > 1:
             self._largest = max(1, len(tried) // 2)
         else:
-            ran = self.at(Stage.BEGUN) or self.at(Stage.PROVEN) or self.at(Stage.SENT)
+            ran = self.at(Stage.ADMITTED) or self.at(Stage.PROVEN) or self.at(Stage.SENT)
             for one in tried or ran:
                 one.deaths += 1
         guilty = [one for one in self._live.values() if one.deaths >= TRIES]
@@ -94,7 +94,7 @@ class CrashSuspects:
 
     def hold(self) -> None:
         """Takes back what the dead engine had, and arranges who is to be tried with the next."""
-        ran = self.at(Stage.BEGUN, Stage.PROVEN) or self.at(Stage.SENT)
+        ran = self.at(Stage.ADMITTED, Stage.PROVEN) or self.at(Stage.SENT)
         tried, chosen = set(self._unproven()), {*ran, *self._waiting} if self._deaths > 1 else set()
         left = [one for one in self._live.values() if one in chosen]
         self._waiting = deque(sorted(left, key=lambda one: (-one.deaths, one not in tried)))
@@ -103,8 +103,8 @@ class CrashSuspects:
             one.stage = Stage.HELD
 
     def next(self) -> list[LiveSequence]:
-        """Who is to be sent now: the next group, if those before it have brought a token or have ended; or all others,
-        once nobody is left to be tried."""
+        """Who is to be sent now: the next group, if those before it have had a token or have ended; or all others,
+        once none is left to be tried."""
         if self._unproven():
             return []
         size, self._trial = min(2 * len(self._trial) or 1, self._largest), []

@@ -1,4 +1,4 @@
-"""The engine's loop: takes commands between steps and sends what the steps bring. It runs in a thread or in a
+"""The engine's loop: takes commands between steps and sends their outputs. It runs in a thread or in a
 process.
 """
 
@@ -57,7 +57,7 @@ class Failed(msgspec.Struct, tag=True):
 
 
 class Stepped(msgspec.Struct, tag=True):
-    """What a step brought."""
+    """The outputs of a step."""
 
     outputs: EngineOutputs
 
@@ -84,7 +84,7 @@ class Receive(Protocol):
 def run_engine(
     build: Callable[[], tuple[EngineCore, EngineInfo]], receive: Receive, send: Callable[[Reply], None]
 ) -> bool:
-    """Builds an engine and runs it until it is told to close. What goes wrong is sent, and makes the result
+    """Builds an engine and runs it until it receives :class:`Close`. What goes wrong is sent, and makes the result
     ``False``.
     """
     try:

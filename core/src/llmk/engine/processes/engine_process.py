@@ -43,7 +43,7 @@ when a busy engine dies."""
 
 
 class ProcessClient(LoopClient):
-    """Has a process that was spawned run an engine, speaks to it, and notices its end."""
+    """Has a process that was spawned run an engine, talks to it, and notices its end."""
 
     def __init__(self, process: Popen[bytes]) -> None:
         super().__init__()
@@ -61,20 +61,23 @@ class ProcessClient(LoopClient):
         threading.Thread(target=self._wait, name="llmk-engine-end", daemon=True).start()
 
     @classmethod
-    async def start(cls, boot: Any, *, builder: str, early_setup: str = "", **how: Any) -> ProcessClient:
-        """Starts a process in which ``builder`` (``"module:attribute"``) makes an engine of ``boot``, while
-        ``early_setup`` sets the device up. ``how`` is what else :meth:`build` takes.
+    async def start(
+        cls, packed: dict[str, Any], *, builder: str, early_setup: str = "", **options: Any
+    ) -> ProcessClient:
+        """Starts a process in which ``builder`` (``"module:attribute"``) makes an engine of ``packed``
+        (:func:`llmk.planning.packed_boot.pack`), while ``early_setup`` sets its device up. ``options`` are the other
+        arguments of :meth:`build`.
 
-        ``boot`` must be picklable. Raises what ``builder`` raises there, as the same class of
+        ``packed`` must be picklable. Raises what ``builder`` raises there, as the same class of
         :class:`~llmk.api.LlmkError`, or :class:`~llmk.api.EngineDead` where the process ends before.
         """
         client = cls(spawn())
-        await client.build(boot, builder=builder, early_setup=early_setup, **how)
+        await client.build(packed, builder=builder, early_setup=early_setup, **options)
         return client
 
     async def build(
         self,
-        boot: Any,
+        packed: dict[str, Any],
         *,
         builder: str,
         early_setup: str = "",
@@ -93,8 +96,10 @@ class ProcessClient(LoopClient):
         watching = f"{self._folder.name}/{MARKS}", frozenset(distrusted)
         given = builder, child.address(self._sender), child.address(self._receiver), watching
         try:
-            # Beside the loop: it may be more than the pipe holds.
-            await asyncio.to_thread(child.give, self._process, self._folder.name, *given, boot, early_setup=early_setup)
+            # In a thread: it may be more than the pipe holds.
+            await asyncio.to_thread(
+                child.give, self._process, self._folder.name, *given, packed, early_setup=early_setup
+            )
             await self._ready
         except BaseException:
             await self.close()
@@ -107,7 +112,7 @@ class ProcessClient(LoopClient):
         return self._process.pid
 
     def check_health(self) -> float:
-        """The same; a process that is stopped is not well, whatever it runs."""
+        """The same; a process that is stopped is not well, no matter what it runs."""
         silence = super().check_health()
         if child.stopped(self.pid):
             raise EngineDead("the engine's process is stopped (SIGSTOP)")
@@ -155,7 +160,7 @@ class ProcessClient(LoopClient):
     def _wait(self) -> None:
         """Waits for the process's end, in a thread: a loop can't wait for a process that it did not start."""
         self._process.wait()
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody wants to know
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and no one waits for it
             self._loop.call_soon_threadsafe(self._ended.set)
 
     async def _watch(self) -> None:
@@ -189,7 +194,7 @@ class ProcessClient(LoopClient):
         self._process.kill()
 
     def _die(self, error: LlmkError) -> None:
-        # A signal to kill it comes from outside, whatever runs at the time.
+        # A signal to kill it comes from outside, no matter what runs at the time.
         if self._dead is None and self.culprit is None and signal.SIGKILL.name not in error.message:
             self.culprit = next((Culprit.of(marked) for marked in self._marks.read()), None)
         super()._die(error)
@@ -199,7 +204,7 @@ class ProcessClient(LoopClient):
         self._sent(command)
 
     def _sent(self, command: Command) -> bool:
-        """Hands a command over without waiting; whether anybody is connected to take it."""
+        """Hands a command over without waiting; whether a process is connected to take it."""
         try:
             zmq.Socket.send(self._sender, self._encoder.encode(command), zmq.NOBLOCK)
         except zmq.Again:
@@ -247,20 +252,20 @@ class _Channel:
 
 def main() -> int:
     """The process: imports the modules that it is called with while it is given what to build, builds it, and runs it
-    until it is told to close or the front end is gone."""
+    until it receives :class:`Close` or the front end is gone."""
     logs.setup()
     given = child.ParentLink()
     standby, modules = STANDBY in sys.argv, [argument for argument in sys.argv[1:] if argument != STANDBY]
     child.rename(STANDBY_NAME if standby else ENGINE_NAME)
     ahead = threading.Thread(target=_import, args=(modules, standby), name="llmk-imports")
     ahead.start()
-    builder, commands, replies, watching, boot = given.take()
+    builder, commands, replies, watching, packed = given.take()
     child.rename(ENGINE_NAME)
     ahead.join()  # two threads that import modules that import each other would find them half done
     watched(*watching)
     module, _, attribute = builder.partition(":")
     channel = _Channel(commands, replies)
-    done = run_engine(lambda: getattr(import_module(module), attribute)(boot), channel.receive, channel.send)
+    done = run_engine(lambda: getattr(import_module(module), attribute)(packed), channel.receive, channel.send)
     channel.close()
     return 0 if done else 1
 
@@ -272,7 +277,7 @@ def _import(modules: Sequence[str], standby: bool) -> None:
         with contextlib.suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), STANDBY_NICE)
     for module in modules:
-        with contextlib.suppress(Exception):  # whoever needs it tells
+        with contextlib.suppress(Exception):  # the import that needs it raises again
             import_module(module)
 
 

@@ -11,9 +11,10 @@ from collections.abc import Iterable
 
 from llmk.api import EngineDead, LlmkError
 from llmk.engine.processes.engine_loop import Abort, Add, Command, Failed, Ping, Pong, Ready, Reply, Stepped, Unpin
+from llmk.engine.processes.output_queue import OutputQueue, OutputSink
 from llmk.engine.wire.engine_info import EngineInfo, Outage
 from llmk.engine.wire.plugin_calls import Culprit
-from llmk.engine.wire.request import EngineOutputs, EngineRequest
+from llmk.engine.wire.request import EngineRequest
 
 PING_SECONDS = 1.0
 """Between two pings. The loop answers them between its steps."""
@@ -39,13 +40,14 @@ class LoopClient(ABC):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._ready: asyncio.Future[EngineInfo] = self._loop.create_future()
-        # An engine that is closed before anybody waits for it has failed nobody: asyncio need not report that.
+        # Closing an engine before it is awaited is not an error: asyncio need not report the exception.
         self._ready.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
-        self._outputs: asyncio.Queue[EngineOutputs | None] = asyncio.Queue()
+        self.outputs = OutputQueue()
+        self._sink: OutputSink = self.outputs
         self._at_work: set[str] = set()
         """Sequences that the loop may be running."""
         self._aborted: set[str] = set()
-        """Of these, those that it has been told to end since the last ping."""
+        """Of these, those that it was sent an abort for since the last ping."""
         self._pong = Pong(0)
         self._silence = 0.0
         """Seconds without a sign of life, counted in ticks: what stops both sides for a while adds one."""
@@ -67,13 +69,10 @@ class LoopClient(ABC):
         """Ends pins; unknown ids are ignored. Never waits."""
         self._send_or_raise(Unpin(list(ids)))
 
-    async def next_outputs(self) -> EngineOutputs:
-        """Waits for what the next step brings. What came before the engine died is delivered first."""
-        outputs = await self._outputs.get()
-        if outputs is None:
-            self._outputs.put_nowait(None)
-            raise self._cause()
-        return outputs
+    def forward(self, sink: OutputSink) -> None:
+        """Has ``sink`` get all outputs, instead of the client's own queue."""
+        self._sink = sink
+        self.outputs.forward(sink)
 
     def check_health(self) -> float:
         """Says at once for how many seconds a step has been running without a sign of life. Raises
@@ -111,7 +110,8 @@ class LoopClient(ABC):
                 self._at_work.difference_update(
                     output.id for output in reply.outputs.outputs if output.finish_reason is not None
                 )
-                self._outputs.put_nowait(reply.outputs)
+                if self._dead is None:
+                    self._sink.put(reply.outputs)
             case Pong():
                 self._pong = reply
                 if reply.well:
@@ -120,7 +120,7 @@ class LoopClient(ABC):
                 self._die(reply.failure.error())
 
     def _die(self, error: LlmkError) -> None:
-        """Everything that waits or will be asked fails with ``error``. Only the first cause counts."""
+        """Every pending and later call fails with ``error``. Only the first cause counts."""
         if self._dead is not None:
             return
         self._dead = error
@@ -128,7 +128,7 @@ class LoopClient(ABC):
             self._ready.set_exception(error)
         if self._asking is not None:
             self._asking.cancel()
-        self._outputs.put_nowait(None)
+        self._sink.end(self._cause)
 
     async def _ask(self) -> None:
         """Pings the loop, the next time once it has answered, and counts how long it is silent."""
@@ -151,7 +151,7 @@ class LoopClient(ABC):
         self._send(command)
 
     def _cause(self) -> EngineDead:
-        """A fresh error for each who asks, so that tracebacks don't pile up on one."""
+        """A new error for each caller, so that tracebacks don't pile up on one."""
         first = self._dead
         if not isinstance(first, EngineDead):
             dead = EngineDead(f"the engine's loop broke: {first}")

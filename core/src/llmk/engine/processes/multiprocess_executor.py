@@ -83,7 +83,7 @@ class MultiProcessExecutor(Executor):
         self._watchers: list[threading.Thread] = []
         self._lock = threading.Lock()
         self._ended: Ended | None = None
-        """The first process that ended without being told to."""
+        """The first process that ended without a request to end."""
         self._dead: EngineDead | None = None
         self._failed: dict[int, dict[int, Failed]] = {}
         """What failed and is not dealt with yet, by step and rank."""
@@ -154,7 +154,7 @@ class MultiProcessExecutor(Executor):
     def answers(self) -> bool:
         self.check()
         if self._num_in_flight:
-            return True  # the results of steps tell
+            return True  # the results of steps will show it
         self._num_pings += 1
         self._send(Ping(self._num_pings))
         silent, end = set(range(self._plan.num_ranks)), time.monotonic() + PING_SECONDS
@@ -192,7 +192,7 @@ class MultiProcessExecutor(Executor):
             child.give(process, self._folder.name, rank, commands, replies, store, watching(rank), boot)
 
     def _watch(self, rank: int, process: subprocess.Popen[Any]) -> None:
-        """Waits for a process's end. If nobody asked for it, the others can't go on: ends them, and tells."""
+        """Waits for a process's end. Where it is unexpected, the others can't go on: ends them, and reports it."""
         code = process.wait()
         with self._lock:
             if self._closed or self._ended is not None:
@@ -230,7 +230,7 @@ class MultiProcessExecutor(Executor):
 
     def _cause(self, step: int) -> LlmkError:
         """What a failure comes to: where all failed alike and are in step, they go on, and it is the step's alone. Else
-        nobody can tell who waits for whom, so it is the engine's end.
+        it is unknown which rank waits for which, so the engine ends.
         """
         end = time.monotonic() + AGREE_SECONDS
         while len(self._failed[step]) < self._plan.num_ranks and (left := end - time.monotonic()) > 0:
@@ -285,8 +285,8 @@ def smallest_cache(
     """
     plan, plans = boot.plan, []
     sizes = [block_bytes(own, groups[rank // plan.tensor]) for rank, own in enumerate(specs)]
-    for sharing in {plan.ranks_on_same_device(rank) for rank in range(plan.num_ranks)}:
-        size, free = sum(sizes[rank] for rank in sharing), min(available[rank] for rank in sharing)
-        shadows = sum(shadow_bytes[rank] for rank in sharing) if shadow_bytes else 0
+    for neighbors in {plan.ranks_on_same_device(rank) for rank in range(plan.num_ranks)}:
+        size, free = sum(sizes[rank] for rank in neighbors), min(available[rank] for rank in neighbors)
+        shadows = sum(shadow_bytes[rank] for rank in neighbors) if shadow_bytes else 0
         plans.append(plan_cache(boot.settings.config, boot.facts.max_model_len, groups[0], size, free, shadows))
     return min(plans, key=lambda found: found.num_blocks)

@@ -1,4 +1,4 @@
-"""The bare beginning of an engine's process. Nothing heavy is imported here, so that it can be the first thing done."""
+"""Spawns an engine's process. Nothing heavy is imported here, so that this can be the first thing done."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from llmk.api import Plan
 from llmk.engine.processes.spawn import AHEAD, spawn
 
 CALM_SECONDS = 2.0
-"""Seconds that a new engine has to itself before the process that would replace it begins to import."""
+"""Seconds that a new engine has to itself before the process that would replace it starts to import."""
 
 
 class Standby:

@@ -9,6 +9,8 @@ import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -16,6 +18,7 @@ from llmk.api import EngineDead, LlmkError, PluginError
 from llmk.api.errors import describe
 from llmk.engine.processes.client import EngineClient
 from llmk.engine.processes.crash_suspects import TRIES, CrashSuspects, LiveSequence, Stage
+from llmk.engine.processes.output_queue import Cause, OutputQueue, OutputSink
 from llmk.engine.processes.standby import Standby
 from llmk.engine.wire.engine_info import EngineInfo, Outage
 from llmk.engine.wire.plugin_calls import POLICY, Culprit
@@ -29,24 +32,51 @@ engine and each failed attempt, and the most of them. The successor of one that 
 """
 STABLE_SECONDS = 60.0
 """An engine that ran for so long is no reason to distrust the next one, nor what it ran."""
-Start = Callable[[], Awaitable[EngineClient]]
+
+
+class ForwardingClient(EngineClient, Protocol):
+    """A client of one engine, whose outputs another one may take."""
+
+    def forward(self, sink: OutputSink) -> None:
+        """Has ``sink`` get all outputs."""
+        ...
+
+
+Start = Callable[[], Awaitable[ForwardingClient]]
+
+
+@dataclass(slots=True)
+class _LiveEngine:
+    """Passes on the outputs of one engine until it is dead."""
+
+    take: Callable[[EngineOutputs], None]
+    lose: Callable[[Cause], None]
+    dead: bool = False
+
+    def put(self, outputs: EngineOutputs) -> None:
+        if not self.dead:
+            self.take(outputs)
+
+    def end(self, cause: Cause) -> None:
+        self.dead = True
+        self.lose(cause)
 
 
 class Supervisor:
     """Follows :class:`~llmk.engine.processes.client.EngineClient`, with an engine that ``start`` makes, and makes
     again.
 
-    Whatever an engine delivered before its end is passed on; the next one gets every sequence that has not ended, with
+    All that an engine delivered before its end is passed on; the next one gets every sequence that has not ended, with
     the tokens that were delivered, and goes on after them. Sequences wait for it for ``restart_seconds``; then they
     fail, and new ones are refused until it is there.
 
-    What engines die of fails: at once where the mark of a plugin's call tells, else as :class:`CrashSuspects` finds
+    What engines die of fails: at once where the mark of a plugin's call names it, else as :class:`CrashSuspects` finds
     out.
     """
 
     def __init__(
         self,
-        client: EngineClient,
+        client: ForwardingClient,
         start: Start,
         restart_seconds: float,
         standby: Standby | None = None,
@@ -62,8 +92,8 @@ class Supervisor:
         self._live: dict[str, LiveSequence] = {}
         self._suspects = CrashSuspects(self._live)
         self._pins: dict[str, tuple[EngineRequest, float]] = {}
-        """What is pinned, and when that ends: each engine has to be told."""
-        self._outputs: asyncio.Queue[EngineOutputs | None] = asyncio.Queue()
+        """What is pinned, and when that ends: each new engine must pin it again."""
+        self.outputs = OutputQueue()
         self._stats = EngineStats(total_blocks=client.info.num_blocks)
         self._restarts = 0
         self._retried = 0
@@ -77,7 +107,12 @@ class Supervisor:
         self._gave_up = False
         self._ended = ""
         """Why there is no engine any more, and none to come."""
+        self._cause: Cause = lambda: EngineDead(self._ended)
+        """Of the last engine's end."""
+        self._died = asyncio.Event()
+        self._admitting: asyncio.Task[None] | None = None
         self._task = asyncio.create_task(self._run(), name="llmk-supervisor")
+        client.forward(_LiveEngine(self._take_or_end, self._lose))
         self._prepare()
 
     @classmethod
@@ -131,14 +166,6 @@ class Supervisor:
             with contextlib.suppress(EngineDead):
                 await self._client.unpin(gone)
 
-    async def next_outputs(self) -> EngineOutputs:
-        """Waits for what the next step brings, whichever engine runs it."""
-        outputs = await self._outputs.get()
-        if outputs is None:
-            self._outputs.put_nowait(None)
-            raise EngineDead(self._ended)
-        return outputs
-
     def check_health(self) -> float:
         """Says at once for how many seconds a step has been running without a sign of life. Raises
         :class:`~llmk.api.EngineDead` unless there is an engine, and it is well.
@@ -163,20 +190,31 @@ class Supervisor:
 
     async def _run(self) -> None:
         try:
-            while True:
-                try:
-                    while True:
-                        await self._take(await self._client.next_outputs())
-                except EngineDead as cause:
-                    await self._replace(cause)
+            while await self._died.wait():
+                self._died.clear()
+                await self._replace(self._cause())
         except Exception as error:
-            logger.exception("the engine's supervisor failed")
-            self._end(f"the engine's supervisor failed: {describe(error)}")
+            self._broke(error)
 
-    async def _take(self, outputs: EngineOutputs) -> None:
-        for id in outputs.begun:
+    def _lose(self, cause: Cause) -> None:
+        """The engine is dead: has it replaced."""
+        self._cause = cause
+        self._died.set()
+
+    def _take_or_end(self, outputs: EngineOutputs) -> None:
+        try:
+            self._take(outputs)
+        except Exception as error:
+            self._broke(error)
+
+    def _broke(self, error: Exception) -> None:
+        logger.error("the engine's supervisor failed", exc_info=error)
+        self._end(f"the engine's supervisor failed: {describe(error)}")
+
+    def _take(self, outputs: EngineOutputs) -> None:
+        for id in outputs.admitted:
             if (one := self._live.get(id)) is not None:
-                one.stage = max(one.stage, Stage.BEGUN)
+                one.stage = max(one.stage, Stage.ADMITTED)
         for output in outputs.outputs:
             if output.token_ids or output.hidden:
                 self._barren = 0
@@ -188,12 +226,12 @@ class Supervisor:
                     self._pins[one.request.pin] = one.request, time.monotonic() + seconds if seconds else math.inf
             elif one is not None and (output.token_ids or output.hidden):
                 one.tokens += output.token_ids
-                one.num_told += output.hidden.num if output.hidden else 0
+                one.num_delivered += output.hidden.num if output.hidden else 0
                 one.stage = Stage.PROVEN
         self._stats = outputs.stats
         self._pass_on(outputs)
         if self._suspects.trying:
-            await self._admit()
+            self._admitting = asyncio.create_task(self._admit())
 
     async def _replace(self, cause: EngineDead) -> None:
         """Starts engines until one runs."""
@@ -243,6 +281,7 @@ class Supervisor:
             foreseen = isinstance(error, LlmkError)
             logger.error("the engine can't be started: %s", error, exc_info=None if foreseen else error)
             return False
+        self._client.forward(_LiveEngine(self._take_or_end, self._lose))
         changes = "".join(_changes(self.info, self._client.info))
         self.info = self._client.info
         self._stats = EngineStats(total_blocks=self.info.num_blocks, waiting=len(self._live))
@@ -259,7 +298,7 @@ class Supervisor:
 
     def _hold(self, cause: EngineDead) -> None:
         """Takes back what the dead engine had, and fails what it died of, as far as that is known."""
-        begun, culprit = self._suspects.at(Stage.BEGUN, Stage.PROVEN), self._client.culprit
+        admitted, culprit = self._suspects.at(Stage.ADMITTED, Stage.PROVEN), self._client.culprit
         if culprit is not None:
             guilty, code = self._used(culprit), PluginError.code
             named = str(culprit) in cause.message
@@ -271,13 +310,13 @@ class Supervisor:
             why = f"{what}: {cause.message}"
         self._suspects.hold()
         self._fail(guilty, why, code)
-        self._retried += sum(one.request.id in self._live for one in begun)
+        self._retried += sum(one.request.id in self._live for one in admitted)
 
     def _used(self, culprit: Culprit) -> list[LiveSequence]:
         """The sequences that a plugin's code was called for when it ended the engine."""
         users = [
             one
-            for one in self._suspects.at(Stage.BEGUN, Stage.PROVEN, Stage.SENT)
+            for one in self._suspects.at(Stage.ADMITTED, Stage.PROVEN, Stage.SENT)
             if culprit.id in one.request.params.logits_processors and culprit.request in ("", one.request.id)
         ]
         return [one for one in users if one.stage is not Stage.SENT] or users
@@ -290,7 +329,7 @@ class Supervisor:
             logger.error("%s is not called again until the server is restarted", culprit)
 
     async def _admit(self) -> None:
-        """Sends what is held back, as far as nobody else must be tried first."""
+        """Sends what is held back, as far as no suspect must be tried first."""
         while sequences := self._suspects.next():
             await self._send(sequences)
 
@@ -328,7 +367,7 @@ class Supervisor:
     def _pass_on(self, outputs: EngineOutputs) -> None:
         stats = outputs.stats
         stats.up, stats.restarts, stats.retried = int(self.outage is None), self._restarts, self._retried
-        self._outputs.put_nowait(outputs)
+        self.outputs.put(outputs)
 
     def _absence(self) -> EngineDead:
         assert self.outage is not None
@@ -337,9 +376,9 @@ class Supervisor:
         return EngineDead(message, retry_after=max(1.0, self._next_attempt - time.monotonic()))
 
     def _end(self, why: str) -> None:
-        """Everything that waits or will be asked fails. Only the first cause counts."""
+        """Every pending and later call fails. Only the first cause counts."""
         self._ended = self._ended or why
-        self._outputs.put_nowait(None)
+        self.outputs.end(lambda: EngineDead(self._ended))
 
     def _check_open(self) -> None:
         if self._ended:

@@ -68,7 +68,7 @@ class Worker:
     def run(self, boot: dict[str, Any], store: str) -> None:
         """Builds the rank's share of ``boot`` and runs steps until the process is ended.
 
-        ``store`` is the file by which the processes find one another.
+        ``store`` is the file by which the processes find each other.
         """
         try:
             runner = self._build(boot, store)
@@ -85,7 +85,7 @@ class Worker:
                 while in_flight:
                     self._deliver(in_flight.popleft())
                 self._fail(plan.step, error)
-            # Where the device runs behind the host, what is there already is issued before anything is waited for.
+            # With asynchronous scheduling, commands that have arrived are issued before any result is waited for.
             while in_flight and not (self._overlaps and (self._early or self._commands.poll(0))):
                 self._deliver(in_flight.popleft())
 
@@ -104,7 +104,7 @@ class Worker:
         return runner
 
     def _deliver(self, pending: PendingResult) -> None:
-        """Waits for a step; one rank tells what it brought."""
+        """Waits for a step; one rank sends its result."""
         try:
             result = pending.result()
         except Exception as error:

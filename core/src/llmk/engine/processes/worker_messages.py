@@ -1,4 +1,4 @@
-"""What the processes that run a model together and the executor that started them tell one another."""
+"""Messages between the processes that run a model together and the executor that started them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Ready(msgspec.Struct, tag=True):
 
 
 class Stepped(msgspec.Struct, tag=True):
-    """What a step brought, told by the first rank of the last stage."""
+    """The result of a step, from the first rank of the last stage."""
 
     result: StepResult
 
@@ -66,14 +66,14 @@ class Pong(msgspec.Struct, tag=True):
 
 
 class ShadowComparison(msgspec.Struct, tag=True):
-    """What a rank that doesn't tell what steps brought has compared in one."""
+    """What a rank that sends no results has compared in a step."""
 
     shadows: list[ShadowCount]
 
 
 class Failed(msgspec.Struct, tag=True):
-    """A step failed, or the start, after ``num_calls`` collectives since then. The rank does nothing until it is told
-    to resume."""
+    """A step failed, or the start, after ``num_calls`` collectives since then. The rank does nothing until it receives
+    :class:`Resume`."""
 
     rank: int
     step: int
@@ -82,7 +82,7 @@ class Failed(msgspec.Struct, tag=True):
 
 
 class Ended(msgspec.Struct, tag=True):
-    """A process ended that was not told to; its watcher says how."""
+    """A process ended unexpectedly; its watcher says how."""
 
     rank: int
     how: str

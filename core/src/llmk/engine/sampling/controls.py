@@ -1,4 +1,4 @@
-"""What the requests of a batch ask of the sampler: by slot on the host, by row on the device."""
+"""The sampling parameters of a batch: by slot on the host, by row on the device."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class BannedSequences:
 
 @dataclass(slots=True)
 class Controls:
-    """What the rows of one step ask for, on the device; ``None`` and empty: no row does. Valid for ``steps`` steps more
-    in which the same ``slots`` sample.
+    """The sampling parameters of one step's rows, on the device; ``None`` and empty: no row does. Valid for ``steps``
+    steps more in which the same ``slots`` sample.
 
     ``table`` and ``whole`` are the rows of the sampler's tables. ``penalized`` are the rows with penalties;
     ``bias`` is row, token id and what to add; ``allowed`` is the restricted rows, and row and id of what they allow.
@@ -146,7 +146,7 @@ class ControlTable:
         return all(users.isdisjoint(slots) for users in self._users.values())
 
     def controls(self, slots: list[int], rows: Tensor, length: Callable[[int], int]) -> Controls:
-        """What ``slots`` (``rows``: the same, int64 on the device) ask for; ``length`` tells how many tokens of a slot
+        """What ``slots`` (``rows``: the same, int64 on the device) use; ``length`` returns how many tokens of a slot
         are known."""
         using = {
             feature: [row for row, slot in enumerate(slots) if slot in users]

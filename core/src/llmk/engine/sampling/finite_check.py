@@ -1,4 +1,4 @@
-"""Finding logits that no token can be drawn from, without waiting for the device: what tells it is read back with the
+"""Finding logits that no token can be drawn from, without waiting for the device: the evidence is read back with the
 tokens.
 """
 
@@ -36,7 +36,7 @@ def greatest(logits: Tensor) -> Tensor:
 
 def chosen(logits: Tensor, token_ids: Tensor) -> Tensor:
     """``[rows]``, the logits of ``token_ids`` (int64 ``[rows]``): with hidden states that are not finite, no logit is.
-    It takes less time than :func:`greatest`, which tells of a broken last product too."""
+    It takes less time than :func:`greatest`, which also finds a broken last matrix multiplication."""
     return logits.gather(1, token_ids[:, None]).squeeze(1)
 
 

@@ -23,7 +23,7 @@ class LogitsProcessors:
     """The processors of one batch. ``load`` maps ids to functions that import a processor's class, ``wheels`` to the
     wheel that each is of.
 
-    Whatever a processor raises, SystemExit included, fails the requests that it was called for. Calls are marked, so
+    Any exception of a processor, SystemExit included, fails the requests that it was called for. Calls are marked, so
     that one that does not return, or ends the process, is known too (:mod:`llmk.engine.wire.plugin_calls`).
     """
 
@@ -50,7 +50,7 @@ class LogitsProcessors:
         return bool(self._users or self._failed)
 
     def update(self, freed: Sequence[int], new: Sequence[NewRequest], tokens: Tensor) -> None:
-        """Lets requests go, then lets others in. ``tokens`` are the batch's."""
+        """Removes ``freed`` requests, then adds ``new`` ones. ``tokens`` are the batch's."""
         self._shares = None
         for slot in (*freed, *(request.slot for request in new)) if self.active else ():
             self._leave(slot)  # a slot that is filled was not freed before if the step that should have done it failed

@@ -63,4 +63,4 @@ class PromptLogprobs(PromptRows):
 def _scoring(request: NewRequest) -> range:
     """The tokens whose rows score those that follow them."""
     last = request.num_prompt_tokens - 1
-    return range(last if request.params.prompt_logprobs is None else request.num_told - 1, last)
+    return range(last if request.params.prompt_logprobs is None else request.num_delivered - 1, last)

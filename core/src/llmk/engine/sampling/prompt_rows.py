@@ -15,7 +15,8 @@ from llmk.engine.wire.step import NewRequest, Work
 
 @dataclass(slots=True)
 class Prompt:
-    """A prompt of which the hidden states of the tokens in ``wanted`` are. ``num_top`` is what else was asked for."""
+    """A prompt whose tokens in ``wanted`` have hidden states to be returned or scored. ``num_top`` is how many most
+    likely tokens are returned at each position."""
 
     token_ids: Sequence[int]
     wanted: range
@@ -93,5 +94,5 @@ class HiddenReader(PromptRows):
 
 def _returned(request: NewRequest) -> range:
     end = request.num_prompt_tokens
-    starts = {"hidden": request.num_told, "last_hidden": end - 1}
+    starts = {"hidden": request.num_delivered, "last_hidden": end - 1}
     return range(starts.get(request.returns, end), end)

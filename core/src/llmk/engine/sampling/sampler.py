@@ -1,4 +1,5 @@
-"""Chooses the next token of every request that a step brought to its end, on the device, for the whole batch at once.
+"""Chooses the next token of every request whose known tokens a step has computed, on the device, for the whole batch at
+once.
 
 A feature that no request in the step uses costs nothing: its tensors are not even built. Those of a feature that is
 used are built when the step's requests change, and serve until they do again.
@@ -32,17 +33,17 @@ Scores = tuple[Tensor, Tensor, Tensor, Tensor]
 
 @dataclass(slots=True)
 class Sampled:
-    """What was sampled: ``token_ids`` int64 ``[samples]``, one per slot in ``slots``. ``told`` is what is read back:
-    they, and whether they mean anything (:mod:`llmk.engine.sampling.finite_check`), by numbers of that ``dtype``; where
-    they don't, ``processors`` may have caused it.
+    """What was sampled: ``token_ids`` int64 ``[samples]``, one per slot in ``slots``. ``readback`` is what is read
+    back: they, and whether they mean anything (:mod:`llmk.engine.sampling.finite_check`), by numbers of that ``dtype``;
+    where they don't, ``processors`` may have caused it.
 
-    ``logprobs`` are those of the rows in ``logprob_rows``, of which ``num_top`` says how many likeliest tokens each
+    ``logprobs`` are those of the rows in ``logprob_rows``, of which ``num_top`` says how many most likely tokens each
     wants. ``errors`` has message and code for slots whose logits processors failed.
     """
 
     slots: list[int]
     token_ids: Tensor
-    told: Tensor
+    readback: Tensor
     dtype: torch.dtype
     logprob_rows: Sequence[int] = ()
     num_top: Sequence[int] = ()
@@ -53,11 +54,11 @@ class Sampled:
     def to_host(self) -> Sampled:
         """The same on its way to the host (:func:`~llmk.engine.device.transfer.to_host`)."""
         scores = None if self.logprobs is None else scores_to_host(self.logprobs)
-        return replace(self, told=to_host(self.told), logprobs=scores)
+        return replace(self, readback=to_host(self.readback), logprobs=scores)
 
     def read(self) -> tuple[list[int], dict[int, Problem]]:
         """The tokens, and what was wrong with rows, by slot, once all is on the host."""
-        token_ids, states = finite.unpack(self.told, self.dtype)
+        token_ids, states = finite.unpack(self.readback, self.dtype)
         wrong = {slot: problem(state, self.processors) for slot, state in zip(self.slots, states, strict=True) if state}
         return token_ids, wrong
 
@@ -77,7 +78,7 @@ def scores_to_host(scores: Scores) -> Scores:
 
 
 def read_scores(scores: Scores, token_ids: Sequence[int], num_top: Sequence[int]) -> list[TokenLogprobs]:
-    """Reads log-probabilities; ``num_top`` says how many likeliest tokens each row keeps."""
+    """Reads log-probabilities; ``num_top`` says how many most likely tokens each row keeps."""
     logprob, rank, top_ids, top_logprobs = (tensor.tolist() for tensor in scores)
     return [
         TokenLogprobs(token, logprob[i], rank[i], tuple(zip(top_ids[i][:count], top_logprobs[i][:count], strict=True)))
@@ -109,11 +110,11 @@ class Sampler:
         if self._processors is not None:
             self._processors.update(freed, new, tokens)
 
-    def takes_likeliest(self, slots: Sequence[int]) -> bool:
-        """Whether all of ``slots`` take their likeliest token, and nothing else is asked of their logits."""
+    def all_plain_greedy(self, slots: Sequence[int]) -> bool:
+        """Whether all of ``slots`` take their most likely token, and their logits need no other processing."""
         return self._slots.untouched(slots) and not (self._processors is not None and self._processors.active)
 
-    def likeliest(self, logits: Tensor) -> Tensor:
+    def most_likely(self, logits: Tensor) -> Tensor:
         """What rows of ``logits`` take then, int64 ``[samples]``."""
         return self._sample(logits, None, None, None, None, None, None)
 
@@ -122,8 +123,8 @@ class Sampler:
 
         ``slots`` are the rows' slots on the host, ``rows`` the same as int64 on the device.
         """
-        if self.takes_likeliest(slots):
-            token_ids = self.likeliest(logits)
+        if self.all_plain_greedy(slots):
+            token_ids = self.most_likely(logits)
             return Sampled(slots, token_ids, finite.pack(token_ids, finite.greatest(logits)), logits.dtype)
         controls = self._controls
         if controls is None or controls.slots != slots or not controls.steps:
@@ -146,8 +147,8 @@ class Sampler:
         if controls.allowed is not None:
             logits = self._allow(logits, *controls.allowed)
         token_ids = self._draw(logits, controls, rows, batch)
-        told = finite.pack(token_ids, finite.greatest(logits), state)
-        sampled = Sampled(slots, token_ids, told, logits.dtype, errors=errors, processors=names)
+        readback = finite.pack(token_ids, finite.greatest(logits), state)
+        sampled = Sampled(slots, token_ids, readback, logits.dtype, errors=errors, processors=names)
         if raw is not None and controls.scored is not None:
             sampled.logprob_rows, sampled.num_top = controls.using["logprobs"], controls.num_top
             sampled.logprobs = self.logprobs(raw, token_ids[controls.scored], max(controls.num_top))
@@ -156,7 +157,7 @@ class Sampler:
     def _draw(self, logits: Tensor, controls: Controls, rows: Tensor, batch: Batch) -> Tensor:
         table, whole = controls.table, controls.whole
         if "random" not in controls.using or table is None or whole is None:
-            return self.likeliest(logits)
+            return self.most_likely(logits)
         return self._sample(
             logits,
             table[:, 0],
@@ -189,5 +190,5 @@ class Sampler:
         if controls.whole is None:
             return logits
         slots = rows[words.at]
-        begun = self._match(batch.tokens, slots, controls.whole[words.at, 2], batch.computed[slots], words.before)
-        return self._bias(logits, words.at, words.last, begun * BAN)
+        matches = self._match(batch.tokens, slots, controls.whole[words.at, 2], batch.computed[slots], words.before)
+        return self._bias(logits, words.at, words.last, matches * BAN)

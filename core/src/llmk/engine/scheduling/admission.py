@@ -1,9 +1,9 @@
-"""Admission: whether there are blocks to let a waiting sequence in."""
+"""Admission: whether there are enough free blocks to admit a waiting sequence."""
 
 from __future__ import annotations
 
 from llmk.engine.cache.block_tables import BlockCache
-from llmk.engine.cache.pins import Pins
+from llmk.engine.cache.pinned_blocks import PinnedBlocks
 from llmk.engine.scheduling.sequence import Sequence
 
 
@@ -16,18 +16,20 @@ class Admission:
         chunked_prefill: whether a prompt may be computed in pieces.
     """
 
-    def __init__(self, cache: BlockCache, pins: Pins, *, max_model_len: int, chunk: int, chunked_prefill: bool) -> None:
+    def __init__(
+        self, cache: BlockCache, pins: PinnedBlocks, *, max_model_len: int, chunk: int, chunked_prefill: bool
+    ) -> None:
         self._cache = cache
         self._pins = pins
         self._max_model_len = max_model_len
         self._chunk = chunk
         self._chunked_prefill = chunked_prefill
         self._refused: tuple[Sequence | None, int] = (None, 0)
-        """The sequence for which there were too few blocks when last asked, and how many there were."""
+        """The sequence for which there were too few blocks at the last attempt, and how many there were."""
 
     @property
     def refused(self) -> bool:
-        """Whether the last sequence that was to be let in was not."""
+        """Whether the last attempt to admit a sequence failed."""
         return self._refused[0] is not None
 
     def forget(self, sequence: Sequence) -> None:
@@ -57,23 +59,23 @@ class Admission:
         return ""
 
     def awaits_another(self, sequence: Sequence) -> bool:
-        """Whether the sequence's next prefix block is just being computed by another, and so will be a hit."""
-        return not sequence.untold and self._cache.awaits_another(sequence.tables, sequence.tokens)
+        """Whether another sequence is computing this one's next prefix block, which will then be a hit."""
+        return not sequence.num_wanted and self._cache.awaits_another(sequence.tables, sequence.tokens)
 
     def is_short(self, sequence: Sequence, num_running: int) -> bool:
-        """Whether there are too few blocks to let a sequence in beside ``num_running`` others."""
+        """Whether there are too few blocks to admit a sequence to a batch of ``num_running`` others."""
         spare = self._spare(num_running)
         refused, had = self._refused
         if sequence is refused and self._cache.num_free - spare <= had:
             return True
-        ahead, reuse = self._ahead(num_running), not sequence.untold
+        ahead, reuse = self._ahead(num_running), not sequence.num_wanted
         return not self._cache.fits(sequence.tables, sequence.tokens, ahead=ahead, spare=spare, reuse=reuse)
 
     def take(self, sequence: Sequence, num_running: int) -> int | None:
         """Takes blocks for all that is known of a sequence; returns how many of its tokens are cached.
 
         ``None`` where there are too few. The same sequence is not tried again before there are more, or nothing runs
-        any longer: pins give way then.
+        any longer: pins are dropped then.
         """
         available = self._cache.num_free - self._spare(num_running)
         refused, had = self._refused
@@ -87,7 +89,7 @@ class Admission:
 
     def _try(self, sequence: Sequence, num_running: int) -> int | None:
         ahead, spare = self._ahead(num_running), self._spare(num_running)
-        reuse = not sequence.untold
+        reuse = not sequence.num_wanted
         return self._cache.admit(sequence.tables, sequence.tokens, ahead=ahead, spare=spare, reuse=reuse)
 
     def _spare(self, num_running: int) -> int:

@@ -1,4 +1,4 @@
-"""What has waited or run for too long."""
+"""Which sequences have waited or run for too long."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llmk.engine.scheduling.waiting_queue import WaitingQueue
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """Seconds from a sequence's arrival until it must be begun (``queue``) and done (``request``); 0: no limit."""
+    """Seconds from a sequence's arrival until it must be started (``queue``) and done (``request``); 0: no limit."""
 
     queue: float = 0.0
     request: float = 0.0
@@ -24,7 +24,7 @@ class Deadlines:
     def overdue(
         self, live: Iterable[Sequence], waiting: WaitingQueue, now: float
     ) -> Iterator[tuple[Sequence, str, str]]:
-        """Sequences to be ended, with message and code. ``live`` are by arrival: only the eldest are looked at."""
+        """Sequences to be ended, with message and code. ``live`` are by arrival: so only the oldest are checked."""
         for sequence in live if self.request else ():
             if sequence.arrived + self.request > now:
                 break
@@ -34,4 +34,4 @@ class Deadlines:
         for sequence in waiting.overdue(now - self.queue) if self.queue else ():
             if not (self.request and sequence.arrived + self.request <= now):
                 what = f"it waited for {now - sequence.arrived:.1f} s (scheduler.queue_timeout)"
-                yield sequence, f"the request was not begun in time: {what}", QueueTimeout.code
+                yield sequence, f"the request was not started in time: {what}", QueueTimeout.code

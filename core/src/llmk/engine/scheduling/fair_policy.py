@@ -18,8 +18,8 @@ class FairPolicy(SchedulingPolicy):
     """Serves the tenant that used least, in computed tokens over its weight; within a tenant by priority, lower first,
     then by arrival. No priority that a client chooses passes another tenant's requests.
 
-    A tenant that comes back to the queue is lifted to the least use among those who stand in it (or, where nobody does,
-    to that of whom was served last): nothing is saved up by being idle, but a newcomer goes before its equals.
+    A tenant that comes back to the queue is lifted to the least use among those who stand in it (or, where none does,
+    to that of the tenant served last): nothing is saved up by being idle, but a newcomer goes before its equals.
 
     Slots and blocks are held for long, so fair turns are not enough: where all are taken, a newcomer displaces the
     least urgent and last sequence of the tenant that runs most for its weight, if that tenant then still runs no less
@@ -30,7 +30,7 @@ class FairPolicy(SchedulingPolicy):
         context = context or PolicyContext()
         self._weights = dict(context.weights)
         self._used: dict[str, float] = {}
-        self._asked: Sequence[Ticket] = ()
+        self._ordered: Sequence[Ticket] = ()
         self._queues: dict[str, list[Ticket]] = {}
         self._newest = -1
         self._offered: Ticket | None = None
@@ -40,7 +40,7 @@ class FairPolicy(SchedulingPolicy):
         """Always the next of the tenant that used least until then; of equal ones, the one that came to the queue last,
         which would otherwise be behind whom it was lifted to.
         """
-        if requests is not self._asked:
+        if requests is not self._ordered:
             self._enqueue(requests)
         rests = {tenant: iter(queue) for tenant, queue in self._queues.items()}
         heads = {tenant: next(rest) for tenant, rest in rests.items()}
@@ -99,7 +99,7 @@ class FairPolicy(SchedulingPolicy):
         self._newest = newest
         if len(used) > _MANY:
             self._used = {name: use for name, use in used.items() if use > floor or name in queues}
-        self._asked, self._queues = requests, queues
+        self._ordered, self._queues = requests, queues
 
     def _weight(self, tenant: str) -> float:
         return self._weights.get(tenant, 1.0)

@@ -1,4 +1,4 @@
-"""A scheduling policy under guard: what it answers is checked, and it is replaced when it fails."""
+"""A scheduling policy whose results are checked, and which is replaced when it fails."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from llmk.kernel.loader import load_object
 logger = logging.getLogger(__name__)
 
 Tickets = tuple[Ticket, ...]
-ASKED = ("order", "victim", "displaced", "computed")
+METHODS = ("order", "victim", "displaced", "computed")
 """The methods of a policy."""
 
 
 class GuardedPolicy:
-    """Asks ``policy``, which is the built-in one where none is named.
+    """Calls ``policy``; without one, the built-in policy.
 
-    A policy that raises, or answers with what it was not asked about, is reported with its traceback, and the built-in
-    one is asked from then on. ``failures`` counts it, so that metrics show that the engine runs without what was
-    configured. Methods that a policy lacks are those of :class:`~llmk.api.SchedulingPolicy`.
+    A policy that raises, or returns a request that is not among those it was given, is logged with its traceback, and
+    the built-in policy is called from then on. ``failures`` counts it, so that metrics show that the engine runs
+    without the configured policy. Methods that a policy lacks are those of :class:`~llmk.api.SchedulingPolicy`.
     """
 
     def __init__(self, policy: SchedulingPolicy | None = None, name: str = "", wheel: str = "") -> None:
@@ -36,18 +36,20 @@ class GuardedPolicy:
         self._use(policy or FairPolicy())
 
     def _use(self, policy: SchedulingPolicy) -> None:
-        ask = {name: getattr(policy, name, None) or partial(getattr(SchedulingPolicy, name), policy) for name in ASKED}
-        self._order, self._victim, self._displaced, self._computed = ask.values()
+        methods = {
+            name: getattr(policy, name, None) or partial(getattr(SchedulingPolicy, name), policy) for name in METHODS
+        }
+        self._order, self._victim, self._displaced, self._computed = methods.values()
         own = getattr(type(policy), "displaced", SchedulingPolicy.displaced)
         self.displaces = own is not SchedulingPolicy.displaced
-        """Whether asking :meth:`displaced` can have an effect."""
+        """Whether calling :meth:`displaced` can have an effect."""
         if isinstance(policy, FairPolicy):
-            self._call = nullcontext()  # there is nothing to watch over
+            self._call = nullcontext()  # no plugin's code to watch
 
     @classmethod
     def load(cls, plan: Plan, context: PolicyContext) -> GuardedPolicy:
         """Makes the policy that the plan chose, or the built-in one where that ended an engine before. Raises
-        PluginError where it can't be imported or made, or is no policy."""
+        PluginError where it can't be imported or made, or is not a policy."""
         (piece,) = plan.choice("policy", "scheduler").pieces
         wheel = f"{piece.distribution} {piece.version}"
         if is_distrusted(piece.id):
@@ -70,16 +72,16 @@ class GuardedPolicy:
     def order(self, requests: Tickets) -> Iterator[Ticket]:
         """Each of ``requests`` once, lazily."""
         left = {id(ticket): ticket for ticket in requests}
-        answers: Iterator[Ticket] | None = None
+        ordered: Iterator[Ticket] | None = None
         while left:
             try:
                 with self._call:
-                    answers = iter(self._order(requests)) if answers is None else answers
-                    ticket = next(answers, None)
+                    ordered = iter(self._order(requests)) if ordered is None else ordered
+                    ticket = next(ordered, None)
                 if ticket is None:
                     break
                 if id(ticket) not in left:
-                    raise ValueError(f"order() named {ticket!r} twice, or unasked")
+                    raise ValueError(f"order() returned {ticket!r} twice, or it was not among the requests")
             except BaseException as error:
                 self._give_up(error)
                 break
@@ -109,7 +111,7 @@ class GuardedPolicy:
         return None
 
     def computed(self, request: Ticket, num_tokens: int) -> None:
-        """Tells the policy."""
+        """Reports computed tokens to the policy."""
         try:
             with self._call:
                 self._computed(request, num_tokens)
@@ -131,4 +133,4 @@ def _one_of(running: Tickets, answer: object, what: str) -> Ticket:
     for ticket in running:
         if ticket is answer:
             return ticket
-    raise ValueError(f"{what}() named {answer!r}, which was not among those it was asked about")
+    raise ValueError(f"{what}() returned {answer!r}, which was not among the requests it was given")

@@ -36,7 +36,7 @@ class IssuedStep:
         sample = sequence.num_computed == known and sequence.request.returns == "tokens"
         if sample:
             sequence.num_pending += 1
-        new_blocks = sequence.tables.take_news()
+        new_blocks = sequence.tables.take_new_blocks()
         plan.work.append(Work(slot=sequence.slot, num_tokens=count, new_blocks=new_blocks, sample=sample))
         self.entries.append((sequence, sequence.admissions, sequence.num_computed, sample))
         self.policy.computed(sequence.ticket, count)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from llmk.api import NotEnoughMemory, RequestError, Ticket
 from llmk.engine.cache.block_tables import BlockCache
-from llmk.engine.cache.pins import Pins
+from llmk.engine.cache.pinned_blocks import PinnedBlocks
 from llmk.engine.scheduling.admission import Admission
 from llmk.engine.scheduling.deadlines import Deadlines
 from llmk.engine.scheduling.guarded_policy import GuardedPolicy
@@ -21,9 +21,9 @@ class LiveSequences:
     """All sequences that have not ended, in the order of their arrival.
 
     A sequence waits until it is admitted, and runs until it ends or is preempted: then it gives back its slot and its
-    blocks, and waits again. The policy names the one to preempt. So that every sequence ends whatever the policy names,
-    the oldest running sequence is protected once many were preempted and none has ended: it runs first, and is not
-    preempted, until it ends.
+    blocks, and waits again. The policy names the one to preempt. So that every sequence ends no matter which the policy
+    names, the oldest running sequence is protected once many were preempted and none has ended: it runs first, and is
+    not preempted, until it ends.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class LiveSequences:
         max_num_seqs: int,
         admission: Admission,
         cache: BlockCache,
-        pins: Pins,
+        pins: PinnedBlocks,
         policy: GuardedPolicy,
         stats: EngineStats,
         clock: Callable[[], float],
@@ -74,7 +74,7 @@ class LiveSequences:
             self.failures.append(failed(sequence, problem, RequestError.code))
             return
         self._by_id[sequence.id] = sequence
-        self.tenants.enter(sequence.request.tenant)
+        self.tenants.enter(sequence.request.context.tenant)
         self.waiting.add(sequence)
 
     def enter(self, sequence: Sequence, num_cached: int) -> None:
@@ -98,7 +98,7 @@ class LiveSequences:
             self._preemptions = 0
         sequence.finished = True
         del self._by_id[sequence.id]
-        self.tenants.leave(sequence.request.tenant, self.clock())
+        self.tenants.leave(sequence.request.context.tenant, self.clock())
         if sequence is self.protected:
             self.protected = None
         self._admission.forget(sequence)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from llmk.api import RequestError, Ticket
 from llmk.engine.cache.block_tables import BlockCache
-from llmk.engine.cache.pins import Pins
+from llmk.engine.cache.pinned_blocks import PinnedBlocks
 from llmk.engine.scheduling.admission import Admission
 from llmk.engine.scheduling.deadlines import Deadlines
 from llmk.engine.scheduling.guarded_policy import GuardedPolicy
@@ -73,7 +73,7 @@ class Scheduler:
         self.max_model_len = max_model_len
         self.chunked_prefill = chunked_prefill
         self.cache = BlockCache(num_blocks=num_blocks, groups=tuple(groups), prefix_caching=prefix_caching)
-        self.pins = Pins(self.cache, pin_share)
+        self.pins = PinnedBlocks(self.cache, pin_share)
         self.admission = Admission(
             self.cache,
             self.pins,
@@ -102,7 +102,7 @@ class Scheduler:
 
     def add(self, request: EngineRequest) -> None:
         """Queues a sequence. One that can never fit fails with its first output."""
-        tables = self.cache.new_tables(request.cache_salt)
+        tables = self.cache.new_tables(request.context.cache_salt)
         sequence = Sequence(request, self._arrivals, self.max_model_len, tables, self.live.clock() - request.age)
         self._arrivals += 1
         self.live.add(sequence)
@@ -169,7 +169,7 @@ class Scheduler:
     def requests_in(self, step: int) -> list[str]:
         """The ids, as the log has them, of the requests that an issued step computes."""
         issued = next(issued for issued in self._issued if issued.plan.step == step)
-        return list(dict.fromkeys(sequence.request.request_id for sequence, *_ in issued.entries))
+        return list(dict.fromkeys(sequence.request.context.log_id for sequence, *_ in issued.entries))
 
     def fail(self, step: int, error: str) -> list[TokenOutput]:
         """Ends every sequence of an issued step that could not be run."""
@@ -303,13 +303,13 @@ class Scheduler:
                 token_ids=sequence.tokens,
                 num_prompt_tokens=sequence.num_prompt,
                 num_computed=cached,
-                block_ids=sequence.tables.tell(),
+                block_ids=sequence.tables.all_blocks(),
                 params=request.params,
                 eos_token_ids=request.eos_token_ids,
                 seed=request.seed,
                 returns=request.returns,
-                num_told=sequence.num_prompt - sequence.untold,
-                request_id=request.request_id,
+                num_delivered=sequence.num_prompt - sequence.num_wanted,
+                request_id=request.context.log_id,
             )
         )
         step.issue(sequence, count)
@@ -336,7 +336,7 @@ class Scheduler:
             num_cached_tokens=sequence.num_cached,
             num_pinned_tokens=pinned,
         )
-        return sequence.introduce(output)
+        return sequence.complete_first(output)
 
     def _prompt_outputs(self, sequence: Sequence, hidden: HiddenRows | None, *, ended: bool) -> Iterator[TokenOutput]:
         """The output of a step for a sequence that ends with its prompt, if there is one."""
@@ -347,7 +347,7 @@ class Scheduler:
             cached = sequence.num_cached
             output = TokenOutput(id=sequence.id, hidden=hidden, num_cached_tokens=cached)
             output.finish_reason = "stop" if ended else None
-            yield sequence.introduce(output)
+            yield sequence.complete_first(output)
 
     def _pin(self, sequence: Sequence) -> int:
         request = sequence.request

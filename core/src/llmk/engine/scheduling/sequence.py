@@ -26,12 +26,12 @@ class Sequence:
         limit: length at which it ends, in tokens.
         num_computed: tokens in the cache once all issued steps have run.
         num_pending: tokens that issued steps will sample, not yet known to the host.
-        scored: log-probabilities of the prompt's second token and on, until they are told.
-        untold: of how many of the prompt's tokens, which are the last, something is still wanted: log-probabilities
-            or hidden states. Until there are none, it reads no cached prefix.
+        scored: log-probabilities of the prompt's second token and on, until they are reported.
+        num_wanted: how many of the prompt's last tokens have log-probabilities or hidden states that are wanted and
+            were not computed yet. Until there are none, it reads no cached prefix.
         issued: the last step that computed something of it.
-        silent: whether nothing was told of it yet.
-        admissions: how often it entered the batch; tells the steps of one stay from those of another.
+        no_output: whether it has had no output yet.
+        admissions: how often it entered the batch, which distinguishes the steps of one stay from those of another.
     """
 
     __slots__ = (
@@ -41,19 +41,19 @@ class Sequence:
         "finished",
         "issued",
         "limit",
+        "no_output",
         "num_cached",
         "num_computed",
         "num_pending",
         "num_prompt",
+        "num_wanted",
         "request",
         "scored",
-        "silent",
         "slot",
         "stops",
         "tables",
         "ticket",
         "tokens",
-        "untold",
     )
 
     def __init__(self, request: EngineRequest, arrival: int, limit: int, tables: BlockTables, arrived: float) -> None:
@@ -63,7 +63,8 @@ class Sequence:
         self.tokens = [*request.prompt_token_ids, *request.generated_token_ids]
         self.num_prompt = len(request.prompt_token_ids)
         self.limit = limit if params.max_tokens is None else min(limit, self.num_prompt + params.max_tokens)
-        self.ticket = Ticket(request.id, arrival, request.tenant, request.priority, self.num_prompt, self.limit)
+        context = request.context
+        self.ticket = Ticket(request.id, arrival, context.tenant, context.priority, self.num_prompt, self.limit)
         self.stops = frozenset(
             params.stop_token_ids if params.ignore_eos else params.stop_token_ids + request.eos_token_ids
         )
@@ -74,12 +75,12 @@ class Sequence:
         self.num_cached = 0
         self.scored: list[TokenLogprobs] = []
         scored = params.prompt_logprobs is not None and not request.generated_token_ids
-        self.untold = self.num_prompt - 1 if scored else 0
+        self.num_wanted = self.num_prompt - 1 if scored else 0
         if request.returns == "hidden":
-            self.untold = self.num_prompt - request.num_told
+            self.num_wanted = self.num_prompt - request.num_delivered
         self.admissions = 0
         self.issued = -1
-        self.silent = not (request.generated_token_ids or request.num_told)
+        self.no_output = not (request.generated_token_ids or request.num_delivered)
         self.finished = False
 
     @property
@@ -89,22 +90,22 @@ class Sequence:
 
     def take_scores(self, part: ScoredTokens) -> None:
         """Adds log-probabilities of the prompt, but those that are there already because it was computed again."""
-        new = part.tokens[self.num_prompt - self.untold - part.start :]
+        new = part.tokens[self.num_prompt - self.num_wanted - part.start :]
         self.scored += new
-        self.untold -= len(new)
+        self.num_wanted -= len(new)
 
     def take_hidden(self, part: HiddenRows) -> HiddenRows | None:
-        """What is new of hidden states of the prompt; ``None`` where all of it was told before."""
+        """What is new of hidden states of the prompt; ``None`` where all of it was delivered before."""
         if self.request.returns == "last_hidden":
             return part
-        new = part.after(min(part.num, self.num_prompt - self.untold - part.start))
-        self.untold -= new.num
+        new = part.after(min(part.num, self.num_prompt - self.num_wanted - part.start))
+        self.num_wanted -= new.num
         return new if new.num else None
 
-    def introduce(self, output: TokenOutput) -> TokenOutput:
-        """``output``, with what goes with the sequence's first."""
-        if self.silent:
-            self.silent = False
+    def complete_first(self, output: TokenOutput) -> TokenOutput:
+        """``output``, with the fields that only a sequence's first output has."""
+        if self.no_output:
+            self.no_output = False
             output.arrived, output.admitted = self.arrived, self.admitted
             output.prompt_logprobs, self.scored = self.scored, []
         return output

@@ -1,4 +1,4 @@
-"""How many tokens a step may compute while several tenants are served, so that none waits long for another's."""
+"""How many tokens a step may compute while several tenants are served, so that no tenant waits long for another's."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RECENT = 30.0
 _FEW = 2
 """Tokens of a step that counts as a short one."""
 _LEAST = 4
-"""Tokens that a step may compute at least, whatever was measured."""
+"""Tokens that a step may compute at least, no matter what was measured."""
 _FIRST = 16
 """Tokens that it may compute before anything was measured."""
 _WEIGHT = 0.1
@@ -54,7 +54,7 @@ class StepLimit:
 
 
 class Tenants:
-    """Who is being served, or was just now."""
+    """The tenants that are served, or were until recently."""
 
     def __init__(self) -> None:
         self._served: Counter[str] = Counter()
@@ -86,8 +86,8 @@ def in_turns(ready: Iterable[Sequence]) -> list[Sequence]:
     places: Counter[str] = Counter()
     turns: list[tuple[int, Sequence]] = []
     for sequence in sorted(ready, key=attrgetter("issued")):
-        turns.append((places[sequence.request.tenant], sequence))
-        places[sequence.request.tenant] += 1
+        turns.append((places[sequence.ticket.tenant], sequence))
+        places[sequence.ticket.tenant] += 1
     return [sequence for _, sequence in sorted(turns, key=itemgetter(0))]
 
 

@@ -1,4 +1,4 @@
-"""Sequences that wait to be let in."""
+"""Sequences that wait to be admitted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llmk.engine.scheduling.sequence import Sequence, arrival_of
 
 
 class WaitingQueue:
-    """Waiting sequences by arrival, those that gave up their place in the batch included."""
+    """Waiting sequences by arrival, preempted ones included."""
 
     def __init__(self) -> None:
         self._sequences: list[Sequence] = []

@@ -1,6 +1,6 @@
-"""Keeps the text of chats from becoming control tokens, whatever a chat template does with it.
+"""Keeps the text of chats from becoming control tokens, no matter what a chat template does with it.
 
-A tokenizer turns the text ``<|im_end|>`` into the token that ends a turn, whoever wrote it. In a chat, only the
+A tokenizer turns the text ``<|im_end|>`` into the token that ends a turn, no matter who wrote it. In a chat, only the
 template may write such a token: what clients send is data. So the first character of every control token that their
 texts spell out is exchanged, before the template sees it, for a character of Unicode's private use area that stands
 nowhere else in the request. It survives trimming, slicing, changes of case, JSON and URL escapes, and comes back as
@@ -105,7 +105,7 @@ class ControlTokens:
 
     def disguise(self, *values: Any) -> Disguise | None:
         """What keeps the texts in ``values`` from becoming control tokens; ``None`` where none of them could."""
-        if not any(map(self._all.begins, texts(values))):
+        if not any(map(self._all.may_start, texts(values))):
             return None
         return Disguise(self._all, self._special, self._tags, values)
 
@@ -162,7 +162,7 @@ class Disguise:
         self.used = False
         """Whether something was exchanged."""
         self.partly = False
-        """Whether something was left that a control token could begin with."""
+        """Whether something was left that a control token could start with."""
 
     def apply(self, messages: Sequence[Mapping[str, Any]], *others: Any, thorough: bool = False) -> list[Any]:
         """``messages`` and ``others`` in disguise; ``thorough``: every first character, not only of whole tokens.
@@ -191,11 +191,11 @@ class Disguise:
 
     def _hide(self, finder: _Finder) -> Callable[[str], str]:
         def hide(text: str) -> str:
-            if not self._all.begins(text):
+            if not self._all.may_start(text):
                 return text
             hidden, count = finder.pattern.subn(lambda found: self._masks[found[0][0]] + found[0][1:], text)
             self.used |= count > 0
-            self.partly |= self._all.begins(hidden)
+            self.partly |= self._all.may_start(hidden)
             return hidden
 
         return hide
@@ -214,7 +214,7 @@ class Disguise:
 
 
 class _Finder:
-    """Finds words in texts, the longest of those that begin at a place, in time linear in the text."""
+    """Finds words in texts, the longest of those that start at a place, in time linear in the text."""
 
     def __init__(self, words: Iterable[str]) -> None:
         words = list(words)
@@ -222,8 +222,8 @@ class _Finder:
         self.pattern = re.compile(_trie_pattern(words) if words else "(?!)")
         self._begins = re.compile(f"[{re.escape(''.join(self.firsts))}]" if words else "(?!)")
 
-    def begins(self, text: str) -> bool:
-        """Whether ``text`` has a character that one of the words begins with."""
+    def may_start(self, text: str) -> bool:
+        """Whether ``text`` has a character that one of the words starts with."""
         return self._begins.search(text) is not None
 
     def matches(self, text: str) -> Iterator[re.Match[str]]:

@@ -1,7 +1,7 @@
 """Turns tokens into text as they come. The pieces, concatenated, are what decoding all tokens at once would give.
 
 For the decoders that language models use, a token's share of the text is known from the token alone, but for bytes that
-are not yet a character; those are held back. Any other decoder is asked again with a little context.
+are not yet a character; those are held back. Any other decoder is called again with a little context.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class WindowDetokenizer:
 class Vocabulary:
     """How a decoder turns tokens into text, read from its description in ``tokenizer.json``.
 
-    ``token`` maps an id to the vocabulary's string, ``None`` where there is none. ``special`` are the ids of special
+    ``token`` maps an id to the vocabulary's string, ``None`` where it has none. ``special`` are the ids of special
     tokens. ``decode`` decodes ids, special ones included.
     """
 

@@ -13,9 +13,8 @@ from llmk.api import CheckpointError, ContextLengthExceeded, RequestError
 from llmk.config.logs import request_id
 from llmk.engine.text.tokenizer import Tokenizer
 from llmk.engine.wire.engine_info import EngineInfo
-from llmk.engine.wire.request import EngineRequest, Returns, SamplingParams
+from llmk.engine.wire.request import EngineRequest, RequestContext, Returns, SamplingParams, parameters
 
-_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _SEED_BITS = 63
 _MAX_WORDS = 1000
 _MAX_WORD_TOKENS = 100
@@ -26,8 +25,8 @@ too long, and tokens by which the end of a part may differ from the same place i
 
 
 class InputProcessor:
-    """Turns prompts into sequences for the engine of which ``info`` tells. ``seed`` is where requests without a seed of
-    their own draw one from. With ``isolate_tenants``, no tenant's prefix is a hit for another's.
+    """Turns prompts into sequences for the engine that ``info`` describes. Requests without a seed draw one from the
+    generator that ``seed`` starts. With ``isolate_tenants``, no tenant's prefix is a hit for another's.
     """
 
     def __init__(self, tokenizer: Tokenizer, info: EngineInfo, *, seed: int, isolate_tenants: bool = False) -> None:
@@ -40,11 +39,7 @@ class InputProcessor:
         self,
         prompt: str | list[int],
         params: SamplingParams,
-        *,
-        id: str,
-        priority: int = 0,
-        cache_salt: str = "",
-        tenant: str = "",
+        context: RequestContext,
         returns: Returns = "tokens",
     ) -> list[EngineRequest]:
         """``params.n`` sequences for one prompt; a text is tokenized with the tokenizer's special tokens around it.
@@ -59,18 +54,17 @@ class InputProcessor:
         self.check_prompt(tokens)
         params = self.checked(params)
         seed = self._random.getrandbits(_SEED_BITS) if params.seed is None else params.seed
+        salt = f"{context.tenant}/{context.cache_salt}" if self._isolate_tenants else context.cache_salt
+        own = replace(context, log_id=context.log_id or request_id.get() or context.id, cache_salt=salt)
         return [
             EngineRequest(
-                id=sequence_id(id, index),
+                id=sequence_id(context.id, index),
+                context=own,
                 prompt_token_ids=tokens,
                 params=params,
                 eos_token_ids=self._tokenizer.eos_token_ids,
                 seed=derived_seed(seed, index),
-                priority=priority,
-                cache_salt=f"{tenant}/{cache_salt}" if self._isolate_tenants else cache_salt,
-                tenant=tenant,
                 returns=returns,
-                request_id=request_id.get() or id,
             )
             for index in range(params.n)
         ]
@@ -105,7 +99,7 @@ class InputProcessor:
         return replace(params, bad_words=(), bad_word_ids=tuple(words))
 
     def _spellings(self, text: str) -> Iterator[tuple[int, ...]]:
-        """How the tokenizer writes a word at the start of a text, after a space, and after something that is none."""
+        """How the tokenizer writes a word at the start of a text, after a space, and after something else."""
         word, line = text.strip(" "), self._encode("\n")
         yield self._encode(text)
         if word:
@@ -179,7 +173,8 @@ def default_params(generation_config: Mapping[str, Any]) -> SamplingParams:
 
     Raises :class:`~llmk.api.CheckpointError` where it says what can't be done.
     """
-    given = {name: generation_config[name] for name in _DEFAULTS if generation_config.get(name) is not None}
+    named = [parameter.name for parameter in parameters() if parameter.from_checkpoint]
+    given = {name: generation_config[name] for name in named if generation_config.get(name) is not None}
     if generation_config.get("do_sample") is False:
         given["temperature"] = 0.0
     try:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from llmk.api import (
     IOContext,
@@ -22,7 +22,7 @@ from llmk.api import (
 )
 from llmk.api.io import Returns
 from llmk.api.matching import evaluate
-from llmk.engine.wire.request import EngineRequest, HiddenRows, SamplingParams
+from llmk.engine.wire.request import EngineRequest, HiddenRows, RequestContext, SamplingParams
 from llmk.engine.wire.request import Returns as EngineReturns
 from llmk.kernel.contracts import check_made
 from llmk.kernel.first_party import how_to_install
@@ -60,7 +60,7 @@ class IORunProtocol(Protocol):
         ...
 
     async def add(self, delta: GenerationDelta) -> None:
-        """Hands on what came next of one of the sequences."""
+        """Passes on the next delta of one of the sequences."""
         ...
 
     async def answer(self) -> bytes:
@@ -68,15 +68,15 @@ class IORunProtocol(Protocol):
         ...
 
     def close(self) -> None:
-        """Nobody waits for it any more."""
+        """Drops it: its client is gone."""
         ...
 
 
 class IOHost(Protocol):
     """Where IO processors run."""
 
-    async def open(self, id: str, name: str, body: bytes, info: EngineInfo, how: dict[str, Any]) -> IORunProtocol:
-        """Begins a request to the processor ``id``, which errors call ``name``. Raises :class:`ProcessLost`, here and
+    async def open(self, id: str, name: str, body: bytes, info: EngineInfo, context: RequestContext) -> IORunProtocol:
+        """Starts a request to the processor ``id``, which errors call ``name``. Raises :class:`ProcessLost`, here and
         in the run, where it can be run again."""
         ...
 
@@ -102,20 +102,22 @@ class IOProcessors:
 
     def describe(self) -> list[dict[str, Any]]:
         """For each, what it is, whose, and whether it can serve this model."""
-        told = []
+        described = []
         for found in self._found:
             verdict = evaluate(found.spec.supports, self._boot.checkpoint)
             about = {"id": found.spec.id, "name": found.spec.name, "wheel": found.plugin.wheel}
-            told.append(about | {"summary": found.spec.summary, "supported": verdict.ok, "reasons": _why(verdict)})
-        return told
+            described.append(about | {"summary": found.spec.summary, "supported": verdict.ok, "reasons": _why(verdict)})
+        return described
 
     def resolve(self, name: str) -> tuple[str, str]:
         """The id of the processor of that name or id, and what errors call it. Raises what :meth:`open` does."""
         found = self._named(name)
         return found.spec.id, _called(found)
 
-    def open(self, name: str, body: Mapping[str, Any], intake: InputProcessor, **how: Any) -> IORun:
-        """Begins a request; ``how`` is passed on to :meth:`~llmk.engine.text.input_processor.InputProcessor.sequences`.
+    def open(
+        self, name: str, body: Mapping[str, Any], input_processor: InputProcessor, context: RequestContext
+    ) -> IORun:
+        """Starts a request, whose prompts ``input_processor`` makes sequences of.
 
         Raises:
             UnknownIOProcessor: where none of that name or id is installed.
@@ -133,7 +135,7 @@ class IOProcessors:
                 raise RequestError(what, hint="send fewer in one request")
             for number, prompt in enumerate(prompts):
                 self._returned()
-                run.sequences.append(self._sequence(intake, prompt, number, how))
+                run.sequences.append(self._sequence(input_processor, prompt, number, context))
             if not run.sequences:
                 raise ValueError("it made no prompt of the request")
         return run
@@ -168,12 +170,14 @@ class IOProcessors:
             self._made[found.spec.id] = kind(context)
         return self._made[found.spec.id]
 
-    def _sequence(self, intake: InputProcessor, prompt: IOPrompt, number: int, how: dict[str, Any]) -> EngineRequest:
+    def _sequence(
+        self, input_processor: InputProcessor, prompt: IOPrompt, number: int, context: RequestContext
+    ) -> EngineRequest:
         params = self._params(prompt)
         tokens = prompt.prompt if isinstance(prompt.prompt, str) else [int(token) for token in prompt.prompt]
-        own = {**how, "id": f"{how['id']}/{number}", "returns": _RETURNS[prompt.returns]}
+        own = replace(context, id=f"{context.id}/{number}")
         try:
-            (sequence,) = intake.sequences(tokens, params, **own)
+            (sequence,) = input_processor.sequences(tokens, params, own, _RETURNS[prompt.returns])
         except RequestError as error:
             if error.param in ("prompt", None):
                 error.param = prompt.param or None
@@ -194,7 +198,7 @@ class IOProcessors:
 
 class IORun:
     """A request of an IO processor called ``name`` in errors, as the engine runs it: its sequences, one for each
-    prompt, and what comes of them."""
+    prompt, and their outputs."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -203,7 +207,7 @@ class IORun:
         self._lengths: dict[int, int] = {}
 
     def add(self, delta: GenerationDelta) -> None:
-        """Hands on what came next of one of the sequences. Raises PluginError, RequestError."""
+        """Passes on the next delta of one of the sequences. Raises PluginError, RequestError."""
         if delta.finish_reason in ("abort", "error"):
             raise LlmkError(f"the request was ended before it was done ({delta.finish_reason})")
         with self.guard():
@@ -248,7 +252,7 @@ def _why(verdict: Verdict) -> list[str]:
 
 
 def _tensor(rows: HiddenRows) -> Tensor:
-    import torch  # a front end that nobody asks for hidden states does without
+    import torch  # only requests for hidden states need it
 
     dtype = getattr(torch, rows.dtype)
     return torch.frombuffer(bytearray(rows.data), dtype=dtype).view(rows.num, -1).float()

@@ -12,7 +12,7 @@ from llmk.engine.wire.request import FinishReason, HiddenRows, SamplingParams, T
 
 @dataclass(frozen=True, slots=True)
 class SequenceTimes:
-    """Seconds in which a sequence waited to be let in, its prompt was computed up to its first token, and the others
+    """Seconds in which a sequence waited to be admitted, its prompt was computed up to its first token, and the others
     were made, by the engine's clock."""
 
     queue: float
@@ -66,8 +66,8 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """A prompt and what came of it. ``prompt`` is ``None`` where tokens were given. ``prompt_logprobs`` has one entry
-    for each token of the prompt where they were asked for, ``None`` for the first."""
+    """A prompt and its completions. ``prompt`` is ``None`` where tokens were given. ``prompt_logprobs`` has one entry
+    for each token of the prompt where they were requested, ``None`` for the first."""
 
     prompt: str | None
     prompt_token_ids: list[int]
@@ -88,7 +88,7 @@ class SequenceOutput:
         self._index = index
         self._num_prompt_tokens = num_prompt_tokens
         self._num_tokens = 0
-        self._begun = (0.0, 0.0, 0.0)
+        self._started = (0.0, 0.0, 0.0)
 
     def take(self, output: TokenOutput, time: float) -> GenerationDelta:
         """What the engine's output of ``time`` adds. Where a stop string ends the text, the delta says so and the
@@ -96,10 +96,10 @@ class SequenceOutput:
         """
         delta = self._take(output)
         if output.arrived is not None and output.admitted is not None:
-            self._begun = output.arrived, output.admitted, time
+            self._started = output.arrived, output.admitted, time
         if delta.finish_reason == "stop" or delta.finish_reason == "length":
-            arrived, began, first = self._begun
-            delta.times = SequenceTimes(began - arrived, first - began, time - first)
+            arrived, admitted, first = self._started
+            delta.times = SequenceTimes(admitted - arrived, first - admitted, time - first)
         return delta
 
     def _take(self, output: TokenOutput) -> GenerationDelta:
@@ -146,7 +146,7 @@ class StopStrings:
     """Finds the first of several strings to be completed in a text that comes in pieces.
 
     Each string has its own Knuth-Morris-Pratt automaton, whose state is how much of the string the text ends with; as
-    much is held back and no more. Takes time linear in the text, whatever the strings.
+    much is held back and no more. Takes time linear in the text, for any strings.
     """
 
     def __init__(self, stops: tuple[str, ...], *, include: bool = False) -> None:
@@ -158,7 +158,7 @@ class StopStrings:
     def push(self, text: str, *, may_stop: bool = True) -> tuple[str, str | None]:
         """Takes the next piece; returns the text that is certain, and the stop string that ends it if there is one.
 
-        Where the text may not stop in this piece, one that is complete in it doesn't count, but one that begins in it
+        Where the text may not stop in this piece, one that is complete in it doesn't count, but one that starts in it
         may be completed later.
         """
         for position, char in enumerate(text, start=1):

@@ -12,14 +12,14 @@ from llmk.engine.wire.request import EngineRequest, TokenOutput
 
 
 class AnswerNotRead(RequestError):
-    """Too much of an answer waits for whoever asked for it."""
+    """The client reads its answer too slowly."""
 
     code, http_status = "answer_not_read", 408
 
 
 class UnreadCounter:
     """Counts what waits to be taken: tokens and log-probabilities, in all and by tenant. The engine does not wait for
-    who reads slowly, so that this alone bounds what a client that does not read makes the front end hold.
+    slow readers, so that this alone bounds what the front end holds for a client that does not read.
     """
 
     def __init__(self, most: int, most_per_tenant: int) -> None:
@@ -47,8 +47,8 @@ class OutputStream:
     """A request that is being answered: its sequences that have not ended, and what was not yet taken from it."""
 
     def __init__(self, first: EngineRequest, unread: UnreadCounter) -> None:
-        self.tenant = first.tenant
-        self.request_id = first.request_id
+        self.tenant = first.context.tenant
+        self.request_id = first.context.log_id
         self.sequences: dict[str, SequenceOutput] = {}
         self.held = 0
         """How much waits."""
@@ -61,7 +61,7 @@ class OutputStream:
         """Adds an output of ``time``; returns whether its sequence has ended."""
         if output.finish_reason == "error":
             del self.sequences[output.id]
-            self.fail(Failure.told_by(output).error())
+            self.fail(Failure.in_output(output).error())
             return True
         delta = self.sequences[output.id].take(output, time)
         self._ready.append(delta)
@@ -105,5 +105,5 @@ class OutputStream:
 
 def size_of(delta: GenerationDelta) -> int:
     """Tokens and log-probabilities of a delta."""
-    told = [*delta.logprobs, *delta.prompt_logprobs]
-    return 1 + len(delta.token_ids) + sum(1 + len(one.top) for one in told if one is not None)
+    logprobs = [*delta.logprobs, *delta.prompt_logprobs]
+    return 1 + len(delta.token_ids) + sum(1 + len(one.top) for one in logprobs if one is not None)

@@ -1,4 +1,4 @@
-"""Pinned prefixes as the front end knows them."""
+"""Pinned prefixes, on the front end's side."""
 
 from __future__ import annotations
 

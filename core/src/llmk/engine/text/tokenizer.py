@@ -147,7 +147,7 @@ class Tokenizer:
     ) -> ChatPrompt:
         """The prompt for ``messages`` and its tokens, with no control token that the template did not write.
 
-        Where nobody spells out a control token, these are the tokens of :meth:`render_chat`'s text. Raises
+        Where no message spells out a control token, these are the tokens of :meth:`render_chat`'s text. Raises
         :class:`~llmk.api.RequestError` where the template refuses the messages.
         """
         if self._control_in_chats:

@@ -1,9 +1,10 @@
 """An estimate of what a step costs a device: floating-point operations, and bytes read from and written to its memory.
 
-Counted are products (two operations for each element of the weight and row), attention by the keys that each query
-sees, weights once a step (of experts as many as the tokens can reach), what products read and write of their
-activations, and K/V and recurrent state as they are read and written. Norms, activations and the like are left out:
-they add little, and kernels fuse them in different ways. Quantized weights are counted in the engine's dtype.
+Counted are matrix multiplications (two operations for each element of the weight and row), attention by the keys that
+each query sees, weights once a step (of experts as many as the tokens can reach), what matrix multiplications read and
+write of their activations, and K/V and recurrent state as they are read and written. Norms, activations and the like
+are left out: they add little, and kernels fuse them in different ways. Quantized weights are counted in the engine's
+dtype.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from llmk.api.cache import DTYPE_BYTES
 from llmk.engine.wire.step import StepPlan
 
 HEAD_SITE = "lm_head"
-"""The product that is computed for sampled tokens alone."""
+"""The matrix multiplication that is computed for sampled tokens alone."""
 
 
 @dataclass(slots=True)

@@ -46,7 +46,7 @@ class Failure(msgspec.Struct, kw_only=True):
         )
 
     @classmethod
-    def told_by(cls, output: TokenOutput) -> Failure:
+    def in_output(cls, output: TokenOutput) -> Failure:
         """What a sequence failed with, from its last output."""
         attributes = {"param": output.error_param} if output.error_param else {}
         return cls(code=output.error_code, message=output.error, attributes=attributes)

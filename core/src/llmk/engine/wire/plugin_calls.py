@@ -1,5 +1,5 @@
-"""Calls of plugins' code in the engine's loop, where each delays every request: they are marked, so that whoever
-watches over the process can tell which one does not return, or ended it.
+"""Calls of plugins' code in the engine's loop, where each delays every request: they are marked, so that the
+process's watcher knows which one does not return, or ended it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pathlib import Path
 from llmk.engine.wire.plugin_mark import MarkedCall, PluginMark
 
 MARKS = "mark"
-"""How files of marks begin, in the private folder of an engine's process."""
+"""What names of mark files start with, in the private folder of an engine's process."""
 
 POLICY, LOGITS_PROCESSOR = "scheduling policy", "logits processor"
 """What such code is called."""
 
 _mark: PluginMark | None = None
-"""This process's, where somebody watches over it."""
+"""This process's mark, where it is watched."""
 _distrusted: frozenset[str] = frozenset()
 
 
@@ -86,7 +86,8 @@ def watched(path: str, distrusted: Iterable[str]) -> None:
 
 
 def watching(rank: int) -> tuple[str, frozenset[str]] | None:
-    """What :func:`watched` is to be called with in the process of a rank; nothing where nobody watches."""
+    """What :func:`watched` is to be called with in the process of a rank; ``None`` where this process is not
+    watched."""
     return None if _mark is None else (f"{_mark.path}-rank{rank}", _distrusted)
 
 

@@ -1,4 +1,4 @@
-"""What a process is doing that might never end: a note in shared memory, which survives whoever wrote it.
+"""What a process is doing that might never end: a note in shared memory, which survives the process that wrote it.
 
 Code of plugins can loop, exit or crash, and then it can't say so. So the process that is about to call it marks what it
 calls, and a watchdog, in a thread or in another process, reads the mark: who has been at it for how long, and, after
@@ -51,7 +51,7 @@ class PluginMark:
         self._number = _HEAD.unpack_from(self._memory)[0]
 
     def set(self, what: str) -> None:
-        """Marks ``what``, in place of what was marked before. Only its beginning is kept where it is long."""
+        """Marks ``what``, in place of what was marked before. Only its start is kept where it is long."""
         text = what.encode("utf-8", "replace")[:_ROOM]
         self._number += 1
         # Nothing is marked until the text is whole: a writer that dies in between leaves no half of one.

@@ -1,11 +1,13 @@
-"""What a request asks for, and what it gets back, in the form that crosses the process boundary."""
+"""Requests and their outputs, in the form that crosses the process boundary."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import reprlib
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -17,61 +19,124 @@ if TYPE_CHECKING:
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 Returns = Literal["tokens", "prompt_logprobs", "hidden", "last_hidden"]
-"""What comes of a sequence: tokens; or, with nothing sampled, what is told of its prompt's tokens alone: their
-log-probabilities, the hidden states of all of them or of the last."""
+"""What a sequence returns: generated tokens; or, without sampling, the log-probabilities of its prompt's tokens, or the
+hidden states of all of them or of the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """What else is declared of a sampling parameter: the checks of its values, the field of HTTP requests, the flag of
+    ``llmk run`` and ``chat``, and the documentation come from here.
+    """
+
+    summary: str
+    low: float = -math.inf
+    high: float = math.inf
+    """Bounds of a number, inclusive."""
+    http_name: str | None = ""
+    """Name of the request field, the parameter's own where empty; ``None``: requests have no such field."""
+    from_checkpoint: bool = False
+    """Whether the checkpoint's ``generation_config.json`` is the default for requests that leave it out."""
+    flag: bool = False
+    name: str = ""
+    kind: Any = None
+    default: Any = None
+    """Name, type and default of the field, which :func:`parameters` fills in."""
+
+
+_MAX_INT = 2**31
 
 
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How tokens are chosen and when to stop. Raises :class:`~llmk.api.RequestError`, naming the field, for values of
-    another type or out of range. A text alone stands for one in ``stop`` and ``bad_words``.
+    another type or out of range. ``stop`` and ``bad_words`` may be a single text.
     """
 
-    n: int = 1
-    """Completions per prompt."""
-    max_tokens: int | None = None
-    """Most tokens to generate; ``None``: up to the model's context."""
-    min_tokens: int = 0
-    """Tokens before which neither eos nor one of ``stop_token_ids`` is sampled."""
-    temperature: float = 1.0
-    """0: greedy."""
-    top_k: int = 0
-    """Keep the k likeliest tokens; 0: all."""
-    top_p: float = 1.0
-    """Keep the likeliest tokens whose probabilities add up to this; 0: the likeliest alone."""
-    min_p: float = 0.0
-    """Keep tokens at least this times as likely as the likeliest."""
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    """Texts that end the output; not part of it unless ``include_stop``."""
-    include_stop: bool = False
-    stop_token_ids: tuple[int, ...] = ()
-    ignore_eos: bool = False
-    logprobs: int | None = None
-    """Number of likeliest tokens whose log-probabilities are returned beside the sampled one's; ``None``: none at
-    all.
-    """
-    prompt_logprobs: int | None = None
-    """The same for the prompt's tokens. The prompt is then computed in full, whatever the prefix cache has."""
-    logit_bias: dict[int, float] = {}
-    allowed_token_ids: tuple[int, ...] | None = None
-    """The only tokens that may be sampled; with one that ends the text, where the text is to end by itself."""
-    bad_words: tuple[str, ...] = ()
-    """Texts that the output must not contain as the tokenizer writes them, at the start of a word or inside one."""
-    bad_word_ids: tuple[tuple[int, ...], ...] = ()
-    """Token sequences that the output must not contain."""
-    logits_processors: dict[str, dict[str, Any]] = {}
-    """Ids of logits processors, with the parameters of each."""
-    skip_special_tokens: bool = True
+    n: Annotated[int, Parameter("choices per prompt", 1, 128)] = 1
+    max_tokens: Annotated[
+        int | None, Parameter("most tokens to generate; unset: up to the model's context", 1, _MAX_INT, flag=True)
+    ] = None
+    min_tokens: Annotated[
+        int, Parameter("tokens before which no end-of-sequence token, stop token or stop text ends it", 0, _MAX_INT)
+    ] = 0
+    temperature: Annotated[
+        float, Parameter("0: always the most likely token", 0.0, 100.0, from_checkpoint=True, flag=True)
+    ] = 1.0
+    top_k: Annotated[
+        int,
+        Parameter(
+            "keep this many of the most likely tokens; 0 or -1: all", -1, _MAX_INT, from_checkpoint=True, flag=True
+        ),
+    ] = 0
+    top_p: Annotated[
+        float,
+        Parameter(
+            "keep the most likely tokens whose probabilities add up to this; 0: the most likely one alone",
+            0.0, 1.0, from_checkpoint=True, flag=True,
+        ),
+    ] = 1.0  # fmt: skip
+    min_p: Annotated[
+        float,
+        Parameter("keep tokens at least this times as likely as the most likely one", 0.0, 1.0, from_checkpoint=True),
+    ] = 0.0
+    presence_penalty: Annotated[
+        float, Parameter("subtracted from the logits of tokens that were generated", -2.0, 2.0)
+    ] = 0.0
+    frequency_penalty: Annotated[float, Parameter("the same, for each time that a token was generated", -2.0, 2.0)] = (
+        0.0
+    )
+    repetition_penalty: Annotated[
+        float,
+        Parameter(
+            "divides positive and multiplies negative logits of tokens of the prompt and the output",
+            1e-6, 100.0, from_checkpoint=True,
+        ),
+    ] = 1.0  # fmt: skip
+    seed: Annotated[
+        int | None,
+        Parameter("seed of the random choices; unset: a random one", -(2**63), 2**63 - 1, flag=True),
+    ] = None
+    stop: Annotated[tuple[str, ...], Parameter("texts that end the output, and are not part of it", flag=True)] = ()
+    include_stop: Annotated[
+        bool, Parameter("the stop text is part of the output", http_name="include_stop_str_in_output")
+    ] = False
+    stop_token_ids: Annotated[tuple[int, ...], Parameter("tokens that end the output")] = ()
+    ignore_eos: Annotated[bool, Parameter("end-of-sequence tokens do not end the output")] = False
+    logprobs: Annotated[
+        int | None,
+        Parameter(
+            "how many of the most likely tokens' log-probabilities are returned with that of the sampled one",
+            0, 20, http_name=None,
+        ),
+    ] = None  # fmt: skip
+    prompt_logprobs: Annotated[
+        int | None,
+        Parameter("the same for the prompt's tokens; the prompt then takes no prefix hits", 0, 20, http_name=None),
+    ] = None
+    logit_bias: Annotated[dict[int, float], Parameter("added to the logits of tokens, by token id")] = {}
+    allowed_token_ids: Annotated[
+        tuple[int, ...] | None,
+        Parameter("the only tokens that are sampled; must have an end-of-sequence token for the output to end by one"),
+    ] = None
+    bad_words: Annotated[
+        tuple[str, ...],
+        Parameter("texts that are never generated as the tokenizer writes them, at the start of a word or inside one"),
+    ] = ()
+    bad_word_ids: Annotated[
+        tuple[tuple[int, ...], ...], Parameter("token sequences that are never generated", http_name=None)
+    ] = ()
+    logits_processors: Annotated[
+        dict[str, dict[str, Any]], Parameter("parameters of logits processors, by the processor's id")
+    ] = {}
+    skip_special_tokens: Annotated[bool, Parameter("special tokens have no text")] = True
 
     def __post_init__(self) -> None:
-        self._take_types()
-        for field, low, high in _BOUNDS:
-            value = getattr(self, field)
-            if value is not None and not (low <= value <= high and math.isfinite(value)):
-                raise RequestError(f"{field} must be between {low} and {high}, not {value}", param=field)
+        for parameter in parameters():
+            self._check(parameter)
+        if self.top_p == 0.0:
+            force_setattr(self, "top_p", _LEAST_TOP_P)
+        if self.top_k == -1:
+            force_setattr(self, "top_k", 0)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise RequestError(
                 f"min_tokens ({self.min_tokens}) is more than max_tokens ({self.max_tokens})", param="min_tokens"
@@ -82,76 +147,80 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise RequestError("allowed_token_ids allows no token", param="allowed_token_ids")
         if not all(self.bad_words) or not all(self.bad_word_ids):
-            raise RequestError("bad_words has an empty one", param="bad_words")
+            raise RequestError("bad_words has an empty entry", param="bad_words")
         if not all(self.stop):
-            raise RequestError("stop has an empty one", param="stop")
+            raise RequestError("stop has an empty entry", param="stop")
 
-    def _take_types(self) -> None:
-        """Sets every field to what its type makes of it: lists become tuples, a text one of its kind."""
-        for field, kind in _types().items():
-            value = getattr(self, field)
-            if isinstance(value, str) and field in ("stop", "bad_words"):
-                value = (value,)
-            try:
-                value = msgspec.convert(value, kind)
-            except msgspec.ValidationError as error:
-                raise RequestError(f"{field} can't be {reprlib.repr(value)}: {error}", param=field) from None
-            force_setattr(self, field, value)
-        if self.top_p == 0.0:
-            force_setattr(self, "top_p", _LEAST_TOP_P)
+    def _check(self, parameter: Parameter) -> None:
+        """Converts a value to the parameter's type (lists become tuples, a single text a tuple of it), and checks its
+        bounds."""
+        field = parameter.name
+        value = getattr(self, field)
+        if isinstance(value, str) and field in ("stop", "bad_words"):
+            value = (value,)
+        try:
+            value = msgspec.convert(value, parameter.kind)
+        except msgspec.ValidationError as error:
+            raise RequestError(f"{field} can't be {reprlib.repr(value)}: {error}", param=field) from None
+        low, high = parameter.low, parameter.high
+        if low > -math.inf and value is not None and not (low <= value <= high and math.isfinite(value)):
+            raise RequestError(f"{field} must be between {low} and {high}, not {value}", param=field)
+        force_setattr(self, field, value)
 
     @property
     def greedy(self) -> bool:
-        """Whether the likeliest token is always taken."""
+        """Whether the most likely token is always taken."""
         return self.temperature == 0.0
 
 
 _LEAST_TOP_P = 1e-9
-"""Less than any likeliest token's probability, so that it is the only one that is kept."""
+"""Less than any most likely token's probability, so that this token alone is kept."""
 
 
 @cache
-def _types() -> dict[str, Any]:
-    return get_type_hints(SamplingParams, {"Any": Any})
+def parameters() -> tuple[Parameter, ...]:
+    """The declarations of all sampling parameters."""
+    hints = get_type_hints(SamplingParams, include_extras=True)
+    found = []
+    for field in msgspec.structs.fields(SamplingParams):
+        kind, declared = get_args(hints[field.name])
+        default = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+        found.append(dataclasses.replace(declared, name=field.name, kind=kind, default=default))
+    return tuple(found)
 
 
-_BOUNDS: tuple[tuple[str, float, float], ...] = (
-    ("n", 1, 128),
-    ("max_tokens", 1, 2**31),
-    ("min_tokens", 0, 2**31),
-    ("temperature", 0.0, 100.0),
-    ("top_k", 0, 2**31),
-    ("top_p", 0.0, 1.0),
-    ("min_p", 0.0, 1.0),
-    ("presence_penalty", -2.0, 2.0),
-    ("frequency_penalty", -2.0, 2.0),
-    ("repetition_penalty", 1e-6, 100.0),
-    ("logprobs", 0, 20),
-    ("prompt_logprobs", 0, 20),
-)
+class RequestContext(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Whose request it is, and how it is scheduled and cached."""
+
+    id: str = ""
+    """Unique among the requests that run."""
+    log_id: str = ""
+    """The request id in the log."""
+    tenant: str = ""
+    """For shares of the engine and limits; ``""`` where the server requires no key."""
+    priority: int = 0
+    """Of a tenant's requests, those with lower numbers are scheduled first."""
+    cache_salt: str = ""
+    """Requests with different salts share no cached prefix."""
 
 
 class EngineRequest(msgspec.Struct, kw_only=True):
     """One sequence to be generated (a request with ``n`` > 1 becomes ``n`` of these)."""
 
     id: str
+    """The sequence's own id."""
+    context: RequestContext = RequestContext()
     prompt_token_ids: list[int]
     params: SamplingParams
     eos_token_ids: tuple[int, ...] = ()
     seed: int = 0
     """Always set by the front end, so that sampling does not depend on the batch."""
-    priority: int = 0
-    cache_salt: str = ""
-    tenant: str = ""
-    """Whose it is, for shares and limits; ``""`` where the server asks for no key."""
     pin: str = ""
     """Id under which its prompt is to stay in the cache once it is computed, in place of what that id pinned before."""
     pin_seconds: float = 0.0
     """How long; 0: without end."""
-    request_id: str = ""
-    """Of the request that it is for: what the log calls it."""
     returns: Returns = "tokens"
-    num_told: int = 0
+    num_delivered: int = 0
     """Prompt tokens whose hidden states an engine before this one delivered."""
     generated_token_ids: list[int] = []
     """Tokens that an engine before this one delivered: the sequence goes on after them as if nothing had happened."""
@@ -165,7 +234,7 @@ class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True, gc=False):
     token_id: int
     logprob: float
     rank: int
-    """1 for the likeliest token."""
+    """1 for the most likely token."""
     top: tuple[tuple[int, float], ...] = ()
 
 
@@ -208,7 +277,7 @@ class TokenOutput(msgspec.Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class ShadowCount(msgspec.Struct, array_like=True, gc=False):
-    """What came of running ``shadow`` beside ``kernel`` at a site: calls that were compared, those in which they differ
+    """The comparisons of ``kernel`` with ``shadow`` at a site: calls that were compared, those in which they differ
     by more than rounding, the largest relative error, and failures, after each of which it is run no more."""
 
     kind: str
@@ -279,7 +348,7 @@ class EngineStats(msgspec.Struct, kw_only=True):
 
 
 class StepTimes(msgspec.Struct, array_like=True, gc=False):
-    """A step that ended: how many tokens it computed, the ``seconds`` until it gave way to the next, and those of them
+    """A step that ended: how many tokens it computed, the ``seconds`` until the next one started, and those of them
     in which the host neither ran it nor waited for it."""
 
     num_tokens: int
@@ -288,11 +357,11 @@ class StepTimes(msgspec.Struct, array_like=True, gc=False):
 
 
 class EngineOutputs(msgspec.Struct, kw_only=True):
-    """What one step brought, for all sequences, at ``time`` (the engine's seconds)."""
+    """The outputs of one step for all sequences, at ``time`` (the engine's seconds)."""
 
     outputs: list[TokenOutput] = []
-    begun: list[str] = []
-    """Sequences that enter the batch with the next step, which is told before that step is run."""
+    admitted: list[str] = []
+    """Sequences that enter the batch with the next step, sent before that step runs."""
     stats: EngineStats = msgspec.field(default_factory=EngineStats)
     time: float = 0.0
     step: StepTimes | None = None

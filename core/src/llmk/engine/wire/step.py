@@ -1,6 +1,5 @@
-"""What passes between scheduler and runner: a plan of what to compute, and the tokens that came of it. Only what
-changed is sent.
-"""
+"""What passes between scheduler and runner: a plan of what to compute, and the sampled tokens. Only changes are
+sent."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ class NewRequest(msgspec.Struct, kw_only=True):
 
     ``token_ids`` are all tokens known so far (prompt, and output where the request was preempted before). The first
     ``num_computed`` of them are in the cache already. ``block_ids`` has one list per cache group. What
-    ``returns`` and ``params`` want of each of the prompt's tokens is not wanted (again) of the first ``num_told``. The
-    log calls it by ``request_id``.
+    ``returns`` and ``params`` want of each of the prompt's tokens is not wanted (again) of the first ``num_delivered``.
+    The log calls it by ``request_id``.
     """
 
     id: str
@@ -30,7 +29,7 @@ class NewRequest(msgspec.Struct, kw_only=True):
     eos_token_ids: tuple[int, ...]
     seed: int
     returns: Returns = "tokens"
-    num_told: int = 0
+    num_delivered: int = 0
     request_id: str = ""
 
 
@@ -69,7 +68,7 @@ class ScoredTokens(msgspec.Struct, array_like=True, gc=False):
 
     @property
     def broken(self) -> bool:
-        """Whether any is none."""
+        """Whether any of them is NaN."""
         return any(math.isnan(token.logprob) for token in self.tokens)
 
 

@@ -6,12 +6,14 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from msgspec.structs import replace
 
 from llmk.api import EngineDead, Event, ToolCallFailed, ToolCallStart
 from llmk.engine.cooperative import Yielder
 from llmk.engine.text.output_streams import size_of
-from llmk.engine.wire.request import SamplingParams, TokenLogprobs
+from llmk.engine.wire.request import RequestContext, SamplingParams, TokenLogprobs
 from llmk.serve.generation.reading import PLAIN, ParsedPiece, Reader, Readers
 
 if TYPE_CHECKING:
@@ -37,11 +39,7 @@ class AnswerEngine(Protocol):
         self,
         prompt: str | list[int],
         params: SamplingParams,
-        *,
-        request_id: str,
-        priority: int = 0,
-        cache_salt: str = "",
-        tenant: str = "",
+        context: RequestContext,
     ) -> AsyncGenerator[GenerationDelta, None]:
         """Generates; closing the iterator aborts."""
         ...
@@ -57,13 +55,10 @@ class Job:
     :class:`~llmk.serve.generation.reading.ReaderSetup` of what reads its text, empty where nothing does.
     """
 
-    id: str
+    context: RequestContext
     prompts: Sequence[list[int]]
     params: SamplingParams
     reading: bytes = b""
-    priority: int = 0
-    cache_salt: str = ""
-    tenant: str = ""
     stop: Sequence[str] = ()
     """Texts that end it, whoever looks for them."""
 
@@ -131,7 +126,7 @@ async def answer(engine: AnswerEngine, job: Job, usage: Usage, readers: Readers)
 
     Raises what the engine raises, and :class:`~llmk.serve.http.errors.ParserFailed`.
     """
-    engine.check_room(len(job.prompts) * job.params.n, job.tenant)
+    engine.check_room(len(job.prompts) * job.params.n, job.context.tenant)
     seen: set[int] = set()
     async with aclosing(_read(engine, job, readers)) as items:
         async for at, delta, choice, reading in items:
@@ -164,8 +159,7 @@ async def _read(engine: AnswerEngine, job: Job, readers: Readers) -> AsyncGenera
     choices: dict[int, _Choice] = {}
 
     def open_stream(at: int) -> AsyncGenerator[GenerationDelta, None]:
-        how: dict[str, Any] = {"priority": job.priority, "cache_salt": job.cache_salt, "tenant": job.tenant}
-        return engine.generate(job.prompts[at], job.params, request_id=_part_id(job, at), **how)
+        return engine.generate(job.prompts[at], job.params, replace(job.context, id=_part_id(job, at)))
 
     def read(at: int, delta: GenerationDelta) -> _Reading:
         index = at * job.params.n + delta.index
@@ -188,7 +182,7 @@ async def _read(engine: AnswerEngine, job: Job, readers: Readers) -> AsyncGenera
 
 
 def _part_id(job: Job, at: int) -> str:
-    return job.id if len(job.prompts) == 1 else f"{job.id}-{at}"
+    return job.context.id if len(job.prompts) == 1 else f"{job.context.id}-{at}"
 
 
 def _slices(

@@ -12,7 +12,7 @@ from llmk.api import ContextLengthExceeded, ParserContext, RequestError
 from llmk.engine.text.control_tokens import texts
 from llmk.engine.text.input_processor import InputProcessor, check_text, is_long
 from llmk.engine.text.tokenizer import ChatPrompt
-from llmk.engine.wire.request import SamplingParams
+from llmk.engine.wire.request import RequestContext, SamplingParams
 from llmk.serve.generation import tool_history as history
 from llmk.serve.generation.event_stream import Job
 from llmk.serve.generation.output_rules import OutputRules
@@ -57,14 +57,14 @@ class Jobs:
         self._dialect = dialect
         self.template = TemplateVariables(model.tokenizer.chat_templates)
 
-    def chat(self, request: ChatRequest, id: str) -> Job:
+    def chat(self, request: ChatRequest, context: RequestContext) -> Job:
         """The job of a chat completion. Raises :class:`~llmk.api.RequestError`, naming the field."""
         tools = request.offered_tools
         if tools:
             self._check_tools()
         options = self.template.options(request.chat_template_kwargs, request.reasoning_effort)
         prompt = self.render(request.messages, tools, options, **_generation(request))
-        context = ParserContext(
+        parsing = ParserContext(
             prompt_tail=prompt.text[-PROMPT_TAIL:],
             thinking=self.template.thinking(options),
             tools=[tool["function"] for tool in tools],
@@ -82,10 +82,10 @@ class Jobs:
             params = replace(params, stop=())
         param = "max_completion_tokens" if request.max_tokens is None else "max_tokens"
         self._check_room(prompt.token_ids, request.token_limit, param)
-        reading = encode_setup(ReaderSetup(context, rules)) if parsers else b""
-        return self._job(request, id, [prompt.token_ids], params, stop, reading)
+        reading = encode_setup(ReaderSetup(parsing, rules)) if parsers else b""
+        return self._job(request, context, [prompt.token_ids], params, stop, reading)
 
-    def text(self, request: CompletionRequest, id: str) -> Job:
+    def text(self, request: CompletionRequest, context: RequestContext) -> Job:
         """The job of a text completion, which no parser reads. Raises :class:`~llmk.api.RequestError`."""
         limit = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
         scored = request.logprobs if request.echo else None
@@ -93,7 +93,7 @@ class Jobs:
         prompts = [self._tokens(prompt, request.add_special_tokens) for prompt in request.prompts]
         for prompt in prompts:
             self._check_room(prompt, request.max_tokens, "max_tokens")
-        return self._job(request, id, prompts, params, params.stop)
+        return self._job(request, context, prompts, params, params.stop)
 
     def echo(self, request: CompletionRequest) -> list[str]:
         """For each choice, the prompt as a text."""
@@ -146,17 +146,18 @@ class Jobs:
     def _job(
         self,
         request: SamplingFields,
-        id: str,
+        context: RequestContext,
         prompts: list[list[int]],
         params: SamplingParams,
         stop: Sequence[str],
         reading: bytes = b"",
     ) -> Job:
         """The job, once prompts and parameters were checked against the engine."""
-        intake = InputProcessor(self._model.tokenizer, self._model.info, seed=0)
+        input_processor = InputProcessor(self._model.tokenizer, self._model.info, seed=0)
         for prompt in prompts:
-            intake.check_prompt(prompt)
-        return Job(id, prompts, intake.checked(params), reading, request.priority, request.cache_salt, stop=stop)
+            input_processor.check_prompt(prompt)
+        own = replace(context, priority=request.priority, cache_salt=request.cache_salt)
+        return Job(own, prompts, input_processor.checked(params), reading, stop)
 
     def _check_room(self, prompt: Sequence[int], limit: int | None, param: str) -> None:
         """What was asked for must fit, or be refused; with no limit named, the answer may take what room there is."""

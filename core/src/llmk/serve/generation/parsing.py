@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 from llmk.api import Event, ParserContext, ReasoningParser, TextDelta, ToolParser
 from llmk.kernel.loader import load_object
 from llmk.planning.parsers import choose_parser
 from llmk.serve.generation.output_rules import NO_OUTPUT_RULES, OutputFilter, OutputRules
 from llmk.serve.http.errors import ParserFailed
+
+if TYPE_CHECKING:
+    from llmk.planning.boot import Boot
 
 Parser = ReasoningParser | ToolParser
 
@@ -35,8 +38,8 @@ class Dialect:
     """Of each kind (``"reasoning"``, ``"tool"``), why it was chosen, or none."""
 
     @classmethod
-    def choose(cls, boot: Any) -> Dialect:
-        """Chooses by config and checkpoint, and imports what wins. ``boot`` is :class:`llmk.planning.boot.Boot`."""
+    def choose(cls, boot: Boot) -> Dialect:
+        """Chooses by config and checkpoint, and imports what wins."""
         kinds: dict[str, ParserKind | None] = {}
         reasons: dict[str, str] = {}
         for kind in ("reasoning", "tool"):

@@ -78,7 +78,7 @@ def _attributes(model: str, record: RequestRecord) -> Iterator[tuple[str, Attrib
     yield "gen_ai.provider.name", "llmk"
     yield "gen_ai.request.model", model
     yield "gen_ai.response.model", model
-    yield "gen_ai.response.id", record.job.id
+    yield "gen_ai.response.id", record.job.context.id
     yield "gen_ai.request.id", record.scope["state"]["request_id"]
     yield "gen_ai.response.finish_reasons", [*record.reasons.values(), *["abort"] * unfinished]
     yield "gen_ai.usage.input_tokens", usage.prompt_tokens

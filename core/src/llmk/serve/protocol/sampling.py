@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from llmk.api import RequestError
-from llmk.engine.wire.request import SamplingParams
+from llmk.engine.wire.request import Parameter, SamplingParams, parameters
 from llmk.serve.protocol.base import Body, Entries, Refused, RequestModel
 
-Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Text = Annotated[str, Field(min_length=1)]
 Key = Annotated[str, Field(max_length=64)]
 Value = Annotated[str, Field(max_length=512)]
 
-_DEFAULTED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""Fields that the checkpoint may have a say on where requests have none."""
+_JSON_TYPES: dict[str, Any] = {
+    "stop": Text | Entries[Text],
+    "stop_token_ids": Entries[TokenId],
+    "allowed_token_ids": Entries[int] | None,
+    "bad_words": Entries[Text],
+    "logit_bias": dict[str, Annotated[float, Field(ge=-100, le=100)]],
+}
+"""Types of request fields where JSON's is not the parameter's own."""
+_REQUESTED = [parameter for parameter in parameters() if parameter.http_name is not None]
+"""The sampling parameters that requests have fields for."""
+
+_NO_EFFECT: Any = Field(default=None, description="no effect on the answer")
 
 COMMON_REFUSED = {
     "service_tier": Refused("there is one tier", ("auto", "default")),
@@ -40,44 +50,50 @@ class StreamOptions(RequestModel):
     """Every chunk has the token counts so far."""
 
 
-class SamplingFields(Body):
+def _field(parameter: Parameter) -> tuple[Any, Any]:
+    """Type and default of the request field of a sampling parameter, with what the API's description says of it."""
+    kind, default = _JSON_TYPES.get(parameter.name, parameter.kind), parameter.default
+    if parameter.from_checkpoint:
+        kind, default = kind | None, None
+    bounds = {"minimum": parameter.low, "maximum": parameter.high} if parameter.low > -math.inf else {}
+    about: dict[str, Any] = {"description": parameter.summary, "json_schema_extra": bounds or None}
+    if isinstance(default, tuple | dict):
+        return kind, Field(default_factory=list if isinstance(default, tuple) else dict, **about)
+    return kind, Field(default=default, **about)
+
+
+if TYPE_CHECKING:
+
+    class SamplingParamFields(Body):
+        """The fields that code names; there is one for each sampling parameter."""
+
+        n: int
+        max_tokens: int | None
+        logits_processors: dict[str, dict[str, Any]]
+
+else:
+    SamplingParamFields = create_model(
+        "SamplingParamFields",
+        __base__=Body,
+        __module__=__name__,
+        **{parameter.http_name or parameter.name: _field(parameter) for parameter in _REQUESTED},
+    )
+
+
+class SamplingFields(SamplingParamFields):
     """Everything about how tokens are chosen, when to stop, and how the answer is sent."""
 
-    model: str | None = None
-    n: int = 1
-    max_tokens: int | None = None
-    min_tokens: int = 0
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float | None = None
-    seed: Int64 | None = None
-    stop: Text | Entries[Text] = Field(default_factory=list)
-    include_stop_str_in_output: bool = False
-    stop_token_ids: Entries[TokenId] = Field(default_factory=list)
-    ignore_eos: bool = False
-    allowed_token_ids: Entries[int] | None = None
-    bad_words: Entries[Text] = Field(default_factory=list)
-    logits_processors: dict[str, dict[str, Any]] = Field(default_factory=dict)
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] = Field(default_factory=dict)
-    skip_special_tokens: bool = True
-    stream: bool = False
-    stream_options: StreamOptions | None = None
-    priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] = 0
-    cache_salt: str = ""
-    user: str | None = None
-    """Who is served: without effect on the answer, as are the three fields below."""
-    metadata: Annotated[dict[Key, Value], Field(max_length=16)] | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-
-    @field_validator("top_k")
-    @classmethod
-    def _off_is_zero(cls, value: int) -> int:
-        return 0 if value == -1 else value
+    model: str | None = Field(default=None, description="the name of the served model")
+    stream: bool = Field(default=False, description="send the answer as server-sent events")
+    stream_options: StreamOptions | None = Field(default=None, description="for streamed answers only")
+    priority: int = Field(
+        default=0, ge=-(2**31), le=2**31 - 1, description="lower is sooner, where the scheduling policy respects it"
+    )
+    cache_salt: str = Field(default="", description="requests with different salts share no cached prefix")
+    user: str | None = _NO_EFFECT
+    metadata: Annotated[dict[Key, Value], Field(max_length=16)] | None = _NO_EFFECT
+    safety_identifier: str | None = _NO_EFFECT
+    prompt_cache_key: str | None = _NO_EFFECT
 
     @model_validator(mode="after")
     def _check_stream(self) -> Self:
@@ -109,27 +125,12 @@ class SamplingFields(Body):
 
         Raises :class:`~llmk.api.RequestError`, naming the field.
         """
-        chosen = {name: getattr(self, name) for name in _DEFAULTED}
-        return SamplingParams(
-            **{name: getattr(defaults, name) if value is None else value for name, value in chosen.items()},
-            n=self.n,
-            max_tokens=max_tokens,
-            min_tokens=self.min_tokens,
-            presence_penalty=self.presence_penalty,
-            frequency_penalty=self.frequency_penalty,
-            seed=self.seed,
-            stop=(self.stop,) if isinstance(self.stop, str) else tuple(self.stop),
-            include_stop=self.include_stop_str_in_output,
-            stop_token_ids=tuple(self.stop_token_ids),
-            ignore_eos=self.ignore_eos,
-            logprobs=logprobs,
-            prompt_logprobs=prompt_logprobs,
-            allowed_token_ids=None if self.allowed_token_ids is None else tuple(self.allowed_token_ids),
-            bad_words=tuple(self.bad_words),
-            logits_processors=self.logits_processors,
-            logit_bias=_bias(self.logit_bias),
-            skip_special_tokens=self.skip_special_tokens and not special,
-        )
+        given = {parameter.name: getattr(self, parameter.http_name or parameter.name) for parameter in _REQUESTED}
+        given |= {p.name: getattr(defaults, p.name) for p in _REQUESTED if p.from_checkpoint and given[p.name] is None}
+        given |= {"max_tokens": max_tokens, "logprobs": logprobs, "prompt_logprobs": prompt_logprobs}
+        given["logit_bias"] = _bias(given["logit_bias"])
+        given["skip_special_tokens"] &= not special
+        return SamplingParams(**given)
 
 
 def _bias(logit_bias: Mapping[str, float]) -> dict[int, float]:

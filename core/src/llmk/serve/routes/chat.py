@@ -12,23 +12,21 @@ from llmk.serve.answering import AnswerResponse
 from llmk.serve.generation.render_chat import ChatRenderer
 from llmk.serve.http.openapi import body
 from llmk.serve.protocol.chat import ChatRequest
-from llmk.serve.service import Service, new_id, service, tenant
+from llmk.serve.service import Service, new_id, service
 from llmk.serve.workers.prepared_request import Generation
 
 router = APIRouter()
 
 
 @router.post("/v1/chat/completions", openapi_extra=body(ChatRequest))
-async def chat_completions(
-    request: Request, service: Annotated[Service, Depends(service)], tenant: Annotated[str, Depends(tenant)]
-) -> Response:
+async def chat_completions(request: Request, service: Annotated[Service, Depends(service)]) -> Response:
     """Answers a conversation."""
     made: Generation = await service.prepare("chat", request, new_id("chatcmpl"))
     renderer = ChatRenderer(
-        service.head(made.id),
+        service.head(made.context.id),
         service.engine.tokenizer,
         logprobs=made.logprobs,
         include_usage=made.include_usage,
         continuous_usage=made.continuous_usage,
     )
-    return AnswerResponse(service, made.job(tenant), renderer, stream=made.stream)
+    return AnswerResponse(service, made.job(), renderer, stream=made.stream)

@@ -12,24 +12,22 @@ from llmk.serve.answering import AnswerResponse
 from llmk.serve.generation.render_completions import CompletionRenderer
 from llmk.serve.http.openapi import body
 from llmk.serve.protocol.completions import CompletionRequest
-from llmk.serve.service import Service, new_id, service, tenant
+from llmk.serve.service import Service, new_id, service
 from llmk.serve.workers.prepared_request import Generation
 
 router = APIRouter()
 
 
 @router.post("/v1/completions", openapi_extra=body(CompletionRequest))
-async def completions(
-    request: Request, service: Annotated[Service, Depends(service)], tenant: Annotated[str, Depends(tenant)]
-) -> Response:
+async def completions(request: Request, service: Annotated[Service, Depends(service)]) -> Response:
     """Continues a text, or several."""
     made: Generation = await service.prepare("text", request, new_id("cmpl"))
     renderer = CompletionRenderer(
-        service.head(made.id),
+        service.head(made.context.id),
         service.engine.tokenizer,
         logprobs=made.logprobs,
         include_usage=made.include_usage,
         continuous_usage=made.continuous_usage,
         echo=made.echo,
     )
-    return AnswerResponse(service, made.job(tenant), renderer, stream=made.stream)
+    return AnswerResponse(service, made.job(), renderer, stream=made.stream)

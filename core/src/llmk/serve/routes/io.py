@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 from llmk.serve.http import errors
 from llmk.serve.http.disconnects import ClientGone, attended
 from llmk.serve.http.json_response import JsonResponse
-from llmk.serve.service import Service, new_id, service, tenant
+from llmk.serve.service import Service, context_of, new_id, service
 
 router = APIRouter(prefix="/v1/io")
 
@@ -29,11 +29,10 @@ async def process(
     name: str,
     request: Request,
     service: Annotated[Service, Depends(service)],
-    tenant: Annotated[str, Depends(tenant)],
 ) -> Response:
     """What the IO processor of that name or id answers to the body."""
     body, host = await request.body(), service.workers.io
-    return _Processed(service, service.engine.process_in(host, name, body, request_id=new_id("io"), tenant=tenant))
+    return _Processed(service, service.engine.process_in(host, name, body, context_of(request, new_id("io"))))
 
 
 class _Processed(Response):

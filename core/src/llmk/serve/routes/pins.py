@@ -29,9 +29,7 @@ class UnknownPin(RequestError):
 async def pin(request: Request, service: Annotated[Service, Depends(service)]) -> Response:
     """Computes a prefix where it isn't cached, and keeps it, in place of what its id kept before."""
     made: Pinning = await service.prepare("pin", request)
-    pinned = await service.engine.pin(
-        made.id, unpacked(made.tokens), seconds=made.seconds, cache_salt=made.cache_salt, tenant=made.tenant
-    )
+    pinned = await service.engine.pin(unpacked(made.tokens), made.context, seconds=made.seconds)
     return JsonResponse(_plain(pinned))
 
 

@@ -9,16 +9,14 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
 from llmk.api import LlmkError, PluginError
-from llmk.config.logs import request_id
 from llmk.engine.text.io_processors import ProcessLost
 from llmk.engine.text.output_processor import GenerationDelta
 from llmk.engine.wire.engine_info import EngineInfo
-from llmk.engine.wire.request import EngineRequest
+from llmk.engine.wire.request import EngineRequest, RequestContext
 from llmk.serve.workers.io_worker import Answer, Drop, Open, Order, Outcome, Take
 from llmk.serve.workers.worker_process import TooMuchMemory, Worker
 
@@ -44,7 +42,7 @@ class WorkerIO:
         self._hosts: dict[str, _Host] = {}
         self._keys = itertools.count()
 
-    async def open(self, id: str, name: str, body: bytes, info: EngineInfo, how: dict[str, Any]) -> WorkerRun:
+    async def open(self, id: str, name: str, body: bytes, info: EngineInfo, context: RequestContext) -> WorkerRun:
         """Begins a request to the processor ``id``, called ``name`` in errors.
 
         Raises what fails, and Lost where that is no fault of this request.
@@ -54,7 +52,7 @@ class WorkerIO:
             host = self._hosts[id] = _Host(name, self._fork, self._seconds, self._memory)
         key = next(self._keys)
         try:
-            outcome = await host.call(key, Open(key, id, body, how, info, request_id.get()))
+            outcome = await host.call(key, Open(key, id, body, context, info))
         except BaseException:
             host.drop(key)
             raise

@@ -16,7 +16,7 @@ from llmk.engine.text.output_processor import GenerationDelta
 from llmk.engine.wire.engine_info import EngineInfo
 from llmk.engine.wire.failure import Failure
 from llmk.engine.wire.plugin_mark import PluginMark
-from llmk.engine.wire.request import EngineRequest
+from llmk.engine.wire.request import EngineRequest, RequestContext
 from llmk.serve.http.errors import check_model
 from llmk.serve.workers.body_counts import check_values
 from llmk.serve.workers.frames import encode, framed, receive
@@ -26,14 +26,13 @@ ENTRY = f"{__name__}:run"
 
 
 class Open(msgspec.Struct, array_like=True, tag=True):
-    """A request to the processor ``id``, with its body as it came. ``how`` is what its sequences have in common."""
+    """A request to the processor ``id``, with its body as it came."""
 
     key: int
     id: str
     body: bytes
-    how: dict[str, Any]
+    context: RequestContext
     info: EngineInfo
-    request_id: str
 
 
 class Take(msgspec.Struct, array_like=True, tag=True):
@@ -98,7 +97,7 @@ class _Hosting:
         self._tokenizer = served.tokenizer
         self._served_name = served.model_name
         self._how: dict[str, Any] = {"seed": config.engine.seed, "isolate_tenants": config.cache.isolate_tenants}
-        self._intake: InputProcessor | None = None
+        self._input_processor: InputProcessor | None = None
 
     def call(self, order: Open | Take | Answer) -> Outcome:
         """Makes a call. Whatever is raised is the request's failure."""
@@ -120,7 +119,7 @@ class _Hosting:
             return Outcome(failure=Failure.of(PluginError(f"an IO processor raised {type(error).__name__}: {error}")))
 
     def _open(self, order: Open) -> IORun:
-        logs.request_id.set(order.request_id)
+        logs.request_id.set(order.context.log_id)
         try:
             body = msgspec.json.decode(order.body, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -128,10 +127,10 @@ class _Hosting:
         check_values(body, self._limits.io_values)
         check_model(body.get("model"), self._served_name)
         self._set_mark()
-        if self._intake is None:
-            self._intake = InputProcessor(self._tokenizer, order.info, **self._how)
-        self._intake.info = order.info
-        opened = self.runs[order.key] = self._processors.open(order.id, body, self._intake, **order.how)
+        if self._input_processor is None:
+            self._input_processor = InputProcessor(self._tokenizer, order.info, **self._how)
+        self._input_processor.info = order.info
+        opened = self.runs[order.key] = self._processors.open(order.id, body, self._input_processor, order.context)
         return opened
 
     def _set_mark(self) -> None:

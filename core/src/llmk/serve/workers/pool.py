@@ -51,10 +51,10 @@ class Workers:
         fork_io = partial(self.forks.fork, io_worker.ENTRY)
         self._io = WorkerIO(fork_io, config.plugin_seconds, config.worker_memory)
 
-    async def prepare(self, work: Work, body: bytes, tenant: str) -> Prepared:
+    async def prepare(self, work: Work, body: bytes) -> Prepared:
         """What comes of a request. Raises what :meth:`~llmk.serve.workers.prepare_lane.PrepareLane.prepare` raises."""
         small, large = self._lanes
-        return await (small if len(body) <= SMALL else large).prepare(work, body, tenant)
+        return await (small if len(body) <= SMALL else large).prepare(work, body)
 
     @property
     def readers(self) -> WorkerReaders:

@@ -66,7 +66,7 @@ class PrepareLane:
         self._decode = msgspec.msgpack.Decoder(PreparedReply).decode
         self._tasks = [asyncio.create_task(self._serve(), name=f"llmk-{name}-{n}") for n in range(count)]
 
-    async def prepare(self, work: Work, body: bytes, tenant: str) -> Prepared:
+    async def prepare(self, work: Work, body: bytes) -> Prepared:
         """What a worker makes of a request. Where the caller is cancelled, one that waits is dropped.
 
         Raises:
@@ -75,6 +75,7 @@ class PrepareLane:
             TooMuchMemory: where it took too much memory.
             WorkerFailed: where it broke the worker.
         """
+        tenant = work.context.tenant
         queue = self._queues.setdefault(tenant, _Queue())
         size = len(body)
         if queue.waiting and (

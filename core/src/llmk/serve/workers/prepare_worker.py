@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from llmk.api import RequestError
@@ -18,7 +19,7 @@ from llmk.config import logs
 from llmk.engine.text.tokenizer import Tokenizer
 from llmk.engine.wire.engine_info import EngineInfo
 from llmk.engine.wire.plugin_mark import PluginMark
-from llmk.engine.wire.request import SamplingParams
+from llmk.engine.wire.request import RequestContext, SamplingParams
 from llmk.serve.generation.event_stream import Job
 from llmk.serve.generation.jobs import Jobs
 from llmk.serve.http import errors
@@ -64,7 +65,7 @@ def make(given: bytes) -> ServedModel:
     )
     preparing = RequestPreparer(served)
     for kind, body in _FIRST.items():
-        preparing.prepare(Work(kind, "first", "", info), body)
+        preparing.prepare(Work(kind, RequestContext("first"), info), body)
     return served
 
 
@@ -93,13 +94,13 @@ class RequestPreparer:
 
     def prepare(self, work: Work, raw: bytes) -> Prepared:
         """Whatever is wrong with the request comes back as the response that says so."""
-        logs.request_id.set(work.request_id)
+        logs.request_id.set(work.context.log_id)
         try:
             schema, make = _KINDS[work.kind]
             body = self._body(raw, work.info.max_model_len)
             request = schema.model_validate(body)
             errors.check_model(getattr(request, "model", None), self._served.model_name)
-            return make(self._making(work), request, work.id)
+            return make(self._making(work), request, work.context)
         except ValidationError as error:
             param, message, code = errors.explain(error.errors(include_url=False, include_input=False), body)
             return Refused(400, _object(message, 400, param, code), {})
@@ -150,17 +151,17 @@ class _RequestBuilder:
         self._model.info = info
         return self
 
-    def chat(self, request: ChatRequest, id: str) -> Generation:
+    def chat(self, request: ChatRequest, context: RequestContext) -> Generation:
         self._check_processors(request)
-        return self._generation(self._jobs.chat(request, id), request, logprobs=request.logprobs)
+        return self._generation(self._jobs.chat(request, context), request, logprobs=request.logprobs)
 
-    def text(self, request: CompletionRequest, id: str) -> Generation:
+    def text(self, request: CompletionRequest, context: RequestContext) -> Generation:
         self._check_processors(request)
-        made = self._generation(self._jobs.text(request, id), request, logprobs=request.logprobs is not None)
+        made = self._generation(self._jobs.text(request, context), request, logprobs=request.logprobs is not None)
         made.echo = self._jobs.echo(request) if request.echo else []
         return made
 
-    def tokenize(self, request: TokenizeRequest, id: str) -> Rendered:
+    def tokenize(self, request: TokenizeRequest, context: RequestContext) -> Rendered:
         tokens = self._tokens(request, self._limits.tokens)
         answer: dict[str, Any] = {
             "count": len(tokens),
@@ -172,15 +173,16 @@ class _RequestBuilder:
             answer["token_strs"] = [text(token) for token in tokens]
         return Rendered(msgspec.json.encode(answer))
 
-    def detokenize(self, request: DetokenizeRequest, id: str) -> Rendered:
+    def detokenize(self, request: DetokenizeRequest, context: RequestContext) -> Rendered:
         if beyond := next((token for token in request.tokens if token >= self._model.info.vocab_size), None):
             raise RequestError(f"token {beyond} is outside the vocabulary", param="tokens")
         text = self._model.tokenizer.decode(request.tokens, skip_special_tokens=False)
         return Rendered(msgspec.json.encode({"prompt": text}))
 
-    def pin(self, request: PinRequest, id: str) -> Pinning:
+    def pin(self, request: PinRequest, context: RequestContext) -> Pinning:
         tokens = packed(self._tokens(request, None))
-        return Pinning(request.id, tokens, request.seconds, request.cache_salt, request.tenant)
+        own = replace(context, id=request.id, tenant=request.tenant, cache_salt=request.cache_salt)
+        return Pinning(own, tokens, request.seconds)
 
     def _tokens(self, request: TokenizeRequest, most: int | None) -> list[int]:
         """The tokens of a request's prompt or conversation."""
@@ -207,7 +209,7 @@ class _RequestBuilder:
             raise RequestError(what, param="logits_processors")
 
 
-_KINDS: Mapping[str, tuple[type[Body], Callable[[_RequestBuilder, Any, str], Prepared]]] = {
+_KINDS: Mapping[str, tuple[type[Body], Callable[[_RequestBuilder, Any, RequestContext], Prepared]]] = {
     "chat": (ChatRequest, _RequestBuilder.chat),
     "text": (CompletionRequest, _RequestBuilder.text),
     "tokenize": (TokenizeRequest, _RequestBuilder.tokenize),
@@ -218,12 +220,10 @@ _KINDS: Mapping[str, tuple[type[Body], Callable[[_RequestBuilder, Any, str], Pre
 
 def _generation(job: Job, request: SamplingFields, *, logprobs: bool) -> Generation:
     return Generation(
-        id=job.id,
+        context=job.context,
         prompts=[packed(prompt) for prompt in job.prompts],
         params=job.params,
         reading=job.reading,
-        priority=job.priority,
-        cache_salt=job.cache_salt,
         stream=request.stream,
         include_usage=request.include_usage,
         continuous_usage=request.continuous_usage,

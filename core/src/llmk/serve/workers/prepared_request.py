@@ -9,20 +9,20 @@ from typing import Any, overload
 import msgspec
 
 from llmk.engine.wire.engine_info import EngineInfo
-from llmk.engine.wire.request import SamplingParams
+from llmk.engine.wire.request import RequestContext, SamplingParams
 from llmk.serve.generation.event_stream import Job
 from llmk.serve.http.json_response import JsonResponse
 
 
 class Work(msgspec.Struct, array_like=True):
-    """A request to be prepared: what it is for, its id, and its id in the log. Its body is sent after it.
+    """A request to be prepared: what it is for, and its context, as far as its body doesn't say it. The body is sent
+    after it.
 
     ``info`` goes with each one, since an engine that was started again may tell something else.
     """
 
     kind: str
-    id: str
-    request_id: str
+    context: RequestContext
     info: EngineInfo
 
 
@@ -43,11 +43,9 @@ class Rendered(msgspec.Struct, array_like=True, tag=True):
 class Pinning(msgspec.Struct, array_like=True, tag=True):
     """A prefix to be pinned. ``tokens`` are packed."""
 
-    id: str
+    context: RequestContext
     tokens: bytes
     seconds: float
-    cache_salt: str
-    tenant: str
 
 
 class Generation(msgspec.Struct, array_like=True, tag=True):
@@ -55,12 +53,10 @@ class Generation(msgspec.Struct, array_like=True, tag=True):
     :class:`~llmk.serve.generation.event_stream.Job`'s, and how the answer is rendered.
     """
 
-    id: str
+    context: RequestContext
     prompts: list[bytes]
     params: SamplingParams
     reading: bytes
-    priority: int
-    cache_salt: str
     stream: bool
     include_usage: bool
     continuous_usage: bool
@@ -68,10 +64,9 @@ class Generation(msgspec.Struct, array_like=True, tag=True):
     stop: list[str] = []
     echo: list[str] = []
 
-    def job(self, tenant: str) -> Job:
-        """What is to be generated, for a tenant."""
-        prompts = Prompts(self.prompts)
-        return Job(self.id, prompts, self.params, self.reading, self.priority, self.cache_salt, tenant, self.stop)
+    def job(self) -> Job:
+        """What is to be generated."""
+        return Job(self.context, Prompts(self.prompts), self.params, self.reading, self.stop)
 
 
 Prepared = Refused | Rendered | Pinning | Generation

@@ -1,4 +1,4 @@
-"""Pinned prefixes: parts of the cache that stay until their time is up, whoever needs blocks."""
+"""Pinned prefixes: parts of the cache that stay until their time is up, even where blocks run out."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class _Pin:
     until: float
 
 
-class Pins:
-    """Holds blocks of ``cache`` beside the requests, no more than ``share`` of them.
+class PinnedBlocks:
+    """Holds blocks of ``cache`` besides those of requests, no more than ``share`` of them.
 
     Pins are a promise of speed, not of memory: where a request alone in the engine could not go on for want of blocks,
     the oldest pin is dropped (:meth:`drop_oldest`).
