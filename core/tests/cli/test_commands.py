@@ -45,9 +45,9 @@ def test_explain_shows_the_plan_and_what_could_serve(llmk: Any, house: Wheelhous
         'could also serve: fast.linear (fast-wheel) at up; to choose it: [select.linear] prefer = ["fast.linear"]'
         in (ran.out)
     )
-    assert "turned down" not in ran.out
+    assert "rejected" not in ran.out
     verbose = llmk("explain", model, "--verbose").out
-    assert "turned down" in verbose
+    assert "rejected" in verbose
     assert "  linear up\n" in verbose
     assert "    fast.linear (fast-wheel)\n      - not vouched" in verbose
     data = json.loads(llmk("explain", model, "--on", "box/b1", "--json").out)
@@ -163,4 +163,4 @@ def test_a_mistyped_flag_is_answered_with_the_one_that_was_meant(capsys: pytest.
 
 def test_tune_refuses_to_measure_for_nobody(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", "--platform.measurements", "none"]) == 2
-    assert "nothing can be kept" in capsys.readouterr().err
+    assert "nothing can be saved" in capsys.readouterr().err

@@ -113,7 +113,7 @@ def test_errors_are_one_message_and_the_classes_exit_code(llmk: Any, model: str)
     for arguments, code, said in (
         (("explain", "absent"), 5, "there is no checkpoint folder absent"),
         (("explain", model, "--cache.block-size", "x"), 2, "cache.block_size = 'x'"),
-        (("explain", model, "--set", "plugins.require=absent"), 3, "plugin 'absent' is asked for but not installed"),
+        (("explain", model, "--set", "plugins.require=absent"), 3, "plugin 'absent' is required, but not installed"),
         (("explain", model, "--select.linear.use", "a.b"), 4, "'a.b'"),
     ):
         ran = llmk(*arguments)

@@ -1,4 +1,4 @@
-"""Flags about a single answer, shared by ``run`` and ``chat``."""
+"""Flags for sampling and messages, shared by ``run`` and ``chat``."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import argparse
 from typing import Any
 
 _NUMBERS = {
-    "max_tokens": (int, "most tokens to generate"),
-    "temperature": (float, "0: always the likeliest token"),
-    "top_p": (float, "keep the likeliest tokens that make up this probability"),
-    "top_k": (int, "keep this many of the likeliest tokens"),
-    "seed": (int, "seed of the random choices"),
+    "max_tokens": (int, "maximum number of tokens to generate"),
+    "temperature": (float, "0: greedy, always the most likely token"),
+    "top_p": (float, "sample from the most likely tokens with this total probability"),
+    "top_k": (int, "sample from this many of the most likely tokens"),
+    "seed": (int, "seed of the sampling"),
 }
 
 

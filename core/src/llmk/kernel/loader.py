@@ -1,4 +1,5 @@
-"""Loads what a spec names, only once it has won; or looks whether it is there, without running any of it."""
+"""Loads the implementations that specs name, once they are chosen; or checks that they exist, without importing
+them."""
 
 from __future__ import annotations
 
@@ -30,20 +31,20 @@ CONTRACTS: Mapping[str, str] = {
     "logits_processor": "llmk.api:LogitsProcessor",
     "stat_logger": "llmk.api:StatLogger",
 }
-"""The class whose methods an implementation must have, by the kind of its spec. Those of other kinds are called, and
-a scheduling policy that lacks methods has the defaults of its class."""
+"""The class whose methods an implementation must have, by the kind of its spec. Implementations of other kinds are
+functions, except scheduling policies, for which every method has a default."""
 
 
 def load_object(location: str, *, plugin: Plugin | str = "", kind: str = "") -> Any:
-    """Imports ``"module:attribute"``; ``plugin`` is whose it is, or the distribution's name.
+    """Imports ``"module:attribute"`` of ``plugin``, which is a plugin or the name of a distribution.
 
-    Raises PluginError that names the wheel and the cause, whatever the import raises; and, where ``kind`` is that of an
-    implementation, one that names the methods which it lacks.
+    Any exception of the import is raised as PluginError with the wheel and the cause. If ``kind`` is in
+    :data:`CONTRACTS`, a class that lacks methods raises PluginError with their names.
     """
     module, _, attribute = location.partition(":")
     wheel = _wheel(plugin)
     known = module in sys.modules
-    hint = f'mend or uninstall the wheel, or [plugins] disable = ["{wheel.partition(" ")[0]}"] leaves it out'
+    hint = f'fix or uninstall the wheel, or [plugins] disable = ["{wheel.partition(" ")[0]}"] leaves it out'
     try:
         with nullcontext() if known else watched(f"the import of {location} ({wheel})", hint, MODULES):
             found = reduce(getattr, attribute.split("."), import_module(module))
@@ -52,9 +53,9 @@ def load_object(location: str, *, plugin: Plugin | str = "", kind: str = "") -> 
     except BaseException as error:
         raise _not_loaded(location, wheel, Reason("import_failed", location, describe(error))) from error
     if names := [] if known else replaced(module):
-        reason = Reason(REPLACED, "nothing of llmk's to be replaced", ", ".join(names))
+        reason = Reason(REPLACED, "no function of llmk to be replaced", ", ".join(names))
         raise _not_loaded(location, wheel, reason)
-    if kind in CONTRACTS and isinstance(found, type):  # what a factory makes is known when it has
+    if kind in CONTRACTS and isinstance(found, type):  # the class of a factory's result is not known yet
         missing = lacking(found, load_object(CONTRACTS[kind]))
         if missing:
             found_out = f"a class without {', '.join(missing)}"
@@ -64,9 +65,9 @@ def load_object(location: str, *, plugin: Plugin | str = "", kind: str = "") -> 
 
 
 def check_present(location: str, *, plugin: Plugin | str = "", kind: str = "") -> None:
-    """Raises PluginError where :func:`load_object` would find no such module, or no such name in it. Imports nothing.
+    """Raises PluginError if :func:`load_object` would not find the module, or the name in it. Imports nothing.
 
-    What only running the module can tell passes: names that it makes as it runs, modules that are no Python source.
+    Names that a module creates dynamically, and modules that are not Python source, can't be checked and are accepted.
     """
     module, _, attribute = location.partition(":")
     first = attribute.partition(".")[0]
@@ -80,7 +81,7 @@ def check_present(location: str, *, plugin: Plugin | str = "", kind: str = "") -
 
 
 def lacking(found: Any, contract: type) -> list[str]:
-    """Methods of the contract that ``found`` has not."""
+    """Methods of the contract that ``found`` lacks."""
     methods = [name for name, value in vars(contract).items() if name[0] != "_" and inspect.isfunction(value)]
     return [f"{name}()" for name in methods if not callable(getattr(found, name, None))]
 
@@ -90,11 +91,11 @@ def _wheel(plugin: Plugin | str) -> str:
 
 
 def _not_loaded(location: str, wheel: str, reason: Reason) -> PluginError:
-    return PluginError(f"{location} of {wheel} can't be loaded", reasons=[reason], hint="mend or reinstall the wheel")
+    return PluginError(f"{location} of {wheel} can't be loaded", reasons=[reason], hint="fix or reinstall the wheel")
 
 
 def _names(module: str) -> set[str] | None:
-    """The names at the top of a module; ``None`` where they can't be known. Raises ModuleNotFoundError."""
+    """The top-level names of a module; ``None`` if they can't be determined. Raises ModuleNotFoundError."""
     if module in sys.modules:
         names = set(vars(sys.modules[module]))
         return None if "__getattr__" in names else names
@@ -105,11 +106,11 @@ def _names(module: str) -> set[str] | None:
     try:
         return _assigned(file, file.stat().st_mtime_ns)
     except (OSError, SyntaxError, ValueError):
-        return None  # the import says better what is wrong, in the process that needs it
+        return None  # the process that imports it raises a better error
 
 
 def _find(module: str) -> ModuleSpec:
-    """Like :func:`importlib.util.find_spec`, which would import the packages that hold the module."""
+    """Like :func:`importlib.util.find_spec`, but without importing parent packages."""
     parent, _, _ = module.rpartition(".")
     path = None
     if parent:
@@ -131,7 +132,7 @@ def _assigned(file: Path, modified: int) -> set[str] | None:
 
 
 def _bound(statements: list[ast.stmt]) -> Iterator[str]:
-    """Names that statements bind, wherever they may in a module's own scope."""
+    """Names that statements bind in a module's scope, including nested statements."""
     for statement in statements:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield statement.name
