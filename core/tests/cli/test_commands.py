@@ -132,7 +132,7 @@ def test_doctor_says_what_is_missing(
         assert part in ran.out
 
 
-def test_doctor_tells_of_broken_plugins_and_missing_weights(
+def test_doctor_reports_broken_plugins_and_missing_weights(
     llmk: Any, house: Wheelhouse, model: str, tmp_path: Path
 ) -> None:
     demo(house, model, tmp_path)
@@ -161,6 +161,6 @@ def test_a_mistyped_flag_is_answered_with_the_one_that_was_meant(capsys: pytest.
     )
 
 
-def test_tune_refuses_to_measure_for_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tune_refuses_to_measure_without_a_place_to_save(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", "--platform.measurements", "none"]) == 2
     assert "nothing can be saved" in capsys.readouterr().err

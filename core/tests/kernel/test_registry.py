@@ -133,7 +133,7 @@ def test_override_of_what_is_not_there_needs_no_consent(wheelhouse: Wheelhouse) 
     assert (ids(registry), registry.refused) == (["over.linear"], [])
 
 
-def test_broken_plugin_is_fatal_once_it_is_asked_for(wheelhouse: Wheelhouse) -> None:
+def test_broken_plugin_is_fatal_if_required(wheelhouse: Wheelhouse) -> None:
     wheelhouse.install("bad", "raise RuntimeError('no such chip')")
     wheelhouse.discover().enforce()
     for rules in ({"require": ["bad"]}, {"require": ["bad-wheel"]}, {"only": ["bad"]}):
@@ -147,7 +147,7 @@ def test_broken_plugin_is_fatal_once_it_is_asked_for(wheelhouse: Wheelhouse) -> 
         wheelhouse.discover().enforce(strict=True)
 
 
-def test_asking_for_what_is_not_installed_or_disabled(wheelhouse: Wheelhouse) -> None:
+def test_requiring_a_plugin_that_is_not_installed_or_disabled(wheelhouse: Wheelhouse) -> None:
     wheelhouse.install("base", BASE)
     with pytest.raises(PluginError, match=r"'absent' is required, but not installed") as caught:
         wheelhouse.discover(require=["absent"]).enforce()

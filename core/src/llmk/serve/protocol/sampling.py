@@ -1,4 +1,4 @@
-"""Fields that chat and text completions share, and how they become the engine's sampling parameters."""
+"""The common fields of chat and text completions, and their conversion to the engine's sampling parameters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Key = Annotated[str, Field(max_length=64)]
 Value = Annotated[str, Field(max_length=512)]
 
 _DEFAULTED = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
-"""Fields that the checkpoint may have a say on where requests have none."""
+"""Fields whose defaults are from the checkpoint's generation config."""
 
 COMMON_REFUSED = {
     "service_tier": Refused("there is one tier", ("auto", "default")),
@@ -37,11 +37,11 @@ class StreamOptions(RequestModel):
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
-    """Every chunk has the token counts so far."""
+    """Send the token counts so far with every chunk."""
 
 
 class SamplingFields(Body):
-    """Everything about how tokens are chosen, when to stop, and how the answer is sent."""
+    """Fields for sampling, for when to stop, and for how the response is sent."""
 
     model: str | None = None
     n: int = 1
@@ -69,7 +69,7 @@ class SamplingFields(Body):
     priority: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] = 0
     cache_salt: str = ""
     user: str | None = None
-    """Who is served: without effect on the answer, as are the three fields below."""
+    """An id of the end user. It has no effect on the response; nor have the three fields below."""
     metadata: Annotated[dict[Key, Value], Field(max_length=16)] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
@@ -82,18 +82,18 @@ class SamplingFields(Body):
     @model_validator(mode="after")
     def _check_stream(self) -> Self:
         if self.stream_options is not None and not self.stream:
-            message = "'stream_options' is for streamed answers only; set 'stream'"
+            message = "'stream_options' is for streamed responses only; set 'stream'"
             raise PydanticCustomError("invalid_value", message, {"field": "stream_options"})
         return self
 
     @property
     def include_usage(self) -> bool:
-        """Whether a streamed answer ends with its token counts."""
+        """Whether a streamed response ends with its token counts."""
         return self.stream_options is not None and self.stream_options.include_usage
 
     @property
     def continuous_usage(self) -> bool:
-        """Whether every chunk of a streamed answer has the token counts so far."""
+        """Whether every chunk of a streamed response has the token counts so far."""
         return self.stream_options is not None and self.stream_options.continuous_usage_stats
 
     def sampling_params(
@@ -105,9 +105,10 @@ class SamplingFields(Body):
         prompt_logprobs: int | None = None,
         special: bool = False,
     ) -> SamplingParams:
-        """The engine's parameters. ``special``: a parser needs special tokens in the text, whatever the request says.
+        """The engine's sampling parameters. ``special``: a parser needs special tokens in the text, which overrides
+        ``skip_special_tokens``.
 
-        Raises :class:`~llmk.api.RequestError`, naming the field.
+        Raises :class:`~llmk.api.RequestError` with the field.
         """
         chosen = {name: getattr(self, name) for name in _DEFAULTED}
         return SamplingParams(

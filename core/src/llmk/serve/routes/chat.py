@@ -22,7 +22,7 @@ router = APIRouter()
 async def chat_completions(
     request: Request, service: Annotated[Service, Depends(service)], tenant: Annotated[str, Depends(tenant)]
 ) -> Response:
-    """Answers a conversation."""
+    """Generates a chat completion."""
     made: Generation = await service.prepare("chat", request, new_id("chatcmpl"))
     renderer = ChatRenderer(
         service.head(made.id),

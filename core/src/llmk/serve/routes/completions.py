@@ -22,7 +22,7 @@ router = APIRouter()
 async def completions(
     request: Request, service: Annotated[Service, Depends(service)], tenant: Annotated[str, Depends(tenant)]
 ) -> Response:
-    """Continues a text, or several."""
+    """Generates text completions of one or several prompts."""
     made: Generation = await service.prepare("text", request, new_id("cmpl"))
     renderer = CompletionRenderer(
         service.head(made.id),

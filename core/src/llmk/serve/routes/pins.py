@@ -1,4 +1,4 @@
-"""``/v1/cache/pins``: prefixes that stay in the cache. For operators alone."""
+"""``/v1/cache/pins``: prefixes that stay in the cache. For operators only."""
 
 from __future__ import annotations
 
@@ -20,30 +20,34 @@ router = APIRouter(prefix="/v1/cache/pins", dependencies=[Depends(admin)])
 
 
 class UnknownPin(RequestError):
-    """The request names a pin that is not there."""
+    """The request names a pin that does not exist."""
 
     code, http_status = "pin_not_found", 404
 
 
 @router.post("", openapi_extra=body(PinRequest))
 async def pin(request: Request, service: Annotated[Service, Depends(service)]) -> Response:
-    """Computes a prefix where it isn't cached, and keeps it, in place of what its id kept before."""
-    made: Pinning = await service.prepare("pin", request)
+    """Pins a prefix, after computing it if it isn't cached. Replaces an earlier pin with the same id."""
+    prepared: Pinning = await service.prepare("pin", request)
     pinned = await service.engine.pin(
-        made.id, unpacked(made.tokens), seconds=made.seconds, cache_salt=made.cache_salt, tenant=made.tenant
+        prepared.id,
+        unpacked(prepared.tokens),
+        seconds=prepared.seconds,
+        cache_salt=prepared.cache_salt,
+        tenant=prepared.tenant,
     )
     return JsonResponse(_plain(pinned))
 
 
 @router.get("")
 async def pins(service: Annotated[Service, Depends(service)]) -> Response:
-    """What is pinned."""
+    """Lists the pins."""
     return JsonResponse({"data": [_plain(pinned) for pinned in service.engine.pins.current()]})
 
 
 @router.delete("/{id}")
 async def unpin(id: str, service: Annotated[Service, Depends(service)]) -> Response:
-    """Ends a pin. Raises :class:`UnknownPin`."""
+    """Removes a pin. Raises :class:`UnknownPin`."""
     if not await service.engine.unpin(id):
         known = ", ".join(pinned.id for pinned in service.engine.pins.current()) or "none"
         raise UnknownPin(f"there is no pin {id!r} (pinned: {known})", param="id")

@@ -1,4 +1,4 @@
-"""Running an IO processor of a plugin, in a worker: one processor, and all requests that it serves."""
+"""The worker of an IO processor, with all its requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENTRY = f"{__name__}:run"
 
 
 class Open(msgspec.Struct, array_like=True, tag=True):
-    """A request to the processor ``id``, with its body as it came. ``how`` is what its sequences have in common."""
+    """A request to the processor ``id``, with its unparsed body. ``how`` are common parameters of its sequences."""
 
     key: int
     id: str
@@ -36,20 +36,20 @@ class Open(msgspec.Struct, array_like=True, tag=True):
 
 
 class Take(msgspec.Struct, array_like=True, tag=True):
-    """What came next of one of its sequences."""
+    """The next output of one of its sequences."""
 
     key: int
     delta: GenerationDelta
 
 
 class Answer(msgspec.Struct, array_like=True, tag=True):
-    """All sequences have ended: what is the answer?"""
+    """All sequences have finished: requests the response."""
 
     key: int
 
 
 class Drop(msgspec.Struct, array_like=True, tag=True):
-    """Nobody waits for the request any more. Nothing is answered to this."""
+    """Drops a request that no client waits for any more. It has no outcome."""
 
     key: int
 
@@ -58,7 +58,7 @@ Order = Open | Take | Answer | Drop
 
 
 class Outcome(msgspec.Struct, array_like=True):
-    """What a call came to: sequences of a request that was opened, an answer's JSON, or why it failed."""
+    """The outcome of a call: the sequences of an opened request, the JSON of a response, or the failure."""
 
     sequences: list[EngineRequest] = []
     answer: bytes = b""
@@ -66,8 +66,8 @@ class Outcome(msgspec.Struct, array_like=True):
 
 
 def run(served: ServedModel, connection: socket.socket, mark: PluginMark) -> None:
-    """The worker: calls the processor until the front end is gone. Each call is marked with the request's key."""
-    import_module("torch")  # hidden states are tensors, and its import must not count as a call of the plugin
+    """Runs the worker until the front end has ended. Each call is marked with the request's key."""
+    import_module("torch")  # for hidden states; its import must not count for the time limit of a call
     decoder, hosting = msgspec.msgpack.Decoder(Order), _Hosting(served)
     while True:
         order = decoder.decode(receive(connection))
@@ -82,7 +82,7 @@ def run(served: ServedModel, connection: socket.socket, mark: PluginMark) -> Non
 
 
 class _Hosting:
-    """The requests under way."""
+    """The running requests."""
 
     def __init__(self, served: ServedModel) -> None:
         config = served.boot.settings.config
@@ -91,10 +91,10 @@ class _Hosting:
         self._tokenizer = served.tokenizer
         self._served_name = served.model_name
         self._how: dict[str, Any] = {"seed": config.engine.seed, "isolate_tenants": config.cache.isolate_tenants}
-        self._intake: InputProcessor | None = None
+        self._input_processor: InputProcessor | None = None
 
     def call(self, order: Open | Take | Answer) -> Outcome:
-        """Makes a call. Whatever is raised is the request's failure."""
+        """Makes a call. Any exception is the request's failure."""
         try:
             match order:
                 case Open():
@@ -106,7 +106,7 @@ class _Hosting:
                     return Outcome(answer=self.runs.pop(order.key).answer())
         except (RequestError, PluginError) as error:
             return Outcome(failure=Failure.of(error))
-        except BaseException as error:  # it may want to end the program
+        except BaseException as error:  # including SystemExit
             return Outcome(failure=Failure.of(PluginError(f"an IO processor raised {type(error).__name__}: {error}")))
 
     def _open(self, order: Open) -> IORun:
@@ -114,10 +114,10 @@ class _Hosting:
         try:
             body = msgspec.json.decode(order.body, type=dict[str, Any])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise RequestError(f"the body is no JSON object: {error}") from None
+            raise RequestError(f"the body is not a JSON object: {error}") from None
         check_model(body.get("model"), self._served_name)
-        if self._intake is None:
-            self._intake = InputProcessor(self._tokenizer, order.info, **self._how)
-        self._intake.info = order.info
-        opened = self.runs[order.key] = self._processors.open(order.id, body, self._intake, **order.how)
+        if self._input_processor is None:
+            self._input_processor = InputProcessor(self._tokenizer, order.info, **self._how)
+        self._input_processor.info = order.info
+        opened = self.runs[order.key] = self._processors.open(order.id, body, self._input_processor, **order.how)
         return opened

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from llmk.planning.boot import Boot
 
 SMALL = 16 << 10
-"""Bytes of a request that goes before larger ones: at worst, preparing it takes some tens of milliseconds."""
+"""Limit of requests, in bytes, that are prepared in a separate lane, before larger ones: preparing them takes some tens
+of milliseconds at most."""
 NICE = 15
-"""Of workers that prepare large requests: whatever else is to be done goes first."""
+"""Niceness of the workers for large requests, which have the lowest priority."""
 
 
 class Workers:
-    """Starts with the fork server alone; :meth:`start` says what is served."""
+    """All worker processes. Creating it starts only the fork server; :meth:`start` starts the workers."""
 
     def __init__(self) -> None:
         self.forks = WorkerProcesses()
@@ -34,8 +35,8 @@ class Workers:
         self._io: WorkerIO | None = None
 
     async def start(self, boot: Boot) -> None:
-        """Loads tokenizer, templates and parsers there, and has the first workers forked. Raises what can't be
-        loaded.
+        """Loads tokenizer, templates and parsers in the fork server, and forks the first workers. Raises the errors of
+        loading.
         """
         config = boot.settings.config.server
         await self.forks.give(served_model.MAKER, await asyncio.to_thread(served_model.given, boot))
@@ -49,19 +50,19 @@ class Workers:
         self._io = WorkerIO(partial(self.forks.fork, io_worker.ENTRY), config.plugin_seconds)
 
     async def prepare(self, work: Work, body: bytes, tenant: str) -> Prepared:
-        """What comes of a request. Raises what :meth:`~llmk.serve.workers.prepare_lane.PrepareLane.prepare` raises."""
+        """Prepares a request. Raises like :meth:`~llmk.serve.workers.prepare_lane.PrepareLane.prepare`."""
         small, large = self._lanes
         return await (small if len(body) <= SMALL else large).prepare(work, body, tenant)
 
     @property
     def readers(self) -> WorkerReaders:
-        """Readers whose parsers run in workers."""
+        """The readers, whose parsers run in workers."""
         assert self._readers is not None, "the workers were not started"
         return self._readers
 
     @property
     def io(self) -> WorkerIO:
-        """Where IO processors run."""
+        """The host of IO processors."""
         assert self._io is not None, "the workers were not started"
         return self._io
 
