@@ -23,10 +23,10 @@ SECRETS = frozenset({"server.api_keys", "server.admin_keys"})
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""
-    parser = subparsers.add_parser("config", help="show the configuration and who set each value")
+    parser = subparsers.add_parser("config", help="show the configuration and the origin of each value")
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
     show = actions.add_parser("show", help="print every value")
-    show.add_argument("--origin", action="store_true", help="also print who set each value, and why")
+    show.add_argument("--origin", action="store_true", help="also print the origin of each value")
     show.add_argument("--json", action="store_true", help="print JSON")
     flags.add_flags(show, tuple(name for name in Config.model_fields if name != "plugin"))
     schema = actions.add_parser("schema", help="print every key with its type, default and meaning")

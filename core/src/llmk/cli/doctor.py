@@ -36,7 +36,7 @@ class Finding:
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""
-    parser = subparsers.add_parser("doctor", help="check this installation and say what is missing")
+    parser = subparsers.add_parser("doctor", help="check this installation and report what is missing")
     flags.add_model(parser)
     flags.add_flags(parser, SECTIONS)
 

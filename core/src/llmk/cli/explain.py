@@ -19,7 +19,7 @@ SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "sch
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""
-    parser = subparsers.add_parser("explain", help="show what would be chosen for a model, and why")
+    parser = subparsers.add_parser("explain", help="show which kernels would be chosen for a model, and why")
     flags.add_model(parser)
     on = "plan for another machine, by its architecture or a word of its device's name"
     parser.add_argument("--on", metavar="PLATFORM/DEVICE", help=on)

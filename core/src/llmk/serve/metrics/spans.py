@@ -66,7 +66,7 @@ class Spans:
         span.end(record.arrived_ns + round(1e9 * (record.ended - record.arrived)))
 
     def close(self) -> None:
-        """Sends what is left, as far as the collector takes it in time."""
+        """Exports the remaining spans, within :data:`LAST_SECONDS`."""
         last = threading.Thread(target=self._provider.shutdown, daemon=True)
         last.start()
         last.join(LAST_SECONDS)
