@@ -289,7 +289,7 @@ def test_a_shadow_for_all_sites_is_left_out_where_it_cannot_serve(
         ("linear", "odd.refuses", "odd.refuses can serve no linear site of this model"),
         ("linear", {"lm_head": "odd.hidden"}, "odd.hidden is pinned for linear site 'lm_head'"),
         ("linear", {"qvk": "odd.linear"}, "[select.linear] shadow pins odd.linear for qvk, which this model"),
-        ("linear", "odd.lineal", "[select.linear] names 'odd.lineal', which nothing"),
+        ("linear", "odd.lineal", "[select.linear] names 'odd.lineal', which is not"),
         ("op", {"sampler": "reference"}, "[select.op] shadow names sampler"),
         ("op", {"rms_norm": "reference", "sample": "odd.sample"}, "both ids and"),
     ],

@@ -141,7 +141,7 @@ def test_a_slow_one_misses_snapshots_but_not_the_last(folder: Path, served: tupl
 def test_the_server_does_not_wait_for_one_that_hangs(folder: Path, served: tuple[str, float, str]) -> None:
     _, seconds, log = served
     assert len(told(folder, "stuck")) == 1
-    assert "the stat logger outlets.stuck of outlets 1.0 did not end within 2 s, and is left behind" in log
+    assert "the stat logger outlets.stuck of outlets 1.0 did not end within 2 s, and is abandoned" in log
     assert seconds < 8
 
 
@@ -167,6 +167,6 @@ def test_one_that_cannot_be_made_is_fatal(folder: Path, monkeypatch: pytest.Monk
         async with stat_loggers.running(booted(folder, monkeypatch, "refusing"), "demo", NoMetrics()):  # type: ignore[arg-type]
             raise AssertionError("it was made")
 
-    with pytest.raises(PluginError, match=r"outlets\.refusing of outlets 1\.0 can't be made") as caught:
+    with pytest.raises(PluginError, match=r"outlets\.refusing of outlets 1\.0 can't be created") as caught:
         asyncio.run(run())
     assert "OSError: no such outlet" in str(caught.value)

@@ -69,7 +69,7 @@ IDIOMS = {
 }
 """Idioms, as regular expressions in which a space stands for any gap between words, and what to write instead."""
 
-CASED = {r"(?:is|are) none": "is not one; 'is no X' is 'is not an X'"}
+CASED = {r"(?<![Tt]here[\s_])(?:is|are) none": "is not one; 'is no X' is 'is not an X'"}
 """The same, found in this case alone: ``is None`` in a docstring is Python."""
 
 _GAP = r"[\s_-]+"

@@ -35,6 +35,7 @@ def test_an_idiom_is_found_in_python(source: str, line: int, word: str) -> None:
     "source",
     [
         "if x is None: let = x in y",
+        "# There is none.",
         '"""Whether the argument is None."""',
         "for people in persons: ...",
         "besides, production, retold, dot_products = 1",

@@ -45,7 +45,7 @@ def test_what_can_be_interrupted_is_left_out(environment: Environment, tmp_path:
     (reason,) = found["fatal"]["reasons"]
     assert reason["code"] == {"import": "import_failed", "hook": "hook_raised"}[place]
     if what in INTERRUPTED:
-        assert f"not over after {SECONDS} s" in reason["found"]
+        assert f"not finished after {SECONDS} s" in reason["found"]
         assert "act.py" in found["fatal"]["traceback"], "which shows where it hangs"
     assert {plugin["state"] for name, plugin in found.items() if name != "fatal"} == {"active"}
 
@@ -54,14 +54,14 @@ def test_a_plugin_that_hangs_is_fatal_where_it_is_asked_for(environment: Environ
     done = llmk(environment, tmp_path, "import", "loop", "explain", QUICK, "--plugins.require=fatal")
     assert done.returncode == 3
     assert "fixture-fatal 1.0" in done.stderr
-    assert f"not over after {SECONDS} s" in done.stderr
+    assert f"not finished after {SECONDS} s" in done.stderr
 
 
 def test_a_model_is_planned_without_a_plugin_that_hangs(environment: Environment, tmp_path: Path) -> None:
     done = llmk(environment, tmp_path, "import", "sleep", "explain", QUICK)
     assert done.returncode == 0, done.stderr
     (warning,) = [line for line in done.stdout.splitlines() if line.startswith("warning: plugin fatal")]
-    assert f"not over after {SECONDS} s" in warning
+    assert f"not finished after {SECONDS} s" in warning
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_start_that_hangs_in_a_plugin_ends_and_names_it(
     done = llmk(environment, tmp_path, place, "sleep", *command, *flags)
     assert done.returncode == -9
     what = {"import": "plugin 'fatal'", "kernel": "fixture_fatal.kernels:norm"}[place]
-    assert f"llmk: the import of {what} (fixture-fatal 1.0) is not over after" in done.stderr
+    assert f"llmk: the import of {what} (fixture-fatal 1.0) is not finished after" in done.stderr
     assert "] disable = [" in done.stderr
 
 

@@ -45,9 +45,9 @@ def test_explain_shows_the_plan_and_what_could_serve(llmk: Any, house: Wheelhous
         'could also serve: fast.linear (fast-wheel) at up; to choose it: [select.linear] prefer = ["fast.linear"]'
         in (ran.out)
     )
-    assert "turned down" not in ran.out
+    assert "rejected" not in ran.out
     verbose = llmk("explain", model, "--verbose").out
-    assert "turned down" in verbose
+    assert "rejected" in verbose
     assert "  linear up\n" in verbose
     assert "    fast.linear (fast-wheel)\n      - not vouched" in verbose
     data = json.loads(llmk("explain", model, "--on", "box/b1", "--json").out)
@@ -132,7 +132,7 @@ def test_doctor_says_what_is_missing(
         assert part in ran.out
 
 
-def test_doctor_tells_of_broken_plugins_and_missing_weights(
+def test_doctor_reports_broken_plugins_and_missing_weights(
     llmk: Any, house: Wheelhouse, model: str, tmp_path: Path
 ) -> None:
     demo(house, model, tmp_path)
@@ -161,6 +161,6 @@ def test_a_mistyped_flag_is_answered_with_the_one_that_was_meant(capsys: pytest.
     )
 
 
-def test_tune_refuses_to_measure_for_nobody(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tune_refuses_to_measure_without_a_place_to_save(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", "--platform.measurements", "none"]) == 2
-    assert "nothing can be kept" in capsys.readouterr().err
+    assert "nothing can be saved" in capsys.readouterr().err

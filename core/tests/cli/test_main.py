@@ -29,7 +29,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         assert line in text
 
 
-def test_no_command_shows_help_and_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_command_shows_help_and_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
     assert "usage: llmk" in capsys.readouterr().out
     assert main(["--version"]) == 0
@@ -113,7 +113,7 @@ def test_errors_are_one_message_and_the_classes_exit_code(llmk: Any, model: str)
     for arguments, code, said in (
         (("explain", "absent"), 5, "there is no checkpoint folder absent"),
         (("explain", model, "--cache.block-size", "x"), 2, "cache.block_size = 'x'"),
-        (("explain", model, "--set", "plugins.require=absent"), 3, "plugin 'absent' is asked for but not installed"),
+        (("explain", model, "--set", "plugins.require=absent"), 3, "plugin 'absent' is required, but not installed"),
         (("explain", model, "--select.linear.use", "a.b"), 4, "'a.b'"),
     ):
         ran = llmk(*arguments)
@@ -138,7 +138,7 @@ def patched(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     monkeypatch.setattr(module, "_run", fail)
 
 
-def test_unforeseen_error_is_told_without_traceback(
+def test_unexpected_error_is_reported_without_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     patched(monkeypatch, ZeroDivisionError("division by zero"))
@@ -186,7 +186,7 @@ def test_listing_plugins_is_quick() -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 @pytest.mark.parametrize(("full", "code"), [("stdout", 1), ("stderr", 5)])
-def test_full_disk_is_told_apart_from_what_went_wrong(full: str, code: int) -> None:
+def test_a_full_disk_has_its_own_error(full: str, code: int) -> None:
     with open("/dev/full", "w") as file:
         streams: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | {full: file}
         arguments = ["config", "schema"] if full == "stdout" else ["explain", "absent"]

@@ -33,7 +33,7 @@ def test_what_is_kept_is_found_by_all_that_look_alike(tmp_path: Path) -> None:
     assert load(tmp_path, replace(BOX, device_name="Acme Box-8000"))[0] == {}
 
 
-def test_ops_are_told_apart_by_their_facts_and_neighbours() -> None:
+def test_ops_are_distinguished_by_their_facts_and_neighbours() -> None:
     op = OpQuery(platform=BOX, site="s", dtype="bfloat16", op="norm", facts={"size": 64}, linear="a.fast")
     others = (replace(op, op="act"), replace(op, facts={"size": 65}), replace(op, linear="a.slow"))
     assert len({key_of(each) for each in (op, replace(op, site="t"), *others)}) == 4
@@ -48,7 +48,7 @@ def test_new_measurements_join_old_ones_and_replace_those_of_their_query(tmp_pat
     assert (found.of(UP), found.of(down)) == (newer, TIMES)
 
 
-def test_those_of_other_versions_are_left_out_and_begun_anew(tmp_path: Path) -> None:
+def test_measurements_of_other_versions_are_left_out_and_replaced(tmp_path: Path) -> None:
     save(str(tmp_path), BOX, Measurements({key_of(UP): TIMES}), {"pydantic": "0.1"})
     found, (warning,) = load(tmp_path)
     assert found == {}
@@ -60,7 +60,7 @@ def test_those_of_other_versions_are_left_out_and_begun_anew(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("text", ["{", '{"device": "x", "versions": {}}'])
-def test_a_damaged_file_is_told_and_left_out(tmp_path: Path, text: str) -> None:
+def test_a_damaged_file_is_reported_and_left_out(tmp_path: Path, text: str) -> None:
     path = save(str(tmp_path), BOX, Measurements(), {})
     path.write_text(text)
     found, (warning,) = load(tmp_path)
@@ -69,7 +69,7 @@ def test_a_damaged_file_is_told_and_left_out(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "device", "utf-16"])
-def test_what_is_no_text_file_is_told_and_left_out(tmp_path: Path, kind: str) -> None:
+def test_a_file_that_is_not_text_is_reported_and_left_out(tmp_path: Path, kind: str) -> None:
     path = save(str(tmp_path), BOX, Measurements(), {})
     path.unlink()
     {

@@ -85,7 +85,7 @@ def check(booted: Boot, again: Callable[[dict[str, Any]], Plan]) -> int:
             assert chooses(plan_with(flags), choice, out.id), f"{line} does not choose {out.id} at {choice.site}"
         if not hint:
             wish = {f"select.{choice.kind}.prefer": [out.id]}
-            assert not chooses(plan_with(wish), choice, out.id), f"nobody says that {wish} would choose {out.id}"
+            assert not chooses(plan_with(wish), choice, out.id), f"no hint says that {wish} would choose {out.id}"
     return len(plans)
 
 
@@ -94,22 +94,22 @@ def test_advice_does_what_it_says_for_strangers_kernels(house: Wheelhouse, model
     house.install("odd", STRANGERS)
     house.install("ops", OPS)
 
-    def begin(more: dict[str, Any]) -> Boot:
+    def boot_with(more: dict[str, Any]) -> Boot:
         return start(house, model, **{name.replace(".", "__"): value for name, value in {**flags, **more}.items()})
 
-    booted = begin({})
+    booted = boot_with({})
     for line in could_serve(booted.plan):
         assert "; to choose it: [" in line
-    assert check(advised(booted), lambda more: begin(more).plan) > 5
+    assert check(advised(booted), lambda more: boot_with(more).plan) > 5
 
 
 @pytest.mark.parametrize("machine", ["cpu/x86_64-avx512", "cuda/h100"])
 def test_advice_does_what_it_says_for_all_that_is_installed(machine: str) -> None:
-    def begin(more: dict[str, Any]) -> Boot:
+    def boot_with(more: dict[str, Any]) -> Boot:
         settings = load({"platform.measurements": "none", **more}, environ={})
         return boot(settings, on=machine, verify=False)
 
-    assert check(advised(begin({})), lambda more: begin(more).plan) > 3
+    assert check(advised(boot_with({})), lambda more: boot_with(more).plan) > 3
 
 
 def test_a_kernel_for_some_token_counts_is_shown_to_have_a_gap_and_is_not_advised(

@@ -196,7 +196,7 @@ def test_another_machine_can_be_planned_for(house: Wheelhouse, model: Path) -> N
 
 
 @pytest.mark.hook("llmk_platforms")
-def test_no_usable_platform_tells_why_of_each(wheelhouse: Wheelhouse, model: Path) -> None:
+def test_no_usable_platform_reports_the_reason_of_each(wheelhouse: Wheelhouse, model: Path) -> None:
     with pytest.raises(SelectionError, match="no platform is installed") as caught:
         start(wheelhouse, model)
     assert "pip install llmk-backends-cpu" in caught.value.hint
@@ -225,7 +225,7 @@ def test_two_platforms_of_one_rank_tie(house: Wheelhouse, model: Path) -> None:
 
 
 @pytest.mark.hook("llmk_models")
-def test_architecture_that_nobody_registers(house: Wheelhouse, tmp_path: Path) -> None:
+def test_architecture_that_no_plugin_registers(house: Wheelhouse, tmp_path: Path) -> None:
     model = write_model(tmp_path / "model", architectures=["ToyForCausalML"])
     with pytest.raises(UnknownArchitecture, match="'ToyForCausalML'") as caught:
         start(house, model)
@@ -303,7 +303,7 @@ def test_quantized_checkpoint_needs_a_method_that_claims_it(house: Wheelhouse, t
 
 
 @pytest.mark.hook("llmk_quantization_methods")
-def test_plain_weights_are_quantized_where_that_is_asked_for(house: Wheelhouse, tmp_path: Path) -> None:
+def test_plain_weights_are_quantized_if_configured(house: Wheelhouse, tmp_path: Path) -> None:
     stored = QUANTIZATION.format(name="mine", method="shrink")
     online = """
         id="mine.online", name="press", weight_format="fp8_channel", implementation="llmk.nn:Quantization", online=True,

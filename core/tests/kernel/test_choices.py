@@ -198,9 +198,9 @@ def test_shipped_measurements_that_are_not_there_are_reported(house: Wheelhouse,
     code = "@hookimpl\ndef llmk_tuned_configs():\n    return [TunedConfigs(id='friend.m', package={!r}, folder='here')]"
     house.install("friend", code.format(package))
     (warning,) = start(house, model).plan.warnings
-    for part in ("friend.m (friend-wheel 1.0) counts for nothing", f"folder 'here' in {package}", "package data"):
+    for part in ("friend.m (friend-wheel 1.0) is not used", f"folder 'here' in {package}", "package data"):
         assert part in warning
-    assert warning.rpartition("nothing: ")[2] in render_plugins(house.discover())
+    assert warning.rpartition("not used: ")[2] in render_plugins(house.discover())
 
 
 def test_a_machine_can_be_named_by_its_device(house: Wheelhouse, model: Path) -> None:

@@ -1,4 +1,4 @@
-"""Declared needs and the query's shape: every failing reason is told, not only the first."""
+"""Declared needs and the query's shape: every failing reason is reported, not only the first."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_what_can_be_said_of_architectures() -> None:
         ArchRange("b", (3,), (3,))
 
 
-def test_needs_and_shape_are_told_together() -> None:
+def test_reasons_of_needs_and_shape_are_reported_together() -> None:
     verdict = match(spec(Needs(features=("fast",)), lambda query: no("odd", wanted="even")), query())
     assert [reason.code for reason in verdict.reasons] == ["missing_feature", "odd"]
 
@@ -135,7 +135,7 @@ def test_supports_that_raises_or_answers_nonsense_is_a_refusal() -> None:
     assert [reason.code for reason in verdict.reasons] == ["supports_raised"]
 
 
-def test_batch_invariance_is_asked_of_kernels() -> None:
+def test_batch_invariance_is_required_of_kernels() -> None:
     assert match(spec(), query())
     assert [r.code for r in match(spec(), query(deterministic=True)).reasons] == ["not_deterministic"]
 

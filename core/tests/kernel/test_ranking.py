@@ -142,7 +142,7 @@ def test_measured_token_counts_make_pieces() -> None:
     assert laid_out(ranking(measured=fast), small, *able)[:2] == [(1, 9, "a.small"), (9, 17, "reference.r")]
 
 
-def test_one_piece_serves_all_token_counts_where_that_is_asked_for() -> None:
+def test_one_piece_serves_all_token_counts_if_required() -> None:
     one = kernel("a.one", Tier.NATIVE, TokenBand(1, 8, score=2), TokenBand(8, score=1))
     two = kernel("a.two", Tier.NATIVE, TokenBand(1, 64, score=0), TokenBand(64, score=5))
     assert len(ranking().lay_out([one, two])) == 2
@@ -159,7 +159,7 @@ def test_pieces_share_the_layout_of_the_one_that_serves_one_token() -> None:
     assert laid_out(ranking(), packed, packed_slow, NATIVE) == [(1, 65, "a.packed"), (65, END, "a.slow")]
 
 
-def test_layout_that_leaves_a_gap_is_set_aside_whoever_would_win() -> None:
+def test_layout_that_leaves_a_gap_is_excluded() -> None:
     packed = kernel("a.packed", Tier.PORTABLE, TokenBand(1, 65), layout="packed")
     late = kernel("a.late", Tier.PORTABLE, TokenBand(1, 9), TokenBand(17), layout="late")
     gaps = ranking(measured={1: {"a.n": 1.0, "a.packed": 9.0}}).gaps([packed, late, NATIVE])
@@ -228,7 +228,7 @@ def test_pin_decides_the_layout_and_holds_where_it_is_offered() -> None:
     assert laid_out(ranking(pin="a.big"), pinned, rest, VENDOR) == [(1, 64, "a.rest"), (64, END, "a.big")]
 
 
-def test_losers_are_told_why() -> None:
+def test_losers_have_a_reason() -> None:
     packed = kernel("a.packed", Tier.NATIVE, layout="packed")
     rules = ranking()
     slots = rules.lay_out([VENDOR, NATIVE, packed, STRANGER])

@@ -203,9 +203,9 @@ def test_broken_plugin_is_fatal_once_it_is_asked_for(wheelhouse: Wheelhouse) -> 
         wheelhouse.discover().enforce(strict=True)
 
 
-def test_asking_for_what_is_not_installed_or_disabled(wheelhouse: Wheelhouse) -> None:
+def test_requiring_a_plugin_that_is_not_installed_or_disabled(wheelhouse: Wheelhouse) -> None:
     wheelhouse.install("base", BASE)
-    with pytest.raises(PluginError, match=r"'absent' is asked for but not installed") as caught:
+    with pytest.raises(PluginError, match=r"'absent' is required, but not installed") as caught:
         wheelhouse.discover(require=["absent"]).enforce()
     assert "base (base-wheel)" in caught.value.hint
     with pytest.raises(PluginError, match="is blocked"):

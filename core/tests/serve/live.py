@@ -66,7 +66,7 @@ class Answer:
 
     @classmethod
     async def read(cls, reader: asyncio.StreamReader) -> Answer:
-        """The next response of a connection; its length must be told."""
+        """The next response of a connection; which must have a content-length."""
         head = (await reader.readuntil(b"\r\n\r\n"))[:-4]
         answer = cls(head, b"")
         answer.body = await reader.readexactly(int(answer.headers["content-length"]))

@@ -1,4 +1,4 @@
-"""What worker processes of tests serve: the scripted engine's model, read by parsers that misbehave when told to."""
+"""The served model of worker processes in tests: the scripted engine's, with parsers that misbehave on command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An engine that says what it is told to, through the interface of the real one: for tests of the wire format alone."""
+"""An engine with scripted output and the interface of the real one, for tests of response formats."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class CharacterTokenizer:
 
 @dataclass
 class Call:
-    """What the engine was asked for."""
+    """The requests that the engine got."""
 
     prompt: list[int]
     params: SamplingParams

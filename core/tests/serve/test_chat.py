@@ -205,10 +205,10 @@ def test_a_parser_sees_its_request(serve: Callable[..., TestClient], engine: Scr
 
 
 def test_tools_without_a_parser_are_refused(serve: Callable[..., TestClient]) -> None:
-    client = serve(Dialect(why={"tool": "nobody claims the checkpoint"}))
+    client = serve(Dialect(why={"tool": "no parser claims the checkpoint"}))
     error = client.post(PATH, json={**BODY, "tools": TOOLS}).json()["error"]
     assert error["param"] == "tools"
-    assert "nobody claims the checkpoint" in error["message"]
+    assert "no parser claims the checkpoint" in error["message"]
 
 
 def test_an_engine_that_fails_midway(client: TestClient, engine: ScriptedEngine) -> None:

@@ -53,7 +53,7 @@ def test_logprobs(client: TestClient, engine: ScriptedEngine) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_echo_with_logprobs_tells_the_prompts(client: TestClient, engine: ScriptedEngine, n: int) -> None:
+def test_echo_with_logprobs_has_those_of_the_prompts(client: TestClient, engine: ScriptedEngine, n: int) -> None:
     engine.script, engine.chunk = "cd", 1
     body = {"prompt": ["xab", "y"], "logprobs": 0, "echo": True, "n": n, "add_special_tokens": False}
     choices = client.post(PATH, json=body).json()["choices"]
@@ -67,8 +67,8 @@ def test_echo_with_logprobs_tells_the_prompts(client: TestClient, engine: Script
     }
     assert choices[-1]["logprobs"]["token_logprobs"] == [None, -0.25, -0.25]
     chunks = events(client.post(PATH, json={**body, "stream": True}).text)
-    told = [c["logprobs"] for chunk in chunks for c in chunk["choices"] if c["index"] == 0 and c["logprobs"]]
-    assert [offset for part in told for offset in part["text_offset"]] == [0, 1, 2, 3, 4]
+    parts = [c["logprobs"] for chunk in chunks for c in chunk["choices"] if c["index"] == 0 and c["logprobs"]]
+    assert [offset for part in parts for offset in part["text_offset"]] == [0, 1, 2, 3, 4]
     client.post(PATH, json={**body, "echo": False})
     assert engine.calls[-1].params.prompt_logprobs is None
 

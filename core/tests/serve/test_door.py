@@ -1,4 +1,4 @@
-"""Who is let in, what is counted of clients, and that every error has one shape."""
+"""Which clients are admitted, what is counted about them, and that all errors have one format."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ READING = (CHAT, "/v1/completions", "/tokenize", "/detokenize")
 Serve = Callable[..., TestClient]
 
 
-def test_metrics_and_log_stay_small_whatever_clients_send(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+def test_metrics_and_log_stay_small_for_any_request(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     client = serve(api_keys=("k",))
     key = {"authorization": "Bearer k"}
     before = len(client.get("/metrics", headers=key).content)
@@ -176,7 +176,7 @@ def test_texts_of_errors_have_a_bound() -> None:
     assert len(json.dumps(body)) < 3000
 
 
-def test_errors_have_one_shape_whatever_raised_them(serve: Serve) -> None:
+def test_all_errors_have_one_format(serve: Serve) -> None:
     client = serve(api_keys=("k",))
     key = {"authorization": "Bearer k"}
     for response, status, code in (
@@ -193,7 +193,7 @@ def test_errors_have_one_shape_whatever_raised_them(serve: Serve) -> None:
         assert response.headers["content-type"] == "application/json"
 
 
-def test_models_tell_no_paths_of_files(client: TestClient) -> None:
+def test_models_reveal_no_paths_of_files(client: TestClient) -> None:
     assert set(client.get("/v1/models").json()["data"][0]) == {"id", "object", "created", "owned_by", "max_model_len"}
 
 
@@ -210,7 +210,7 @@ def test_the_docs_page_loads_nothing_from_elsewhere(client: TestClient) -> None:
     assert client.get("/redoc").status_code == 404
 
 
-def test_the_document_tells_answers_errors_and_keys(serve: Serve) -> None:
+def test_the_document_has_responses_errors_and_keys(serve: Serve) -> None:
     client = serve(api_keys=("k",))
     document = client.get("/openapi.json", headers={"authorization": "Bearer k"}).json()
     routes = [route for route in client.app.routes if isinstance(route, APIRoute) and route.include_in_schema]  # type: ignore[attr-defined]

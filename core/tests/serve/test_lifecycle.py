@@ -20,7 +20,7 @@ from llmk.serve.service import Service
 BODY = json.dumps({"messages": [{"role": "user", "content": "hi"}], "stream": True}).encode()
 
 
-def test_a_port_that_is_taken_is_told_at_once() -> None:
+def test_a_port_that_is_taken_is_reported_at_once() -> None:
     with lifecycle.bind("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         assert lifecycle.url_of(listener) == f"http://127.0.0.1:{port}"

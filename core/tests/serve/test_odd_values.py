@@ -1,4 +1,4 @@
-"""Whatever a client sends is answered or refused: no value of any field is an internal error."""
+"""Every request is answered or refused: no value of any field is an internal error."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_odd_values(client: TestClient, path: str, field: str) -> None:
 
 @pytest.mark.parametrize("place", ["arguments", "parameters"])
 def test_no_depth_of_a_value_is_an_error_of_the_server(client: TestClient, place: str) -> None:
-    """Just below the depth that a reader refuses, whoever handles what was read may be out of stack."""
+    """Just below the depth limit of a parser, code that handles the result may exceed the recursion limit."""
     statuses = set()
     for depth in [*range(700, 1000, 5), 10_000, 100_000]:
         deep = '{"a":' + "[" * depth + "]" * depth + "}"

@@ -1,4 +1,4 @@
-"""What a request says on its answer holds for content alone, whatever pieces it comes in."""
+"""Output rules of a request apply to content only, for any chunking of the text."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "require
         ('{"city": "Oslo"}', SCHEMA, ""),
         ('{"city": 7}', SCHEMA, "$.city: 7 is not of type 'string'"),
         ("{}", SCHEMA, "$: 'city' is a required property"),
-        ('{"city": Infinity}', SCHEMA, "not JSON: Infinity is no JSON"),
+        ('{"city": Infinity}', SCHEMA, "not JSON: Infinity is not JSON"),
         ('{"a": [1, 2, 1]}', {"properties": {"a": {"uniqueItems": True}}}, "$.a: items are not unique"),
         ('{"a": "x"}', {"properties": {"a": {"pattern": "^(a+)+$"}}}, ""),
         ("{}", {"$ref": "http://127.0.0.1:9/x"}, "can't be checked: "),

@@ -68,7 +68,7 @@ def test_the_schema_is_shown(client: TestClient) -> None:
     assert names <= set(schema["components"]["schemas"])
 
 
-def test_health_tells_the_truth(client: TestClient, engine: ScriptedEngine) -> None:
+def test_health_reports_the_state_of_the_engine(client: TestClient, engine: ScriptedEngine) -> None:
     assert client.get("/health").status_code == 200
     engine.silence = 12.5
     assert client.get("/health").json() == {"status": "ok", "busy_seconds": 12.5}
@@ -79,8 +79,8 @@ def test_health_tells_the_truth(client: TestClient, engine: ScriptedEngine) -> N
     assert "retry-after" not in response.headers
     engine.outage = Outage(since=1_700_000_000.25, cause="it was killed", attempts=2)
     response = client.get("/health")
-    told = {"since": "2023-11-14T22:13:20.250+00:00", "cause": "it was killed", "attempts": 2}
-    assert (response.status_code, response.json()["restarting"], response.headers["retry-after"]) == (503, told, "2")
+    outage = {"since": "2023-11-14T22:13:20.250+00:00", "cause": "it was killed", "attempts": 2}
+    assert (response.status_code, response.json()["restarting"], response.headers["retry-after"]) == (503, outage, "2")
 
 
 def test_version_and_plan(client: TestClient) -> None:
@@ -136,7 +136,7 @@ def test_bodies_that_cannot_be_read(client: TestClient, content: bytes, kind: st
     assert set(response.json()["error"]) == {"message", "type", "param", "code"}
 
 
-def test_what_nobody_foresaw_is_an_error_object_and_a_traceback_in_the_log(
+def test_an_unexpected_error_is_an_error_object_and_a_traceback_in_the_log(
     client: TestClient, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*args: object, **kwargs: object) -> str:

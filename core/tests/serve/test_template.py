@@ -1,4 +1,4 @@
-"""What chat templates can be told."""
+"""The variables of chat templates."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_switch_of_the_request() -> None:
     assert template.thinking({}) is None
 
 
-def test_a_template_that_cannot_be_read_is_told_everything() -> None:
+def test_a_template_that_cannot_be_parsed_has_every_variable() -> None:
     template = TemplateVariables({"default": "{% unheard of %}"})
     assert template.knows("anything")
     assert template.options({"anything": 1}, None) == {"anything": 1}

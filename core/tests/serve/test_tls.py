@@ -134,13 +134,13 @@ def test_files_that_cannot_be_used(files: Files, tmp_path: Path) -> None:
         ({"tls_certificate": ""}, "tls_key is set, but server.tls_certificate is not"),
         ({"tls_certificate": str(tmp_path / "no")}, "no .server.tls_certificate. can't be read: No such file"),
         ({"tls_key": str(tmp_path / "no")}, "no .server.tls_key. can't be read: No such file"),
-        ({"tls_key": str(tmp_path)}, "server.tls_key. is no regular file"),
-        ({"tls_key": str(pipe)}, "server.tls_key. is no regular file"),
-        ({"tls_key": str(broken)}, "server.tls_key. are no PEM pair"),
-        ({"tls_key": ""}, "server.tls_key. are no PEM pair"),
-        ({"tls_key": str(tmp_path / "other.pem")}, "do not belong together"),
+        ({"tls_key": str(tmp_path)}, "server.tls_key. is not a regular file"),
+        ({"tls_key": str(pipe)}, "server.tls_key. is not a regular file"),
+        ({"tls_key": str(broken)}, "server.tls_key. are not a PEM pair"),
+        ({"tls_key": ""}, "server.tls_key. are not a PEM pair"),
+        ({"tls_key": str(tmp_path / "other.pem")}, "do not match"),
         ({"tls_key": str(locked)}, "has a passphrase"),
-        ({"tls_client_ca": str(broken)}, "server.tls_client_ca. holds no PEM certificate"),
+        ({"tls_client_ca": str(broken)}, "server.tls_client_ca. has no PEM certificate"),
     ):
         with pytest.raises(ConfigError, match=found):
             Tls.of(ServerSection(**{**files.section, **change}))

@@ -1,4 +1,4 @@
-"""Workers, in processes of their own: they come to harm, and nobody else does."""
+"""Worker processes: a crash or hang of one affects no other request."""
 
 from __future__ import annotations
 
@@ -268,8 +268,8 @@ def test_text_is_read_elsewhere() -> None:
         ("{interrupt}", "KeyboardInterrupt"),
         ("{end}", "exit code 7"),
         ("{kill}", "SIGSEGV"),
-        ("{odd}", "can't be sent"),
-        ("{surrogate}", "can't be sent"),
+        ("{odd}", "returned invalid events"),
+        ("{surrogate}", "returned invalid events"),
     ],
 )
 def test_a_parser_that_misbehaves_fails_its_request_alone_and_is_named(what: str, message: str) -> None:
@@ -277,12 +277,12 @@ def test_a_parser_that_misbehaves_fails_its_request_alone_and_is_named(what: str
         async with forks() as made, readers(made) as pool:
             assert await text_of(pool, ["a", "b"]) == "ab."
             before = pool.open(SETUP)
-            assert list((await before.read("begun ", 1, ended=False)).events) == [TextDelta("begun ")]
+            assert list((await before.read("started ", 1, ended=False)).events) == [TextDelta("started ")]
             bad = asyncio.create_task(text_of(pool, ["x", what, "y"]))
             good = [asyncio.create_task(text_of(pool, ["one ", *"two three"])) for _ in range(5)]
-            begun = time.monotonic()
+            started = time.monotonic()
             assert await asyncio.gather(*good) == ["one two three."] * 5
-            took = time.monotonic() - begun
+            took = time.monotonic() - started
             assert list((await before.read("and done", 1, ended=True)).events) == [
                 TextDelta("and done"),
                 TextDelta("."),
@@ -365,9 +365,9 @@ def test_nothing_outlives_the_server(victim: str, tmp_path: Path) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("told", [False, True])
-def test_a_fork_server_whose_parent_goes_removes_its_marks_and_nothing_else(tmp_path: Path, told: bool) -> None:
-    """Before it was told of a folder, and after."""
+@pytest.mark.parametrize("set_up", [False, True])
+def test_a_fork_server_whose_parent_goes_removes_its_marks_and_nothing_else(tmp_path: Path, set_up: bool) -> None:
+    """Before and after its setup, which has the folder."""
     here, folder = tmp_path / "here", tmp_path / "folder"
     for place in (here, folder):
         (place / "kept").mkdir(parents=True)
@@ -377,13 +377,13 @@ def test_a_fork_server_whose_parent_goes_removes_its_marks_and_nothing_else(tmp_
     with ours, theirs:
         command = [sys.executable, "-P", "-m", "llmk.serve.workers.forkserver", str(theirs.fileno())]
         process = subprocess.Popen(command, cwd=here, pass_fds=(theirs.fileno(),))
-        if told:
+        if set_up:
             ours.sendall(framed(encode(Setup("pooled:make", b"wicked", str(folder)))))
             assert ours.recv(1)
     assert process.wait(60) == 0
     assert (here / "0").is_file()
     assert all((place / "kept" / "file").is_file() for place in (here, folder))
-    assert (folder / "0").exists() != told
+    assert (folder / "0").exists() != set_up
 
 
 def test_the_worker_of_an_io_processor_ends_when_nothing_uses_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ class PlatformFacts:
     name: str
     arch: str
     device_type: str
-    """torch's device type, such as ``"cuda"``."""
+    """torch's device type, without an index."""
     arch_family: str = ""
     arch_version: tuple[int, ...] = ()
     features: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""``llmk bench trace``: a load in this process, recorded step by step."""
+"""``llmk bench trace``: runs a load in this process and records a trace of every step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECTIONS = ("model", "platform", "select", "plugins", "engine", "scheduler", "ca
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what the command takes."""
+    """Adds the command's arguments."""
     flags.add_model(parser)
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="where the trace goes (JSON)")
     load = parser.add_argument_group("load")
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Runs the load after a short one to warm up, writes the trace and prints its numbers."""
+    """Runs a short load to warm up, then the load itself; writes the trace and prints its summary."""
     if not args.output.resolve().parent.is_dir():
         raise ConfigError(f"{args.output} can't be written: there is no such folder", hint="name another with --output")
     settings = flags.load_settings(args)
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _load(random: Random, vocab_size: int, requests: int, prompt: int, output: int) -> Iterator[EngineRequest]:
-    """Requests with prompts of their own, that run to their last token."""
+    """Requests with random prompts, that generate exactly ``output`` tokens."""
     from llmk.engine.wire.request import EngineRequest, SamplingParams
 
     params = SamplingParams(max_tokens=output, ignore_eos=True)
@@ -70,7 +70,7 @@ def _load(random: Random, vocab_size: int, requests: int, prompt: int, output: i
 
 
 def _drive(core: EngineCore, requests: list[EngineRequest]) -> None:
-    """Runs ``requests`` to their ends. Raises what one of them fails with."""
+    """Runs ``requests`` until all are finished. Raises the error of one that fails."""
     from tqdm import tqdm
 
     from llmk.engine.wire.failure import Failure

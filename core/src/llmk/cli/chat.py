@@ -71,7 +71,7 @@ class Conversation:
                 print("\n(ctrl-D or /quit leaves)")
 
     def _turn(self) -> bool:
-        """Reads a line and does what it says; whether another may follow."""
+        """Reads and handles a line; returns whether to read another one."""
         try:
             line = input("> ").strip()
         except EOFError:

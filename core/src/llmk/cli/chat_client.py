@@ -1,4 +1,4 @@
-"""Talking to a model, in this process or on a server, through the same deltas: those of the chat completions API."""
+"""Clients of a model in this process or on a server; both return deltas of the chat completions API."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
 
 class ChatClient(Protocol):
-    """Somebody who answers. Closing the iterator stops the answer."""
+    """A model to chat with. Closing an iterator of deltas stops the response."""
 
     name: str
 
     def chat(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Generator[Delta, None, None]:
-        """The deltas of the answer to a conversation. Raises :class:`~llmk.api.LlmkError`."""
+        """The deltas of the response to a conversation. Raises :class:`~llmk.api.LlmkError`."""
         ...
 
     def close(self) -> None:
-        """Frees what it holds."""
+        """Releases resources."""
         ...
 
 
@@ -66,7 +66,7 @@ class LocalChatClient:
         self.name = self._engine.model_name
 
     def chat(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Generator[Delta, None, None]:
-        """The deltas of the answer to a conversation."""
+        """The deltas of the response to a conversation."""
         from llmk.serve.protocol.chat import ChatRequest
 
         yield from self._run(
@@ -74,7 +74,7 @@ class LocalChatClient:
         )
 
     def complete(self, prompt: str, options: Mapping[str, Any]) -> Generator[Delta, None, None]:
-        """The deltas of a text's continuation."""
+        """The deltas of the continuation of a text."""
         from llmk.serve.protocol.completions import CompletionRequest
 
         yield from self._run(
@@ -113,8 +113,8 @@ class LocalChatClient:
 
 
 class Background:
-    """An event loop in a thread of its own. What interrupts those who wait for it doesn't break it, and its tasks go on
-    while nobody waits.
+    """An event loop in a separate thread. Interrupting a thread that waits for it has no effect on the loop, and its
+    tasks also run while no thread waits.
     """
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ class Background:
         return asyncio.run_coroutine_threadsafe(work, self._running.result()[0])
 
     def close(self) -> None:
-        """Cancels what runs, and waits for its end."""
+        """Cancels the running tasks and waits until they have ended."""
         loop, stop = self._running.result()
         loop.call_soon_threadsafe(stop.set)
         self._thread.join()
@@ -139,7 +139,7 @@ class Background:
 
 
 class RemoteChatClient:
-    """A model on a server that speaks the API."""
+    """A model on a server with an OpenAI-compatible API."""
 
     def __init__(self, url: str, api_key: str | None) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
@@ -153,7 +153,7 @@ class RemoteChatClient:
         self.name = self._first_model()
 
     def chat(self, messages: Sequence[Mapping[str, Any]], options: Mapping[str, Any]) -> Generator[Delta, None, None]:
-        """The deltas of the answer to a conversation."""
+        """The deltas of the response to a conversation."""
         body = json.dumps({"model": self.name, "messages": messages, "stream": True, **options})
         connection, response = self._request("POST", "/v1/chat/completions", body)
         try:
@@ -167,7 +167,7 @@ class RemoteChatClient:
             connection.close()
 
     def close(self) -> None:
-        """Nothing is held between answers."""
+        """Does nothing: there are no resources between responses."""
 
     def _first_model(self) -> str:
         connection, response = self._request("GET", "/v1/models", None)
@@ -192,9 +192,9 @@ class RemoteChatClient:
 
 
 class Printer:
-    """Writes deltas as they come: content to ``out``, thinking and calls to ``aside`` (dimmed on a terminal).
+    """Writes deltas as they arrive: content to ``out``, reasoning and tool calls to ``aside`` (dimmed on a terminal).
 
-    Blank lines around thinking, which are part of many dialects, are not shown.
+    Blank lines around reasoning, which many dialects have, are not shown.
     """
 
     def __init__(self, out: TextIO, aside: TextIO) -> None:
@@ -216,7 +216,7 @@ class Printer:
             self._write(self._out, text)
 
     def end(self) -> None:
-        """Ends the answer's last line."""
+        """Ends the last line of the response."""
         if self._thinking:
             self._switch(thinking=False)
         if self._last != "\n":
@@ -245,8 +245,8 @@ class Printer:
 
 
 def _end_at_interrupts() -> None:
-    """From now on ctrl-C ends this process at once: threads that compute would crash if the interpreter was finalized
-    before they have stopped.
+    """Makes ctrl-C end this process at once: threads that are computing would crash if the interpreter was finalized
+    before they stopped.
     """
     with suppress(ValueError):  # only the main thread is interrupted
         signal.signal(signal.SIGINT, lambda *_: os._exit(130))

@@ -1,4 +1,4 @@
-"""Commands that plugins bring."""
+"""Commands that plugins provide."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from llmk.kernel.loader import load_object
 from llmk.kernel.registry import Registered, Registry
 
 FIRST_PARTY = {
-    "plugins check": "try a plugin on the conformance kit and print a report card",
-    "plugins new": "write a plugin that works, to go on from",
+    "plugins check": "run the conformance kit on a plugin and print a report card",
+    "plugins new": "write a new plugin from a template",
 }
-"""Commands of llmk's own wheels, which are listed where these are not installed too."""
+"""Commands of llmk's own wheels, which are listed even if the wheel is not installed."""
 
 
 def add_commands(subparsers: argparse._SubParsersAction[Any], group: str = "") -> None:
-    """Adds the commands that plugins bring to ``llmk``, or to the command ``group``: each runs by ``args.run``.
+    """Adds the commands that plugins provide to ``llmk``, or to the command ``group``; ``args.run`` runs the command.
 
-    A plugin that is broken brings none; two that bring the same one raise PluginError. Commands of llmk's own wheels
-    that are not installed are added too, and say what to install.
+    Commands of broken plugins are left out; two plugins with the same command raise PluginError. Commands of llmk's own
+    wheels that are not installed are added too, and say what to install.
     """
     found: dict[str, Registered[CommandSpec]] = {}
     with redirect_stdout(sys.stderr):  # what a plugin prints must not be taken for a command's output
@@ -34,7 +34,7 @@ def add_commands(subparsers: argparse._SubParsersAction[Any], group: str = "") -
         name = registered.spec.name
         if name in found:
             raise PluginError(
-                f"{found[name].plugin.wheel} and {registered.plugin.wheel} both bring the command llmk {name}",
+                f"{found[name].plugin.wheel} and {registered.plugin.wheel} both provide the command llmk {name}",
                 hint=f'[plugins] disable = ["{registered.plugin.name}"] leaves one out',
             )
         found[name] = registered
@@ -46,7 +46,7 @@ def add_commands(subparsers: argparse._SubParsersAction[Any], group: str = "") -
             _add(subparsers, word, found[name])
         elif wheel := missing_wheel(name):
             text = f"{FIRST_PARTY[name]} (not installed: {wheel})"
-            hint = f"it comes with {wheel}: pip install {wheel}"
+            hint = f"it is in {wheel}: pip install {wheel}"
             _add_broken(subparsers, word, text, PluginError(f"llmk {name} is not installed", hint=hint))
 
 
@@ -64,7 +64,7 @@ def _add(subparsers: argparse._SubParsersAction[Any], word: str, found: Register
 
 
 def _add_broken(subparsers: argparse._SubParsersAction[Any], word: str, text: str, error: Exception) -> None:
-    """A command that raises ``error`` when it is called, whatever follows."""
+    """Adds a command that accepts any arguments and raises ``error`` when it is called."""
     parser = subparsers.add_parser(word, help=text, prefix_chars="\0", add_help=False)
     parser.add_argument("rest", nargs="*")
     parser.set_defaults(run=partial(_refuse, error))

@@ -1,4 +1,4 @@
-"""``llmk config``: the merged configuration with who set each value, and its schema."""
+"""``llmk config``: prints the merged configuration with the origin of each value, or its schema."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ SECRETS = frozenset({"server.api_keys", "server.admin_keys"})
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""
-    parser = subparsers.add_parser("config", help="show the configuration and who set each value")
+    parser = subparsers.add_parser("config", help="show the configuration and the origin of each value")
     actions = parser.add_subparsers(metavar="ACTION", dest="action", required=True)
     show = actions.add_parser("show", help="print every value")
-    show.add_argument("--origin", action="store_true", help="also print who set each value, and why")
+    show.add_argument("--origin", action="store_true", help="also print the origin of each value")
     show.add_argument("--json", action="store_true", help="print JSON")
     flags.add_flags(show, tuple(name for name in Config.model_fields if name != "plugin"))
     schema = actions.add_parser("schema", help="print every key with its type, default and meaning")
@@ -34,7 +34,8 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints what was asked for. Plugins' defaults for this machine are included where a platform is usable here."""
+    """Prints the configuration or its schema. Plugins' defaults are included if a platform is usable on this
+    machine."""
     if args.action == "schema":
         print(json.dumps(Config.model_json_schema(), indent=2) if args.json else render_schema())
         return 0
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _with_plugins(settings: Settings) -> Settings:
-    """Adds plugins' defaults for this machine and validates their sections; a machine without a platform has none."""
+    """Adds plugins' defaults for this machine and validates plugins' sections, if a platform is usable."""
     registry = Registry.discover(settings.config.plugins)
     try:
         platform, facts = choose_platform(registry, settings.config)
@@ -56,7 +57,7 @@ def _with_plugins(settings: Settings) -> Settings:
 
 
 def _model_facts(registry: Registry, settings: Settings) -> ModelFacts | None:
-    """What is to be served, since plugins advise by it too; ``None`` where there is nothing that could be."""
+    """The facts of the configured model, on which plugins' defaults depend; ``None`` if it can't be served."""
     try:
         checkpoint = read_checkpoint(find_checkpoint(registry, settings.config.model.path))
         return describe_model(choose_model(registry, settings.config, checkpoint), checkpoint)

@@ -1,4 +1,4 @@
-"""``llmk doctor``: what is installed, what of it works here, what is missing and how to get it, and a verdict."""
+"""``llmk doctor``: reports what is installed, what works on this machine, what is missing and how to get it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECTIONS = ("model", "platform", "select", "plugins", "engine")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at. ``state`` is ok, note or problem; ``fix`` is what to do about it."""
+    """The result of one check. ``state`` is ok, note or problem; ``fix`` is what to do about it."""
 
     state: str
     text: str
@@ -36,13 +36,13 @@ class Finding:
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""
-    parser = subparsers.add_parser("doctor", help="check this installation and say what is missing")
+    parser = subparsers.add_parser("doctor", help="check this installation and report what is missing")
     flags.add_model(parser)
     flags.add_flags(parser, SECTIONS)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints all findings and a verdict; returns 1 where there is a problem."""
+    """Prints all findings and a verdict; returns 1 if there is a problem."""
     settings = flags.load_settings(args)
     findings = list(examine(settings))
     print("\n".join(str(finding) for finding in findings))
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def examine(settings: Settings) -> Iterator[Finding]:
-    """Looks at everything, from the ground up. Imports nothing heavy and touches no device."""
+    """Runs all checks, libraries first. Imports nothing heavy and initialises no device."""
     registry = Registry.discover(settings.config.plugins)
     yield from _libraries()
     yield from _plugins(registry)
@@ -81,7 +81,7 @@ def _plugins(registry: Registry) -> Iterator[Finding]:
             reasons = "; ".join(str(reason) for reason in plugin.reasons)
             yield Finding(NOTE if plugin.state == "blocked" else BAD, f"{text}: {reasons}")
     for registered, reason in registry.refused:
-        yield Finding(NOTE, f"{registered.spec.id} ({registered.plugin.wheel}) takes no part: {reason}")
+        yield Finding(NOTE, f"{registered.spec.id} ({registered.plugin.wheel}) is not used: {reason}")
 
 
 def _platforms(registry: Registry) -> Iterator[Finding]:
@@ -129,7 +129,7 @@ def _parsers(registry: Registry) -> Iterator[Finding]:
 
 
 def _plan(settings: Settings, registry: Registry) -> Iterator[Finding]:
-    """Plans the model, or the demo model, with this configuration; what stops that would stop the server too."""
+    """Plans the model, or the demo model, with this configuration; an error here would stop the server too."""
     if not registry.platforms or not registry.of(ModelSpec):
         return
     name = settings.config.model.path or "the demo model"

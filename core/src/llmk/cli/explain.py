@@ -1,4 +1,4 @@
-"""``llmk explain``: the plan for a model, here or on a machine that is not here, with every reason."""
+"""``llmk explain``: prints the plan for a model, on this machine or another, with all reasons."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "sch
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command."""
-    parser = subparsers.add_parser("explain", help="show what would be chosen for a model, and why")
+    parser = subparsers.add_parser("explain", help="show which kernels would be chosen for a model, and why")
     flags.add_model(parser)
-    on = "plan for a machine that need not be here, by its architecture or a word of its device's name"
+    on = "plan for another machine, by its architecture or a word of its device's name"
     parser.add_argument("--on", metavar="PLATFORM/DEVICE", help=on)
     parser.add_argument("--json", action="store_true", help="print the plan as JSON")
-    parser.add_argument("--verbose", action="store_true", help="also show what was turned down, with all reasons")
+    parser.add_argument("--verbose", action="store_true", help="also show the rejected candidates, with all reasons")
     flags.add_flags(parser, SECTIONS)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the plan. Imports nothing that was chosen, so it needs neither torch nor the device."""
+    """Prints the plan. Imports no implementation, so that neither torch nor the device is needed."""
     booted = shadowed(boot(flags.load_settings(args), on=args.on, verify=False))
     if args.json or args.verbose:
         booted = advised(booted)
@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
         print(layouts)
     if booted.plan.shadows:
         print(render_shadows(booted))
-    print(f"memory of a device: {memory or 'nobody knows how much there is'}")
+    print(f"memory of a device: {memory or 'unknown'}")
     several = booted.plan.num_ranks > 1
     asynchronous = OTHER_PROCESSES if several else why_asynchronous(booted.platform_facts)
     print("steps in flight: {} ({})".format(*choose_depth(booted.settings.config.engine.steps_in_flight, asynchronous)))
@@ -53,12 +53,12 @@ def run(args: argparse.Namespace) -> int:
 
 
 def render_rejected(plan: Plan) -> str:
-    """Per site, the candidates that were turned down, each with all its reasons."""
-    lines = ["", "turned down"]
+    """The rejected candidates of each site, with all reasons."""
+    lines = ["", "rejected"]
     for choice in plan.all_choices():
         if choice.rejected:
             lines.append(f"  {choice.kind} {choice.site}")
         for rejection in choice.rejected:
             lines.append(f"    {rejection.id} ({rejection.distribution})")
             lines += [f"      - {reason}" for reason in rejection.reasons]
-    return "\n".join(lines) if len(lines) > 2 else "\nnothing was turned down"
+    return "\n".join(lines) if len(lines) > 2 else "\nno candidate was rejected"

@@ -1,4 +1,4 @@
-"""The command ``llmk``: finds the subcommand, imports it alone, and turns errors into one clear message."""
+"""The command ``llmk``: imports and runs the subcommand, and prints errors as one clear message."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ COMMANDS = {
     "run": "answer one prompt and stop",
     "chat": "talk to a model in the terminal",
     "plugins": "list installed plugins and the state of each",
-    "explain": "show what would be chosen for a model, and why",
+    "explain": "show which kernels would be chosen for a model, and why",
     "tune": "measure which kernels are fastest here for a model",
-    "doctor": "check this installation and say what is missing",
-    "config": "show the configuration and who set each value",
+    "doctor": "check this installation and report what is missing",
+    "config": "show the configuration and the origin of each value",
     "bench": "measure a model on this machine",
 }
-"""Every subcommand, by the module of ``llmk.cli`` that has it, and its line of help."""
+"""Every subcommand, by its module in ``llmk.cli``, with its line of help."""
 
 
 EXTENDED = "plugins"
-"""The command to which plugins add actions. They are discovered only where one follows it: plugins take time."""
+"""The command to which plugins add actions. To save time, plugins are discovered only if an action is named."""
 
 
 class Formatter(argparse.HelpFormatter):
-    """Begins with one line: what must be given. Commands have a hundred options."""
+    """Prints the usage as one line with required arguments only, since commands have a hundred options."""
 
     def add_usage(self, usage: str | None, actions: Any, groups: Any, prefix: str | None = None) -> None:
-        """See argparse, which gives a prefix where it asks for the name of a command alone."""
+        """See argparse, which passes a prefix when it formats only the name of a command."""
         if usage is None and prefix is None:
             needed = [
                 f"{a.option_strings[0]} {self._format_args(a, '')}" for a in actions if a.option_strings and a.required
@@ -52,13 +52,13 @@ class Formatter(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses arguments in two lines: what is wrong, and what was perhaps meant, rather than every option there is."""
+    """Reports invalid arguments in two lines, the error and the most similar option, rather than with all options."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **{"formatter_class": Formatter} | kwargs)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """As argparse, which takes a list of words from one place alone: those that follow an option are added."""
+        """Extends argparse, whose positional lists must be contiguous: words after an option are added to ``words``."""
         found, rest = super().parse_known_args(args, namespace)
         words = getattr(found, "words", None)
         if words and not any(word.startswith("-") for word in rest):
@@ -74,7 +74,7 @@ class Parser(argparse.ArgumentParser):
         from difflib import get_close_matches
 
         close = get_close_matches(self._unknown(message), self._known(), n=1)
-        return f"did you mean {close[0]}?" if close else f"{self.prog} --help lists what there is"
+        return f"did you mean {close[0]}?" if close else f"{self.prog} --help lists all options"
 
     def _known(self) -> list[str]:
         """Options and choices of this parser and of the commands in use."""
@@ -91,7 +91,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line; returns the exit code, which is that of the error's class where one is raised."""
+    """Runs the command line and returns the exit code; if an LlmkError is raised, that of its class."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     own = arguments[: arguments.index("--")] if "--" in arguments else arguments
     debug = "--debug" in own
@@ -112,8 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _spawned(wanted: str, arguments: list[str]) -> Iterator[Popen[bytes] | None]:
-    """The process of the engine that is to be served: it imports for seconds, so that it begins before anything else
-    is looked at, and ends with the command, whatever becomes of that."""
+    """For ``llmk serve``, the process of the engine. It is started first, since its imports take seconds, and it is
+    killed when the command ends."""
     if wanted != "serve" or {"-h", "--help", "--version"}.intersection(arguments):
         yield None
         return
@@ -161,7 +161,7 @@ def _run(arguments: list[str]) -> int:
 
 
 def _names_action(command: str, arguments: list[str]) -> bool:
-    """Whether an action of ``command`` is called, or its help, which lists them."""
+    """Whether an action of ``command`` is called, or its help, which lists the actions."""
     following = arguments[arguments.index(command) + 1 :]
     return command == EXTENDED and any(
         each in ("-h", "--help") or (position == 0 and not each.startswith("-"))

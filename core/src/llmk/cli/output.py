@@ -1,4 +1,4 @@
-"""What commands say beside their output."""
+"""Messages of commands on standard error."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from contextlib import suppress
 
 
 def say(text: str) -> None:
-    """Prints a line on standard error. Where it can't be written, as on a full disk, the command goes on without."""
+    """Prints a line on standard error. If that fails, as on a full disk, the command continues."""
     with suppress(OSError):
         print(text, file=sys.stderr, flush=True)

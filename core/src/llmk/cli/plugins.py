@@ -1,4 +1,4 @@
-"""``llmk plugins``: every plugin, its wheel, its state, and why it is in it."""
+"""``llmk plugins``: lists every plugin with its wheel, its state, and the reasons for it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from llmk.planning.report import render_rows
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Adds the command. Its actions come from plugins (:mod:`llmk.cli.commands`)."""
+    """Adds the command. Its actions are provided by plugins (:mod:`llmk.cli.commands`)."""
     parser = subparsers.add_parser("plugins", help="list installed plugins and the state of each")
     parser.add_argument("--json", action="store_true", help="print JSON")
     flags.add_flags(parser, ("plugins",))
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the list. Broken plugins are shown, and are no failure of the list."""
+    """Prints the list. Broken plugins are listed too, and don't change the exit code."""
     registry = Registry.discover(flags.load_settings(args).config.plugins)
     if args.json:
         print(json.dumps([as_dict(plugin) for plugin in registry.plugins], indent=2))
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def render_plugins(registry: Registry) -> str:
-    """A table of the plugins; below it, the reasons of those that don't take part, and the specs that are refused."""
+    """A table of the plugins; below it, the reasons of plugins that are not used, and the refused specs."""
     rows = [(p.name, f"{p.distribution} {p.version}", p.state, _hooks(p)) for p in registry.plugins]
     lines = [render_rows(("plugin", "wheel", "state", "hooks"), rows)]
     lines += [f"{p.name} ({p.wheel}): {reason}" for p in registry.plugins for reason in p.reasons]

@@ -1,4 +1,4 @@
-"""``llmk run``: one answer, in this process."""
+"""``llmk run``: answers one prompt, in this process."""
 
 from __future__ import annotations
 
@@ -22,15 +22,13 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         "checkpoint folder (without one: the embedded demo model), then the prompt; '-' reads that from standard input"
     )
     parser.add_argument("words", nargs="+", metavar="[MODEL] PROMPT", help=words)
-    parser.add_argument(
-        "--raw", action="store_true", help="continue the prompt as it stands, without the chat template"
-    )
+    parser.add_argument("--raw", action="store_true", help="continue the prompt as it is, without the chat template")
     sampling.add_flags(parser)
     flags.add_flags(parser, SECTIONS)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the answer as it comes: content on standard output, thinking on standard error."""
+    """Prints the response as it is generated: content on standard output, reasoning on standard error."""
     *model, prompt = args.words
     if len(model) > 1:
         hint = f'quote the prompt: llmk run "{" ".join(args.words)}"'

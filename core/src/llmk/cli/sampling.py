@@ -1,4 +1,4 @@
-"""Flags about a single answer, shared by ``run`` and ``chat``."""
+"""Flags for sampling and messages, shared by ``run`` and ``chat``."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serves until it is told to stop."""
+    """Serves until a signal stops it."""
     settings = flags.load_settings(args)
     _check_name(settings)
     from llmk.serve import lifecycle
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_name(settings: Settings) -> None:
-    """The demo model under a name that somebody chose for another model would be served by mistake."""
+    """Refuses a served name without a model: the demo model would be served under the name of another one."""
     model = settings.config.model
     if model.served_name and not model.path and settings.origin("model.path").source == "default":
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""``llmk tune``: measures which kernels are fastest here for a model, which is what ``serve`` then chooses by."""
+"""``llmk tune``: measures which kernels are fastest for a model on this machine; ``serve`` then chooses those."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measures and saves. No weights are read: what matters of them is their shape."""
+    """Measures and saves. No weights are read, since only their shapes matter."""
     settings = flags.load_settings(args)
     if settings.config.platform.measurements == OFF:
-        raise ConfigError(f"platform.measurements is {OFF!r}, so nothing can be kept", hint="name a folder, or none")
+        raise ConfigError(
+            f"platform.measurements is {OFF!r}, so nothing can be saved", hint="name a folder, or leave it empty"
+        )
     from llmk.engine.measuring.tune import Tuner
     from llmk.planning.boot import boot
 
     path = Tuner(boot(settings), print, frozenset(filter(None, args.only.split(",")))).run()
     print(
-        f"kept in {path}; llmk explain shows what it changes" if path else "nothing to measure has several candidates"
+        f"saved in {path}; llmk explain shows what it changes" if path else "no site to measure has several candidates"
     )
     return 0

@@ -1,4 +1,4 @@
-"""Configuration: a pydantic schema, merged from all its sources, with the origin of every value."""
+"""Configuration: a pydantic schema, values merged from all sources, and the origin of every value."""
 
 from llmk.config.schema import Config, PluginsSection, SelectSection
 from llmk.config.settings import Settings, load

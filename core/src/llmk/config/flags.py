@@ -1,4 +1,4 @@
-"""Command-line flags made from the schema: ``--section.key``, and short names for the usual ones."""
+"""Command-line flags generated from the schema: ``--section.key``, and short names for common ones."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def add_flags(parser: argparse.ArgumentParser, sections: Sequence[str]) -> None:
 
 
 def collect(namespace: argparse.Namespace) -> dict[str, Any]:
-    """The flags that were given, by dotted path."""
+    """The values of the given flags, by dotted path."""
     values = {name: value for name, value in vars(namespace).items() if "." in name}
     return values | dict(getattr(namespace, _SET, None) or ())
 

@@ -1,4 +1,4 @@
-"""Log lines, for people or for programs, which tell what request they are about."""
+"""Log lines with the ids of the requests that they concern, human-readable or as JSON."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 request_id: ContextVar[str] = ContextVar("request_id", default="")
-"""The request that is being served. Lines that are logged meanwhile carry it; others name theirs as ``extra``, by
-``request_id`` or, where there are several, ``request_ids``."""
+"""The id of the request that is being served. Log lines get it automatically; code outside of a request passes
+``request_id``, or ``request_ids`` for several, as ``extra``."""
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ _OWN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
 
 
 def setup(level: str = "info", format: Literal["text", "json"] = "text") -> None:
-    """Makes this process log to standard error, warnings of Python included."""
+    """Makes this process log to standard error, including Python's warnings."""
     handler = logging.StreamHandler()
     handler.addFilter(_add_request)
     handler.setFormatter(JsonFormatter() if format == "json" else TextFormatter())
@@ -30,7 +30,7 @@ def setup(level: str = "info", format: Literal["text", "json"] = "text") -> None
 
 
 class TextFormatter(logging.Formatter):
-    """One line for people: time, level, logger and message, then requests in brackets. Tracebacks follow."""
+    """A human-readable line: time, level, logger and message, then request ids in brackets. Tracebacks follow."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
@@ -42,8 +42,8 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object on a line: ``time`` (RFC 3339), ``level``, ``logger``, ``process``, ``message``, whatever was
-    given as ``extra``, and the traceback as ``exception``."""
+    """A JSON object on one line: ``time`` (RFC 3339), ``level``, ``logger``, ``process``, ``message``, everything that
+    was passed as ``extra``, and the traceback as ``exception``."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
@@ -62,7 +62,7 @@ class JsonFormatter(logging.Formatter):
 
 @contextmanager
 def timed(what: str) -> Iterator[None]:
-    """Tells how long a part of the start took."""
+    """Logs how long a part of the startup took."""
     start = time.perf_counter()
     yield
     logger.info("%s: %.2f s", what, time.perf_counter() - start)

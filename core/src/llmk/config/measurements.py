@@ -1,7 +1,7 @@
-"""Measured times of kernels, by which the resolver chooses where there are any.
+"""Measured times of kernels, by which the resolver chooses between them.
 
-``llmk tune`` keeps them in a folder of the user's, and wheels may ship some (:class:`llmk.api.TunedConfigs`), which
-count where the user has none for a query. A folder has a JSON file for each kind of device, named after it
+``llmk tune`` writes them to a folder of the user, and wheels may contain some (:class:`llmk.api.TunedConfigs`), which
+are used for queries that the user has not measured. A folder has a JSON file for each kind of device, named after it
 (``acme-a_1-acme-9000.json``)::
 
     {"device": "acme/a_1 Acme 9000",
@@ -10,8 +10,8 @@ count where the user has none for a query. A folder has a JSON file for each kin
                    "date": "2026-11-21",
                    "microseconds": {"1": {"acme.linear": 5.2, "reference.linear": 7.8}, ...}}]}
 
-A query is all that a site asks but for platform and site, so what was measured for one model serves others with sites
-that look alike. A file counts only while every distribution in ``versions`` that is installed is of that version.
+``query`` has all fields of a query except platform and site, so that measurements for one model are used for others
+with equal sites. A file is used only if every distribution in ``versions`` that is installed has that version.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from llmk.api import CheckpointError, ConfigError, PlatformFacts, Query, TunedCo
 from llmk.api.checkpoint import LONGEST_JSON, read_named
 
 OFF = "none"
-"""The setting ``platform.measurements`` that leaves all measurements out."""
+"""The value of ``platform.measurements`` for choosing without measurements."""
 
 _NOISE = 1.03
-"""How much slower than the fastest a kernel may be and yet go on where it serves the range below: no more than
-measurements differ by themselves, and not worth a change of kernels."""
+"""The kernel chosen for the token counts below is kept if it is at most this much slower than the fastest: measurements
+vary by as much, so changing kernels would gain nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Times of the kernels that could serve one query: microseconds by token count and id, and the day (ISO 8601).
+    """Times of the kernels that support one query: microseconds by token count and id, and the date (ISO 8601).
 
-    A count stands for those down to the next lower one, the highest also for all above.
+    A measured count represents all counts down to the next lower measured one; the highest represents all above too.
     """
 
     date: str = ""
@@ -51,12 +51,12 @@ class Measured:
 
     @property
     def edges(self) -> set[int]:
-        """Token counts at which another measured count begins to stand."""
+        """Token counts from which another measured count is used."""
         return {count + 1 for count in sorted(self.times)[:-1]}
 
     def fastest(self, ids: Collection[str], tokens: int, last: str = "") -> tuple[str, str] | None:
-        """The fastest of ``ids`` at a token count and why it is chosen, or ``last``, which serves the counts below,
-        where that is as fast; ``None`` where none of them was measured there."""
+        """The fastest of ``ids`` at a token count, and the reason as text. ``last``, the kernel for the counts below,
+        is preferred if it is about as fast. ``None`` if no kernel was measured."""
         count = self._count(tokens)
         times = {id: time for id, time in self.times.get(count, {}).items() if id in ids}
         if not times:
@@ -70,7 +70,7 @@ class Measured:
         return self.times.get(self._count(tokens), {})
 
     def _count(self, tokens: int) -> int:
-        """The measured count that stands for ``tokens``; 0 where there is none."""
+        """The measured count that represents ``tokens``; 0 if nothing was measured."""
         counts = sorted(self.times)
         return next((count for count in counts if count >= tokens), counts[-1] if counts else 0)
 
@@ -79,10 +79,10 @@ NOTHING = Measured()
 
 
 class Measurements(dict[str, Measured]):
-    """What was measured on one kind of device, by the key of the query."""
+    """Measurements on one kind of device, by the key of the query."""
 
     def of(self, query: Query) -> Measured:
-        """What was measured for ``query``; nothing, perhaps."""
+        """The measurements for ``query``, which may be empty."""
         return self.get(key_of(query), NOTHING)
 
 
@@ -103,15 +103,16 @@ class _File(BaseModel):
 
 
 def key_of(query: Query) -> str:
-    """What a query's measurements are found by: JSON of all of it but platform and site."""
-    asked = {f.name: getattr(query, f.name) for f in fields(query) if f.name not in ("platform", "site")}
-    return _dump({"kind": query.kind, **asked})
+    """The key of a query's measurements: its fields except platform and site, as JSON."""
+    values = {f.name: getattr(query, f.name) for f in fields(query) if f.name not in ("platform", "site")}
+    return _dump({"kind": query.kind, **values})
 
 
 def load_measurements(
     setting: str, platform: PlatformFacts, shipped: Iterable[TunedConfigs]
 ) -> tuple[Measurements, list[str]]:
-    """What counts on ``platform``, and warnings about files that don't. ``setting`` is ``platform.measurements``."""
+    """The measurements for ``platform``, and warnings about files that are not used. ``setting`` is
+    ``platform.measurements``."""
     measurements, warnings = Measurements(), []
     if setting != OFF:
         for folder in (*filter(None, map(shipped_folder, shipped)), folder_of(setting)):
@@ -126,7 +127,7 @@ def load_measurements(
 def save_measurements(
     setting: str, platform: PlatformFacts, measured: Measurements, versions: Mapping[str, str]
 ) -> Path:
-    """Adds to the user's file, or begins it anew where it no longer counts; returns it."""
+    """Adds measurements to the user's file, or replaces the file if it is outdated; returns its path."""
     path = _file_in(folder_of(setting), platform)
     found, _ = _read(path)
     merged = {**(found.to_measurements() if found else {}), **measured}
@@ -148,13 +149,13 @@ def save_measurements(
 
 
 def folder_of(setting: str) -> Path:
-    """Where the user's measurements are, by the setting ``platform.measurements``."""
+    """The folder of the user's measurements for the setting ``platform.measurements``."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(setting) if setting else Path(cache, "llmk", "measurements")
 
 
 def shipped_folder(spec: TunedConfigs) -> Path | None:
-    """Where a wheel's measurements are; ``None`` where its package has no such folder. Imports nothing."""
+    """The folder of a wheel's measurements; ``None`` if its package has no such folder. Imports nothing."""
     top, *inner = spec.package.split(".")
     try:
         found = find_spec(top)
@@ -170,13 +171,13 @@ def _file_in(folder: Path, platform: PlatformFacts) -> Path:
 
 
 def _read(path: Path) -> tuple[_File | None, str]:
-    """A file that counts, or why it doesn't; neither where there is none."""
+    """A file of measurements, or why it is not used; ``(None, "")`` if there is no file."""
     if not os.path.lexists(path):
         return None, ""
     try:
         file = _File.model_validate_json(read_named(path, LONGEST_JSON))
     except (CheckpointError, ValidationError) as error:
-        return None, f"measurements in {path} are left out: {str(error).splitlines()[0]}; llmk tune writes them anew"
+        return None, f"measurements in {path} are left out: {str(error).splitlines()[0]}; llmk tune measures again"
     for name, version in file.versions.items():
         found = next((found.version for found in metadata.distributions(name=name)), version)
         if found != version:

@@ -1,4 +1,5 @@
-"""The schema of llmk's configuration: one pydantic model per section. A field's description becomes its ``--help``."""
+"""The schema of llmk's configuration: one pydantic model per section. Descriptions of fields are shown by
+``--help``."""
 
 from __future__ import annotations
 
@@ -14,9 +15,9 @@ Timeout = Annotated[float, Field(gt=0)]
 
 
 def _check_key(key: str) -> str:
-    """An empty key would let everybody in, and one with white space or control characters nobody."""
+    """An empty key would grant access to every client, and one with white space or control characters to none."""
     if not key or not key.isprintable() or any(character.isspace() for character in key):
-        raise ValueError("a key must not be empty, nor hold white space or control characters")
+        raise ValueError("a key must not be empty, nor contain white space or control characters")
     return key
 
 
@@ -24,19 +25,19 @@ Key = Annotated[str, AfterValidator(_check_key)]
 
 
 class Section(BaseModel):
-    """Base of all sections: frozen, and closed to unknown keys."""
+    """Base of all sections: frozen, and without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
 class ModelSection(Section):
-    """What is served."""
+    """The model."""
 
     path: str = Field(default="", description="Checkpoint folder. Empty: the embedded demo model.")
     served_name: str = Field(default="", description="Name under which the model is served. Empty: the folder's name.")
-    dtype: DType = Field(default="auto", description="Engine dtype. auto: the checkpoint's, where the platform has it.")
+    dtype: DType = Field(default="auto", description="Engine dtype. auto: the checkpoint's, if native.")
     max_model_len: Size = Field(
-        default=0, description="Longest prompt plus output, in tokens. 0: what the checkpoint allows."
+        default=0, description="Context length: longest prompt plus output, in tokens. 0: the checkpoint's."
     )
     tokenizer: str = Field(default="", description="Tokenizer folder. Empty: the checkpoint's.")
     chat_template: str = Field(
@@ -44,68 +45,67 @@ class ModelSection(Section):
     )
     control_tokens_in_chats: bool = Field(
         default=False,
-        description="Whether control tokens that the text of a chat spells out (<|im_end|>) count as such. "
-        "false: they are text.",
+        description="Whether control tokens in the text of chat messages (<|im_end|>) are control tokens. "
+        "false: they are plain text.",
     )
     control_tokens_in_prompts: bool = Field(
-        default=True, description="The same for prompts: of completions, of plugins, of LLM.generate."
+        default=True, description="The same for prompts of completions, of plugins and of LLM.generate."
     )
     load_format: Literal["safetensors", "dummy"] = Field(
-        default="safetensors", description="dummy: random weights, for measuring without a checkpoint's tensors."
+        default="safetensors", description="dummy: random weights, for benchmarks without a checkpoint's tensors."
     )
     quantization: str = Field(
-        default="", description="Method that quantizes plain weights while they load (fp8, …). Empty: as they are."
+        default="", description="Method that quantizes plain weights while they load (fp8, …). Empty: none."
     )
 
 
 class PlatformSection(Section):
-    """Where it runs."""
+    """The platform."""
 
-    use: str = Field(default="", description="Platform to use, by name. Empty: the best one that is usable here.")
+    use: str = Field(default="", description="Platform to use, by name. Empty: the best usable one.")
     threads: Size = Field(
-        default=0, description="Compute threads, which the engine's workers share. 0: what the platform advises."
+        default=0, description="Compute threads, divided between the engine's workers. 0: the platform's default."
     )
     measurements: str = Field(
         default="",
-        description="Folder of what llmk tune measured. Empty: the user's cache. 'none': choose without measurements.",
+        description="Folder of llmk tune's measurements. Empty: the user's cache. 'none': choose without measurements.",
     )
     traffic: str | dict[Annotated[int, Field(ge=1)], Annotated[float, Field(gt=0)]] = Field(
         default="",
-        description="What measured weight layouts are weighed by: a table of steps by token count, or a file with "
-        "a server's /metrics. Empty: 40% of steps compute 1 token, 20% 8, 25% 64, 10% 512, 5% 2,048.",
+        description="Traffic over which measured costs of weight layouts are averaged: a table of steps by token "
+        "count, or a file with a server's /metrics. Empty: 40% of steps have 1 token, 20% 8, 25% 64, 10% 512, "
+        "5% 2,048.",
     )
 
 
 class ParallelSection(Section):
-    """How many processes hold the model between them: tensor times pipeline."""
+    """Model parallelism: there are tensor times pipeline ranks, each a process."""
 
-    tensor: Annotated[int, Field(ge=1)] = Field(default=1, description="Processes that cut every layer between them.")
-    pipeline: Annotated[int, Field(ge=1)] = Field(
-        default=1, description="Groups of such processes, each of which holds some of the layers."
-    )
+    tensor: Annotated[int, Field(ge=1)] = Field(default=1, description="Tensor-parallel size.")
+    pipeline: Annotated[int, Field(ge=1)] = Field(default=1, description="Pipeline-parallel size: number of stages.")
 
 
 class SelectSection(Section):
-    """How the candidates of one kind are chosen between."""
+    """Rules for choosing between the candidates of one kind."""
 
     use: str | dict[str, str] = Field(
         default="",
         description="Id that must be chosen (a pin); as a table, one per site. A pin that can't be honoured is fatal.",
     )
-    prefer: tuple[str, ...] = Field(default=(), description="Ids to take before others, where they can serve.")
+    prefer: tuple[str, ...] = Field(default=(), description="Ids to choose before others, where supported.")
     avoid: tuple[str, ...] = Field(default=(), description="Ids never to choose.")
 
 
 class KernelSelectSection(SelectSection):
-    """How the kernels of one kind are chosen between."""
+    """Rules for choosing between the kernels of one kind."""
 
     shadow: str | dict[str, str] = Field(
         default="",
-        description="Id of a kernel that runs beside the chosen one on live traffic, and is compared with it; "
-        "'reference': the best of the core's. As a table, one per site.",
+        description="Id of a kernel that also runs on live traffic and is compared with the chosen one; "
+        "'reference': the best reference. As a table, one per site.",
     )
     shadow_rate: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=0.01, description="Share of the steps in which it is compared."
+        default=0.01, description="Fraction of the steps in which it is compared."
     )
 
 
@@ -129,23 +129,22 @@ class SelectSections(Section):
 
 
 class PluginsSection(Section):
-    """Which plugins take part."""
+    """Which plugins are used."""
 
     only: tuple[str, ...] = Field(
         default=(), description="Load only these plugins (entry-point or distribution names)."
     )
     disable: tuple[str, ...] = Field(default=(), description="Leave these plugins out.")
     require: tuple[str, ...] = Field(default=(), description="Fail unless these plugins are active.")
-    allow_overrides: tuple[str, ...] = Field(
-        default=(), description="Ids whose replacement by another wheel you consent to."
-    )
+    allow_overrides: tuple[str, ...] = Field(default=(), description="Ids that another wheel may replace.")
     trust: tuple[str, ...] = Field(
-        default=(), description="Distributions whose kernels may win by tier, as if the platform vouched."
+        default=(),
+        description="Distributions whose kernels may be chosen by tier, as if the platform vouched for them.",
     )
     import_seconds: Annotated[float, Field(gt=0)] = Field(
         default=60.0,
-        description="Seconds that one plugin's specs may take to be imported, or one hook, before the plugin is left "
-        "out as broken. What specs name, which may import torch, gets ten times as long.",
+        description="Time limit of importing a plugin's specs, and of each hook, after which the plugin is left out as "
+        "broken. Importing an implementation, which may import torch, may take ten times as long.",
     )
 
 
@@ -156,7 +155,7 @@ class SchedulerSection(Section):
     max_num_batched_tokens: Annotated[int, Field(ge=1)] = Field(
         default=2048, description="Tokens that one step may compute."
     )
-    chunked_prefill: bool = Field(default=True, description="Split long prompts over steps, beside decoding requests.")
+    chunked_prefill: bool = Field(default=True, description="Split long prompts over steps, batched with decodes.")
     max_waiting: Annotated[int, Field(ge=1)] = Field(
         default=1024, description="Requests that may wait; more are refused with 429."
     )
@@ -164,51 +163,51 @@ class SchedulerSection(Section):
         default=0,
         description="Requests of one tenant (API key, else address) that run or wait; more get 429. 0: no limit.",
     )
-    queue_timeout: Seconds = Field(default=0.0, description="Seconds until a request must begin, or 504. 0: no limit.")
+    queue_timeout: Seconds = Field(default=0.0, description="Seconds until a request must start, or 504. 0: no limit.")
     request_timeout: Seconds = Field(default=0.0, description="Seconds until a request must end, or 504. 0: no limit.")
     max_slowdown: Annotated[float, Field(ge=0)] = Field(
         default=4.0,
-        description="Limit of a step's time while several tenants are served, in times of what a step of one token "
-        "takes. 0: no limit.",
+        description="Limit of a step's time while several tenants are served, as a multiple of the time of a step with "
+        "one token. 0: no limit.",
     )
     weights: dict[str, Annotated[float, Field(gt=0)]] = Field(
         default_factory=dict,
-        description="Shares by tenant: 16 hex digits of the API key's SHA-256, or an address. Others have 1.",
+        description="Shares by tenant: 16 hex digits of the API key's SHA-256, or an address. The default is 1.",
     )
 
 
 class PinnedPrompt(Section):
-    """A prefix that stays in the cache."""
+    """A prompt prefix that stays in the cache."""
 
     id: Annotated[str, Field(min_length=1)] = Field(description="Name of the pin.")
     text: str = Field(default="", description="The prefix.")
-    file: str = Field(default="", description="File that holds the prefix, in place of text.")
-    cache_salt: str = Field(default="", description="Salt of the requests that are to find it.")
-    tenant: str = Field(default="", description="Tenant whose requests are to find it, where tenants are isolated.")
-    seconds: Seconds = Field(default=0.0, description="How long it stays. 0: without end.")
+    file: str = Field(default="", description="File with the prefix, instead of text.")
+    cache_salt: str = Field(default="", description="Cache salt of the requests that use it.")
+    tenant: str = Field(default="", description="Tenant whose requests use it, if tenants are isolated.")
+    seconds: Seconds = Field(default=0.0, description="How long it stays. 0: for ever.")
 
 
 class CacheSection(Section):
     """The K/V cache."""
 
     block_size: Annotated[int, Field(ge=1, le=4096)] = Field(default=16, description="Tokens per block.")
-    num_blocks: Size = Field(default=0, description="Blocks in the pool. 0: as many as the memory budget holds.")
+    num_blocks: Size = Field(default=0, description="Blocks in the pool. 0: as many as fit in the budget.")
     memory_gib: Annotated[float, Field(ge=0)] = Field(
-        default=0.0, description="Memory for the cache. 0: a share of what is free."
+        default=0.0, description="Memory for the cache. 0: memory_share of the free memory."
     )
     memory_share: Annotated[float, Field(gt=0, le=1)] = Field(
-        default=0.9, description="Share of the free device memory that the cache may take where memory_gib is 0."
+        default=0.9, description="Fraction of the free device memory for the cache, if memory_gib is 0."
     )
     dtype: Literal["auto", "float32", "bfloat16", "float16", "float8_e4m3fn"] = Field(
         default="auto", description="Cache dtype. auto: the engine's."
     )
     state_block_size: Annotated[int, Field(ge=1)] = Field(
-        default=512, description="Tokens between kept recurrent states, at which a prefix can be reused."
+        default=512, description="Tokens between stored recurrent states, at which a prefix can be reused."
     )
     prefix_caching: bool = Field(default=True, description="Reuse the blocks of equal prefixes.")
-    isolate_tenants: bool = Field(default=False, description="Reuse no block that another tenant's request computed.")
+    isolate_tenants: bool = Field(default=False, description="Never reuse blocks of another tenant's requests.")
     pin_share: Annotated[float, Field(ge=0, le=1)] = Field(
-        default=0.5, description="Share of the blocks that pinned prefixes may hold."
+        default=0.5, description="Fraction of the blocks that pinned prefixes may hold."
     )
     pins: tuple[PinnedPrompt, ...] = Field(default=(), description="Prefixes to pin at the start.")
 
@@ -218,14 +217,14 @@ class ServerSection(Section):
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: Annotated[int, Field(ge=0, le=65535)] = Field(default=8000, description="Port to listen on. 0: any free one.")
-    api_keys: tuple[Key, ...] = Field(default=(), description="Keys, any of which a client must send. []: open to all.")
+    api_keys: tuple[Key, ...] = Field(default=(), description="API keys, one of which is required. []: no key is.")
     admin_keys: tuple[Key, ...] = Field(
-        default=(), description="Keys, any of which opens operators' routes. []: those are closed."
+        default=(), description="API keys for operators' routes. []: those routes are closed."
     )
     allowed_hosts: tuple[str, ...] = Field(
         default=(),
-        description="Names in the Host header that are served, besides loopback's and the bound address; '*': any. "
-        "Empty: any where there are api_keys, else IP addresses, and off loopback private names too.",
+        description="Accepted Host headers, in addition to loopback and the bound address; '*': any. "
+        "Empty: any if there are api_keys; else IP addresses, and private names unless bound to loopback.",
     )
     tls_certificate: str = Field(
         default="", description="PEM file with the certificate chain, for HTTPS. Read again when it changes."
@@ -239,14 +238,15 @@ class ServerSection(Section):
         default=1024, description="Requests in flight whose body has arrived; more are refused with 429."
     )
     max_buffered_bytes: Count = Field(
-        default=512 << 20, description="Bytes of request bodies held until their answers start; more get 429."
+        default=512 << 20, description="Bytes of request bodies held until their responses start; more get 429."
     )
     max_buffered_bytes_per_client: Count = Field(
         default=256 << 20, description="The same of one client: an API key, else an address."
     )
     max_unread: Count = Field(
         default=4_000_000,
-        description="Tokens and log-probabilities of answers that wait to be read; more end the one that holds most.",
+        description="Tokens and log-probabilities that clients have not read yet; above it, the largest response is "
+        "ended.",
     )
     max_unread_per_client: Count = Field(
         default=1_000_000, description="The same of one client: an API key, else an address."
@@ -259,17 +259,17 @@ class ServerSection(Section):
         default=30.0, description="Seconds for a request's header, and between two parts of its body."
     )
     write_timeout: Timeout = Field(
-        default=60.0, description="Seconds in which a client must read on; then its request is aborted."
+        default=60.0, description="Seconds in which a client must continue reading; else its request is aborted."
     )
     keep_alive: Timeout = Field(default=75.0, description="Seconds that an idle connection is kept open.")
     min_bytes_per_second: Annotated[float, Field(ge=0)] = Field(
-        default=500.0, description="Slowest body and slowest reader, after these times have passed once. 0: any."
+        default=500.0, description="Slowest rate of sending a body or reading, once these timeouts passed. 0: any."
     )
     drain_seconds: Annotated[float, Field(ge=0)] = Field(
-        default=30.0, description="Time that running requests get on SIGTERM."
+        default=30.0, description="Time to finish running requests on SIGTERM."
     )
     prepare_seconds: Annotated[float, Field(gt=0)] = Field(
-        default=30.0, description="Seconds that preparing a request may take: reading, checking, tokenizing it."
+        default=30.0, description="Time limit of preparing a request: parsing, validating and tokenizing it."
     )
     prepare_workers: Size = Field(
         default=0,
@@ -285,24 +285,24 @@ class ServerSection(Section):
         default=640 << 20, description="Bytes by which a request may make the process that prepares it grow, or 413."
     )
     plugin_seconds: Annotated[float, Field(gt=0)] = Field(
-        default=5.0, description="Seconds that one call of a parser or IO processor may take, or its request fails."
+        default=5.0, description="Time limit of a call of a parser or IO processor, after which its request fails."
     )
     cors_origins: tuple[str, ...] = Field(default=(), description="Origins that browsers may call from.")
     log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="Verbosity of the log.")
-    log_format: Literal["text", "json"] = Field(default="text", description="json: an object on each line of the log.")
+    log_format: Literal["text", "json"] = Field(default="text", description="json: one JSON object per line.")
     otlp_endpoint: str = Field(
-        default="", description="OTLP/HTTP collector that takes a span of each request. Needs llmk-core[otel]."
+        default="", description="OTLP/HTTP collector for a span of each request. Needs llmk-core[otel]."
     )
     stat_loggers: tuple[str, ...] = Field(
-        default=(), description="Stat loggers of plugins, by id or name, that are told the numbers of /metrics."
+        default=(), description="Stat loggers of plugins, by id or name, that export the metrics of /metrics."
     )
     stat_interval: Annotated[float, Field(gt=0)] = Field(
-        default=10.0, description="Seconds between two times that stat loggers are told."
+        default=10.0, description="Seconds between snapshots for stat loggers."
     )
 
 
 class LimitsSection(Section):
-    """The most that one request may hold: what costs something each, whatever the model's context is."""
+    """Limits of one request, for fields whose cost the model's context length does not limit."""
 
     messages: Count = Field(default=10_000, description="Messages of a conversation.")
     parts: Count = Field(default=50_000, description="Parts and tool calls of all messages of a conversation.")
@@ -314,7 +314,7 @@ class LimitsSection(Section):
     bad_words: Count = Field(default=1000, description="Words in bad_words.")
     bad_words_characters: Count = Field(default=50_000, description="Characters of all words in bad_words.")
     bad_words_tokens: Count = Field(
-        default=1 << 16, description="Tokens of all spellings of bad_words, times n: what each step compares."
+        default=1 << 16, description="Tokens of all spellings of bad_words, times n, which each step compares."
     )
     allowed_token_ids: Count = Field(default=1 << 18, description="Tokens in allowed_token_ids.")
     logit_bias: Count = Field(default=4096, description="Tokens in logit_bias.")
@@ -327,21 +327,22 @@ class LimitsSection(Section):
 
 
 class EngineSection(Section):
-    """The engine as a whole."""
+    """The engine."""
 
-    strict: bool = Field(default=False, description="Make a broken better candidate, or a broken plugin, fatal.")
+    strict: bool = Field(default=False, description="Make broken plugins, and chosen kernels that fail to load, fatal.")
     deterministic: bool = Field(
-        default=False, description="Choose only kernels whose results don't depend on the batch."
+        default=False, description="Batch invariance: choose only kernels whose results don't depend on the batch."
     )
-    seed: int = Field(default=0, description="Seeds dummy weights, and requests that name no seed of their own.")
+    seed: int = Field(default=0, description="Seed of dummy weights, and of requests without a seed.")
     graphs: bool = Field(
-        default=True, description="Record steps that decode, and replay them, where platform and kernels allow it."
+        default=True, description="Capture decode steps as graphs and replay them, if platform and kernels support it."
     )
     warm_up: bool = Field(
-        default=True, description="Run steps of every kind before the first request, where kernels are compiled by use."
+        default=True,
+        description="Run steps of every kind before the first request, if kernels are compiled at first use.",
     )
     steps_in_flight: Annotated[int, Field(ge=0, le=2)] = Field(
-        default=0, description="2: prepare a step while the device runs another. 0: 2 where steps run behind the host."
+        default=0, description="2: asynchronous scheduling. 0: 2 if the device is asynchronous, else 1."
     )
     hang_seconds: Seconds = Field(
         default=300.0, description="Seconds until an engine process that does not answer is killed. 0: no limit."
@@ -351,10 +352,10 @@ class EngineSection(Section):
         description="Seconds in which calls of logits processors and policies must return. 0: no limit.",
     )
     standby: bool = Field(
-        default=True, description="Keep a process that has done its imports, to take over where the engine dies."
+        default=True, description="Keep a process with imports done, which replaces the engine if it dies."
     )
     restart_seconds: Seconds = Field(
-        default=60.0, description="Seconds that requests wait for a dead engine to be started again, or 503."
+        default=60.0, description="Seconds that requests wait for a dead engine to be restarted, or 503."
     )
 
 

@@ -1,4 +1,4 @@
-"""The schema seen as a flat table of dotted paths, which flags, environment, files and reports share."""
+"""The schema as a flat table of dotted paths, used by flags, environment variables, files and reports."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pydantic import BaseModel
 from llmk.config.schema import Config, Key, Section
 
 Path = tuple[str, ...]
-"""A dotted path, split. The last part of a path below an open leaf may itself contain dots."""
+"""A split dotted path. The last part of a path below an open leaf may itself contain dots."""
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One value of the schema. An *open* leaf also takes a table, whose keys the schema doesn't know."""
+    """One value of the schema. An *open* leaf also accepts a table with arbitrary keys."""
 
     path: Path
     annotation: Any
@@ -29,7 +29,7 @@ class Leaf:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The values that a ``Literal`` allows, else nothing."""
+        """The values of a ``Literal``; empty for other types."""
         return get_args(self.annotation) if get_origin(self.annotation) is Literal else ()
 
     @property
@@ -44,7 +44,7 @@ class Leaf:
 
     @property
     def is_open(self) -> bool:
-        """Whether paths may go on below this one."""
+        """Whether there may be paths below this one."""
         return any(get_origin(part) is dict for part in _alternatives(self.annotation))
 
 
@@ -55,7 +55,7 @@ def _alternatives(annotation: Any) -> tuple[Any, ...]:
 
 @cache
 def leaves(model: type[BaseModel] = Config) -> dict[Path, Leaf]:
-    """Every value of ``model``, by path, in the schema's order. Nested sections are walked into."""
+    """Every value of ``model`` and its nested sections by path, in the schema's order."""
     found: dict[Path, Leaf] = {}
     for name, info in model.model_fields.items():
         annotation = info.annotation
@@ -69,7 +69,7 @@ def leaves(model: type[BaseModel] = Config) -> dict[Path, Leaf]:
 
 
 def find_leaf(path: Path) -> Leaf | None:
-    """The leaf that ``path`` names, or the open leaf that it lies below; ``None`` where the schema has neither."""
+    """The leaf at ``path``, or the open leaf above it; ``None`` if the schema has neither."""
     table = leaves()
     for length in range(len(path), 0, -1):
         leaf = table.get(path[:length])
@@ -79,7 +79,7 @@ def find_leaf(path: Path) -> Leaf | None:
 
 
 def split(path: str) -> Path:
-    """Splits a dotted path. Below a table of sites, what is left is one key, since sites may contain dots."""
+    """Splits a dotted path. Below an open leaf, the rest is one key, since names of sites may contain dots."""
     parts = canonical(tuple(path.split(".")))
     if parts[:1] == ("plugin",):
         return parts
@@ -91,19 +91,19 @@ def split(path: str) -> Path:
 
 
 def canonical(path: Path) -> Path:
-    """The path with a plugin's name as the environment can spell it: lower case, with underscores."""
+    """The path with a plugin's name as environment variables can spell it: in lower case, with underscores."""
     if path[:1] != ("plugin",) or len(path) < 2:
         return path
     return ("plugin", path[1].lower().replace("-", "_"), *path[2:])
 
 
 def join(path: Path) -> str:
-    """The dotted form, for people."""
+    """The path in dotted form."""
     return ".".join(path)
 
 
 def nearest(path: Path) -> str:
-    """The known path that ``path`` probably means, or ``""``."""
+    """The known path that is most similar to ``path``, or ``""``."""
     known = [join(p) for p in leaves()]
     by_name = {p[-1]: join(p) for p in leaves()}
     close = get_close_matches(join(path), known, n=1, cutoff=0.75)
@@ -114,9 +114,10 @@ def nearest(path: Path) -> str:
 
 
 def parse_text(text: str, annotation: Any) -> Any:
-    """Turns text from a flag or the environment into what pydantic can validate.
+    """Converts text from a flag or an environment variable into a value that pydantic can validate.
 
-    Lists are JSON or separated by commas, tables are JSON, all else stays text. Raises ``ValueError`` on broken JSON.
+    Lists are JSON or comma-separated, tables are JSON, other values remain text. Raises ``ValueError`` for invalid
+    JSON.
     """
     stripped = text.strip()
     leaf = Leaf((), annotation, None, "")
@@ -128,6 +129,6 @@ def parse_text(text: str, annotation: Any) -> Any:
 
 
 def _items(parts: Sequence[str], annotation: Any) -> list[str]:
-    """Blank items are dropped, but for keys: a secret that was not filled in must not pass for no keys at all."""
+    """Blank items are dropped, except for keys: a secret that was left blank must not mean that no key is required."""
     keys = get_args(annotation)[0] == Key
     return [part.strip() for part in parts if keys or part.strip()]

@@ -1,4 +1,4 @@
-"""The configuration as a whole: merged, validated, and able to say of every value who set it and why."""
+"""The configuration as a whole: merged and validated, with the origin of every value."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from llmk.config.sources import (
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Merged configuration. The layers stand in the order in which they win."""
+    """The merged configuration. Its layers are in order of precedence, highest first."""
 
     config: Config
     user: tuple[Layer, ...]
@@ -37,11 +37,11 @@ class Settings:
     plugins: Layer
 
     def origin(self, path: str) -> Origin:
-        """Who set the value at ``path``; source ``"default"`` where nobody did."""
+        """The origin of the value at ``path``; its source is ``"default"`` if the value was not set."""
         return self._origin(split(path))
 
     def rows(self) -> list[tuple[str, Any, Origin]]:
-        """Every value with its origin, in the schema's order; values below an open leaf come after it."""
+        """Every value with its origin, in the schema's order; an open leaf with a table is listed key by key."""
         rows = []
         for path, leaf in leaves().items():
             value = _get(self.config.model_dump(), path)
@@ -52,14 +52,14 @@ class Settings:
         return rows
 
     def with_checkpoint(self, values: Mapping[str, Any], why: str) -> Settings:
-        """Adds what the checkpoint says, below what the user set and above plugins' defaults."""
+        """Adds values from the checkpoint, with lower precedence than the user's and higher than plugins' defaults."""
         layer = from_values(values, Origin("checkpoint", why))
         return _build(self.user, {**self.checkpoint, **layer}, self.plugins)
 
     def with_defaults(self, defaults: Sequence[tuple[str, Default]]) -> Settings:
-        """Adds plugins' defaults (plugin name, default); among those for one path, the last one wins.
+        """Adds plugins' defaults (plugin name, default); of several for one path, the last is used.
 
-        Raises ConfigError where a path is unknown or a value is bad, naming the plugin.
+        Raises ConfigError with the plugin's name if a path is unknown or a value is invalid.
         """
         layer = dict(self.plugins)
         for name, default in defaults:
@@ -67,9 +67,9 @@ class Settings:
         return _build(self.user, self.checkpoint, layer)
 
     def with_plugin_schemas(self, schemas: Mapping[str, type[BaseModel] | None]) -> Settings:
-        """Validates every ``[plugin.NAME]`` by its plugin's schema and fills in what it leaves out.
+        """Validates every ``[plugin.NAME]`` with the plugin's schema, and adds the schema's defaults.
 
-        ``schemas`` has an entry for every installed plugin, ``None`` where it takes no configuration. Raises
+        ``schemas`` has an entry for every installed plugin, ``None`` for a plugin without configuration. Raises
         ConfigError.
         """
         written = {canonical(("plugin", name))[1]: values for name, values in self.config.plugin.items()}
@@ -117,10 +117,11 @@ def load(
     environ: Mapping[str, str] | None = None,
     cwd: FilePath | None = None,
 ) -> Settings:
-    """Merges flags (dotted path to value), environment and file over the core's defaults.
+    """Merges flags (dotted path to value), environment variables and file over the core's defaults.
 
-    ``file`` must exist; without one, ``llmk.toml`` of ``cwd`` (the current folder) is read where there is one. Plugins'
-    sections are validated later, when plugins are known. Raises ConfigError, naming the key, the value and who set it.
+    If ``file`` is given, it must exist; otherwise ``llmk.toml`` in ``cwd`` (by default the current folder) is read if
+    it exists. Plugins' sections are validated later, when the plugins are known. Raises ConfigError with the key, the
+    value and its origin.
     """
     chosen = file or (cwd or FilePath.cwd()) / FILE_NAME
     from_toml = from_file(chosen) if file is not None or chosen.is_file() else {}
@@ -165,7 +166,7 @@ def _flatten(value: Mapping[str, Any], prefix: Path) -> list[tuple[Path, Any]]:
 
 
 def _bad_values(error: ValidationError, prefix: Path, origin_of: Any, keys: list[str]) -> ConfigError:
-    """Turns pydantic's errors into one that names each path, value and origin."""
+    """Converts pydantic's errors into one error with each path, value and origin."""
     messages: dict[Path, str] = {}
     for problem in error.errors():
         location = tuple(str(part) for part in problem["loc"])
@@ -178,7 +179,7 @@ def _bad_values(error: ValidationError, prefix: Path, origin_of: Any, keys: list
 
 
 def _known_prefix(path: Path) -> Path:
-    """Cuts off what pydantic appends for the branches of a union and for the items of a list."""
+    """``path`` without the parts that pydantic appends for branches of a union and items of a list."""
     table = leaves()
     return next((path[:n] for n in range(1, len(path) + 1) if path[:n] in table), path)
 

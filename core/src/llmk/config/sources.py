@@ -1,4 +1,4 @@
-"""Where values come from: each source becomes a layer that maps paths to values and to where exactly they were set."""
+"""Sources of configuration values. Each becomes a layer, which maps paths to values and their exact origins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ FILE_NAME = "llmk.toml"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Who set a value. ``source``: flag, environment, file, checkpoint, plugin, default; ``detail``: where and why."""
+    """The origin of a value. ``source``: flag, environment, file, checkpoint, plugin or default; ``detail``: where in
+    the source, and why."""
 
     source: str
     detail: str = ""
@@ -38,7 +39,7 @@ Layer = Mapping[Path, Entry]
 
 
 def from_flags(flags: Mapping[str, Any]) -> Layer:
-    """Flags by dotted path. Text is parsed; other values, as the Python API passes them, are taken as they are."""
+    """A layer of flags by dotted path. Text is parsed; other values, which the Python API passes, are not changed."""
     entries = [(split(path), value, Origin("flag", flag_name(path))) for path, value in flags.items()]
     return _layer(entries)
 
@@ -49,7 +50,7 @@ def flag_name(path: str) -> str:
 
 
 def from_environment(environ: Mapping[str, str]) -> Layer:
-    """Variables named ``LLMK__SECTION__KEY``."""
+    """A layer of environment variables named ``LLMK__SECTION__KEY``."""
     entries = []
     for name in sorted(environ):
         if name.startswith(ENVIRONMENT_PREFIX):
@@ -59,7 +60,7 @@ def from_environment(environ: Mapping[str, str]) -> Layer:
 
 
 def from_file(file: FilePath) -> Layer:
-    """A TOML file. Raises ConfigError where it can't be read or parsed, naming the line."""
+    """A layer of a TOML file. Raises ConfigError, with the line, if it can't be read or parsed."""
     try:
         text = file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
@@ -87,12 +88,12 @@ def from_file(file: FilePath) -> Layer:
 
 
 def from_values(values: Mapping[str, Any], origin: Origin) -> Layer:
-    """Values by dotted path that share one origin."""
+    """A layer of values by dotted path with the same origin."""
     return _layer([(split(path), value, origin) for path, value in values.items()])
 
 
 def _layer(entries: Sequence[tuple[Path, Any, Origin]]) -> Layer:
-    """Checks paths and parses text; reports all that is wrong at once."""
+    """Checks paths and parses text; the error reports all problems at once."""
     layer: dict[Path, Entry] = {}
     problems: list[tuple[str, str]] = []
     for path, value, origin in entries:
@@ -134,7 +135,7 @@ def _unknown(path: Path, origin: Origin) -> tuple[str, str]:
 
 
 def _flatten(data: Mapping[str, Any], prefix: Path = ()) -> Iterator[tuple[Path, Any]]:
-    """Leaves of a parsed file. A table is walked into unless it is empty, which says nothing."""
+    """The values of a parsed file by path. Empty tables are ignored."""
     for key, value in data.items():
         path = (*prefix, key)
         if isinstance(value, Mapping):
@@ -144,10 +145,10 @@ def _flatten(data: Mapping[str, Any], prefix: Path = ()) -> Iterator[tuple[Path,
 
 
 def _lines(text: str) -> list[tuple[Path, int]]:
-    """The line on which each key of a valid TOML text is set, in order of appearance.
+    """The line of each key in a valid TOML text, in order of appearance.
 
-    A statement ends where the lines since its start first parse on their own: that holds for multi-line strings and
-    arrays alike, and leaves all of TOML's syntax to the standard library.
+    A statement ends at the first line at which the lines since its start can be parsed separately. This is true for
+    multi-line strings and arrays too, and leaves TOML's syntax to the standard library.
     """
     found: list[tuple[Path, int]] = []
     table: Path = ()

@@ -1,8 +1,8 @@
-"""Traffic: how many tokens the steps of a server compute, by which the costs of weight layouts are weighed.
+"""Traffic: the distribution of token counts over a server's steps, by which costs of weight layouts are averaged.
 
-A kernel may be chosen anew for every token count, but what weights are kept in is chosen once. What that costs depends
-on how often steps compute how many tokens: of ``iteration_tokens_total`` in a server's ``/metrics`` where that was
-saved, of a stated mix, or of :data:`USUAL`.
+A different kernel may be chosen for every token count, but the weight layout is chosen once, so its cost depends on how
+often steps have which token count. The distribution is that of ``iteration_tokens_total`` in the saved ``/metrics`` of
+a server, a configured one, or :data:`USUAL`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pathlib import Path
 from llmk.api import ConfigError
 
 USUAL: Mapping[int, float] = {1: 40, 8: 20, 64: 25, 512: 10, 2048: 5}
-"""Steps by token count, in percent: mostly decodes of few and of many requests, and one step in seven has prompts."""
+"""Percentage of steps by token count: mostly decode steps of few or many requests; 15% of the steps have prompts."""
 
 _BUCKET = re.compile(r'^llmk:iteration_tokens_total_bucket\{.*\ble="([^"]+)".*\}\s+(\S+)', re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The share of steps by token count, which add up to 1, and where they are from."""
+    """The fraction of steps by token count (the sum is 1), and where it is from."""
 
     shares: Mapping[int, float]
     source: str
@@ -34,9 +34,9 @@ class Traffic:
 
 
 def load_traffic(setting: str | Mapping[int, float]) -> Traffic:
-    """The traffic that the setting ``platform.traffic`` stands for: a mix, or the file of a server's metrics.
+    """The traffic for the setting ``platform.traffic``: a table, or the file of a server's metrics.
 
-    Raises ConfigError where the file can't be read or has no steps.
+    Raises ConfigError if the file can't be read or has no steps.
     """
     if not isinstance(setting, str):
         return _traffic(setting, "platform.traffic") if setting else _traffic(USUAL, "the default mix")
@@ -49,7 +49,7 @@ def _traffic(steps: Mapping[int, float], source: str) -> Traffic:
 
 
 def _recorded(file: Path) -> dict[int, float]:
-    """Steps by the bucket's upper bound; those above the highest count as twice that."""
+    """The number of steps by the bucket's upper bound; steps above the highest bound count as twice that bound."""
     hint = "save it with: curl http://HOST:PORT/metrics > FILE, while or after the server serves"
     try:
         text = file.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Finds plugins through entry points and imports them one by one, so that a broken one harms nobody but itself."""
+"""Discovers plugins through entry points and imports each separately, so that a broken one does not affect others."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 CORE = "llmk-core"
 REPLACED = "replaced"
-"""The code of plugins that put functions of their own in the place of llmk's: fatal, as nothing takes them back."""
+"""The reason code of plugins that replaced functions of llmk. This is fatal, since it can't be undone."""
 
 
 @dataclass(slots=True)
 class Plugin:
-    """A plugin and how far it got: ``state`` is discovered, compatible, loaded or active; or, for ``reasons``, blocked,
-    incompatible, broken or conflicting.
+    """A plugin and its state: discovered, compatible, loaded or active; or, with ``reasons``, blocked, incompatible,
+    broken or conflicting.
     """
 
     name: str
@@ -44,13 +44,13 @@ class Plugin:
 
     @property
     def wheel(self) -> str:
-        """Distribution and version, for people."""
+        """Distribution and version, human-readable."""
         return f"{self.distribution} {self.version}"
 
     @property
     def way_out(self) -> str:
-        """What to do about it where it can't be left out by itself."""
-        return f'[plugins] disable = ["{self.name}"] leaves it out (--plugins.disable {self.name}), or mend the wheel'
+        """A hint for a plugin that is broken in a way that llmk can't handle by leaving it out."""
+        return f'[plugins] disable = ["{self.name}"] leaves it out (--plugins.disable {self.name}), or fix the wheel'
 
     @property
     def is_usable(self) -> bool:
@@ -58,21 +58,22 @@ class Plugin:
         return self.state in ("loaded", "active")
 
     def stop(self, state: str, reason: Reason, error: BaseException | None = None) -> None:
-        """Takes the plugin out, for a reason."""
+        """Leaves the plugin out, with the new state and a reason."""
         self.state = state
         self.reasons.append(reason)
         if error is not None:
             self.traceback = "".join(traceback.format_exception(error))
 
     def call(self, hook: str, **arguments: Any) -> Any:
-        """Calls one hook of this plugin alone; ``None`` where it has none. An exception quarantines the plugin."""
+        """Calls a hook of this plugin; ``None`` if the plugin doesn't implement it. An exception quarantines the
+        plugin."""
         if self.manager is None or hook not in self.hooks or not self.is_usable:
             return None
         try:
             with watched(f"hook {hook} of plugin {self.name!r} ({self.wheel})", self.way_out):
-                answers = getattr(self.manager.hook, hook)(**arguments)
-                # What a hook returns may be a generator, whose code must run guarded too.
-                listed = [list(a) if isinstance(a, Iterable) and not isinstance(a, str) else a for a in answers]
+                results = getattr(self.manager.hook, hook)(**arguments)
+                # The result of a hook may be a generator, whose code must run guarded too.
+                listed = [list(r) if isinstance(r, Iterable) and not isinstance(r, str) else r for r in results]
             return listed[0] if listed else None
         except KeyboardInterrupt:
             raise
@@ -82,16 +83,16 @@ class Plugin:
 
 
 def is_named(plugin: Plugin, names: Iterable[str]) -> bool:
-    """Whether ``names`` has the plugin's entry-point name or its distribution's."""
+    """Whether ``names`` has the name of the plugin's entry point or distribution."""
     wanted = {canonicalize_name(name) for name in names}
     return not wanted.isdisjoint((canonicalize_name(plugin.name), plugin.distribution))
 
 
 def find_plugins(rules: PluginsSection, entry_points: Iterable[metadata.EntryPoint] | None = None) -> list[Plugin]:
-    """Discovers, checks and imports every plugin that the rules admit; none of this raises because of a plugin.
+    """Discovers, checks and imports every plugin that the rules permit. Never raises because of a plugin.
 
-    The core's own come first and are not subject to ``only``; then first-party wheels, then the rest, each by name.
-    That order decides who keeps a name that two wheels claim.
+    The core's own plugins come first and are not subject to ``only``; then first-party wheels, then the rest, each by
+    name. If two wheels have plugins of the same name, the first one is used.
     """
     points = metadata.entry_points() if entry_points is None else entry_points
     pairs = [(_plugin(point), point) for point in points if re.fullmatch(r"llmk\.v\d+", point.group)]
@@ -118,7 +119,7 @@ def _precedence(plugin: Plugin) -> tuple[bool, bool, str, str]:
 def _admit(
     plugin: Plugin, point: metadata.EntryPoint, rules: PluginsSection, taken: dict[str, Plugin], core: str
 ) -> None:
-    """Decides before any of the plugin's code runs whether it may, beside a core of that version."""
+    """Decides whether a plugin may be imported, given the core's version. None of the plugin's code has run yet."""
     other = taken.get(plugin.name)
     if is_named(plugin, rules.disable):
         plugin.stop("blocked", Reason("disabled", hint="[plugins] disable names it"))
@@ -153,7 +154,7 @@ def _check_core_version(plugin: Plugin, requires: Sequence[str] | None, core: st
 
 
 def _import(plugin: Plugin, point: metadata.EntryPoint) -> None:
-    """Imports the spec module and registers its hooks with a manager of the plugin's own, which keeps plugins apart."""
+    """Imports the spec module and registers its hooks with a separate plugin manager, which isolates plugins."""
     manager = pluggy.PluginManager("llmk")
     manager.add_hookspecs(hooks)
     try:
@@ -175,4 +176,4 @@ def _import(plugin: Plugin, point: metadata.EntryPoint) -> None:
         plugin.state, plugin.manager = "loaded", manager
     if names := replaced(point.module):
         hint = f"pip uninstall {plugin.distribution}, or leave it out with [plugins] disable"
-        plugin.stop("broken", Reason(REPLACED, "nothing of llmk's to be replaced", ", ".join(names), hint))
+        plugin.stop("broken", Reason(REPLACED, "no function of llmk to be replaced", ", ".join(names), hint))

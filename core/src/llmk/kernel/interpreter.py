@@ -1,4 +1,4 @@
-"""How llmk starts Python: with a module path that lacks the working directory, which may be a downloaded checkpoint."""
+"""How llmk starts Python: without the working directory, which may be a downloaded checkpoint, on the module path."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 import sys
 
 PYTHON = (sys.executable, "-P")
-"""What every command line of a Python process begins with."""
+"""The start of the command line of every Python process."""
 BARE_PYTHON = (sys.executable, "-I", "-S")
-"""The same for a script that needs the standard library alone, and none of what is installed."""
+"""The same for scripts that need only the standard library, without installed packages."""
 
 
 def keep_path_safe() -> None:
-    """Has all Python processes that this one starts, and those that they start, do the same, whoever starts them."""
+    """Makes all Python child processes do the same, recursively, including those that libraries start."""
     os.environ["PYTHONSAFEPATH"] = "1"

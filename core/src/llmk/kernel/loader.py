@@ -1,4 +1,5 @@
-"""Loads what a spec names, only once it has won; or looks whether it is there, without running any of it."""
+"""Loads the implementations that specs name, once they are chosen; or checks that they exist, without importing
+them."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def not_followed(location: str, wheel: str, id: str, error: NotFollowed) -> Plug
 def check_present(location: str, *, plugin: Plugin | str = "", kind: str = "", id: str = "") -> None:
     """Raises PluginError where :func:`load_object` would find no such module, or no such name in it. Imports nothing.
 
-    What only running the module can tell passes: names that it makes as it runs, modules that are no Python source.
+    Names that a module creates dynamically, and modules that are not Python source, can't be checked and are accepted.
     """
     module, _, attribute = location.partition(":")
     first = attribute.partition(".")[0]
@@ -75,7 +76,7 @@ def _not_loaded(location: str, wheel: str, reason: Reason, id: str = "") -> Plug
 
 
 def _names(module: str) -> set[str] | None:
-    """The names at the top of a module; ``None`` where they can't be known. Raises ModuleNotFoundError."""
+    """The top-level names of a module; ``None`` if they can't be determined. Raises ModuleNotFoundError."""
     if module in sys.modules:
         names = set(vars(sys.modules[module]))
         return None if "__getattr__" in names else names
@@ -86,11 +87,11 @@ def _names(module: str) -> set[str] | None:
     try:
         return _assigned(file, file.stat().st_mtime_ns)
     except (OSError, SyntaxError, ValueError):
-        return None  # the import says better what is wrong, in the process that needs it
+        return None  # the process that imports it raises a better error
 
 
 def _find(module: str) -> ModuleSpec:
-    """Like :func:`importlib.util.find_spec`, which would import the packages that hold the module."""
+    """Like :func:`importlib.util.find_spec`, but without importing parent packages."""
     parent, _, _ = module.rpartition(".")
     path = None
     if parent:
@@ -112,7 +113,7 @@ def _assigned(file: Path, modified: int) -> set[str] | None:
 
 
 def _bound(statements: list[ast.stmt]) -> Iterator[str]:
-    """Names that statements bind, wherever they may in a module's own scope."""
+    """Names that statements bind in a module's scope, including nested statements."""
     for statement in statements:
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield statement.name

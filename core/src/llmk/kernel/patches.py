@@ -1,5 +1,5 @@
-"""Finds what a plugin put in the place of llmk's own functions: extending is by hooks, and what is replaced behind
-everybody's back (``ApiKeys.__call__``) could not be told from what llmk says it does."""
+"""Finds functions of llmk that a plugin replaced (monkey-patched). Plugins extend llmk through hooks only; with a
+replaced function (``ApiKeys.__call__``), llmk would no longer do what it reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def replaced(module: str) -> list[str]:
-    """Names of llmk that lead to functions of the package that ``module`` is in."""
+    """Names in llmk's modules and classes that refer to functions of ``module``'s package."""
     package = module.partition(".")[0]
     if package == "llmk":
         return []
@@ -22,7 +22,7 @@ def replaced(module: str) -> list[str]:
 
 
 def _functions(names: Mapping[str, Any], module: str) -> Iterator[tuple[str, FunctionType]]:
-    """Functions at the top of a module, and those of the classes that it defines."""
+    """Top-level functions of a module, and methods of the classes that it defines."""
     for name, value in list(names.items()):
         if isinstance(value, type) and value.__module__ == module:
             yield from ((f"{name}.{inner}", function) for inner, function in _functions(vars(value), ""))
@@ -33,5 +33,5 @@ def _functions(names: Mapping[str, Any], module: str) -> Iterator[tuple[str, Fun
 
 
 def _is_of(function: FunctionType, package: str) -> bool:
-    """By where it was written: what a decorator copies onto it says nothing."""
+    """Decided by the function's globals, since decorators copy names and other attributes."""
     return str(function.__globals__.get("__name__", "")).partition(".")[0] == package

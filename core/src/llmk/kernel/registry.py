@@ -1,4 +1,4 @@
-"""The registry: every spec that working plugins registered, each with the plugin that it came from."""
+"""The registry: every spec of usable plugins, with the plugin that registered it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Registered(Generic[S]):
 
 
 class Registry:
-    """All plugins and their specs. ``refused`` are specs that may not take part, with the reason."""
+    """All plugins and their specs. ``refused`` are specs that must not be used, with the reason."""
 
     def __init__(self, plugins: Sequence[Plugin], rules: PluginsSection) -> None:
         self.plugins = list(plugins)
@@ -78,12 +78,12 @@ class Registry:
 
     @classmethod
     def discover(cls, rules: PluginsSection) -> Registry:
-        """Finds plugins and asks each for its specs. Never raises because of a plugin; see :meth:`enforce`."""
+        """Discovers plugins and collects their specs. Never raises because of a plugin; see :meth:`enforce`."""
         with watching(rules.import_seconds):
             return cls(find_plugins(rules), rules)
 
     def of(self, spec_type: type[S], kind: str = "") -> list[Registered[S]]:
-        """Specs of one type, and of one kind where the type has several, from plugins that still work."""
+        """Specs of one type, and of one kind if the type has several, of usable plugins."""
         return [r for r in self._specs if isinstance(r.spec, spec_type) and kind in ("", r.kind) and r.plugin.is_usable]
 
     def kernels(self, kind: str) -> list[Registered[KernelSpec]]:
@@ -112,9 +112,9 @@ class Registry:
         return frozenset(kinds)
 
     def call(self, hook: str, item: type[S], **arguments: Any) -> list[tuple[Plugin, S]]:
-        """Calls a hook of every plugin, each guarded, and returns what those that have it answered, lists item by item.
+        """Calls a hook of every plugin, each guarded, and returns the results with their plugins; lists are flattened.
 
-        A plugin that answers with something other than ``item`` is quarantined.
+        A plugin that returns something other than ``item`` is quarantined.
         """
         found: list[tuple[Plugin, S]] = []
         for plugin in self.plugins:
@@ -123,19 +123,17 @@ class Registry:
 
     @property
     def warnings(self) -> list[str]:
-        """Notices, and one line per plugin that is left out, but not on purpose."""
+        """Notices, and one line per plugin that is left out, unless the configuration says so."""
         bad = [p for p in self.plugins if p.state in ("broken", "incompatible", "conflicting")]
         left = [f"plugin {p.name} ({p.wheel}) is {p.state}, left out: {'; '.join(map(str, p.reasons))}" for p in bad]
-        empty = [
-            f"{r.spec.id} ({r.plugin.wheel}) counts for nothing: {w}" for r, w in self.refused if w.code == "no_folder"
-        ]
+        empty = [f"{r.spec.id} ({r.plugin.wheel}) is not used: {w}" for r, w in self.refused if w.code == "no_folder"]
         return [*self.notices, *left, *empty]
 
     def enforce(self, names: Iterable[str] = (), *, strict: bool = False) -> None:
-        """Raises PluginError, with the plugin's own traceback as a note, where one that is asked for doesn't work, or
-        any has replaced what is llmk's.
+        """Raises PluginError, with the plugin's own traceback as a note, if a required plugin is not usable, or if any
+        plugin replaced functions of llmk.
 
-        ``names`` are asked for besides ``plugins.only`` and ``require``; ``strict`` asks for all that are not blocked.
+        ``plugins.only``, ``plugins.require`` and ``names`` are required; with ``strict``, all that are not blocked are.
         """
         required = (*self._rules.require, *self._rules.only)
         for name in (*required, *names):
@@ -145,20 +143,18 @@ class Registry:
             if not found and name in required:
                 known = ", ".join(f"{p.name} ({p.distribution})" for p in self.plugins)
                 raise PluginError(
-                    f"plugin {name!r} is asked for but not installed",
+                    f"plugin {name!r} is required, but not installed",
                     hint=how_to_install(name) or f"installed: {known}",
                 )
         for plugin in self.plugins:
             if any(reason.code == REPLACED for reason in plugin.reasons):
-                message = (
-                    f"plugin {plugin.name!r} of {plugin.wheel} replaced functions of llmk's, which can't be taken back"
-                )
+                message = f"plugin {plugin.name!r} of {plugin.wheel} replaced functions of llmk, which can't be undone"
                 raise PluginError(message, reasons=plugin.reasons, hint=plugin.way_out)
             if strict and not plugin.is_usable and plugin.state != "blocked":
                 raise _failure(plugin)
 
     def _settle_overrides(self) -> None:
-        """Takes out what is overridden with the user's consent, and overriders that lack it."""
+        """Removes specs that are overridden with the user's permission, and specs that override others without it."""
         out: dict[int, Reason] = {}
         for one in [r for r in self._specs if r.spec.overrides]:
             name = one.spec.overrides
@@ -190,7 +186,7 @@ class Registry:
                 taken |= dict.fromkeys(own, plugin)
 
     def _set_aside_empty(self) -> None:
-        """Takes out measurements that name a folder which their wheel lacks."""
+        """Removes specs of measurements whose folder does not exist in the wheel."""
         tuned = [r for r in self._specs if isinstance(r.spec, TunedConfigs) and shipped_folder(r.spec) is None]
         hint = "the wheel must ship it as package data"
         self._refuse(
@@ -198,13 +194,13 @@ class Registry:
         )
 
     def _refuse(self, out: Mapping[int, Reason]) -> None:
-        """Takes out specs, for reasons by ``id``."""
+        """Removes specs, with reasons by Python's ``id`` of what is registered."""
         self.refused += [(r, out[id(r)]) for r in self._specs if id(r) in out]
         self._specs = [r for r in self._specs if id(r) not in out]
 
 
 def _collect(plugin: Plugin) -> Iterator[Registered[Any]]:
-    """Asks one plugin for all its specs; one bad spec spoils the plugin, so that none is ever half there."""
+    """All specs of a plugin. One invalid spec makes the whole plugin broken, so that none is used in part."""
     found: list[Registered[Any]] = []
     for hook, kinds in HOOKS.items():
         specs: list[Any] = _call(plugin, hook, *kinds.values())
@@ -240,10 +236,10 @@ def _call(plugin: Plugin, hook: str, *item_types: type[S], **arguments: Any) -> 
 
 
 def _failure(plugin: Plugin) -> PluginError:
-    hint = f"mend it, or pip uninstall {plugin.distribution}"
+    hint = f"fix it, or pip uninstall {plugin.distribution}"
     if plugin.state == "blocked":
-        hint = "take it out of [plugins] disable, or add it to only"
-    message = f"plugin {plugin.name!r} of {plugin.wheel} is asked for, but it is {plugin.state}"
+        hint = "remove it from [plugins] disable, or add it to only"
+    message = f"plugin {plugin.name!r} of {plugin.wheel} is required, but it is {plugin.state}"
     error = PluginError(message, reasons=plugin.reasons, hint=hint)
     if plugin.traceback:
         error.add_note(f"the plugin's own traceback:\n{plugin.traceback}")

@@ -1,9 +1,9 @@
-"""A watch over plugins' code while it is imported and asked: what hangs is ended, and what takes the process with it is
-named.
+"""A watchdog for plugins' code while it is imported and its hooks are called: code that hangs is interrupted, and code
+that crashes the process is named in the log.
 
-A process of its own watches, since nothing in this one runs any more once a plugin has aborted it, or loops in C. What
-takes too long raises TimeoutError where it stands, so that its plugin is left out like any that raises. Where that is
-not possible (another thread than the main one, code that lets nothing interrupt it), the process is killed.
+The watchdog is a separate process, since nothing in this one runs any more when a plugin aborts it or loops in C. Code
+that takes too long gets a TimeoutError, so that its plugin is left out like any that raises. If it can't be interrupted
+(outside of the main thread, or in code that does not return to Python), the process is killed.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ from types import FrameType
 from llmk.kernel.interpreter import BARE_PYTHON
 
 SPECS, MODULES = 1, 10
-"""How many times ``plugins.import_seconds`` specs and hooks may take; and what specs name, which may import torch."""
+"""Time limits, as multiples of ``plugins.import_seconds``: of spec modules and hooks, and of the modules that specs
+name, which may import torch."""
 _GRACE = 5.0
-"""Seconds that code has to let an exception pass."""
+"""Seconds between interrupting code and killing the process."""
 
 
 class TookTooLong(BaseException):
-    """Raised in code that takes too long. Not an Exception, which a loop may catch."""
+    """Raised in code that takes too long. Not a subclass of Exception, which the code may catch."""
 
 
 class _Watch:
-    """The process that watches, and the file that it reads: writing that wakes nobody."""
+    """The watchdog process, and the file that it polls; unlike a pipe, writing to it wakes no process."""
 
     def __init__(self) -> None:
         self.uses = 0
         self._ids = count()
         self._running: dict[int, dict[str, object]] = {}
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115  kept as long as the watch
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  kept as long as the watchdog
         script, file = str(Path(__file__).with_name("watchdog_process.py")), self._file.fileno()
-        # A process that ignores SIGTERM is an engine's, which its parent ends: no crash, if that is gone as well.
+        # A process that ignores SIGTERM is an engine's, which ends with its parent: that is not a crash.
         parent = os.getppid() if signal.getsignal(signal.SIGTERM) is signal.SIG_IGN else 0
         command = [*BARE_PYTHON, script, *map(str, (os.getpid(), file, _GRACE, parent))]
         self._process = subprocess.Popen(
@@ -59,7 +60,7 @@ class _Watch:
         self._process.communicate()
         self._file.close()
 
-    def begin(self, what: str, hint: str, seconds: float) -> int:
+    def start(self, what: str, hint: str, seconds: float) -> int:
         id, until = next(self._ids), time.monotonic() + seconds
         signals = self._signals and _is_main_thread()
         self._running[id] = {
@@ -77,7 +78,7 @@ class _Watch:
 
     def _late(self, number: int, frame: FrameType | None) -> None:
         if any(mark["signals"] for mark in self._running.values()):
-            raise TookTooLong("it was not over in time")
+            raise TookTooLong("time limit exceeded")
 
 
 def _is_main_thread() -> bool:
@@ -91,15 +92,15 @@ _seconds = 60.0
 
 @contextlib.contextmanager
 def watching(seconds: float | None = None) -> Iterator[None]:
-    """Keeps one watch for all that is :func:`watched` within. Where a watch is kept already, that goes on.
+    """Uses one watchdog process for all code that is :func:`watched` within. Nested uses share it.
 
-    ``seconds`` are ``plugins.import_seconds``; where they are left out, those that were given last.
+    ``seconds`` is ``plugins.import_seconds``; by default, the last value that was passed.
     """
     global _current, _seconds
     with _lock:
         _seconds = _seconds if seconds is None else seconds
         if _current is None and all(BARE_PYTHON) and hasattr(signal, "SIGALRM"):
-            with contextlib.suppress(OSError):  # no process can be had: then nobody watches
+            with contextlib.suppress(OSError):  # no process can be started: plugins are not watched
                 _current = _Watch()
         watch = _current
         if watch is not None:
@@ -117,16 +118,17 @@ def watching(seconds: float | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def watched(what: str, hint: str, times: int = SPECS) -> Iterator[None]:
-    """Code of a plugin runs within. Raises TimeoutError where it doesn't end in ``times`` times the watch's seconds."""
+    """A context for code of a plugin, with a time limit of ``times`` times the watchdog's seconds, beyond which it
+    raises TimeoutError. ``what`` and ``hint`` are for the message."""
     with watching():
         watch = _current
         if watch is None:
             yield
             return
-        id = watch.begin(what, hint, seconds := times * _seconds)
+        id = watch.start(what, hint, seconds := times * _seconds)
         try:
             yield
         except TookTooLong as error:
-            raise TimeoutError(f"not over after {seconds:g} s") from error
+            raise TimeoutError(f"not finished after {seconds:g} s") from error
         finally:
             watch.end(id)

@@ -1,12 +1,12 @@
-"""Watches another process while it runs plugins' code. Run by :mod:`llmk.kernel.watchdog`, by its path and without site
-packages, so that it starts within milliseconds.
+"""The watchdog process, which watches another process while that runs plugins' code. Started by
+:mod:`llmk.kernel.watchdog` by its path and without site packages, so that it starts within milliseconds.
 
-Arguments: the process's id; a descriptor of the file in which it keeps what is running, as a line of JSON; seconds
-between a signal and the end; and the id of the process that has to end the watched one, or 0. Standard input ends when
-the watched process does.
+Arguments: the id of the watched process; a file descriptor from which to read what is running, as a line of JSON; the
+seconds between interrupting and killing; and the id of the parent process with which the watched one ends, or 0.
+Standard input is closed when the watched process ends.
 
-What takes too long gets SIGALRM; where that doesn't end it, it is named on standard error, and the process is killed.
-What was running when the process ended is named too, unless that was ended because its parent is gone.
+Code that takes too long is interrupted by SIGALRM. If it does not end, its name is written to standard error, and the
+process is killed. Code that was running when the process ended is named too, unless the process ended with its parent.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _PERIOD = 0.2
 
 
 def main() -> None:
-    """Follows the other process to its end."""
+    """Watches the other process until it ends."""
     process, file, grace, parent = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4])
     signalled: dict[int, float] = {}
     while not select.select([0], [], [], _PERIOD)[0]:
@@ -35,19 +35,19 @@ def main() -> None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGALRM)
             elif now > signalled.get(mark["id"], 0) + grace:
-                late = f"{mark['what']} is not over after {mark['seconds']:g} s, and nothing interrupts it"
-                tell(f"{late}: this process is killed", mark)
+                late = f"{mark['what']} is not finished after {mark['seconds']:g} s, and can't be interrupted"
+                report(f"{late}: this process is killed", mark)
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(process, signal.SIGKILL)
                 return
     left = running(file)
     if left and not is_gone(parent):
-        why = "unless it was killed, that exited, aborted or crashed"
-        tell(f"this process ended during {left[-1]['what']}: {why}", left[-1])
+        why = "it exited, aborted or crashed, unless the process was killed"
+        report(f"this process ended during {left[-1]['what']}: {why}", left[-1])
 
 
 def running(file: int) -> list[dict[str, Any]]:
-    """What is not over, the innermost last."""
+    """The watched code that is running, innermost last."""
     try:
         found: list[dict[str, Any]] = json.loads(os.pread(file, 1 << 20, 0).partition(b"\n")[0] or b"[]")
     except ValueError:  # it is being written
@@ -56,7 +56,7 @@ def running(file: int) -> list[dict[str, Any]]:
 
 
 def is_gone(parent: int) -> bool:
-    """Whether the process that has to end the other one ends as well, within a moment."""
+    """Whether the parent process has ended, or ends within half a second."""
     if not parent:
         return False
     time.sleep(0.5)
@@ -67,8 +67,8 @@ def is_gone(parent: int) -> bool:
     return False
 
 
-def tell(text: str, mark: dict[str, Any]) -> None:
-    """Writes an error as ``llmk`` writes them."""
+def report(text: str, mark: dict[str, Any]) -> None:
+    """Writes an error in the format of ``llmk``'s errors."""
     os.write(2, f"llmk: {text}\n  hint: {mark['hint']}\n".encode())
 
 

@@ -1,1 +1,1 @@
-"""HTTP: one stream of typed events from the engine, and a renderer for each wire format."""
+"""The HTTP server: streams of typed events from the engine, and a renderer for each response format."""

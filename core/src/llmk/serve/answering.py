@@ -1,4 +1,4 @@
-"""Sending an answer, streamed or whole, for as long as there is somebody to send it to."""
+"""Sends responses, streamed or complete, as long as the client is connected."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from llmk.engine.cooperative import Yielder
 from llmk.serve.generation.event_stream import ChoiceDelta, Job, Usage, answer
 from llmk.serve.generation.request_record import RequestRecord
 from llmk.serve.http import errors
-from llmk.serve.http.disconnects import ClientGone, attended
+from llmk.serve.http.disconnects import ClientGone, while_connected
 from llmk.serve.http.json_response import END_OF_STREAM, JsonResponse, server_sent_event
 from llmk.serve.service import Service
 
 
 class Renderer(Protocol):
-    """A wire format."""
+    """A response format."""
 
     def chunks(self, delta: ChoiceDelta, usage: Usage) -> Iterator[dict[str, Any]]:
-        """The chunks of one delta, at which ``usage`` was counted."""
+        """The chunks of a streamed response for one delta, with the ``usage`` so far."""
         ...
 
     def last_chunks(self, usage: Usage) -> Iterator[dict[str, Any]]:
-        """What follows the last delta."""
+        """The chunks after the last delta."""
         ...
 
     def add(self, delta: ChoiceDelta) -> None:
-        """Folds one delta into the whole."""
+        """Adds a delta to the complete response."""
         ...
 
     def whole(self, usage: Usage) -> dict[str, Any]:
-        """The complete answer."""
+        """The complete response, after all deltas were added."""
         ...
 
 
 class AnswerResponse(Response):
-    """Runs a job and sends what ``renderer`` makes of it.
+    """Runs a job and sends its output as rendered by ``renderer``.
 
-    The job ends, and with it its sequences in the engine, when the client hangs up or the server must stop. Errors
-    before the first chunk are responses of their own; later ones are sent as an event, after which the stream ends.
+    The job and its sequences in the engine are aborted when the client disconnects or the server must stop. Errors
+    before the first chunk are sent as error responses; later ones as an event, after which the stream ends.
     """
 
     def __init__(self, service: Service, job: Job, renderer: Renderer, *, stream: bool) -> None:
@@ -54,10 +54,10 @@ class AnswerResponse(Response):
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the answer."""
+        """Sends the response."""
         work = self._send_stream(scope, send) if self._stream else self._send_whole(scope, receive, send)
         try:
-            await attended(work, receive, self._service.stopping)
+            await while_connected(work, receive, self._service.stopping)
         except ClientGone:
             scope["state"]["status"] = errors.CLIENT_GONE
         except Exception as error:
@@ -69,22 +69,22 @@ class AnswerResponse(Response):
             await send(_body(server_sent_event(body) + END_OF_STREAM, more=False))
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
-        usage, breather = Usage(), Yielder()
+        usage, yielder = Usage(), Yielder()
         async with aclosing(self._deltas(scope, usage)) as deltas:
             async for delta in deltas:
                 self._renderer.add(delta)
-                await breather.step()
+                await yielder.step()
         self._started = True
         await JsonResponse(self._renderer.whole(usage))(scope, receive, send)
 
     async def _send_stream(self, scope: Scope, send: Send) -> None:
-        usage, breather = Usage(), Yielder()
+        usage, yielder = Usage(), Yielder()
         async with aclosing(self._deltas(scope, usage)) as deltas:
             async for delta in deltas:
                 if events := b"".join(map(server_sent_event, self._renderer.chunks(delta, usage))):
                     await self._start(send)
                     await send(_body(events))
-                await breather.step()
+                await yielder.step()
         await self._start(send)
         await send(
             _body(b"".join(map(server_sent_event, self._renderer.last_chunks(usage))) + END_OF_STREAM, more=False)

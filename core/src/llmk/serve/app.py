@@ -1,4 +1,4 @@
-"""The application, put together."""
+"""Creates the ASGI application."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from llmk.serve.workers.prepared_request import Refusal
 
 
 def create_app(service: Service) -> FastAPI:
-    """The ASGI application that serves ``service``. The layers stand in the order in which a request meets them."""
+    """The ASGI application for ``service``. Middleware is listed from the outermost to the innermost."""
     config = service.config
     check_integrity()
     layers = [Middleware(AccessLogMiddleware, metrics=service.metrics), Middleware(AllowedHosts, section=config)]
@@ -41,7 +41,8 @@ def create_app(service: Service) -> FastAPI:
     if config.api_keys:
         layers.append(Middleware(ApiKeys, keys=config.api_keys))
     layers.append(Middleware(Limits, section=config))
-    # Swagger UI from the wheel's own files, and no badge from a validator elsewhere: browsers load nothing from others.
+    # Swagger UI is served from the wheel's files, and its validator badge is off, so that browsers load nothing from
+    # other sites.
     app = FastAPIOffline(
         redoc_url=None,
         title="llmk",

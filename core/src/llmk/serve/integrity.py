@@ -1,7 +1,7 @@
-"""That the code which guards the server is the core's own, once plugins were imported.
+"""Checks, after plugins were imported, that the security-relevant functions of the server are the core's own.
 
-Plugins run in this process with all its rights, so that this stops no attacker; it finds the plugin that replaces a
-function of the core to change something else, and opens the server by it.
+Plugins run in this process with all its rights, so this does not stop an attacker. It finds a plugin that replaces a
+function of the core for another purpose, and thereby disables a protection of the server.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ GUARDS: tuple[ModuleType, ...] = (auth, errors, hosts, limits, service, traffic)
 
 
 def check_integrity() -> None:
-    """Raises :class:`~llmk.api.PluginError` where a function of a guard is not the one in its file, naming whose it
-    is."""
+    """Raises :class:`~llmk.api.PluginError`, with the wheel, if a function of :data:`GUARDS` was replaced."""
     for module in GUARDS:
         for name, found in _functions(module):
             if (file := _file(found)) != module.__file__:
@@ -37,7 +36,7 @@ def check_integrity() -> None:
 
 
 def _functions(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """What a module now has for the functions and methods that its file defines."""
+    """The current values of the functions and methods that a module's file defines."""
     assert module.__file__
     for name, code in _defined(compile(Path(module.__file__).read_text(), module.__file__, "exec")):
         found = getattr(module, name, None)
@@ -48,14 +47,14 @@ def _functions(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def _defined(code: CodeType) -> Iterator[tuple[str, CodeType]]:
-    """What the body of a module or class defines by ``def`` and ``class``."""
+    """Names and code of the ``def`` and ``class`` statements in the body of a module or class."""
     for constant in code.co_consts:
         if isinstance(constant, CodeType) and constant.co_name.isidentifier():
             yield constant.co_name, constant
 
 
 def _file(found: Any) -> str:
-    """The file that a class or function comes from, whatever is wrapped around it."""
+    """The file that defines a class or function, which may be wrapped."""
     if inspect.isclass(found):
         return getattr(sys.modules.get(found.__module__), "__file__", None) or ""
     while found is not None and not isinstance(found, FunctionType):
@@ -64,8 +63,8 @@ def _file(found: Any) -> str:
 
 
 def _owner(name: str) -> str:
-    """The distribution that a file belongs to."""
+    """The distribution that contains a file."""
     tops = [Path(folder) for folder in sys.path if folder]
     package = next((Path(name).relative_to(top).parts[0] for top in tops if Path(name).is_relative_to(top)), "")
     wheels = metadata.packages_distributions().get(package.removesuffix(".py"), [])
-    return f"{' or '.join(wheels)} ({name})" if wheels else name or "what is no function of Python"
+    return f"{' or '.join(wheels)} ({name})" if wheels else name or "an object that is not a Python function"

@@ -1,4 +1,4 @@
-"""The server's life: take the port, start the engine, serve, drain, stop."""
+"""The server's lifecycle: bind the port, start the engine, serve, drain, stop."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ Ready = Callable[["Service", str], None]
 def serve(settings: Settings, ready: Ready, spawned: Popen[bytes] | None = None) -> None:
     """Serves until SIGTERM or SIGINT, then drains; a second signal stops at once.
 
-    ``spawned`` is the engine's process, where it has begun; ending it is left to the caller until there is an engine.
-    ``ready`` is called with the service and the server's URL once requests are answered. Raises
-    :class:`~llmk.api.PortInUse` before any model is loaded, and whatever the engine's start raises.
+    ``spawned`` is the engine's process, if it was already started; until there is an engine, the caller must end it.
+    ``ready`` is called with the service and the server's URL when the server accepts requests. Raises
+    :class:`~llmk.api.PortInUse` before a model is loaded, and the exceptions of the engine's start.
     """
     config = settings.config.server
     logs.setup(config.log_level, config.log_format)
-    # What it warns of is what clients send, and in the access log.
+    # Its warnings are about invalid requests of clients, which are in the access log.
     logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
     tls = Tls.of(config)
     with open_spans(config.otlp_endpoint) as spans, bind(config.host, config.port) as listener:
@@ -52,8 +52,8 @@ def serve(settings: Settings, ready: Ready, spawned: Popen[bytes] | None = None)
         listener.speaks_tls = tls is not None
         if not (config.api_keys or config.tls_client_ca or is_loopback(listener.getsockname()[0])):
             logger.warning(
-                "this server is open: whoever reaches %s:%d can use it; set server.api_keys (or "
-                "LLMK__SERVER__API_KEYS) to close it",
+                "this server is open: every client that can reach %s:%d can use it; set server.api_keys (or "
+                "LLMK__SERVER__API_KEYS) to require a key",
                 *listener.getsockname()[:2],
             )
         asyncio.run(_run(settings, listener, ready, spans, spawned, tls))
@@ -61,16 +61,16 @@ def serve(settings: Settings, ready: Ready, spawned: Popen[bytes] | None = None)
 
 @contextlib.contextmanager
 def open_spans(endpoint: str) -> Iterator[Spans | None]:
-    """What sends spans to ``endpoint``, if there is one. What is left is sent at the end.
+    """The exporter of spans to ``endpoint``, if there is one. Remaining spans are sent on exit.
 
-    Raises :class:`~llmk.api.ConfigError` where the endpoint is no URL, or OpenTelemetry is not installed.
+    Raises :class:`~llmk.api.ConfigError` if the endpoint is not a URL, or OpenTelemetry is not installed.
     """
     if not endpoint:
         yield None
         return
     if not endpoint.startswith(("http://", "https://")):
         hint = "name a collector: http://127.0.0.1:4318"
-        raise ConfigError(f"server.otlp_endpoint = {endpoint!r} is no URL of HTTP", hint=hint)
+        raise ConfigError(f"server.otlp_endpoint = {endpoint!r} is not an HTTP URL", hint=hint)
     try:
         from llmk.serve.metrics.spans import Spans
     except ImportError as error:
@@ -84,9 +84,9 @@ def open_spans(endpoint: str) -> Iterator[Spans | None]:
 
 
 def bind(host: str, port: int) -> Listener:
-    """A listening socket: from here on the port is ours, and early clients wait until the model is loaded.
+    """A listening socket. From now on the port is taken, and early clients wait until the model is loaded.
 
-    Raises :class:`~llmk.api.PortInUse`, and :class:`~llmk.api.ConfigError` where the address can't be listened on.
+    Raises :class:`~llmk.api.PortInUse`, or :class:`~llmk.api.ConfigError` for other errors.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = Listener(family)
@@ -97,14 +97,14 @@ def bind(host: str, port: int) -> Listener:
     except OSError as error:
         listener.close()
         if error.errno == errno.EADDRINUSE:
-            hint = "stop what listens there, or choose another with --port (0: any free one)"
+            hint = "stop the process that listens there, or choose another port with --port (0: any free one)"
             raise PortInUse(f"port {port} of {host} is in use", hint=hint) from error
         raise ConfigError(f"can't listen on {host}:{port} (server.host, server.port): {error.strerror}") from error
     return listener
 
 
 def url_of(listener: Listener) -> str:
-    """Where a client on this machine finds the server."""
+    """The server's URL for clients on this machine."""
     host, port = listener.getsockname()[:2]
     scheme = "https" if listener.speaks_tls else "http"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
@@ -140,7 +140,7 @@ async def _run(
                 while not server.started and not serving.done():
                     await asyncio.sleep(0.01)
                 gc.collect()
-                gc.freeze()  # what was built stays for good: collecting garbage needn't look at it again
+                gc.freeze()  # objects created so far are permanent: excluded from garbage collection
                 if not server.should_exit:
                     ready(service, url_of(listener))
                 await serving
@@ -149,15 +149,15 @@ async def _run(
 
 
 async def _start(settings: Settings, spawned: Popen[bytes] | None, workers: Workers) -> AsyncLLM:
-    """Starts the engine, and meanwhile the workers: what they serve is known when the plan is."""
+    """Starts the engine, and concurrently the workers as soon as the plan is known."""
     started: list[asyncio.Task[None]] = []
 
-    def begin(boot: Boot) -> None:
+    def start_workers(boot: Boot) -> None:
         stat_loggers.choose(boot)
         started.append(asyncio.create_task(workers.start(boot)))
 
     try:
-        engine = await AsyncLLM.start(settings, spawned=spawned, check=begin)
+        engine = await AsyncLLM.start(settings, spawned=spawned, check=start_workers)
     except BaseException:
         for task in started:
             task.cancel()
@@ -173,7 +173,7 @@ async def _start(settings: Settings, spawned: Popen[bytes] | None, workers: Work
 
 @contextlib.asynccontextmanager
 async def _renewing(tls: Tls | None) -> AsyncIterator[None]:
-    """Reads the certificate again when it changes, and on SIGHUP."""
+    """Reloads the certificate when its file changes, and on SIGHUP."""
     if tls is None:
         yield
         return

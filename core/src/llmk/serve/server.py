@@ -1,4 +1,4 @@
-"""The HTTP server. Importing it takes a while: an engine may start meanwhile."""
+"""The HTTP server. Its import takes a while, so it is done while the engine starts."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LAST_WORDS = 2.0
-"""Seconds that answers which were cut short get to tell their clients so."""
+LAST_SECONDS = 2.0
+"""Seconds in which requests that are aborted at shutdown can still send an error to their clients."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn, with a drain that ends answers in words and an exit status of 0."""
+    """uvicorn's server, with a drain in which aborted requests get an error, and with exit status 0."""
 
     def __init__(self, service: Service, tls: Tls | None = None) -> None:
         self.service = service
@@ -46,19 +46,19 @@ class Server(uvicorn.Server):
             lifespan="off",
             server_header=False,
             timeout_keep_alive=service.config.keep_alive,  # type: ignore[arg-type]
-            timeout_graceful_shutdown=round(self._drain_seconds + 2 * LAST_WORDS),
+            timeout_graceful_shutdown=round(self._drain_seconds + 2 * LAST_SECONDS),
         )
         super().__init__(config)
         self._stopping = service.stopping
 
     @classmethod
     def of(cls, engine: AsyncLLM, workers: Workers, spans: Spans | None, tls: Tls | None) -> Server:
-        """The server of an engine, as the engine's settings want it."""
+        """Creates the server for an engine, with the engine's settings."""
         section, dialect = engine.boot.settings.config.server, Dialect.choose(engine.boot)
         return cls(Service(engine, dialect, section, workers, spans), tls)
 
     async def startup(self, sockets: Sequence[socket.socket] | None = None) -> None:
-        """Listens as uvicorn does, but with connections of our own, and a deadline for handshakes."""
+        """Listens as uvicorn does, but with :class:`Connection` and a deadline for TLS handshakes."""
         loop, section, log = asyncio.get_running_loop(), self.service.config, AccessLog(self.service.metrics)
 
         def connection() -> Connection:
@@ -75,11 +75,11 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leaves signals to this module; uvicorn would end the process by the signal that it caught."""
+        """Leaves signals to :mod:`llmk.serve.lifecycle`; uvicorn would end the process with the signal it caught."""
         yield
 
     def stop(self) -> None:
-        """The first time: no new connections, and time for what runs. The second time: no time."""
+        """The first call stops accepting connections and gives running requests time; the second aborts them."""
         loop = asyncio.get_running_loop()
         if not self.should_exit:
             logger.info("shutting down; running requests have %.0f s", self._drain_seconds)
@@ -87,4 +87,4 @@ class Server(uvicorn.Server):
             loop.call_later(self._drain_seconds, self._stopping.set)
         else:
             self._stopping.set()
-            loop.call_later(LAST_WORDS, setattr, self, "force_exit", True)
+            loop.call_later(LAST_SECONDS, setattr, self, "force_exit", True)

@@ -1,4 +1,4 @@
-"""What every route works with: the engine, the model's dialect, and the state of the server."""
+"""The objects that all routes use: the engine, the model's dialect, and the state of the server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from llmk.engine.wire.request import RequestContext
 from llmk.serve.generation.parsing import Dialect
 from llmk.serve.generation.reading import Readers
 from llmk.serve.http.auth import tenant_of
-from llmk.serve.http.disconnects import attended
 from llmk.serve.http.errors import Forbidden, check_model
 from llmk.serve.metrics.prometheus import Metrics
 from llmk.serve.workers.prepared_request import Prepared, Refusal, Refused, Work
@@ -30,16 +29,16 @@ if TYPE_CHECKING:
 
 
 class Workers(Protocol):
-    """The part of :class:`llmk.serve.workers.pool.Workers` that requests need."""
+    """The part of :class:`llmk.serve.workers.pool.Workers` that routes use."""
 
     @property
     def readers(self) -> Readers:
-        """Readers of text."""
+        """Readers, which parse generated text."""
         ...
 
     @property
     def io(self) -> IOHost:
-        """Where IO processors run."""
+        """The host of IO processors."""
         ...
 
     async def prepare(self, work: Work, body: bytes) -> Prepared:
@@ -48,7 +47,7 @@ class Workers(Protocol):
 
 
 class Service:
-    """One model, served; ``spans`` sends a span of each request. ``stopping`` is set when what still runs must end."""
+    """A served model. ``spans`` exports a span of each request. ``stopping`` is set when running requests must end."""
 
     def __init__(
         self,
@@ -69,23 +68,24 @@ class Service:
         self.dialect = dialect
 
     def head(self, id: str) -> dict[str, Any]:
-        """What every answer begins with. Equal fingerprints mean equal plans, hence equal answers to equal seeds."""
+        """The common fields of all responses. Equal fingerprints mean equal plans, so equal seeds give equal
+        results."""
         fingerprint = f"fp_{self.engine.info.plan['fingerprint'][:12]}"
         model = self.engine.model_name
         return {"id": id, "created": int(time.time()), "model": model, "system_fingerprint": fingerprint}
 
     async def prepare(self, kind: str, request: Request, id: str = "") -> Any:
-        """What a worker makes of a request: nothing that it holds is looked at in this process.
+        """Has a worker prepare a request. Its content is never parsed in this process.
 
-        ``kind`` says what it is for; what kinds come to is in :mod:`llmk.serve.workers.prepared_request`.
+        ``kind`` is the kind of request; :mod:`llmk.serve.workers.prepared_request` has the results.
 
         Raises:
-            Refusal: where the request can't be served.
-            ClientGone, ShuttingDown: where nobody waits for it any more.
+            Refusal: if the request is invalid.
+            ClientGone, ShuttingDown: if the client disconnects or the server stops.
         """
         info = replace(self.engine.info, plan={}, pickled_plan=b"")
         body, work = await request.body(), Work(kind, context_of(request, id), info)
-        prepared = await attended(self.workers.prepare(work, body), request.receive, self.stopping)
+        prepared = await while_connected(self.workers.prepare(work, body), request.receive, self.stopping)
         if isinstance(prepared, Refused):
             raise Refusal(prepared)
         return prepared
@@ -107,14 +107,14 @@ def context_of(request: Request, id: str) -> RequestContext:
 
 
 async def admin(request: Request) -> None:
-    """Lets operators pass, for ``Depends``. Raises :class:`~llmk.serve.http.errors.Forbidden` for everybody else."""
+    """Admits operators only, for ``Depends``. Raises :class:`~llmk.serve.http.errors.Forbidden` for other clients."""
     keys = (await service(request)).config.admin_keys
     given = request.headers.get("x-admin-key", "").encode("latin-1")
     if not given or not any(hmac.compare_digest(given, key.encode()) for key in keys):
         hint = "send one of server.admin_keys in the header 'x-admin-key'" if keys else "set server.admin_keys"
-        raise Forbidden("this route is for operators alone", hint=hint)
+        raise Forbidden("this route is for operators only", hint=hint)
 
 
 def new_id(prefix: str) -> str:
-    """A fresh id in OpenAI's form."""
+    """A new id in OpenAI's format."""
     return f"{prefix}-{uuid.uuid4().hex}"

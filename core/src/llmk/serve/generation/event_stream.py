@@ -1,4 +1,4 @@
-"""One request's answer as one stream of typed events, whatever it is rendered to."""
+"""A request's response as a stream of typed events, independent of the response format."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 READY = 1 << 15
-"""Tokens and log-probabilities that are taken from the engine ahead of what is sent."""
+"""Tokens and log-probabilities that may be buffered between the engine and the client."""
 PROMPT_SLICE = 32
-"""Tokens of a prompt whose log-probabilities are told at a time."""
+"""Prompt tokens whose log-probabilities are sent at a time."""
 
 
 class AnswerEngine(Protocol):
-    """The part of :class:`llmk.engine.async_llm.AsyncLLM` that answers are made from."""
+    """The part of :class:`llmk.engine.async_llm.AsyncLLM` that generates responses."""
 
     def check_room(self, num_new: int, tenant: str) -> None:
-        """Raises where so many more sequences are too many."""
+        """Raises Overloaded if ``num_new`` more sequences exceed a limit."""
         ...
 
     def generate(
@@ -41,18 +41,18 @@ class AnswerEngine(Protocol):
         params: SamplingParams,
         context: RequestContext,
     ) -> AsyncGenerator[GenerationDelta, None]:
-        """Generates; closing the iterator aborts."""
+        """Generates text; closing the iterator aborts the request."""
         ...
 
     async def abort(self, request_id: str, index: int | None = None) -> None:
-        """Ends a request, or one choice of it."""
+        """Aborts a request, or one choice of it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be generated. Prompt ``p`` has the indices ``p * n`` and up. ``reading`` is the encoded
-    :class:`~llmk.serve.generation.reading.ReaderSetup` of what reads its text, empty where nothing does.
+    """A request to generate. The choices of prompt ``p`` have the indices ``p * n`` and up. ``reading`` is the encoded
+    :class:`~llmk.serve.generation.reading.ReaderSetup` for parsing the text; empty if the text is not parsed.
     """
 
     context: RequestContext
@@ -60,12 +60,12 @@ class Job:
     params: SamplingParams
     reading: bytes = b""
     stop: Sequence[str] = ()
-    """Texts that end it, whoever looks for them."""
+    """All stop strings, including those that the reader rather than the engine looks for."""
 
 
 @dataclass(slots=True)
 class Usage:
-    """Token counts of an answer, complete when its stream has ended."""
+    """Token counts of a response, complete when its stream has ended."""
 
     prompt_tokens: int = 0
     cached_tokens: int = 0
@@ -75,13 +75,13 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceDelta:
-    """What came to one choice. The last delta of a choice has a ``finish_reason``: stop, length or tool_calls."""
+    """New output of one choice. The last delta of a choice has a ``finish_reason``: stop, length or tool_calls."""
 
     index: int
     events: Sequence[Event]
     logprobs: Sequence[TokenLogprobs] = ()
     prompt: Sequence[tuple[int, TokenLogprobs | None]] = ()
-    """Tokens and log-probabilities of the prompt, where they are asked for: in deltas of their own, the first."""
+    """Tokens and log-probabilities of the prompt, if requested; sent first, in separate deltas."""
     finish_reason: str | None = None
     stop_reason: str | int | None = None
     times: SequenceTimes | None = None
@@ -89,18 +89,17 @@ class ChoiceDelta:
 
 @dataclass(slots=True)
 class _Choice:
-    """A choice under way: who reads it, and whose the tokens are that no event has accounted for yet."""
+    """A running choice: its reader, and the number of ``pending`` tokens that no event has accounted for yet."""
 
     reader: Reader
     thinking: bool = False
     pending: int = 0
     calls: int = 0
     closed: bool = False
-    """Whether it has ended by its request's rules, so that what still comes is not part of it."""
+    """Whether it has ended by its request's output rules, so that further output is dropped."""
 
     def take(self, piece: ParsedPiece, delta: GenerationDelta, usage: Usage) -> str | None:
-        """Counts what ``delta`` came to; returns why the choice has ended, if it has: by itself, or by its request's
-        rules."""
+        """Counts the tokens and events of ``delta``; returns the finish reason, if the choice has ended."""
         self.closed = piece.closed
         ended = delta.finish_reason is not None or piece.closed
         self._count(piece, len(delta.token_ids), usage, ended=ended)
@@ -110,7 +109,7 @@ class _Choice:
         return "tool_calls" if self.calls and finish_reason == "stop" else finish_reason
 
     def _count(self, piece: ParsedPiece, num_tokens: int, usage: Usage, *, ended: bool) -> None:
-        """Tokens belong to what they lead to, the markers of thinking included."""
+        """Counts tokens; those without an event, such as markers, count as what the next event is: reasoning or not."""
         usage.completion_tokens += num_tokens
         self.pending += num_tokens
         if piece.split or ended:
@@ -122,9 +121,9 @@ class _Choice:
 
 
 async def answer(engine: AnswerEngine, job: Job, usage: Usage, readers: Readers) -> AsyncGenerator[ChoiceDelta, None]:
-    """Runs ``job`` and counts into ``usage``. Closing the iterator aborts every sequence of it.
+    """Runs ``job`` and counts tokens in ``usage``. Closing the iterator aborts all sequences of the job.
 
-    Raises what the engine raises, and :class:`~llmk.serve.http.errors.ParserFailed`.
+    Raises the engine's exceptions, and :class:`~llmk.serve.http.errors.ParserFailed`.
     """
     engine.check_room(len(job.prompts) * job.params.n, job.context.tenant)
     seen: set[int] = set()
@@ -135,7 +134,7 @@ async def answer(engine: AnswerEngine, job: Job, usage: Usage, readers: Readers)
                 usage.prompt_tokens += delta.num_prompt_tokens
                 usage.cached_tokens += delta.num_cached_tokens
             if choice.closed:
-                continue  # what the engine had made before it was aborted
+                continue  # output that the engine generated before it was aborted
             piece = reading if isinstance(reading, ParsedPiece) else await reading
             index = at * job.params.n + delta.index
             finish_reason = choice.take(piece, delta, usage)
@@ -143,18 +142,18 @@ async def answer(engine: AnswerEngine, job: Job, usage: Usage, readers: Readers)
                 await engine.abort(_part_id(job, at), delta.index)
             stop_reason = piece.stop_reason if piece.closed else delta.stop_reason
             if delta.prompt_logprobs:
-                for told in _slices(job.prompts[at], delta.prompt_logprobs):
-                    yield ChoiceDelta(index, (), prompt=told)
-            spoken = _spoken(delta, job.params)
-            yield ChoiceDelta(index, piece.events, spoken, (), finish_reason, stop_reason, delta.times)
+                for part in _slices(job.prompts[at], delta.prompt_logprobs):
+                    yield ChoiceDelta(index, (), prompt=part)
+            logprobs = _visible_logprobs(delta, job.params)
+            yield ChoiceDelta(index, piece.events, logprobs, (), finish_reason, stop_reason, delta.times)
 
 
 _Reading = tuple[int, "GenerationDelta", _Choice, "ParsedPiece | asyncio.Future[ParsedPiece]"]
 
 
 async def _read(engine: AnswerEngine, job: Job, readers: Readers) -> AsyncGenerator[_Reading, None]:
-    """What comes to all choices, with what is being read of it. Whatever is there is given to the readers at once: one
-    that works elsewhere may take it together.
+    """The deltas of all choices, each with the result of its reader, or a future of it. Deltas are passed to the
+    readers as soon as they arrive, so that a reader in a worker gets them in one batch.
     """
     choices: dict[int, _Choice] = {}
 
@@ -193,39 +192,40 @@ def _slices(
         yield list(zip(tokens[start:end], logprobs[start:end], strict=True))
 
 
-def _spoken(delta: GenerationDelta, params: SamplingParams) -> Sequence[TokenLogprobs]:
-    """Log-probabilities of tokens that are part of the text: not of the token that ended it."""
-    silent = delta.finish_reason == "stop" and not isinstance(delta.stop_reason, str) and not params.include_stop
-    return delta.logprobs[:-1] if silent else delta.logprobs
+def _visible_logprobs(delta: GenerationDelta, params: SamplingParams) -> Sequence[TokenLogprobs]:
+    """Log-probabilities of the tokens that are part of the text, without the token that ended it."""
+    hidden = delta.finish_reason == "stop" and not isinstance(delta.stop_reason, str) and not params.include_stop
+    return delta.logprobs[:-1] if hidden else delta.logprobs
 
 
 async def merged(
     open_stream: Callable[[int], AsyncGenerator[T, None]],
     count: int,
     take: Callable[[int, T], R],
-    weigh: Callable[[T], int],
+    size_of: Callable[[T], int],
 ) -> AsyncGenerator[R, None]:
-    """What ``take`` makes of the items of ``count`` streams, with their stream's number, as they come.
+    """Merges ``count`` streams: yields ``take(number, item)`` for each item of each stream, as they arrive.
 
-    An error ends all of them, as does closing. Streams are opened one by one, so that opening many does not hold the
-    event loop. Nothing more is taken from them while what weighs :data:`READY` by ``weigh`` waits here.
+    An error in one stream ends all, as does closing the iterator. Streams are opened one at a time, so that opening
+    many does not block the event loop. Reading from them pauses while items with a total ``size_of`` of :data:`READY`
+    are buffered.
     """
     ready: asyncio.Queue[tuple[int, R | Exception | None]] = asyncio.Queue()
-    waits, room = 0, asyncio.Event()
+    buffered, room = 0, asyncio.Event()
 
     async def pump(number: int) -> None:
-        nonlocal waits
+        nonlocal buffered
         try:
-            breather = Yielder()
+            yielder = Yielder()
             async with aclosing(open_stream(number)) as items:
                 async for item in items:
-                    while waits >= READY:
+                    while buffered >= READY:
                         room.clear()
                         await room.wait()
-                    weight = weigh(item)
-                    waits += weight
-                    ready.put_nowait((weight, take(number, item)))
-                    await breather.step()
+                    size = size_of(item)
+                    buffered += size
+                    ready.put_nowait((size, take(number, item)))
+                    await yielder.step()
             ready.put_nowait((0, None))
         except Exception as error:
             ready.put_nowait((0, error))
@@ -240,8 +240,8 @@ async def merged(
     try:
         left = count
         while left:
-            weight, got = await ready.get()
-            waits -= weight
+            size, got = await ready.get()
+            buffered -= size
             room.set()
             if isinstance(got, Exception):
                 raise got

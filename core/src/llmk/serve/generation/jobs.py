@@ -1,4 +1,4 @@
-"""From requests to jobs: prompts as the model takes them, sampling parameters, and what parsers are told."""
+"""Converts requests to jobs: token ids of prompts, sampling parameters, and the context of parsers."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ PROMPT_TAIL = 256
 
 
 class Model(Protocol):
-    """What must be known of a model to prepare its requests."""
+    """The parts of a model that are needed to prepare its requests."""
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Its tokenizer and chat templates."""
+        """The tokenizer and chat templates."""
         ...
 
     @property
     def default_params(self) -> SamplingParams:
-        """For what requests leave open."""
+        """Defaults for parameters that requests don't set."""
         ...
 
     @property
     def info(self) -> EngineInfo:
-        """Its engine."""
+        """Information about the engine."""
         ...
 
 
 class Jobs:
-    """Turns requests into jobs for one model. What they leave open is taken from the checkpoint's generation config."""
+    """Converts requests to jobs for one model. Defaults are from the checkpoint's generation config."""
 
     def __init__(self, model: Model, dialect: Dialect) -> None:
         self._model = model
@@ -77,7 +77,7 @@ class Jobs:
         )
         rules = OutputRules(one_call=not request.parallel_tool_calls, strict=request.strict_schemas)
         stop = params.stop
-        if self._dialect.reasoning is not None:  # only who reads the answer can tell where thinking ends
+        if self._dialect.reasoning is not None:  # only the parser knows where reasoning ends
             rules = replace(rules, stop=params.stop, include_stop=params.include_stop, min_tokens=params.min_tokens)
             params = replace(params, stop=())
         param = "max_completion_tokens" if request.max_tokens is None else "max_tokens"
@@ -96,7 +96,7 @@ class Jobs:
         return self._job(request, context, prompts, params, params.stop)
 
     def echo(self, request: CompletionRequest) -> list[str]:
-        """For each choice, the prompt as a text."""
+        """The prompt of each choice as text."""
         texts = [
             prompt if isinstance(prompt, str) else self._model.tokenizer.decode(prompt) for prompt in request.prompts
         ]
@@ -109,7 +109,7 @@ class Jobs:
         options: Mapping[str, Any],
         **generation: bool,
     ) -> ChatPrompt:
-        """The prompt. Raises :class:`~llmk.api.RequestError` where there is no template, or it refuses the messages."""
+        """Renders the prompt. Raises :class:`~llmk.api.RequestError` if there is no chat template, or it raises."""
         if not self.template.exists:
             hint = "use /v1/completions, or give the server one with --model.chat-template"
             raise RequestError("the model has no chat template", param="messages", hint=hint)
@@ -124,8 +124,8 @@ class Jobs:
         if named is not None:
             nameless = [history.nameless(message) for message in plain]
             if prompt == tokenizer.encode_chat(nameless, shown, **how):
-                why = "the model's chat template has no place for the name of who speaks"
-                raise RequestError(why, param=f"messages[{named}].name", hint="say it in 'content'")
+                why = "the model's chat template ignores the name of a message's author"
+                raise RequestError(why, param=f"messages[{named}].name", hint="write the name in 'content'")
         return prompt
 
     def _tokens(self, prompt: str | list[int], add_special_tokens: bool) -> list[int]:
@@ -160,14 +160,14 @@ class Jobs:
         return Job(own, prompts, input_processor.checked(params), reading, stop)
 
     def _check_room(self, prompt: Sequence[int], limit: int | None, param: str) -> None:
-        """What was asked for must fit, or be refused; with no limit named, the answer may take what room there is."""
+        """Refuses a token limit that does not fit in the context; without a limit, the output may fill the context."""
         room = self._model.info.max_model_len - len(prompt)
         if limit is not None and limit > room > 0:
             raise ContextLengthExceeded(
-                f"{limit} tokens were asked for after a prompt of {len(prompt)}, but the model's context is "
+                f"{limit} tokens were requested after a prompt of {len(prompt)}, but the model's context is "
                 f"{self._model.info.max_model_len} tokens",
                 param=param,
-                hint=f"ask for {room} or fewer, or name no limit",
+                hint=f"request {room} or fewer, or set no limit",
             )
 
     def _check_tools(self) -> None:
@@ -176,7 +176,7 @@ class Jobs:
         if self._dialect.tools is None:
             why = self._dialect.why.get("tool", "there is no tool parser")
             hint = "name one with --select.tool-parser.use"
-            raise RequestError(f"tool calls can't be read: {why}", param="tools", hint=hint)
+            raise RequestError(f"tool calls can't be parsed: {why}", param="tools", hint=hint)
 
 
 def _generation(request: ChatRequest) -> dict[str, bool]:
@@ -186,10 +186,10 @@ def _generation(request: ChatRequest) -> dict[str, bool]:
 
 
 def _plain(message: Message) -> dict[str, Any]:
-    """A message as chat templates take it: content as one text, arguments of calls as objects."""
+    """A message in the form that chat templates expect: content as one text, arguments of calls as objects."""
     plain: dict[str, Any] = {"role": message.role, "content": message.text or ""}
-    told = {"name": message.name, "tool_call_id": message.tool_call_id, "reasoning_content": message.thought}
-    plain |= {name: value for name, value in told.items() if value is not None}
+    optional = {"name": message.name, "tool_call_id": message.tool_call_id, "reasoning_content": message.thought}
+    plain |= {name: value for name, value in optional.items() if value is not None}
     if message.tool_calls:
         plain["tool_calls"] = [
             {
@@ -203,7 +203,7 @@ def _plain(message: Message) -> dict[str, Any]:
 
 
 def _arguments(text: str) -> Any:
-    """Templates want an object; what a model once wrote that is none is passed on as it stands."""
+    """Arguments as an object, which templates expect; invalid ones, which a model may have written, as their text."""
     try:
         parsed = json.loads(text or "{}")
     except ValueError:

@@ -1,5 +1,5 @@
-"""What a client's request says on an answer once it has been read: where it ends, how many calls it may make, and what
-the arguments of strict tools look like."""
+"""Rules of a request that are applied to its parsed output: stop strings, the number of tool calls, and the schemas of
+strict tools."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from llmk.serve.protocol.tool_schema import mismatch
 
 
 class OutputRules(msgspec.Struct, frozen=True):
-    """What a request says on its answer. ``stop`` are texts that end the content; they don't count in thinking or in
-    calls, nor before ``min_tokens``. ``one_call``: the answer ends with its first call. ``strict`` are the schemas of
-    arguments, by the names of the tools that are strict.
+    """A request's rules for its output. ``stop`` are stop strings for the content; they are ignored in reasoning and in
+    tool calls, and before ``min_tokens``. With ``one_call``, the output ends after the first tool call. ``strict`` are
+    the schemas of the arguments of strict tools, by name.
     """
 
     stop: tuple[str, ...] = ()
@@ -38,9 +38,9 @@ NO_OUTPUT_RULES = OutputRules()
 
 
 class OutputFilter:
-    """Lets the events of one choice through as far as its request's ``rules`` go.
+    """Applies the ``rules`` of a request to the events of one choice.
 
-    ``closed`` is set when nothing more may come, ``stop_reason`` to the stop string where one was the reason.
+    ``closed`` is set when the output has ended by a rule; ``stop_reason`` is the stop string, if that was the reason.
     """
 
     def __init__(self, rules: OutputRules) -> None:
@@ -48,13 +48,14 @@ class OutputFilter:
         self._stops = StopStrings(rules.stop, include=rules.include_stop) if rules.stop else None
         self._num_tokens = 0
         self._between = False
-        """Whether only blank space came since a thought: it separates, and is not yet content that could stop."""
+        """Whether there was only white space since the reasoning: it is a separator, in which stop strings are
+        ignored."""
         self._strict: dict[int, tuple[Mapping[str, Any], list[str]]] = {}
         self.closed = False
         self.stop_reason: str | None = None
 
     def pass_on(self, events: Iterable[Event], num_tokens: int, *, ended: bool) -> list[Event]:
-        """What is left of the events that came of the next ``num_tokens`` tokens. ``ended``: they are the last."""
+        """The events of the next ``num_tokens`` tokens that the rules permit. ``ended``: they are the last ones."""
         self._num_tokens += num_tokens
         passed: list[Event] = []
         for event in events:
@@ -95,7 +96,8 @@ class OutputFilter:
         yield event
 
     def _flushed(self) -> Iterator[Event]:
-        """Text that was held back as it could have become a stop string; one does not go on behind other events."""
+        """Text that was held back because it could be the start of a stop string, which other events can't be part
+        of."""
         if self._stops is not None:
             if held := self._stops.finish():
                 yield TextDelta(held)
@@ -103,7 +105,7 @@ class OutputFilter:
 
 
 def call_error(event: Event) -> str | None:
-    """The code of what is wrong with a call that ends with ``event``, if something is."""
+    """The error code of a tool call that ends with ``event``, if it is invalid."""
     if isinstance(event, ToolCallFailed):
         return "invalid_call"
     return "schema_mismatch" if isinstance(event, ToolCallEnd) and event.mismatch else None

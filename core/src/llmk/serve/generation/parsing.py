@@ -1,4 +1,4 @@
-"""From model text to typed events: the reasoning parser first, then the tool parser."""
+"""Parses generated text into typed events, by a reasoning parser and then a tool parser."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Parser = ReasoningParser | ToolParser
 
 @dataclass(frozen=True, slots=True)
 class ParserKind:
-    """A parser chosen for the model. ``special_tokens``: its markers are special tokens, which the text must keep."""
+    """A parser chosen for the model. ``special_tokens``: its markers are special tokens, which must not be skipped."""
 
     id: str
     create: Callable[[ParserContext], Parser]
@@ -30,12 +30,12 @@ class ParserKind:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How the model writes what is not plain content. ``None``: it does not, or no parser speaks its dialect."""
+    """The parsers for the model's reasoning and tool calls. ``None``: there are none, or no parser supports them."""
 
     reasoning: ParserKind | None = None
     tools: ParserKind | None = None
     why: Mapping[str, str] = field(default_factory=dict)
-    """Of each kind (``"reasoning"``, ``"tool"``), why it was chosen, or none."""
+    """For each kind (``"reasoning"``, ``"tool"``), why a parser was chosen, or no parser."""
 
     @classmethod
     def choose(cls, boot: Boot) -> Dialect:
@@ -52,7 +52,7 @@ class Dialect:
         return cls(kinds["reasoning"], kinds["tool"], reasons)
 
     def describe(self) -> dict[str, dict[str, str | None]]:
-        """For each kind, what was chosen and why: for the start-up table and ``/v1/plan``."""
+        """The chosen parser of each kind and the reason, for the start-up table and ``/v1/plan``."""
         chosen = {"reasoning": self.reasoning, "tool": self.tools}
         return {kind: {"id": p.id if p else None, "why": self.why.get(kind, "")} for kind, p in chosen.items()}
 
@@ -62,20 +62,20 @@ class Dialect:
         rules: OutputRules = NO_OUTPUT_RULES,
         mark: Callable[[str], object] = lambda id: None,
     ) -> ParserChain:
-        """The parsers of one choice; tools are looked for only where the request brings some."""
+        """The parsers of one choice. Tool calls are parsed only if the request has tools."""
         return ParserChain(self.active(bool(context.tools)), context, rules, mark)
 
     def active(self, tools: bool) -> list[ParserKind]:
-        """The parsers that a request with, or without, tools runs through."""
+        """The parsers for a request with or without tools."""
         return [kind for kind in (self.reasoning, self.tools if tools else None) if kind is not None]
 
 
 class ParserChain:
-    """Parsers, one after the other: each takes the text that the one before it left as content. What comes of the last
-    goes through a :class:`~llmk.serve.generation.output_rules.OutputFilter`.
+    """A chain of parsers: each parses the content that the one before it returned. The events of the last are filtered
+    by a :class:`~llmk.serve.generation.output_rules.OutputFilter`.
 
-    ``split`` is the latest piece as the first of them, which tells thinking from content, split it. ``mark`` is called
-    with a parser's id before each call of it, lest it never return.
+    ``split`` are the events of the first parser, which separates reasoning from content, for the latest piece. ``mark``
+    is called with a parser's id before each call, so that a parser that never returns can be identified.
     """
 
     def __init__(
@@ -94,8 +94,8 @@ class ParserChain:
                 self._stages.append((kind.id, kind.create(context)))
 
     def push(self, text: str, num_tokens: int = 0, *, ended: bool = False) -> list[Event]:
-        """What is certain after the next piece of model text, of so many tokens. ``ended``: it is the last. Raises
-        :class:`ParserFailed`."""
+        """The events that are certain after the next piece of text, of ``num_tokens`` tokens. ``ended``: it is the last
+        piece. Raises :class:`ParserFailed`."""
         events: list[Event] = [TextDelta(text)] if text else []
         self.split = events
         for at, (id, parser) in enumerate(self._stages):
@@ -112,8 +112,8 @@ class ParserChain:
         self._mark(id)
         try:
             yield
-        except BaseException as error:  # a parser that ends the program ends its request alone
-            raise ParserFailed.by(id, f"failed on this answer: {type(error).__name__}: {error}") from error
+        except BaseException as error:  # SystemExit of a parser must fail only its request
+            raise ParserFailed.by(id, f"failed on this response: {type(error).__name__}: {error}") from error
 
 
 def _through(parser: Parser, events: Iterable[Event]) -> list[Event]:

@@ -1,4 +1,4 @@
-"""Reading one choice's text with the model's parsers: in this process, or elsewhere."""
+"""Readers, which parse the text of a choice with the model's parsers, in this process or in a worker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in get_arg
 
 
 class ReaderSetup(msgspec.Struct, array_like=True):
-    """What a choice's parsers must know, and what the request says on its answer."""
+    """The context of a choice's parsers, and the request's output rules."""
 
     context: ParserContext
     rules: OutputRules = NO_OUTPUT_RULES
@@ -30,9 +30,11 @@ decode_setup = msgspec.msgpack.Decoder(ReaderSetup).decode
 
 @dataclass(frozen=True, slots=True)
 class ParsedPiece:
-    """What a piece of text came to. ``split``: the first parser, which tells thinking from content, told of some text;
-    ``thought``: some of it was thinking; ``thinking``: so was its end. ``closed``: nothing more may come, by the
-    request's rules, ``stop_reason`` where a stop string is why.
+    """The result of parsing a piece of text.
+
+    ``split``: the first parser, which separates reasoning from content, returned events; ``thought``: some of them were
+    reasoning; ``thinking``: the last one was. ``closed``: the output has ended by the request's rules; ``stop_reason``
+    is the stop string, if that was the reason.
     """
 
     events: Sequence[Event]
@@ -44,35 +46,35 @@ class ParsedPiece:
 
 
 class Reader(Protocol):
-    """Reads one choice."""
+    """Parses the text of one choice."""
 
     def read(self, text: str, num_tokens: int, *, ended: bool) -> ParsedPiece | asyncio.Future[ParsedPiece]:
-        """What is certain after the next piece of text, of so many tokens, in order. A reader that fails raises, or its
-        future does, :class:`~llmk.serve.http.errors.ParserFailed`.
+        """The events that are certain after the next piece of text, of ``num_tokens`` tokens. If a parser fails, this
+        or the future raises :class:`~llmk.serve.http.errors.ParserFailed`.
         """
         ...
 
     def close(self) -> None:
-        """Nothing more is to be read."""
+        """No further text will be read."""
         ...
 
 
 class Readers(Protocol):
-    """Makes readers."""
+    """Creates readers."""
 
     def open(self, setup: bytes) -> Reader:
-        """A reader for one choice of a request, by its encoded :class:`ReaderSetup`."""
+        """A reader for one choice of a request, from its encoded :class:`ReaderSetup`."""
         ...
 
 
 class ChainReader:
-    """Reads in this process."""
+    """A reader in this process."""
 
     def __init__(self, chain: ParserChain) -> None:
         self._chain = chain
 
     def read(self, text: str, num_tokens: int, *, ended: bool) -> ParsedPiece:
-        """What is certain now."""
+        """The events that are certain now."""
         events = self._chain.push(text, num_tokens, ended=ended)
         split, gate = self._chain.split, self._chain.gate
         thought = any(isinstance(event, ReasoningDelta) for event in split)
@@ -80,15 +82,15 @@ class ChainReader:
         return ParsedPiece(events, bool(split), thought, thinking, gate.closed, gate.stop_reason)
 
     def close(self) -> None:
-        """Nothing is to be done."""
+        """Does nothing."""
 
 
 PLAIN = ChainReader(ParserChain([], ParserContext()))
-"""For text that no parser reads. It keeps nothing, so that all may share it."""
+"""The reader of text that is not parsed. It has no state, so that all choices can share it."""
 
 
 class LocalReaders:
-    """Readers in this process, for programs whose only client is their user."""
+    """Readers in this process, for programs without remote clients."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
@@ -100,15 +102,15 @@ class LocalReaders:
 
 
 def pack_events(events: Sequence[Event]) -> list[list[Any]]:
-    """Events as plain data. Raises TypeError for what is no event."""
+    """Events as plain data. Raises TypeError for objects that are not events."""
     packed = []
     for event in events:
         if type(event) not in _FIELDS:
-            raise TypeError(f"{type(event).__name__} is no event")
+            raise TypeError(f"{type(event).__name__} is not an event")
         packed.append([type(event).__name__, *(getattr(event, name) for name in _FIELDS[type(event)])])
     return packed
 
 
 def unpack_events(packed: Sequence[Sequence[Any]]) -> list[Event]:
-    """The events again."""
+    """The inverse of :func:`pack_events`."""
     return [_KINDS[name](*values) for name, *values in packed]

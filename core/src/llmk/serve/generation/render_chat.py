@@ -1,4 +1,4 @@
-"""OpenAI's chat completion objects, whole and in chunks. The whole is the fold of the chunks' deltas."""
+"""OpenAI's chat completion objects, complete and as chunks. Complete ones are assembled from the same deltas."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _INVALID_CALL = "the call broke off, or its arguments are not JSON; 'content' ha
 
 
 def usage_object(usage: Usage) -> Wire:
-    """The ``usage`` of an answer."""
+    """The ``usage`` of a response."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
@@ -40,19 +40,19 @@ def usage_object(usage: Usage) -> Wire:
 
 
 class Tokens(Protocol):
-    """What single tokens stand for."""
+    """Text and bytes of single tokens."""
 
     def token_text(self, token_id: int) -> str:
-        """A token's text inside a longer one."""
+        """The text of a token within a longer text."""
         ...
 
     def token_bytes(self, token_id: int) -> bytes:
-        """A token's own bytes, which need not be a character."""
+        """The bytes of a token, which may be part of a character."""
         ...
 
 
 class ChatRenderer:
-    """Renders one chat completion. ``logprobs``: whether the client asked for log-probabilities."""
+    """Renders one chat completion. ``logprobs``: whether the client requested log-probabilities."""
 
     def __init__(
         self, head: Wire, tokens: Tokens, *, logprobs: bool, include_usage: bool, continuous_usage: bool = False
@@ -62,15 +62,15 @@ class ChatRenderer:
         self._tokens = tokens
         self._logprobs = logprobs
         self._include_usage = include_usage
-        self._begun: set[int] = set()
+        self._started: set[int] = set()
         self._choices: dict[int, Wire] = {}
         self._call_errors: dict[int, list[Wire]] = {}
 
     def chunks(self, delta: ChoiceDelta, usage: Usage) -> Iterator[Wire]:
-        """The chunks of one delta: the role when a choice begins, one for each run of events of a kind, the end."""
+        """The chunks of one delta: the role when a choice starts, one for each run of events of a kind, and the end."""
         so_far = usage_object(usage) if self._continuous_usage else None
-        if delta.index not in self._begun:
-            self._begun.add(delta.index)
+        if delta.index not in self._started:
+            self._started.add(delta.index)
             yield self._chunk(so_far, delta.index, {"role": "assistant", "content": ""})
         for wire, entries in self._wires(delta):
             yield self._chunk(so_far, delta.index, wire, entries)
@@ -80,12 +80,12 @@ class ChatRenderer:
             yield self._chunk(so_far, delta.index, {}, None, delta.finish_reason, **end)
 
     def last_chunks(self, usage: Usage) -> Iterator[Wire]:
-        """What follows the last delta."""
+        """The chunks after the last delta."""
         if self._include_usage:
             yield self._envelope([], usage_object(usage))
 
     def add(self, delta: ChoiceDelta) -> None:
-        """Folds one delta into the whole."""
+        """Adds a delta to the complete response."""
         choice = self._choices.setdefault(delta.index, _empty_choice(delta.index))
         for wire, entries in self._wires(delta):
             _fold(choice["message"], wire)
@@ -100,7 +100,7 @@ class ChatRenderer:
             choice |= {"finish_reason": delta.finish_reason, "stop_reason": delta.stop_reason, **errors}
 
     def whole(self, usage: Usage) -> Wire:
-        """The complete answer, once every delta was added."""
+        """The complete response, after all deltas were added."""
         choices = [self._choices[index] for index in sorted(self._choices)]
         for choice in choices:
             if "tool_calls" in choice["message"] and not choice["message"]["content"]:
@@ -108,14 +108,14 @@ class ChatRenderer:
         return {**self._head, "object": "chat.completion", "choices": choices, "usage": usage_object(usage)}
 
     def _wires(self, delta: ChoiceDelta) -> Iterator[tuple[Wire, list[Raw] | None]]:
-        """Deltas as the API has them. Log-probabilities go with the first, or an empty one where text is held back."""
+        """Deltas in the API's format. Log-probabilities are in the first, or in an empty one if text is held back."""
         entries = [self._entry(logprobs) for logprobs in delta.logprobs] if self._logprobs else None
         for wire in wires(delta.events) or ([{}] if entries else []):
             yield wire, entries or None
             entries = None
 
     def _errors(self, delta: ChoiceDelta) -> Wire:
-        """What is wrong with the choice's calls so far, where something is."""
+        """The field with the errors of the choice's tool calls so far; empty if there were no errors."""
         errors = self._call_errors.setdefault(delta.index, [])
         for event in delta.events:
             if isinstance(event, ToolCallFailed | ToolCallEnd) and (code := call_error(event)) is not None:
@@ -124,7 +124,7 @@ class ChatRenderer:
         return {"tool_call_errors": errors} if errors else {}
 
     def _entry(self, logprobs: TokenLogprobs) -> Raw:
-        """Encoded at once: a whole answer may have a million of them, which would take long at its end."""
+        """Encoded immediately: a response may have a million entries, and encoding all at the end would take long."""
         top = [self._token(token_id, logprob) for token_id, logprob in logprobs.top]
         return encoded({**self._token(logprobs.token_id, logprobs.logprob), "top_logprobs": top})
 
@@ -207,7 +207,7 @@ def _drop_call(message: Wire, index: int) -> None:
 
 
 def _fold(message: Wire, wire: Wire) -> None:
-    """Adds one wire delta to a message, the way that clients do."""
+    """Adds a delta of the API to a message, as clients do."""
     for name in ("content", "reasoning_content"):
         if name in wire:
             message[name] = message.get(name, "") + wire[name]

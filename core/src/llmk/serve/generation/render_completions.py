@@ -1,4 +1,4 @@
-"""OpenAI's text completion objects, whole and in chunks. The whole is the fold of the chunks."""
+"""OpenAI's text completion objects, complete and as chunks. Complete ones are assembled from the same deltas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Wire = dict[str, Any]
 
 
 class CompletionRenderer:
-    """Renders one text completion. ``echo`` has, for every choice, the text that goes before what is generated."""
+    """Renders one text completion. ``echo`` has for every choice the text to send before the generated text."""
 
     def __init__(
         self,
@@ -39,18 +39,18 @@ class CompletionRenderer:
         self._choices: dict[int, Wire] = {}
 
     def chunks(self, delta: ChoiceDelta, usage: Usage) -> Iterator[Wire]:
-        """The chunks of one delta: none where it brings nothing to tell."""
+        """The chunks of one delta; none if it has no content."""
         choice = self._choice(delta)
         if choice["text"] or choice["logprobs"] or choice["finish_reason"]:
             yield self._envelope([choice], usage_object(usage) if self._continuous_usage else None)
 
     def last_chunks(self, usage: Usage) -> Iterator[Wire]:
-        """What follows the last delta."""
+        """The chunks after the last delta."""
         if self._include_usage:
             yield self._envelope([], usage_object(usage))
 
     def add(self, delta: ChoiceDelta) -> None:
-        """Folds one delta into the whole."""
+        """Adds a delta to the complete response."""
         new = self._choice(delta)
         whole = self._choices.setdefault(delta.index, {**new, "text": "", "logprobs": None})
         logprobs = whole["logprobs"] or new["logprobs"]
@@ -60,7 +60,7 @@ class CompletionRenderer:
         self._choices[delta.index] = {**new, "text": whole["text"] + new["text"], "logprobs": logprobs}
 
     def whole(self, usage: Usage) -> Wire:
-        """The complete answer, once every delta was added."""
+        """The complete response, after all deltas were added."""
         choices = [self._choices[index] for index in sorted(self._choices)]
         return {**self._head, "choices": choices, "usage": usage_object(usage)}
 
@@ -76,7 +76,8 @@ class CompletionRenderer:
         }
 
     def _entries(self, delta: ChoiceDelta) -> Wire:
-        """Parallel lists, the prompt's tokens first. ``text_offset`` counts characters of the tokens' own texts."""
+        """Parallel lists, prompt tokens first. ``text_offset`` is the total length of the texts of the tokens
+        before."""
         entries = [*delta.prompt, *((logprobs.token_id, logprobs) for logprobs in delta.logprobs)]
         tokens = [self._token_text(token_id) for token_id, _ in entries]
         offsets = []
@@ -91,8 +92,8 @@ class CompletionRenderer:
         }
 
     def _top(self, logprobs: TokenLogprobs) -> Raw:
-        """The likeliest tokens and, though it may not be one of them, the token that stands there. Encoded at once: a
-        whole answer may have a million of them, which would take long at its end.
+        """The most likely tokens, and the chosen token if it is not one of them. Encoded immediately: a response may
+        have a million entries, and encoding all at the end would take long.
         """
         top = {self._token_text(token_id): logprob for token_id, logprob in logprobs.top}
         top.setdefault(self._token_text(logprobs.token_id), logprobs.logprob)

@@ -1,4 +1,4 @@
-"""What becomes known of a request while it is answered."""
+"""The record of a request, for metrics and spans."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RequestRecord:
-    """A request, its ASGI ``scope``, and what came of it.
+    """A request, its ASGI ``scope``, times and results.
 
     Attributes:
-        arrived, first, ended: when it came, had its first token, and was done, by :func:`time.monotonic`; 0: it didn't.
-        arrived_ns: when it came, in nanoseconds since 1970.
-        last: when each choice had its last token.
-        reasons: why each choice ended.
-        times: of the choices that ended by themselves.
-        error: what the request failed with, or how it was ended before it was done.
+        arrived, first, ended: times of arrival, of the first token, and of the end, by :func:`time.monotonic`; 0:
+        never. arrived_ns: time of arrival, in nanoseconds since 1970.
+        last: time of the last token of each choice.
+        reasons: finish reason of each choice.
+        times: times of the choices that finished.
+        error: the exception with which the request failed or was aborted.
     """
 
     job: Job

@@ -1,4 +1,4 @@
-"""What a chat template can be told: read off its source, so that nothing is passed that it would ignore."""
+"""The variables of chat templates, found in their source, so that a request can't set one that would be ignored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _OWN = frozenset({"messages", "tools", "add_generation_prompt", "continue_final_
 
 
 class TemplateVariables:
-    """What a model's chat templates read; one that can't be parsed is taken to read every variable."""
+    """The variables of a model's chat templates. A template that can't be parsed counts as having every variable."""
 
     def __init__(self, sources: Mapping[str, str]) -> None:
         self.exists = bool(sources)
@@ -22,7 +22,7 @@ class TemplateVariables:
         self._variables = frozenset[str]().union(*known) if len(known) == len(each) else None
 
     def knows(self, name: str) -> bool:
-        """Whether the template reads the variable ``name``."""
+        """Whether the template has the variable ``name``."""
         return self._variables is None or name in self._variables
 
     def options(self, given: Mapping[str, Any], effort: str | None) -> dict[str, Any]:
@@ -45,7 +45,7 @@ class TemplateVariables:
         return {**given, **wanted}
 
     def thinking(self, options: Mapping[str, Any]) -> bool | None:
-        """The request's own switch for thinking, ``None`` where it set none."""
+        """The request's switch for reasoning, ``None`` if it is not set."""
         return next((bool(options[name]) for name in THINKING_SWITCHES if name in options), None)
 
     def _effort(self, effort: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Results of calls in a conversation: which call each is of. Chat templates go by their order, and few look at ids."""
+"""Orders tool results in a conversation like their tool calls: few chat templates use ids, most rely on the order."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from llmk.serve.protocol.chat import Message, ToolCall
 
 
 def in_order(messages: Sequence[Message]) -> Iterator[Message]:
-    """``messages``, with the results behind an assistant's calls in the order of the calls.
+    """``messages``, with tool results in the order of the assistant's calls.
 
-    Raises :class:`~llmk.api.RequestError` for a ``tool_call_id`` of no such call, and for the name of another tool.
+    Raises :class:`~llmk.api.RequestError` for a ``tool_call_id`` without a call, and for the name of another tool.
     """
     calls: Sequence[ToolCall] = ()
     results: list[tuple[int, Message]] = []
@@ -28,27 +28,27 @@ def in_order(messages: Sequence[Message]) -> Iterator[Message]:
 
 
 def nameless(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A message without the name of who speaks."""
+    """A message without its author's name."""
     kept = message if message["role"] == "tool" else {key: value for key, value in message.items() if key != "name"}
     return dict(kept)
 
 
 def _sorted(results: list[tuple[int, Message]]) -> Iterator[Message]:
-    """Results by the number of their call; those that name none stay where they are."""
+    """Results ordered by the index of their call; unchanged if any has no id."""
     if all(number >= 0 for number, _ in results):
         results = sorted(results, key=lambda result: result[0])
     yield from (message for _, message in results)
 
 
 def _number(at: int, message: Message, calls: Sequence[ToolCall]) -> int:
-    """The number of the call that a result is of, -1 where it doesn't say."""
+    """The index of a result's call; -1 if it has no id."""
     if message.tool_call_id is None or (calls and not all(call.id for call in calls)):
         return -1
     ids = [call.id for call in calls]
     if message.tool_call_id not in ids:
         known = ", ".join(ids) or "none"
         raise RequestError(
-            f"'{message.tool_call_id}' is the id of no call that the assistant just made (its calls: {known})",
+            f"'{message.tool_call_id}' is not the id of a call in the assistant's last message (its calls: {known})",
             param=f"messages[{at}].tool_call_id",
         )
     number = ids.index(message.tool_call_id)

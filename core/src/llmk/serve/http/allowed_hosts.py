@@ -1,4 +1,5 @@
-"""Which host names are served: a browser that was sent here under another name must get nothing (DNS rebinding)."""
+"""Checks the ``Host`` header, as a protection against DNS rebinding: a page of another site, whose name was pointed to
+this server, must not be able to read from it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from llmk.serve.http.json_response import JsonResponse
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 PRIVATE = ("local", "internal", "localhost", "home.arpa")
-"""Domains in which the public DNS has no names."""
+"""Domains that are not in the public DNS."""
 SHOWN = 100
 _HOST = re.compile(r"(?P<name>\[[^\]]*\]|[^:]*)(?::\d*)?")
 
@@ -29,13 +30,13 @@ def is_loopback(address: str) -> bool:
 
 
 class AllowedHosts:
-    """Refuses requests (421) whose ``Host`` names none of ours.
+    """Refuses requests (421) with a ``Host`` that is not allowed.
 
-    Loopback's names and the bound address are always ours, and what ``server.allowed_hosts`` lists. Where that is
-    empty, keys decide: a page of another site knows no key, so with keys all names are. Without them IP addresses are,
-    since no DNS can make one point elsewhere, and on an address that others can reach, names which no public DNS
-    holds: whoever can make these up is in this network, and needs no browser. A request without ``Host`` is no
-    browser's.
+    Names of loopback, the bound address, and the names in ``server.allowed_hosts`` are always allowed. If
+    ``allowed_hosts`` is empty and there are API keys, all names are, since a page of another site has no key. Without
+    keys, IP addresses are allowed too, since DNS rebinding needs a name. If the bound address is not loopback, so are
+    names outside the public DNS: who controls these is in this network and can connect directly. A request without
+    ``Host`` is allowed, since browsers always send one.
     """
 
     def __init__(self, app: ASGIApp, section: ServerSection) -> None:
@@ -50,13 +51,13 @@ class AllowedHosts:
         """Serves one request."""
         host = Headers(scope=scope).get("host", "") if scope["type"] == "http" and not self._any else ""
         if host and not self.serves(host):
-            told = f"the host {host[:SHOWN]!r} is not served here; if it should be, add it to server.allowed_hosts"
-            await JsonResponse(error_object(told, 421), 421)(scope, receive, send)
+            message = f"the host {host[:SHOWN]!r} is not served here; if it should be, add it to server.allowed_hosts"
+            await JsonResponse(error_object(message, 421), 421)(scope, receive, send)
             return
         await self._app(scope, receive, send)
 
     def serves(self, host: str) -> bool:
-        """Whether a ``Host`` header's name is ours. Takes the same time however many names there are."""
+        """Whether a ``Host`` header is allowed. Its time does not depend on the number of names."""
         found = _HOST.fullmatch(host.lower())
         name = found["name"].strip("[]").rstrip(".") if found else ""
         if self._any or name in self._names or name.endswith(".localhost"):

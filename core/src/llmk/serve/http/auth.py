@@ -18,10 +18,10 @@ TENANT_DIGITS = 16
 
 
 class ApiKeys:
-    """Lets requests pass that bear one of ``keys``; ``/health`` is open.
+    """Admits requests with one of ``keys``; ``/health`` is open.
 
-    Digests are compared, all of them and in constant time, so that timing tells nothing about a key. The first
-    ``TENANT_DIGITS`` hexadecimal digits of the digest name the client, as the request's tenant.
+    The digest is compared with all known digests in constant time, so that timing reveals nothing about a key. The
+    first ``TENANT_DIGITS`` hexadecimal digits of the digest are the request's tenant.
     """
 
     def __init__(self, app: ASGIApp, keys: Iterable[str]) -> None:
@@ -42,7 +42,7 @@ class ApiKeys:
         await self._app(scope, receive, send)
 
     def _tenant(self, headers: Headers) -> str:
-        """Whose key it is, or ``""`` where it is none."""
+        """The tenant of a valid key, else ``""``."""
         scheme, _, key = headers.get("authorization", "").partition(" ")
         given = _digest(key.strip().encode("latin-1"))
         matches = [hmac.compare_digest(given, digest) for digest in self._digests]
@@ -50,7 +50,7 @@ class ApiKeys:
 
 
 def tenant_of(scope: Scope) -> str:
-    """Whose request it is: by its API key, else by the client's address."""
+    """The tenant of a request: by its API key, else by the client's address."""
     address, _ = scope.get("client") or ("", 0)
     return str(scope.get("state", {}).get("tenant") or network_of(address))
 

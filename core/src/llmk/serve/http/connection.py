@@ -1,4 +1,4 @@
-"""A client's connection: uvicorn's, with deadlines, bounds, and errors in the API's shape."""
+"""A client's connection: uvicorn's, with deadlines, limits, and errors in the API's format."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HEAD_BYTES = 32 << 10
-"""Largest request line and headers."""
+"""Limit of the request line plus headers."""
 SMALL_CHUNK = 64
 MANY_CHUNKS = 1024
-"""A body in more chunks than this must have ``SMALL_CHUNK`` bytes in each on average: parsing a chunk costs as much as
-thousands of bytes."""
+"""A body with more chunks than this must have ``SMALL_CHUNK`` bytes per chunk on average, since parsing a chunk costs
+as much as parsing thousands of bytes."""
 LINGER_SECONDS = 2.0
 """How long a client that still sends gets to read why it was refused, before the connection is closed."""
 _CODES = {400: "invalid_http", 431: "headers_too_large"}
@@ -37,13 +37,13 @@ _WAITING = (h11.IDLE, h11.SEND_RESPONSE)
 
 
 class _Parser(h11.Connection):
-    """h11's parser, with bounds on what arrives at once, which h11 bounds only while it is incomplete."""
+    """h11's parser, with limits also for headers that arrive complete; h11 limits only incomplete ones."""
 
     _chunks = 0
     _body = 0
 
     def next_event(self) -> Any:
-        """The next event. Raises ``h11.RemoteProtocolError`` beyond the bounds."""
+        """The next event. Raises ``h11.RemoteProtocolError`` if a limit is exceeded."""
         event = super().next_event()
         if isinstance(event, h11.Request):
             self._chunks = self._body = 0
@@ -54,13 +54,13 @@ class _Parser(h11.Connection):
             self._chunks += 1
             self._body += len(event.data)
             if self._chunks > MANY_CHUNKS and self._body < SMALL_CHUNK * self._chunks:
-                raise h11.RemoteProtocolError(f"the body comes in chunks of less than {SMALL_CHUNK} bytes each")
+                raise h11.RemoteProtocolError(f"the body has chunks of less than {SMALL_CHUNK} bytes on average")
         return event
 
 
 class _Lingering:
-    """A transport whose ``close`` lets a client that still sends read its answer first: closing at once would reset
-    the connection, and the answer be lost."""
+    """A transport whose ``close`` waits for a client that is still sending: closing at once would reset the connection,
+    and the client would not receive the response."""
 
     def __init__(self, transport: asyncio.Transport, protocol: Connection) -> None:
         self._transport = transport
@@ -71,11 +71,11 @@ class _Lingering:
         return getattr(self._transport, name)
 
     def is_closing(self) -> bool:
-        """Whether it is closed, or will be."""
+        """Whether it is closed or closing."""
         return self.lingers or self._transport.is_closing()
 
     def close(self) -> None:
-        """Closes, once what was written has been read, or ``server.write_timeout`` is over."""
+        """Closes when all data was sent, or after ``server.write_timeout``."""
         if self.lingers or not self._protocol.receives or self._transport.is_closing():
             self._transport.close()
             self._protocol.watch_writing()
@@ -89,11 +89,11 @@ class _Lingering:
 
 
 class Connection(H11Protocol):
-    """Serves one client.
+    """The connection of one client.
 
-    A request's header must arrive within ``read_timeout``, and a client must read what was written within
-    ``write_timeout``: a reader that is too slow is cut off, which aborts its request. Bodies are read by
-    :class:`~llmk.serve.http.limits.Limits`, with deadlines of their own.
+    A request's header must arrive within ``read_timeout``, and a client must read responses within ``write_timeout``: a
+    client that is too slow is disconnected, which aborts its request. Bodies are read by
+    :class:`~llmk.serve.http.limits.Limits`, which has separate deadlines.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class Connection(H11Protocol):
 
     @property
     def receives(self) -> bool:
-        """Whether the client has more to send of what it began."""
+        """Whether the client has not sent its whole request yet."""
         return self.conn.their_state in (h11.SEND_BODY, h11.ERROR)
 
     @property
@@ -117,13 +117,13 @@ class Connection(H11Protocol):
         return self.cycle is not None and not self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Starts to wait for the first request."""
+        """Starts waiting for the first request."""
         super().connection_made(transport)
         self.transport = cast(asyncio.Transport, _Lingering(transport, self))
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
-        """Parses ``data``, in pieces that bound the work on a header that is too large."""
+        """Parses ``data``, in pieces that limit the work on a header that is too large."""
         if not self._answering:
             self._await_head()
         for at in range(0, len(data), HEAD_BYTES):
@@ -135,26 +135,26 @@ class Connection(H11Protocol):
             self._head_due = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Ends the request that is being answered."""
+        """Aborts the running request."""
         for due in (self._head_due, self._write_due):
             if due is not None:
                 due.cancel()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The client reads more slowly than its answer comes."""
+        """Called when the client reads more slowly than the response is generated."""
         super().pause_writing()
         self.watch_writing()
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
+        """Called when the client has caught up."""
         super().resume_writing()
         if self._write_due is not None:
             self._write_due.cancel()
             self._write_due = None
 
     def send_400_response(self, msg: str) -> None:
-        """Answers what is not HTTP, or beyond the bounds; called where h11's error is being handled."""
+        """Responds to invalid HTTP and exceeded limits; called while h11's error is being handled."""
         error = sys.exc_info()[1]
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
         if status >= 500:  # a transfer coding that is not supported: monitoring must not take it for our fault
@@ -162,7 +162,7 @@ class Connection(H11Protocol):
         self._refuse(status, f"invalid HTTP: {error or msg}", _CODES.get(status, "invalid_http"))
 
     def watch_writing(self) -> None:
-        """Cuts the client off unless it reads on."""
+        """Disconnects the client unless it continues reading."""
         if self._write_due is None and (unsent := self.transport.get_write_buffer_size()):
             self._unsent = unsent
             self._write_due = self.loop.call_later(self._section.write_timeout, self._check_writing)
@@ -174,7 +174,7 @@ class Connection(H11Protocol):
         if self._unsent - unsent >= enough:
             self.watch_writing()
             return
-        logger.info("a client was cut off: it did not read %d bytes in time (server.write_timeout)", unsent)
+        logger.info("a client was disconnected: it did not read %d bytes in time (server.write_timeout)", unsent)
         self.transport.abort()
 
     def _await_head(self) -> None:
@@ -183,20 +183,20 @@ class Connection(H11Protocol):
 
     def _head_is_late(self) -> None:
         self._head_due = None
-        begun = bool(self.conn.trailing_data[0])
-        if begun and self.conn.their_state is h11.IDLE:
+        started = bool(self.conn.trailing_data[0])
+        if started and self.conn.their_state is h11.IDLE:
             seconds = f"{self._section.read_timeout:g} s"
             self._refuse(408, f"the header did not arrive within {seconds} (server.read_timeout)", "read_timeout")
         else:
             self.transport.close()
 
     def _refuse(self, status: int, message: str, code: str) -> None:
-        """Answers in place of the application, where no answer has begun, and closes."""
-        begun = self._answering and self.cycle.response_started
+        """Sends an error, unless a response has already started, and closes the connection."""
+        started = self._answering and self.cycle.response_started
         if self._answering:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        if not begun and self.conn.our_state in _WAITING:
+        if not started and self.conn.our_state in _WAITING:
             id = uuid.uuid4().hex
             body = msgspec.json.encode(error_object(message, status, code=code))
             headers = {

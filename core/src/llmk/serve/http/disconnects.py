@@ -1,4 +1,4 @@
-"""Work that goes on for as long as somebody waits for it."""
+"""Runs work as long as its client is connected."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from llmk.serve.http import errors
 T = TypeVar("T")
 
 CLIENT_GONE = 499
-"""The status that metrics and log give a request whose client left."""
+"""The status, in metrics and log, of a request whose client disconnected."""
 
 
 class ClientGone(Exception):
-    """The client hung up before it was answered."""
+    """The client disconnected before the response was sent."""
 
 
-async def attended(work: Coroutine[Any, Any, T], receive: Receive, stopping: asyncio.Event) -> T:
-    """Runs ``work`` while the client listens and the server may run. Raises :class:`ClientGone`, ``ShuttingDown``."""
+async def while_connected(work: Coroutine[Any, Any, T], receive: Receive, stopping: asyncio.Event) -> T:
+    """Runs ``work``, and cancels it if the client disconnects or the server stops. Raises :class:`ClientGone` or
+    ``ShuttingDown`` then."""
     task = asyncio.create_task(work)
     gone = asyncio.create_task(_disconnected(receive))
     stop = asyncio.create_task(stopping.wait())
@@ -46,5 +47,5 @@ async def _disconnected(receive: Receive) -> None:
 
 
 async def on_client_gone(request: Request, error: Exception) -> Response:
-    """What is sent to nobody, so that the request has a status."""
+    """A response that no client receives, so that the request has a status."""
     return Response(status_code=CLIENT_GONE)

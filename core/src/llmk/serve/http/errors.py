@@ -1,4 +1,4 @@
-"""OpenAI's error objects, for whatever may go wrong."""
+"""OpenAI's error objects for all errors."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ _CODES = {
     503: "unavailable",
 }
 CLIENT_GONE = 499
-"""The status that metrics and log give a request whose client left."""
+"""The status, in metrics and log, of a request whose client disconnected."""
 MESSAGE_LIMIT = 2000
 PARAM_LIMIT = 200
-"""Characters of an error's texts. They may quote what the client sent, which can be megabytes."""
+"""Limits of an error's texts, in characters: they may quote the request, which can have megabytes."""
 
 
 class Refused(RouteError):
-    """A request that is refused for how it comes, wherever that shows: reading its body may be what raises this."""
+    """A request that is refused because of its transfer, such as its size or speed. May be raised by reading the
+    body."""
 
     def __init__(
         self, status: int, message: str, *, code: str | None = None, headers: Mapping[str, str] | None = None
@@ -58,7 +59,7 @@ class UnknownModel(RequestError):
 
 
 def check_model(name: object, served: str) -> None:
-    """Raises :class:`UnknownModel` where ``name`` is a model that is not served here; ``None`` names none."""
+    """Raises :class:`UnknownModel` if ``name`` is not the served model; ``None`` is accepted."""
     if isinstance(name, str) and name != served:
         raise UnknownModel(f"the model {name!r} is not served here; {served!r} is", param="model")
 
@@ -70,25 +71,25 @@ class Forbidden(LlmkError):
 
 
 class ParserFailed(LlmkError):
-    """A reasoning or tool parser raised, did not return, or ended its process: only the request that it read fails."""
+    """A reasoning or tool parser raised, did not return, or ended its process. Only its request fails."""
 
     code = "parser_error"
 
     @classmethod
     def by(cls, id: str, what: str) -> Self:
-        """The failure of the parser of that id."""
+        """The error for the parser ``id``."""
         hint = "choose another one, or 'none', under select.reasoning_parser or select.tool_parser"
         return cls(f"the parser {id} {what}", hint=hint)
 
 
 class ShuttingDown(LlmkError):
-    """The server stops before the request was done."""
+    """The server stopped before the request was finished."""
 
     code, http_status = "shutting_down", 503
 
 
 def error_object(message: str, status: int, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
-    """``{"error": {"message", "type", "param", "code"}}``, the texts cut where they are too long to be read."""
+    """``{"error": {"message", "type", "param", "code"}}``, with long texts truncated."""
     kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     code = code or _CODES.get(status, kind)
     field = None if param is None else shortened(param, PARAM_LIMIT)
@@ -102,10 +103,10 @@ def shortened(text: str, limit: int) -> str:
 
 
 def describe(error: BaseException) -> tuple[int, dict[str, Any], dict[str, str]]:
-    """Status, error object and headers for an exception. What nobody raised on purpose is told as an internal error."""
+    """Status, error object and headers for an exception. An unexpected one is reported as an internal error."""
     if isinstance(error, LlmkError):
         param = getattr(error, "param", None)
-        # What the engine checks and what the request's schema checks are one to the client.
+        # Clients need not distinguish whether the engine or the request's schema refused a value.
         code = "invalid_value" if param and error.code == RequestError.code else error.code
         body = error_object(str(error), error.http_status, param=param, code=code)
         wait = error.retry_after if isinstance(error, Overloaded | EngineDead) else 0.0
@@ -121,14 +122,14 @@ def reply(error: BaseException) -> JsonResponse:
 
 
 def log(error: BaseException, status: int) -> None:
-    """Logs what is the server's own fault; with its traceback where nobody foresaw it."""
+    """Logs server errors, with a traceback if they are unexpected."""
     if status >= 500:
-        foreseen = isinstance(error, LlmkError) and error.__cause__ is None
-        logger.error("request failed: %s", error, exc_info=None if foreseen else error)
+        expected = isinstance(error, LlmkError) and error.__cause__ is None
+        logger.error("request failed: %s", error, exc_info=None if expected else error)
 
 
 def install(app: FastAPI) -> None:
-    """Makes every error of ``app`` an error object."""
+    """Makes ``app`` send an error object for every error."""
     app.add_exception_handler(LlmkError, _on_error)
     app.add_exception_handler(HTTPException, _on_http)
 
@@ -151,7 +152,7 @@ async def _on_http(request: Request, error: Exception) -> JsonResponse:
 
 
 def _methods(request: Request) -> Iterator[str]:
-    """The methods of a path; each of its routes knows of its own alone."""
+    """The methods of all routes of a path."""
     for method in ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"):
         scope = {**request.scope, "method": method}
         if any(route.matches(scope)[0] is Match.FULL for route in request.app.routes):
@@ -161,18 +162,18 @@ def _methods(request: Request) -> Iterator[str]:
 def explain(errors: Sequence[Mapping[str, Any]], body: Any) -> tuple[str | None, str, str]:
     """Field, message and code for pydantic's ``errors`` about ``body``.
 
-    Told are the errors at the deepest place, which is the branch of a union that the client meant.
+    Only the most deeply nested errors are reported, since these are in the branch of a union that the client meant.
     """
     placed = [(_path(error, body), error) for error in errors]
     path = max((path for path, _ in placed), key=len)
-    told = [error for at, error in placed if at == path]
+    deepest = [error for at, error in placed if at == path]
     param = _dotted(path) or None
-    message = "; ".join(dict.fromkeys(str(error["msg"]) for error in told))
-    return param, f"{param}: {message}" if param else message, _code(str(told[0]["type"]))
+    message = "; ".join(dict.fromkeys(str(error["msg"]) for error in deepest))
+    return param, f"{param}: {message}" if param else message, _code(str(deepest[0]["type"]))
 
 
 def _path(error: Mapping[str, Any], body: Any) -> tuple[str | int, ...]:
-    """The place of an error in the body; what pydantic adds to it (names of union branches) is left out."""
+    """The path of an error in the body, without the names of union branches, which pydantic adds."""
     path: list[str | int] = []
     for step in error["loc"]:
         if isinstance(body, dict) and isinstance(step, str):

@@ -1,4 +1,4 @@
-"""JSON on the wire."""
+"""JSON responses and server-sent events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class JsonResponse(Response):
 
 
 def encoded(data: Any) -> msgspec.Raw:
-    """``data`` as JSON that is part of another."""
+    """``data`` as encoded JSON, to be embedded in other data."""
     return msgspec.Raw(_encode(data))
 
 

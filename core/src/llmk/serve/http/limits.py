@@ -1,4 +1,4 @@
-"""What the server takes on: how large a request may be, how slowly it may come, and how many at once."""
+"""Limits of requests: their size, how slowly they may arrive, and how many may run concurrently."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ class Limits:
     """Reads each body whole before the application sees any of it, and refuses what is too large (413), too slow (408),
     no JSON (415), or more than the server takes on (429). Clients take turns (:class:`~llmk.serve.http.turns.Turns`).
 
-    A request is work, and counts for ``max_concurrent``, only once its body has arrived; until then it holds a share of
-    ``max_buffered_bytes``. Bodies that the application doesn't ask for are not read: probes are always answered.
+    A request counts for ``max_concurrent`` only when its body has arrived; until then, and until its response starts,
+    its bytes count for ``max_buffered_bytes``. Bodies that a route doesn't read are ignored, so that probes always
+    work.
     """
 
     def __init__(self, app: ASGIApp, section: ServerSection) -> None:
@@ -54,7 +55,7 @@ class Limits:
 
 
 class _Request:
-    """A request's body, and its share of the limits."""
+    """A request's body, and what it counts for the limits."""
 
     def __init__(self, limits: Limits, scope: Scope, client: str, receive: Receive) -> None:
         self._limits = limits
@@ -67,7 +68,8 @@ class _Request:
         self._works = False
 
     async def receive(self) -> Message:
-        """The whole body the first time; after that, what the client does next. Raises :class:`Refused`."""
+        """The first call returns the whole body; later ones return the client's next message. Raises
+        :class:`Refused`."""
         if self._read:
             return await self._receive()
         self._read = True
@@ -77,11 +79,11 @@ class _Request:
         self._check_room()
         self._works = True
         self._limits.in_flight += 1
-        # An empty body is a request with no field set, and refused by the name of the first that must be.
+        # An empty body is treated as an object without fields, so that the error names the required field.
         return {"type": "http.request", "body": body or b"{}", "more_body": False}
 
     def drop_body(self) -> None:
-        """The answer has started: nothing reads the body again."""
+        """Called when the response starts: the body is no longer needed."""
         held = self._limits.buffered
         held[self._client] -= self._size
         if held[self._client] <= 0:
@@ -89,7 +91,7 @@ class _Request:
         self._size = 0
 
     def end(self) -> None:
-        """The request is over."""
+        """Called when the request has ended."""
         self.drop_body()
         self._limits.in_flight -= self._works
 
@@ -104,13 +106,13 @@ class _Request:
         if coding.lower() != "identity":
             raise Refused(415, f"the body is compressed ({coding[:SHOWN]}), which is not supported; send it as it is")
         announced = self._headers.get("content-length", "0")
-        # Digits alone, as the parser of HTTP made sure; they may be thousands, which int() refuses to read.
+        # The HTTP parser has checked that these are digits. There may be thousands, which int() refuses to parse.
         if len(announced) > MOST_DIGITS or int(announced) > self._section.max_request_bytes:
             raise self._too_large()
 
     def _check_room(self) -> None:
         if self._limits.in_flight >= self._section.max_concurrent:
-            raise _later(f"{self._limits.in_flight} requests are in flight, as many as may be (server.max_concurrent)")
+            raise _later(f"{self._limits.in_flight} requests are in flight, the limit (server.max_concurrent)")
 
     async def _body(self) -> bytes:
         loop = asyncio.get_running_loop()
@@ -127,7 +129,7 @@ class _Request:
             except TimeoutError:
                 raise self._too_slow() from None
             if message["type"] == "http.disconnect":
-                raise Refused(CLIENT_GONE, "the client left before its body had arrived")
+                raise Refused(CLIENT_GONE, "the client disconnected before its body had arrived")
             part = message.get("body", b"")
             self._hold(len(part))
             parts.append(part)
@@ -142,13 +144,13 @@ class _Request:
         if not size:
             return
         held = self._limits.buffered
-        # One body always fits, whatever the bounds of all are.
+        # A single body is always accepted, even if it exceeds the limit for all.
         for key, most, now in (
             ("max_buffered_bytes", self._section.max_buffered_bytes, held.total()),
             ("max_buffered_bytes_per_client", self._section.max_buffered_bytes_per_client, held[self._client]),
         ):
             if now > most and now > self._size:
-                raise _later(f"request bodies of {now} bytes are held, more than may be (server.{key})")
+                raise _later(f"request bodies of {now} bytes are held, above the limit (server.{key})")
 
     def _too_large(self) -> Refused:
         most = self._section.max_request_bytes
@@ -156,8 +158,8 @@ class _Request:
 
     def _too_slow(self) -> Refused:
         rate = f"{self._section.min_bytes_per_second:g} bytes per second (server.min_bytes_per_second)"
-        told = f"within {self._section.read_timeout:g} s (server.read_timeout), or on at {rate}"
-        return Refused(408, f"the body did not come {told}", code="read_timeout", headers={"connection": "close"})
+        limit = f"within {self._section.read_timeout:g} s (server.read_timeout), or after that at {rate}"
+        return Refused(408, f"the body did not arrive {limit}", code="read_timeout", headers={"connection": "close"})
 
 
 def _later(message: str) -> Refused:

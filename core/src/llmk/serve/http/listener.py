@@ -1,4 +1,4 @@
-"""The listening socket: which connections are taken, before anything is read from them."""
+"""The listening socket, with limits on connections, which apply before anything is read from them."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ logger = logging.getLogger(__name__)
 
 BACKLOG = 2048
 REFUSALS_AT_ONCE = 64
-"""Connections that one turn of the event loop refuses: those that are open want their turn too."""
+"""Connections that are refused in one turn of the event loop, so that open ones are served in between."""
 SPARE_FILES = 128
-"""File descriptors that are left to the engine's sockets, the log, and what else the process opens."""
+"""File descriptors that are reserved for the engine's sockets, the log and other files."""
 WARN_SECONDS = 60.0
 IPV6_PREFIX = 64
-"""Bits of an IPv6 address that name a client: whoever has one address of a network has all of them."""
+"""Bits of an IPv6 address that identify a client, which usually has all addresses of a network."""
 
 
 class Listener(socket.socket):
-    """A listening socket that keeps no more than ``most`` connections open, and ``most_per_client`` of one address.
+    """A listening socket that keeps at most ``most`` connections open, and at most ``most_per_client`` of one client.
 
-    It refuses what is more before TLS is spoken: in plain HTTP with an error object, over TLS by closing.
+    Further connections are refused before the TLS handshake: with an error object in plain HTTP, with TLS by closing.
     """
 
     most: int = 0
@@ -44,7 +44,7 @@ class Listener(socket.socket):
         self._warned = float("-inf")
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection that is admitted. Raises BlockingIOError where none waits, as sockets do."""
+        """The next admitted connection. Raises BlockingIOError if there is none, as sockets do."""
         for _ in range(REFUSALS_AT_ONCE):
             number, address = self._accept()  # type: ignore[attr-defined]
             client = network_of(address[0])
@@ -58,16 +58,16 @@ class Listener(socket.socket):
 
     @property
     def connections(self) -> int:
-        """Connections that are open."""
+        """Number of open connections."""
         return self._open.total()
 
     def _refusal(self, client: str) -> tuple[int, str] | None:
-        """Status and message for a connection that is one too many."""
+        """Status and message if a connection exceeds a limit."""
         if self.most and self.connections > self.most:
-            return 503, f"{self.most} connections are open, as many as may be (server.max_connections)"
+            return 503, f"{self.most} connections are open, the limit (server.max_connections)"
         if self.most_per_client and self._open[client] > self.most_per_client:
             limit = f"{self.most_per_client} connections"
-            return 429, f"{limit} from {client} are open, as many as may be (server.max_connections_per_client)"
+            return 429, f"{limit} from {client} are open, the limit (server.max_connections_per_client)"
         return None
 
     def _refuse(self, connection: socket.socket, status: int, message: str) -> None:
@@ -87,14 +87,14 @@ class Listener(socket.socket):
 
 
 class _Admitted(socket.socket):
-    """A connection that ``on_close`` is called for when it is closed."""
+    """A connection that calls ``on_close`` when it is closed."""
 
     def __init__(self, family: int, number: int, on_close: Callable[[], None]) -> None:
         super().__init__(family, socket.SOCK_STREAM, 0, fileno=number)
         self._on_close: Callable[[], None] | None = on_close
 
     def close(self) -> None:
-        """Closes it."""
+        """Closes the connection."""
         super().close()
         if self._on_close is not None:
             self._on_close()
@@ -102,7 +102,7 @@ class _Admitted(socket.socket):
 
 
 def network_of(host: str) -> str:
-    """What names a client: its IPv4 address, or the network of its IPv6 address; else ``host`` itself."""
+    """The identity of a client: its IPv4 address, or the network of its IPv6 address; else ``host`` itself."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -115,9 +115,9 @@ def network_of(host: str) -> str:
 
 
 def room_for(connections: int) -> int:
-    """Lets the process open files for ``connections`` as far as its hard limit allows.
+    """Raises the process's limit of open files for ``connections`` connections, up to its hard limit.
 
-    Returns how many there may be.
+    Returns the number of connections that are possible.
     """
     import resource
 

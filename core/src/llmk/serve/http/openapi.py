@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI derives from the routes, and what answers, errors and keys they have."""
+"""The OpenAPI document: FastAPI's, completed with the routes' responses, errors and API keys."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ ANSWERS: dict[tuple[str, str], type[BaseModel] | None] = {
     ("post", "/tokenize"): answers.TokensAnswer,
     ("post", "/detokenize"): answers.PromptAnswer,
 }
-"""The shape of each route's answer in JSON; ``None``: any object."""
+"""The schema of each route's JSON response; ``None``: any object."""
 STREAMED = ("/v1/chat/completions", "/v1/completions")
 ADMIN_PATH = "/v1/cache/pins"
 ERRORS = {
-    400: "The request can't be served as it stands; `param` names the field at fault.",
-    401: "No known API key.",
-    403: "For operators alone.",
+    400: "The request is invalid; `param` names the field.",
+    401: "No valid API key.",
+    403: "For operators only.",
     404: "There is no such model, pin or processor.",
     408: "The body did not arrive in time.",
     413: "The body is too large.",
-    415: "The body is no JSON, or compressed.",
-    421: "The Host header names no host that is served.",
-    429: "Too much is running or waiting; `retry-after` says when to try again.",
+    415: "The body is not JSON, or is compressed.",
+    421: "The Host header is not allowed.",
+    429: "Too many requests are running or waiting; `retry-after` says when to try again.",
     500: "The server failed.",
-    503: "The engine is gone, or the server stops.",
-    504: "The request was not begun or done in time.",
+    503: "The engine has ended, or the server is stopping.",
+    504: "The request was not started or finished in time.",
 }
 _READING = frozenset({400, 408, 413, 415, 429, 504})
 """Errors of routes that read a body."""
@@ -53,15 +53,15 @@ _PLACE = "#/components/schemas/{model}"
 
 
 def body(schema: type[Body]) -> dict[str, Any]:
-    """What a route passes as ``openapi_extra`` whose body is a ``schema``: workers read it, so that FastAPI doesn't
-    know it.
+    """The ``openapi_extra`` of a route whose body is a ``schema``. FastAPI doesn't know the schema, since workers parse
+    the body.
     """
     content = {_JSON: {"schema": {"$ref": _PLACE.format(model=schema.__name__)}}}
     return {"requestBody": {"required": True, "content": content}}
 
 
 def install(app: FastAPI, *bodies: type[Body], with_keys: bool) -> None:
-    """Completes the document of ``app``, whose routes take ``bodies``."""
+    """Completes the document of ``app``, whose routes accept ``bodies``."""
     derive = app.openapi
 
     def document() -> dict[str, Any]:
@@ -73,7 +73,7 @@ def install(app: FastAPI, *bodies: type[Body], with_keys: bool) -> None:
 
 
 def complete(document: dict[str, Any], bodies: Sequence[type[Body]], *, with_keys: bool) -> dict[str, Any]:
-    """``document`` with bodies, answers, errors and keys."""
+    """Adds bodies, responses, errors and keys to ``document``."""
     shapes = [shape for shape in (*bodies, *ANSWERS.values(), answers.ErrorAnswer) if shape is not None]
     _, made = models_json_schema([(shape, "validation") for shape in shapes], ref_template=_PLACE)
     components = document.setdefault("components", {})
@@ -88,7 +88,7 @@ def complete(document: dict[str, Any], bodies: Sequence[type[Body]], *, with_key
     for path, operations in document["paths"].items():
         for method, operation in operations.items():
             if method == "post":
-                # Routes whose bodies plugins know read them by themselves.
+                # The bodies of these routes are defined by plugins.
                 body = {"required": True, "content": {_JSON: {"schema": {"type": "object"}}}}
                 operation.setdefault("requestBody", body)
             operation["responses"] = dict(_responses(method, path, with_keys))
@@ -104,7 +104,7 @@ def complete(document: dict[str, Any], bodies: Sequence[type[Body]], *, with_key
 
 
 def _responses(method: str, path: str, with_keys: bool) -> Iterator[tuple[str, Any]]:
-    yield "200", {"description": "The answer.", "content": dict(_content(method, path))}
+    yield "200", {"description": "The response.", "content": dict(_content(method, path))}
     for status, why in ERRORS.items():
         if status in _READING and method != "post":
             continue
@@ -122,4 +122,4 @@ def _content(method: str, path: str) -> Iterator[tuple[str, Any]]:
     schema = {"$ref": f"#/components/schemas/{shape.__name__}"} if shape else {"type": "object"}
     yield _JSON, {"schema": schema}
     if path in STREAMED:
-        yield "text/event-stream", {"schema": {"type": "string", "description": "Chunks, where `stream` is true."}}
+        yield "text/event-stream", {"schema": {"type": "string", "description": "Chunks, if `stream` is true."}}

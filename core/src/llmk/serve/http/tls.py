@@ -1,4 +1,4 @@
-"""TLS: the certificate that clients are shown, and its renewal while the server runs."""
+"""TLS: the server's certificate, and its renewal while the server runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WATCH_SECONDS = 5.0
 
 
 class Tls:
-    """The files that ``[server]`` names, as an SSL context. New connections get what :meth:`reload` last read."""
+    """An SSL context with the files of ``[server]``. New connections use what :meth:`reload` last read."""
 
     def __init__(self, section: ServerSection) -> None:
         self._files = {
@@ -34,7 +34,7 @@ class Tls:
 
     @classmethod
     def of(cls, section: ServerSection) -> Tls | None:
-        """TLS, where a certificate is named. Raises :class:`~llmk.api.ConfigError` for files that can't be used."""
+        """TLS if a certificate is configured. Raises :class:`~llmk.api.ConfigError` for files that can't be used."""
         if section.tls_certificate:
             return cls(section)
         for name in ("tls_key", "tls_client_ca"):
@@ -43,10 +43,10 @@ class Tls:
         return None
 
     def reload(self) -> None:
-        """Reads the files again; where they can't be used, what was read before stays."""
+        """Reads the files again. If they can't be used, the former ones stay in use."""
         self._state = self._stamps()
         try:
-            # Tried apart first: a key that doesn't match must not replace half of what is in use.
+            # Loaded into a separate context first, since a key that doesn't match must not replace the current one.
             self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
             self._load(self.context)
         except ConfigError as error:
@@ -55,7 +55,7 @@ class Tls:
             logger.info("the TLS certificate was read again")
 
     async def watch(self) -> None:
-        """Reloads when a file changes, until it is cancelled."""
+        """Reloads when a file changes, until cancelled."""
         while True:
             await asyncio.sleep(WATCH_SECONDS)
             if await asyncio.to_thread(self._stamps) != self._state:
@@ -74,21 +74,21 @@ class Tls:
                 hint="decrypt it: openssl pkey -in KEY -out PLAIN",
             ) from error
         except ssl.SSLError as error:
-            what = "do not belong together" if error.reason == "KEY_VALUES_MISMATCH" else "are no PEM pair"
+            what = "do not match" if error.reason == "KEY_VALUES_MISMATCH" else "are not a PEM pair"
             pair = f"the certificate {certificate} and the key {key} (server.tls_certificate, server.tls_key)"
             raise ConfigError(f"{pair} {what}: {error}") from error
         if client_ca:
             try:
                 context.load_verify_locations(client_ca)
             except ssl.SSLError as error:
-                raise ConfigError(f"{client_ca} (server.tls_client_ca) holds no PEM certificate: {error}") from error
+                raise ConfigError(f"{client_ca} (server.tls_client_ca) has no PEM certificate: {error}") from error
         return context
 
     def _stamps(self) -> list[tuple[int, ...]]:
         return list(self._stamp())
 
     def _stamp(self) -> Iterator[tuple[int, ...]]:
-        """What tells a file's versions apart; links are followed, since that is how secrets are mounted."""
+        """Identifies the versions of the files. Links are followed, since mounted secrets are links."""
         for path in filter(None, self._files.values()):
             try:
                 found = os.stat(path)
@@ -99,7 +99,7 @@ class Tls:
 
 
 class _Encrypted(Exception):
-    """OpenSSL wants a passphrase, which nobody is there to type."""
+    """OpenSSL needs a passphrase, which a server can't prompt for."""
 
 
 def _no_password() -> str:
@@ -109,7 +109,7 @@ def _no_password() -> str:
 def _check_readable(name: str, path: str) -> None:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise ConfigError(f"{path} ({name}) is no regular file")
+            raise ConfigError(f"{path} ({name}) is not a regular file")
         with open(path, "rb"):
             pass
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The outermost layer: request ids, counts, the access log, and the net for what nobody caught."""
+"""The outermost middleware: request ids, counters, the access log, and the handler of uncaught exceptions."""
 
 from __future__ import annotations
 
@@ -19,36 +19,36 @@ logger = logging.getLogger("llmk.access")
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH"})
 OTHER = "other"
-"""What stands for clients' own words among the labels of metrics: each value of a label is kept for good."""
+"""The metric label for unknown methods and paths: every value of a label takes memory for ever."""
 PATH_LIMIT = 256
 _PLAIN_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 class AccessLog:
-    """Counts answers, and writes a line for each, whose length has a bound. ``metrics`` keep nothing of a client's."""
+    """Counts responses, and logs a line of limited length for each. ``metrics`` get no text of clients."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
     def answered(self, scope: Scope, status: int, seconds: float) -> None:
-        """A request that the application answered."""
+        """Records a request that the application answered."""
         method = scope["method"] if scope["method"] in METHODS else OTHER
         path = errors.shortened(scope["path"], PATH_LIMIT)
         self._metrics.http_requests.labels(method, getattr(scope.get("route"), "path", OTHER), str(status)).inc()
-        told = {"method": method, "path": path, "status": status, "seconds": round(seconds, 6)}
-        logger.info("%s %r %s %.3fs", method, path, status, seconds, extra=told)
+        extra = {"method": method, "path": path, "status": status, "seconds": round(seconds, 6)}
+        logger.info("%s %r %s %.3fs", method, path, status, seconds, extra=extra)
 
     def refused(self, status: int, id: str, why: str) -> None:
-        """A request that was refused before the application saw it; there may be neither method nor path."""
+        """Records a request that was refused before it reached the application; method and path may be unknown."""
         self._metrics.http_requests.labels(OTHER, OTHER, str(status)).inc()
-        told = {"status": status, "request_id": id}
-        logger.info("%s %s", status, errors.shortened(why, PATH_LIMIT), extra=told)
+        extra = {"status": status, "request_id": id}
+        logger.info("%s %s", status, errors.shortened(why, PATH_LIMIT), extra=extra)
 
 
 class AccessLogMiddleware:
-    """Sees every request come and go.
+    """Logs and counts every request.
 
-    An ``x-request-id`` of up to 128 printable characters goes into the response and the log; otherwise one is made.
+    An ``x-request-id`` of up to 128 printable characters is used in the response and the log; otherwise one is created.
     """
 
     def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
@@ -79,7 +79,7 @@ class AccessLogMiddleware:
             await self._app(scope, receive, marked)
         except Exception as error:
             if state["status"]:
-                logger.exception("the request failed after its response had begun")
+                logger.exception("the request failed after its response had started")
                 raise
             logger.exception("the request failed")
             await errors.reply(error)(scope, receive, marked)

@@ -1,4 +1,4 @@
-"""Prometheus metrics, under the names that the field uses where it has one."""
+"""Prometheus metrics, with the names that other serving engines use, if there are any."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ RENDER_SHARE = 0.05
 """The most of the event loop's time that rendering may take."""
 
 _GAUGES = (
-    ("num_requests_running", "running", "Requests that the engine is working on."),
+    ("num_requests_running", "running", "Requests that are running in the engine."),
     ("num_requests_waiting", "waiting", "Requests that wait for the engine."),
     ("kv_cache_blocks_total", "total_blocks", "Blocks of the K/V cache."),
     ("kv_cache_blocks_pinned", "pinned_blocks", "Blocks of the K/V cache that pinned prefixes hold."),
     ("kv_cache_blocks_used", "used_blocks", "Blocks of the K/V cache that running requests hold."),
-    ("engine_up", "up", "1 if there is an engine, 0 while it is being started again."),
+    ("engine_up", "up", "1 if there is an engine, 0 while it is being restarted."),
 )
 _COUNTERS = (
     ("prefix_cache_queries", "prefix_queried_tokens", "Prompt tokens looked up in the prefix cache."),
     ("prefix_cache_hits", "prefix_hit_tokens", "Prompt tokens found in the prefix cache."),
-    ("num_preemptions", "preemptions", "Times that a request was put back for want of blocks."),
-    ("request_timeouts", "timeouts", "Sequences that were not begun or done in time."),
-    ("broken_logits", "broken_logits", "Sequences that failed since no token can be drawn from their logits."),
+    ("num_preemptions", "preemptions", "Preemptions of requests because of too few free blocks."),
+    ("request_timeouts", "timeouts", "Sequences that were not started or finished in time."),
+    ("broken_logits", "broken_logits", "Sequences that failed because of NaN or otherwise invalid logits."),
     ("scheduling_policy_failures", "policy_failures", "Times that the scheduling policy failed and was replaced."),
     ("engine_steps", "steps", "Steps that the engine ran."),
     ("prompt_tokens", "prompt_tokens", "Prompt tokens computed."),
@@ -52,24 +52,28 @@ _COUNTERS = (
     ("estimated_read_bytes_per_device", "read_bytes", "Estimated bytes that a device read from its memory."),
     ("estimated_write_bytes_per_device", "written_bytes", "Estimated bytes that a device wrote to its memory."),
     ("engine_restarts", "restarts", "Times that a dead engine was replaced."),
-    ("sequences_retried", "retried", "Sequences that ran when the engine died and were given to the next one."),
+    (
+        "sequences_retried",
+        "retried",
+        "Sequences that were running when the engine died and were resumed by the next one.",
+    ),
 )
 _SHADOWS = (
-    ("shadow_calls_compared", "compared", "Calls of a kernel that were compared with its shadow's."),
-    ("shadow_calls_diverged", "diverged", "Of these, those in which the two differ by more than rounding."),
-    ("shadow_failures", "failures", "Times that a shadow raised, after which it is run no more."),
-    ("shadow_largest_relative_error", "largest", "The largest difference so far: 2-norm, relative."),
+    ("shadow_calls_compared", "compared", "Calls of a kernel that were compared with its shadow."),
+    ("shadow_calls_diverged", "diverged", "Compared calls in which the two differ by more than rounding."),
+    ("shadow_failures", "failures", "Shadows that raised an exception and are no longer run."),
+    ("shadow_largest_relative_error", "largest", "The largest difference so far: relative 2-norm."),
 )
 
 
 class EngineCollector(Collector):
-    """Reads the engine's own counts when they are asked for."""
+    """Collects the engine's statistics when metrics are read."""
 
     def __init__(self, engine: AsyncLLM) -> None:
         self._engine = engine
 
     def collect(self) -> Iterable[Metric]:
-        """One family for each count."""
+        """One metric family for each statistic."""
         stats, label = self._engine.stats, [self._engine.model_name]
         for name, field, text in _GAUGES:
             gauge = GaugeMetricFamily(f"llmk:{name}", text, labels=["model_name"])
@@ -98,8 +102,8 @@ class EngineCollector(Collector):
 
 
 class Metrics:
-    """All metrics of one server, in a registry of their own. ``listeners`` are called with each request that has
-    ended."""
+    """All metrics of one server, in a separate registry. ``listeners`` are called with the record of each request that
+    has ended."""
 
     def __init__(self, engine: AsyncLLM) -> None:
         self.listeners: list[Callable[[RequestRecord], object]] = []
@@ -119,8 +123,8 @@ class Metrics:
         self._whole = self._histogram("e2e_request_latency_seconds", "From arrival to the last token.", SECONDS)
         self._prompt = self._histogram("request_prompt_tokens", "Prompt tokens of a request.", TOKENS)
         self._generated = self._histogram("request_generation_tokens", "Tokens generated for a request.", TOKENS)
-        self._n = self._histogram("request_params_n", "Choices that a request asks for.", CHOICES)
-        self._limit = self._histogram("request_params_max_tokens", "Most tokens that a request asks for.", TOKENS)
+        self._n = self._histogram("request_params_n", "Choices (n) of a request.", CHOICES)
+        self._limit = self._histogram("request_params_max_tokens", "Token limit of a request.", TOKENS)
         self._queue = self._histogram("request_queue_time_seconds", "From arrival to the first step.", SECONDS)
         self._prefill = self._histogram("request_prefill_time_seconds", "From there to the first token.", SECONDS)
         self._decode = self._histogram("request_decode_time_seconds", "From there to the last token.", SECONDS)
@@ -132,8 +136,8 @@ class Metrics:
             "llmk:request_success", "Choices that ended.", ["model_name", "finished_reason"], registry=self._registry
         )
         self._failed_calls = Counter(
-            "llmk:tool_call_errors", "Calls that broke off or are no JSON (invalid_call), or that differ from a strict"
-            " tool's schema (schema_mismatch).", ["model_name", "code"], registry=self._registry
+            "llmk:tool_call_errors", "Tool calls that were cut off or are not JSON (invalid_call), or that violate a"
+            " strict tool's schema (schema_mismatch).", ["model_name", "code"], registry=self._registry
         )  # fmt: skip
         engine.step_listeners.append(self._take_step)
         self._rendering: asyncio.Task[bytes] | None = None
@@ -157,7 +161,7 @@ class Metrics:
         return text
 
     def snapshot(self) -> StatsSnapshot:
-        """The same numbers, for stat loggers. To be called from any thread, so without :attr:`_tasks` anew."""
+        """The same metrics for stat loggers. May be called from any thread, so :attr:`_tasks` is not updated."""
         return StatsSnapshot(
             time.time(),
             tuple(
@@ -171,8 +175,8 @@ class Metrics:
     async def observe(
         self, deltas: AsyncGenerator[ChoiceDelta, None], record: RequestRecord
     ) -> AsyncGenerator[ChoiceDelta, None]:
-        """Passes ``deltas`` on and takes their times, into ``record`` too. What does not reach its end is counted as
-        aborted."""
+        """Yields ``deltas`` unchanged, and records their times in the metrics and in ``record``. A stream that does not
+        reach its end counts as aborted."""
         try:
             async with aclosing(deltas) as items:
                 async for delta in items:

@@ -25,18 +25,18 @@ from llmk.serve.http import errors
 
 PATH = "/v1/traces"
 LAST_SECONDS = 2.0
-"""What a collector gets for the last spans when the server ends."""
+"""Time limit of exporting the last spans when the server stops."""
 _OPERATIONS = {"/v1/completions": "text_completion"}
-"""By route; all others are ``chat``."""
+"""Operation names by route; others are ``chat``."""
 _ENDED = (asyncio.CancelledError, GeneratorExit)
-"""How answers end that nobody waits for, or that must stop."""
+"""Exceptions of requests whose client disconnected, or that were stopped."""
 
 
 class Spans:
     """Sends spans to the collector at ``endpoint``, in the background and in batches.
 
-    The variables that every OpenTelemetry SDK reads count here too, but for the endpoint: headers, sampler, name of the
-    service.
+    The standard environment variables of OpenTelemetry SDKs are used (headers, sampler, service name), except for the
+    endpoint.
     """
 
     def __init__(self, endpoint: str) -> None:
@@ -49,7 +49,7 @@ class Spans:
         self._propagator = TraceContextTextMapPropagator()
 
     def end(self, model: str, record: RequestRecord) -> None:
-        """Makes the span of a request that has ended, below the one that its header ``traceparent`` names."""
+        """Creates the span of a finished request, as a child of the span in its header ``traceparent``."""
         headers = Headers(scope=record.scope)
         operation = _OPERATIONS.get(getattr(record.scope.get("route"), "path", ""), "chat")
         span = self._tracer.start_span(
@@ -66,7 +66,7 @@ class Spans:
         span.end(record.arrived_ns + round(1e9 * (record.ended - record.arrived)))
 
     def close(self) -> None:
-        """Sends what is left, as far as the collector takes it in time."""
+        """Exports the remaining spans, within :data:`LAST_SECONDS`."""
         last = threading.Thread(target=self._provider.shutdown, daemon=True)
         last.start()
         last.join(LAST_SECONDS)

@@ -1,4 +1,4 @@
-"""Tells stat loggers of plugins the numbers that ``/metrics`` shows, beside the event loop."""
+"""Passes the metrics of ``/metrics`` to stat loggers of plugins, outside of the event loop."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LAST_SECONDS = 2.0
-"""What loggers get for the last snapshot when the server ends."""
+"""Time limit of loggers for the last snapshot when the server stops."""
 
 
 def choose(boot: Boot) -> list[Registered[StatLoggerSpec]]:
-    """Those that ``server.stat_loggers`` names by id or name, all of which can be imported.
+    """The loggers that ``server.stat_loggers`` names by id or name, after importing them.
 
-    Raises :class:`~llmk.api.SelectionError` for a name that nothing or several have, :class:`~llmk.api.PluginError`.
+    Raises :class:`~llmk.api.SelectionError` for an unknown or ambiguous name, :class:`~llmk.api.PluginError` for one
+    that can't be imported.
     """
     known = [(found, OK) for found in boot.registry.of(StatLoggerSpec)]
     rules = [SelectSection(use=name) for name in boot.settings.config.server.stat_loggers]
@@ -42,24 +43,24 @@ def choose(boot: Boot) -> list[Registered[StatLoggerSpec]]:
 
 @contextlib.asynccontextmanager
 async def running(boot: Boot, model_name: str, metrics: Metrics) -> AsyncIterator[None]:
-    """Makes the configured loggers, and tells them until the end. Raises :class:`~llmk.api.PluginError` where one can't
-    be made."""
+    """Creates the configured loggers, and passes them snapshots until the end. Raises :class:`~llmk.api.PluginError` if
+    one can't be created."""
     config = boot.settings.config
     async with contextlib.AsyncExitStack() as stack:
         guarded = []
         for found in choose(boot):
             options = config.plugin.get(found.plugin.name, {})
-            made = _make(found, StatLoggerContext(model_name, config.server.stat_interval, options))
+            created = _create(found, StatLoggerContext(model_name, config.server.stat_interval, options))
             failed = metrics.stat_logger_failures.labels(found.spec.id).inc
-            guarded.append(GuardedLogger(made, f"{found.spec.id} of {found.plugin.wheel}", failed))
+            guarded.append(GuardedLogger(created, f"{found.spec.id} of {found.plugin.wheel}", failed))
             stack.push_async_callback(asyncio.to_thread, guarded[-1].close, metrics.snapshot)
         if guarded:
-            telling = asyncio.create_task(_tell(guarded, metrics, config.server.stat_interval), name="llmk-stats")
-            stack.callback(telling.cancel)
+            exporting = asyncio.create_task(_export(guarded, metrics, config.server.stat_interval), name="llmk-stats")
+            stack.callback(exporting.cancel)
         yield
 
 
-async def _tell(loggers: list[GuardedLogger], metrics: Metrics, interval: float) -> None:
+async def _export(loggers: list[GuardedLogger], metrics: Metrics, interval: float) -> None:
     while True:
         await asyncio.sleep(interval)
         snapshot = metrics.snapshot()
@@ -67,7 +68,7 @@ async def _tell(loggers: list[GuardedLogger], metrics: Metrics, interval: float)
             each.offer(snapshot)
 
 
-def _make(found: Registered[StatLoggerSpec], context: StatLoggerContext) -> StatLogger:
+def _create(found: Registered[StatLoggerSpec], context: StatLoggerContext) -> StatLogger:
     spec, wheel = found.spec, found.plugin.wheel
     make = _load(found)
     try:
@@ -76,8 +77,8 @@ def _make(found: Registered[StatLoggerSpec], context: StatLoggerContext) -> Stat
         raise
     except Exception as error:
         reason = Reason("stat_logger_raised", spec.implementation, describe(error))
-        hint = "take it out of server.stat_loggers, or mend its section of the configuration"
-        raise PluginError(f"{spec.id} of {wheel} can't be made", reasons=[reason], hint=hint) from error
+        hint = "remove it from server.stat_loggers, or fix its section of the configuration"
+        raise PluginError(f"{spec.id} of {wheel} can't be created", reasons=[reason], hint=hint) from error
 
 
 def _load(found: Registered[StatLoggerSpec]) -> Callable[[StatLoggerContext], StatLogger]:
@@ -89,11 +90,11 @@ def _load(found: Registered[StatLoggerSpec]) -> Callable[[StatLoggerContext], St
 
 
 class GuardedLogger:
-    """A logger in a thread of its own. The first thing that it raises is logged, with its traceback, and counted by
-    ``failed``; it is told nothing more."""
+    """A logger in a separate thread. Its first exception is logged with the traceback and counted by ``failed``; after
+    that it gets no more snapshots."""
 
-    def __init__(self, made: StatLogger, name: str, failed: Callable[[], object]) -> None:
-        self._logger = made
+    def __init__(self, logger: StatLogger, name: str, failed: Callable[[], object]) -> None:
+        self._logger = logger
         self._name = name
         self._failed = failed
         self._snapshots: SimpleQueue[StatsSnapshot | None] = SimpleQueue()
@@ -101,17 +102,17 @@ class GuardedLogger:
         self._thread.start()
 
     def offer(self, snapshot: StatsSnapshot) -> None:
-        """Passes a snapshot on, unless one waits already."""
+        """Passes a snapshot to the logger, unless one is already waiting."""
         if self._thread.is_alive() and self._snapshots.empty():
             self._snapshots.put(snapshot)
 
     def close(self, last: Callable[[], StatsSnapshot]) -> None:
-        """Passes a last snapshot on and closes the logger, in so far as it takes no longer than it may."""
+        """Passes the last snapshot to the logger and closes it, within :data:`LAST_SECONDS`."""
         self._snapshots.put(last())
         self._snapshots.put(None)
         self._thread.join(LAST_SECONDS)
         if self._thread.is_alive():
-            logger.warning("the stat logger %s did not end within %.0f s, and is left behind", self._name, LAST_SECONDS)
+            logger.warning("the stat logger %s did not end within %.0f s, and is abandoned", self._name, LAST_SECONDS)
 
     def _run(self) -> None:
         try:
@@ -123,6 +124,6 @@ class GuardedLogger:
         except Exception as error:
             self._failed()
             logger.warning(
-                "the stat logger %s failed (%s), and is told nothing more until the server is started again",
+                "the stat logger %s failed (%s), and gets no more snapshots until the server is restarted",
                 self._name, describe(error), exc_info=error,
             )  # fmt: skip

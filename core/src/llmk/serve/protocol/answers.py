@@ -1,4 +1,5 @@
-"""The shapes of answers, for the OpenAPI document. Answers are made as plain data; tests hold them against these."""
+"""Schemas of responses for the OpenAPI document. Responses are created as plain data; tests validate them with
+these."""
 
 from __future__ import annotations
 
@@ -8,13 +9,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Answer(BaseModel):
-    """Base of answers' shapes: each lists all of its fields."""
+    """Base of the schemas of responses, which have no other fields."""
 
     model_config = ConfigDict(extra="forbid")
 
 
 class ErrorBody(Answer):
-    """What went wrong: ``param`` is the path of the field at fault, and ``code`` is stable."""
+    """An error. ``param`` is the path of the invalid field; ``code`` is stable."""
 
     message: str
     type: str
@@ -23,7 +24,7 @@ class ErrorBody(Answer):
 
 
 class Restarting(Answer):
-    """Since when the engine is being started again, why, and in how many attempts."""
+    """Since when the engine is being restarted, why, and the number of attempts."""
 
     since: str
     cause: str
@@ -31,20 +32,20 @@ class Restarting(Answer):
 
 
 class ErrorAnswer(Answer):
-    """The answer to a request that failed."""
+    """The response to a request that failed."""
 
     error: ErrorBody
-    restarting: Restarting | None = Field(default=None, json_schema_extra={"description": "Of /health alone."})
+    restarting: Restarting | None = Field(default=None, json_schema_extra={"description": "Only in /health."})
 
 
 class PromptDetails(Answer):
-    """Of the prompt's tokens, those that were cached."""
+    """The number of prompt tokens that were cached."""
 
     cached_tokens: int
 
 
 class CompletionDetails(Answer):
-    """Of the tokens that were generated, those that were thinking."""
+    """The number of generated tokens that were reasoning."""
 
     reasoning_tokens: int
 
@@ -68,7 +69,7 @@ class TokenAnswer(Answer):
 
 
 class ChosenAnswer(TokenAnswer):
-    """The token that was chosen, and the likeliest in its place."""
+    """The chosen token, and the most likely tokens at its position."""
 
     top_logprobs: list[TokenAnswer]
 
@@ -106,7 +107,7 @@ class MessageAnswer(Answer):
 
 
 class ChatChoice(Answer):
-    """One answer to a conversation."""
+    """One choice of a chat completion."""
 
     index: int
     message: MessageAnswer
@@ -115,8 +116,8 @@ class ChatChoice(Answer):
     stop_reason: str | int | None
 
 
-class Whole(Answer):
-    """What all whole answers have."""
+class Completion(Answer):
+    """The common fields of complete responses."""
 
     id: str
     created: int
@@ -125,7 +126,7 @@ class Whole(Answer):
     usage: UsageAnswer
 
 
-class ChatAnswer(Whole):
+class ChatAnswer(Completion):
     """A chat completion."""
 
     object: Literal["chat.completion"]
@@ -142,7 +143,7 @@ class TextLogprobs(Answer):
 
 
 class TextChoice(Answer):
-    """One continuation of a prompt."""
+    """One choice of a text completion."""
 
     index: int
     text: str
@@ -151,7 +152,7 @@ class TextChoice(Answer):
     stop_reason: str | int | None
 
 
-class TextAnswer(Whole):
+class TextAnswer(Completion):
     """A text completion."""
 
     object: Literal["text_completion"]
@@ -159,7 +160,7 @@ class TextAnswer(Whole):
 
 
 class ModelAnswer(Answer):
-    """A model that is served."""
+    """A served model."""
 
     id: str
     object: Literal["model"]
@@ -169,7 +170,7 @@ class ModelAnswer(Answer):
 
 
 class ModelsAnswer(Answer):
-    """The models that are served."""
+    """The served models."""
 
     object: Literal["list"]
     data: list[ModelAnswer]
@@ -191,7 +192,7 @@ class PromptAnswer(Answer):
 
 
 class PinAnswer(Answer):
-    """A prefix that stays in the cache; ``expires_at`` in seconds since 1970."""
+    """A pinned prefix; ``expires_at`` is in seconds since 1970."""
 
     id: str
     object: Literal["cache.pin"]
@@ -202,13 +203,13 @@ class PinAnswer(Answer):
 
 
 class PinsAnswer(Answer):
-    """The prefixes that stay in the cache."""
+    """The pinned prefixes."""
 
     data: list[PinAnswer]
 
 
 class UnpinnedAnswer(Answer):
-    """A pin that was ended."""
+    """A pin that was removed."""
 
     id: str
     deleted: Literal[True]
@@ -226,14 +227,14 @@ class ProcessorAnswer(Answer):
 
 
 class ProcessorsAnswer(Answer):
-    """The IO processors that are installed."""
+    """The installed IO processors."""
 
     object: Literal["list"]
     data: list[ProcessorAnswer]
 
 
 class HealthAnswer(Answer):
-    """The engine's loop answers."""
+    """The engine is healthy."""
 
     status: Literal["ok"]
 

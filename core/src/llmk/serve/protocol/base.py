@@ -1,4 +1,4 @@
-"""The base of all request models: closed to unknown fields, and open about known ones that are not supported."""
+"""The base of all request models. Unknown fields are errors; so are known fields that are not supported."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ T = TypeVar("T")
 
 
 class _First(FailFast):
-    """``FailFast``, which can't be part of a union: that takes a hash."""
+    """``FailFast`` with a hash, which it needs to be part of a union."""
 
     __hash__ = object.__hash__
 
 
 Entries = Annotated[list[T], _First()]
-"""A list whose first wrong entry ends the validation: there may be millions."""
+"""A list whose validation ends at the first invalid entry, since there may be millions."""
 _LONGEST_NAME = 64
-"""Characters of an unknown field's name, for a known one to be like it."""
+"""Limit of an unknown field's name, in characters, for suggesting a similar one."""
 
 
 class Refused(NamedTuple):
-    """A field that clients know and llmk can't honour: why, and the values that would change nothing."""
+    """A known field that llmk does not support: the reason, and the values that would have no effect."""
 
     why: str
     neutral: tuple[Any, ...] = ()
@@ -35,9 +35,9 @@ class Refused(NamedTuple):
 class RequestModel(BaseModel):
     """Base of request models.
 
-    ``null`` means that a field is not set. A field in ``refused`` is accepted with a neutral value, and otherwise an
-    error that names it; one in ``taken``, which clients send back as they got it, is accepted and has no effect; a
-    field that nobody knows is an error that names the nearest known one. Types are strict: ``"5"`` is no number.
+    ``null`` means that a field is not set. A field in ``refused`` is accepted with a neutral value and is an error with
+    others. A field in ``taken``, which clients copy from responses, is accepted and ignored. An unknown field is an
+    error with the most similar known name. Types are strict: ``"5"`` is not a number.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -65,7 +65,7 @@ class RequestModel(BaseModel):
 
 
 class Body(RequestModel):
-    """Base of whole request bodies: its texts must be valid Unicode, so that they can be sent on."""
+    """Base of complete request bodies. All strings must be valid Unicode, so that they can be encoded."""
 
     @model_validator(mode="before")
     @classmethod
@@ -80,12 +80,12 @@ class Body(RequestModel):
 
 
 def invalid(field: str, message: str) -> PydanticCustomError:
-    """The error of a field whose value is of the right type and yet none."""
+    """The error for a field with an invalid value of the right type."""
     return PydanticCustomError("invalid_value", "{message}", {"field": field, "message": message})
 
 
 def unsupported(name: str, why: str) -> PydanticCustomError:
-    """The error of a known field whose value can't be honoured."""
+    """The error for a known field whose value is not supported."""
     return PydanticCustomError(
         "unsupported_parameter", "'{field}' is not supported with this value: {why}", {"field": name, "why": why}
     )

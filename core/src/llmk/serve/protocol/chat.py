@@ -21,11 +21,11 @@ ROLE_FIELDS = {
     "tool_call_id": "tool",
 }
 _ECHOED = frozenset({"cache_control", "id", "provider_specific_fields"})
-"""What libraries put into what they got, and send back."""
+"""Fields that client libraries add to messages they received, and send back."""
 
 
 class TextPart(RequestModel):
-    """A text part of a message's content; the only kind that is taken."""
+    """A text part of a message's content, the only kind that is supported."""
 
     taken: ClassVar = frozenset({"annotations", *_ECHOED})
 
@@ -67,7 +67,7 @@ class ToolCall(RequestModel):
     type: Literal["function"] = "function"
     function: FunctionCall
     index: int | None = None
-    """Present where a client passes on a streamed call; the order of the list counts."""
+    """Present if a client sends back a streamed call. It is ignored; the order of the list is used."""
 
 
 class Message(RequestModel):
@@ -99,12 +99,12 @@ class Message(RequestModel):
 
     @property
     def thought(self) -> str | None:
-        """What the assistant thought, by either name."""
+        """The assistant's reasoning, from either field."""
         return self.reasoning if self.reasoning_content is None else self.reasoning_content
 
     @property
     def text(self) -> str | None:
-        """The content as one text; parts stand on lines of their own."""
+        """The content as one text, with each part on a separate line."""
         return "\n".join(part.text for part in self.content) if isinstance(self.content, list) else self.content
 
 
@@ -115,7 +115,7 @@ class Function(RequestModel):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool = False
-    """Arguments that differ from ``parameters`` are reported."""
+    """Whether arguments that violate ``parameters`` are reported."""
 
     @field_validator("parameters")
     @classmethod
@@ -137,7 +137,7 @@ class Tool(RequestModel):
 
 
 def check_names(tools: Sequence[Tool]) -> None:
-    """Raises where two of a request's tools have the same name."""
+    """Raises if two of a request's tools have the same name."""
     seen: set[str] = set()
     for at, tool in enumerate(tools):
         if tool.function.name in seen:
@@ -146,7 +146,7 @@ def check_names(tools: Sequence[Tool]) -> None:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 class ChatRequest(SamplingFields):
@@ -172,7 +172,7 @@ class ChatRequest(SamplingFields):
     tools: Entries[Tool] = Field(default_factory=list)
     tool_choice: Literal["auto", "none"] = "auto"
     parallel_tool_calls: bool = True
-    """False: the answer ends with its first call."""
+    """False: the response ends after its first tool call."""
     reasoning_effort: str | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
     add_generation_prompt: bool | None = None
@@ -206,22 +206,23 @@ class ChatRequest(SamplingFields):
 
     @property
     def token_limit(self) -> int | None:
-        """Most tokens to generate."""
+        """The maximum number of tokens to generate."""
         return self.max_completion_tokens if self.max_completion_tokens is not None else self.max_tokens
 
     @property
     def offered_tools(self) -> list[dict[str, Any]]:
-        """The tools that the model is told of: none with ``tool_choice: none``, so that it can't call any."""
+        """The tools that are rendered in the prompt: none with ``tool_choice: none``, so that the model can't call
+        any."""
         if self.tool_choice == "none":
             return []
         return shown(self.tools)
 
     @property
     def strict_schemas(self) -> dict[str, dict[str, Any]]:
-        """What the arguments of tools look like that are strict, by name."""
+        """The schemas of the arguments of strict tools, by name."""
         return {tool.function.name: tool.function.parameters or {} for tool in self.tools if tool.function.strict}
 
 
 def shown(tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    """Tools as the model is told of them; whether one is strict is not its concern."""
+    """Tools as they are rendered in the prompt, without ``strict``, which the model need not know."""
     return [tool.model_dump(exclude_none=True, exclude={"function": {"strict"}}) for tool in tools]

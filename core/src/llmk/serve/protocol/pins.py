@@ -10,10 +10,10 @@ from llmk.serve.protocol.tokens import TokenizeRequest
 
 
 class PinRequest(TokenizeRequest):
-    """A prompt, or a conversation to be rendered first, whose blocks are to stay in the cache.
+    """A prompt, or a conversation that is rendered first, whose blocks shall stay in the cache.
 
-    The last message's end is cut off with what the template puts behind it, if ``add_generation_prompt`` is off, which
-    it is by default: so what is pinned is a prefix of longer conversations.
+    Without ``add_generation_prompt``, the default, the template's text after the last message is cut off, so that the
+    pinned tokens are a prefix of longer conversations.
     """
 
     id: Annotated[str, Field(min_length=1, max_length=128)]

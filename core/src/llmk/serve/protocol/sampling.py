@@ -1,4 +1,4 @@
-"""Fields that chat and text completions share, and how they become the engine's sampling parameters."""
+"""The common fields of chat and text completions, and their conversion to the engine's sampling parameters."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class StreamOptions(RequestModel):
 
     include_usage: bool = False
     continuous_usage_stats: bool = False
-    """Every chunk has the token counts so far."""
+    """Send the token counts so far with every chunk."""
 
 
 def _field(parameter: Parameter) -> tuple[Any, Any]:
@@ -98,18 +98,18 @@ class SamplingFields(SamplingParamFields):
     @model_validator(mode="after")
     def _check_stream(self) -> Self:
         if self.stream_options is not None and not self.stream:
-            message = "'stream_options' is for streamed answers only; set 'stream'"
+            message = "'stream_options' is for streamed responses only; set 'stream'"
             raise PydanticCustomError("invalid_value", message, {"field": "stream_options"})
         return self
 
     @property
     def include_usage(self) -> bool:
-        """Whether a streamed answer ends with its token counts."""
+        """Whether a streamed response ends with its token counts."""
         return self.stream_options is not None and self.stream_options.include_usage
 
     @property
     def continuous_usage(self) -> bool:
-        """Whether every chunk of a streamed answer has the token counts so far."""
+        """Whether every chunk of a streamed response has the token counts so far."""
         return self.stream_options is not None and self.stream_options.continuous_usage_stats
 
     def sampling_params(
@@ -121,9 +121,10 @@ class SamplingFields(SamplingParamFields):
         prompt_logprobs: int | None = None,
         special: bool = False,
     ) -> SamplingParams:
-        """The engine's parameters. ``special``: a parser needs special tokens in the text, whatever the request says.
+        """The engine's sampling parameters. ``special``: a parser needs special tokens in the text, which overrides
+        ``skip_special_tokens``.
 
-        Raises :class:`~llmk.api.RequestError`, naming the field.
+        Raises :class:`~llmk.api.RequestError` with the field.
         """
         given = {parameter.name: getattr(self, parameter.http_name or parameter.name) for parameter in _REQUESTED}
         given |= {p.name: getattr(defaults, p.name) for p in _REQUESTED if p.from_checkpoint and given[p.name] is None}

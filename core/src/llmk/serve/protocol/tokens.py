@@ -13,7 +13,8 @@ from llmk.serve.protocol.sampling import TokenId
 
 
 class TokenizeRequest(Body):
-    """A prompt, or a conversation to be rendered first. ``add_special_tokens`` is on for prompts alone."""
+    """A prompt, or a conversation that is rendered first. The default of ``add_special_tokens`` is true for prompts and
+    false for conversations."""
 
     model: str | None = None
     prompt: str | None = None
@@ -33,7 +34,7 @@ class TokenizeRequest(Body):
 
 
 class DetokenizeRequest(Body):
-    """Token ids to be turned into text, special tokens included."""
+    """Token ids to be decoded, including special tokens."""
 
     model: str | None = None
     tokens: Entries[TokenId]

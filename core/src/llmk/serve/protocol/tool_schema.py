@@ -1,5 +1,5 @@
-"""JSON schemas of tools: whether one is a schema, and whether arguments fit one. Both in bounded time, as schemas come
-from clients."""
+"""JSON schemas of tools: checks schemas, and arguments against them, in bounded time, since clients write the
+schemas."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _COUNTS = ("maxItems", "maxLength", "maxProperties", "minItems", "minLength", "m
 _NUMBERS = ("maximum", "minimum", "multipleOf")
 _DEEPEST = 64
 _MOST_STEPS = 100_000
-"""What a check of arguments may cost; one step is about a microsecond."""
+"""Limit of the cost of a check of arguments; a step takes about a microsecond."""
 _LONGEST_MESSAGE = 300
 
 _steps: ContextVar[list[int]] = ContextVar("steps")
 
 
 def fault(schema: Any, path: str = "", depth: int = 0) -> tuple[str, str] | None:
-    """Where ``schema`` is no JSON schema, and why; ``None`` where it is one."""
+    """The path at which ``schema`` is not a valid JSON schema, and the reason; ``None`` if it is valid."""
     if isinstance(schema, bool):
         return None
     if not isinstance(schema, dict):
@@ -43,7 +43,7 @@ def fault(schema: Any, path: str = "", depth: int = 0) -> tuple[str, str] | None
 
 
 def mismatch(arguments: str, schema: Mapping[str, Any]) -> str:
-    """How a call's arguments differ from a tool's schema; empty where they fit."""
+    """How a tool call's arguments violate the tool's schema; empty if they are valid."""
     try:
         value = json.loads(arguments, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -51,7 +51,7 @@ def mismatch(arguments: str, schema: Mapping[str, Any]) -> str:
     token = _steps.set([_MOST_STEPS])
     try:
         found = next(_validator(schema).iter_errors(value), None)
-    except Exception as error:  # an unresolvable or endless reference, or too much to do
+    except Exception as error:  # an unresolvable or infinite reference, or the limit of steps
         return f"can't be checked: {type(error).__name__}: {error}"[:_LONGEST_MESSAGE]
     finally:
         _steps.reset(token)
@@ -59,11 +59,11 @@ def mismatch(arguments: str, schema: Mapping[str, Any]) -> str:
 
 
 def _keyword_fault(key: str, value: Any) -> str | None:
-    """Why ``value`` is none for the keyword, whatever schemas it holds."""
+    """Why ``value`` is invalid for the keyword, without regard to nested schemas."""
     if key == "type":
         types = value if isinstance(value, list) else [value]
         unknown = [one for one in types if not isinstance(one, str) or one not in TYPES]
-        return f"{_shown(unknown[0])} is no type; there are {', '.join(sorted(TYPES))}" if unknown else None
+        return f"{_shown(unknown[0])} is not a type; types are {', '.join(sorted(TYPES))}" if unknown else None
     wanted: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
         (_NAMED_SCHEMAS, lambda given: isinstance(given, dict), "an object"),
         (_SCHEMAS, lambda given: isinstance(given, list) and bool(given), "a list that is not empty"),
@@ -80,7 +80,7 @@ def _keyword_fault(key: str, value: Any) -> str | None:
 
 
 def _inner(key: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """The schemas that a keyword's value holds, and where."""
+    """The schemas that are nested in a keyword's value, with their paths."""
     if key in _NAMED_SCHEMAS:
         yield from ((f".{name}", inner) for name, inner in value.items())
     elif key in _SCHEMAS or (key == "items" and isinstance(value, list)):
@@ -103,19 +103,19 @@ def _shown(value: Any) -> str:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _validator(schema: Mapping[str, Any]) -> Any:
     from referencing import Registry
 
-    registry: Any = Registry()  # the default one would fetch what a client's "$ref" names
+    registry: Any = Registry()  # the default registry would fetch the URL of a client's "$ref"
     return _bounded()(schema, registry=registry)
 
 
 @cache
 def _bounded() -> Any:
-    """A validator whose keywords each cost steps. Expressions are not tried, as one may take for ever."""
+    """A validator that counts steps for each keyword. Regular expressions are skipped, since one may take for ever."""
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
 
@@ -139,7 +139,7 @@ def _size(value: Any) -> int:
 
 
 def _unique(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    """In linear time, unlike the library's."""
+    """``uniqueItems`` in linear time, unlike the library's."""
     from jsonschema import ValidationError
 
     if wanted is True and isinstance(instance, list):

@@ -1,4 +1,4 @@
-"""``/v1/io``: requests in shapes that plugins know."""
+"""``/v1/io``: requests in formats that plugins define."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from llmk.serve.http import errors
-from llmk.serve.http.disconnects import ClientGone, attended
+from llmk.serve.http.disconnects import ClientGone, while_connected
 from llmk.serve.http.json_response import JsonResponse
 from llmk.serve.service import Service, context_of, new_id, service
 
@@ -20,7 +20,7 @@ router = APIRouter(prefix="/v1/io")
 
 @router.get("")
 async def processors(service: Annotated[Service, Depends(service)]) -> Response:
-    """The IO processors that are installed, and whether they can serve this model."""
+    """Lists the installed IO processors, and whether they support this model."""
     return JsonResponse({"object": "list", "data": service.engine.io_processors})
 
 
@@ -30,13 +30,13 @@ async def process(
     request: Request,
     service: Annotated[Service, Depends(service)],
 ) -> Response:
-    """What the IO processor of that name or id answers to the body."""
+    """Has the IO processor with that name or id process the body."""
     body, host = await request.body(), service.workers.io
     return _Processed(service, service.engine.process_in(host, name, body, context_of(request, new_id("io"))))
 
 
 class _Processed(Response):
-    """Sends the answer that ``work`` comes to, which ends when the client hangs up or the server must stop."""
+    """Sends the result of ``work``, which is cancelled if the client disconnects or the server stops."""
 
     media_type = "application/json"
 
@@ -46,9 +46,9 @@ class _Processed(Response):
         self._work = work
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends it."""
+        """Sends the response."""
         try:
-            answer = await attended(self._work, receive, self._service.stopping)
+            answer = await while_connected(self._work, receive, self._service.stopping)
         except ClientGone:
             scope["state"]["status"] = errors.CLIENT_GONE
         except Exception as error:

@@ -15,13 +15,13 @@ router = APIRouter()
 
 @router.get("/v1/models")
 async def models(service: Annotated[Service, Depends(service)]) -> Response:
-    """What is served: one model."""
+    """Lists the served model."""
     return JsonResponse({"object": "list", "data": [_card(service)]})
 
 
 @router.get("/v1/models/{id:path}")
 async def model(id: str, service: Annotated[Service, Depends(service)]) -> Response:
-    """The model by its name, which may hold slashes."""
+    """The model by its name, which may contain slashes."""
     service.check_model(id)
     return JsonResponse(_card(service))
 

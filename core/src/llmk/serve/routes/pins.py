@@ -1,4 +1,4 @@
-"""``/v1/cache/pins``: prefixes that stay in the cache. For operators alone."""
+"""``/v1/cache/pins``: prefixes that stay in the cache. For operators only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ router = APIRouter(prefix="/v1/cache/pins", dependencies=[Depends(admin)])
 
 
 class UnknownPin(RequestError):
-    """The request names a pin that is not there."""
+    """The request names a pin that does not exist."""
 
     code, http_status = "pin_not_found", 404
 
@@ -35,13 +35,13 @@ async def pin(request: Request, service: Annotated[Service, Depends(service)]) -
 
 @router.get("")
 async def pins(service: Annotated[Service, Depends(service)]) -> Response:
-    """What is pinned."""
+    """Lists the pins."""
     return JsonResponse({"data": [_plain(pinned) for pinned in service.engine.pins.current()]})
 
 
 @router.delete("/{id}")
 async def unpin(id: str, service: Annotated[Service, Depends(service)]) -> Response:
-    """Ends a pin. Raises :class:`UnknownPin`."""
+    """Removes a pin. Raises :class:`UnknownPin`."""
     if not await service.engine.unpin(id):
         known = ", ".join(pinned.id for pinned in service.engine.pins.current()) or "none"
         raise UnknownPin(f"there is no pin {id!r} (pinned: {known})", param="id")

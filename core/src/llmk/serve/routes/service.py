@@ -1,4 +1,4 @@
-"""What operators ask: health, metrics, version, and the plan."""
+"""Routes about the server: health, metrics, version, and the plan."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ router = APIRouter()
 
 @router.get("/health")
 async def health(service: Annotated[Service, Depends(service)]) -> Response:
-    """200 if the engine is well, by its last sign of life; an error object with 503 otherwise. A step may take long:
-    ``busy_seconds`` then says for how long it has. While the engine is being started again, ``restarting`` says since
-    when, why, and in how many attempts.
+    """200 if the engine is healthy, judged by its last heartbeat; otherwise an error object with 503. During a long
+    step, ``busy_seconds`` is the time since it started. While the engine is being restarted, ``restarting`` says since
+    when, why, and the number of attempts.
     """
     try:
         busy = service.engine.check_health()
@@ -43,11 +43,12 @@ async def metrics(service: Annotated[Service, Depends(service)]) -> Response:
 
 @router.get("/version")
 async def version() -> Response:
-    """The version of llmk."""
+    """llmk's version."""
     return JsonResponse({"version": llmk.__version__})
 
 
 @router.get("/v1/plan")
 async def plan(service: Annotated[Service, Depends(service)]) -> Response:
-    """What was chosen for every site of the model and to read its text, why, and what was turned down."""
+    """The plan: the kernels chosen for every site of the model and its parsers, the reasons, and rejected
+    candidates."""
     return JsonResponse({**service.engine.info.plan, "parsers": service.dialect.describe()})

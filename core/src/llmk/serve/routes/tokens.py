@@ -18,13 +18,13 @@ router = APIRouter()
 
 @router.post("/tokenize", openapi_extra=body(TokenizeRequest))
 async def tokenize(request: Request, service: Annotated[Service, Depends(service)]) -> Response:
-    """The tokens of a prompt, or of a conversation as the model would be given it."""
+    """Tokenizes a prompt, or a conversation rendered with the chat template."""
     made: Rendered = await service.prepare("tokenize", request)
     return Response(made.body, media_type="application/json")
 
 
 @router.post("/detokenize", openapi_extra=body(DetokenizeRequest))
 async def detokenize(request: Request, service: Annotated[Service, Depends(service)]) -> Response:
-    """The text of tokens, special ones included."""
+    """Decodes tokens to text, including special tokens."""
     made: Rendered = await service.prepare("detokenize", request)
     return Response(made.body, media_type="application/json")

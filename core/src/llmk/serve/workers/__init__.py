@@ -1,3 +1,3 @@
-"""Processes that do for the front end what a request's content can make slow: prepare requests, run parsers and IO
-processors of plugins.
+"""Worker processes for work whose time depends on the content of requests: preparing requests, and running parsers and
+IO processors of plugins.
 """

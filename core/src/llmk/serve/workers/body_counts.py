@@ -1,4 +1,4 @@
-"""The cheapest check of a request: how many there are of everything that costs something each."""
+"""The first and cheapest check of a request: the number of entries of all fields whose cost depends on it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NAMES = ("cache_salt", "tenant", "id", "model", "user", "safety_identifier", "p
 
 
 def check_counts(body: Mapping[str, Any], limits: LimitsSection, max_model_len: int) -> None:
-    """Raises :class:`~llmk.api.RequestError`, naming field and key, where a body has more than may be."""
+    """Raises :class:`~llmk.api.RequestError`, with the field and the key, if a body exceeds a limit."""
     longest = max(body, key=len, default="")
     _check(longest[:64], len(longest), limits.name_characters, "characters in its name", "name_characters")
     for name in _COUNTED:
@@ -54,7 +54,7 @@ def check_counts(body: Mapping[str, Any], limits: LimitsSection, max_model_len: 
 
 
 def check_bad_words(params: SamplingParams, limits: LimitsSection) -> None:
-    """The same for words in tokens: each step compares all of them for each choice."""
+    """Checks the total number of tokens of bad words: each step compares all of them for each choice."""
     tokens = sum(map(len, params.bad_word_ids)) * params.n
     _check("bad_words", tokens, limits.bad_words_tokens, "tokens, times 'n',", "bad_words_tokens")
 
@@ -72,7 +72,7 @@ def check_values(body: Mapping[str, Any], most: int) -> None:
 
 def _check(field: str, found: int, most: int, what: str, key: str) -> None:
     if found > most:
-        raise RequestError(f"'{field}' has {found} {what}; no more than {most} may be (limits.{key})", param=field)
+        raise RequestError(f"'{field}' has {found} {what}; the limit is {most} (limits.{key})", param=field)
 
 
 def _parts(message: Any) -> int:

@@ -1,8 +1,8 @@
 """The process that workers are forked from (``python -m llmk.serve.workers.forkserver``).
 
-It imports what workers need, is given what they serve, and then forks one whenever it is asked to: in milliseconds, and
-sharing its memory. It has one thread, so that forking is safe. Nobody but it ends a worker or learns that one has
-ended, so that no process id is taken for another's. It ends with its parent, and all workers end with it.
+It imports the workers' modules and loads the served model's tokenizer and parsers; then it forks workers on request, in
+milliseconds, which share its memory. It has one thread, so that forking is safe. Only the fork server kills workers and
+waits for them, so that a reused process id is never killed. It ends with its parent, and all workers end with it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ AHEAD = (
     "llmk.serve.workers.parser_worker",
     "llmk.serve.workers.io_worker",
 )
-"""What is imported while nothing is known of what is to be served."""
+"""Modules that are imported before the served model is known."""
 _PR_SET_PDEATHSIG = 1
 
 
 class Setup(msgspec.Struct, array_like=True, tag=True):
-    """What is served: ``maker`` (``"module:attribute"``) makes it of ``given``. Workers leave marks in ``folder``."""
+    """Creates the served model with ``maker`` (``"module:attribute"``), called with ``given``. Workers write their
+    marks to ``folder``."""
 
     maker: str
     given: bytes
@@ -47,7 +48,7 @@ class Setup(msgspec.Struct, array_like=True, tag=True):
 
 
 class Fork(msgspec.Struct, array_like=True, tag=True):
-    """Fork a worker that runs ``entry`` (``"module:attribute"``) at a socket, which comes with the message."""
+    """Forks a worker that runs ``entry`` (``"module:attribute"``) with a socket, which is sent with the message."""
 
     number: int
     entry: str
@@ -55,33 +56,33 @@ class Fork(msgspec.Struct, array_like=True, tag=True):
 
 
 class Kill(msgspec.Struct, array_like=True, tag=True):
-    """Kill a worker."""
+    """Kills a worker."""
 
     number: int
 
 
 class Renice(msgspec.Struct, array_like=True, tag=True):
-    """Let a worker give way to all others."""
+    """Lowers the priority of a worker."""
 
     number: int
     nice: int
 
 
 class Ready(msgspec.Struct, array_like=True, tag=True):
-    """Workers can be forked, or why not."""
+    """The setup is done, or it failed."""
 
     failure: Failure | None = None
 
 
 class Forked(msgspec.Struct, array_like=True, tag=True):
-    """A worker runs."""
+    """A worker was forked."""
 
     number: int
     pid: int
 
 
 class Ended(msgspec.Struct, array_like=True, tag=True):
-    """A worker has ended, with ``code`` as ``subprocess`` has it."""
+    """A worker has ended; ``code`` is its exit code in the form of ``subprocess``."""
 
     number: int
     code: int
@@ -93,17 +94,17 @@ Report = Ready | Forked | Ended
 
 @dataclass(slots=True)
 class ForkServer:
-    """Follows the orders that come over ``control``."""
+    """Executes the orders that arrive at ``control``."""
 
     control: socket.socket
     served: Any = None
     folder: Path | None = None
-    """Of the marks, once it was told."""
+    """The folder of the marks, known after the setup."""
     pids: dict[int, int] = field(default_factory=dict)
-    """Of the workers that have not ended, by number."""
+    """Process ids of the running workers, by number."""
 
     def run(self) -> None:
-        """Works until the parent is gone."""
+        """Executes orders until the parent has ended."""
         wakes, woken = socket.socketpair()
         for end in (wakes, woken):
             end.setblocking(False)
@@ -148,7 +149,7 @@ class ForkServer:
         except Exception as error:
             return Ready(Failure.of(error))
         gc.collect()
-        gc.freeze()  # what is here stays for good: collecting garbage in a worker would copy pages that all share
+        gc.freeze()  # garbage collection of these objects in a worker would copy shared pages
         return Ready()
 
     def _fork(self, order: Fork, end: socket.socket, own: tuple[socket.socket, ...]) -> None:
@@ -165,7 +166,7 @@ class ForkServer:
             for inherited in (self.control, *own):
                 inherited.close()
             module, _, attribute = order.entry.partition(":")
-            assert self.folder is not None, "a fork comes after the setup"
+            assert self.folder is not None, "a fork must follow the setup"
             getattr(import_module(module), attribute)(self.served, end, PluginMark(self.folder / str(order.number)))
             code = 0
         except (EOFError, ConnectionError):
@@ -188,7 +189,7 @@ class ForkServer:
 
 
 def _remove_marks(folder: Path) -> None:
-    """Removes the marks, by their names, and the folder if nothing else is in it: never what is not its own."""
+    """Removes files with names of marks, and then the folder if it is empty; other files are never removed."""
     with contextlib.suppress(OSError):
         for mark in folder.iterdir():
             if mark.name.isdecimal() and mark.is_file():
@@ -197,9 +198,9 @@ def _remove_marks(folder: Path) -> None:
 
 
 def _become_worker(parent: int, nice: int) -> None:
-    signal.set_wakeup_fd(-1)  # before what it names is closed
+    signal.set_wakeup_fd(-1)  # before the descriptor is closed
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    if sys.platform == "linux":  # a worker that loops would not notice by itself
+    if sys.platform == "linux":  # a worker in an endless loop would not notice that its parent ended
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(0)
@@ -208,10 +209,10 @@ def _become_worker(parent: int, nice: int) -> None:
 
 
 def main() -> None:
-    """The process. Signals that a terminal or a supervisor sends to the whole group are the parent's to handle."""
+    """Runs the fork server. The parent handles signals that a terminal or a supervisor sends to the whole group."""
     for ignored in (signal.SIGINT, signal.SIGTERM):
         signal.signal(ignored, signal.SIG_IGN)
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a pool of threads does not survive a fork
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its thread pool would not work after a fork
     logs.setup()
     for ahead in AHEAD:
         import_module(ahead)

@@ -1,4 +1,4 @@
-"""Messages over a socket pair: four bytes of length, then msgpack."""
+"""Messages over a socket pair: a length of four bytes, followed by msgpack."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import msgspec
 
 HEAD = struct.Struct("<I")
 _LIMIT = 1 << 18
-"""Bytes that are read ahead of who takes them."""
+"""Limit of buffered bytes."""
 
 encode = msgspec.msgpack.Encoder().encode
 
 
 def framed(payload: bytes) -> bytes:
-    """``payload`` as it is sent."""
+    """``payload`` with its length."""
     return HEAD.pack(len(payload)) + payload
 
 
 def receive(connection: socket.socket) -> bytes:
-    """Waits for the next payload. Raises EOFError where the other side is gone."""
+    """Waits for the next payload. Raises EOFError if the other side has closed."""
     return _exactly(connection, HEAD.unpack(_exactly(connection, HEAD.size))[0])
 
 
 def receive_with_socket(connection: socket.socket) -> tuple[bytes, socket.socket | None]:
-    """The same, with the socket that came with it, if there is one."""
+    """Like :func:`receive`, with the socket that was sent with the payload, if there is one."""
     head, sockets, _, _ = socket.recv_fds(connection, HEAD.size, 1)
     head += _exactly(connection, HEAD.size - len(head)) if head else b""
     if not head:
@@ -56,16 +56,16 @@ class Link:
 
     @classmethod
     async def open(cls, connection: socket.socket) -> Link:
-        """Takes over ``connection``."""
+        """Creates a link that owns ``connection``."""
         connection.setblocking(False)
         return cls(*await asyncio.open_connection(sock=connection, limit=_LIMIT))
 
     def send(self, message: Any) -> None:
-        """Sends a message without waiting; what the other side no longer takes in is lost."""
+        """Sends a message without waiting; it is lost if the other side has ended."""
         self._writer.write(framed(encode(message)))
 
     async def send_large(self, payload: bytes) -> None:
-        """Sends a payload of any size, as the other side takes it in."""
+        """Sends a payload of any size, waiting for the other side to read it."""
         self._writer.write(HEAD.pack(len(payload)))
         view = memoryview(payload)
         for start in range(0, len(payload), _LIMIT):
@@ -73,11 +73,11 @@ class Link:
             await self._drain()
 
     async def _drain(self) -> None:
-        with contextlib.suppress(ConnectionError):  # who receives reads the end
+        with contextlib.suppress(ConnectionError):  # receive() raises EOFError
             await self._writer.drain()
 
     async def receive(self) -> bytes:
-        """Waits for the next payload. Raises EOFError where the other side is gone."""
+        """Waits for the next payload. Raises EOFError if the other side has closed."""
         try:
             (size,) = HEAD.unpack(await self._reader.readexactly(HEAD.size))
             return await self._reader.readexactly(size)
@@ -85,5 +85,5 @@ class Link:
             raise EOFError from error
 
     def close(self) -> None:
-        """Closes it: the other side reads its end."""
+        """Closes the connection; the other side gets EOFError."""
         self._writer.close()

@@ -1,4 +1,4 @@
-"""IO processors that run in workers, under a watchdog: the front end's side."""
+"""Runs IO processors in workers, with a watchdog: the front end's side."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ IDLE_SECONDS = 30.0
 
 
 class WorkerIO:
-    """Has each IO processor run in a worker of its own, which ``fork`` makes when a request first names it.
+    """Runs each IO processor in a separate worker, which is forked by ``fork`` when a request first names the
+    processor.
 
     One call may take ``seconds``, and make the worker grow by ``memory`` bytes.
     """
@@ -45,7 +46,7 @@ class WorkerIO:
     async def open(self, id: str, name: str, body: bytes, info: EngineInfo, context: RequestContext) -> WorkerRun:
         """Begins a request to the processor ``id``, called ``name`` in errors.
 
-        Raises what fails, and Lost where that is no fault of this request.
+        Raises the request's error, or ProcessLost if the worker ended because of another request.
         """
         host = self._hosts.get(id)
         if host is None or host.task.done():
@@ -59,7 +60,7 @@ class WorkerIO:
         return WorkerRun(key, host, outcome.sequences)
 
     async def close(self) -> None:
-        """Ends all of them."""
+        """Ends all workers."""
         for host in self._hosts.values():
             host.task.cancel()
         await asyncio.gather(*(host.task for host in self._hosts.values()), return_exceptions=True)
@@ -67,20 +68,20 @@ class WorkerIO:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRun:
-    """A request under way (:class:`llmk.engine.text.io_processors.IORun`, elsewhere)."""
+    """A running request, whose :class:`llmk.engine.text.io_processors.IORun` is in the worker."""
 
     key: int
     host: _Host
     sequences: list[EngineRequest]
 
     async def add(self, delta: GenerationDelta) -> None:
-        """Hands on what came next of one of the sequences."""
+        """Passes on the next output of one of the sequences."""
         if delta.finish_reason in ("abort", "error"):
-            raise LlmkError(f"the request was ended before it was done ({delta.finish_reason})")
+            raise LlmkError(f"the request was ended before it finished ({delta.finish_reason})")
         await self.host.call(self.key, Take(self.key, delta))
 
     async def answer(self) -> bytes:
-        """The answer as JSON."""
+        """The response as JSON."""
         return (await self.host.call(self.key, Answer(self.key))).answer
 
     def close(self) -> None:
@@ -97,17 +98,17 @@ class _Host:
         self._seconds = seconds
         self._memory = memory
         self._orders: deque[Order] = deque()
-        """Not sent yet, since the worker is not there."""
+        """Orders that are not sent yet, since the worker is not started."""
         self._calls: deque[tuple[int, asyncio.Future[Outcome]]] = deque()
-        """Not answered yet, with the request's key."""
+        """Calls without an outcome yet, with the request's key."""
         self._open: set[int] = set()
-        """Requests under way."""
+        """Keys of running requests."""
         self._idle_since = time.monotonic()
         self._worker: Worker | None = None
         self.task = asyncio.create_task(self._run(), name="llmk-io")
 
     async def call(self, key: int, order: Order) -> Outcome:
-        """Has a call made, after those before it."""
+        """Makes a call in the worker, after earlier ones, and waits for its outcome."""
         if self.task.done():
             raise ProcessLost
         done: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()

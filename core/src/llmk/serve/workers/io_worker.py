@@ -1,4 +1,4 @@
-"""Running an IO processor of a plugin, in a worker: one processor, and all requests that it serves."""
+"""The worker of an IO processor, with all its requests."""
 
 from __future__ import annotations
 
@@ -36,20 +36,20 @@ class Open(msgspec.Struct, array_like=True, tag=True):
 
 
 class Take(msgspec.Struct, array_like=True, tag=True):
-    """What came next of one of its sequences."""
+    """The next output of one of its sequences."""
 
     key: int
     delta: GenerationDelta
 
 
 class Answer(msgspec.Struct, array_like=True, tag=True):
-    """All sequences have ended: what is the answer?"""
+    """All sequences have finished: requests the response."""
 
     key: int
 
 
 class Drop(msgspec.Struct, array_like=True, tag=True):
-    """Nobody waits for the request any more. Nothing is answered to this."""
+    """Drops a request that no client waits for any more. It has no outcome."""
 
     key: int
 
@@ -58,7 +58,7 @@ Order = Open | Take | Answer | Drop
 
 
 class Outcome(msgspec.Struct, array_like=True):
-    """What a call came to: sequences of a request that was opened, an answer's JSON, or why it failed."""
+    """The outcome of a call: the sequences of an opened request, the JSON of a response, or the failure."""
 
     sequences: list[EngineRequest] = []
     answer: bytes = b""
@@ -83,7 +83,7 @@ def run(served: ServedModel, connection: socket.socket, mark: PluginMark) -> Non
 
 
 class _Hosting:
-    """The requests under way."""
+    """The running requests."""
 
     def __init__(self, served: ServedModel, mark: PluginMark) -> None:
         config = served.boot.settings.config
@@ -115,7 +115,7 @@ class _Hosting:
                     return Outcome(answer=self.runs.pop(order.key).answer())
         except (RequestError, PluginError) as error:
             return Outcome(failure=Failure.of(error))
-        except BaseException as error:  # it may want to end the program
+        except BaseException as error:  # including SystemExit
             return Outcome(failure=Failure.of(PluginError(f"an IO processor raised {type(error).__name__}: {error}")))
 
     def _open(self, order: Open) -> IORun:

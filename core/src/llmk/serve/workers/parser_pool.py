@@ -1,9 +1,9 @@
-"""Reading text with parsers that run in workers, under a watchdog: the front end's side.
+"""Parses text with parsers that run in workers, with a watchdog: the front end's side.
 
-One worker reads for all choices. What came to them while it was busy goes to it together. Before each call of a parser
-it marks whose call that is, so that one that does not return, or that ends the process, is known: its choice is left
-alone with that worker, and fails if that doesn't come back in time; all others go on in a fresh worker, which reads
-again what it must know of them.
+One shared worker parses the text of all choices; text that arrives while it is busy is sent in one batch. Before each
+call of a parser, the worker marks the choice and the parser, so that a call that does not return, or that ends the
+process, can be identified. The worker is then left to that choice, which fails if the call does not return in time. All
+other choices continue in a new shared worker, which first parses their earlier text again.
 """
 
 from __future__ import annotations
@@ -27,71 +27,72 @@ from llmk.serve.workers.worker_process import Worker
 logger = logging.getLogger(__name__)
 
 PATIENCE = 0.25
-"""Seconds that all choices wait for one of them."""
-LONERS = 4
-"""So many choices may be left alone with a worker at once."""
-DEATHS = 3
-"""So many workers may end while they read a choice, without a mark that tells whose call it was."""
+"""Seconds after which a call that does not return is isolated, so that the other choices can continue."""
+MAX_ISOLATED = 4
+"""Limit of isolated workers."""
+MAX_DEATHS = 3
+"""A choice fails when this many workers ended, without a mark, while it waited for them."""
 NICE = 15
 
 
 class WorkerReaders:
-    """Makes readers whose parsers run in workers that ``fork`` makes. One call of a parser may take ``seconds``."""
+    """Creates readers whose parsers run in workers, which are forked by ``fork``. ``seconds`` is the time limit of a
+    call of a parser."""
 
     def __init__(self, fork: Callable[[], Awaitable[Worker]], seconds: float) -> None:
         self.fork = fork
         self.seconds = seconds
         self._keys = itertools.count()
-        self._crew: ParserWorker | None = None
-        self._loners: list[ParserWorker] = []
+        self._shared: ParserWorker | None = None
+        self._isolated: list[ParserWorker] = []
 
     def open(self, setup: bytes) -> WorkerReader:
         """A reader for one choice."""
         reader = WorkerReader(next(self._keys), setup)
-        self.crew.add(reader)
+        self.shared.add(reader)
         return reader
 
     def prepare(self) -> None:
-        """Starts the worker before it is needed."""
-        _ = self.crew
+        """Starts the shared worker before it is needed."""
+        _ = self.shared
 
     @property
-    def crew(self) -> ParserWorker:
-        """Who reads for choices that nothing is held against."""
-        if self._crew is None:
-            self._crew = ParserWorker(self)
-        return self._crew
+    def shared(self) -> ParserWorker:
+        """The worker of all choices that are not isolated."""
+        if self._shared is None:
+            self._shared = ParserWorker(self)
+        return self._shared
 
-    def isolate(self, crew: ParserWorker, suspect: WorkerReader) -> None:
-        """Leaves ``crew`` to one choice; all others go on in a fresh one."""
-        if crew is not self._crew:
+    def isolate(self, worker: ParserWorker, suspect: WorkerReader) -> None:
+        """Leaves the shared ``worker`` to one choice; all others continue in a new shared worker."""
+        if worker is not self._shared:
             return
-        self._crew = None
-        self._loners.append(crew)
-        self.crew.take_over(crew.keep_only(suspect))
-        if len(self._loners) > LONERS:
-            self._loners[0].kill(f"was stopped: {LONERS} others had not returned either")
+        self._shared = None
+        self._isolated.append(worker)
+        self.shared.take_over(worker.keep_only(suspect))
+        if len(self._isolated) > MAX_ISOLATED:
+            self._isolated[0].kill(f"was stopped: {MAX_ISOLATED} others had not returned either")
 
-    def replace(self, crew: ParserWorker) -> None:
-        """``crew`` has ended: its choices go on in the one that reads for all."""
-        if crew is self._crew:
-            self._crew = None
+    def replace(self, worker: ParserWorker) -> None:
+        """Called when ``worker`` has ended: its choices continue in the shared worker."""
+        if worker is self._shared:
+            self._shared = None
         else:
-            self._loners.remove(crew)
-        if left := crew.keep_only(None):
-            self.crew.take_over(left)
+            self._isolated.remove(worker)
+        if left := worker.keep_only(None):
+            self.shared.take_over(left)
 
     async def close(self) -> None:
         """Ends all workers."""
-        crews = [*self._loners, *([self._crew] if self._crew else [])]
-        for crew in crews:
-            crew.task.cancel()
-        await asyncio.gather(*(crew.task for crew in crews), return_exceptions=True)
+        workers = [*self._isolated, *([self._shared] if self._shared else [])]
+        for worker in workers:
+            worker.task.cancel()
+        await asyncio.gather(*(worker.task for worker in workers), return_exceptions=True)
 
 
 @dataclass(slots=True)
-class _Asked:
-    """A piece that was not read yet. ``done`` is None where it is read again, and nobody waits for it."""
+class _Pending:
+    """A piece of text that is not parsed yet. ``done`` is None if it is parsed again, so that no result is needed."""
 
     text: str
     num_tokens: int
@@ -101,62 +102,62 @@ class _Asked:
 
 @dataclass(slots=True, eq=False)
 class WorkerReader:
-    """One choice. ``known`` are the pieces that were read, ``asked`` those that were not."""
+    """The reader of one choice. ``parsed`` are its parsed pieces of text, with their numbers of tokens."""
 
     key: int
     setup: bytes
-    crew: ParserWorker | None = None
-    known: list[tuple[str, int]] = field(default_factory=list)
-    asked: deque[_Asked] = field(default_factory=deque)
+    worker: ParserWorker | None = None
+    parsed: list[tuple[str, int]] = field(default_factory=list)
+    pending: deque[_Pending] = field(default_factory=deque)
     failed: ParserFailed | None = None
     deaths: int = 0
 
     def read(self, text: str, num_tokens: int, *, ended: bool) -> asyncio.Future[ParsedPiece]:
-        """What will be certain after the next piece."""
+        """A future of the events that are certain after the next piece."""
         done: asyncio.Future[ParsedPiece] = asyncio.get_running_loop().create_future()
         if self.failed is not None:
             done.set_exception(self.failed)
             done.exception()
             return done
-        asked = _Asked(text, num_tokens, ended, done)
-        self.asked.append(asked)
-        if self.crew is not None:
-            self.crew.ask(self, asked)
+        piece = _Pending(text, num_tokens, ended, done)
+        self.pending.append(piece)
+        if self.worker is not None:
+            self.worker.submit(self, piece)
         return done
 
     def close(self) -> None:
-        """Nothing more is to be read."""
-        if self.crew is not None:
-            self.crew.forget(self)
-        for asked in self.asked:
-            if asked.done is not None:
-                asked.done.cancel()
+        """No further text will be read."""
+        if self.worker is not None:
+            self.worker.forget(self)
+        for piece in self.pending:
+            if piece.done is not None:
+                piece.done.cancel()
 
     def take(self, outcome: Outcome) -> None:
-        """Takes what the piece that was asked for first came to."""
-        asked = self.asked.popleft()
-        if asked.done is None:
+        """Sets the result of the first pending piece."""
+        piece = self.pending.popleft()
+        if piece.done is None:
             return
-        self.known.append((asked.text, asked.num_tokens))
-        if not asked.done.done():
+        self.parsed.append((piece.text, piece.num_tokens))
+        if not piece.done.done():
             events = unpack_events(outcome.events)
             flags = outcome.split, outcome.thought, outcome.thinking, outcome.closed
-            asked.done.set_result(ParsedPiece(events, *flags, outcome.stop_reason))
+            piece.done.set_result(ParsedPiece(events, *flags, outcome.stop_reason))
 
     def fail(self, error: ParserFailed) -> None:
-        """No more of it is read."""
+        """Fails all pending pieces and all later ones."""
         self.failed = error
-        for asked in self.asked:
-            if asked.done is not None and not asked.done.done():
-                asked.done.set_exception(error)
-                asked.done.exception()  # whoever waits for several hears of the first alone
-        self.asked.clear()
-        if self.crew is not None:
-            self.crew.forget(self)
+        for piece in self.pending:
+            if piece.done is not None and not piece.done.done():
+                piece.done.set_exception(error)
+                piece.done.exception()  # only the first of several may be awaited
+        self.pending.clear()
+        if self.worker is not None:
+            self.worker.forget(self)
 
 
 class ParserWorker:
-    """A worker, and the choices that it reads."""
+    """A worker process, and the choices whose text it parses."""
 
     def __init__(self, readers: WorkerReaders) -> None:
         self._pool = readers
@@ -164,55 +165,55 @@ class ParserWorker:
         self._batch = Batch([])
         self._some = asyncio.Event()
         self._killed = ""
-        self._lone = False
+        self._isolated = False
         self._worker: Worker | None = None
         self._decode = msgspec.msgpack.Decoder(list[Outcome]).decode
         self.task = asyncio.create_task(self._run(), name="llmk-parsers")
 
     def add(self, reader: WorkerReader) -> None:
-        """Reads a choice from now on."""
-        reader.crew = self
+        """Adds a choice."""
+        reader.worker = self
         self._readers[reader.key] = reader
 
     def take_over(self, readers: Iterable[WorkerReader]) -> None:
-        """Reads choices that another crew has begun: the pieces that were known of each are read again."""
+        """Adds choices of another worker: their parsed pieces are parsed again."""
         for reader in readers:
             self.add(reader)
-            while reader.asked and reader.asked[0].done is None:
-                reader.asked.popleft()
-            again = (_Asked(text, num_tokens, False, None) for text, num_tokens in reader.known)
-            reader.asked.extendleft(reversed(list(again)))
-            for at, asked in enumerate(reader.asked):
-                self._send(reader, asked, first=at == 0)
+            while reader.pending and reader.pending[0].done is None:
+                reader.pending.popleft()
+            again = (_Pending(text, num_tokens, False, None) for text, num_tokens in reader.parsed)
+            reader.pending.extendleft(reversed(list(again)))
+            for at, piece in enumerate(reader.pending):
+                self._send(reader, piece, first=at == 0)
 
     def keep_only(self, kept: WorkerReader | None) -> list[WorkerReader]:
-        """Ends when it has read what it keeps; returns all other choices that it read until now."""
-        self._lone = True
+        """Removes and returns all choices except ``kept``; the worker ends after that choice."""
+        self._isolated = True
         left = [reader for reader in self._readers.values() if reader is not kept]
         self._readers = {} if kept is None else {kept.key: kept}
         self._batch.items = [item for item in self._batch.items if item.key in self._readers]
         return left
 
-    def ask(self, reader: WorkerReader, asked: _Asked) -> None:
-        """Has a piece read. Those that come before the worker is free go to it together."""
-        self._send(reader, asked, first=not reader.known and len(reader.asked) == 1)
+    def submit(self, reader: WorkerReader, piece: _Pending) -> None:
+        """Submits a piece for parsing. Pieces that arrive while the worker is busy are sent in one batch."""
+        self._send(reader, piece, first=not reader.parsed and len(reader.pending) == 1)
 
     def forget(self, reader: WorkerReader) -> None:
-        """Reads a choice no more."""
-        reader.crew = None
+        """Removes a choice."""
+        reader.worker = None
         if self._readers.pop(reader.key, None) is not None:
             self._batch.closed.append(reader.key)
             self._some.set()
 
     def kill(self, why: str) -> None:
-        """Ends its worker, for what a parser does there."""
+        """Kills the process because of a parser; ``why`` is for the error."""
         self._killed = why
         if self._worker is not None:
             self._worker.kill()
 
-    def _send(self, reader: WorkerReader, asked: _Asked, *, first: bool) -> None:
+    def _send(self, reader: WorkerReader, piece: _Pending, *, first: bool) -> None:
         self._batch.items.append(
-            Item(reader.key, asked.text, asked.num_tokens, asked.ended, reader.setup if first else b"")
+            Item(reader.key, piece.text, piece.num_tokens, piece.ended, reader.setup if first else b"")
         )
         self._some.set()
 
@@ -229,7 +230,7 @@ class ParserWorker:
 
     async def _work(self) -> None:
         worker = self._worker = await self._pool.fork()
-        while self._readers or not self._lone:
+        while self._readers or not self._isolated:
             await self._some.wait()
             self._some.clear()
             batch, self._batch = self._batch, Batch([])
@@ -251,12 +252,13 @@ class ParserWorker:
             return
         if outcome.failure:
             reader.fail(ParserFailed(outcome.failure, hint=outcome.hint))
-        elif reader.asked:
+        elif reader.pending:
             reader.deaths = 0
             reader.take(outcome)
 
     def _watch(self, worker: Worker, sent: float) -> None:
-        """The worker has not answered for a while: leaves it to who keeps it, and ends it when that takes too long."""
+        """Called while the worker does not respond: isolates the choice whose call is running, and kills the process if
+        that takes too long."""
         marked = worker.mark.read()
         since = sent if marked is None else max(marked.since, sent)
         seconds = time.monotonic() - since
@@ -271,13 +273,13 @@ class ParserWorker:
             self._pool.isolate(self, reader)
 
     async def _blame(self, error: Exception) -> None:
-        """The worker has ended: the choice whose parser was called fails, or, where none was, one that has seen too
-        many die.
+        """Called when the process has ended: fails the choice whose parser was running. If none was, fails choices for
+        which :data:`MAX_DEATHS` workers have ended.
         """
         worker = self._worker
         if worker is None:
             for reader in list(self._readers.values()):
-                reader.fail(ParserFailed(f"no process can be started that runs parsers: {error}"))
+                reader.fail(ParserFailed(f"no process for parsers can be started: {error}"))
             return
         what = self._killed or f"ended its process, which {await worker.ending()}"
         if (marked := worker.mark.read()) is not None:
@@ -287,6 +289,6 @@ class ParserWorker:
                 guilty.fail(ParserFailed.by(parser, what))
             return
         for reader in list(self._readers.values()):
-            reader.deaths += bool(reader.asked)
-            if reader.deaths >= DEATHS:
-                reader.fail(ParserFailed(f"{DEATHS} processes ended while they ran the parsers of this answer"))
+            reader.deaths += bool(reader.pending)
+            if reader.deaths >= MAX_DEATHS:
+                reader.fail(ParserFailed(f"{MAX_DEATHS} processes ended while they ran the parsers of this response"))

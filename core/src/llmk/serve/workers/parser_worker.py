@@ -1,4 +1,4 @@
-"""Reading text with parsers of plugins, in a worker, for many choices at once."""
+"""The worker that parses text with parsers of plugins, for many choices."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ class Item(msgspec.Struct, array_like=True):
 
 
 class Batch(msgspec.Struct, array_like=True):
-    """Pieces to read, in order, and choices that nobody reads any more."""
+    """Pieces to parse, in order, and keys of choices that have ended."""
 
     items: list[Item]
     closed: list[int] = []
 
 
 class Outcome(msgspec.Struct, array_like=True):
-    """What an item came to, as :class:`~llmk.serve.generation.reading.ParsedPiece` has it, or the message of its
-    failure."""
+    """The result of an item, with the fields of :class:`~llmk.serve.generation.reading.ParsedPiece`, or the message of
+    its failure."""
 
     key: int
     events: list[list[Any]] = []
@@ -51,8 +51,8 @@ class Outcome(msgspec.Struct, array_like=True):
 
 
 def run(served: ServedModel, connection: socket.socket, mark: PluginMark) -> None:
-    """The worker: reads batch by batch until the front end is gone. Before each call of a parser, it marks the choice's
-    key and the parser's id.
+    """Runs the worker until the front end has ended. Before each call of a parser, it marks the choice's key and the
+    parser's id.
     """
     decoder, reading = msgspec.msgpack.Decoder(Batch), _Reading(served, mark)
     while True:
@@ -63,23 +63,23 @@ def run(served: ServedModel, connection: socket.socket, mark: PluginMark) -> Non
 
 
 class _Reading:
-    """All choices under way."""
+    """The running choices."""
 
     def __init__(self, served: ServedModel, mark: PluginMark) -> None:
         self.readers: dict[int, ChainReader] = {}
         self._dialect = served.dialect
         self._mark = mark
         self._parser = "?"
-        """Which one was called last."""
+        """Id of the parser that was called last."""
 
     def read(self, item: Item) -> msgspec.Raw:
-        """The outcome of an item, encoded at once: what a parser makes may be nothing that can be."""
+        """The outcome of an item, encoded here, since the result of a parser may not be encodable."""
         try:
             return msgspec.Raw(encode(self._outcome(item)))
         except ParserFailed as error:
             failure = error
         except BaseException as error:
-            failure = ParserFailed.by(self._parser, f"gave what can't be sent: {type(error).__name__}: {error}")
+            failure = ParserFailed.by(self._parser, f"returned invalid events: {type(error).__name__}: {error}")
         finally:
             self._mark.clear()
         self.readers.pop(item.key, None)
@@ -92,7 +92,7 @@ class _Reading:
             mark = partial(self._set_mark, item.key)
             self.readers[item.key] = ChainReader(self._dialect.chain(setup.context, setup.rules, mark))
         if (reader := self.readers.get(item.key)) is None:
-            return Outcome(item.key)  # it has failed, which was said
+            return Outcome(item.key)  # it has failed, which was already reported
         piece = reader.read(item.text, item.num_tokens, ended=item.ended)
         events, flags = pack_events(piece.events), (piece.split, piece.thought, piece.thinking, piece.closed)
         return Outcome(item.key, events, *flags, piece.stop_reason)
@@ -103,6 +103,6 @@ class _Reading:
 
 
 def culprit(marked: str) -> tuple[int, str]:
-    """The key and the parser that a mark names."""
+    """The key of the choice and the id of the parser in a mark."""
     key, _, parser = marked.partition(" ")
     return int(key), parser

@@ -25,7 +25,7 @@ NICE_SMALL, NICE_LARGE = 5, 15
 
 
 class Workers:
-    """Starts with the fork server alone; :meth:`start` says what is served."""
+    """All worker processes. Creating it starts only the fork server; :meth:`start` starts the workers."""
 
     def __init__(self) -> None:
         self.forks = WorkerProcesses()
@@ -34,8 +34,8 @@ class Workers:
         self._io: WorkerIO | None = None
 
     async def start(self, boot: Boot) -> None:
-        """Loads tokenizer, templates and parsers there, and has the first workers forked. Raises what can't be
-        loaded.
+        """Loads tokenizer, templates and parsers in the fork server, and forks the first workers. Raises the errors of
+        loading.
         """
         config = boot.settings.config.server
         await self.forks.give(prepare_worker.MAKER, await asyncio.to_thread(served_model.given, boot))
@@ -58,13 +58,13 @@ class Workers:
 
     @property
     def readers(self) -> WorkerReaders:
-        """Readers whose parsers run in workers."""
+        """The readers, whose parsers run in workers."""
         assert self._readers is not None, "the workers were not started"
         return self._readers
 
     @property
     def io(self) -> WorkerIO:
-        """Where IO processors run."""
+        """The host of IO processors."""
         assert self._io is not None, "the workers were not started"
         return self._io
 

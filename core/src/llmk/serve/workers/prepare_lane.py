@@ -1,4 +1,4 @@
-"""A lane: requests that wait for a few workers, a queue for each tenant, from which they are taken in turn."""
+"""A lane: a queue of requests per tenant, served round-robin by a few workers."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ logger = logging.getLogger(__name__)
 
 
 class TooSlow(RequestError):
-    """A request took too long to prepare."""
+    """Preparing a request took too long."""
 
     code = "too_slow_to_prepare"
 
 
 class WorkerFailed(LlmkError):
-    """The process that prepared a request ended."""
+    """The process that prepared a request has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +47,21 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Queue:
-    """Of one tenant."""
+    """The waiting requests of one tenant."""
 
     waiting: deque[_Waiting] = field(default_factory=deque)
     num_bytes: int = 0
 
 
 class PrepareLane:
-    """Has ``count`` workers, which ``fork`` makes, prepare requests."""
+    """Prepares requests with ``count`` workers, which are forked by ``fork``."""
 
     def __init__(self, name: str, fork: Callable[[], Awaitable[Worker]], count: int, bounds: Bounds) -> None:
         self._fork = fork
         self._bounds = bounds
         self._queues: dict[str, _Queue] = {}
         self._turns: deque[str] = deque()
-        """Tenants of which a request waits: who is next comes first."""
+        """Tenants with waiting requests, the next one first."""
         self._some = asyncio.Condition()
         self._decode = msgspec.msgpack.Decoder(PreparedReply).decode
         self._tasks = [asyncio.create_task(self._serve(), name=f"llmk-{name}-{n}") for n in range(count)]
@@ -82,7 +82,7 @@ class PrepareLane:
             len(queue.waiting) >= self._bounds.requests or queue.num_bytes + size > self._bounds.num_bytes
         ):
             what = f"{len(queue.waiting)} requests of this client, of {queue.num_bytes} bytes, wait to be prepared"
-            raise Overloaded(f"{what}, as many as may (server.prepare_waiting, server.prepare_waiting_bytes)")
+            raise Overloaded(f"{what}, the limit (server.prepare_waiting, server.prepare_waiting_bytes)")
         waiting = _Waiting(work, body, asyncio.get_running_loop().create_future())
         if not queue.waiting:
             self._turns.append(tenant)
@@ -97,7 +97,7 @@ class PrepareLane:
             raise
 
     async def close(self) -> None:
-        """Stops; what waits is never done."""
+        """Stops; waiting requests are never prepared."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -112,7 +112,7 @@ class PrepareLane:
                 del self._queues[tenant]
 
     async def _next(self) -> _Waiting:
-        """The next request of the tenant whose turn it is."""
+        """The next request, of the tenant whose turn it is."""
         async with self._some:
             await self._some.wait_for(lambda: bool(self._turns))
             tenant = self._turns.popleft()
@@ -126,14 +126,14 @@ class PrepareLane:
             return waiting
 
     async def _serve(self) -> None:
-        """Has one worker prepare what waits; another one takes its place when it is gone."""
+        """Prepares waiting requests with one worker, which is replaced when it has ended."""
         worker: Worker | None = await self._forked()
         waiting: _Waiting | None = None
         try:
             while True:
                 waiting = await self._next()
                 worker = await self._attend(worker or await self._forked(), waiting)
-                if worker is None and not waiting.done.done():  # it may have been gone before, for no fault of this one
+                if worker is None and not waiting.done.done():  # the worker may have ended for another reason
                     worker = await self._attend(await self._forked(), waiting, final=True)
                 worker = worker or await self._forked()
         finally:
@@ -151,9 +151,9 @@ class PrepareLane:
                 await asyncio.sleep(1.0)
 
     async def _attend(self, worker: Worker, waiting: _Waiting, *, final: bool = False) -> Worker | None:
-        """Has ``worker`` prepare a request, and returns it if it can go on.
+        """Has ``worker`` prepare a request, and returns the worker if it can be used again.
 
-        Where it is found to have ended, the request is left undone, unless this is the ``final`` try.
+        If the worker has ended, the request stays without a result, unless this is the ``final`` attempt.
         """
         if waiting.done.done():
             return worker

@@ -1,4 +1,4 @@
-"""Preparing requests, in a worker: from a body as it came to what the engine is given, or to the reason why not."""
+"""The worker that prepares requests: converts an unparsed body to the engine's input, or to an error."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def make(given: bytes) -> ServedModel:
 
 
 def run(served: ServedModel, connection: socket.socket, mark: PluginMark) -> None:
-    """The worker: prepares requests one by one until the front end is gone."""
+    """Runs the worker until the front end has ended. Prepares one request at a time."""
     decoder, preparing = msgspec.msgpack.Decoder(Work), RequestPreparer(served)
     before = _peak_memory()
     while True:
@@ -82,15 +82,15 @@ def run(served: ServedModel, connection: socket.socket, mark: PluginMark) -> Non
 
 
 class RequestPreparer:
-    """Prepares requests for what is served."""
+    """Prepares requests for the served model."""
 
     def __init__(self, served: ServedModel) -> None:
         self._served = served
-        self._made: _RequestBuilder | None = None
+        self._builder: _RequestBuilder | None = None
 
-    def _making(self, work: Work) -> _RequestBuilder:
-        self._made = self._made or _RequestBuilder(self._served, work.info)
-        return self._made.of(work.info)
+    def _builder_for(self, work: Work) -> _RequestBuilder:
+        self._builder = self._builder or _RequestBuilder(self._served, work.info)
+        return self._builder.of(work.info)
 
     def prepare(self, work: Work, raw: bytes) -> Prepared:
         """Whatever is wrong with the request comes back as the response that says so."""
@@ -100,18 +100,18 @@ class RequestPreparer:
             body = self._body(raw, work.info.max_model_len)
             request = schema.model_validate(body)
             errors.check_model(getattr(request, "model", None), self._served.model_name)
-            return make(self._making(work), request, work.context)
+            return make(self._builder_for(work), request, work.context)
         except ValidationError as error:
             param, message, code = errors.explain(error.errors(include_url=False, include_input=False), body)
             return Refused(400, _object(message, 400, param, code), {})
         except RecursionError:
-            # Readers and templates have bounds of their own, none of which is that of all the code in between.
+            # Parsers and templates have depth limits, but code between them may still exceed the recursion limit.
             return Refused(400, _object("a value is nested too deeply", 400, None, "invalid_value"), {})
         except Exception as error:
             status, body, headers = errors.describe(error)
             errors.log(error, status)
-            told = body["error"]
-            return Refused(status, _object(told["message"], status, told["param"], told["code"]), headers)
+            details = body["error"]
+            return Refused(status, _object(details["message"], status, details["param"], details["code"]), headers)
 
     def _body(self, raw: bytes, max_model_len: int) -> Any:
         try:
@@ -124,14 +124,14 @@ class RequestPreparer:
 
 
 class InvalidJson(RequestError):
-    """The body is no JSON."""
+    """The body is not JSON."""
 
     code = "invalid_json"
 
 
 @dataclass(slots=True)
 class _Model:
-    """The model, as :class:`~llmk.serve.generation.jobs.Jobs` needs it."""
+    """The model, for :class:`~llmk.serve.generation.jobs.Jobs`."""
 
     tokenizer: Tokenizer
     default_params: SamplingParams
@@ -139,7 +139,7 @@ class _Model:
 
 
 class _RequestBuilder:
-    """Makes requests of valid bodies, for one model. ``info`` is of its engine."""
+    """Converts valid bodies to requests for one model. ``info`` is about its engine."""
 
     def __init__(self, served: ServedModel, info: EngineInfo) -> None:
         self._limits = served.limits
@@ -147,7 +147,7 @@ class _RequestBuilder:
         self._jobs = Jobs(self._model, served.dialect)
 
     def of(self, info: EngineInfo) -> _RequestBuilder:
-        """The same, for the engine that runs now."""
+        """The builder, with the information about the engine updated."""
         self._model.info = info
         return self
 
@@ -193,7 +193,7 @@ class _RequestBuilder:
         generation = request.add_generation_prompt
         prompt = jobs.render(request.messages or [], shown(request.tools), options, add_generation_prompt=generation)
         if most is not None and len(prompt.token_ids) > most:
-            what = f"the conversation has {len(prompt.token_ids)} tokens; no more than {most} may be (limits.tokens)"
+            what = f"the conversation has {len(prompt.token_ids)} tokens; the limit is {most} (limits.tokens)"
             raise RequestError(what, param="messages")
         return self._model.tokenizer.surrounded(prompt.token_ids) if request.add_special_tokens else prompt.token_ids
 
@@ -202,10 +202,10 @@ class _RequestBuilder:
         return _generation(job, request, logprobs=logprobs)
 
     def _check_processors(self, request: SamplingFields) -> None:
-        """Their parameters go to the engine as they are."""
+        """Limits the size of logits processors' parameters, which are passed to the engine unchecked."""
         most = self._limits.logits_processors_bytes
         if request.logits_processors and (size := len(msgspec.json.encode(request.logits_processors))) > most:
-            what = f"'logits_processors' has {size} bytes; no more than {most} may be (limits.logits_processors_bytes)"
+            what = f"'logits_processors' has {size} bytes; the limit is {most} (limits.logits_processors_bytes)"
             raise RequestError(what, param="logits_processors")
 
 
@@ -233,7 +233,7 @@ def _generation(job: Job, request: SamplingFields, *, logprobs: bool) -> Generat
 
 
 def _object(message: str, status: int, param: str | None, code: str | None) -> dict[str, Any]:
-    """An error object that can be sent whatever it quotes."""
+    """An error object that can always be encoded, even if it quotes invalid Unicode."""
     return errors.error_object(_plain(message), status, param=None if param is None else _plain(param), code=code)
 
 
@@ -244,6 +244,6 @@ def _plain(text: str) -> str:
 
 
 def _peak_memory() -> int:
-    """The most bytes that this process had in memory."""
+    """The peak memory of this process, in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak << 10

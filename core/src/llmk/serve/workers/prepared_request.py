@@ -1,4 +1,4 @@
-"""What a request is prepared to: small messages between the front end and its workers."""
+"""Messages between the front end and the workers that prepare requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Work(msgspec.Struct, array_like=True):
     """A request to be prepared: what it is for, and its context, as far as its body doesn't say it. The body is sent
     after it.
 
-    ``info`` goes with each one, since an engine that was started again may tell something else.
+    ``info`` is sent with each request, since it may be different after a restart of the engine.
     """
 
     kind: str
@@ -27,7 +27,7 @@ class Work(msgspec.Struct, array_like=True):
 
 
 class Refused(msgspec.Struct, array_like=True, tag=True):
-    """A request that can't be served: status, error object and headers of the response."""
+    """An invalid request: status, error object and headers of the response."""
 
     status: int
     body: dict[str, Any]
@@ -35,13 +35,13 @@ class Refused(msgspec.Struct, array_like=True, tag=True):
 
 
 class Rendered(msgspec.Struct, array_like=True, tag=True):
-    """A request whose answer needs no engine: its JSON."""
+    """The JSON response to a request that needs no engine."""
 
     body: bytes
 
 
 class Pinning(msgspec.Struct, array_like=True, tag=True):
-    """A prefix to be pinned. ``tokens`` are packed."""
+    """A prefix to pin. ``tokens`` are packed."""
 
     context: RequestContext
     tokens: bytes
@@ -49,8 +49,8 @@ class Pinning(msgspec.Struct, array_like=True, tag=True):
 
 
 class Generation(msgspec.Struct, array_like=True, tag=True):
-    """A request to be answered by the engine. ``prompts`` are packed; the rest is
-    :class:`~llmk.serve.generation.event_stream.Job`'s, and how the answer is rendered.
+    """A request for the engine. ``prompts`` are packed; the other fields are those of
+    :class:`~llmk.serve.generation.event_stream.Job`, and options for rendering the response.
     """
 
     context: RequestContext
@@ -73,14 +73,14 @@ Prepared = Refused | Rendered | Pinning | Generation
 
 
 class PreparedReply(msgspec.Struct, array_like=True):
-    """What a worker made of a request. ``last``: it ends now, since this took too much memory to keep."""
+    """A prepared request. ``last``: the worker ends now, since its memory has grown too much."""
 
     prepared: Prepared
     last: bool = False
 
 
 class Refusal(Exception):
-    """The request was refused while it was prepared."""
+    """Raised for a request that was refused during preparation."""
 
     def __init__(self, refused: Refused) -> None:
         super().__init__(refused.body["error"]["message"])
@@ -92,7 +92,7 @@ class Refusal(Exception):
 
 
 class Prompts(Sequence[list[int]]):
-    """Packed prompts, each of which is unpacked whenever it is read: some are long, and there may be many."""
+    """Packed prompts, which are unpacked when they are read, since they may be long and many."""
 
     def __init__(self, packed: Sequence[bytes]) -> None:
         self._packed = packed
@@ -116,5 +116,5 @@ def packed(tokens: Sequence[int]) -> bytes:
 
 
 def unpacked(tokens: bytes) -> list[int]:
-    """The token ids again."""
+    """The inverse of :func:`packed`."""
     return array("i", tokens).tolist()

@@ -1,4 +1,4 @@
-"""What is served, as workers need it: made once in the fork server, shared by all workers."""
+"""The served model as workers need it: created once in the fork server, and shared by all workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A model, without what runs it."""
+    """A model without an engine."""
 
     model_name: str
     tokenizer: Tokenizer
@@ -31,12 +31,12 @@ class ServedModel:
 
 
 def given(boot: Boot) -> bytes:
-    """What :func:`make` needs."""
+    """The argument of :func:`make`."""
     return pickle.dumps(pack(boot))
 
 
 def make(given: bytes) -> ServedModel:
-    """Loads tokenizer, chat templates and parsers. Raises what keeps them from being loaded."""
+    """Loads tokenizer, chat templates and parsers. Raises the errors of loading."""
     boot = unpack(pickle.loads(given))  # nosec B301 # the front end wrote it, to our socket
     config = boot.settings.config
     logs.setup(config.server.log_level, config.server.log_format)

@@ -1,4 +1,4 @@
-"""The front end's side of the fork server: starts it, has it fork workers, and starts another one if it dies."""
+"""The front end's side of the fork server: starts it, forks workers, and replaces it if it dies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LAST_SECONDS = 1.0
 MEMORY_SECONDS = 0.05
 """How often the memory of a worker at work is looked at."""
 CLOSE_SECONDS = 5.0
-"""What the fork server gets to end by itself before it is killed."""
+"""Time for the fork server to end before it is killed."""
 
 
 class TooMuchMemory(RequestError):
@@ -41,7 +41,7 @@ class TooMuchMemory(RequestError):
 
 
 class Worker:
-    """A worker: what it is asked and answers goes over ``link``, what it is at is in ``mark``."""
+    """A worker process. Requests and results are sent over ``link``; ``mark`` shows which plugin code is running."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Worker:
         self.link = link
         self.mark = mark
         self.ended = ended
-        """Its exit code, as ``subprocess`` has it."""
+        """A future of the exit code, in the form of ``subprocess``."""
         self._number = order.number
         self._send = send
         self._first = self._resident()
@@ -87,7 +87,7 @@ class Worker:
             return 0
 
     async def ending(self) -> str:
-        """Says how it ended, once it has; one that closed its socket is about to, or made to."""
+        """Waits until the worker has ended, and returns how, in words. Kills it if it does not end soon."""
         try:
             return ending(await asyncio.wait_for(asyncio.shield(self.ended), LAST_SECONDS))
         except TimeoutError:
@@ -95,22 +95,22 @@ class Worker:
             return ending(await self.ended)
 
     def kill(self) -> None:
-        """Ends it whatever it is at."""
+        """Kills the worker."""
         self._send(Kill(self._number))
 
     def close(self) -> None:
-        """Lets it go: it ends when it reads the end of its socket. Idempotent."""
+        """Closes the socket, after which the worker ends. Idempotent."""
         self.link.close()
         self.mark.close()
         self.mark.path.unlink(missing_ok=True)
 
     def renice(self, nice: int) -> None:
-        """Lets it give way to all other processes."""
+        """Changes the worker's niceness."""
         self._send(Renice(self._number, nice))
 
 
 class WorkerProcesses:
-    """Forks workers. Making it starts the fork server, which imports meanwhile; :meth:`give` says what is served."""
+    """Forks workers. Creating it starts the fork server and its imports; :meth:`give` sets the served model up."""
 
     def __init__(self) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="llmk-", ignore_cleanup_errors=True)
@@ -120,12 +120,13 @@ class WorkerProcesses:
         self._starting = asyncio.Lock()
 
     async def give(self, maker: str, given: bytes) -> None:
-        """Has the process make what is served. Raises what ``maker`` raises there, as :class:`~llmk.api.LlmkError`."""
+        """Creates the served model in the fork server. Raises the errors of ``maker`` as
+        :class:`~llmk.api.LlmkError`."""
         self._setup = Setup(maker, given, self._folder.name)
         await self._server.set_up(self._setup)
 
     async def fork(self, entry: str, nice: int = 0) -> Worker:
-        """A new worker that runs ``entry``. Raises LlmkError where there can't be one."""
+        """Forks a worker that runs ``entry``. Raises LlmkError if that fails."""
         assert self._setup is not None, "nothing is served yet"
         for _ in range(2):
             async with self._starting:
@@ -136,7 +137,7 @@ class WorkerProcesses:
             number = next(self._numbers)
             with contextlib.suppress(EOFError):
                 return await self._server.fork(Fork(number, entry, nice), Path(self._folder.name) / str(number))
-        raise LlmkError("no worker process can be started; the server's log says more")
+        raise LlmkError("no worker process can be started; see the server's log")
 
     @property
     def pid(self) -> int:
@@ -150,7 +151,7 @@ class WorkerProcesses:
 
 
 class _Server:
-    """One process."""
+    """One fork server process."""
 
     def __init__(self) -> None:
         self._control, theirs = socket.socketpair()
@@ -167,7 +168,7 @@ class _Server:
         self._listening: asyncio.Task[None] | None = None
 
     async def set_up(self, setup: Setup) -> None:
-        """Says what is served, and waits until workers can be forked."""
+        """Sends the setup, and waits until workers can be forked."""
         payload = framed(encode(setup))
         with contextlib.suppress(ConnectionError):  # it has ended, which _listen notices
             await asyncio.to_thread(self._control.sendall, payload)  # it may be more than the socket holds
@@ -178,7 +179,7 @@ class _Server:
             raise ready.failure.error()
 
     async def fork(self, order: Fork, mark: Path) -> Worker:
-        """Forks a worker. Raises EOFError where the process has ended."""
+        """Forks a worker. Raises EOFError if the fork server has ended."""
         ours, theirs = socket.socketpair()
         loop = asyncio.get_running_loop()
         forked = self._forked[order.number] = loop.create_future()
@@ -195,7 +196,7 @@ class _Server:
         return Worker(order, pid, await Link.open(ours), PluginMark(mark), ended, self._order_quietly)
 
     def _order(self, order: Order, end: socket.socket | None = None) -> None:
-        """Sends an order, which is small: the process takes it at once, unless it is stopped or has ended."""
+        """Sends an order. Orders are small, so this does not block, unless the process is stopped or has ended."""
         payload = framed(encode(order))
         try:
             sent = socket.send_fds(self._control, [payload], [end.fileno()] if end is not None else [])
@@ -224,12 +225,12 @@ class _Server:
         self._die()
 
     def _die(self) -> None:
-        """The process has ended, or is of no use: it is killed, and its workers go with it."""
+        """Kills the process, which kills its workers; called when it has ended or can't be used."""
         self.dead = True
         self.process.kill()
         if not self._ready.done():
             self._ready.set_exception(LlmkError("the process that workers are forked from ended before it was ready"))
-            self._ready.exception()  # nobody may be waiting for it yet, or any more
+            self._ready.exception()  # it may not be awaited
         for forked in self._forked.values():
             if not forked.done():
                 forked.set_exception(EOFError())
@@ -238,7 +239,7 @@ class _Server:
         self._ended.clear()
 
     async def close(self) -> None:
-        """Ends it: it reads the end of its socket and kills its workers."""
+        """Ends the process by closing its socket; it then kills its workers."""
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.gather(self._listening, return_exceptions=True)
