@@ -107,7 +107,7 @@ def test_limits_are_enforced() -> None:
         "import sys; sys.path.insert(0, sys.argv[1])\n"
         "import shipped, ahead_of_time as aot\n"
         "from llmk_triton import tiles, attention\n"
-        "attention.decoding = lambda *args: [tiles.Decoding(tiles.Tile(16, 256, 4, 6), 4, 256)] * 2\n"
+        "attention.decode_configs = lambda *args: [tiles.DecodeConfig(tiles.Tile(16, 256, 4, 6), 4, 256)] * 2\n"
         "aot.driver.set_active(aot.StandIn('cuda:80'))\n"
         "shipped.CASES['decode qwen3-8b bf16']()\n"
     )
