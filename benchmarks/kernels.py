@@ -4,7 +4,7 @@
     python benchmarks/kernels.py --only attention   # some cases, by regular expression
     python benchmarks/kernels.py --sweep            # attention over tile sizes
     python benchmarks/kernels.py --sweep moe --save DIR    # mixtures of experts over tile sizes, saves the best
-    python benchmarks/kernels.py --sweep products --save DIR    # products over configurations, saves the best
+    python benchmarks/kernels.py --sweep gemm --save DIR        # GEMMs over configurations, saves the best
     python benchmarks/kernels.py --sweep fp8 --save DIR         # those with fp8 weights
     python benchmarks/kernels.py --sweep sampling   # sampling over rounds and sizes of parts
     TRITON_INTERPRET=1 python benchmarks/kernels.py --device cpu --tiny    # tries the cases out, measures nothing
@@ -25,7 +25,7 @@ from pathlib import Path
 
 import torch
 import triton
-from kernel_cases import attention, chains, elementwise, fp8, moe, products, sampling
+from kernel_cases import attention, chains, elementwise, fp8, gemm, moe, sampling
 from kernel_cases.harness import SHAPES, Bench
 
 
@@ -56,12 +56,12 @@ def main() -> int:
     return 1 if bench.failed else 0
 
 
-_KINDS = (elementwise, products, chains, fp8, moe, sampling, attention)
+_KINDS = (elementwise, gemm, chains, fp8, moe, sampling, attention)
 _SWEPT: dict[str, Callable[[Bench, re.Pattern[str], Path], None]] = {
     "attention": lambda bench, only, _: attention.sweep(bench, only),
-    "fp8": lambda bench, only, folder: products.sweep(bench, only, folder, fp8.sites(SHAPES, fp8.ROWS)),
+    "fp8": lambda bench, only, folder: gemm.sweep(bench, only, folder, fp8.sites(SHAPES, fp8.ROWS)),
     "moe": moe.sweep,
-    "products": products.sweep,
+    "gemm": gemm.sweep,
     "sampling": lambda bench, only, _: bench.run(sampling.sweep(bench.device), only=only),
 }
 

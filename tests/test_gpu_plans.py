@@ -76,7 +76,7 @@ def test_hot_sites_have_their_kernels(tmp_path: Path, model: str, on: str) -> No
     if model == "sparse":
         assert at(plan.choice("op", "norm_moe.router"), 1).id == "triton.add_rms_norm_router"
         router = plan.choice("linear", "moe.router")
-        assert at(router, 64).id == ("triton.linear_narrow" if on in HOPPER else "cuda.linear")
+        assert at(router, 64).id == ("triton.linear_small_n" if on in HOPPER else "cuda.linear")
         assert at(router, 65).id == "cuda.linear"
     assert not why_not_recorded(plan, [1, 64, 256])
 

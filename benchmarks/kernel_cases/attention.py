@@ -23,7 +23,7 @@ from llmk.reference.composites import make_qk_norm_rope_write_kv
 from llmk.reference.norms import rms_norm
 from llmk.reference.rope.rotation import rope
 from llmk_triton.attention.backend import TritonAttention, qk_norm_rope_attention
-from llmk_triton.common.targets import Decoding, Tile
+from llmk_triton.common.targets import DecodeConfig, Tile
 
 BLOCK = 16
 ROTATED_BYTES = 256 << 20
@@ -180,7 +180,7 @@ def sweep(bench: Bench, only: re.Pattern[str]) -> None:
         configs: list[dict[str, Any]] = [{}]
         for keys, warps, stages, registers, programs in SWEPT_TILES:
             tile = Tile(16, keys, warps, stages, registers)
-            ways = [Decoding(tile, programs, least) for least in (SWEPT_PARTS if few else SWEPT_PARTS[-1:])]
+            ways = [DecodeConfig(tile, programs, least) for least in (SWEPT_PARTS if few else SWEPT_PARTS[-1:])]
             configs += [{"few": way, "many": way} for way in ways]
         _best(bench, name, [(str(config), whole.op(**config)) for config in configs], whole.sets)
     for requests, queries, length in PREFILL[1:4:2]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from kernel_cases.harness import SHAPES, TINY, Case, Named, Shape
 from kernel_cases.moe import Inputs
 from llmk_triton.common import norms
-from llmk_triton.gemm import small_m as few_rows
+from llmk_triton.gemm import small_m
 from llmk_triton.moe import fused as moe
 
 EPS = 1e-6
@@ -25,7 +25,7 @@ EXPERTS = 4
 ROUTERS = ((8, 2048), (32, 2048), (128, 1024), (128, 2048), (256, 2048), (128, 4096), (256, 4096))
 """Outputs and inputs."""
 
-Product = Callable[[Tensor, Tensor], Tensor]
+MatMul = Callable[[Tensor, Tensor], Tensor]
 
 
 def cases(device: torch.device, *, tiny: bool) -> Iterator[Named]:
@@ -42,7 +42,7 @@ def cases(device: torch.device, *, tiny: bool) -> Iterator[Named]:
 
 
 def _linear(x: Tensor, weight: Tensor) -> Tensor:
-    return few_rows.linear(x, weight, None)
+    return small_m.linear(x, weight, None)
 
 
 def _random(device: torch.device, dtype: torch.dtype, *sizes: int) -> Tensor:
@@ -53,11 +53,11 @@ def _weights(device: torch.device, dtype: torch.dtype, out: int, size: int) -> l
     return [_random(device, dtype, out, size) / size**0.5 for _ in range(LAYERS)]
 
 
-def _router(rows: int, size: int, out: int, product: Product, dtype: torch.dtype, device: torch.device) -> Case:
+def _router(rows: int, size: int, out: int, product: MatMul, dtype: torch.dtype, device: torch.device) -> Case:
     weights, (x, residual) = _weights(device, dtype, out, size), _random(device, dtype, 2, rows, size)
     before, after = torch.ones(size, dtype=dtype, device=device), torch.ones(out, dtype=dtype, device=device)
 
-    def run(i: int, product: Product = product) -> Tensor:
+    def run(i: int, product: MatMul = product) -> Tensor:
         normed, _ = norms.add_rms_norm(x, residual, before, EPS)
         return norms.rms_norm(product(normed, weights[i]), after, EPS)
 
@@ -85,7 +85,7 @@ class Half:
         experts = self.experts[i % len(self.experts)]
         made = moe.fused_moe(normed, logits, experts, top_k=self.top_k, renormalize=True)
         if few:
-            few_rows.add_rms_norm_linear(made, total, self.norm, EPS, self.qkv[i], None)
+            small_m.add_rms_norm_linear(made, total, self.norm, EPS, self.qkv[i], None)
         else:
             F.linear(norms.add_rms_norm(made, total, self.norm, EPS)[0], self.qkv[i])
         return logits, normed, total
@@ -93,7 +93,7 @@ class Half:
     def _route(self, i: int, x: Tensor, residual: Tensor, shipped: bool) -> tuple[Tensor, Tensor, Tensor]:
         few = x.shape[0] == 1
         if few and shipped:
-            return few_rows.add_rms_norm_router(x, residual, self.norm, EPS, self.router[i], None)
+            return small_m.add_rms_norm_router(x, residual, self.norm, EPS, self.router[i], None)
         normed, total = norms.add_rms_norm(x, residual, self.norm, EPS)
         return (_linear if few or shipped else F.linear)(normed, self.router[i]), normed, total
 

@@ -13,14 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from kernel_cases.attention import BOUND, attention_query, expected, random_steps
+from kernel_cases.gemm import NORMED_ROWS, ROTATED_BYTES, TOLERANCE, Site, model_sites
 from kernel_cases.harness import SHAPES, TINY, Case, Named, Shape
-from kernel_cases.products import NORMED_ROWS, ROTATED_BYTES, TOLERANCE, Site, model_sites
 from llmk.reference import quantize
 from llmk.reference.quantized_weight import ScaledWeight, prepare_fp8_block, prepare_fp8_channel
 from llmk_cuda import fp8
 from llmk_cuda.quantize import ROW_UNIT
 from llmk_triton.attention.backend import TritonAttention
-from llmk_triton.gemm.small_m import Operands, Product
+from llmk_triton.gemm.small_m import GemmProblem, Operands
 
 ROWS = (1, 2, 4, 16, 32, 64)
 MANY_ROWS = (64, 128, 2048)
@@ -40,9 +40,9 @@ class Fp8Site(Site):
     kind: str = "channel"
 
     @property
-    def product(self) -> Product:
+    def problem(self) -> GemmProblem:
         """What is to be launched."""
-        return Product(self.kernel, self.dtype, self.rows, self.size, self.out, _KINDS[self.kind][2])
+        return GemmProblem(self.kernel, self.dtype, self.rows, self.size, self.out, _KINDS[self.kind][2])
 
     def fill(self, device: torch.device) -> None:
         """Makes the operands, random."""

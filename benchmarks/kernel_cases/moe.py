@@ -17,7 +17,7 @@ from kernel_cases.harness import SHAPES, TINY, Bench, Case, Named, Shape, relati
 from llmk.reference.moe import fused_moe as reference
 from llmk_triton.common.targets import current_target
 from llmk_triton.common.tuned import architecture
-from llmk_triton.moe.fused import Mixture, Rows
+from llmk_triton.moe.fused import ExpertRows, FusedMoE
 from llmk_triton.moe.tiles import Tile, Tiles
 
 TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 2048, 8192)
@@ -90,10 +90,10 @@ class Inputs:
         x, logits = self.rows[0]
         return reference(x, logits, self.weights, top_k=self.shape.top_k, renormalize=True)
 
-    def mixture(self, i: int) -> Mixture:
+    def mixture(self, i: int) -> FusedMoE:
         """One set, to be launched one by one."""
         x, logits = self.rows[i]
-        return Mixture(x, logits, self.weights, self.shape.top_k, True)
+        return FusedMoE(x, logits, self.weights, self.shape.top_k, True)
 
     def bytes(self) -> int:
         """What one set moves at least, on average: the experts that its rows take, rows in and out."""
@@ -158,11 +158,11 @@ def _candidates(bench: Bench, inputs: Inputs) -> Iterator[Tiles]:
         yield Tiles(size, gate_up, _fastest(bench, run_down, swept))
 
 
-def _gate_up(mixtures: list[Mixture], routed: list[Rows], size: int, i: int, tile: Tile) -> Tensor:
+def _gate_up(mixtures: list[FusedMoE], routed: list[ExpertRows], size: int, i: int, tile: Tile) -> Tensor:
     return mixtures[i].gate_up(routed[i], size, tile)
 
 
-def _down(mixtures: list[Mixture], routed: list[Rows], h: list[Tensor], size: int, i: int, tile: Tile) -> Tensor:
+def _down(mixtures: list[FusedMoE], routed: list[ExpertRows], h: list[Tensor], size: int, i: int, tile: Tile) -> Tensor:
     return mixtures[i].down(routed[i], h[i], size, tile)
 
 

@@ -20,7 +20,7 @@ from llmk_triton.batch import embedding
 from llmk_triton.common import activations, norms
 from llmk_triton.common.targets import current_target
 from llmk_triton.common.tuned import architecture, table
-from llmk_triton.gemm import small_m as few_rows
+from llmk_triton.gemm import small_m
 from llmk_triton.moe import fused as moe
 from llmk_triton.sampling.logprobs import logprobs
 from llmk_triton.sampling.penalties import apply_penalties
@@ -122,11 +122,11 @@ def product(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, sca
     target = current_target()
     if (arch and arch != architecture(target)) or (scaled and target.arch in NO_FP8):
         return
-    what = few_rows.Product(kernel, dtype, rows, size, out, scaled)
+    what = small_m.GemmProblem(kernel, dtype, rows, size, out, scaled)
     x, values = torch.empty(rows, size, dtype=dtype), torch.empty(1, dtype=what.stored)
     weight = ScaledWeight(values, torch.empty(1), (scaled, scaled)) if scaled else values
-    norm = (x, x[0], 1e-6, x if what.keeps else None) if what.normed else ()
-    few_rows.launch(what, few_rows.choose(what, current_target(), cores=132), few_rows.Operands(x, weight, None, *norm))
+    norm = (x, x[0], 1e-6, x if what.returns_normed else None) if what.normed else ()
+    small_m.launch(what, small_m.choose(what, current_target(), num_sms=132), small_m.Operands(x, weight, None, *norm))
 
 
 def _tuned() -> dict[str, Callable[[], None]]:

@@ -14,7 +14,7 @@ from llmk.reference.composites import make_qk_norm_rope_write_kv
 from llmk.reference.norms import rms_norm
 from llmk.reference.rope.rotation import rope
 from llmk_triton.attention.backend import TritonAttention, qk_norm_rope_attention
-from llmk_triton.common.targets import Decoding, Tile
+from llmk_triton.common.targets import DecodeConfig, Tile
 
 BOUND = {torch.float32: 1e-6, torch.bfloat16: 4e-3, torch.float16: 1e-3}
 DECODE = [(n, 1) for n in (1, 3, 4, 5, 8, 33)]
@@ -34,7 +34,7 @@ KINDS: dict[str, dict[str, Any]] = {
 def small(backend: TritonAttention) -> TritonAttention:
     """With tiles so small that short requests have several."""
     backend.prefill_tile = Tile(16, 8, 1, 1)
-    backend.few = backend.many = Decoding(Tile(4, 8, 1, 1), 4, 8)
+    backend.few = backend.many = DecodeConfig(Tile(4, 8, 1, 1), 4, 8)
     return backend
 
 
@@ -110,7 +110,7 @@ def test_splits(longest: int, window: int | None) -> None:
 
 def test_a_program_takes_several_items_where_the_device_has_room_for_few() -> None:
     case, backend = Step(attention_query(), DECODE, padding=1), small(TritonAttention(attention_query(), DEVICE))
-    backend.few = backend.many = Decoding(backend.few.tile, 0, 8)
+    backend.few = backend.many = DecodeConfig(backend.few.tile, 0, 8)
     schedule = backend.prepare(case.index).schedule
     assert schedule is not None
     assert schedule.programs == 1
@@ -190,7 +190,7 @@ def test_neighbours_read_together_what_they_share(
     requests = [*prefill, *((n, 1) for n in (25, 40, 26, 25, 31, 70, 24, 25, 25, 29, 27))]
     case = Step(attention_query(sinks=True), requests, shared=5, padding=padding)
     backend = TritonAttention(case.query, DEVICE)
-    backend.few = backend.many = Decoding(Tile(16, 8, 1, 1), 4, 8)
+    backend.few = backend.many = DecodeConfig(Tile(16, 8, 1, 1), 4, 8)
     schedule = backend.prepare(case.index).schedule
     assert schedule is not None
     items = schedule.items[1 : 1 + int(schedule.items[0, 0])]

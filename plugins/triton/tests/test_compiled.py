@@ -108,7 +108,7 @@ def test_limits_are_enforced() -> None:
         "import shipped, ahead_of_time as aot\n"
         "from llmk_triton.attention import backend as attention\n"
         "from llmk_triton.common import targets as tiles\n"
-        "attention.decoding = lambda *args: [tiles.Decoding(tiles.Tile(16, 256, 4, 6), 4, 256)] * 2\n"
+        "attention.decode_configs = lambda *args: [tiles.DecodeConfig(tiles.Tile(16, 256, 4, 6), 4, 256)] * 2\n"
         "aot.driver.set_active(aot.StandIn('cuda:80'))\n"
         "shipped.CASES['decode qwen3-8b bf16']()\n"
     )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from llmk.reference.moe import fused_moe as reference
 from llmk_triton.moe import fused as moe
-from llmk_triton.moe.fused import Mixture, fused_moe
+from llmk_triton.moe.fused import FusedMoE, fused_moe
 from llmk_triton.moe.tiles import Tile, Tiles
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 8e-3, torch.float16: 1e-3}
@@ -48,8 +48,8 @@ def same(actual: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 
 
-def mixture(x: Tensor, logits: Tensor, weights: Mapping[str, Tensor], top_k: int) -> Mixture:
-    return Mixture(x, logits, weights, top_k, True)
+def mixture(x: Tensor, logits: Tensor, weights: Mapping[str, Tensor], top_k: int) -> FusedMoE:
+    return FusedMoE(x, logits, weights, top_k, True)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)

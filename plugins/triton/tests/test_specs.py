@@ -30,11 +30,11 @@ def reasons(spec: KernelSpec, query: Any) -> list[str]:
 @pytest.mark.parametrize("spec", specs(), ids=lambda spec: spec.id)
 def test_every_spec_names_what_there_is(spec: KernelSpec) -> None:
     assert callable(load_object(spec.implementation, plugin="llmk-triton"))
-    bulk = spec.id.endswith("_bulk")
+    tma = spec.id.endswith("_tma")
     assert (spec.tier, spec.jit, spec.needs.features) == (Tier.PORTABLE, True, ("triton",))
-    assert bool(spec.opt_in) == bulk
+    assert bool(spec.opt_in) == tma
     if spec.kind == "op":
-        assert spec.id == f"triton.{spec.op}" + ("_bulk" if bulk else "")
+        assert spec.id == f"triton.{spec.op}" + ("_tma" if tma else "")
         assert spec.op in {other.op for other in reference.llmk_ops()}, "an op without a contract"
 
 
@@ -91,7 +91,7 @@ def test_moe_says_what_it_can_do() -> None:
 
 
 def test_ops_say_what_they_can_do() -> None:
-    by_op = {spec.op: spec for spec in llmk_ops() if not spec.id.endswith("_bulk")}
+    by_op = {spec.op: spec for spec in llmk_ops() if not spec.id.endswith("_tma")}
 
     def query(op: str, **changes: Any) -> OpQuery:
         return OpQuery(platform=GPU, site=op, dtype="bfloat16", op=op, **changes)
@@ -105,18 +105,18 @@ def test_ops_say_what_they_can_do() -> None:
 
 
 def test_products_take_weights_as_they_are_and_in_fp8() -> None:
-    kernels = {spec.id: spec for spec in llmk_linear_kernels() if not spec.id.endswith("_bulk")}
+    kernels = {spec.id: spec for spec in llmk_linear_kernels() if not spec.id.endswith("_tma")}
     sizes: dict[str, Any] = {"site": "o", "dtype": "bfloat16"}
     for weight_format, platform, able in (
-        ("plain", GPU, "triton.linear_few_rows"),
-        ("fp8_channel", WITH_FP8, "triton.linear_few_rows_fp8_channel"),
-        ("fp8_block", WITH_FP8, "triton.linear_few_rows_fp8_block"),
+        ("plain", GPU, "triton.linear_small_m"),
+        ("fp8_channel", WITH_FP8, "triton.linear_small_m_fp8_channel"),
+        ("fp8_block", WITH_FP8, "triton.linear_small_m_fp8_block"),
         ("fp8_block", GPU, ""),
         ("int8_channel", WITH_FP8, ""),
     ):
         query = LinearQuery(in_features=8, out_features=8, weight_format=weight_format, platform=platform, **sizes)
         assert [id for id, spec in kernels.items() if match(spec, query)] == ([able] if able else [])
-    for spec in (spec for spec in llmk_ops() if "few_rows" in spec.implementation and not spec.id.endswith("_bulk")):
+    for spec in (spec for spec in llmk_ops() if "small_m" in spec.implementation and not spec.id.endswith("_tma")):
         layouts = {kernel.layout for kernel in kernels.values()}
         assert all(match(spec, OpQuery(op=spec.op, weight_layout=kept, platform=WITH_FP8, **sizes)) for kept in layouts)
         query = OpQuery(op=spec.op, weight_layout="reference_fp8_block", platform=GPU, **sizes)
@@ -125,10 +125,8 @@ def test_products_take_weights_as_they_are_and_in_fp8() -> None:
 
 
 @pytest.mark.parametrize("kind", ["linear", "op"])
-def test_the_bulk_copy_engine_is_hoppers(kind: str) -> None:
-    (spec,) = (
-        spec for spec in (*llmk_linear_kernels(), *llmk_ops()) if spec.id.endswith("_bulk") and spec.kind == kind
-    )
+def test_tma_kernels_need_hopper(kind: str) -> None:
+    (spec,) = (spec for spec in (*llmk_linear_kernels(), *llmk_ops()) if spec.id.endswith("_tma") and spec.kind == kind)
     hopper = replace(GPU, arch="sm_90", arch_family="cuda", arch_version=(9, 0))
 
     def query(size: int = 4096, dtype: str = "bfloat16", platform: PlatformFacts = hopper) -> LinearQuery | OpQuery:

@@ -19,6 +19,7 @@ from llmk.engine.wire.request import RequestContext
 from llmk.serve.generation.parsing import Dialect
 from llmk.serve.generation.reading import Readers
 from llmk.serve.http.auth import tenant_of
+from llmk.serve.http.disconnects import while_connected
 from llmk.serve.http.errors import Forbidden, check_model
 from llmk.serve.metrics.prometheus import Metrics
 from llmk.serve.workers.prepared_request import Prepared, Refusal, Refused, Work

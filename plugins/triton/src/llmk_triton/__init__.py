@@ -1,4 +1,4 @@
 """Portable Triton kernels: one source for every device that Triton compiles for.
 
-``specs`` is the plugin module, and needs neither torch nor Triton; what is chosen is imported then.
+``specs`` is the plugin module, and imports neither torch nor Triton; only chosen kernels are imported.
 """

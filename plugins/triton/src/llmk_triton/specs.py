@@ -1,4 +1,4 @@
-"""The plugin ``triton``: kernels for every platform that publishes the feature ``triton``. Needs neither torch nor
+"""The plugin ``triton``: kernels for every platform that publishes the feature ``triton``. Imports neither torch nor
 Triton."""
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ _HOPPER = replace(_HALVES, archs=("sm_90",))
 """Where there is a bulk copy engine of the kind that kernels here use, and where products of few outputs were measured
 to be faster than a library's."""
 _WIDEST_ROW = 1 << 15
-"""Elements that a norm keeps in one program."""
+"""Most elements of a row that one program of a norm holds."""
 _WIDEST_HEAD = 256
 _LARGEST_GROUP = 32
-"""Heads that share a key head and fit into one tile in every dtype."""
+"""Most query heads per K/V head: as many as fit into one tile in every dtype."""
 _ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 _SCORINGS = ("softmax", "sigmoid")
 _MOST_EXPERTS = 1024
-"""Experts of which one program looks at a few tokens' logits."""
+"""Most experts whose logits one program holds for a few tokens."""
 
-_NO_FP8 = no("missing_feature", wanted="fp8", found="a platform without")
+_NO_FP8 = no("missing_feature", wanted="fp8", found="a platform without fp8")
 
 _OPS = (
     ("rms_norm", "common.norms:rms_norm", "Root-mean-square norm, whole rows per program."),
-    ("rms_norm_plus_one", "common.norms:rms_norm_plus_one", "The same with a weight that is stored less one."),
+    ("rms_norm_plus_one", "common.norms:rms_norm_plus_one", "The same with weight + 1."),
     ("add_rms_norm", "common.norms:add_rms_norm", "Residual sum and norm in one launch."),
-    ("add_rms_norm_plus_one", "common.norms:add_rms_norm_plus_one", "The same with a weight that is stored less one."),
+    ("add_rms_norm_plus_one", "common.norms:add_rms_norm_plus_one", "The same with weight + 1."),
     ("sandwich_norm_plus_one", "common.norms:sandwich_norm_plus_one", "Norm, residual sum and norm in one launch."),
     ("silu_and_mul", "common.activations:silu_and_mul", "SwiGLU in one launch."),
     ("gelu_and_mul", "common.activations:gelu_and_mul", "GEGLU with the exact GELU in one launch."),
@@ -65,62 +65,75 @@ _OPS = (
     (
         "qk_norm_rope_attention",
         "attention.backend:qk_norm_rope_attention",
-        "That and decode in one launch; two for prefill.",
+        "The same and decode attention in one launch; two for prefill.",
     ),
-    ("sample", "sampling.sample:sample", "One token per row without sorting, by a hash of seed and position."),
-    ("logprobs", "sampling.logprobs:logprobs", "Log-probabilities, ranks and the likeliest tokens in one reading."),
-    ("apply_penalties", "sampling.penalties:apply_penalties", "Penalties of the tokens seen, in place."),
-    ("update_rows", "batch.batch_state:update_rows", "Ragged runs into rows of the batch state in one launch."),
-    ("build_step", "batch.batch_state:build_step", "A step's tokens in one launch."),
-    ("map_slots", "batch.batch_state:map_slots", "A step's block table and slots in one launch."),
+    ("sample", "sampling.sample:sample", "Samples one token per row without sorting, by a hash of seed and position."),
+    ("logprobs", "sampling.logprobs:logprobs", "Log-probabilities, ranks and the most likely tokens in one read."),
+    (
+        "apply_penalties",
+        "sampling.penalties:apply_penalties",
+        "Sampling penalties, in place.",
+    ),
+    (
+        "update_rows",
+        "batch.batch_state:update_rows",
+        "Writes runs into rows of the batch state in one launch.",
+    ),
+    ("build_step", "batch.batch_state:build_step", "Builds a step's input tensors in one launch."),
+    ("map_slots", "batch.batch_state:map_slots", "Block table and slot mapping of a step in one launch."),
     (
         "append_tokens",
         "batch.batch_state:append_tokens",
-        "Sampled tokens, for the next step to read.",
+        "Writes sampled tokens where the next step reads them.",
     ),
 )
 
 
 _FORMATS = {"plain": "", "fp8_channel": "reference_fp8_channel", "fp8_block": "reference_fp8_block"}
-"""Formats of the weights of products with few rows, and in which of the reference's layouts they are kept."""
+"""Weight formats of the small-M GEMMs, and the reference's layout of each."""
 
 _LAYOUTS = ("plain", *filter(None, _FORMATS.values()))
-"""Those, and plain ones."""
+"""Weight layouts of the small-M GEMMs."""
 
-_MOST_ROWS = 16
-"""Rows up to which a product is as fast as its weight is read; with more, measured on an H200, libraries do as well."""
+_SMALL_M = 16
+"""Most rows (M) of the small-M GEMMs, which are bound by reading the weight; for more rows, libraries are as fast
+(measured on an H200)."""
 
-_SOME_ROWS = 128
-"""Rows up to which the bulk copy engine's tiles have them all."""
-_COPIED = 8
-"""Values of 16 bits of which rows have a multiple where the bulk copy engine can fetch them."""
+_TMA_ROWS = 128
+"""Most rows (M) of the TMA kernels: one tile contains them all."""
+_TMA_MULTIPLE = 8
+"""16-bit elements per 16 bytes: TMA needs rows whose length is a multiple of this."""
 
-NARROW = 256
-"""Outputs up to which a product is a matter of latency, not of reading the weight: a router's."""
-_NARROW_ROWS, _NARROW_INPUTS = 64, 4096
-"""For how many rows, and of how many inputs, such products take less time than a library's, measured on an H200."""
+SMALL_N = 256
+"""Most outputs (N) for which a GEMM is bound by latency, not by reading the weight, such as a router's."""
+_SMALL_N_ROWS, _SMALL_N_INPUTS = 64, 4096
+"""Most rows (M) and inputs (K) for which the small-N kernel is faster than a library (measured on an H200)."""
 
-_FEW_ROWS = (
-    ("gate_up_silu", _MOST_ROWS, "Gate and up product and SwiGLU of few rows in one launch."),
-    ("add_rms_norm_linear", 1, "Residual sum, norm and product of one row in one launch."),
-    ("add_rms_norm_router", 1, "Residual sum, norm and a router's product of one row in one launch."),
-    ("add_rms_norm_gate_up_silu", 1, "Residual sum, norm, gate and up product and SwiGLU of one row in one launch."),
+_FUSED_SMALL_M = (
+    ("gate_up_silu", _SMALL_M, "Small-M gate and up projection and SwiGLU in one launch."),
+    ("add_rms_norm_linear", 1, "Residual sum, norm and linear layer in one launch, for one row."),
+    ("add_rms_norm_router", 1, "Residual sum, norm and router in one launch, for one row."),
+    (
+        "add_rms_norm_gate_up_silu",
+        1,
+        "Residual sum, norm, gate and up projection, SwiGLU in one launch, for one row.",
+    ),
 )
-"""Products that are fused with what stands around them, and for how many rows that pays."""
+"""Fused small-M GEMMs: op, most rows for which fusion is faster, and summary."""
 
 
 def supports_attention(query: AttentionQuery) -> Verdict:
-    """An unquantized cache, or fp8 where there is arithmetic for it; heads and groups that a program's registers
-    hold."""
+    """Causal attention over a 16-bit, float32 or fp8 cache, with head sizes and group sizes that fit in a program's
+    registers."""
     verdict = OK
     if query.cache_dtype not in (*_DTYPES, "float8_e4m3fn"):
         verdict &= no("cache_dtype", wanted=query.cache_dtype, found=", ".join(_DTYPES))
     elif query.cache_dtype not in _DTYPES and "fp8" not in query.platform.features:
         verdict &= _NO_FP8
     if query.num_heads % query.num_kv_heads:
-        verdict &= no("num_kv_heads", wanted=f"{query.num_heads} heads", found=f"{query.num_kv_heads} key heads")
+        verdict &= no("num_kv_heads", wanted=f"{query.num_heads} heads", found=f"{query.num_kv_heads} K/V heads")
     elif query.num_heads // query.num_kv_heads > _LARGEST_GROUP:
-        found = f"up to {_LARGEST_GROUP} heads per key head"
+        found = f"up to {_LARGEST_GROUP} heads per K/V head"
         verdict &= no("num_heads", wanted=query.num_heads // query.num_kv_heads, found=found)
     if query.scale <= 0:
         verdict &= no("scale", wanted=query.scale, found="above 0 only")
@@ -130,7 +143,7 @@ def supports_attention(query: AttentionQuery) -> Verdict:
 
 
 def supports_moe(query: MoEQuery) -> Verdict:
-    """Unquantized experts without biases, all of which every token chooses among."""
+    """Unquantized experts without biases, without groups."""
     verdict = OK
     if query.weight_format != "plain":
         verdict &= no("weight_format", wanted=query.weight_format, found="plain")
@@ -139,62 +152,62 @@ def supports_moe(query: MoEQuery) -> Verdict:
     if query.scoring not in _SCORINGS:
         verdict &= no("scoring", wanted=query.scoring, found=", ".join(_SCORINGS))
     if query.bias:
-        verdict &= no("bias", wanted="experts with biases", found="products without")
+        verdict &= no("bias", wanted="experts with biases", found="experts without biases")
     if query.top_groups < query.num_groups:
         groups = f"experts of {query.top_groups} of {query.num_groups} groups"
-        verdict &= no("num_groups", wanted=groups, found="a choice among all experts")
+        verdict &= no("num_groups", wanted=groups, found="choice among all experts only")
     if query.num_experts > _MOST_EXPERTS:
         verdict &= no("num_experts", wanted=query.num_experts, found=f"up to {_MOST_EXPERTS}")
     return verdict
 
 
 def supports_norm(query: OpQuery) -> Verdict:
-    """Rows that one program holds."""
+    """Norms whose rows fit in one program."""
     size = query.facts.get("size", 0)
     return OK if size <= _WIDEST_ROW else no("size", wanted=size, found=f"up to {_WIDEST_ROW}")
 
 
 def supports_write(query: OpQuery) -> Verdict:
-    """The cache, and what prepares steps, of this plugin's own attention."""
+    """Ops that need the cache layout and metadata of this plugin's attention backend."""
     if query.attention == _ATTENTION:
         return OK
     return no("attention", wanted=query.attention, found=f"writes to the cache of {_ATTENTION} only")
 
 
-def supports_product(query: LinearQuery | OpQuery, *kept: str) -> Verdict:
-    """Weights that are ``kept`` in one of these layouts; in fp8 where the platform has it."""
+def supports_gemm(query: LinearQuery | OpQuery, *layouts: str) -> Verdict:
+    """Weights in one of ``layouts``; fp8 only on platforms with fp8."""
     wanted = query.weight_format if isinstance(query, LinearQuery) else query.weight_layout
-    if wanted not in kept:
-        return no("weight", wanted=wanted, found=" or ".join(kept))
+    if wanted not in layouts:
+        return no("weight", wanted=wanted, found=" or ".join(layouts))
     return OK if wanted == "plain" or "fp8" in query.platform.features else _NO_FP8
 
 
-def supports_bulk(query: LinearQuery | OpQuery) -> Verdict:
-    """Weights as they are, in rows that the bulk copy engine can fetch."""
-    verdict = supports_product(query, "plain")
+def supports_tma(query: LinearQuery | OpQuery) -> Verdict:
+    """Plain weights with rows that TMA can load."""
+    verdict = supports_gemm(query, "plain")
     size = query.in_features if isinstance(query, LinearQuery) else query.facts.get("size", 0)
-    if size % _COPIED:
-        verdict &= no("size", wanted=size, found=f"multiples of {_COPIED}")
+    if size % _TMA_MULTIPLE:
+        verdict &= no("size", wanted=size, found=f"multiples of {_TMA_MULTIPLE}")
     return verdict
 
 
-def supports_narrow(query: LinearQuery) -> Verdict:
-    """Weights as they are, of few outputs."""
-    verdict = supports_product(query, "plain")
-    if query.out_features > NARROW:
-        verdict &= no("out_features", wanted=query.out_features, found=f"up to {NARROW}")
-    if query.in_features > _NARROW_INPUTS:
-        verdict &= no("in_features", wanted=query.in_features, found=f"up to {_NARROW_INPUTS}")
+def supports_small_n(query: LinearQuery) -> Verdict:
+    """Plain weights with few outputs (N)."""
+    verdict = supports_gemm(query, "plain")
+    if query.out_features > SMALL_N:
+        verdict &= no("out_features", wanted=query.out_features, found=f"up to {SMALL_N}")
+    if query.in_features > _SMALL_N_INPUTS:
+        verdict &= no("in_features", wanted=query.in_features, found=f"up to {_SMALL_N_INPUTS}")
     return verdict
 
 
 def supports_router(query: OpQuery) -> Verdict:
-    """Rows that one program holds, and weights in any layout of these products."""
-    return supports_norm(query) & supports_product(query, *_LAYOUTS)
+    """Rows that fit in one program, and weights in any layout of the small-M GEMMs."""
+    return supports_norm(query) & supports_gemm(query, *_LAYOUTS)
 
 
-def _among(*kept: str) -> Callable[[LinearQuery | OpQuery], Verdict]:
-    return lambda query: supports_product(query, *kept)
+def _with_layouts(*layouts: str) -> Callable[[LinearQuery | OpQuery], Verdict]:
+    return lambda query: supports_gemm(query, *layouts)
 
 
 _SUPPORTS: Mapping[str, Callable[[Any], Verdict]] = {
@@ -205,7 +218,8 @@ _SUPPORTS: Mapping[str, Callable[[Any], Verdict]] = {
 
 
 def _kernel(name: str, kind: str, where: str, **fields: Any) -> KernelSpec:
-    """A kernel of this package, which serves wherever Triton compiles, and in recorded steps; or as ``fields`` say."""
+    """The spec of a kernel of this package: portable, graph-capturable and JIT-compiled, unless ``fields`` override
+    that."""
     given: dict[str, Any] = {"tier": Tier.PORTABLE, "needs": _NEEDS, "capture": "full", "jit": True} | fields
     return KernelSpec(id=f"triton.{name}", kind=kind, implementation=f"{_PACKAGE}.{where}", **given)
 
@@ -223,7 +237,7 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
             layout=_LAYOUT,
             deterministic=True,
             host_cost_us=10.0,
-            summary="Tiles through the block table; decoding requests split their keys.",
+            summary="Tiled attention through the block table; split-K for decode.",
         )
     ]
 
@@ -231,70 +245,70 @@ def llmk_attention_backends() -> Iterable[KernelSpec]:
 @hookimpl
 def llmk_moe_kernels() -> Iterable[KernelSpec]:
     """Mixture of experts."""
-    summary = "Routes on the device; vectors times matrices for few tokens, products by blocks of rows for more."
+    summary = "Routing on the device; GEMVs for few tokens, grouped GEMM for more."
     return [_kernel("fused_moe", "moe", "moe.fused:fused_moe", supports=supports_moe, summary=summary)]
 
 
 @hookimpl
 def llmk_linear_kernels() -> Iterable[KernelSpec]:
-    """Products of few rows."""
-    few_rows = [
+    """Small-M GEMMs."""
+    small_m = [
         _kernel(
-            "linear_few_rows" + (f"_{weight_format}" if layout else ""),
+            "linear_small_m" + (f"_{weight_format}" if layout else ""),
             "linear",
             "gemm.small_m:linear",
             prepare=f"llmk.reference.quantized_weight:prepare_{weight_format}" if layout else "",
             layout=layout or "plain",
             score=50,
-            supports=_among(weight_format),
-            bands=(TokenBand(1, _MOST_ROWS + 1),),
-            summary="As fast as the weight is read.",
+            supports=_with_layouts(weight_format),
+            bands=(TokenBand(1, _SMALL_M + 1),),
+            summary="Small-M GEMM, bound by reading the weight.",
         )
         for weight_format, layout in _FORMATS.items()
     ]
     narrow = _kernel(
-        "linear_narrow",
+        "linear_small_n",
         "linear",
         "gemm.small_m:linear",
-        # Above libraries, which are the best there is for more outputs.
+        # Above the libraries' score; they are faster for more outputs.
         score=150,
         needs=_HOPPER,
-        supports=supports_narrow,
-        bands=(TokenBand(_MOST_ROWS + 1, _NARROW_ROWS + 1),),
-        summary=f"Up to {NARROW} outputs, as a router's: many programs share them, and none waits for a launch.",
+        supports=supports_small_n,
+        bands=(TokenBand(_SMALL_M + 1, _SMALL_N_ROWS + 1),),
+        summary=f"GEMM with up to {SMALL_N} outputs, such as a router's: bound by latency.",
     )
-    return [*few_rows, narrow, _by_bulk("linear", "linear")]
+    return [*small_m, narrow, _tma_kernel("linear", "linear")]
 
 
-def _by_bulk(kind: str, name: str) -> KernelSpec:
-    """A product whose weight comes by the bulk copy engine."""
+def _tma_kernel(kind: str, name: str) -> KernelSpec:
+    """A GEMM whose weight is loaded by TMA."""
     return _kernel(
-        f"{name}_bulk",
+        f"{name}_tma",
         kind,
         f"gemm.small_m:{name}",
         op=name if kind == "op" else "",
-        opt_in="it is faster than the platform's library on some shapes alone",
+        opt_in="it is faster than the platform's library only for some shapes",
         needs=_HOPPER,
-        supports=supports_bulk,
-        bands=(TokenBand(_MOST_ROWS + 1, _SOME_ROWS + 1),),
-        summary=f"Up to {_SOME_ROWS} rows, the weight streamed by Hopper's bulk copy engine; chosen by measurement.",
+        supports=supports_tma,
+        bands=(TokenBand(_SMALL_M + 1, _TMA_ROWS + 1),),
+        summary=f"Up to {_TMA_ROWS} rows, weight loaded by TMA; chosen by measurement.",
     )
 
 
 @hookimpl
 def llmk_ops() -> Iterable[KernelSpec]:
     """Fused ops."""
-    few_rows = [
+    small_m = [
         _kernel(
             name,
             "op",
             f"gemm.small_m:{name}",
             op=name,
-            supports=_SUPPORTS.get(name, _among(*_LAYOUTS)),
+            supports=_SUPPORTS.get(name, _with_layouts(*_LAYOUTS)),
             bands=(TokenBand(1, most + 1),),
             summary=summary,
         )
-        for name, most, summary in _FEW_ROWS
+        for name, most, summary in _FUSED_SMALL_M
     ]
     others = [
         _kernel(
@@ -308,4 +322,4 @@ def llmk_ops() -> Iterable[KernelSpec]:
         )
         for name, where, summary in _OPS
     ]
-    return [*few_rows, _by_bulk("op", "gate_up_silu"), *others]
+    return [*small_m, _tma_kernel("op", "gate_up_silu"), *others]

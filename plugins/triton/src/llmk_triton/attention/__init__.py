@@ -1,1 +1,1 @@
-"""Paged attention, and what happens to queries, keys and values before it."""
+"""Paged attention, and the Q/K norms, RoPE and K/V write before it."""

@@ -1,4 +1,4 @@
-"""Paged attention by Triton."""
+"""The Triton backend of paged attention."""
 
 from __future__ import annotations
 
@@ -18,39 +18,41 @@ from llmk_triton.attention.prefill import prefill_kernel
 from llmk_triton.attention.write import qk_norm_rope_write_kv, rows, write
 from llmk_triton.common import pdl
 from llmk_triton.common.targets import (
-    Decoding,
+    DecodeConfig,
     Tile,
     current_target,
-    decoding,
+    decode_configs,
     dot_precision,
-    num_cores,
+    num_multiprocessors,
     prefill_tile,
 )
 
 LAYOUT = "paged_hnd"
-"""Blocks, keys before values, heads, tokens, dimensions."""
+"""Dimensions of the cache: block, K or V, head, token, head_dim."""
 
 _Tensors = tuple[Tensor, Tensor, Tensor, Tensor]
 """Out, query, cache, sinks."""
 
 _MERGED = 8
-"""Parts of a request's keys whose results are read at a time, to be merged."""
+"""Splits of a request whose partial results are loaded at a time in the split-K merge."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionMeta:
-    """A step, ready for :meth:`TritonAttention.write` and :meth:`TritonAttention.run`.
+    """A step's attention metadata, for :meth:`TritonAttention.write` and :meth:`TritonAttention.run`.
 
     Attributes:
-        prefills: whether requests with several queries may be in it.
-        decoding, schedule: how requests with one query are computed, and divided; ``None``: there are none.
-        partial, stats: where parts of those meet; see :func:`llmk_triton.attention.decode.decode_kernel`.
+        prefills: whether the step may contain requests with several queries.
+        decoding, schedule: launch configuration and work schedule of requests with one query; ``None``: the decode
+            kernel is not launched.
+        partial, stats: buffers for the partial results of split keys; see
+            :func:`llmk_triton.attention.decode.decode_kernel`.
     """
 
     backend: TritonAttention
     step: CacheStep
     prefills: bool
-    decoding: Decoding | None = None
+    decoding: DecodeConfig | None = None
     schedule: Schedule | None = None
     partial: Tensor | None = None
     stats: Tensor | None = None
@@ -58,7 +60,7 @@ class AttentionMeta:
 
 @dataclass(frozen=True, slots=True)
 class NewTokens:
-    """What a step's queries, keys and values are before norm and rotation; arguments of
+    """A step's new keys and values, and the inputs of norm and RoPE; arguments of
     :func:`llmk.reference.composites.make_qk_norm_rope_write_kv`'s op."""
 
     key: Tensor
@@ -73,30 +75,31 @@ class NewTokens:
 class TritonAttention:
     """Causal attention with grouped heads, sliding window, soft cap and sinks.
 
-    The cache is ``[num_blocks, 2, kv_heads, block_size, head_dim]``, so that what one head keeps of a block lies in one
-    piece. Slots that no sequence has written are never read. Requests with one query have their keys divided among
-    programs; all others go tile by tile, and both kinds may be in one step. Nothing waits for the device, and launches
-    depend on shapes and on the step's upper bounds alone: a step that was captured from :meth:`prepare` on, which
-    launches a kernel too, may be replayed for every other whose padded shapes are its own and whose bounds don't exceed
-    its own. Padding is requests without queries at the end, of which ``query_start`` repeats the number of tokens; rows
-    of padding come back as zeros, or as they were.
+    The cache is ``[num_blocks, 2, kv_heads, block_size, head_dim]``, so that the entries of one head in a block are
+    contiguous. Slots that no sequence has written are never read. For requests with one query, the keys are split
+    between programs (split-K, Flash-Decoding); all other requests are computed tile by tile. A step may contain both
+    kinds. Nothing synchronizes with the device, and launches depend only on shapes and on the step's upper bounds: a
+    graph captured from :meth:`prepare` on (which launches a kernel too) can be replayed for every step with the same
+    padded shapes and no greater bounds. Padding requests come last and have no queries, so their ``query_start``
+    repeats the number of tokens; rows of padding are zero or undefined.
 
-    Where the query asks for deterministic results, all requests take the tiles of prefill, whose rows are the same bit
-    for bit whatever else is in the batch: a tile that a row doesn't see leaves it as it is.
+    If the query requires deterministic results, all requests use the prefill kernel, which is batch-invariant: tiles
+    that a row does not see leave it unchanged.
 
     Attributes:
-        prefill_tile: what a program computes at a time.
-        few, many: how decoding requests are computed, by whether they fill the device.
+        prefill_tile: tile sizes of the prefill kernel.
+        few, many: launch configurations of the decode kernel, for batches that don't fill the device and for those that
+            do.
     """
 
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:
         self.query = query
         self._group = query.num_heads // query.num_kv_heads
-        self._cores = num_cores(device)
+        self._cores = num_multiprocessors(device)
         itemsize = max(getattr(torch, dtype).itemsize for dtype in (query.dtype, query.cache_dtype))
         block = max(16, triton.next_power_of_2(query.head_dim))
         self.prefill_tile = prefill_tile(current_target(), block, itemsize, self._group)
-        self.few, self.many = decoding(current_target(), block, itemsize, self._group)
+        self.few, self.many = decode_configs(current_target(), block, itemsize, self._group)
         self._shape = {
             "SCALE": query.scale,
             "SOFTCAP": query.softcap or 0.0,
@@ -116,17 +119,17 @@ class TritonAttention:
         return CacheLayout(LAYOUT, shape, query.cache_dtype)
 
     def prepare(self, step: CacheStep) -> AttentionMeta:
-        """Decides which kernels run; the device divides the work of decoding requests."""
+        """Selects the kernels to launch, and launches the kernel that schedules the work of decode requests."""
         query = self.query
         prefills = query.deterministic or step.max_query_len > 1
         if query.deterministic or (prefills and step.seq_lens.shape[0] == 1):
             return AttentionMeta(self, step, prefills)
-        way = self.few if step.seq_lens.shape[0] * query.num_kv_heads < self._cores else self.many
-        schedule = self._rule(way)(step, query.num_kv_heads, mixed=prefills)
+        config = self.few if step.seq_lens.shape[0] * query.num_kv_heads < self._cores else self.many
+        schedule = self._rule(config)(step, query.num_kv_heads, mixed=prefills)
         shape, device = (schedule.parts, query.num_heads), step.seq_lens.device
         partial = torch.empty(*shape, query.head_dim, dtype=torch.float32, device=device)
         stats = torch.empty(*shape, 2, dtype=torch.float32, device=device)
-        return AttentionMeta(self, step, prefills, way, schedule, partial, stats)
+        return AttentionMeta(self, step, prefills, config, schedule, partial, stats)
 
     def write(
         self,
@@ -137,7 +140,7 @@ class TritonAttention:
         scales: tuple[float, float] = (1.0, 1.0),
     ) -> None:
         """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``, cast to the cache's dtype); slots of -1 are
-        left out."""
+        skipped."""
         write(key, value, cache, meta.step.slot_mapping, scales)
 
     def run(
@@ -150,8 +153,8 @@ class TritonAttention:
         *,
         new: NewTokens | None = None,
     ) -> Tensor:
-        """Attends ``query`` (``[tokens, heads, head_dim]``) to the cache. Where all requests decode, norm, rotation and
-        the write of the ``new`` tokens may be left to it."""
+        """Attention of ``query`` (``[tokens, heads, head_dim]``) over the cache. In a step with only decode requests,
+        it can also do the Q/K norms, RoPE and K/V write for the ``new`` tokens."""
         query = rows(query)
         padded = meta.prefills and query.shape[0] != meta.step.num_tokens
         out = (torch.zeros if padded else torch.empty)(query.shape, dtype=query.dtype, device=query.device)
@@ -230,13 +233,14 @@ class TritonAttention:
             **tile.options(),
         )
 
-    def _rule(self, way: Decoding) -> Rule:
-        """How decoding requests are divided. A window begins elsewhere for each request: none share programs."""
-        tile, window = way.tile, self.query.sliding_window or 0
+    def _rule(self, config: DecodeConfig) -> Rule:
+        """The scheduling rule of the decode kernel. With a sliding window, no requests share programs, because each
+        window starts at another key."""
+        tile, window = config.tile, self.query.sliding_window or 0
         return Rule(
-            slots=max(1, way.programs * self._cores // self.query.num_kv_heads),
+            slots=max(1, config.programs * self._cores // self.query.num_kv_heads),
             tile=tile.keys,
-            least=max(1, way.least // tile.keys),
+            least=max(1, config.least // tile.keys),
             team=1 if window else 1 << (tile.rows // self._group).bit_length() - 1,
             window=window,
         )
@@ -255,8 +259,8 @@ def qk_norm_rope_attention(
     meta: AttentionMeta,
     scales: tuple[float, float] = (1.0, 1.0),
 ) -> Tensor:
-    """As :func:`llmk.reference.composites.make_qk_norm_rope_attention` has it, with the meta of ``triton.attention``:
-    one launch where all requests decode."""
+    """Implements :func:`llmk.reference.composites.make_qk_norm_rope_attention` with the metadata of
+    ``triton.attention``; one launch if all requests decode."""
     if meta.prefills:
         q = qk_norm_rope_write_kv(q, k, v, q_weight, k_weight, eps, positions, cos_sin, cache, meta, scales)
         return meta.backend.run(q, cache, meta, scales=scales)

@@ -1,6 +1,5 @@
-"""Attention of requests with one query in a step. Their keys are split between programs (Flash-Decoding), as
-:mod:`llmk_triton.attention.decode_schedule` says; the last of a request's programs to finish merges what all of them
-found."""
+"""Attention of requests with one query in a step (Flash-Decoding). :mod:`llmk_triton.attention.decode_schedule` splits
+their keys between programs; the last program of a request to finish merges the partial results."""
 
 from __future__ import annotations
 
@@ -18,10 +17,10 @@ def _merge(
     out, partial, stats, count, GROUP: tl.constexpr, SIZE: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr,
     AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """Makes the attention over all keys of what ``count`` programs have found, each over its own: ``[GROUP, SIZE]`` at
-    ``out``, within a tile of ``[HEADS, BLOCK]``. ``AT_ONCE`` programs' results are read together: one after the other,
-    each would wait for memory. Every thread has the same place of all of them, so that none waits for another.
-    """
+    """Merges the partial results of ``count`` programs, each over its own keys, to the attention over all keys:
+    ``[GROUP, SIZE]`` at ``out``, within a tile of ``[HEADS, BLOCK]``. The results of ``AT_ONCE`` programs are loaded
+    together, because waiting for one load after the other would be slow. A thread loads the same element of all of
+    them, so no data moves between threads."""
     head = tl.arange(0, HEADS)
     column = tl.arange(0, BLOCK)
     here = (head < GROUP)[:, None] & (column < SIZE)[None, :]
@@ -34,7 +33,7 @@ def _merge(
             at = (first + i) * GROUP + head
             there = (head < GROUP) & (first + i < count)
             whole = here & (first + i < count)
-            # Other programs wrote these: they must not come from this processor's own cache.
+            # Other programs wrote these, so they must be loaded from L2, not from this multiprocessor's L1.
             peaks = append(peaks, tl.load(stats + 2 * at, there, other=float("-inf"), cache_modifier=".cg"))
             totals = append(totals, tl.load(stats + 2 * at + 1, there, other=0.0, cache_modifier=".cg"))
             place = partial + at[:, None] * SIZE + column[None, :]
@@ -59,8 +58,8 @@ def _leave(
     acc, peak, total, out, partial, stats, arrived, spans, request, members, part, row, here,
     GROUP: tl.constexpr, SIZE: tl.constexpr, HEADS: tl.constexpr, BLOCK: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
-    """Leaves what a part has found where the last one finds it. Where this is the last of a request, merges them to its
-    row of ``out``, and counts from zero again. Parts of one request and key head lie side by side."""
+    """Stores a program's partial result. If it is the last of a request, also merges all partial results into the
+    request's row of ``out`` and resets the counter. The partial results of one request and K/V head are contiguous."""
     kv_head, kv_heads = tl.program_id(0), tl.num_programs(0)
     inside = row // GROUP < members
     spans += request
@@ -71,7 +70,7 @@ def _leave(
     tl.store(partial + at[:, None] * SIZE + column[None, :], acc, here)
     tl.store(stats + 2 * at, peak, inside)
     tl.store(stats + 2 * at + 1, total, inside)
-    # All of the program's stores come before the counts that tell of them.
+    # All of the program's stores must be visible before its counter increments.
     tl.debug_barrier()
     for member in tl.range(0, members):
         start = tl.load(spans + member)
@@ -94,16 +93,16 @@ def decode_kernel(
     ROWS: tl.constexpr, TILE: tl.constexpr, MERGED_HEADS: tl.constexpr, MERGED_AT_ONCE: tl.constexpr,
     FUSED: tl.constexpr, EPS: tl.constexpr, ROTARY: tl.constexpr, Q_WEIGHT: tl.constexpr, K_WEIGHT: tl.constexpr,
 ):  # fmt: skip
-    """Programs are ``[kv_heads, any number]``, and share out the items; ``items``, ``spans`` and ``arrived`` are a
-    :class:`~llmk_triton.attention.decode_schedule.Schedule`. The rows of a program are the ``GROUP`` heads that share a
-    key head, of each request that shares the item.
+    """The grid is ``[kv_heads, any number]``; programs take the work items in turn. ``items``, ``spans`` and
+    ``arrived`` are a :class:`~llmk_triton.attention.decode_schedule.Schedule`. The rows of a program are the ``GROUP``
+    query heads that share a K/V head, for each request that shares the item.
 
-    ``partial`` (float32 ``[parts, HEADS, SIZE]``) and ``stats`` (``[parts, HEADS, 2]``) hold what parts have found.
-    With ``FUSED``, ``query`` and ``key`` are as they were before norm and rotation, and the program that has a
-    request's last part stores its newest key and value in the cache first.
+    ``partial`` (float32 ``[parts, HEADS, SIZE]``) and ``stats`` (``[parts, HEADS, 2]``) hold partial results. With
+    ``FUSED``, ``query`` and ``key`` are the inputs of norm and RoPE, and the program with a request's last split first
+    writes the newest key and value to the cache.
 
-    It neither starts early nor lets others (:mod:`llmk_triton.common.pdl`): with products that wait beside it, it took
-    up to four times as long (H200).
+    It does not use programmatic dependent launch (:mod:`llmk_triton.common.pdl`): with GEMM programs waiting on the
+    same multiprocessors, it was up to four times slower (H200).
     """
     kv_head = tl.program_id(0).to(tl.int64)
     keys = cache + kv_head * stride_head
@@ -135,7 +134,7 @@ def decode_kernel(
                 k, v, keys + new * 0, slot, stride_block, stride_kind, stride_token, k_scale, v_scale, SIZE, BLOCK_SIZE
             )
             q = rotated(heads, EPS, SIZE, ROTARY, Q_WEIGHT).to(query.dtype.element_ty)
-            # The newest key is in the cache before any thread reads it there.
+            # The newest key must be in the cache before any thread reads it from there.
             tl.debug_barrier()
         else:
             q = tl.load(place[:, None] + column[None, :], here, other=0.0)

@@ -1,8 +1,8 @@
-"""Who does what in the attention of a decode step, worked out on the device from the true lengths, once for all layers.
+"""Schedules the split-K work of a decode step, on the device and from the true sequence lengths, once for all layers.
 
-Keys are divided among as many programs as the device runs at a time, by lengths alone: bounds and padding cost nothing.
-Neighbours whose tokens begin in the same blocks form a *team*, one program of which reads such a block for all of them
-(as in arXiv:2402.05099 and 2402.15220, but found by comparing block tables).
+Keys are split between as many programs as the device runs at a time, by the true lengths only, so bounds and padding
+cost nothing. Neighbouring requests whose sequences start with the same blocks form a *team*: one program reads a shared
+block for all of them (as in arXiv:2402.05099 and 2402.15220, but shared prefixes are found by comparing block tables).
 """
 
 from __future__ import annotations
@@ -17,31 +17,31 @@ from torch import Tensor
 from llmk.api.cache import CacheStep
 
 FIELDS = tl.constexpr(8)
-"""Integers of an item."""
+"""Integers per work item."""
 
 _LEAST_SHARED = 512
-"""Tokens that a team shares at least: for fewer, its results take longer to merge than keys to read."""
+"""Least number of tokens that a team shares: for fewer, merging takes longer than the saved reads."""
 
 _TOGETHER = 256
-"""Requests that are looked at together, so that the number of requests gives no kernels of their own."""
+"""Requests per block of the kernel's loop, so that the kernel is not compiled again for each number of requests."""
 
 _COLUMNS = 16
-"""Blocks of every request that are compared at a time."""
+"""Columns of the block table that are compared at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What :func:`schedule_kernel` writes.
+    """The output of :func:`schedule_kernel`.
 
     Attributes:
-        items: int32 ``[1 + most, 8]``: in row 0 how many items there are, in each other row the work of one program
-            per key head: the first row of the step, the first request, where its keys begin (at a tile) and end, the
-            first of them that is seen, which part of its requests' keys these are, of how many, and how many requests
-            share it.
-        spans: int32 ``[requests + 1]``, how many parts there are of all the requests before.
-        arrived: int32 ``[requests, kv_heads]``, zeros.
-        programs: how many per key head share out the items: no more than the device runs at a time.
-        parts: upper bound of parts in all.
+        items: int32 ``[1 + most, 8]``. Row 0 holds the number of items. Every other row is a work item, which one
+            program per K/V head computes: first row in the step, first request, first key (aligned to a tile), end of
+            the keys, first key that is visible, index of this split, number of splits of its requests, and number of
+            requests that share the item.
+        spans: int32 ``[requests + 1]``, cumulative number of splits of the requests before.
+        arrived: int32 ``[requests, kv_heads]``, counters of finished splits, zeros.
+        programs: programs per K/V head among which the items are distributed: no more than the device runs at a time.
+        parts: upper bound of the number of splits.
     """
 
     items: Tensor
@@ -53,14 +53,14 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How work is divided.
+    """The scheduling rule.
 
     Attributes:
-        slots: programs per key head that the device runs at a time.
+        slots: programs per K/V head that the device runs at a time.
         tile: keys of a tile.
-        least: tiles that a program takes at least.
-        team: requests that share a program; a power of two, 1: none do.
-        window: keys that a query sees; 0: all.
+        least: least number of tiles per program.
+        team: requests that share a program; a power of two; 1: none.
+        window: sliding window: keys visible to a query; 0: all.
     """
 
     slots: int
@@ -70,8 +70,8 @@ class Rule:
     window: int
 
     def __call__(self, step: CacheStep, kv_heads: int, *, mixed: bool) -> Schedule:
-        """Launches the kernel. With ``mixed`` requests with several queries, or none, get no item; without, request
-        ``i`` is row ``i``, and gets one whose keys are none where it has no query."""
+        """Launches the scheduling kernel. With ``mixed``, requests with several queries, or none, get no work item.
+        Without, request ``i`` is row ``i`` and always gets an item, which is empty if it has no query."""
         requests, device = step.seq_lens.shape[0], step.seq_lens.device
         tiles = triton.cdiv(step.max_seq_len, self.tile)
         tiles = min(tiles, triton.cdiv(self.window, self.tile) + 1) if self.window else tiles
@@ -80,7 +80,8 @@ class Rule:
         items = torch.empty(1 + most, FIELDS.value, dtype=torch.int32, device=device)
         spans = torch.empty(requests + 1, dtype=torch.int32, device=device)
         arrived = torch.empty(requests, kv_heads, dtype=torch.int32, device=device)
-        # Without dependent launch: what comes before, and this, has ended when the step's layers start (decode_kernel).
+        # Not launched with PDL: this kernel and those before it must have finished when decode_kernel starts, which
+        # does not wait.
         schedule_kernel[(1,)](
             items,
             spans,
@@ -109,7 +110,7 @@ class Rule:
 
 @triton.jit
 def _least_of_team(x, TEAM: tl.constexpr):
-    """Of every team the least of ``x``, for all its members."""
+    """The least ``x`` of every team, for each of its members."""
     teams: tl.constexpr = x.shape[0] // TEAM
     least = tl.min(tl.reshape(x, [teams, TEAM]), axis=1)
     return tl.reshape(tl.broadcast_to(least[:, None], [teams, TEAM]), [x.shape[0]])
@@ -117,8 +118,8 @@ def _least_of_team(x, TEAM: tl.constexpr):
 
 @triton.jit
 def _shared_blocks(block_table, request, limit, stride_table, least, TEAM: tl.constexpr, COLUMNS: tl.constexpr):
-    """How many blocks, up to ``limit``, the members of each team have in common from the first on; ``least`` are worth
-    looking for."""
+    """How many leading blocks, up to ``limit``, the members of each team have in common; the search is skipped if
+    ``limit`` is below ``least``."""
     limit = _least_of_team(limit, TEAM)
     mine = block_table + request.to(tl.int64) * stride_table
     leaders = block_table + (request // TEAM * TEAM).to(tl.int64) * stride_table
@@ -145,7 +146,7 @@ def schedule_kernel(
     WINDOW: tl.constexpr, KV_HEADS: tl.constexpr, BLOCK_SIZE: tl.constexpr, MIXED: tl.constexpr,
     REQUESTS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """One program, which writes a :class:`Schedule` by a :class:`Rule`; ``REQUESTS >= num_requests``."""
+    """One program, which writes a :class:`Schedule` according to a :class:`Rule`; ``REQUESTS >= num_requests``."""
     request = tl.arange(0, REQUESTS)
     there = request < num_requests
     row = tl.load(query_start + request, there, other=0)
@@ -171,7 +172,7 @@ def schedule_kernel(
     each = tl.maximum(tl.cdiv(tl.sum(own + shared * leads), slots), least)
     own_parts = tl.cdiv(own, each)
     team_parts = tl.cdiv(shared, each)
-    # Parts of one request are of one size, as nearly as tiles allow.
+    # All splits of one request have the same size, up to whole tiles.
     own_each = tl.cdiv(own, tl.maximum(own_parts, 1))
     team_each = tl.cdiv(shared, tl.maximum(team_parts, 1))
     parts = own_parts + team_parts

@@ -1,4 +1,4 @@
-"""Attention of requests with any number of queries in a step: prefill, chunked prefill, and decode among them."""
+"""Attention of requests with any number of queries in a step: prefill, chunked prefill, and decode in mixed steps."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from llmk_triton.attention.tile import attend_tile, blocks_of, finish_rows, scal
 from llmk_triton.common import pdl
 
 _TOGETHER = tl.constexpr(256)
-"""Requests that are looked at together."""
+"""Requests per iteration of the search."""
 
 
 @triton.jit
 def _find_request(query_start, num_requests, program, QUERIES: tl.constexpr):
-    """The request whose queries a program has, where each request has one program per ``QUERIES`` queries and one more.
+    """The request of a program, where each request has one program per ``QUERIES`` queries, plus one.
 
-    Request ``i`` begins at program ``query_start[i] // QUERIES + i``, so counting those that do no later needs no table
-    but that.
+    Request ``i`` starts at program ``query_start[i] // QUERIES + i``, so the number of requests that start at or before
+    the program gives its request, without another table.
     """
     found = 0
     for first in range(0, num_requests, _TOGETHER):
@@ -36,16 +36,16 @@ def prefill_kernel(
     GROUP: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, ROWS: tl.constexpr,
     TILE: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr, SKIP_DECODE: tl.constexpr,
 ):  # fmt: skip
-    """Programs are ``[tokens // (ROWS // GROUP) + requests, kv_heads]``. The rows of a program are ``ROWS // GROUP``
-    queries of one request times the ``GROUP`` heads that share a key head.
+    """The grid is ``[tokens // (ROWS // GROUP) + requests, kv_heads]``. The rows of a program are ``ROWS // GROUP``
+    queries of one request times the ``GROUP`` query heads that share a K/V head.
 
     ``query`` and ``out`` are ``[tokens, HEADS, SIZE]``, ``out`` contiguous. With ``SKIP_DECODE``, requests with one
-    query are left to the other kernel.
+    query are left to the decode kernel.
     """
     pdl.wait(PDL)
     pdl.release(PDL)
     queries: tl.constexpr = ROWS // GROUP
-    # Later queries of a request see more keys: begin with those, so that no long program starts last.
+    # Later queries of a request see more keys. They start first, so that no long program starts last.
     program = tl.num_programs(0) - 1 - tl.program_id(0)
     kv_head = tl.program_id(1)
     request = _find_request(query_start, num_requests, program, queries)

@@ -1,4 +1,4 @@
-"""What happens to heads on their way to attention: per-head norm, rotary embedding, and the write to the cache."""
+"""Per-head norm, RoPE, and the K/V write, as functions that kernels share."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import triton.language as tl
 def load_heads(
     x, weight, angles, inside, SIZE: tl.constexpr, BLOCK: tl.constexpr, ROTARY: tl.constexpr, HAS_WEIGHT: tl.constexpr,
 ):  # fmt: skip
-    """What :func:`rotated` is given, read all at once, as nothing of it waits for anything else: columns of heads
-    (``[heads, BLOCK]``) and of the norm's weight, each as they are and as those that they are paired with, so that
-    nothing passes between threads, then cosine and sine.
+    """Loads the inputs of :func:`rotated`, all at once, because none depends on another: columns of the heads
+    (``[heads, BLOCK]``) and of the norm's weight, each also in the order of their RoPE partners, so that no data moves
+    between threads; then cosine and sine.
 
-    ``x`` points to each head, ``angles`` to the row of :func:`llmk.reference.rope.rotation.rope`'s ``cos_sin`` that it
-    is rotated by; ``inside`` tells which heads there are.
+    ``x`` points to each head, ``angles`` to its row of :func:`llmk.reference.rope.rotation.rope`'s ``cos_sin``;
+    ``inside`` masks the heads that exist.
     """
     column = tl.arange(0, BLOCK)
     here = inside[:, None] & (column < SIZE)[None, :]
@@ -48,8 +48,8 @@ def _normed(x, scale, factor, like):
 
 @triton.jit
 def rotated(heads, EPS: tl.constexpr, SIZE: tl.constexpr, ROTARY: tl.constexpr, HAS_WEIGHT: tl.constexpr):
-    """What :func:`load_heads` has read, normed, where there is a weight, and rotated: float32 ``[heads, BLOCK]``, zeros
-    beyond ``SIZE``. ``ROTARY`` 0 rotates nothing."""
+    """Applies norm (if there is a weight) and RoPE to the result of :func:`load_heads`: float32 ``[heads, BLOCK]``,
+    zeros beyond ``SIZE``. ``ROTARY`` 0 skips RoPE."""
     like, right, scale, scale_right, cos, sin = heads
     left, right = like.to(tl.float32), right.to(tl.float32)
     if HAS_WEIGHT:
@@ -64,7 +64,7 @@ def rotated(heads, EPS: tl.constexpr, SIZE: tl.constexpr, ROTARY: tl.constexpr, 
 
 @triton.jit
 def _kept(x, scale, like):
-    """``x`` in the dtype that ``like`` points to; where that is fp8, divided by ``scale`` and kept within its range."""
+    """``x`` in the dtype that ``like`` points to; for fp8, divided by ``scale`` and clamped."""
     if like.dtype.element_ty.primitive_bitwidth == 8:
         return tl.clamp(x.to(tl.float32) / scale, -448.0, 448.0).to(like.dtype.element_ty)
     else:
@@ -76,8 +76,8 @@ def store_new(
     k, v, cache, slot, stride_block, stride_kind, stride_token, k_scale, v_scale,
     SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Stores keys and values (``[heads, columns]``) in each head's ``slot``; nothing where that is below 0. ``cache``
-    points to each head's place in block 0."""
+    """Stores keys and values (``[heads, columns]``) in each head's ``slot``; slots below 0 are skipped. ``cache``
+    points to each head's entries in block 0."""
     column = tl.arange(0, k.shape[1])
     here = (slot >= 0)[:, None] & (column < SIZE)[None, :]
     slot = tl.maximum(slot, 0)

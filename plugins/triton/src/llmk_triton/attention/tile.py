@@ -1,7 +1,7 @@
-"""What prefill and decode have in common: one tile of keys and values, read through the block table, in a softmax that
-runs along them (FlashAttention-2, arXiv:2307.08691; paged as in arXiv:2309.06180).
+"""The part that prefill and decode share: one tile of keys and values, loaded through the block table, in an online
+softmax (FlashAttention-2, arXiv:2307.08691; paged as in arXiv:2309.06180).
 
-Logits are kept in units of ``log2(e)``, so that ``exp2`` serves for ``exp``.
+Logits are in units of ``log2(e)``, so that ``exp2`` replaces ``exp``.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ LOG2E = tl.constexpr(1.4426950408889634)
 
 @triton.jit
 def start_rows(sinks, head, inside, first, HAS_SINKS: tl.constexpr):
-    """Peak and total of rows that have seen no key yet, float32 like ``head``.
+    """The initial maximum and sum of the online softmax, float32, of ``head``'s shape.
 
-    A sink is a key without a value: it counts where ``first`` holds, and ``inside`` tells which ``head`` there are.
+    A sink is a key without a value: it is included if ``first``; ``inside`` masks the heads that exist.
     """
     peak = tl.full(head.shape, float("-inf"), tl.float32)
     total = tl.zeros(head.shape, tl.float32)
@@ -29,7 +29,8 @@ def start_rows(sinks, head, inside, first, HAS_SINKS: tl.constexpr):
 
 @triton.jit
 def scaled(x, scale, like):
-    """``x`` times ``scale`` where ``like`` points to fp8: keys' scales go to queries, values' to what was found."""
+    """``x`` times ``scale`` if ``like`` points to fp8. The K scale is applied to the queries, the V scale to the
+    result."""
     if like.dtype.element_ty.primitive_bitwidth == 8:
         return (x.to(tl.float32) * scale).to(x.dtype)
     else:
@@ -38,21 +39,21 @@ def scaled(x, scale, like):
 
 @triton.jit
 def finish_rows(acc, total):
-    """What rows have found; zeros for those that saw no key."""
+    """The attention output of rows; zeros for rows that saw no key."""
     return acc / tl.where(total == 0.0, 1.0, total)[:, None]
 
 
 @triton.jit
 def blocks_of(table, start, low, limit, BLOCK_SIZE: tl.constexpr, TILE: tl.constexpr):
-    """The blocks (int32 ``[TILE]``) in which a request's tokens from ``start`` on are kept; 0 for tokens before ``low``
-    and from ``limit`` on."""
+    """The block ids (int32 ``[TILE]``) of a request's tokens from ``start`` on; 0 for tokens before ``low`` and from
+    ``limit`` on."""
     token = start + tl.arange(0, TILE)
     return tl.load(table + token // BLOCK_SIZE, (token >= low) & (token < limit), other=0)
 
 
 @triton.jit
 def _load(place, there, WHOLE: tl.constexpr):
-    """What lies at ``place``, and zeros where nothing is ``there``; with ``WHOLE`` all is."""
+    """Loads ``place``, with zeros where ``there`` is false; with ``WHOLE``, without a mask."""
     if WHOLE:
         return tl.load(place)
     return tl.load(place, there, other=0.0)
@@ -64,15 +65,16 @@ def attend_tile(
     SCALE: tl.constexpr, SOFTCAP: tl.constexpr, WINDOW: tl.constexpr, SIZE: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Adds keys ``start`` to ``start + TILE - 1`` of a request to the rows' running softmax.
+    """Adds keys ``start`` to ``start + TILE - 1`` of a request to the rows' online softmax.
 
-    ``q`` is ``[rows, columns]`` with ``columns >= SIZE`` and zeros beyond, ``position`` that of each row's query,
-    ``keys`` and ``values`` point to the first token of block 0, ``block`` is what :func:`blocks_of` says of the tile:
-    it is given, so that a loop can have it before the tile's turn comes, and loads of keys wait for no other. ``total``
-    is ``[rows]``, or ``[rows, TILE]``, to be summed at the end: where warps share rows, each sum waits for all. Without
-    ``MASKED`` every row sees every key of the tile; with it, those up to its position and less than ``WINDOW`` back
-    (0: any). What is kept of tokens before ``low``, and from ``limit`` on, is not read. ``SCALE`` is positive,
-    ``PRECISION`` that of float32 products.
+    ``q`` is ``[rows, columns]`` with ``columns >= SIZE`` and zeros beyond; ``position`` is the position of each row's
+    query; ``keys`` and ``values`` point to the first token of block 0; ``block`` is the result of :func:`blocks_of` for
+    this tile. It is an argument, so that a loop can load it one tile ahead and the loads of keys don't wait for it.
+    ``total`` is ``[rows]``, or ``[rows, TILE]`` to be summed after the loop, because a sum over a row that several
+    warps share synchronizes them. Without ``MASKED``, every row sees every key of the tile; with it, a row sees the
+    keys up to its position and less than ``WINDOW`` before it (0: no limit). Cache entries of tokens before ``low``,
+    and from ``limit`` on, are not read. ``SCALE`` is positive; ``PRECISION`` is the input precision of float32
+    ``tl.dot``.
     """
     token = start + tl.arange(0, TILE)
     column = tl.arange(0, q.shape[1])
@@ -84,7 +86,7 @@ def attend_tile(
     whole: tl.constexpr = not MASKED and q.shape[1] == SIZE
     k = _load(keys + place, there, whole).to(q.dtype)
     logits = tl.dot(q, tl.trans(k), input_precision=PRECISION)
-    # Logits stay as they are, and ``scale`` is left to where they are subtracted from: one operation for both.
+    # ``scale`` is applied in the subtraction below, where scaling and subtraction are one FMA.
     scale: tl.constexpr = LOG2E if SOFTCAP > 0 else SCALE * LOG2E
     if SOFTCAP > 0:
         # tanh(y) is 2 * sigmoid(2 * y) - 1.
@@ -97,7 +99,7 @@ def attend_tile(
     new_peak = tl.maximum(peak, tl.max(logits, axis=1) * scale)
     anchor = new_peak
     if MASKED:
-        # Rows that see nothing of the tile, nor of those before.
+        # For rows that have seen no key so far.
         anchor = tl.where(new_peak == float("-inf"), 0.0, new_peak)
     weights = tl.exp2(logits * scale - anchor[:, None])
     shrink = tl.exp2(peak - anchor)

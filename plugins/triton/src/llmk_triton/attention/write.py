@@ -1,5 +1,4 @@
-"""What happens to queries, keys and values on their way to attention: per-head norm, rotary embedding, and the write to
-the cache, in one launch."""
+"""Per-head norm, RoPE and K/V write in one launch."""
 
 from __future__ import annotations
 
@@ -17,11 +16,11 @@ if TYPE_CHECKING:
     from llmk_triton.attention.backend import AttentionMeta
 
 _HEADS = 4
-"""Heads that a program stores: few, so that one token's heads already keep many programs busy."""
+"""Heads per program of the K/V write: few, so that even one token gives many programs."""
 
 _ROTATED = 2048
-"""Elements that a program rotates, in whole heads: programs of 512 by one warp were so many that starting them took a
-third of the time at 8,192 tokens (H200)."""
+"""Elements per program of RoPE, in whole heads. With 512 elements and one warp, starting the programs took a third of
+the time at 8,192 tokens (H200)."""
 
 
 @triton.jit
@@ -31,7 +30,7 @@ def write_kernel(
     KV_HEADS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, PART: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """Stores keys and values. Programs are ``[tokens, parts of the heads]``; arguments as of
+    """Stores keys and values. The grid is ``[tokens, parts of the heads]``; arguments as in
     :func:`rotate_and_write_kernel`."""
     pdl.release(PDL)
     pdl.wait(PDL)
@@ -54,9 +53,9 @@ def rotate_and_write_kernel(
     BLOCK: tl.constexpr, BLOCK_SIZE: tl.constexpr, PART: tl.constexpr, Q_WEIGHT: tl.constexpr, K_WEIGHT: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    """Programs are ``[tokens, parts of the query heads, then parts of the key heads]``; a part has ``PART`` heads.
+    """The grid is ``[tokens, parts of the query heads + parts of the K/V heads]``; a part has ``PART`` heads.
 
-    ``q`` is ``[tokens, HEADS, SIZE]``, ``k`` and ``v`` ``[tokens, KV_HEADS, SIZE]``, contiguous but along tokens;
+    ``q`` is ``[tokens, HEADS, SIZE]``, ``k`` and ``v`` ``[tokens, KV_HEADS, SIZE]``, contiguous except along tokens;
     ``new_q`` is contiguous. Slots below 0 are not written.
     """
     pdl.release(PDL)
@@ -87,8 +86,8 @@ def rotate_and_write_kernel(
 
 def write(key: Tensor, value: Tensor, cache: Tensor, slot_mapping: Tensor, scales: tuple[float, float]) -> None:
     """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``) in ``cache`` (layout of
-    :class:`~llmk_triton.attention.backend.TritonAttention`) at ``slot_mapping`` (int64 ``[tokens]``), in place; in an
-    fp8 cache divided by ``scales``."""
+    :class:`~llmk_triton.attention.backend.TritonAttention`) at ``slot_mapping`` (int64 ``[tokens]``), in place. For an
+    fp8 cache, they are divided by ``scales``."""
     key, value = rows(key), rows(value)
     tokens, kv_heads, size = key.shape
     if tokens:
@@ -124,7 +123,8 @@ def qk_norm_rope_write_kv(
     meta: AttentionMeta,
     scales: tuple[float, float] = (1.0, 1.0),
 ) -> Tensor:
-    """As :func:`llmk.reference.composites.make_qk_norm_rope_write_kv` has it, with the meta of ``triton.attention``."""
+    """Implements :func:`llmk.reference.composites.make_qk_norm_rope_write_kv` with the metadata of
+    ``triton.attention``."""
     q, k, v = rows(q), rows(k), rows(v)
     tokens, heads, size = q.shape
     kv_heads = k.shape[1]
@@ -166,5 +166,5 @@ def qk_norm_rope_write_kv(
 
 
 def rows(x: Tensor) -> Tensor:
-    """``x`` (``[tokens, heads, size]``), contiguous but along tokens."""
+    """``x`` (``[tokens, heads, size]``), contiguous except along tokens."""
     return x if x.stride(2) == 1 and x.stride(1) == x.shape[2] else x.contiguous()

@@ -1,1 +1,1 @@
-"""The batch state and token embeddings."""
+"""Ops on the persistent batch state, and token embeddings."""

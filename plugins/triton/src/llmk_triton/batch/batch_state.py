@@ -1,6 +1,6 @@
-"""Ops on the batch state, each one launch: laying out a step, and applying what changed.
+"""Ops on the persistent batch state, one launch each: build a step's input tensors, apply updates, append tokens.
 
-Index tensors may be parts of a larger one, that begin anywhere: nothing is compiled anew for that.
+Index tensors may be slices of a larger tensor with any alignment; kernels are not specialized (compiled again) for it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from llmk.reference.batch import StepTensors
 from llmk_triton.common import pdl
 
 _BLOCK = 512
-"""Elements that a program works on at a time."""
+"""Elements per iteration of a program."""
 
 
 @triton.jit
@@ -34,8 +34,8 @@ def build_step_kernel(
     tokens, computed, slots, counts, token_ids, positions, query_start, seq_lens, rows, num_tokens, stride,
     BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """A program per request, which alone reads and advances what its slot has computed; the last one also lays out the
-    tokens that are nobody's."""
+    """One program per request, which is the only one to read and update its slot's ``computed``; the last one also
+    fills the padding tokens."""
     request, requests = tl.program_id(0), tl.num_programs(0)
     pdl.release(PDL)
     pdl.wait(PDL)
@@ -67,8 +67,8 @@ def map_slots_kernel(
     table, slots, rows, positions, block_table, slot_mapping, num_tokens, requests, max_blocks, stride,
     BLOCK_SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Programs are ``[blocks of the block table's columns or of tokens, requests and one]``: the last row of programs
-    maps tokens, all others copy a request's row each."""
+    """The grid is ``[blocks of block table columns or of tokens, requests + 1]``: the last row of programs computes the
+    slot mapping, each other row copies a request's row of the block table."""
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     request = tl.program_id(1)
     pdl.release(PDL)
@@ -91,7 +91,7 @@ def map_slots_kernel(
 def append_tokens_kernel(
     tokens, computed, slots, sampled, requests, stride, BLOCK: tl.constexpr, PDL: tl.constexpr
 ):  # fmt: skip
-    """A program per ``BLOCK`` requests."""
+    """One program per ``BLOCK`` requests."""
     request = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     pdl.release(PDL)
     pdl.wait(PDL)
@@ -105,7 +105,7 @@ def append_tokens_kernel(
 def update_rows_kernel(
     table, rows, starts, lengths, values, stride, BLOCK: tl.constexpr, PDL: tl.constexpr
 ):  # fmt: skip
-    """A program per run."""
+    """One program per run."""
     run = tl.program_id(0)
     pdl.release(PDL)
     pdl.wait(PDL)

@@ -11,7 +11,7 @@ _BLOCK = 2048
 
 @triton.jit
 def embedding_kernel(ids, weight, out, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    """``out[i] = weight[ids[i]]``, rows of ``SIZE``, contiguous; a program copies part of one row."""
+    """``out[i] = weight[ids[i]]``, rows of ``SIZE``, contiguous; each program copies part of one row."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     id = tl.load(ids + row).to(tl.int64)
@@ -19,7 +19,7 @@ def embedding_kernel(ids, weight, out, SIZE: tl.constexpr, BLOCK: tl.constexpr):
 
 
 def embedding(ids: Tensor, weight: Tensor) -> Tensor:
-    """As :func:`llmk.reference.embedding.embedding`; ids beyond the table are not noticed."""
+    """As :func:`llmk.reference.embedding.embedding`; ids out of range are not checked."""
     ids, size = ids.contiguous(), weight.shape[1]
     out = weight.new_empty(ids.shape[0], size)
     block = min(_BLOCK, triton.next_power_of_2(size))

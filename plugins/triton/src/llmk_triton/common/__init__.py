@@ -1,1 +1,1 @@
-"""What kernels of several kinds share: targets, tuned configurations, norms and activations."""
+"""Code that kernels of several kinds share: targets, tuned configurations, norms and activations."""

@@ -1,4 +1,4 @@
-"""Gated activations, one launch each. Roundings are where :mod:`llmk.reference.activations` has them."""
+"""Gated activations, one launch each. Intermediates are rounded where :mod:`llmk.reference.activations` rounds them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def activate(gate, KIND: tl.constexpr):
 
 @triton.jit
 def gated_kernel(x, out, SIZE: tl.constexpr, BLOCK: tl.constexpr, KIND: tl.constexpr):
-    """``out = activate(gate) * up`` for ``x`` ``[rows, 2 * SIZE]``, contiguous; a program takes part of one row."""
+    """``out = activate(gate) * up`` for ``x`` ``[rows, 2 * SIZE]``, contiguous; each program computes part of one
+    row."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < SIZE

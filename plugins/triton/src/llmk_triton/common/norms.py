@@ -1,7 +1,7 @@
-"""Root-mean-square norms and the residual sums around them, each one launch. One kernel serves all of them.
+"""Root-mean-square norms, with and without residual sums, one launch each. All use one kernel.
 
-Intermediates are rounded to ``x``'s dtype exactly where :mod:`llmk.reference.norms` rounds them. A program reduces
-whole rows by itself, so a row's result doesn't depend on its neighbours, bit for bit.
+Intermediates are rounded to ``x``'s dtype exactly where :mod:`llmk.reference.norms` rounds them. Each row is reduced by
+one program, so the norms are batch-invariant.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from torch import Tensor
 from llmk_triton.common import pdl
 
 _TILE = 2048
-"""Elements that a program takes at least, where rows are short: several rows then share one."""
+"""Least elements per program: several short rows share one program."""
 
 
 @triton.jit
 def _round(x, like):
-    """``x`` rounded to the dtype that pointer ``like`` points to; float32 still."""
+    """``x`` rounded to the dtype that ``like`` points to, as float32."""
     return x.to(like.dtype.element_ty).to(tl.float32)
 
 
@@ -40,7 +40,7 @@ def norm_kernel(
 ):  # fmt: skip
     """``out = norm(total)`` with ``total = residual + x``, or ``residual + norm(x)`` by ``post_weight``.
 
-    All of ``[num_rows, SIZE]``, contiguous; a program takes ``ROWS`` rows of ``BLOCK >= SIZE`` columns.
+    Tensors are ``[num_rows, SIZE]``, contiguous; each program computes ``ROWS`` rows, with ``BLOCK >= SIZE`` columns.
     """
     pdl.release(PDL)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -72,12 +72,12 @@ def rms_norm_plus_one(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """``x + residual``, normed and as it is: ``(normed, sum)``; see :func:`llmk.reference.norms.make_add_rms_norm`."""
+    """``(normed, sum)`` with ``sum = x + residual``; see :func:`llmk.reference.norms.make_add_rms_norm`."""
     return _add_norm(x, residual, None, weight, eps, plus_one=False)
 
 
 def add_rms_norm_plus_one(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """:func:`add_rms_norm` whose weight is stored less one."""
+    """:func:`add_rms_norm` with ``weight + 1``."""
     return _add_norm(x, residual, None, weight, eps, plus_one=True)
 
 

@@ -1,14 +1,14 @@
-"""Programmatic dependent launch: a kernel's programs may start while the kernel before still runs.
+"""Programmatic dependent launch (PDL): a kernel's programs may start while the previous kernel still runs.
 
-A kernel that is launched with ``launch_pdl=True`` calls :func:`release` as soon as its successor may start beside it,
-and :func:`wait` before it touches anything that an earlier kernel of the step reads or writes. What no kernel writes
-during a step, the weights, it reads before it waits. Every program waits before it ends: only then has all that came
-before a finished kernel finished too, and a kernel need not know what its predecessor's predecessor did.
+A kernel that is launched with ``launch_pdl=True`` calls :func:`release` as soon as the next kernel may start, and
+:func:`wait` before it reads or writes any tensor that an earlier kernel of the step uses. Weights, which no kernel
+writes during a step, it may load before it waits. Every program waits before it ends, so when a kernel has finished,
+all earlier kernels have finished too, and a kernel need not know which kernels ran before its predecessor.
 
-``PDL`` is :func:`on`, passed as a constant: other targets compile nothing, and know no such launch option::
+``PDL`` is the result of :func:`on`, passed as a constexpr; other targets compile neither instruction and don't know the
+launch option::
 
-    on = pdl.on()
-    kernel[grid](..., PDL=on, **({"launch_pdl": True} if on else {}))
+    on = pdl.on() kernel[grid](..., PDL=on, **({"launch_pdl": True} if on else {}))
 
 which is ``kernel[grid](..., **pdl.options())``.
 """
@@ -24,7 +24,7 @@ from llmk_triton.common.targets import current_target
 
 
 def on() -> bool:
-    """Whether the device that kernels are compiled for launches so: NVIDIA's from sm_90 on."""
+    """Whether the target supports PDL: NVIDIA GPUs from sm_90 on."""
     if triton.knobs.runtime.interpret:
         return False
     target = current_target()
@@ -32,19 +32,19 @@ def on() -> bool:
 
 
 def options() -> dict[str, Any]:
-    """What such a kernel is launched with."""
+    """The launch options of a kernel with PDL."""
     return {"PDL": True, "launch_pdl": True} if on() else {"PDL": False}
 
 
 @triton.jit
 def wait(PDL: tl.constexpr):
-    """Until every earlier kernel has finished, and what they wrote can be seen."""
+    """Waits until every earlier kernel has finished and its writes are visible."""
     if PDL:
         tl.extra.cuda.gdc_wait()
 
 
 @triton.jit
 def release(PDL: tl.constexpr):
-    """Lets the next kernel start once every program has called this or ended."""
+    """Allows the next kernel to start once every program has called this or ended."""
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()

@@ -1,18 +1,18 @@
-"""Tuples of tiles that are built in a loop: Triton has neither comprehensions nor unpacking."""
+"""Helpers to build tuples of tiles in a loop: Triton has neither comprehensions nor unpacking."""
 
 from __future__ import annotations
 
 import triton
-import triton.language as tl  # noqa: F401 (Triton's interpreter looks for it beside every function)
+import triton.language as tl  # noqa: F401 (Triton's interpreter looks it up in the module of every function)
 
 
 @triton.jit
 def nothing():
-    """A tuple to append to."""
+    """An empty tuple."""
     return ()
 
 
 @triton.jit
 def append(tiles, tile):
-    """``tiles``, and ``tile`` behind them."""
+    """``tiles`` with ``tile`` appended."""
     return tiles + (tile,)  # noqa: RUF005

@@ -1,1 +1,1 @@
-"""Small-M GEMMs: products of a few rows of activations with a weight."""
+"""Small-M GEMMs: a few rows of activations times a weight."""

@@ -1,8 +1,8 @@
-"""Products with so few rows of activations that multiplying them is no work: all there is to it is reading the weight.
+"""GEMV for very small M, where the time is that of reading the weight.
 
-A program keeps its rows of the weight in registers, whole. They are asked for before the kernel waits for the one
-before it, so that memory is busy while that one ends. Then come norm, product and activation, of one row of ``x`` after
-the other. Roundings are where :mod:`llmk.reference` has them.
+A program keeps its rows of the weight in registers. It loads them before it waits for the previous kernel, so that
+memory is busy while that kernel ends. Then it computes norm, dot products and activation, one row of ``x`` after the
+other. Intermediates are rounded where :mod:`llmk.reference` rounds them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from llmk_triton.common.tuples import append, nothing
 
 @triton.jit
 def _rows(at, row, column, SIZE: tl.constexpr, VECTOR: tl.constexpr, KEEP: tl.constexpr):
-    """The rows of ``SIZE`` elements at ``at``, in tiles of ``[rows, threads, VECTOR]`` of which a thread has the last
-    dimension; zeros beyond their ends. ``KEEP`` says whether the processor's own cache is to keep them."""
+    """Loads rows of ``SIZE`` elements at ``at``, in tiles of ``[rows, threads, VECTOR]`` whose last dimension belongs
+    to one thread; zeros beyond their ends. Without ``KEEP``, they are the first to be evicted from the cache."""
     BLOCK: tl.constexpr = column.shape[0]
     tiles = nothing()
     for first in tl.static_range(0, SIZE, BLOCK):
@@ -34,7 +34,7 @@ def _rows(at, row, column, SIZE: tl.constexpr, VECTOR: tl.constexpr, KEEP: tl.co
 
 @triton.jit
 def _store(tiles, at, row, column, writes, SIZE: tl.constexpr):
-    """The row at ``at`` gets ``tiles`` where ``writes``."""
+    """Stores ``tiles`` to the row at ``at``, where ``writes`` is true."""
     BLOCK: tl.constexpr = column.shape[0]
     for i in tl.static_range(len(tiles)):
         place = row[:, None] * SIZE + (column + i * BLOCK)[None, :]
@@ -53,8 +53,7 @@ def _add(tiles, others, like):
 
 @triton.jit
 def _norm(tiles, scales, like, EPS: tl.constexpr, SIZE: tl.constexpr):
-    """The norm of the rows that ``tiles`` make up, by the weight that ``scales`` make up; float32, rounded to
-    ``like``'s dtype."""
+    """The norm of the rows in ``tiles`` with the weight in ``scales``; float32, rounded to ``like``'s dtype."""
     factor = tl.rsqrt(_dot(tiles, tiles) / SIZE + EPS)[:, None, None]
     normed = nothing()
     for i in tl.static_range(len(tiles)):
@@ -66,7 +65,7 @@ def _norm(tiles, scales, like, EPS: tl.constexpr, SIZE: tl.constexpr):
 
 @triton.jit
 def _dot(left, right):
-    """Dot products of the rows that ``left`` and ``right`` make up: float32 ``[rows]``."""
+    """Dot products of the rows in ``left`` and ``right``: float32 ``[rows]``."""
     acc = tl.sum(left[0].to(tl.float32) * right[0].to(tl.float32), axis=2)
     for i in tl.static_range(1, len(left)):
         acc += tl.sum(left[i].to(tl.float32) * right[i].to(tl.float32), axis=2)
@@ -75,8 +74,9 @@ def _dot(left, right):
 
 @triton.jit
 def _scales(scale, row, thread, SIZE: tl.constexpr, BLOCK: tl.constexpr, SCALED: tl.constexpr):
-    """What rows of a weight are multiplied with, float32: ``[rows]``, one for each, or, for blocks of ``SCALED`` rows
-    and columns, tiles of ``[rows, threads]`` like those of :func:`_rows`. ``thread`` is each thread's first column."""
+    """Loads the scales of a weight's rows, float32: ``[rows]``, or, for scales per block of ``SCALED`` rows and
+    columns, tiles of ``[rows, threads]`` that match those of :func:`_rows`. ``thread`` is each thread's first
+    column."""
     if SCALED == 1:
         return tl.load(scale + row)
     else:
@@ -89,7 +89,7 @@ def _scales(scale, row, thread, SIZE: tl.constexpr, BLOCK: tl.constexpr, SCALED:
 
 @triton.jit
 def _scaled_dot(left, right, scales, SCALED: tl.constexpr):
-    """:func:`_dot` with the weight ``left``, which :func:`_scales` multiply."""
+    """:func:`_dot` with the quantized weight ``left`` and its ``scales`` from :func:`_scales`."""
     if SCALED == 0:
         return _dot(left, right)
     elif SCALED == 1:
@@ -103,7 +103,7 @@ def _scaled_dot(left, right, scales, SCALED: tl.constexpr):
 
 @triton.jit
 def _product(tiles, held, scales, added, like, SCALED: tl.constexpr, HAS_BIAS: tl.constexpr):
-    """What the rows that ``held`` make up make of the one that ``tiles`` make up, plus ``added``: float32 ``[rows]``,
+    """Dot products of the weight rows ``held`` with the row ``tiles``, plus the bias ``added``: float32 ``[rows]``,
     rounded to ``like``'s dtype."""
     found = _scaled_dot(held, tiles, scales, SCALED)
     if HAS_BIAS:
@@ -119,15 +119,15 @@ def gemv_kernel(
     HAS_RESIDUAL: tl.constexpr, HAS_BIAS: tl.constexpr, GATED: tl.constexpr, SCALED: tl.constexpr,
     KEEPS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """``out = f(norm(x + residual) @ weight.T + bias)``; a program computes ``ROWS`` columns of ``out``.
+    """``out = f(norm(x + residual) @ weight.T + bias)``; each program computes ``ROWS`` columns of ``out``.
 
-    ``x``, ``residual`` and ``total`` (their sum) are ``[num_rows, SIZE]``, at most ``MOST_ROWS`` of them, ``weight`` is
-    ``[OUT, SIZE]``, ``out`` ``[num_rows, OUT]``, all contiguous. With ``KEEPS``, ``kept`` gets what was normed. With
-    ``GATED``, ``weight`` and ``bias`` have as many rows again, and ``f`` is SwiGLU of the first and the second half.
-    ``SCALED`` is 0, or the rows of the weight that share a number of ``scale``: 1, or as many as columns do, in blocks.
+    ``x``, ``residual`` and ``total`` (their sum) are ``[num_rows, SIZE]`` with at most ``MOST_ROWS`` rows, ``weight``
+    is ``[OUT, SIZE]``, ``out`` ``[num_rows, OUT]``, all contiguous. With ``KEEPS``, the norm's result is stored in
+    ``kept``. With ``GATED``, ``weight`` and ``bias`` have ``2 * OUT`` rows, and ``f`` is SwiGLU of the first and the
+    second half. ``SCALED`` is 0 for a plain weight, 1 for a scale per row, else the block size of the scales.
 
-    ``THREADS`` share a row, each loads ``VECTOR`` elements together. Where warps stand ``APART``, each has rows of its
-    own and reads all of ``x`` for them.
+    ``THREADS`` threads share a row, and each loads ``VECTOR`` elements at once. With ``APART``, each warp has rows of
+    its own and reads all of ``x`` for them.
     """
     pdl.release(PDL)
     first = tl.program_id(0) * ROWS
@@ -143,7 +143,7 @@ def gemv_kernel(
         scales = _scales(scale, first + row, thread, SIZE, THREADS * VECTOR, SCALED)
         if GATED:
             scales_up = _scales(scale, OUT + first + row, thread, SIZE, THREADS * VECTOR, SCALED)
-    # Tiles of the one row that is multiplied lie as the weight's do, where that is a warp's own.
+    # With ``APART``, the tiles of a row of ``x`` need the same layout as the weight's, with a copy for each row.
     alike = tl.arange(0, ROWS if APART else 1)
     one = alike * 0
     if HAS_NORM:
@@ -151,7 +151,7 @@ def gemv_kernel(
     added = tl.load(bias + first + row).to(tl.float32) if HAS_BIAS else 0.0
     added_up = tl.load(bias + OUT + first + row).to(tl.float32) if HAS_BIAS and GATED else 0.0
     pdl.wait(PDL)
-    # All rows are asked for before any is multiplied, so that they are waited for together.
+    # All rows are loaded before the first is used, so that their latencies overlap.
     every, others = nothing(), nothing()
     for m in tl.static_range(MOST_ROWS):
         place = tl.minimum(m, num_rows - 1) * SIZE

@@ -1,9 +1,10 @@
-"""Products with few rows of activations by matrix units: the weight is read once, and streamed through shared memory.
+"""GEMM with small M on tensor cores: the weight is read once, and streamed through shared memory.
 
-Where the weight alone has too few tiles to keep all memory busy, its rows are split between programs, of which the last
-to finish adds what all of them found, in one order (split-K). The product may be computed transposed, weight first:
-Hopper's matrix units want 64 rows of their first operand, and 8 of the second will do. Tiles may come by the bulk copy
-engine, which one thread asks for a whole tile. Roundings are where :mod:`llmk.reference` has them.
+If the weight has too few tiles to keep all memory channels busy, its K dimension is split between programs, and the
+last to finish adds the partial sums in a fixed order (split-K). The GEMM may be computed transposed, with the weight as
+first operand: Hopper's tensor cores need 64 rows of the first operand, but only 8 of the second. Tiles may be loaded by
+TMA, for which one thread starts the copy of a whole tile. Intermediates are rounded where :mod:`llmk.reference` rounds
+them.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from llmk_triton.common.activations import activate
 
 @triton.jit
 def _prefetch(weight, row, first, SIZE: tl.constexpr, LINES: tl.constexpr):
-    """Asks for up to ``LINES`` lines of each ``row`` of ``SIZE`` elements from ``first`` on, and waits for none: they
-    come to the cache that all processors share."""
+    """Prefetches up to ``LINES`` cache lines of each ``row`` of ``SIZE`` elements from ``first`` on to L2, without
+    waiting."""
     LINE: tl.constexpr = 128 * 8 // weight.dtype.element_ty.primitive_bitwidth
     column = tl.minimum(first + tl.arange(0, LINES) * LINE, SIZE - 1)
     tl.inline_asm_elementwise(
@@ -30,7 +31,8 @@ def _prefetch(weight, row, first, SIZE: tl.constexpr, LINES: tl.constexpr):
 @triton.jit
 def _row_factors(x, residual, row, like, EPS: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr,
                  HAS_RESIDUAL: tl.constexpr):  # fmt: skip
-    """What the norm multiplies each of ``row`` of ``x`` (plus ``residual``) with: float32 ``[rows, 1]``."""
+    """The norm's factor (reciprocal of the root mean square) of each ``row`` of ``x`` (plus ``residual``): float32
+    ``[rows, 1]``."""
     squares = tl.zeros([row.shape[0], BLOCK], tl.float32)
     for first in tl.range(0, SIZE, BLOCK):
         value = _summed(x, residual, row, first + tl.arange(0, BLOCK), like, SIZE, SIZE % BLOCK == 0, HAS_RESIDUAL)
@@ -40,7 +42,8 @@ def _row_factors(x, residual, row, like, EPS: tl.constexpr, SIZE: tl.constexpr, 
 
 @triton.jit
 def _summed(x, residual, row, column, like, SIZE: tl.constexpr, WHOLE: tl.constexpr, HAS_RESIDUAL: tl.constexpr):
-    """A tile of ``x + residual``, rounded; float32. Zeros beyond the end of a row, unless it is ``WHOLE`` tiles."""
+    """A tile of ``x + residual``, rounded, as float32. Zeros beyond the end of a row; with ``WHOLE``, rows consist of
+    whole tiles."""
     place = row[:, None] * SIZE + column[None, :]
     value = _load(x + place, column, SIZE, WHOLE).to(tl.float32)
     if HAS_RESIDUAL:
@@ -59,8 +62,8 @@ def _load(place, column, SIZE: tl.constexpr, WHOLE: tl.constexpr):
 
 @triton.jit
 def _tile(place, tiles, row, first, column, SIZE: tl.constexpr, WHOLE: tl.constexpr, BULK: tl.constexpr):
-    """What lies at ``place``; with ``BULK``, the tile of the descriptor ``tiles`` from ``row`` and column ``first`` on,
-    with zeros for rows and columns that there are not."""
+    """Loads the tile at ``place``; with ``BULK``, by TMA through the descriptor ``tiles``, from ``row`` and column
+    ``first`` on, with zeros out of bounds."""
     if BULK:
         return tiles.load([row, first])
     else:
@@ -69,7 +72,7 @@ def _tile(place, tiles, row, first, column, SIZE: tl.constexpr, WHOLE: tl.conste
 
 @triton.jit
 def _add_product(acc, tile, weight, SWAP: tl.constexpr, PRECISION: tl.constexpr):
-    """``acc`` and ``tile`` times the transpose of ``weight``, or, with ``SWAP``, ``weight`` times that of ``tile``."""
+    """``acc + tile @ weight.T``, or, with ``SWAP``, ``acc + weight @ tile.T``."""
     weight = weight.to(tile.dtype)
     if SWAP:
         return tl.dot(weight, tl.trans(tile), acc, input_precision=PRECISION)
@@ -82,8 +85,8 @@ def _add_scaled(
     acc, tile, weight, scale, column, first, SIZE: tl.constexpr, SCALED: tl.constexpr, SWAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """:func:`_add_product` of a tile of the weight that lies in blocks of ``SCALED`` rows and columns, from column
-    ``first`` on, which have a number of ``scale`` each; ``column`` are the result's."""
+    """:func:`_add_product` for a weight with a ``scale`` per block of ``SCALED`` rows and columns. The tile starts at
+    column ``first`` of the weight; ``column`` are the result's columns."""
     if SCALED <= 1:
         return _add_product(acc, tile, weight, SWAP, PRECISION)
     else:
@@ -94,13 +97,13 @@ def _add_scaled(
 
 @triton.jit
 def _leave(acc, acc_up, partial, arrived, split, SPLITS: tl.constexpr, GATED: tl.constexpr):
-    """Leaves a split's sums where the last one finds them; returns whether this is the last, and then counts from zero
-    again."""
+    """Stores a split's partial sums; returns whether this split is the last to finish, which also resets the
+    counter."""
     place = tl.arange(0, acc.shape[0])[:, None] * acc.shape[1] + tl.arange(0, acc.shape[1])[None, :]
     tl.store(partial + split * acc.numel + place, acc)
     if GATED:
         tl.store(partial + (SPLITS + split) * acc.numel + place, acc_up)
-    # All of the program's stores come before the count that tells of them.
+    # All of the program's stores must be visible before its counter increment.
     tl.debug_barrier()
     last = tl.atomic_add(arrived, 1, sem="acq_rel") == SPLITS - 1
     tl.store(arrived, 0, last)
@@ -109,18 +112,19 @@ def _leave(acc, acc_up, partial, arrived, split, SPLITS: tl.constexpr, GATED: tl
 
 @triton.jit
 def _sum_of_splits(like, partial, SPLITS: tl.constexpr):
-    """The sum of what all splits left at ``partial``, tiles of the shape of ``like``, in their order."""
+    """The sum of the partial sums of all splits at ``partial``, in the order of the splits; a tile of ``like``'s
+    shape."""
     place = tl.arange(0, like.shape[0])[:, None] * like.shape[1] + tl.arange(0, like.shape[1])[None, :]
     acc = tl.zeros_like(like)
     for split in tl.static_range(SPLITS):
-        # Other programs wrote these: they must not come from this processor's own cache.
+        # Other programs wrote these, so they must be loaded from L2, not from this multiprocessor's L1.
         acc += tl.load(partial + split * like.numel + place, cache_modifier=".cg")
     return acc
 
 
 @triton.jit
 def _finish(acc, scale, bias, column, like, SCALED: tl.constexpr, HAS_BIAS: tl.constexpr):
-    """``acc``, whose ``column`` is given, times its scale, plus its bias, rounded to ``like``'s dtype; float32."""
+    """``acc`` times the scale of its ``column``, plus the bias, rounded to ``like``'s dtype, as float32."""
     if SCALED == 1:
         acc *= tl.load(scale + column)
     if HAS_BIAS:
@@ -131,7 +135,8 @@ def _finish(acc, scale, bias, column, like, SCALED: tl.constexpr, HAS_BIAS: tl.c
 @triton.jit
 def _store(acc, acc_up, scale, bias, out, m, n, num_rows, OUT: tl.constexpr, SWAP: tl.constexpr, SCALED: tl.constexpr,
            HAS_BIAS: tl.constexpr, GATED: tl.constexpr):  # fmt: skip
-    """Stores what ``acc`` and ``acc_up`` come to in rows ``m`` and columns ``n`` of ``out``."""
+    """Applies the epilogue to ``acc`` and ``acc_up``, and stores the result in rows ``m`` and columns ``n`` of
+    ``out``."""
     row, column = (m[None, :], n[:, None]) if SWAP else (m[:, None], n[None, :])
     known = tl.minimum(column, OUT - 1)
     found = _finish(acc, scale, bias, known, out, SCALED, HAS_BIAS)
@@ -149,18 +154,18 @@ def skinny_kernel(
     LINES: tl.constexpr, PRECISION: tl.constexpr, HAS_NORM: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
     HAS_BIAS: tl.constexpr, GATED: tl.constexpr, SCALED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """``out = f(norm(x + residual) @ weight.T + bias)``; programs are ``[tiles of columns, SPLITS, tiles of rows]``.
+    """``out = f(norm(x + residual) @ weight.T + bias)``; the grid is ``[tiles of columns, SPLITS, tiles of rows]``.
 
     Tensors and ``f`` are those of :func:`llmk_triton.gemm.gemv.gemv_kernel`, with any number of rows. ``partial``
-    (float32 ``[tiles, SPLITS, BLOCK_M * BLOCK_N]``, twice that with ``GATED``) is where splits meet, ``arrived`` (int32
-    ``[tiles]``) is zero before and after. Before it waits, a program asks for ``LINES`` lines of each row that it
-    reads. With ``BULK``, which no norm goes with, ``x_tiles`` and ``weight_tiles`` are descriptors of ``x`` and
-    ``weight`` in tiles of ``[BLOCK_M, BLOCK_K]`` and ``[BLOCK_N, BLOCK_K]``. With ``LATE``, the next kernel may start
-    once every program has read its part.
+    (float32 ``[tiles, SPLITS, BLOCK_M * BLOCK_N]``, twice that with ``GATED``) holds the splits' partial sums;
+    ``arrived`` (int32 ``[tiles]``) counts finished splits and is zero before and after. Before it waits, a program
+    prefetches ``LINES`` cache lines of each weight row that it reads. With ``BULK``, which excludes a norm, ``x_tiles``
+    and ``weight_tiles`` are TMA descriptors of ``x`` and ``weight`` with tiles of ``[BLOCK_M, BLOCK_K]`` and
+    ``[BLOCK_N, BLOCK_K]``. With ``LATE``, the next kernel may start only once every program has read its part.
     """
     pdl.release(PDL and not LATE)
     block, split = tl.program_id(0), tl.program_id(1)
-    # Rows and columns beyond the last are computed from the last: results of theirs are not stored.
+    # Rows and columns out of bounds are computed from the last one, and their results are not stored.
     m = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
     row = tl.minimum(m, num_rows - 1)
     n = block * BLOCK_N + tl.arange(0, BLOCK_N)

@@ -1,6 +1,5 @@
-"""Products of few rows of activations with a plain weight or one in fp8, alone or with the norm before and the SwiGLU
-after them, each one launch: :mod:`llmk_triton.gemm.gemv` for a handful of rows, :mod:`llmk_triton.gemm.skinny` for
-more."""
+"""Small-M GEMMs with a plain or fp8 weight, optionally fused with the norm before and SwiGLU after, one launch each:
+:mod:`llmk_triton.gemm.gemv` for a handful of rows, :mod:`llmk_triton.gemm.skinny` for more."""
 
 from __future__ import annotations
 
@@ -17,68 +16,70 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from llmk.reference.quantized_weight import FP8_BLOCK, ScaledWeight
 from llmk_triton.common import pdl
 from llmk_triton.common.targets import (
-    LEAST_SHARED,
+    MIN_SHARED_MEMORY,
     SHARED_MEMORY,
     current_target,
     dot_precision,
-    num_cores,
-    small_waves,
+    has_wave32,
+    num_multiprocessors,
 )
 from llmk_triton.common.tuned import tuned
 from llmk_triton.gemm.gemv import gemv_kernel
 from llmk_triton.gemm.skinny import skinny_kernel
-from llmk_triton.specs import NARROW
+from llmk_triton.specs import SMALL_N
 
 MOST_ROWS = 128
-"""Rows up to which one tile has them all."""
+"""Most rows (M) for which a single tile contains all rows."""
 
-_GEMV_ROWS = 4
-"""Rows up to which their products one after the other take no longer than reading the weight."""
-_LOADED = 16
-"""Bytes that a thread loads at a time."""
-_HELD = 256
-"""Bytes that a thread holds at most, of the weight and of rows of ``x`` but one."""
-_NORMED = 64
-"""Elements of a row of ``x`` that a thread norms at most: it holds them in float32."""
-_PREFETCHED = 1024
-"""Lines that a program asks for before it waits: as many as all programs that run at a time may, and fill no cache."""
+_MAX_GEMV_ROWS = 4
+"""Most rows for which the GEMV kernel, which computes one row after the other, is bound by reading the weight."""
+_LOAD_BYTES = 16
+"""Bytes per load instruction of a thread."""
+_REGISTER_BYTES = 256
+"""Most bytes in a thread's registers, of the weight and of all rows of ``x`` but one."""
+_NORM_ELEMENTS = 64
+"""Most elements of a row of ``x`` that a thread norms, because it keeps them in float32."""
+_PREFETCH_LINES = 1024
+"""Cache lines that a program prefetches before it waits: few enough that all resident programs together don't fill
+L2."""
 _LINE = 128
-"""Bytes that memory is asked for at a time."""
-_LEAST_SPLIT = 256
-"""Elements of a row of the weight for which a program more is worth its while."""
+"""Bytes of a cache line."""
+_MIN_SPLIT_K = 256
+"""Least elements of K per split."""
 _SCALES = {1: "channel", FP8_BLOCK: "block"}
-_KEPT = 32 << 20
-"""Bytes that a cache still holds while as many are read: of longer products' successors, what they ask for early is
-gone again when they start."""
-_TALL = 128
-"""Rows of the weight in a tile that the bulk copy engine fetches."""
+_L2_KEPT_BYTES = 32 << 20
+"""Weight bytes that can be streamed without evicting prefetched lines from L2. After a larger weight, the lines that
+the next kernel prefetched would be evicted before it uses them."""
+_TMA_BLOCK_N = 128
+"""Weight rows (N) of a tile that is loaded by TMA."""
 _COUNTERS = 1 << 16
-"""Tiles whose rows are split, at most."""
+"""Most output tiles with split-K."""
 
 
 Weight = Tensor | ScaledWeight
-"""``[out, size]``: as it is, or in fp8 with a scale per row or per block of 128x128."""
+"""``[out, size]``: plain, or fp8 with a scale per row or per block of 128x128."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gemv:
-    """``rows`` of the weight per program of ``warps``, each of which has as many rows of its own where they are
-    ``apart``."""
+    """Configuration of the GEMV kernel: ``rows`` weight rows per program of ``warps`` warps. With ``per_warp``, each
+    warp has rows of its own; otherwise, all warps share each row."""
 
     rows: int
     warps: int
-    apart: int
+    per_warp: int
 
     def threads(self, target: GPUTarget) -> int:
-        """How many share a row."""
-        return int(target.warp_size) * (1 if self.apart else self.warps)
+        """How many threads share a row."""
+        return int(target.warp_size) * (1 if self.per_warp else self.warps)
 
 
 @dataclass(frozen=True, slots=True)
 class Skinny:
-    """Tiles of ``block_n`` rows of the weight by ``block_k`` columns, which are split between ``splits`` programs.
-    ``swap`` multiplies transposed; ``warps`` and ``stages`` are Triton's; ``bulk`` has tiles come by the bulk copy
-    engine, for which rows begin at multiples of 16 bytes; ``late`` has the next kernel start as this one ends."""
+    """Configuration of the skinny kernel: tiles of ``block_n`` weight rows by ``block_k`` columns, with K split between
+    ``splits`` programs. ``swap`` computes the transposed GEMM; ``warps`` and ``stages`` are Triton's; ``tma`` loads
+    tiles by TMA, which needs rows aligned to 16 bytes; ``late_release`` lets the next kernel start only as this one
+    ends."""
 
     block_n: int
     block_k: int
@@ -86,13 +87,13 @@ class Skinny:
     swap: int
     warps: int
     stages: int
-    bulk: int = 0
-    late: int = 0
+    tma: int = 0
+    late_release: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Product:
-    """What is to be computed, the op ``kernel``: ``[rows, size]`` to ``[rows, out]``."""
+class GemmProblem:
+    """A GEMM problem: op ``kernel``, from ``[rows, size]`` to ``[rows, out]`` (M = rows, K = size, N = out)."""
 
     kernel: str
     dtype: torch.dtype
@@ -100,7 +101,7 @@ class Product:
     size: int
     out: int
     scaled: int = 0
-    """Rows of an fp8 weight that share a scale: 1, or as many as columns do, in blocks; 0: the weight is plain."""
+    """Rows of an fp8 weight that share a scale: 1, or the block size of block scales; 0: the weight is plain."""
 
     @property
     def stored(self) -> torch.dtype:
@@ -109,33 +110,33 @@ class Product:
 
     @property
     def weight_format(self) -> str:
-        """How tuned configurations name what the weight is stored in: plain ones by their dtype."""
+        """The name of the weight's format in tuned configurations; for plain weights, their dtype."""
         return str(self.dtype).removeprefix("torch.") if not self.scaled else f"fp8_{_SCALES[self.scaled]}"
 
     @property
     def normed(self) -> bool:
-        """Whether a norm comes before it."""
+        """Whether a norm is fused before it."""
         return self.kernel.startswith("add_rms_norm")
 
     @property
-    def keeps(self) -> bool:
-        """Whether what was normed is handed on."""
+    def returns_normed(self) -> bool:
+        """Whether the norm's result is returned too."""
         return self.kernel.endswith("router")
 
     @property
     def gated(self) -> bool:
-        """Whether SwiGLU comes after it."""
+        """Whether SwiGLU is fused after it."""
         return self.kernel.endswith("gate_up_silu")
 
     @property
     def shape(self) -> str:
-        """The weight's, as tuned configurations name it."""
+        """The weight's ``NxK``, as in tuned configurations."""
         return f"{self.out * (1 + self.gated)}x{self.size}"
 
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """``x`` ``[..., size]``, the weight and bias of the product, and what its norm takes, if there is one."""
+    """``x`` ``[..., size]``, weight and bias of the GEMM, and the norm's arguments, if there is a norm."""
 
     x: Tensor
     weight: Weight
@@ -143,8 +144,8 @@ class Operands:
     residual: Tensor | None = None
     norm_weight: Tensor | None = None
     eps: float = 0.0
-    kept: Tensor | None = None
-    """Contiguous, gets what was normed; of one row."""
+    normed_out: Tensor | None = None
+    """Contiguous output buffer for the norm's result; only for one row."""
 
 
 def linear(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
@@ -174,84 +175,85 @@ def add_rms_norm_gate_up_silu(
 def add_rms_norm_router(
     x: Tensor, residual: Tensor | None, norm_weight: Tensor, eps: float, weight: Weight, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """See :func:`llmk.reference.normed.make_add_rms_norm_router`; of one row."""
+    """See :func:`llmk.reference.normed.make_add_rms_norm_router`; only for one row."""
     normed = x.new_empty(x.shape)
     logits, total = run("add_rms_norm_router", Operands(x, weight, bias, residual, norm_weight, eps, normed))
     return logits, normed, total
 
 
-def choose(product: Product, target: GPUTarget, cores: int) -> Gemv | Skinny:
-    """How to launch it: as was measured, or else by what registers and shared memory hold, and what keeps ``cores``
-    multiprocessors' memory busy."""
-    found = tuned(product.kernel, target, product.weight_format, product.shape, product.rows)
+def choose(problem: GemmProblem, target: GPUTarget, num_sms: int) -> Gemv | Skinny:
+    """The configuration to launch: the tuned one, or else a heuristic from the sizes of registers and shared memory and
+    the number of multiprocessors."""
+    found = tuned(problem.kernel, target, problem.weight_format, problem.shape, problem.rows)
     if found is not None:
         return Skinny(**found) if "block_n" in found else Gemv(**found)
-    gemv = _gemv(product, target) if product.rows <= _GEMV_ROWS else None
-    return gemv or _skinny(product, target, cores)
+    gemv = _gemv(problem, target) if problem.rows <= _MAX_GEMV_ROWS else None
+    return gemv or _skinny(problem, target, num_sms)
 
 
-def _gemv(product: Product, target: GPUTarget) -> Gemv | None:
-    """A row per warp where one holds it; else as few warps as hold two rows, or one. None where none do."""
+def _gemv(problem: GemmProblem, target: GPUTarget) -> Gemv | None:
+    """One row per warp if a warp's registers hold it; else the fewest warps that hold two rows, or one. ``None`` if
+    none do."""
     lanes = target.warp_size
-    x_bytes, row_bytes = product.size * product.dtype.itemsize, product.size * product.stored.itemsize
+    x_bytes, row_bytes = problem.size * problem.dtype.itemsize, problem.size * problem.stored.itemsize
 
     def holds(rows: int, threads: int) -> bool:
-        held = row_bytes * rows * (1 + product.gated) + x_bytes * product.rows - row_bytes
-        normed = product.size if product.normed else 0
-        return held <= _HELD * threads and normed <= _NORMED * threads
+        held = row_bytes * rows * (1 + problem.gated) + x_bytes * problem.rows - row_bytes
+        normed = problem.size if problem.normed else 0
+        return held <= _REGISTER_BYTES * threads and normed <= _NORM_ELEMENTS * threads
 
     if holds(1, lanes):
-        return Gemv(rows=4, warps=4, apart=1)
+        return Gemv(rows=4, warps=4, per_warp=1)
     for rows in (2, 1):
         for warps in (4, 8, 16):
             if warps * lanes <= 1024 and holds(rows, warps * lanes):
-                return Gemv(rows, warps, apart=0)
+                return Gemv(rows, warps, per_warp=0)
     return None
 
 
-def _skinny(product: Product, target: GPUTarget, cores: int) -> Skinny:
-    block_m = _block_m(product.rows)
-    narrow = target.backend == "cuda" and 16 < block_m <= 64 and product.out <= NARROW and not product.gated
-    if block_m > 16 and not narrow and _bulk(product, target):
-        return _streamed(product, block_m, cores)
-    swap = target.backend == "cuda" and 90 <= target.arch < 120 and product.dtype.itemsize == 2 and block_m <= 64
+def _skinny(problem: GemmProblem, target: GPUTarget, num_sms: int) -> Skinny:
+    block_m = _block_m(problem.rows)
+    narrow = target.backend == "cuda" and 16 < block_m <= 64 and problem.out <= SMALL_N and not problem.gated
+    if block_m > 16 and not narrow and _supports_tma(problem, target):
+        return _tma_config(problem, block_m, num_sms)
+    swap = target.backend == "cuda" and 90 <= target.arch < 120 and problem.dtype.itemsize == 2 and block_m <= 64
     block_n, block_k, warps, stages = 64, 64, 4, 4
-    if product.dtype.itemsize == 4 or small_waves(target):
+    if problem.dtype.itemsize == 4 or has_wave32(target):
         block_n, block_k, stages = 32, 32, 1
     elif narrow:
-        # Their reading takes no time: what counts is when the last of many programs is done.
-        swap, block_n, (block_k, stages) = False, 16, (256, 2) if product.size <= 2048 else (128, 3)
+        # Latency-bound: use many small programs.
+        swap, block_n, (block_k, stages) = False, 16, (256, 2) if problem.size <= 2048 else (128, 3)
     elif target.backend == "hip":
         stages = 2
     elif swap or block_m == 16:
         block_n, block_k, stages = 64 if swap else 32, 128, 3
-    if block_m == MOST_ROWS and product.gated:
+    if block_m == MOST_ROWS and problem.gated:
         warps = 8
-    limit = SHARED_MEMORY.get(target.arch, LEAST_SHARED)
-    column = block_m * product.dtype.itemsize + block_n * (1 + product.gated) * product.stored.itemsize
+    limit = SHARED_MEMORY.get(target.arch, MIN_SHARED_MEMORY)
+    column = block_m * problem.dtype.itemsize + block_n * (1 + problem.gated) * problem.stored.itemsize
     while stages > 1 and stages * column * block_k > limit:
         stages -= 1
-    tiles = triton.cdiv(product.out, block_n) * triton.cdiv(product.rows, block_m)
-    splits = max(1, min(2 * cores // tiles, product.size // _LEAST_SPLIT, 8))
+    tiles = triton.cdiv(problem.out, block_n) * triton.cdiv(problem.rows, block_m)
+    splits = max(1, min(2 * num_sms // tiles, problem.size // _MIN_SPLIT_K, 8))
     return Skinny(block_n, block_k, splits, int(swap), warps, stages)
 
 
-def _bulk(product: Product, target: GPUTarget) -> bool:
-    """Whether the bulk copy engine can fetch its tiles for Hopper's matrix units to multiply as they are."""
+def _supports_tma(problem: GemmProblem, target: GPUTarget) -> bool:
+    """Whether TMA can load its tiles for Hopper's tensor cores without a conversion."""
     hopper = target.backend == "cuda" and target.arch == 90
-    return hopper and not product.normed and product.stored.itemsize == 2 and product.size % (_LOADED // 2) == 0
+    return hopper and not problem.normed and problem.stored.itemsize == 2 and problem.size % (_LOAD_BYTES // 2) == 0
 
 
-def _streamed(product: Product, block_m: int, cores: int) -> Skinny:
-    """Tiles of 128 rows of the weight, as many at a time as leave room for two programs per multiprocessor: with fewer
-    rows each, ``x`` would be read as often as the weight."""
-    block_n, block_k = _TALL // (1 + product.gated), 64
-    stages = SHARED_MEMORY[90] // 2 // ((_TALL + block_m) * block_k * product.dtype.itemsize)
-    tiles = triton.cdiv(product.out, block_n) * triton.cdiv(product.rows, block_m)
-    splits = max(1, min(2 * cores // tiles, product.size // _LEAST_SPLIT, 8))
-    weight_bytes = product.out * (1 + product.gated) * product.size * product.dtype.itemsize
+def _tma_config(problem: GemmProblem, block_m: int, num_sms: int) -> Skinny:
+    """Tiles of 128 weight rows, with as many stages as leave room for two programs per multiprocessor: with fewer rows
+    per tile, reading ``x`` would cost as much as reading the weight."""
+    block_n, block_k = _TMA_BLOCK_N // (1 + problem.gated), 64
+    stages = SHARED_MEMORY[90] // 2 // ((_TMA_BLOCK_N + block_m) * block_k * problem.dtype.itemsize)
+    tiles = triton.cdiv(problem.out, block_n) * triton.cdiv(problem.rows, block_m)
+    splits = max(1, min(2 * num_sms // tiles, problem.size // _MIN_SPLIT_K, 8))
+    weight_bytes = problem.out * (1 + problem.gated) * problem.size * problem.dtype.itemsize
     swap, warps = (1, 4) if block_m <= 64 else (0, 8)
-    return Skinny(block_n, block_k, splits, swap, warps, stages, bulk=1, late=int(weight_bytes > _KEPT))
+    return Skinny(block_n, block_k, splits, swap, warps, stages, tma=1, late_release=int(weight_bytes > _L2_KEPT_BYTES))
 
 
 def _block_m(rows: int) -> int:
@@ -259,23 +261,23 @@ def _block_m(rows: int) -> int:
 
 
 @cache
-def _chosen(product: Product, target: GPUTarget, device: torch.device) -> Gemv | Skinny:
-    return choose(product, target, num_cores(device))
+def _chosen(problem: GemmProblem, target: GPUTarget, device: torch.device) -> Gemv | Skinny:
+    return choose(problem, target, num_multiprocessors(device))
 
 
 @cache
 def _counters(device: torch.device) -> Tensor:
-    """Where programs that share a tile count themselves; zero whenever no kernel runs. Of all launches on a device,
-    which must come one after the other."""
+    """Counters of finished splits, one per tile; zero while no kernel runs. All launches on a device share them, so
+    they must be on one stream."""
     return torch.zeros(_COUNTERS, dtype=torch.int32, device=device)
 
 
 def run(kernel: str, operands: Operands) -> tuple[Tensor, Tensor]:
-    """:func:`launch` as is best for the device."""
+    """:func:`launch` with the best configuration for the device."""
     x, gated = operands.x, kernel.endswith("gate_up_silu")
     size, (values, _, scaled) = x.shape[-1], _parts(operands.weight)
-    product = Product(kernel, x.dtype, x.numel() // size, size, values.shape[0] // (1 + gated), scaled)
-    return launch(product, _chosen(product, current_target(), x.device), operands)
+    problem = GemmProblem(kernel, x.dtype, x.numel() // size, size, values.shape[0] // (1 + gated), scaled)
+    return launch(problem, _chosen(problem, current_target(), x.device), operands)
 
 
 def _parts(weight: Weight) -> tuple[Tensor, Tensor | None, int]:
@@ -283,87 +285,87 @@ def _parts(weight: Weight) -> tuple[Tensor, Tensor | None, int]:
     return (weight, None, 0) if isinstance(weight, Tensor) else (weight.values, weight.scale, weight.block[0])
 
 
-def launch(product: Product, config: Gemv | Skinny, operands: Operands) -> tuple[Tensor, Tensor]:
-    """What the op makes of the operands, and the sum of ``x`` and the residual: ``x`` itself where there is none."""
+def launch(problem: GemmProblem, config: Gemv | Skinny, operands: Operands) -> tuple[Tensor, Tensor]:
+    """The op's result, and the sum of ``x`` and the residual (``x`` itself if there is no residual)."""
     x = operands.x.contiguous()
-    out = x.new_empty(*x.shape[:-1], product.out)
+    out = x.new_empty(*x.shape[:-1], problem.out)
     residual = None if operands.residual is None else operands.residual.contiguous()
     total = operands.x if residual is None else torch.empty_like(x)
-    if not product.rows:
+    if not problem.rows:
         return out, total
-    # What is not there is never touched: any tensor stands for it.
+    # Absent tensors are never accessed; any tensor can be passed for them.
     given = (residual, operands.norm_weight, *_parts(operands.weight)[:2], operands.bias)
     tensors = [x, *(out if tensor is None else tensor for tensor in given), out, total]
     on = pdl.on()
     options = {
         "EPS": operands.eps,
-        "SIZE": product.size,
-        "OUT": product.out,
-        "HAS_NORM": product.normed,
+        "SIZE": problem.size,
+        "OUT": problem.out,
+        "HAS_NORM": problem.normed,
         "HAS_RESIDUAL": residual is not None,
         "HAS_BIAS": operands.bias is not None,
-        "GATED": product.gated,
-        "SCALED": product.scaled,
+        "GATED": problem.gated,
+        "SCALED": problem.scaled,
         "PDL": on,
         "num_warps": config.warps,
         **({"launch_pdl": True} if on else {}),
     }
     if isinstance(config, Gemv):
-        _launch_gemv(product, config, tensors, operands.kept, options)
+        _launch_gemv(problem, config, tensors, operands.normed_out, options)
     else:
-        assert operands.kept is None, "what was normed is kept by programs that have a row of it whole"
-        _launch_skinny(product, config, tensors, options)
+        assert operands.normed_out is None, "only the GEMV kernel returns the norm's result"
+        _launch_skinny(problem, config, tensors, options)
     return out, total
 
 
 def _launch_gemv(
-    product: Product, config: Gemv, tensors: list[Tensor], kept: Tensor | None, options: dict[str, Any]
+    problem: GemmProblem, config: Gemv, tensors: list[Tensor], normed_out: Tensor | None, options: dict[str, Any]
 ) -> None:
-    gemv_kernel[(triton.cdiv(product.out, config.rows),)](
+    gemv_kernel[(triton.cdiv(problem.out, config.rows),)](
         *tensors,
-        tensors[-1] if kept is None else kept,
-        product.rows,
-        MOST_ROWS=triton.next_power_of_2(product.rows),
+        tensors[-1] if normed_out is None else normed_out,
+        problem.rows,
+        MOST_ROWS=triton.next_power_of_2(problem.rows),
         ROWS=config.rows,
         THREADS=config.threads(current_target()),
-        VECTOR=_LOADED // product.stored.itemsize,
-        APART=config.apart,
-        KEEPS=kept is not None,
+        VECTOR=_LOAD_BYTES // problem.stored.itemsize,
+        APART=config.per_warp,
+        KEEPS=normed_out is not None,
         **options,
     )
 
 
-def _launch_skinny(product: Product, config: Skinny, tensors: list[Tensor], options: dict[str, Any]) -> None:
-    block_m, splits = _block_m(product.rows), config.splits
-    assert product.scaled <= 1 or product.scaled % config.block_k == 0, "a tile lies in one block of the weight"
-    grid = (triton.cdiv(product.out, config.block_n), splits, triton.cdiv(product.rows, block_m))
+def _launch_skinny(problem: GemmProblem, config: Skinny, tensors: list[Tensor], options: dict[str, Any]) -> None:
+    block_m, splits = _block_m(problem.rows), config.splits
+    assert problem.scaled <= 1 or problem.scaled % config.block_k == 0, "block_k must divide the scales' block size"
+    grid = (triton.cdiv(problem.out, config.block_n), splits, triton.cdiv(problem.rows, block_m))
     partial = arrived = tensors[0]
     if splits > 1:
-        assert grid[0] * grid[2] <= _COUNTERS, f"{grid[0] * grid[2]} tiles are split, and {_COUNTERS} can be counted"
+        assert grid[0] * grid[2] <= _COUNTERS, f"{grid[0] * grid[2]} tiles, {_COUNTERS} counters"
         arrived = _counters(tensors[0].device)
-        shape = (grid[0] * grid[2], splits, block_m * config.block_n * (1 + product.gated))
+        shape = (grid[0] * grid[2], splits, block_m * config.block_n * (1 + problem.gated))
         partial = torch.empty(shape, dtype=torch.float32, device=arrived.device)
     x_tiles = weight_tiles = None
-    if config.bulk:
-        assert not product.normed, "what the bulk copy engine fetches goes to matrix units as it is"
-        x_tiles = _tiled(tensors[0], product.rows, product.size, block_m, config.block_k)
-        rows = product.out * (1 + product.gated)
-        weight_tiles = _tiled(tensors[3], rows, product.size, config.block_n, config.block_k)
+    if config.tma:
+        assert not problem.normed, "a tile that TMA loads cannot be normed"
+        x_tiles = _tiled(tensors[0], problem.rows, problem.size, block_m, config.block_k)
+        rows = problem.out * (1 + problem.gated)
+        weight_tiles = _tiled(tensors[3], rows, problem.size, config.block_n, config.block_k)
     skinny_kernel[grid](
         *tensors,
         partial,
         arrived,
         x_tiles,
         weight_tiles,
-        product.rows,
+        problem.rows,
         BLOCK_M=block_m,
         BLOCK_N=config.block_n,
         BLOCK_K=config.block_k,
         SPLITS=splits,
         SWAP=config.swap,
-        BULK=config.bulk,
-        LATE=config.late,
-        LINES=_lines(product, config),
+        BULK=config.tma,
+        LATE=config.late_release,
+        LINES=_lines(problem, config),
         PRECISION=dot_precision(current_target()),
         num_stages=config.stages,
         **options,
@@ -371,11 +373,12 @@ def _launch_skinny(product: Product, config: Skinny, tensors: list[Tensor], opti
 
 
 def _tiled(tensor: Tensor, rows: int, columns: int, *tile: int) -> TensorDescriptor:
-    """A contiguous matrix, to be fetched in tiles. Made on the host and passed by value, so that a graph keeps it."""
+    """A TMA descriptor of a contiguous matrix. It is created on the host and passed by value, so a captured graph
+    contains it."""
     return TensorDescriptor(tensor, [rows, columns], [columns, 1], list(tile))
 
 
-def _lines(product: Product, config: Skinny) -> int:
-    """Lines of a row of the weight that a program asks for before it waits: a power of two."""
-    each = triton.cdiv(product.size, config.splits) * product.stored.itemsize // _LINE
-    return int(max(1, min(triton.next_power_of_2(each), _PREFETCHED // config.block_n // (1 + product.gated))))
+def _lines(problem: GemmProblem, config: Skinny) -> int:
+    """Cache lines of a weight row that a program prefetches before it waits: a power of two."""
+    each = triton.cdiv(problem.size, config.splits) * problem.stored.itemsize // _LINE
+    return int(max(1, min(triton.next_power_of_2(each), _PREFETCH_LINES // config.block_n // (1 + problem.gated))))

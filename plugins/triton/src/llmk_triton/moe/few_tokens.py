@@ -1,7 +1,7 @@
-"""A mixture of experts for so few tokens that hardly two share an expert: vectors times matrices.
+"""Mixture of experts for so few tokens that hardly two share an expert: one GEMV per pair of a token and an expert.
 
-Weights are the traffic: a program has a few rows of one expert's matrices, or of all of a token's experts', and much of
-that in flight at once. Experts and scores are what :func:`llmk_triton.moe.routing.select_kernel` found.
+The time is that of reading the weights: each program reads a few rows of one expert's matrices, or of all of a token's
+experts', with many loads in flight. Experts and scores are the output of :func:`llmk_triton.moe.routing.select_kernel`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from llmk_triton.moe.routing import share_of
 
 @triton.jit
 def _load(rows, column, inside, SIZE: tl.constexpr, STAGES: tl.constexpr):
-    """``STAGES`` tiles of ``rows`` from ``column`` on; zeros beyond ``SIZE``."""
+    """Loads Loads ``STAGES`` tiles of ``rows`` from ``column`` on; zeros beyond ``SIZE``."""
     tiles = nothing()
     for _ in tl.static_range(STAGES):
         tiles = append(tiles, tl.load(rows + column, inside & (column < SIZE), other=0.0))
@@ -38,8 +38,9 @@ def gate_up_few_kernel(
     HIDDEN: tl.constexpr, INNER: tl.constexpr, TOP_K: tl.constexpr, ACTIVATION: tl.constexpr, FEATURES: tl.constexpr,
     COLUMNS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """``out[pair] = activate(gate) * up`` of a token's expert, ``[tokens * TOP_K, INNER]``; programs are ``[blocks of
-    FEATURES, tokens * TOP_K]``. ``experts`` are ``[tokens, TOP_K]``, ``weight`` is ``[experts, 2 * INNER, HIDDEN]``."""
+    """``out[pair] = activate(gate) * up`` for each pair of a token and one of its experts, ``[tokens * TOP_K, INNER]``;
+    the grid is ``[blocks of FEATURES, tokens * TOP_K]``. ``experts`` are ``[tokens, TOP_K]``, ``weight`` is ``[experts,
+    2 * INNER, HIDDEN]``."""
     pair = tl.program_id(1)
     token = (pair // TOP_K).to(tl.int64)
     pdl.wait(PDL)
@@ -47,9 +48,9 @@ def gate_up_few_kernel(
     expert = tl.load(experts + pair)
     feature = tl.program_id(0) * FEATURES + tl.arange(0, FEATURES)
     column = tl.arange(0, COLUMNS)[None, :]
-    # Rows beyond the last repeat it, and are not stored.
+    # Rows out of bounds repeat the last one, and are not stored.
     gates = weight + expert.to(tl.int64) * (2 * INNER * HIDDEN) + tl.minimum(feature, INNER - 1)[:, None] * HIDDEN
-    # Every row has its own copy, so that no thread gets it from another.
+    # Every row has its own copy, so that no data moves between threads.
     values = x + token * HIDDEN + feature[:, None] * 0
     gate = tl.zeros([FEATURES, COLUMNS], tl.float32)
     up = tl.zeros([FEATURES, COLUMNS], tl.float32)
@@ -71,17 +72,17 @@ def down_few_kernel(
     HIDDEN: tl.constexpr, INNER: tl.constexpr, TOP_K: tl.constexpr, RENORMALIZE: tl.constexpr, SCALING: tl.constexpr,
     SLOTS: tl.constexpr, FEATURES: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """``out[token]``, ``[tokens, HIDDEN]``, from ``h`` ``[tokens * TOP_K, INNER]``; programs are ``[blocks of FEATURES,
+    """``out[token]``, ``[tokens, HIDDEN]``, from ``h`` ``[tokens * TOP_K, INNER]``; the grid is ``[blocks of FEATURES,
     tokens]``. ``experts`` and ``scores`` are ``[tokens, TOP_K]``, ``weight`` is ``[experts, HIDDEN, INNER]``; ``SLOTS``
-    is a power of two from ``TOP_K`` on.
+    is the next power of two from ``TOP_K``.
 
-    The kernel before let this one start after it had waited for experts and scores: they are complete, and need no
-    waiting for. So the first weights are on their way before ``h`` is there.
+    The previous kernel released this one only after it had waited for experts and scores, so these are complete and can
+    be read before the wait. Thus the first loads of weights start before ``h`` is complete.
     """
     token = tl.program_id(1).to(tl.int64)
     slot = tl.arange(0, SLOTS)
     taken = slot < TOP_K
-    # Not from this processor's own cache, which only waiting makes new.
+    # Loaded from L2: before the wait, this multiprocessor's L1 may be stale.
     expert = tl.load(experts + token * TOP_K + slot, taken, other=0, cache_modifier=".cg").to(tl.int64)
     score = tl.load(scores + token * TOP_K + slot, taken, other=0.0, cache_modifier=".cg")
 

@@ -1,8 +1,9 @@
-"""Mixture of experts by Triton, as :func:`llmk.reference.moe.fused_moe`.
+"""FusedMoE of experts in Triton, as :func:`llmk.reference.moe.fused_moe`.
 
-Launches depend on the number of tokens alone: which experts they take is known on the device only, and nothing waits
-for it. For a few tokens every pair of a token and one of its experts has its own programs; for more, experts are given
-their rows in blocks, as many as there can be at most. No sum depends on which program is first.
+Launches depend only on the number of tokens: the chosen experts are known only on the device, and the host does not
+synchronize to read them. For few tokens, every pair of a token and one of its experts has its own programs; for more,
+the rows of each expert are computed in blocks (grouped GEMM), with a grid for the largest possible number of blocks. No
+sum depends on the order of programs.
 """
 
 from __future__ import annotations
@@ -22,30 +23,31 @@ from llmk_triton.moe.grouped import down_kernel, gate_up_kernel, sum_kernel
 from llmk_triton.moe.routing import place_kernel, route_kernel, select_kernel
 from llmk_triton.moe.tiles import Tile, Tiles, choose_tiles
 
-_LOGITS = 8192
-"""Logits that a program of the routing looks at at once."""
+_ROUTING_LOGITS = 8192
+"""Logits per iteration of a routing program."""
 
 _ROUTED_AT_ONCE = 512
-"""Tokens up to which the routing is one launch."""
+"""Most tokens for which routing is one launch."""
 
 _PAIRS = 4096
-"""Pairs that an expert looks for its own among at once."""
+"""Pairs per iteration of the search for an expert's pairs."""
 
 _SUMMED = 1024
-"""Features of a token that a program sums."""
+"""Features of a token that a program of the sum computes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """The experts of each token, on the device, as :func:`llmk_triton.moe.routing.select_kernel` writes them."""
+class ChosenExperts:
+    """The experts of each token, on the device; the output of :func:`llmk_triton.moe.routing.select_kernel`."""
 
     experts: Tensor
     scores: Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """The tokens of each expert, on the device, as :func:`llmk_triton.moe.routing.route_kernel` writes them."""
+class ExpertRows:
+    """The rows (pairs of token and expert) of each expert, on the device; the output of
+    :func:`llmk_triton.moe.routing.route_kernel`."""
 
     counts: Tensor
     order: Tensor
@@ -67,11 +69,11 @@ def fused_moe(
     top_groups: int = 1,
     group_scoring: str = "max",
 ) -> Tensor:
-    """As :func:`llmk.reference.moe.fused_moe`, without biases of experts; all groups take part (``top_groups`` is
-    ``num_groups``). Of equal scores, the expert with the lowest number is taken."""
+    """As :func:`llmk.reference.moe.fused_moe`, without expert biases, and with ``top_groups`` equal to ``num_groups``.
+    Among equal scores, the expert with the lowest index is chosen."""
     if not x.shape[0]:
         return torch.empty_like(x)
-    mixture = Mixture(
+    moe = FusedMoE(
         x,
         router_logits,
         weights,
@@ -82,10 +84,10 @@ def fused_moe(
         selection_bias=selection_bias,
         scaling=scaling,
     )
-    return mixture.run(mixture.tiles())
+    return moe.run(moe.tiles())
 
 
-class Mixture:
+class FusedMoE:
     """One call of :func:`fused_moe`, launch by launch."""
 
     def __init__(
@@ -124,13 +126,13 @@ class Mixture:
         self._launch: dict[str, Any] = {"PDL": on, **({"launch_pdl": True} if on else {})}
 
     def tiles(self) -> Tiles:
-        """What is launched by default."""
+        """The tile sizes that are launched by default."""
         dtype = str(self._x.dtype).removeprefix("torch.")
         shape = (self._tokens, self._experts, self._top_k, self._hidden, self._inner)
         return choose_tiles(current_target(), dtype, *shape)
 
     def run(self, tiles: Tiles) -> Tensor:
-        """All of it: ``[tokens, hidden]``."""
+        """Computes the result: ``[tokens, hidden]``."""
         if not tiles.rows:
             chosen = self.select(1)
             return self.down_few(chosen, self.gate_up_few(chosen, tiles.gate_up), tiles.down)
@@ -138,8 +140,8 @@ class Mixture:
         h = self.gate_up(rows, tiles.rows, tiles.gate_up)
         return self.sum(rows, self.down(rows, h, tiles.rows, tiles.down))
 
-    def select(self, size: int) -> Chosen:
-        """Which experts each token has, by blocks of ``size`` tokens."""
+    def select(self, size: int) -> ChosenExperts:
+        """Chooses the experts of each token; ``size`` tokens per program."""
         experts = self._x.new_empty(self._tokens, self._top_k, dtype=torch.int16)
         scores = self._x.new_empty(self._tokens, self._top_k, dtype=torch.float32)
         select_kernel[(triton.cdiv(self._tokens, size),)](
@@ -149,10 +151,10 @@ class Mixture:
             num_warps=min(4, size),
             **self._launch,
         )
-        return Chosen(experts, scores)
+        return ChosenExperts(experts, scores)
 
-    def gate_up_few(self, chosen: Chosen, tile: Tile) -> Tensor:
-        """The activations of every pair, ``[tokens * top_k, inner]``."""
+    def gate_up_few(self, chosen: ChosenExperts, tile: Tile) -> Tensor:
+        """The activations of every pair of a token and an expert, ``[tokens * top_k, inner]``."""
         h = self._x.new_empty(self._pairs, self._inner)
         gate_up_few_kernel[(triton.cdiv(self._inner, tile.features), self._pairs)](
             *(h, self._x, chosen.experts, self._gate_up),
@@ -164,8 +166,8 @@ class Mixture:
         )
         return h
 
-    def down_few(self, chosen: Chosen, h: Tensor, tile: Tile) -> Tensor:
-        """The result, of activations."""
+    def down_few(self, chosen: ChosenExperts, h: Tensor, tile: Tile) -> Tensor:
+        """The result, from the activations."""
         out = torch.empty_like(self._x)
         down_few_kernel[(triton.cdiv(self._hidden, tile.features), self._tokens)](
             *(out, h, chosen.experts, chosen.scores, self._down),
@@ -177,30 +179,31 @@ class Mixture:
         )
         return out
 
-    def route(self) -> Rows:
-        """Which rows each expert has. Two launches for many tokens."""
+    def route(self) -> ExpertRows:
+        """Chooses experts and finds each expert's rows. Two launches for many tokens."""
         counts = self._x.new_empty(self._experts, dtype=torch.int32)
         order = self._x.new_empty(self._experts, self._tokens, dtype=torch.int32)
         block = self._ranking["BLOCK"]
         if self._tokens > _ROUTED_AT_ONCE:
-            chosen = self.select(max(1, _LOGITS // 4 // block))
+            chosen = self.select(max(1, _ROUTING_LOGITS // 4 // block))
             place = {"TOP_K": self._top_k, "PAIRS": _PAIRS, "num_warps": 16, **self._launch}
             place_kernel[(self._experts,)](counts, order, chosen.experts, self._tokens, **place)
-            return Rows(counts, order, chosen.scores)
+            return ExpertRows(counts, order, chosen.scores)
         scores = self._x.new_empty(self._tokens, self._top_k, dtype=torch.float32)
         route_kernel[(self._experts,)](
             *(counts, order, scores, self._logits, self._bias, self._tokens),
             **self._ranking,
-            ROWS=min(max(16, _LOGITS // block), 64, max(16, triton.next_power_of_2(self._tokens))),
+            ROWS=min(max(16, _ROUTING_LOGITS // block), 64, max(16, triton.next_power_of_2(self._tokens))),
             num_warps=8,
             **self._launch,
         )
-        return Rows(counts, order, scores)
+        return ExpertRows(counts, order, scores)
 
-    def gate_up(self, rows: Rows, size: int, tile: Tile) -> Tensor:
-        """The activations of every pair, by blocks of ``size`` rows: ``[tokens * top_k, inner]``."""
+    def gate_up(self, rows: ExpertRows, size: int, tile: Tile) -> Tensor:
+        """The activations of every pair of a token and an expert, in blocks of ``size`` rows: ``[tokens * top_k,
+        inner]``."""
         h = self._x.new_empty(self._pairs, self._inner)
-        gate_up_kernel[(self._blocks(size) * triton.cdiv(self._inner, tile.features),)](
+        gate_up_kernel[(self._max_blocks(size) * triton.cdiv(self._inner, tile.features),)](
             *(h, self._x, self._gate_up, rows.counts, rows.order, self._tokens),
             **self._shape,
             **self._grouping,
@@ -212,10 +215,10 @@ class Mixture:
         )
         return h
 
-    def down(self, rows: Rows, h: Tensor, size: int, tile: Tile) -> Tensor:
-        """What each pair adds, before it is weighted, by blocks of ``size`` rows: ``[tokens * top_k, hidden]``."""
+    def down(self, rows: ExpertRows, h: Tensor, size: int, tile: Tile) -> Tensor:
+        """The output of every pair, not yet weighted, in blocks of ``size`` rows: ``[tokens * top_k, hidden]``."""
         each = self._x.new_empty(self._pairs, self._hidden)
-        down_kernel[(self._blocks(size) * triton.cdiv(self._hidden, tile.features),)](
+        down_kernel[(self._max_blocks(size) * triton.cdiv(self._hidden, tile.features),)](
             *(each, h, self._down, rows.counts, rows.order, self._tokens),
             **self._shape,
             **self._grouping,
@@ -225,8 +228,8 @@ class Mixture:
         )
         return each
 
-    def sum(self, rows: Rows, each: Tensor) -> Tensor:
-        """The result, of what each pair adds."""
+    def sum(self, rows: ExpertRows, each: Tensor) -> Tensor:
+        """The result: the weighted sum of the pairs' outputs."""
         out = torch.empty_like(self._x)
         columns = min(_SUMMED, triton.next_power_of_2(self._hidden))
         sum_kernel[(self._tokens, triton.cdiv(self._hidden, columns))](
@@ -240,8 +243,8 @@ class Mixture:
         )
         return out
 
-    def _blocks(self, size: int) -> int:
-        """As many as there are if each expert that can have rows has one too many to fill its last block."""
+    def _max_blocks(self, size: int) -> int:
+        """The largest possible number of blocks: every expert that can have rows has one row in its last block."""
         return (self._pairs + min(self._experts, self._pairs) * (size - 1)) // size
 
     def _options(self, tile: Tile) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""A mixture of experts by matrix units: products of each expert with the rows of its own tokens.
+"""Mixture of experts on tensor cores: a grouped GEMM of each expert with the rows of its tokens.
 
-Rows are gathered by their numbers where they are read, and written to their own places, so nothing is permuted. A
-product's first operand is the weights, whose many rows fill matrix units that few tokens would not.
+Rows are gathered by index when they are loaded, and stored at their pair's index, so nothing is permuted in memory. The
+weights are the first operand of ``tl.dot``, because their many rows fill a tensor core instruction; few tokens would
+not.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from llmk_triton.moe.routing import share_of
 
 @triton.jit
 def _find_rows(counts, order, num_tokens, block, EXPERTS: tl.constexpr, EXPERT_BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """A block's expert, how many rows it has, none where it is beyond the last, and ``ROWS`` pairs, of which so many
-    are real.
+    """A block's expert, its remaining number of rows (not positive if the block is beyond the last), and ``ROWS``
+    pairs, of which that many are valid.
 
-    Every expert has as few blocks as hold its rows; ``counts`` and ``order`` are as of
+    Every expert has as few blocks as hold its rows; ``counts`` and ``order`` are those of
     :func:`llmk_triton.moe.routing.route_kernel`.
     """
     expert = tl.arange(0, EXPERT_BLOCK)
-    # Not from this processor's own cache, which waiting makes new: who reads an older kernel's results needs none.
+    # Loaded from L2: kernels that call this before their wait may have a stale L1.
     count = tl.load(counts + expert, expert < EXPERTS, other=0, cache_modifier=".cg")
     blocks = (count + ROWS - 1) // ROWS
     ends = tl.cumsum(blocks, 0)
@@ -46,8 +47,8 @@ def gate_up_kernel(
 ):  # fmt: skip
     """``out[pair] = activate(gate) * up``, ``[num_tokens * TOP_K, INNER]``, of ``x`` ``[num_tokens, HIDDEN]``.
 
-    Programs are blocks of ``FEATURES`` within blocks of ``ROWS`` rows of one expert, whose programs thus follow one
-    another. ``weight`` is ``[EXPERTS, 2 * INNER, HIDDEN]``.
+    A program computes ``FEATURES`` features of ``ROWS`` rows of one expert; programs of the same rows are consecutive.
+    ``weight`` is ``[EXPERTS, 2 * INNER, HIDDEN]``.
     """
     parts: tl.constexpr = (INNER + FEATURES - 1) // FEATURES
     pdl.wait(PDL)
@@ -58,7 +59,7 @@ def gate_up_kernel(
         return
     feature = tl.program_id(0) % parts * FEATURES + tl.arange(0, FEATURES)
     column = tl.arange(0, COLUMNS)
-    # Rows beyond the last repeat it, and are not stored.
+    # Rows out of bounds repeat the last one, and are not stored.
     gates = weight + expert.to(tl.int64) * (2 * INNER * HIDDEN)
     gates += tl.minimum(feature, INNER - 1)[:, None] * HIDDEN + column[None, :]
     ups = gates + INNER * HIDDEN
@@ -90,10 +91,10 @@ def down_kernel(
     HIDDEN: tl.constexpr, INNER: tl.constexpr, EXPERTS: tl.constexpr, EXPERT_BLOCK: tl.constexpr, ROWS: tl.constexpr,
     FEATURES: tl.constexpr, COLUMNS: tl.constexpr, PRECISION: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """``out[pair]``, ``[num_tokens * TOP_K, HIDDEN]``, of ``h`` ``[num_tokens * TOP_K, INNER]``, program by program as
+    """``out[pair]``, ``[num_tokens * TOP_K, HIDDEN]``, of ``h`` ``[num_tokens * TOP_K, INNER]``, with the programs of
     :func:`gate_up_kernel`; ``weight`` is ``[EXPERTS, HIDDEN, INNER]``.
 
-    The kernel before has read ``counts`` and ``order`` after it waited, before this one was started: they are complete.
+    The previous kernel released this one only after it had waited for ``counts`` and ``order``, so these are complete.
     """
     parts: tl.constexpr = (HIDDEN + FEATURES - 1) // FEATURES
     block = tl.program_id(0) // parts
@@ -127,8 +128,8 @@ def sum_kernel(
     HIDDEN: tl.constexpr, TOP_K: tl.constexpr, RENORMALIZE: tl.constexpr, SCALING: tl.constexpr, SLOTS: tl.constexpr,
     COLUMNS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """``out[token]``, ``[tokens, HIDDEN]``: the rows of ``each`` ``[tokens, TOP_K, HIDDEN]`` by ``scores`` ``[tokens,
-    TOP_K]``; programs are ``[tokens, blocks of COLUMNS]``."""
+    """``out[token]``, ``[tokens, HIDDEN]``: the sum of the rows of ``each`` ``[tokens, TOP_K, HIDDEN]``, weighted by
+    ``scores`` ``[tokens, TOP_K]``; the grid is ``[tokens, blocks of COLUMNS]``."""
     pdl.wait(PDL)
     pdl.release(PDL)
     token = tl.program_id(0).to(tl.int64)

@@ -1,7 +1,7 @@
-"""Which experts a token takes, and with what weights: the routing of :func:`llmk.reference.moe.route`.
+"""Routing: chooses each token's experts and their weights, as :func:`llmk.reference.moe.route`.
 
-An expert's rank among a token's is how many others have a greater key: the score, and of equal scores the lower number.
-Keys are integers, in whose order NaN has a place too: a row without meaning still gets experts that there are.
+An expert's rank for a token is the number of experts with a greater key. Keys order by score, and equal scores by lower
+expert index. They are integers, which order NaN too, so even a row of NaN gets valid experts.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ from llmk_triton.common import pdl
 
 @triton.jit
 def _ordered(ranked, inside):
-    """int32 in the order of float32 ``ranked``; for what is no expert, less than for any."""
+    """int32 keys in the order of float32 ``ranked``; outside ``inside``, less than any expert's."""
     bits = ranked.to(tl.int32, bitcast=True)
     return tl.where(inside, tl.maximum(bits ^ ((bits >> 31) & 0x7FFFFFFF), -0x7FFFFFFF), -0x80000000)
 
 
 @triton.jit
 def _key(ranked, expert, inside, BLOCK: tl.constexpr):
-    """Different int64 for every expert of a token, in the order of float32 ``ranked``; least for what is no expert."""
+    """Unique int64 keys of a token's experts, in the order of float32 ``ranked``; outside ``inside``, less than any
+    expert's."""
     return (_ordered(ranked, inside).to(tl.int64) << 32) | (BLOCK - 1 - expert)
 
 
 @triton.jit
 def _append(order, count, pair, chosen):
-    """Adds those of ``pair`` that are ``chosen`` to ``order``, which has ``count``; returns how many it has then."""
+    """Appends those of ``pair`` that are ``chosen`` to ``order``, which has ``count`` entries; returns the new
+    count."""
     ordinal = tl.cumsum(chosen.to(tl.int32), 0)
     tl.store(order + count + ordinal - 1, pair, chosen)
     return count + tl.sum(chosen.to(tl.int32), axis=0)
@@ -35,7 +37,8 @@ def _append(order, count, pair, chosen):
 
 @triton.jit
 def _norms(logits, COMPLETE: tl.constexpr):
-    """The peak of every row of ``[rows, experts]``, and the sum of the exponentials beside it, where that is needed."""
+    """The maximum of every row of ``[rows, experts]``, and, with ``COMPLETE``, the sum of the exponentials relative to
+    it."""
     peak = tl.max(logits, axis=1)
     total = tl.full([logits.shape[0]], 1.0, tl.float32)
     if COMPLETE:
@@ -45,7 +48,7 @@ def _norms(logits, COMPLETE: tl.constexpr):
 
 @triton.jit
 def _score(logits, peak, total, SCORING: tl.constexpr):
-    """Scores of logits of any one shape."""
+    """The scores of logits of any shape."""
     if SCORING == "softmax":
         return tl.exp(logits - peak) / total
     else:
@@ -58,12 +61,13 @@ def route_kernel(
     EXPERTS: tl.constexpr, TOP_K: tl.constexpr, SCORING: tl.constexpr, RENORMALIZE: tl.constexpr,
     HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Finds the tokens of one expert, which is the program's number. Pairs are numbered ``token * TOP_K + rank``.
-    Every program looks at all logits: for more than some hundred tokens, the next two kernels take less time.
+    """Finds the tokens of one expert, whose index is the program id. Pairs are numbered ``token * TOP_K + rank``. Every
+    program reads all logits; for more than some hundred tokens, the next two kernels are faster.
 
-    Writes to ``counts`` (int32 ``[EXPERTS]``) how many there are, to ``order`` (int32 ``[EXPERTS, num_tokens]``) their
-    pairs in the order of tokens, and to ``scores`` (float32 ``[num_tokens, TOP_K]``) the expert's own, which are
-    relative to the token's others with ``RENORMALIZE``. ``logits`` are ``[num_tokens, EXPERTS]``.
+    Writes to ``counts`` (int32 ``[EXPERTS]``) the number of the expert's tokens, to ``order`` (int32 ``[EXPERTS,
+    num_tokens]``) their pairs in the order of tokens, and to ``scores`` (float32 ``[num_tokens, TOP_K]``) the expert's
+    scores, which with ``RENORMALIZE`` are only relative to those of the token's other experts. ``logits`` are
+    ``[num_tokens, EXPERTS]``.
     """
     pdl.wait(PDL)
     pdl.release(PDL)
@@ -83,7 +87,7 @@ def route_kernel(
         if HAS_BIAS:
             added = tl.load(bias + expert, expert < EXPERTS, other=0.0).to(tl.float32)
             found = _score(found, peak[:, None], total[:, None], SCORING) + added[None, :]
-            # Computed anew it might be rounded otherwise, and outrank itself.
+            # If the score was computed a second time, it might be rounded differently and outrank itself.
             mine = tl.sum(tl.where((expert == own)[None, :], found, 0.0), axis=1)
         better = _key(found, expert[None, :], inside, BLOCK) > _key(mine, own, real, BLOCK)[:, None]
         rank = tl.sum(better.to(tl.int32), axis=1)
@@ -100,9 +104,9 @@ def select_kernel(
     EXPERTS: tl.constexpr, TOP_K: tl.constexpr, SCORING: tl.constexpr, RENORMALIZE: tl.constexpr,
     HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Finds the experts of ``ROWS`` tokens, best first: ``experts`` (int16) and ``scores`` (as of
+    """Chooses the experts of ``ROWS`` tokens, best first: ``experts`` (int16) and ``scores`` (as in
     :func:`route_kernel`), both ``[num_tokens, TOP_K]``."""
-    # Who comes next can do nothing yet, but be there.
+    # The next kernel can't work before this one ends, but its programs can already be resident.
     pdl.release(PDL)
     pdl.wait(PDL)
     token = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -129,7 +133,7 @@ def select_kernel(
 def place_kernel(
     counts, order, experts, num_tokens, TOP_K: tl.constexpr, PAIRS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Finds the tokens of one expert, as :func:`route_kernel`, of what :func:`select_kernel` found."""
+    """Finds the tokens of one expert, as :func:`route_kernel` does, from the output of :func:`select_kernel`."""
     pdl.wait(PDL)
     pdl.release(PDL)
     own = tl.program_id(0)
@@ -144,7 +148,7 @@ def place_kernel(
 
 @triton.jit
 def share_of(score, RENORMALIZE: tl.constexpr, SCALING: tl.constexpr):
-    """What a token's experts are weighted with, of their scores, which are zero for what is none of its experts."""
+    """The weights of a token's experts, from their scores; scores of unused slots are zero."""
     if RENORMALIZE:
         score = score / tl.sum(score, axis=0)
     return score * SCALING

@@ -1,8 +1,8 @@
-"""How large the tiles of a mixture of experts are, by the device that they are for and how many rows an expert gets.
+"""Tile sizes of the MoE kernels, by target device and rows per expert.
 
-Those that were measured are in ``configs/moe.<architecture>.json`` (:mod:`llmk_triton.common.tuned`): the shape is
-``<experts>x<top_k>x<hidden>x<inner>``, rows are the step's tokens, and a configuration is :class:`Tiles` by the names
-``rows``, ``gate_up_features``, ``gate_up_columns``, …, ``down_stages``.
+Tuned ones are in ``configs/moe.<architecture>.json`` (:mod:`llmk_triton.common.tuned`): the shape is
+``<experts>x<top_k>x<hidden>x<inner>``, rows are the step's tokens, and a configuration has the fields of :class:`Tiles`
+by the names ``rows``, ``gate_up_features``, ``gate_up_columns``, …, ``down_stages``.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 
-from llmk_triton.common.targets import LEAST_SHARED, SHARED_MEMORY, small_waves
+from llmk_triton.common.targets import MIN_SHARED_MEMORY, SHARED_MEMORY, has_wave32
 from llmk_triton.common.tuned import Config, tuned
 
 _ROWS = ((8, 16), (16, 32), (48, 64))
-"""Up to so many rows per expert on average, so many per block; beyond, twice as many."""
+"""(most rows per expert on average, rows per block); beyond the last, 128 rows per block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A program makes ``features`` outputs from ``columns`` inputs at a time, and has ``stages`` of these on their way;
-    ``warps`` are Triton's."""
+    """A program computes ``features`` outputs from ``columns`` inputs per iteration; ``warps`` and ``stages`` are
+    Triton's."""
 
     features: int
     columns: int
@@ -34,7 +34,7 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """``rows`` tokens of one expert share a program; none do where 0, and then the kernels are those for few tokens."""
+    """``rows`` tokens of one expert share a program; 0: none do, and the kernels for few tokens are used."""
 
     rows: int
     gate_up: Tile
@@ -42,13 +42,13 @@ class Tiles:
 
     @classmethod
     def of(cls, config: Config) -> Tiles:
-        """Those of a tuned configuration."""
+        """The tiles of a tuned configuration."""
         names = Tile.__dataclass_fields__
         gate_up, down = (Tile(**{name: config[f"{part}_{name}"] for name in names}) for part in ("gate_up", "down"))
         return cls(config["rows"], gate_up, down)
 
     def config(self) -> Config:
-        """Them as a tuned configuration."""
+        """The tuned configuration with these tiles."""
         parts = (("gate_up", self.gate_up), ("down", self.down))
         tiles = {f"{part}_{name}": value for part, tile in parts for name, value in asdict(tile).items()}
         return {"rows": self.rows, **tiles}
@@ -68,7 +68,7 @@ def choose_tiles(
         return _few(target, itemsize, triton.next_power_of_2(top_k), hidden, inner)
     each = pairs / num_experts
     rows = next((rows for most, rows in _ROWS if each <= most), 128)
-    if small_waves(target):
+    if has_wave32(target):
         narrow = Tile(32, 32, 4, 1)
         return Tiles(min(rows, 32), narrow, narrow)
     if itemsize == 4:
@@ -84,16 +84,16 @@ def choose_tiles(
 
 
 def _few(target: GPUTarget, itemsize: int, slots: int, hidden: int, inner: int) -> Tiles:
-    # A warp has rows of its own, of which a thread loads sixteen bytes together.
+    # Each warp has rows of its own, of which a thread loads 16 bytes at once.
     columns = 32 * 16 // itemsize
-    features = 2 if small_waves(target) else 4
+    features = 2 if has_wave32(target) else 4
     gate_up = Tile(features, min(columns, triton.next_power_of_2(hidden)), 4, 8)
     return Tiles(0, gate_up, Tile(max(1, 4 * features // slots), min(columns, triton.next_power_of_2(inner)), 4, 4))
 
 
 def _fit(target: GPUTarget, itemsize: int, rows: int, matrices: int, tile: Tile) -> Tile:
-    """``tile`` with as few stages less as shared memory asks for, and fewer inputs where one is too much."""
-    limit = SHARED_MEMORY.get(target.arch, LEAST_SHARED)
+    """``tile`` with as many stages as fit in shared memory, and with fewer columns if not even two fit."""
+    limit = SHARED_MEMORY.get(target.arch, MIN_SHARED_MEMORY)
     if target.backend == "hip":
         tile = replace(tile, stages=min(tile.stages, 2))
     while tile.stages * (matrices * tile.features + rows) * tile.columns * itemsize > limit:

@@ -1,1 +1,1 @@
-"""Choosing tokens and their log-probabilities."""
+"""Sampling, and log-probabilities."""

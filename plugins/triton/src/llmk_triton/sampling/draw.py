@@ -1,5 +1,5 @@
-"""Draws a token per row: first all that is kept for certain is added up, and what may be kept is collected; then one
-program per row settles the limit among these few, and finds the token."""
+"""Samples a token per row: one kernel sums the weights of all tokens that are certainly kept and collects the tokens
+that may be kept; then one program per row finds the exact truncation limit among these few, and the sampled token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from llmk_triton.sampling.truncation import PLAIN, distances, load_truncation, s
 from llmk_triton.sampling.vocabulary import key_logit, key_token, load_part, row_peak
 
 _HALF = tl.constexpr(20)
-"""The uniform number has twice as many bits, and the total at most 42: so their product is formed in two halves."""
+"""The uniform number has twice as many bits, and the total at most 42, so they are multiplied in two halves."""
 _HALF_MASK = tl.constexpr((1 << 20) - 1)
 _GOLDEN = tl.constexpr(0x9E3779B97F4A7C15)
 _FIRST = tl.constexpr(0xBF58476D1CE4E5B9)
@@ -27,8 +27,8 @@ def _mix(x):
 
 @triton.jit
 def _target(seed, position, total):
-    """A uniform number below ``total``: as :mod:`llmk.reference.sampling.counter_rng` and ``_draw`` of the reference
-    have it."""
+    """A uniform number below ``total``, as :mod:`llmk.reference.sampling.counter_rng` and the reference's sampling
+    compute it."""
     x = _mix(_mix(seed.to(tl.uint64) + _GOLDEN) + position.to(tl.uint64) * _GOLDEN)
     bits = (x >> (64 - 2 * _HALF)).to(tl.int64)
     high, low = bits >> _HALF, bits & _HALF_MASK
@@ -37,7 +37,7 @@ def _target(seed, position, total):
 
 @triton.jit
 def _farthest(min_p, row, stride_m, has_m):
-    """The distance that min-p allows."""
+    """The largest distance that min-p keeps."""
     least = tl.load(min_p + row * stride_m, has_m != 0, other=0.0)
     # Not the negative logarithm, which may be a negative zero.
     return tl.where(least > 0, 0.0 - tl.log(tl.where(least > 0, least, 1.0)), float("inf"))
@@ -45,11 +45,11 @@ def _farthest(min_p, row, stride_m, has_m):
 
 @triton.jit
 def _bounds(bounds, row, k, p, farthest):
-    """Tokens up to the first distance are kept; those farther, but not farther than the second, may be."""
+    """Two distances: tokens up to the first are kept; tokens farther, but not farther than the second, may be kept."""
     searched = (k > 0) | (p < 1)
     near = tl.load(bounds + 2 * row, searched, other=float("inf"))
     far = tl.load(bounds + 2 * row + 1, searched, other=-1.0)
-    # Top-p's share is one of what top-k leaves, and so not known yet.
+    # Top-p applies to what top-k keeps, so its limit is not known yet.
     near = tl.where((k > 0) & (p < 1), -1.0, near)
     return tl.minimum(near, farthest), far
 
@@ -60,9 +60,9 @@ def collect_kernel(
     stride_k, stride_p, stride_m, has_k, has_p, has_m,
     PARTS: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Programs are ``[parts, rows]``. ``kept`` (int64 ``[rows, parts]``) is what each part weighs as far as it is kept
-    for certain; ``open_ids`` (int32 ``[rows, vocab]``) are those tokens that may be, in any order, and ``num_open``
-    (int32 ``[rows]``, zero) how many.
+    """The grid is ``[parts, rows]``. ``kept`` (int64 ``[rows, parts]``) is the weight of each part's tokens that are
+    certainly kept; ``open_ids`` (int32 ``[rows, vocab]``) are the tokens that may be kept, in any order, and
+    ``num_open`` (int32 ``[rows]``, initially zero) their number.
     """
     part, row, parts = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(0)
     pdl.release(PDL)
@@ -89,7 +89,8 @@ def collect_kernel(
 
 @triton.jit
 def _load_open(ids, row_logits, best, heat, first, count, CHUNK: tl.constexpr):
-    """Some of a row's open tokens: distances, weights and ids. What isn't there has an id beyond any."""
+    """Distances, weights and ids of a chunk of a row's open tokens; entries out of bounds have an id beyond the
+    vocabulary."""
     at = first + tl.arange(0, CHUNK)
     token = tl.load(ids + at, at < count, other=1 << 30)
     x = tl.load(row_logits + token, at < count, other=0.0).to(tl.float32)
@@ -107,8 +108,8 @@ def _add_up(distance, weight, token, limit, stop, counted):
 def _within(
     limit, stop, counted, distance, weight, token, ids, row_logits, best, heat, count, CHUNK: tl.constexpr
 ):  # fmt: skip
-    """How much the open tokens below ``stop`` weigh that are not farther than ``limit``, or how many there are. The
-    first of them are at hand, the others are read."""
+    """The weight (or, with ``counted``, the number) of the open tokens with ids below ``stop`` that are not farther
+    than ``limit``. The first chunk is an argument, the others are loaded."""
     total = _add_up(distance, weight, token, limit, stop, counted)
     for first in tl.range(CHUNK, count, CHUNK):
         more, its_weight, its_token = _load_open(ids, row_logits, best, heat, first, count, CHUNK)
@@ -118,7 +119,7 @@ def _within(
 
 @triton.jit
 def _as_bits(distance):
-    """Integers in the order of distances, which are not negative; -1 for one that is."""
+    """Integers in the order of non-negative distances; -1 for negative ones."""
     return tl.where(distance < 0, -1, distance.to(tl.int32, bitcast=True))
 
 
@@ -126,8 +127,8 @@ def _as_bits(distance):
 def _search(
     low, high, goal, stop, counted, distance, weight, token, ids, row_logits, best, heat, count, CHUNK: tl.constexpr
 ):  # fmt: skip
-    """The least distance from ``low`` on, but ``high`` at most, within which there is as much as ``goal``: all three
-    :func:`_as_bits`."""
+    """Binary search for the least distance between ``low`` and ``high`` within which the tokens reach ``goal``;
+    distances are :func:`_as_bits`."""
     while low < high:
         middle = low + (high - low) // 2
         limit = middle.to(tl.float32, bitcast=True)
@@ -149,7 +150,7 @@ def _find_limit(
     left = tl.where(both, goal, goal - tl.load(goals + 1))
     high = _search(low, high, left, vocab, k > 0, distance, weight, token, ids, row_logits, best, heat, count, CHUNK)
     if both:
-        # Of tokens that share the last place, as many as there is room for.
+        # Among tokens at the limit itself, top-k keeps as many as fit.
         nearer = tl.where(high > 0, (high - 1).to(tl.float32, bitcast=True), -1.0)
         number = _within(nearer, vocab, True, distance, weight, token, ids, row_logits, best, heat, count, CHUNK)
         mass = _within(nearer, vocab, False, distance, weight, token, ids, row_logits, best, heat, count, CHUNK)
@@ -167,7 +168,8 @@ def choose_kernel(
     stride, vocab, parts, stride_t, stride_k, stride_p, stride_m, stride_s, stride_n, has_k, has_p, has_m,
     CHUNK: tl.constexpr, PARTS: tl.constexpr, DEPTH: tl.constexpr, WIDTH: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """The token of each row, a program each, from what the kernels before have left: int64 ``[rows]`` at ``out``."""
+    """Samples the token of each row, one program per row, from the outputs of the previous kernels: int64 ``[rows]`` at
+    ``out``."""
     row = tl.program_id(0).to(tl.int64)
     pdl.release(PDL)
     pdl.wait(PDL)
@@ -209,5 +211,5 @@ def choose_kernel(
     in_part = distances(x, best, heat)
     cumulative = tl.cumsum(tl.where(in_part <= limit, weigh(in_part), 0).to(tl.int64), axis=0)
     chosen = first * size + tl.sum((cumulative <= target - before).to(tl.int32))
-    # Logits that are not numbers have no distribution; the id must still be one that the next step can look up.
+    # Logits with NaN have no distribution; the id must still be valid, because the next step embeds it.
     tl.store(out + row, tl.where(total > 0, chosen, likeliest).to(tl.int64))

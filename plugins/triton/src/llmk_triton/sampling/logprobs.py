@@ -1,5 +1,5 @@
-"""Log-probabilities of chosen tokens, their ranks, and the likeliest tokens beside them, from one reading of the
-logits: each part of a row leaves its sum and its own likeliest tokens, which one program per row merges."""
+"""Log-probabilities of the sampled tokens, their ranks, and the most likely tokens, from one read of the logits: each
+part of a row stores its sum and its most likely tokens, which one program per row merges."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def part_kernel(
     logits, token_ids, peaks, sums, higher, keys, stride, vocab, num_top,
     DEPTH: tl.constexpr, WIDTH: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Programs are ``[parts, rows]``. ``peaks`` and ``sums`` (float32 ``[rows, parts]``) are each part's greatest logit
-    and its sum of ``exp(logit - peak)``, ``higher`` (int32 ``[rows, parts]``) how many of its logits lie above the
-    chosen token's, ``keys`` (int64 ``[rows, parts, num_top]``) its likeliest tokens in their order.
+    """The grid is ``[parts, rows]``. ``peaks`` and ``sums`` (float32 ``[rows, parts]``) are each part's greatest logit
+    and its sum of ``exp(logit - peak)``, ``higher`` (int32 ``[rows, parts]``) the number of its logits above the
+    sampled token's, ``keys`` (int64 ``[rows, parts, num_top]``) its most likely tokens in order.
     """
     part, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
     pdl.release(PDL)
@@ -54,7 +54,7 @@ def merge_kernel(
     logits, token_ids, peaks, sums, higher, keys, logprob, rank, top_ids, top_logprobs, stride, parts, num_top,
     PARTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """A program per row. ``logprob`` (float32) and ``rank`` (int64) are ``[rows]``, ``top_ids`` (int64) and
+    """One program per row. ``logprob`` (float32) and ``rank`` (int64) are ``[rows]``, ``top_ids`` (int64) and
     ``top_logprobs`` (float32) ``[rows, num_top]``."""
     row = tl.program_id(0).to(tl.int64)
     pdl.release(PDL)
@@ -67,7 +67,7 @@ def merge_kernel(
     log_sum = tl.log(tl.sum(tl.load(sums + at, there, other=0.0) * tl.exp(found - peak)))
     tl.store(logprob + row, chosen - peak - log_sum)
     tl.store(rank + row, tl.sum(tl.load(higher + at, there, other=0)).to(tl.int64) + 1)
-    # Every part's keys descend: those that come next are merged.
+    # Every part's keys are in descending order: this merges the sorted lists.
     taken = tl.zeros([PARTS], tl.int32)
     for i in tl.range(0, num_top):
         following = tl.load(keys + at * num_top + taken, there & (taken < num_top), other=_NO_KEY)

@@ -1,5 +1,5 @@
-"""Penalties for tokens that have already been seen. Only these tokens' logits are read and written: rows are counted
-token by token, and each token's count is taken by whichever of its places comes for it first."""
+"""Repetition, presence and frequency penalties. Only the logits of tokens that occur are read and written: tokens are
+counted first, then the first program that finds a token takes its count and applies the penalties."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from torch import Tensor
 from llmk_triton.common import pdl
 
 _BLOCK = 1024
-"""Places of a request that a program looks at."""
+"""Token positions of a request per program."""
 
 _PLAIN = (
     *("slots", "rows", "prompt_lengths", "known", "presence", "frequency", "repetition"),
     *("stride_prompt", "stride_known", "stride_presence", "stride_frequency", "stride_repetition"),
 )
-"""Arguments of which nothing is assumed: they may be columns of tables."""
+"""Arguments that Triton must not specialize: they may be columns of tables, with any alignment."""
 
 _IN_PROMPT = tl.constexpr(1 << 30)
 
 
 @triton.jit
 def _load_places(tokens, slots, known, stride_tokens, stride_known, BLOCK: tl.constexpr):
-    """Some of a request's places, which of them there are, and the tokens that stand there."""
+    """A block of a request's positions, their mask, and their tokens."""
     request = tl.program_id(1)
     place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = place < tl.load(known + request * stride_known)
@@ -37,8 +37,8 @@ def count_kernel(
     counts, tokens, slots, prompt_lengths, known, vocab, stride_tokens, stride_prompt, stride_known,
     BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Counts, in ``counts`` (int32 ``[requests, vocab]``, zero), how often each token stands in the output, and marks
-    those of the prompt. Programs are ``[blocks of places, requests]``."""
+    """Counts how often each token occurs in the output, in ``counts`` (int32 ``[requests, vocab]``, initially zero),
+    and marks tokens of the prompt. The grid is ``[blocks of positions, requests]``."""
     pdl.release(PDL)
     pdl.wait(PDL)
     place, there, token = _load_places(tokens, slots, known, stride_tokens, stride_known, BLOCK)
@@ -54,12 +54,12 @@ def penalize_kernel(
     logits, rows, counts, tokens, slots, known, presence, frequency, repetition, vocab, stride, stride_tokens,
     stride_known, stride_presence, stride_frequency, stride_repetition, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """Lowers the logits of what was counted. Programs are ``[blocks of places, requests]``."""
+    """Applies the penalties to the logits of the counted tokens. The grid is ``[blocks of positions, requests]``."""
     pdl.release(PDL)
     pdl.wait(PDL)
     _, there, token = _load_places(tokens, slots, known, stride_tokens, stride_known, BLOCK)
     request = tl.program_id(1)
-    # An exchange, which not every backend has.
+    # Atomic AND with zero instead of an atomic exchange, which not every backend has.
     found = tl.atomic_and(counts + request.to(tl.int64) * vocab + token, token * 0, there, sem="relaxed")
     mine = there & (found != 0)
     count = (found & (_IN_PROMPT - 1)).to(tl.float32)

@@ -1,4 +1,4 @@
-"""Choosing a token per row: the likeliest, or one drawn from what truncation leaves. Nothing is sorted."""
+"""Samples a token per row, greedily or from the truncated distribution, without sorting."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from llmk_triton.sampling.vocabulary import find_peaks, key_token, part_options,
 
 ROUNDS = 2
 PIVOTS = 8
-"""Distances that a round tries; with each, every part is added up once."""
+"""Distances that a round tries."""
 CHUNK = 8192
-"""Open tokens that the choosing program holds; more are read again for every sum. With fewer, no round is needed."""
+"""Open tokens that the sampling program keeps in registers; any more are loaded again for every sum. A row with fewer
+open tokens needs no further round."""
 CHOOSING_WARPS = 16
 
 
 @triton.jit(do_not_specialize=["parts"])
 def likeliest_kernel(peaks, out, parts, PARTS: tl.constexpr, PDL: tl.constexpr):
-    """The likeliest token of each row, a program each: int64 ``[rows]`` at ``out``."""
+    """The most likely token of each row, one program per row: int64 ``[rows]`` at ``out``."""
     row = tl.program_id(0)
     pdl.release(PDL)
     pdl.wait(PDL)
@@ -38,8 +39,8 @@ def sample(
     seeds: Tensor | None,
     positions: Tensor | None,
 ) -> Tensor:
-    """As :func:`llmk.reference.sampling.sample.sample`, of logits in any floating dtype: the same token wherever the
-    rounding of ``exp`` doesn't decide."""
+    """As :func:`llmk.reference.sampling.sample.sample`, of logits in any floating dtype: returns the same token except
+    where the rounding of ``exp`` matters."""
     logits = rows_of(logits)
     num_rows = logits.shape[0]
     out = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
@@ -68,7 +69,7 @@ def _draw(
     out: Tensor,
 ) -> None:
     (rows, vocab), parts, device = logits.shape, peaks.shape[1], logits.device
-    # What is absent is not read; its type still must be right.
+    # Absent arguments are not read, but need the right type.
     k = seeds if top_k is None else top_k
     p = temperature if top_p is None else top_p
     m = temperature if min_p is None else min_p

@@ -1,8 +1,8 @@
-"""How far down a row's list of likeliest tokens sampling may go, without sorting: counts or weighs the tokens up to
-some distances, keeps the two between which the limit lies, and looks again between these.
+"""Finds the limit of top-k and top-p without sorting: counts or weighs the tokens within several distances, keeps the
+two distances that bracket the limit, and repeats between these.
 
-A token's *distance* is how far its logit lies below the greatest one, in units of temperature; its weight is ``2**24 *
-exp(-distance)``, rounded. As weights are integers, no sum depends on the order of adding.
+A token's *distance* is the difference between the greatest logit and its own, divided by the temperature; its weight is
+``2**24 * exp(-distance)``, rounded. Because weights are integers, sums don't depend on the order of addition.
 """
 
 from __future__ import annotations
@@ -17,33 +17,34 @@ PLAIN = (
     *("temperature", "top_k", "top_p", "min_p", "seeds", "positions", "arrived", "num_open", "parts"),
     *("stride_t", "stride_k", "stride_p", "stride_m", "stride_s", "stride_n", "has_k", "has_p", "has_m"),
 )
-"""Arguments of which nothing is assumed: columns of tables, one in place of another that is absent, begin anywhere."""
+"""Arguments that Triton must not specialize: columns of tables, or stand-ins for absent arguments, have any
+alignment."""
 
 FARTHEST = tl.constexpr(17.4)
-"""A distance at which tokens weigh nothing: what is farther is of no concern."""
+"""A distance at which weights round to zero; farther tokens can be ignored."""
 
 _EVERYTHING = tl.constexpr(1 << 62)
 _LIKELIEST = tl.constexpr(float(1 << 24))
 _WHOLE = tl.constexpr(float(1 << 23))
-"""Float32 numbers from here on are whole."""
+"""From here on, float32 numbers are integers."""
 
 
 @triton.jit
 def distances(logits, best, temperature):
-    """How far below ``best`` logits are."""
+    """The distances of ``logits`` below ``best``."""
     return (best - logits) / temperature
 
 
 @triton.jit
 def weigh(distance):
-    """``2**24 * exp(-distance)`` to the nearest integer, the even one of two: int32."""
+    """``2**24 * exp(-distance)``, rounded to the nearest integer, ties to even: int32."""
     weight = tl.exp(-distance) * _LIKELIEST
     return tl.where(weight < _WHOLE, (weight + _WHOLE) - _WHOLE, weight).to(tl.int32)
 
 
 @triton.jit
 def load_truncation(top_k, top_p, row, stride_k, stride_p, has_k, has_p):
-    """A row's top-k and top-p, 0 and 1 where there are none."""
+    """A row's top-k and top-p; 0 and 1 if off."""
     k = tl.load(top_k + row * stride_k, has_k != 0, other=0)
     p = tl.load(top_p + row * stride_p, has_p != 0, other=1.0)
     return tl.maximum(k, 0), tl.minimum(p, 1.0)
@@ -51,15 +52,15 @@ def load_truncation(top_k, top_p, row, stride_k, stride_p, has_k, has_p):
 
 @triton.jit
 def share(p, mass):
-    """The least whole weight that is ``p`` times ``mass``, but 1 at least, as
+    """The least integer weight that is at least ``p`` times ``mass``, and at least 1, as
     :meth:`llmk.reference.sampling.truncation.Truncation.floor_of_sorted` rounds it."""
     return tl.maximum(tl.ceil(p * mass.to(tl.float32)).to(tl.int64), 1)
 
 
 @triton.jit
 def _pivots(near, far, FIRST: tl.constexpr, PIVOTS: tl.constexpr):
-    """Distances to try, ascending. At first closer to each other where few tokens weigh much; the last one is
-    everything."""
+    """Distances to try, ascending. In the first round they are denser near zero, where few tokens have large weights,
+    and the last is infinite."""
     step = tl.arange(0, PIVOTS) + 1.0
     if FIRST:
         part = step / (PIVOTS - 1)
@@ -75,12 +76,13 @@ def narrow_kernel(
     FEW: tl.constexpr, FIRST: tl.constexpr, PIVOTS: tl.constexpr, PARTS: tl.constexpr, DEPTH: tl.constexpr,
     WIDTH: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    """One round. Programs are ``[parts, rows]``; rows that are greedy or whole are left alone.
+    """One round. The grid is ``[parts, rows]``; rows that are greedy or not truncated are skipped.
 
-    ``sums`` is int64 ``[rows, parts, PIVOTS]``; ``arrived`` int32 ``[rows]``, zero. ``bounds`` (float32 ``[rows, 2]``)
-    are two distances, between which the limit lies: farther than the one, at most as far as the other. ``goals`` (int64
-    ``[rows, 3]``) are how many tokens, or how much weight, the limit has to reach, what the nearer bound reaches, and
-    how many tokens at most the bounds leave open; of ``FEW``, rows are left alone.
+    ``sums`` is int64 ``[rows, parts, PIVOTS]``; ``arrived`` int32 ``[rows]``, initially zero. ``bounds`` (float32
+    ``[rows, 2]``) are two distances that bracket the limit: it is farther than the first, and at most as far as the
+    second. ``goals`` (int64 ``[rows, 3]``) are the number or the weight of tokens that the limit must reach, the part
+    of it that the nearer bound reaches, and the most tokens that are open between the bounds; rows with at most ``FEW``
+    are skipped.
     """
     part, row, parts = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.num_programs(0)
     pdl.release(PDL)
@@ -107,7 +109,7 @@ def narrow_kernel(
         found = tl.where(index == i, tl.sum(within.to(tl.int64)), found)
     sums += row * parts * PIVOTS
     tl.store(sums + part * PIVOTS + index, found)
-    # All of the program's stores come before the count that tells of them.
+    # All of the program's stores must be visible before its counter increment.
     tl.debug_barrier()
     if tl.atomic_add(arrived + row, 1, sem="acq_rel") == parts - 1:
         _settle(pivots, near, far, k, p, vocab, sums, bounds + 2 * row, goals + 3 * row, parts, FIRST, PARTS, PIVOTS)
@@ -118,9 +120,9 @@ def _settle(
     pivots, near, far, k, p, vocab, sums, bounds, goals, parts,
     FIRST: tl.constexpr, PARTS: tl.constexpr, PIVOTS: tl.constexpr,
 ):  # fmt: skip
-    """What the last program of a row makes of all that were found: closer bounds."""
+    """The last program of a row computes tighter bounds from all sums."""
     part, index = tl.arange(0, PARTS)[:, None], tl.arange(0, PIVOTS)[None, :]
-    # Other programs wrote these: they must not come from this processor's own cache.
+    # Other programs wrote these, so they must be loaded from L2, not from this multiprocessor's L1.
     found = tl.load(sums + part * PIVOTS + index, part < parts, other=0, cache_modifier=".cg")
     total = tl.sum(found, axis=0)
     if FIRST:
@@ -133,7 +135,7 @@ def _settle(
     far = tl.minimum(far, tl.min(tl.where(beyond, float("inf"), pivots)))
     far = tl.where(near >= FARTHEST, near, far)
     reached = tl.maximum(reached, tl.max(tl.where(beyond, total, 0)))
-    # Those within the farther bound; of weights it is known how much each of them weighs at least.
+    # What lies between the bounds; from a weight, the number of tokens follows by the least weight of one.
     amount = tl.min(tl.where(beyond, _EVERYTHING, total)) - tl.where((k > 0) & (p < 1), 0, reached)
     least = tl.where(k > 0, 1, tl.maximum(weigh(far), 1))
     tl.store(bounds, near)

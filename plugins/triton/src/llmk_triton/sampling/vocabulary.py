@@ -1,5 +1,5 @@
-"""Rows of logits in parts: programs share a row of the vocabulary, always at the same places, so that no result depends
-on how many rows there are."""
+"""Splits rows of logits into parts, one per program. The split does not depend on the number of rows, so results are
+batch-invariant."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from torch import Tensor
 from llmk_triton.common import pdl
 
 DEPTH, WIDTH = 8, 512
-"""A part of a row as a program holds it: sums over ``DEPTH`` stay within a thread."""
+"""The shape of a part in a program: sums over ``DEPTH`` stay within a thread."""
 WARPS = 4
 
 
 def rows_of(logits: Tensor) -> Tensor:
-    """``logits`` (``[R, V]``), contiguous but along rows."""
+    """``logits`` (``[R, V]``), contiguous except along rows."""
     return logits if logits.stride(1) == 1 else logits.contiguous()
 
 
 def num_parts(logits: Tensor) -> int:
-    """Parts of a row."""
+    """The number of parts of a row."""
     return -(-logits.shape[1] // (DEPTH * WIDTH))
 
 
 def part_options() -> dict[str, Any]:
-    """What kernels are launched with of which every program takes a part of a row."""
+    """The launch options of kernels with one program per part of a row."""
     return {"DEPTH": DEPTH, "WIDTH": WIDTH, "num_warps": WARPS, **pdl.options()}
 
 
@@ -42,9 +42,9 @@ def load_part(logits, row, part, stride, vocab, DEPTH: tl.constexpr, WIDTH: tl.c
 
 @triton.jit
 def order_keys(logits, token):
-    """int64 keys, no two of them equal: the likelier a token, the greater, and of equals the lower id. NaN comes first,
-    as :func:`torch.argmax` has it."""
-    # Of zeros, none is the greater one.
+    """Unique int64 keys: the more likely a token, the greater, and among equal logits the lower id. NaN is greatest, as
+    in :func:`torch.argmax`."""
+    # Adding zero makes negative zero equal to zero.
     bits = (logits + 0.0).to(tl.int32, bitcast=True)
     ordered = bits ^ ((bits >> 31) & 0x7FFFFFFF)
     return (ordered.to(tl.int64) << 32) | (0x7FFFFFFF - token)
@@ -52,27 +52,27 @@ def order_keys(logits, token):
 
 @triton.jit
 def key_logit(key):
-    """The logit that a key was made of."""
+    """The logit of a key."""
     ordered = (key >> 32).to(tl.int32)
     return (ordered ^ ((ordered >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
 def key_token(key):
-    """The token id that a key was made of, int32."""
+    """The token id of a key, int32."""
     return 0x7FFFFFFF - (key & 0x7FFFFFFF).to(tl.int32)
 
 
 @triton.jit
 def row_peak(peaks, row, parts, PARTS: tl.constexpr):
-    """The key of a row's likeliest token, of what :func:`peak_kernel` has left."""
+    """The key of a row's most likely token, from the output of :func:`peak_kernel`."""
     part = tl.arange(0, PARTS)
     return tl.max(tl.load(peaks + row.to(tl.int64) * parts + part, part < parts, other=-(1 << 63)))
 
 
 @triton.jit
 def peak_kernel(logits, peaks, stride, vocab, DEPTH: tl.constexpr, WIDTH: tl.constexpr, PDL: tl.constexpr):
-    """The key of the likeliest token of each part, int64 ``[rows, parts]``. Programs are ``[parts, rows]``."""
+    """The key of the most likely token of each part, int64 ``[rows, parts]``. The grid is ``[parts, rows]``."""
     part, row = tl.program_id(0), tl.program_id(1)
     pdl.release(PDL)
     pdl.wait(PDL)
@@ -82,7 +82,7 @@ def peak_kernel(logits, peaks, stride, vocab, DEPTH: tl.constexpr, WIDTH: tl.con
 
 
 def find_peaks(logits: Tensor) -> Tensor:
-    """Keys of the likeliest token of each part of the rows of ``logits`` (:func:`rows_of`), int64 ``[R, parts]``."""
+    """Keys of the most likely token of each part of the rows of ``logits`` (:func:`rows_of`), int64 ``[R, parts]``."""
     peaks = torch.empty(logits.shape[0], num_parts(logits), dtype=torch.int64, device=logits.device)
     grid = (peaks.shape[1], peaks.shape[0])
     peak_kernel[grid](logits, peaks, logits.stride(0), logits.shape[1], **part_options())

@@ -25,10 +25,10 @@ from llmk.reference.normed import make_add_rms_norm_gate_up_silu, make_add_rms_n
 from llmk_cuda.forks import Forks
 from llmk_triton.common import activations as triton_activations
 from llmk_triton.common import norms as triton_norms
-from llmk_triton.common.targets import current_target, num_cores
+from llmk_triton.common.targets import current_target, num_multiprocessors
 from llmk_triton.common.tuned import architecture
-from llmk_triton.gemm import small_m as few_rows
-from llmk_triton.gemm.small_m import Gemv, Operands, Product, Skinny
+from llmk_triton.gemm import small_m
+from llmk_triton.gemm.small_m import GemmProblem, Gemv, Operands, Skinny
 
 ROWS = (1, 2, 4, 16, 24, 32, 64, 96, 128)
 SWEPT_ROWS = (1, 2, 4, 16, 32, 64, 128)
@@ -80,27 +80,27 @@ class Site:
     operands: list[Operands] = field(default_factory=list)
 
     @property
-    def product(self) -> Product:
+    def problem(self) -> GemmProblem:
         """What is to be launched."""
-        return Product(self.kernel, self.dtype, self.rows, self.size, self.out)
+        return GemmProblem(self.kernel, self.dtype, self.rows, self.size, self.out)
 
     def fill(self, device: torch.device) -> None:
         """Makes the operands, random."""
-        out = self.out * (1 + self.product.gated)
+        out = self.out * (1 + self.problem.gated)
         x, residual = (torch.randn(self.rows, self.size, device=device).to(self.dtype) for _ in range(2))
-        kept = torch.empty_like(x) if self.product.keeps else None
-        normed = (residual, torch.randn_like(x[0]), EPS, kept) if self.product.normed else ()
+        kept = torch.empty_like(x) if self.problem.returns_normed else None
+        normed = (residual, torch.randn_like(x[0]), EPS, kept) if self.problem.normed else ()
         for _ in range(max(1, min(48, ROTATED_BYTES // (out * self.size * self.dtype.itemsize)))):
             weight = torch.empty(out, self.size, dtype=self.dtype, device=device).normal_(std=self.size**-0.5)
             self.operands.append(Operands(x, weight, None, *normed))
 
     def launch(self, config: Gemv | Skinny, i: int) -> tuple[Tensor, Tensor]:
         """The op on set ``i``, launched so."""
-        return few_rows.launch(self.product, config, self.operands[i])
+        return small_m.launch(self.problem, config, self.operands[i])
 
     def shipped(self, i: int) -> tuple[Tensor, Tensor]:
         """The op on set ``i``, as it ships."""
-        return few_rows.run(self.kernel, self.operands[i])
+        return small_m.run(self.kernel, self.operands[i])
 
     def apart(self, i: int) -> tuple[Tensor, Tensor]:
         """The norm by one kernel, the rest by another."""
@@ -108,8 +108,8 @@ class Site:
         assert o.residual is not None
         assert o.norm_weight is not None
         normed, total = triton_norms.add_rms_norm(o.x, o.residual, o.norm_weight, o.eps)
-        product = "gate_up_silu" if self.product.gated else "linear"
-        return few_rows.run(product, Operands(normed, o.weight, None))[0], total
+        product = "gate_up_silu" if self.problem.gated else "linear"
+        return small_m.run(product, Operands(normed, o.weight, None))[0], total
 
     def by_library(self, i: int) -> tuple[Tensor, Tensor]:
         """The product by torch, what stands around it by kernels of its own."""
@@ -117,12 +117,12 @@ class Site:
         if o.residual is not None and o.norm_weight is not None:
             normed, total = triton_norms.add_rms_norm(o.x, o.residual, o.norm_weight, o.eps)
         found = F.linear(normed, o.weight)
-        return triton_activations.silu_and_mul(found) if self.product.gated else found, total
+        return triton_activations.silu_and_mul(found) if self.problem.gated else found, total
 
     def by_torch(self, i: int) -> tuple[Tensor, Tensor]:
         """The reference: torch's product, by cuBLAS on NVIDIA's devices."""
         o = self.operands[i]
-        if not self.product.normed:
+        if not self.problem.normed:
             return _PARTS[self.kernel](o.x, o.weight, None), o.x
         return _NORMED[self.kernel](o.x, o.residual, o.norm_weight, o.eps, o.weight, None)
 
@@ -146,7 +146,7 @@ def cases(device: torch.device, *, tiny: bool) -> Iterator[Named]:
     """All sites of all models; products by torch beside those alone, and norm and product apart beside those in one."""
     for name, site in _sites(TINY if tiny else SHAPES, (1, 3) if tiny else ROWS):
         yield name, partial(site().case, device, "shipped")
-        other = "apart" if site().product.normed else "by_torch"
+        other = "apart" if site().problem.normed else "by_torch"
         yield f"{name} {other}", partial(site().case, device, other)
 
 
@@ -154,12 +154,12 @@ def sweep(bench: Bench, only: re.Pattern[str], folder: Path, sites: Iterable[Sit
     """Times configurations for each of ``sites`` (those with plain weights) whose name has ``only``; prints each's
     best beside the library's product, and writes those that are faster to ``folder`` as tuned configurations, beside
     what it has already."""
-    cores = num_cores(bench.device)
+    cores = num_multiprocessors(bench.device)
     found = [(name, make()) for name, make in sites or _sites(SHAPES, SWEPT_ROWS) if only.search(name)]
     tried = []
     for _, site in found:
         site.fill(bench.device)
-        chosen = few_rows.choose(site.product, current_target(), cores)
+        chosen = small_m.choose(site.problem, current_target(), cores)
         tried.append(list(dict.fromkeys([chosen, *_swept(site, cores)])))
     compiled = _compiled(
         [(site, config) for (_, site), configs in zip(found, tried, strict=True) for config in configs]
@@ -183,7 +183,7 @@ def _sweep_one(bench: Bench, name: str, site: Site, configs: list[Gemv | Skinny]
     library = bench.time(site.by_library, len(site.operands))
     timed.sort(key=lambda one: one[0])
     for place, (seconds, config) in enumerate(timed[:3]):
-        rate = site.product.stored.itemsize * site.out * (1 + site.product.gated) * site.size / seconds / 1e9
+        rate = site.problem.stored.itemsize * site.out * (1 + site.problem.gated) * site.size / seconds / 1e9
         print(
             f"{'' if place else name:<40}{1e6 * seconds:8.2f} us {rate:6,.0f} GB/s "
             f"{seconds / library:5.2f}x of {1e6 * library:.2f} {tuple(asdict(config).values())}",
@@ -227,13 +227,13 @@ def _compiled(wanted: list[tuple[Site, Gemv | Skinny]]) -> deque[bool]:
                     noting.compile()  # what the first sets up in the compiler, the others' processes have from here
                 forks.submit(partial(_compile, noting.compile, mark))
             except Exception as error:
-                print(f"    {site.product} {config}: {type(error).__name__}: {error}")
+                print(f"    {site.problem} {config}: {type(error).__name__}: {error}")
             finally:
                 active_mode.reset(token)
         forks.join()
         for mark, (site, config) in zip(marks, wanted, strict=True):
             if not mark.exists():
-                print(f"    {site.product.shape} x{site.rows} {config} is not compiled in {COMPILING:.0f} s")
+                print(f"    {site.problem.shape} x{site.rows} {config} is not compiled in {COMPILING:.0f} s")
         return deque(mark.exists() for mark in marks)
 
 
@@ -254,7 +254,7 @@ def _error(site: Site, expected: tuple[Tensor, Tensor], config: Gemv | Skinny) -
 def _save(site: Site, config: Gemv | Skinny, folder: Path) -> None:
     path = folder / f"{site.kernel}.{architecture(current_target())}.json"
     table = json.loads(path.read_text()) if path.is_file() else {}
-    by_rows = table.setdefault(site.product.weight_format, {}).setdefault(site.product.shape, {})
+    by_rows = table.setdefault(site.problem.weight_format, {}).setdefault(site.problem.shape, {})
     by_rows[str(site.rows)] = asdict(config)
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(table, indent=1) + "\n")
@@ -262,7 +262,7 @@ def _save(site: Site, config: Gemv | Skinny, folder: Path) -> None:
 
 def _swept(site: Site, cores: int) -> Iterator[Gemv | Skinny]:
     """Configurations to try."""
-    shape = site.product
+    shape = site.problem
     row_bytes, gated = shape.size * shape.stored.itemsize, shape.gated
     if shape.rows <= 4:
         for rows, warps, apart in product((1, 2, 4, 8), (2, 4, 8, 16), (0, 1)):

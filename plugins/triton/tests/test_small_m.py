@@ -14,8 +14,8 @@ from llmk.reference import activations, normed, norms, quantize, quantized_weigh
 from llmk.reference.linear import linear
 from llmk_triton.common import tuned
 from llmk_triton.common.targets import current_target
-from llmk_triton.gemm import small_m as few_rows
-from llmk_triton.gemm.small_m import Gemv, Operands, Product, Skinny
+from llmk_triton.gemm import small_m
+from llmk_triton.gemm.small_m import GemmProblem, Gemv, Operands, Skinny
 
 PARTS: dict[str, Any] = {"rms_norm": norms.rms_norm, "linear": linear, "silu_and_mul": activations.silu_and_mul}
 PARTS["add_rms_norm"] = norms.make_add_rms_norm(PARTS)
@@ -27,13 +27,13 @@ REFERENCE = {
     "add_rms_norm_gate_up_silu": normed.make_add_rms_norm_gate_up_silu(PARTS),
 }
 CONFIGS = {
-    "apart": (Gemv(4, 4, 1), 3),
+    "rows per warp": (Gemv(4, 4, 1), 3),
     "together": (Gemv(4, 2, 0), 1),
     "skinny": (Skinny(16, 64, 1, 0, 4, 2), 18),
     "split": (Skinny(16, 64, 3, 0, 4, 2), 5),
     "split, transposed": (Skinny(32, 128, 2, 1, 4, 2), 5),
-    "bulk": (Skinny(16, 64, 1, 0, 4, 2, bulk=1), 18),
-    "bulk, split, transposed": (Skinny(32, 128, 2, 1, 4, 2, bulk=1), 18),
+    "tma": (Skinny(16, 64, 1, 0, 4, 2, tma=1), 18),
+    "tma, split, transposed": (Skinny(32, 128, 2, 1, 4, 2, tma=1), 18),
 }
 H200 = GPUTarget("cuda", 90, 32)
 EPS = 1e-6
@@ -58,7 +58,7 @@ def expected(kernel: str, o: Operands) -> tuple[Tensor, Tensor]:
 
 def able(*kernels: str) -> list[tuple[str, str]]:
     """What can be launched how: a norm is computed on what threads fetch."""
-    return [(kernel, name) for kernel in kernels for name in CONFIGS if not ("norm" in kernel and "bulk" in name)]
+    return [(kernel, name) for kernel in kernels for name in CONFIGS if not ("norm" in kernel and "tma" in name)]
 
 
 def close(actual: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor]) -> None:
@@ -75,10 +75,10 @@ def test_every_op_in_every_way(kernel: str, config: str) -> None:
     size, out = 312, 21
     given = operands(kernel, torch.bfloat16, rows, size, out)
     before = given.x.clone()
-    found = few_rows.launch(Product(kernel, torch.bfloat16, rows, size, out), how, given)
+    found = small_m.launch(GemmProblem(kernel, torch.bfloat16, rows, size, out), how, given)
     close(found, expected(kernel, given))
     assert torch.equal(given.x, before)
-    assert not few_rows._counters(given.x.device).any(), "counters are left as they were found"
+    assert not small_m._counters(given.x.device).any(), "counters are left as they were found"
 
 
 @pytest.mark.slow
@@ -93,8 +93,8 @@ def test_fp8_weights(scales: str, config: str, kernel: str) -> None:
     stored = getattr(quantize, f"quantize_fp8_{scales}")(given.weight * spread)
     weight = getattr(quantized_weight, f"prepare_fp8_{scales}")(stored)
     exact = replace(given, weight=weight.dequantize(torch.float32))
-    product = Product(kernel, torch.float32, rows, size, out, weight.block[0])
-    found, wanted = few_rows.launch(product, how, replace(given, weight=weight)), expected(kernel, exact)
+    product = GemmProblem(kernel, torch.float32, rows, size, out, weight.block[0])
+    found, wanted = small_m.launch(product, how, replace(given, weight=weight)), expected(kernel, exact)
     assert torch.equal(found[1], wanted[1])
     assert (found[0] - wanted[0]).norm() < 1e-5 * wanted[0].norm()
 
@@ -104,24 +104,26 @@ def test_fp8_weights(scales: str, config: str, kernel: str) -> None:
 def test_as_they_are_chosen(rows: int, size: int, out: int, dtype: torch.dtype) -> None:
     for kernel in ("gate_up_silu", "add_rms_norm_linear"):
         given = operands(kernel, dtype, rows, size, out)
-        close(few_rows.run(kernel, given), expected(kernel, given))
+        close(small_m.run(kernel, given), expected(kernel, given))
 
 
 def test_without_residual_the_sum_is_x_itself() -> None:
     for kernel, rows in (("add_rms_norm_gate_up_silu", 1), ("add_rms_norm_linear", 6)):
         given = operands(kernel, torch.bfloat16, rows, 64, 10, residual=None)
-        found = few_rows.run(kernel, given)
+        found = small_m.run(kernel, given)
         close(found, expected(kernel, given))
         assert found[1] is given.x
 
 
-@pytest.mark.parametrize("config", [Gemv(4, 4, 1), Gemv(2, 4, 0)], ids=["apart", "together"])
+@pytest.mark.parametrize("config", [Gemv(4, 4, 1), Gemv(2, 4, 0)], ids=["rows per warp", "rows per program"])
 @pytest.mark.parametrize("residual", [True, False])
 def test_a_router_hands_on_what_was_normed(residual: bool, config: Gemv) -> None:
     size, out, dtype = 312, 21, torch.bfloat16
     kept = torch.full((1, size), float("nan"), dtype=dtype)
-    given = operands("add_rms_norm_router", dtype, 1, size, out, kept=kept, **({} if residual else {"residual": None}))
-    found = few_rows.launch(Product("add_rms_norm_router", dtype, 1, size, out), config, given)
+    given = operands(
+        "add_rms_norm_router", dtype, 1, size, out, normed_out=kept, **({} if residual else {"residual": None})
+    )
+    found = small_m.launch(GemmProblem("add_rms_norm_router", dtype, 1, size, out), config, given)
     make = normed.make_add_rms_norm_router(PARTS)
     logits, between, total = make(given.x, given.residual, given.norm_weight, EPS, given.weight, given.bias)
     close(found, (logits, total))
@@ -135,17 +137,17 @@ def test_the_functions_that_specs_name() -> None:
     )
     weight, bias = plain.weight, plain.bias
     rest = (normed.residual, normed.norm_weight, EPS, weight, bias)
-    torch.testing.assert_close(few_rows.linear(plain.x, weight, bias), linear(plain.x, weight, bias))
-    assert few_rows.gate_up_silu(plain.x, weight, None).shape == (1, 8)
-    assert few_rows.add_rms_norm_linear(plain.x, *rest)[0].shape == (1, 16)
-    assert few_rows.add_rms_norm_gate_up_silu(plain.x, *rest)[0].shape == (1, 8)
-    assert [tuple(each.shape) for each in few_rows.add_rms_norm_router(plain.x, *rest)] == [(1, 16), (1, 64), (1, 64)]
-    assert few_rows.linear(plain.x[:0], weight, bias).shape == (0, 16)
+    torch.testing.assert_close(small_m.linear(plain.x, weight, bias), linear(plain.x, weight, bias))
+    assert small_m.gate_up_silu(plain.x, weight, None).shape == (1, 8)
+    assert small_m.add_rms_norm_linear(plain.x, *rest)[0].shape == (1, 16)
+    assert small_m.add_rms_norm_gate_up_silu(plain.x, *rest)[0].shape == (1, 8)
+    assert [tuple(each.shape) for each in small_m.add_rms_norm_router(plain.x, *rest)] == [(1, 16), (1, 64), (1, 64)]
+    assert small_m.linear(plain.x[:0], weight, bias).shape == (0, 16)
 
 
 def test_rows_of_a_view_are_multiplied() -> None:
     x, weight = random(torch.float32, 3, 2, 64)[:, 1], random(torch.float32, 10, 64)
-    torch.testing.assert_close(few_rows.linear(x, weight, None), linear(x, weight, None))
+    torch.testing.assert_close(small_m.linear(x, weight, None), linear(x, weight, None))
 
 
 @pytest.mark.parametrize("rows", [1, 2, 4, 5, 64, 128, 300])
@@ -153,11 +155,11 @@ def test_rows_of_a_view_are_multiplied() -> None:
 @pytest.mark.parametrize("target", [H200, GPUTarget("cuda", 80, 32), GPUTarget("hip", "gfx942", 64)], ids=str)
 def test_a_choice_holds_what_it_is_chosen_for(target: GPUTarget, shape: tuple[int, int], rows: int) -> None:
     """By rule, as nothing was tuned for this dtype."""
-    product = Product("linear", torch.float16, rows, shape[1], shape[0])
-    config = few_rows.choose(product, target, cores=132)
+    product = GemmProblem("linear", torch.float16, rows, shape[1], shape[0])
+    config = small_m.choose(product, target, num_sms=132)
     if isinstance(config, Gemv):
         assert rows <= 4
-        assert config.apart == (config.rows == config.warps)
+        assert config.per_warp == (config.rows == config.warps)
         assert shape[1] * config.rows * 2 <= 256 * target.warp_size * config.warps
     else:
         assert rows > 1
@@ -168,9 +170,9 @@ def test_a_choice_holds_what_it_is_chosen_for(target: GPUTarget, shape: tuple[in
 @pytest.mark.parametrize("rows", [17, 64])
 def test_few_outputs_are_shared_by_many_programs(rows: int) -> None:
     for size, out in ((4096, 8), (2048, 60), (2048, 256)):
-        config = few_rows.choose(Product("linear", torch.bfloat16, rows, size, out), H200, cores=132)
+        config = small_m.choose(GemmProblem("linear", torch.bfloat16, rows, size, out), H200, num_sms=132)
         assert isinstance(config, Skinny)
-        assert not config.bulk
+        assert not config.tma
         assert config.block_n == 16
         assert config.splits == 8
 
@@ -178,33 +180,36 @@ def test_few_outputs_are_shared_by_many_programs(rows: int) -> None:
 @pytest.mark.parametrize(("rows", "size", "out"), [(17, 600, 21), (40, 2048, 8), (33, 2100, 40)])
 def test_few_outputs_of_many_programs_are_right(rows: int, size: int, out: int) -> None:
     given = operands("linear", torch.bfloat16, rows, size, out)
-    assert few_rows.choose(Product("linear", torch.bfloat16, rows, size, out), current_target(), 64).block_n == 16
-    close(few_rows.run("linear", given), expected("linear", given))
+    assert small_m.choose(GemmProblem("linear", torch.bfloat16, rows, size, out), current_target(), 64).block_n == 16
+    close(small_m.run("linear", given), expected("linear", given))
 
 
 @pytest.mark.parametrize("rows", [17, 32, 64, 128])
 def test_hopper_has_tiles_of_more_rows_come_in_bulk(rows: int) -> None:
     def chosen(kernel: str = "linear", size: int = 4096, dtype: torch.dtype = torch.bfloat16, arch: int = 90) -> Any:
-        product = Product(kernel, dtype, rows, size, 6144)
-        return few_rows.choose(product, GPUTarget("cuda", arch, 32), cores=132)
+        product = GemmProblem(kernel, dtype, rows, size, 6144)
+        return small_m.choose(product, GPUTarget("cuda", arch, 32), num_sms=132)
 
-    assert chosen().bulk
-    assert chosen().late
-    assert not chosen(size=1024).late
-    assert chosen("gate_up_silu").bulk
+    assert chosen().tma
+    assert chosen().late_release
+    assert not chosen(size=1024).late_release
+    assert chosen("gate_up_silu").tma
     assert 2 * chosen().block_k * chosen().stages * (128 + rows) * 2 <= 227 << 10, "two programs fit"
     others = (chosen("add_rms_norm_linear"), chosen(size=4100), chosen(dtype=torch.float32), chosen(arch=80))
-    assert not any(config.bulk for config in others)
+    assert not any(config.tma for config in others)
 
 
 def test_a_tuned_configuration_serves_rows_up_to_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = {"1": {"rows": 2, "warps": 4, "apart": 0}, "16": {"block_n": 64, "block_k": 64, "splits": 2, "swap": 1}}
-    entries["16"] |= {"warps": 4, "stages": 3}
+    entries = {
+        "1": {"rows": 2, "warps": 4, "per_warp": 0},
+        "16": {"block_n": 64, "block_k": 64, "splits": 2, "swap": 1},
+    }
+    entries["16"] |= {"swap": 1, "warps": 4, "stages": 3}
     tables = {("linear", "sm_90"): {"bfloat16": {"96x64": entries}}}
     monkeypatch.setattr(tuned, "table", lambda kernel, arch: tables.get((kernel, arch), {}))
 
     def chosen(rows: int, size: int = 64, target: GPUTarget = H200) -> Any:
-        return few_rows.choose(Product("linear", torch.bfloat16, rows, size, 96), target, cores=132)
+        return small_m.choose(GemmProblem("linear", torch.bfloat16, rows, size, 96), target, num_sms=132)
 
     assert chosen(1) == Gemv(2, 4, 0)
     assert chosen(2) == chosen(16) == Skinny(64, 64, 2, 1, 4, 3)
