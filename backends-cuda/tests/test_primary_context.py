@@ -1,4 +1,4 @@
-"""Beginning a device ahead of torch, with a driver that a compiled library plays."""
+"""Creating a device's context before torch, with a compiled library in place of the driver."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ import pytest
 from llmk.config import load
 from llmk.planning.boot import boot
 from llmk.planning.packed_boot import begins
-from llmk_cuda.begin import LIBRARY
+from llmk_cuda.primary_context import LIBRARY
 
 SOURCE = Path(__file__).with_name("cuda_fixture.c")
-CODE = "import sys, llmk_cuda.begin as b; b.begin(int(sys.argv[1])); assert 'torch' not in sys.modules"
+IMPORT = "import sys; from llmk_cuda.primary_context import create"
+CODE = f"{IMPORT}; create(int(sys.argv[1])); assert 'torch' not in sys.modules"
 
 
-def begin(folder: Path, index: int, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Begins a device in a process of its own, which finds the driver in ``folder``."""
+def create(folder: Path, index: int, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Creates a device's context in a separate process, which finds the driver in ``folder``."""
     command = [sys.executable, "-c", CODE, str(index)]
     environment = os.environ | {"LD_LIBRARY_PATH": str(folder)} | environ
     return subprocess.run(command, capture_output=True, text=True, env=environment)
@@ -35,29 +36,29 @@ def driver(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_context_is_made_by_the_order_of_the_bus(driver: Path, index: int) -> None:
-    done = begin(driver, index)
+def test_a_context_is_created_in_bus_order(driver: Path, index: int) -> None:
+    done = create(driver, index)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"init 0, order PCI_BUS_ID\nretain {40 + index}\n"
 
 
-def test_an_order_that_is_set_stays(driver: Path) -> None:
-    assert "order FASTEST_FIRST" in begin(driver, 0, CUDA_DEVICE_ORDER="FASTEST_FIRST").stdout
+def test_a_configured_device_order_is_kept(driver: Path) -> None:
+    assert "order FASTEST_FIRST" in create(driver, 0, CUDA_DEVICE_ORDER="FASTEST_FIRST").stdout
 
 
 @pytest.mark.parametrize("driver", [100], indirect=True)
-def test_the_driver_says_what_it_can_not(driver: Path) -> None:
-    done = begin(driver, 0)
+def test_the_drivers_failure_is_reported(driver: Path) -> None:
+    done = create(driver, 0)
     assert "RuntimeError: cuInit: CUDA's error 100" in done.stderr
     assert "retain" not in done.stdout
 
 
 def test_a_device_that_is_not_there(driver: Path) -> None:
-    assert "RuntimeError: cuDeviceGet: CUDA's error 101" in begin(driver, 2).stderr
+    assert "RuntimeError: cuDeviceGet: CUDA's error 101" in create(driver, 2).stderr
 
 
-@pytest.mark.parametrize(("machine", "found"), [("cuda/h200", "llmk_cuda.begin:begin"), ("cpu", "")])
-def test_an_engine_that_runs_its_model_itself_begins_its_device(machine: str, found: str) -> None:
+@pytest.mark.parametrize(("machine", "found"), [("cuda/h200", "llmk_cuda.primary_context:create"), ("cpu", "")])
+def test_an_engine_that_runs_its_model_itself_initializes_its_device(machine: str, found: str) -> None:
     booted = boot(load({}, environ={}), on=machine)
     assert begins(booted) == found
     assert begins(replace(booted, plan=replace(booted.plan, tensor=2))) == ""

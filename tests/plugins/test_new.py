@@ -161,10 +161,10 @@ def test_what_is_written_names_itself(kind: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("3d", "is no name for a plugin"),
-        ("llmk_", "is no name for a plugin"),
-        ("llmk-core", "is no name for a plugin"),
-        ("../escape", "is no name for a plugin"),
+        ("3d", "is not a valid plugin name"),
+        ("llmk_", "is not a valid plugin name"),
+        ("llmk-core", "is not a valid plugin name"),
+        ("../escape", "is not a valid plugin name"),
         ("llmk-cpu", "the ids cpu.* are those of llmk-backends-cpu, which is installed"),
         ("torch", "a package torch is installed that is no plugin of torch"),
     ],

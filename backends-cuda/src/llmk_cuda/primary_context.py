@@ -1,4 +1,4 @@
-"""The device's own beginning, which takes most of a second, by NVIDIA's driver alone. Needs no torch."""
+"""Creates the device's primary context by NVIDIA's driver, without torch. This takes most of a second."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from llmk_cuda.visible import number_by_bus
 LIBRARY = "libcuda.so.1"
 
 
-def begin(index: int) -> None:
-    """Makes the primary context of device ``index``, by CUDA's numbers, and keeps it: it is the one that torch uses.
+def create(index: int) -> None:
+    """Creates and retains the primary context of device ``index`` (CUDA's numbering), which torch uses later.
 
     Raises:
-        OSError: where there is no driver.
-        RuntimeError: where the driver can't.
+        OSError: there is no driver.
+        RuntimeError: the driver can't create it.
     """
     number_by_bus()
-    # As torch does where CUDA was not begun before. Later drivers do so by themselves.
+    # As torch does if CUDA was not initialized before. Later drivers do it by default.
     os.environ.setdefault("CUDA_MODULE_LOADING", "LAZY")
     driver = ctypes.CDLL(LIBRARY)
     device, context = ctypes.c_int(), ctypes.c_void_p()

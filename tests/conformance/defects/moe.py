@@ -98,9 +98,7 @@ DEFECTS = (
     Defect("biases", "biases are ignored", no_biases, f"{_AGREES}: biases, float32"),
     Defect("halves", "up rows are taken for gate rows", up_before_gate, _AGREES + _FIRST),
     Defect("in place", "the result is written over the input", into_its_input, "inputs stay as they are" + _FIRST),
-    Defect(
-        "ties", "all experts that tie are taken", all_that_tie, "of equal scores any are taken, as many as asked for"
-    ),
+    Defect("ties", "all experts that tie are taken", all_that_tie, "ties are broken in any way, with top_k experts"),
     Defect("half", "float32 is declared, bfloat16 computed", half_sums, _AGREES + _FIRST),
     Defect("batch", "not invariant, and declared so", {"deterministic": True}, "rows don't depend on the batch"),
     Defect(

@@ -125,7 +125,7 @@ DEFECTS = (
         "claims any checkpoint",
         "stored_fp8",
         _nothing,
-        "claims nothing that is another's",
+        "claims no other method's checkpoints",
         _claiming(lambda checkpoint: OK),
     ),
     Defect(

@@ -1,4 +1,4 @@
-"""The plugin module of ``llmk-testing``: the actions of ``llmk plugins`` that plugin authors need."""
+"""The plugin module of ``llmk-testing``: the actions of ``llmk plugins`` for plugin authors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def llmk_commands() -> Iterable[CommandSpec]:
             id="testing.check",
             name="plugins check",
             implementation="llmk_testing.command:CheckCommand",
-            summary="try a plugin on the conformance kit and print a report card",
+            summary="run the conformance kit on a plugin and print a report card",
         ),
         CommandSpec(
             id="testing.new",
             name="plugins new",
             implementation="llmk_testing.new:NewCommand",
-            summary="write a plugin that works, to go on from",
+            summary="write a working plugin as a starting point",
         ),
     ]

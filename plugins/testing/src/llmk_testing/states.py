@@ -1,4 +1,4 @@
-"""Inputs of recurrent ops: steps over states, of which those that nobody keeps are NaN."""
+"""Inputs of recurrent ops: steps with cached states; unused states are NaN."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from llmk.reference.op_examples import Draw
 
 _BLOCK = 16
 _PROMPTS = ((0, 37), (20, 21), (15, 40), (0, 3))
-"""Of each request, the tokens of the step: new prompts, a decode, and a chunk that begins before a block's last
+"""The tokens of each request in the step: new prompts, a decode, and a chunk that starts before a block's last
 token."""
 
 
 def _step(draw: Draw, rows: int) -> tuple[CacheStep, list[int], int]:
-    """A step, the blocks of the states before it, and how many blocks there are. One row asks for decodes alone."""
+    """A step, the blocks of the states before it, and the number of blocks. With one row, the step contains only
+    decodes."""
     work = [(20, 21), (31, 32), (32, 33)] if rows == 1 else list(_PROMPTS)
     each = 3
     order = draw.order(len(work) * each + 1)
@@ -52,7 +53,7 @@ def _cache(draw: Draw, before: list[int], blocks: int, dtype: torch.dtype, *shap
 
 
 def conv_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, ...]:
-    """Of ``causal_conv``."""
+    """Inputs of ``causal_conv``."""
     step, before, blocks = _step(draw, rows)
     kernel = facts["conv_kernel"]
     channels = facts["num_heads"] * facts["head_dim"] + 2 * facts["num_groups"] * facts["state_size"]
@@ -61,7 +62,7 @@ def conv_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, .
 
 
 def scan_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, ...]:
-    """Of ``state_space_scan``."""
+    """Inputs of ``state_space_scan``."""
     step, before, blocks = _step(draw, rows)
     tokens, heads, size, states = step.num_tokens, facts["num_heads"], facts["head_dim"], facts["state_size"]
     x, dt = draw.floats(tokens, heads, size), draw.floats(tokens, heads)
@@ -75,7 +76,7 @@ def _decay(draw: Draw, heads: int) -> Tensor:
 
 
 def mixer_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, ...]:
-    """Of ``state_space_mixer``."""
+    """Inputs of ``state_space_mixer``."""
     _, weight, bias, conv, step = conv_inputs(draw, facts, rows)
     heads, inner = facts["num_heads"], facts["num_heads"] * facts["head_dim"]
     before = conv.isfinite().flatten(1).all(1).nonzero().flatten().tolist()
@@ -86,7 +87,7 @@ def mixer_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, 
 
 
 def delta_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, ...]:
-    """Of ``gated_delta_rule``."""
+    """Inputs of ``gated_delta_rule``."""
     step, before, blocks = _step(draw, rows)
     tokens, heads, keys = step.num_tokens, facts["num_heads"], facts["num_key_heads"]
     q, k = (draw.floats(tokens, keys, facts["key_dim"]) for _ in range(2))
@@ -96,7 +97,7 @@ def delta_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, 
 
 
 def delta_net_inputs(draw: Draw, facts: Mapping[str, Any], rows: int) -> tuple[Any, ...]:
-    """Of ``gated_delta_net``."""
+    """Inputs of ``gated_delta_net``."""
     step, before, blocks = _step(draw, rows)
     tokens, heads, value = step.num_tokens, facts["num_heads"], facts["value_dim"]
     channels = 2 * facts["num_key_heads"] * facts["key_dim"] + heads * value

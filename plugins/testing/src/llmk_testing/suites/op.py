@@ -110,9 +110,7 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
             name = f"can be recorded and replayed: {asked.label}"
             yield candidate.case(name, partial(_recorded, candidate, asked))
         if inputs.by_row:
-            yield candidate.case(
-                f"a row's result depends on that row: {asked.label}", partial(_apart, candidate, asked)
-            )
+            yield candidate.case(f"rows don't affect each other: {asked.label}", partial(_apart, candidate, asked))
     if spec.deterministic and inputs.by_row:
         for asked in candidate.deterministic:
             name = f"rows don't depend on the batch: {asked.label}"

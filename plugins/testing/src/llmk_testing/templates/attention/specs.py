@@ -1,4 +1,4 @@
-"""The plugin module: what this distribution brings. It needs no torch."""
+"""The plugin module: the specs of this distribution. It imports no torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from llmk.api import OK, AttentionQuery, KernelSpec, Needs, Tier, Verdict, hooki
 
 
 def supports(query: AttentionQuery) -> Verdict:
-    """Causal attention over keys and values in the engine's dtype; with windows, soft caps and sinks."""
+    """Causal attention over keys and values in the engine's dtype; with sliding windows, soft caps and sinks."""
     verdict = OK
     if query.latent_dim is not None:
         verdict &= no("latent_dim", wanted=query.latent_dim, found="values that are stored apart")
