@@ -149,6 +149,13 @@ def strict(text: str) -> Any:
     return json.loads(text, parse_constant=refuse)
 
 
+@pytest.mark.parametrize("text", ["1d5", "0.d80", "-d", "1es5", "1e5d"])
+def test_letters_in_a_number_are_not_digits_or_signs(text: str) -> None:
+    scan = JsonValue()
+    size = scan.feed(text + ",", 0)
+    assert scan.stopped or size < len(text)
+
+
 @settings(max_examples=200, deadline=None)
 @given(data=st.data(), value=JSON, change=st.sampled_from([*JUNK, "NaN", "Infinity", "1e400", "0", "-", ".", "e", "+"]))
 def test_a_value_is_json_where_python_says(data: st.DataObject, value: Any, change: str) -> None:

@@ -11,16 +11,17 @@ _HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
 _DIGITS = frozenset("0123456789")
 _LITERALS = {"t": "true", "f": "false", "n": "null"}
 _NUMBER: dict[str, dict[str, str]] = {
-    "minus": {"0": "zero", "d": "integer"},
+    "minus": {"0": "zero", "digit": "integer"},
     "zero": {".": "point", "e": "exponent"},
-    "integer": {"0": "integer", "d": "integer", ".": "point", "e": "exponent"},
-    "point": {"0": "fraction", "d": "fraction"},
-    "fraction": {"0": "fraction", "d": "fraction", "e": "exponent"},
-    "exponent": {"0": "digits", "d": "digits", "s": "sign"},
-    "sign": {"0": "digits", "d": "digits"},
-    "digits": {"0": "digits", "d": "digits"},
+    "integer": {"0": "integer", "digit": "integer", ".": "point", "e": "exponent"},
+    "point": {"0": "fraction", "digit": "fraction"},
+    "fraction": {"0": "fraction", "digit": "fraction", "e": "exponent"},
+    "exponent": {"0": "digits", "digit": "digits", "sign": "sign"},
+    "sign": {"0": "digits", "digit": "digits"},
+    "digits": {"0": "digits", "digit": "digits"},
 }
-"""What may come next in a number: a zero, another digit, a point, an ``e``, a sign."""
+"""What may come next in a number, by state: ``0``, another ``digit``, ``.``, ``e``, or a ``sign``. Names of classes are
+longer than a character, so that no character of the text can be mistaken for one."""
 _NUMBER_ENDS = frozenset({"zero", "integer", "fraction", "digits"})
 _IN_STRING = re.compile(r'["\\]')
 _OUTSIDE = re.compile(r'["{}\[\]<]')
@@ -163,7 +164,7 @@ class JsonValue:
 
     def _in_number(self, text: str, at: int) -> int:
         mark = text[at]
-        kind = "d" if mark in _DIGITS and mark != "0" else "e" if mark in "eE" else "s" if mark in "+-" else mark
+        kind = "digit" if mark in _DIGITS and mark != "0" else "e" if mark in "eE" else "sign" if mark in "+-" else mark
         follows = _NUMBER[self._number].get(kind)
         if follows is not None:
             self._number = follows
