@@ -188,7 +188,12 @@ DEFECTS = (
     Defect("drift", "the result is in another dtype", DtypeDrifts, _AGREES + _USUAL),
     Defect("padding", "slot -1 is the last one", WritesPadding, "leaves padding alone" + _USUAL),
     Defect("neighbour", "the next slot is written, too", NeighboursToo, "writes its slots and no others" + _USUAL),
-    Defect("stale", "a step runs as the one prepared last", StaleMetadata, "metadata stays valid" + _USUAL),
+    Defect(
+        "stale",
+        "a step runs as the one prepared last",
+        StaleMetadata,
+        "metadata stays valid after the next step is prepared" + _USUAL,
+    ),
     Defect("in place", "queries are scaled in place", ScalesQueriesInPlace, "inputs stay as they are" + _USUAL),
     Defect("layout", "the layout counts blocks elsewhere", WrongLayout, "states the cache as it is" + _USUAL),
     Defect(

@@ -89,7 +89,12 @@ DEFECTS = (
         "scoring", "softmax whatever is asked for", always_softmax, f"{_AGREES}: sigmoid scores as they are, float32"
     ),
     Defect("groups", "groups are not looked at", without_groups, f"{_AGREES}: 2 of 4 groups by the best, float32"),
-    Defect("best two", "groups are scored by the best", groups_by_best, f"{_AGREES}: 2 of 4 groups by the two best"),
+    Defect(
+        "best two",
+        "groups are scored by the best",
+        groups_by_best,
+        f"{_AGREES}: 2 of 4 groups by the sum of the two best",
+    ),
     Defect("selection", "the selection bias is ignored", unbiased_choice, "chosen with a selection bias" + _FIRST),
     Defect(
         "dropped expert", "a token's last expert is left out", one_expert_less, f"{_AGREES}: 6 of 6 experts, float32"
