@@ -1,4 +1,4 @@
-"""The library product against the reference, at awkward shapes too, and the platform that runs it."""
+"""The library's GEMM against the reference, also at unusual shapes, and the platform that runs it."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_equals_the_reference(shape: tuple[int, int], bias: bool, dtype: torch.d
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_rows_by_tiles_are_the_same_in_any_batch(threads: int, dtype: torch.dtype) -> None:
-    """Which those of the plain product are not."""
+def test_tiled_rows_are_batch_invariant(threads: int, dtype: torch.dtype) -> None:
+    """The rows of torch's own GEMM are not batch-invariant."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -62,13 +62,13 @@ def test_rows_by_tiles_are_the_same_in_any_batch(threads: int, dtype: torch.dtyp
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_takes_rows_that_lie_apart(dtype: torch.dtype) -> None:
+def test_accepts_strided_rows(dtype: torch.dtype) -> None:
     weight = torch.randn(48, 32).to(dtype)
     x = torch.randn(5, 64).to(dtype)[:, ::2]
     torch.testing.assert_close(linear_prepacked(x, prepack({"weight": weight}), None), reference(x, weight, None))
 
 
-def test_the_weight_itself_may_go() -> None:
+def test_the_stored_weight_may_be_freed() -> None:
     """The packed weight is a copy: what loading held is free once it is made."""
     weight = torch.randn(64, 64)
     packed = prepack({"weight": weight})
@@ -95,7 +95,7 @@ def test_platform_facets() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", [1, 0])
-def test_threads_are_set_as_asked_or_advised(asked: int) -> None:
+def test_threads_are_set_as_configured_or_advised(asked: int) -> None:
     code = (
         "import torch; from llmk.api import Host; from llmk_cpu.machine import cores;"
         "from llmk_cpu.platform import CPUDevice;"

@@ -44,7 +44,7 @@ def test_arm(tmp_path: Path, uname: str) -> None:
     assert "i8mm" in facts.features
 
 
-def test_a_machine_that_tells_nothing_is_usable_all_the_same(tmp_path: Path) -> None:
+def test_a_machine_without_information_is_usable(tmp_path: Path) -> None:
     answer = probe(Host(root=tmp_path, environ={}, machine="riscv64", system="Linux"))
     assert answer.verdict
     assert answer.facts is not None
@@ -52,7 +52,7 @@ def test_a_machine_that_tells_nothing_is_usable_all_the_same(tmp_path: Path) -> 
 
 
 @pytest.mark.hook("llmk_platforms")
-def test_known_machines_can_be_told_apart() -> None:
+def test_known_machines_have_different_facts() -> None:
     (spec,) = llmk_platforms()
     assert spec.known == KNOWN
     labels = [facts.label for facts in spec.known]
@@ -60,7 +60,7 @@ def test_known_machines_can_be_told_apart() -> None:
     assert {"cpu/x86_64-avx2", "cpu/x86_64-avx512", "cpu/x86_64-amx", "cpu/aarch64"} <= set(labels)
 
 
-def test_cores_count_once_whatever_threads_they_run(tmp_path: Path) -> None:
+def test_cores_count_once_with_several_threads(tmp_path: Path) -> None:
     folder = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     siblings = {folder.format(i): f"{i % 4},{i % 4 + 4}\n" for i in range(8)}
     status = {"/proc/self/status": "Name:\tx\nCpus_allowed_list:\t0-2,4-6\n"}

@@ -25,7 +25,7 @@ def ask(arch: str, dtype: str, size: int = 1024, **query: Any) -> Verdict:
 
 
 @pytest.mark.hook("llmk_linear_kernels")
-def test_packed_products_rank_higher_and_the_deterministic_one_declares_it() -> None:
+def test_prepacked_kernels_rank_higher_and_the_deterministic_one_declares_it() -> None:
     prepacked, invariant, plain = llmk_linear_kernels()
     names = ("cpu.linear_prepacked", "cpu.linear_prepacked_invariant", "cpu.linear_torch")
     assert (prepacked.id, invariant.id, plain.id) == names
@@ -44,7 +44,7 @@ def test_packed_products_rank_higher_and_the_deterministic_one_declares_it() -> 
         ("x86_64-avx512", "float32", 64, False),
     ],
 )
-def test_prepacking_is_offered_where_it_is_quicker(arch: str, dtype: str, size: int, ok: bool) -> None:
+def test_prepacking_is_offered_where_it_is_faster(arch: str, dtype: str, size: int, ok: bool) -> None:
     assert ask(arch, dtype, size).ok is ok
 
 

@@ -1,5 +1,5 @@
-"""Makes the machines of these tests importable. Where no GPU multiplies fp8, Triton's interpreter runs kernels, mended
-as for the portable ones."""
+"""Makes the machines of these tests importable. Without a GPU that supports fp8, Triton's interpreter runs kernels,
+patched as for the portable ones."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ if not FP8:
     os.environ["TRITON_INTERPRET"] = "1"
     import interpreter
 
-    interpreter.mend()
+    interpreter.patch()

@@ -1,4 +1,4 @@
-/* Plays NVIDIA's driver, which says what it is called for: only what begins a device. INIT is cuInit's code. */
+/* Plays NVIDIA's driver, which prints its calls; it only has the functions that create a context. INIT is cuInit's code. */
 #include <stdio.h>
 #include <stdlib.h>
 

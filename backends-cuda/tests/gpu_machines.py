@@ -15,7 +15,7 @@ FOLDER = "usr/lib/x86_64-linux-gnu"
 
 
 def gpu(number: int, name: str, memory_gib: int, capability: tuple[int, int]) -> Device:
-    """A device whose UUID begins with ``GPU-`` and its number."""
+    """A device whose UUID starts with ``GPU-`` and its number."""
     return Device(f"GPU-{number:08x}-aaaa-bbbb-cccc-ddddeeeeffff", name, memory_gib * GIB, capability)
 
 

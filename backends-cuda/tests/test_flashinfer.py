@@ -157,7 +157,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 @pytest.mark.parametrize("requests", STEPS)
 @pytest.mark.parametrize("padding", [0, 3])
 @pytest.mark.parametrize("softcap", [None, 2.0])
-def test_what_is_planned_says_where_everything_is(
+def test_a_plan_names_the_pages_of_every_request(
     played: Any, requests: list[tuple[int, int]], padding: int, softcap: float | None
 ) -> None:
     backend = played.FlashInferAttention(query(softcap=softcap), torch.device("cpu"))

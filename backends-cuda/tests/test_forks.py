@@ -10,7 +10,7 @@ from pathlib import Path
 from llmk_cuda.forks import Forks
 
 
-def test_all_is_done_a_few_at_a_time_and_elsewhere(tmp_path: Path) -> None:
+def test_functions_run_in_other_processes_a_few_at_a_time(tmp_path: Path) -> None:
     forks = Forks(most=2)
     for number in range(7):
         forks.submit(lambda number=number: (tmp_path / str(number)).write_text(str(os.getpid())))
@@ -22,7 +22,7 @@ def test_all_is_done_a_few_at_a_time_and_elsewhere(tmp_path: Path) -> None:
     assert len(set(written.values())) == 7
 
 
-def test_what_fails_or_hangs_stops_nothing_else(tmp_path: Path) -> None:
+def test_failures_and_hangs_do_not_stop_others(tmp_path: Path) -> None:
     forks = Forks(most=3, limit=0.5)
     forks.submit(lambda: 1 / 0)
     forks.submit(lambda: time.sleep(60))
@@ -33,7 +33,7 @@ def test_what_fails_or_hangs_stops_nothing_else(tmp_path: Path) -> None:
     assert 0.4 < time.monotonic() - start < 20
 
 
-def test_what_a_stuck_process_started_ends_with_it(tmp_path: Path) -> None:
+def test_children_of_a_stuck_process_are_killed_with_it(tmp_path: Path) -> None:
     forks = Forks(limit=0.3)
     forks.submit(lambda: subprocess.run(["sh", "-c", f"sleep 1; touch {tmp_path / 'late'}"], check=False))
     forks.join()

@@ -1,5 +1,5 @@
-"""fp8 products against exact ones of the same quantized numbers, on a GPU that has them, or else by torch's own fp8
-product on the CPU."""
+"""fp8 GEMMs against exact ones of the same quantized values, on a GPU with fp8 support, or else by torch's fp8 GEMM on
+the CPU."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def test_rowwise(granularity: str, bias: bool, outputs: int, inputs: int) -> Non
     for rows in ROWS:
         x = draw(rows, inputs) * torch.logspace(-3, 3, rows, device=DEVICE, dtype=torch.bfloat16)[:, None]
         values, scale = fp8.quantize_rows(x)
-        product = (values.double() * scale.double()) @ reference(stored).dequantize(torch.float64).t()
+        exact = (values.double() * scale.double()) @ reference(stored).dequantize(torch.float64).t()
         found = fp8.linear_rowwise(x, prepare(stored), offset)
-        assert error(found, product + added) < OF_ROUNDING
+        assert error(found, exact + added) < OF_ROUNDING
         assert error(found, x.double() @ weight.double().t() + added) < OF_FP8
 
 
@@ -67,9 +67,9 @@ def test_block(bias: bool, outputs: int, inputs: int) -> None:
         x = draw(rows, inputs) * torch.logspace(-2, 2, inputs // 128, device=DEVICE).repeat_interleave(128).bfloat16()
         values, scale = (part[:rows].double() for part in fp8.quantize_groups(x))
         wide = values * scale.repeat_interleave(128, dim=1)
-        product = wide @ prepare_fp8_block(stored).dequantize(torch.float64).t()
+        exact = wide @ prepare_fp8_block(stored).dequantize(torch.float64).t()
         found = fp8.linear_block(x, prepare_fp8_block(stored), offset)
-        assert error(found, product + added) < OF_ROUNDING
+        assert error(found, exact + added) < OF_ROUNDING
         assert error(found, x.double() @ weight.double().t() + added) < OF_FP8
 
 

@@ -1,4 +1,4 @@
-"""The platform on a real GPU: what was detected, memory, graphs, collectives and products."""
+"""The platform on a real GPU: what was detected, memory, graphs, collectives and GEMMs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from llmk_cuda.platform import CUDAPlatform
 pytestmark = needs_gpu
 GIB = 1 << 30
 assert_close = partial(torch.testing.assert_close, rtol=1e-4, atol=1e-4)
-"""A captured product may be summed in another order."""
+"""A captured GEMM may have another order of summation."""
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def graphs(platform: CUDAPlatform) -> Graphs:
     return platform.graphs
 
 
-def test_facts_are_what_cuda_says(facts: PlatformFacts) -> None:
+def test_facts_match_cuda(facts: PlatformFacts) -> None:
     properties = torch.cuda.get_device_properties(0)
     assert facts.device_name == properties.name
     assert facts.arch_version == (properties.major, properties.minor)
@@ -54,7 +54,7 @@ def test_facts_are_what_cuda_says(facts: PlatformFacts) -> None:
     assert 0.9 < properties.total_memory / facts.memory_bytes <= 1
 
 
-def test_detection_leaves_torch_and_cuda_alone() -> None:
+def test_detection_initializes_neither_torch_nor_cuda() -> None:
     """A process that was probed can fork, and its children can use CUDA."""
     code = (
         "import sys; from llmk.api import Host; from llmk_cuda.probe import probe;"
@@ -101,18 +101,18 @@ def test_memory_that_the_allocator_keeps_counts_as_free(platform: CUDAPlatform) 
     assert platform.memory.available() == pytest.approx(before, abs=64 << 20)
 
 
-def test_what_is_available_can_be_allocated(platform: CUDAPlatform) -> None:
+def test_available_memory_can_be_allocated(platform: CUDAPlatform) -> None:
     kept = [torch.empty(3 << 20, dtype=torch.uint8, device="cuda") for _ in range(50)][::2]
     available = platform.memory.available()
     tensor = torch.empty(available - (64 << 20), dtype=torch.uint8, device="cuda")
     assert tensor.numel() > 0
     assert kept
     del tensor, kept
-    torch.cuda.empty_cache()  # what runs next needs memory beside the allocator's
+    torch.cuda.empty_cache()  # the next test needs memory that the allocator has cached
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations((GIB // 2, GIB, GIB // 4))))
-def test_what_a_step_takes_is_measured_at_its_peak(platform: CUDAPlatform, order: tuple[int, ...]) -> None:
+def test_the_peak_of_a_step_is_measured(platform: CUDAPlatform, order: tuple[int, ...]) -> None:
     kept = torch.empty(GIB, dtype=torch.uint8, device="cuda")
     torch.empty(GIB, dtype=torch.uint8, device="cuda")  # what the allocator has from before is not the step's
 
@@ -204,7 +204,7 @@ def test_graphs_share_a_pool_and_keep_their_results(graphs: Graphs) -> None:
         assert_close(found[1], chain(4096))
 
 
-def test_what_runs_before_the_capture_is_told(graphs: Graphs) -> None:
+def test_kernels_compile_before_the_capture(graphs: Graphs) -> None:
     """``run`` is executed for warming up and then recorded: state that it advances has moved on by one."""
     count = torch.zeros((), device="cuda")
     replay = graphs.capture(lambda: count.add_(1))
@@ -229,7 +229,7 @@ def test_collectives(platform: CUDAPlatform, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize(("outputs", "inputs"), [(7, 33), (1, 512), (4096, 1024), (151, 4095)])
-def test_cublas_against_exact_products(dtype: torch.dtype, outputs: int, inputs: int) -> None:
+def test_cublas_against_exact_gemms(dtype: torch.dtype, outputs: int, inputs: int) -> None:
     torch.manual_seed(5)
     weight = torch.randn(outputs, inputs, device="cuda").to(dtype)
     bias = torch.randn(outputs, device="cuda").to(dtype)

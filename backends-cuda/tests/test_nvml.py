@@ -18,7 +18,7 @@ def test_reads_driver_and_devices(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", [-1, 1])
-def test_ends_its_session_whatever_happens(tmp_path: Path, lost: int) -> None:
+def test_always_ends_its_session(tmp_path: Path, lost: int) -> None:
     host = machine(tmp_path, [H200, T4], lost=lost)
     try:
         read_driver(host)
@@ -38,7 +38,7 @@ def test_no_library(tmp_path: Path) -> None:
     assert text.startswith("no driver: wanted libnvidia-ml.so.1, found not installed (install NVIDIA's driver")
 
 
-def test_a_file_that_is_no_library(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_library(tmp_path: Path) -> None:
     host = machine(tmp_path)
     (tmp_path / FOLDER / LIBRARY).write_text("not a library")
     assert "no driver" in refusal(host)
@@ -53,5 +53,5 @@ def test_a_file_that_is_no_library(tmp_path: Path) -> None:
         ({"driver": "5" * 300}, "nvmlSystemGetDriverVersion: Unknown Error (error 7)"),
     ],
 )
-def test_the_driver_says_itself_what_is_wrong(tmp_path: Path, options: dict[str, int], text: str) -> None:
+def test_the_drivers_error_is_reported(tmp_path: Path, options: dict[str, int], text: str) -> None:
     assert text in refusal(machine(tmp_path, [H200], **options))  # type: ignore[arg-type]

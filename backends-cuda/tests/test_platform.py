@@ -20,7 +20,7 @@ assert platform.collectives.backend == "nccl"
 """
 
 
-def test_making_one_leaves_cuda_alone() -> None:
-    """In a process where nobody else began it."""
+def test_creating_a_platform_does_not_initialize_cuda() -> None:
+    """In a process in which CUDA was not initialized before."""
     done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -106,7 +106,7 @@ def test_no_device(tmp_path: Path) -> None:
     assert reason.startswith("no device: wanted an NVIDIA GPU, found none, by driver 580.159.04")
 
 
-def test_no_driver_and_no_cuda_in_torch_are_told_together(tmp_path: Path) -> None:
+def test_no_driver_and_no_cuda_in_torch_are_reported_together(tmp_path: Path) -> None:
     no_torch, no_driver = reasons(probe(Host(root=tmp_path, environ={}), CPU_ONLY))
     assert no_torch.startswith("torch without cuda: wanted torch built with CUDA, found torch 2.13.0+cpu")
     assert no_driver.startswith("no driver")
@@ -116,7 +116,7 @@ def test_no_driver_and_no_cuda_in_torch_are_told_together(tmp_path: Path) -> Non
     ("cuda", "build", "ok"),
     [(13000, CUDA_13, True), (12080, CUDA_13, False), (12000, CUDA_12, True), (13010, CUDA_12, True)],
 )
-def test_the_driver_must_serve_torch_s_cuda(tmp_path: Path, cuda: int, build: TorchBuild, ok: bool) -> None:
+def test_the_driver_must_support_torch_s_cuda(tmp_path: Path, cuda: int, build: TorchBuild, ok: bool) -> None:
     answer = probe(machine(tmp_path, [H200], driver="570.1", cuda=cuda), build)
     assert answer.verdict.ok is ok
     assert answer.facts is not None, "the machine can be planned for all the same"
@@ -128,7 +128,7 @@ def test_the_driver_must_serve_torch_s_cuda(tmp_path: Path, cuda: int, build: To
 
 
 @pytest.mark.parametrize(("build", "ok"), [(CUDA_13, False), (CUDA_12, True)])
-def test_a_device_that_torch_s_cuda_has_left_behind(tmp_path: Path, build: TorchBuild, ok: bool) -> None:
+def test_a_device_too_old_for_torch_s_cuda(tmp_path: Path, build: TorchBuild, ok: bool) -> None:
     answer = probe(machine(tmp_path, [V100]), build)
     assert answer.verdict.ok is ok
     if not ok:
@@ -159,7 +159,7 @@ def test_an_installed_torch_is_not_imported(tmp_path: Path) -> None:
 
 
 @pytest.mark.hook("llmk_platforms")
-def test_known_machines_can_be_told_apart() -> None:
+def test_known_machines_have_different_facts() -> None:
     (spec,) = llmk_platforms()
     names = [facts.device_name for facts in spec.known]
     assert spec.known == KNOWN

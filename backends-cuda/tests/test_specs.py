@@ -34,7 +34,7 @@ def test_plain_weights_go_everywhere() -> None:
     assert refused("cuda.linear", "sm_90", weight_format="fp8_block") == ["weight_format"]
 
 
-def test_few_rows_are_left_to_kernels_that_are_made_for_them() -> None:
+def test_small_m_is_left_to_small_m_kernels() -> None:
     few, many = KERNELS["cuda.linear"].bands
     assert few.stop == many.start
     assert few.score < many.score
@@ -55,9 +55,7 @@ def test_few_rows_are_left_to_kernels_that_are_made_for_them() -> None:
         ("sm_80", "block", {}, ["arch"]),
     ],
 )
-def test_fp8_goes_where_the_chip_multiplies_it(
-    arch: str, weight_format: str, query: dict[str, Any], codes: list[str]
-) -> None:
+def test_fp8_needs_native_support(arch: str, weight_format: str, query: dict[str, Any], codes: list[str]) -> None:
     id = f"cuda.linear_fp8_{weight_format}"
     assert refused(id, arch, weight_format=f"fp8_{weight_format}", **query) == codes
     assert "weight_format" in refused(id, arch, weight_format="int8_channel")

@@ -18,7 +18,7 @@ from llmk_models import (
 )
 
 
-def test_silent_keys_have_the_defaults_of_transformers() -> None:
+def test_missing_keys_have_the_defaults_of_transformers() -> None:
     from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 
     for config_class, name in (
@@ -39,7 +39,7 @@ def test_silent_keys_have_the_defaults_of_transformers() -> None:
         assert ours.tied == config.tie_word_embeddings
 
 
-def test_silent_keys_of_sparse_families_have_the_defaults_of_transformers() -> None:
+def test_missing_keys_of_sparse_families_have_the_defaults_of_transformers() -> None:
     from transformers import MixtralConfig, Qwen3MoeConfig
 
     silent = {key: value for key, value in LLAMA.items() if key != "architectures"} | {"num_attention_heads": 8}
@@ -59,7 +59,7 @@ def test_silent_keys_of_sparse_families_have_the_defaults_of_transformers() -> N
         assert ours.sparse == (True,) * 4
 
 
-def test_silent_keys_of_gemma2_have_the_defaults_of_transformers() -> None:
+def test_missing_keys_of_gemma2_have_the_defaults_of_transformers() -> None:
     from transformers import Gemma2Config
 
     silent = {key: value for key, value in LLAMA.items() if key != "architectures"}
@@ -77,7 +77,7 @@ def test_silent_keys_of_gemma2_have_the_defaults_of_transformers() -> None:
     assert ours.logit_softcap == config.final_logit_softcapping
 
 
-def test_silent_keys_of_deepseek_v2_have_the_defaults_of_transformers() -> None:
+def test_missing_keys_of_deepseek_v2_have_the_defaults_of_transformers() -> None:
     from transformers import DeepseekV2Config
 
     silent = {key: value for key, value in DEEPSEEK.items() if key != "architectures"}
@@ -98,7 +98,7 @@ def test_silent_keys_of_deepseek_v2_have_the_defaults_of_transformers() -> None:
     assert ours.sparse == (True,) * 4
 
 
-def test_silent_keys_of_qwen3_next_have_the_defaults_of_transformers() -> None:
+def test_missing_keys_of_qwen3_next_have_the_defaults_of_transformers() -> None:
     from transformers import Qwen3NextConfig
 
     silent = {key: value for key, value in LLAMA.items() if key != "architectures"} | {"num_hidden_layers": 9}
@@ -124,7 +124,7 @@ def test_silent_keys_of_qwen3_next_have_the_defaults_of_transformers() -> None:
     assert sizes.conv_kernel == config.linear_conv_kernel_dim
 
 
-def test_silent_keys_of_mamba2_have_the_defaults_of_transformers() -> None:
+def test_missing_keys_of_mamba2_have_the_defaults_of_transformers() -> None:
     from transformers import Mamba2Config
 
     config: Any = Mamba2Config(hidden_size=4096)

@@ -151,7 +151,7 @@ def test_published_models_have_their_published_sizes() -> None:
         assert module.describe(Checkpoint(Path("/c"), common | config)).num_parameters == size
 
 
-def test_gemma2_that_looks_ahead_is_refused() -> None:
+def test_bidirectional_gemma2_is_refused() -> None:
     with pytest.raises(CheckpointError, match="use_bidirectional_attention"):
         gemma2_facts.describe(Checkpoint(Path("/c"), {**LLAMA, "use_bidirectional_attention": True}))
 
@@ -212,7 +212,7 @@ def test_groups_limit_experts_only_where_the_method_says_so() -> None:
         assert (experts.num_groups, experts.top_groups, experts.group_scoring) == (*expected, "max")
 
 
-def test_latent_attention_is_as_sharp_as_yarn_makes_it() -> None:
+def test_latent_attention_has_the_scaling_of_yarn() -> None:
     yarn = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}
     scales = []
     for scaling in (None, yarn, yarn | {"mscale_all_dim": 0.707}, {"type": "linear", "factor": 40}):
@@ -233,7 +233,7 @@ def test_latent_attention_is_as_sharp_as_yarn_makes_it() -> None:
         ("norm_topk_prob", True),
     ],
 )
-def test_deepseek_v2_that_works_otherwise_is_refused(key: str, value: Any) -> None:
+def test_unsupported_deepseek_v2_options_are_refused(key: str, value: Any) -> None:
     with pytest.raises(CheckpointError, match=f"DeepseekV2ForCausalLM with {key} = {value!r}") as caught:
         deepseek_v2_facts.describe(Checkpoint(Path("/c"), {**DEEPSEEK, key: value}))
     assert "llmk plugins" in caught.value.hint
@@ -395,7 +395,7 @@ assert "torch" not in sys.modules and "transformers" not in sys.modules
     ],
 )
 @pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "OtherForCausalLM"])
-def test_a_config_that_can_not_be_is_refused(changes: dict[str, Any], problem: str, architecture: str) -> None:
+def test_an_impossible_config_is_refused(changes: dict[str, Any], problem: str, architecture: str) -> None:
     own = describe if architecture.startswith("Qwen3") else transformers_facts.describe
     own_heads = {"num_key_value_heads": changes.get("num_attention_heads", 4), "use_sliding_window": True}
     with pytest.raises(CheckpointError, match=problem):
@@ -407,7 +407,7 @@ def test_whole_numbers_may_have_a_decimal_point() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "OtherForCausalLM"])
-def test_a_window_of_nothing_is_no_window(architecture: str) -> None:
+def test_a_null_window_is_no_window(architecture: str) -> None:
     """As transformers 5 saves types whose windows are switched off."""
     config = {**LLAMA, "num_key_value_heads": 2, "sliding_window": 0, "use_sliding_window": False}
     config["architectures"] = [architecture]

@@ -35,29 +35,29 @@ def harness_of(checkpoint: Path, state_block_size: int = 64, **settings: Any) ->
     return ModelHarness.of(checkpoint, settings, state_block_size=state_block_size, num_blocks=1000)
 
 
-def run(harness: ModelHarness, sizes: list[int], name: str = "it", beside: bool = False) -> Tensor:
-    """Logits of the prompt, ``sizes`` tokens at a time, ``beside`` others' that decode, begin and end."""
+def run(harness: ModelHarness, sizes: list[int], name: str = "it", mixed: bool = False) -> Tensor:
+    """Logits of the prompt, ``sizes`` tokens at a time, ``mixed`` with other requests that start, decode and finish."""
     found = []
     for i, chunk in enumerate(torch.tensor(PROMPT[: sum(sizes)]).split(sizes)):
-        others: list[tuple[Any, list[int]]] = [(f"{name} 1", [7 + i]), (f"{name} new {i}", [3, 4, 5])] if beside else []
+        others: list[tuple[Any, list[int]]] = [(f"{name} 1", [7 + i]), (f"{name} new {i}", [3, 4, 5])] if mixed else []
         found.append(harness.step([*others[:1], (name, chunk.tolist()), *others[1:]])[len(others[:1])])
     return torch.cat(found)
 
 
 @pytest.mark.parametrize("block_size", [1, 5, 64, 1000])
-def test_equals_transformers_however_it_is_cut(checkpoint: Path, block_size: int) -> None:
+def test_equals_transformers_for_any_chunking(checkpoint: Path, block_size: int) -> None:
     expected = transformers_logits(checkpoint, PROMPT, torch.float32)
     harness = harness_of(checkpoint, block_size)
     assert relative_error(run(harness, [150]), expected) < FP32_TOLERANCE
-    assert relative_error(run(harness, [1, 63, 1, 1, 84], "cut", beside=True), expected) < FP32_TOLERANCE
+    assert relative_error(run(harness, [1, 63, 1, 1, 84], "cut", mixed=True), expected) < FP32_TOLERANCE
     assert relative_error(run(harness, [1] * 150, "decoded"), expected) < FP32_TOLERANCE
 
 
-def test_requests_that_decode_together_don_t_mix(checkpoint: Path) -> None:
+def test_concurrent_requests_do_not_affect_each_other(checkpoint: Path) -> None:
     harness = harness_of(checkpoint, 16)
     prompts = {name: [random.Random(name).randrange(3, 380) for _ in range(40)] for name in range(5)}
-    begun = harness.step([(name, prompts[name][: 8 * name + 1]) for name in prompts])
-    found = {name: [logits] for name, logits in zip(prompts, begun, strict=True)}
+    first_logits = harness.step([(name, prompts[name][: 8 * name + 1]) for name in prompts])
+    found = {name: [logits] for name, logits in zip(prompts, first_logits, strict=True)}
     for i in range(7):
         work = [(name, [prompts[name][8 * name + 1 + i]]) for name in prompts]
         for name, logits in zip(prompts, harness.step(work), strict=True):
@@ -78,12 +78,12 @@ def test_determinism_takes_the_kernels_that_go_token_by_token(checkpoint: Path) 
     assert f"reference.{scan}_invariant" in asked - chosen
     expected = transformers_logits(checkpoint, PROMPT, torch.float32)
     harness = harness_of(checkpoint, **{"engine.deterministic": True})
-    assert relative_error(run(harness, [70, 1, 79], beside=True), expected) < FP32_TOLERANCE
+    assert relative_error(run(harness, [70, 1, 79], mixed=True), expected) < FP32_TOLERANCE
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_layers_keep_what_the_facts_say(checkpoint: Path, dtype: str) -> None:
-    """But for the dtype of what the engine's dtype decides: facts are told before that is chosen."""
+def test_cache_specs_match_the_facts(checkpoint: Path, dtype: str) -> None:
+    """Except the dtype of states in the engine's dtype: facts are stated before it is chosen."""
     harness = harness_of(checkpoint, **{"model.dtype": dtype})
     (facts,) = harness.boot.facts.recurrent
     specs = [spec for _, site, spec in harness.model.cache_specs() if site == facts.site]

@@ -39,7 +39,7 @@ def test_conforms(name: str) -> None:
     assert [result.outcome for result in results].count("skipped") == 3
 
 
-def test_serves_what_nobody_claims(make_checkpoint: Callable[..., Path]) -> None:
+def test_serves_unclaimed_architectures(make_checkpoint: Callable[..., Path]) -> None:
     harness = ModelHarness.of(make_checkpoint("olmo2"))
     assert harness.boot.plan.model == "models.transformers"
     from transformers import AutoModelForCausalLM
@@ -70,7 +70,7 @@ def test_dummy_weights_come_from_the_seed(make_checkpoint: Callable[..., Path]) 
     ("model_type", "overrides", "reason"),
     [
         ("mamba", {}, "it keeps a recurrent state"),
-        ("qwen3_next", {}, "it has layers of linear attention, which keeps a recurrent state"),
+        ("qwen3_next", {}, "it has layers of linear attention, which has a recurrent state"),
         ("deepseek_v3", {}, "caches latent vectors"),
         ("falcon", {"alibi": True}, "ALiBi"),
     ],
@@ -87,7 +87,7 @@ def test_refuses_what_bypasses_the_attention_interface(make_checkpoint: Callable
         ModelHarness.of(make_checkpoint("falcon"), SERVE_SO)
 
 
-def test_refuses_attention_that_the_config_did_not_tell(make_checkpoint: Callable[..., Path]) -> None:
+def test_refuses_attention_that_differs_from_the_config(make_checkpoint: Callable[..., Path]) -> None:
     """OPT scales queries itself, under no key that says so."""
     checkpoint = make_checkpoint("opt", ffn_dim=112, word_embed_proj_dim=64, num_key_value_heads=4)
     with pytest.raises(CheckpointError, match=r"layer 0 .*: scale 1\.0, not 0\.25"):
@@ -98,7 +98,8 @@ def test_refuses_attention_that_the_config_did_not_tell(make_checkpoint: Callabl
 def test_longrope_has_short_factors_by_default_and_long_ones_where_more_is_served(
     model_type: str, make_checkpoint: Callable[..., Path]
 ) -> None:
-    """Here and in the native families, a text is what transformers makes of it alone, whatever is beside it."""
+    """Here and in the native families, a text's result is that of transformers for the text alone, with any other
+    requests."""
     factors = [1.0 + 0.1 * i for i in range(8)]
     rope = {
         "rope_type": "longrope",

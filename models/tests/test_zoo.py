@@ -1,4 +1,4 @@
-"""Whatever transformers can generate text with is served, or refused by the mechanism that is missing."""
+"""Every generative model of transformers is served, or refused with the missing mechanism."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from llmk_models.transformers_facts import describe
 from llmk_testing.model import ModelHarness
 
 LATER = (
-    "attends otherwise than config.json told",
+    "has other attention than config.json describes",
     "bypasses the attention interface",
     "does not run on llmk's attention",
     "keeps its decoder where llmk can't reach it",
@@ -27,7 +27,7 @@ LATER = (
 @pytest.mark.slow
 @pytest.mark.parametrize("model_type", zoo.TYPES)
 def test_a_model_type_is_served_or_refused_by_its_mechanism(model_type: str, tmp_path: Path) -> None:
-    """There are no weights in the folder, so whatever is said is said before any could be loaded."""
+    """There are no weights in the folder, so every refusal precedes loading."""
     folder = zoo.write_tiny(tmp_path / "model", model_type)
     try:
         settings = {"model.path": str(folder), "model.load_format": "dummy"}
@@ -71,7 +71,7 @@ def test_the_mechanism_is_named_from_the_config_alone(config: dict[str, object],
         describe(checkpoint)
 
 
-def test_what_a_config_does_not_say_is_noticed_without_weights(tmp_path: Path) -> None:
+def test_deviations_from_the_config_are_found_without_weights(tmp_path: Path) -> None:
     """OPT scales queries itself. No tensor is there, and none is missed."""
     folder = zoo.write_tiny(tmp_path / "model", "opt")
     with pytest.raises(CheckpointError, match=r"layer 0 .*: scale 1\.0, not 0\.25"):

@@ -163,12 +163,12 @@ def test_what_is_written_names_itself(kind: str) -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("3d", "is no name for a plugin"),
-        ("llmk_", "is no name for a plugin"),
-        ("llmk-core", "is no name for a plugin"),
-        ("../escape", "is no name for a plugin"),
+        ("3d", "is not a valid plugin name"),
+        ("llmk_", "is not a valid plugin name"),
+        ("llmk-core", "is not a valid plugin name"),
+        ("../escape", "is not a valid plugin name"),
         ("llmk-cpu", "the ids cpu.* are those of llmk-backends-cpu, which is installed"),
-        ("torch", "a package torch is installed that is no plugin of torch"),
+        ("torch", "a package torch is installed, which is not a plugin of torch"),
     ],
 )
 def test_names_that_are_bad_or_taken(
@@ -178,7 +178,7 @@ def test_names_that_are_bad_or_taken(
     assert main(["plugins", "new", name, "--kind", "linear"]) == ConfigError.exit_code
     error = capsys.readouterr().err
     assert message in error
-    assert "hint: take a name of your own, such as llmk-acme" in error
+    assert "hint: use another name, such as llmk-acme" in error
     assert not [*tmp_path.iterdir()]
 
 

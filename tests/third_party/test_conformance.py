@@ -93,6 +93,6 @@ def test_a_platform_that_begins_its_device_too_early_fails(
 ) -> None:
     """Of a device that torch knows when the platform was imported."""
     site = install(tmp_path / "site", "eager", EAGER_SPECS, eager_platform=EAGER)
-    results = check("eager", "--kind", "platform", "--only", "making one", installed=site)
+    results = check("eager", "--kind", "platform", "--only", "creating the platform", installed=site)
     ((_, _, message),) = of(results, "failed")
-    assert "making the platform began the device" in message
+    assert "creating the platform initialized the device" in message

@@ -1,4 +1,4 @@
-"""oneDNN's product, on weights that were brought into its blocked layout at load."""
+"""oneDNN's GEMM, with weights in its blocked layout, which are converted when the model loads."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ if not torch.backends.mkldnn.is_available():
 
 _linear_pointwise = torch.ops.mkldnn._linear_pointwise.default
 _DECODE_ROWS = 1
-"""Rows of the product that the layout is chosen for. oneDNN's layout for one row is no slower than others for many."""
+"""Rows (M) for which oneDNN chooses the layout. Its layout for one row is not slower for many rows than others."""
 
 
 def prepack(parameters: Mapping[str, Tensor]) -> Tensor:
-    """Brings ``parameters["weight"]`` (``[out, in]``) into oneDNN's blocked layout: an opaque copy of equal size."""
+    """Converts ``parameters["weight"]`` (``[out, in]``) to oneDNN's blocked layout: an opaque copy of equal size."""
     return _pack(parameters["weight"])
 
 
 def prepack_invariant(parameters: Mapping[str, Tensor]) -> TiledWeight:
-    """The same for ``llmk.reference.linear:linear_invariant``, with the sizes of tile that agree."""
+    """The same for ``llmk.reference.linear:linear_invariant``, with the tile sizes that are batch-invariant."""
     weight = parameters["weight"]
     sizes = invariant_sizes(_times_packed, weight.shape, weight.dtype, weight.device, _pack)
     return TiledWeight(_times_packed, _pack(weight), sizes)
 
 
 def linear_prepacked(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``x @ weight.T + bias``, ``[tokens, in]`` to ``[tokens, out]``; ``weight`` is what :func:`prepack` made."""
+    """``x @ weight.T + bias``, ``[tokens, in]`` to ``[tokens, out]``; ``weight`` is the result of :func:`prepack`."""
     return _linear_pointwise(x, weight, bias, "none", [], "")  # type: ignore[no-any-return]
 
 

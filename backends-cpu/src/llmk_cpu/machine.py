@@ -1,4 +1,4 @@
-"""What a host says of its CPUs and memory, in the files of Linux. Needs no torch."""
+"""A host's CPUs and memory, read from Linux' files. Imports no torch."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _UNLIMITED = 1 << 60
 class Cores:
     """The CPUs that this process may use.
 
-    ``physical`` counts cores once, however many threads they run; ``quota`` is the CPU time that a container may use,
-    in cores (0: no limit); ``nodes`` is the number of NUMA nodes that the cores belong to.
+    ``physical`` counts physical cores, not hardware threads; ``quota`` is the CPU time that a container may use, in
+    cores (0: no limit); ``nodes`` is the number of NUMA nodes that the cores belong to.
     """
 
     logical: int
@@ -29,7 +29,7 @@ class Cores:
 
     @property
     def advised_threads(self) -> int:
-        """One thread per physical core, and no more than the quota lets run at a time."""
+        """One thread per physical core, limited by the quota."""
         limit = int(self.quota) if self.quota else self.physical
         return max(1, min(self.physical, limit))
 

@@ -16,26 +16,26 @@ class CPUDevice:
     """One device: all cores that the process may use."""
 
     def torch_device(self, index: int) -> torch.device:
-        """The one CPU device, whatever the rank."""
+        """The CPU device, the same for all ranks."""
         return torch.device("cpu")
 
     def setup(self, index: int, threads: int = 0) -> None:
-        """Sets torch's compute threads; 0: one per physical core. The system places them. Processes that join one
-        another do so within the machine."""
+        """Sets torch's compute threads; 0: one per physical core. The operating system places them. gloo connects
+        processes only within this machine."""
         torch.set_num_threads(threads or cores(Host()).advised_threads)
         addresses = psutil.net_if_addrs().items()
         if local := [name for name, found in addresses if any(each.address == "127.0.0.1" for each in found)]:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", local[0])
 
     def synchronize(self) -> None:
-        """Nothing to wait for: torch's CPU operators return when they are done."""
+        """Does nothing: torch's CPU operators are synchronous."""
 
 
 class CPUMemory:
     """The process's memory: the machine's, or what its container may use."""
 
     def total(self) -> int:
-        """Bytes there are."""
+        """Total bytes."""
         return memory_limit(Host()) or psutil.virtual_memory().total
 
     def available(self) -> int:
@@ -43,7 +43,7 @@ class CPUMemory:
         return memory_free(Host()) or psutil.virtual_memory().available
 
     def measure(self, run: Callable[[], None]) -> int | None:
-        """Runs it; torch does not count what it allocates here."""
+        """Calls ``run`` and returns ``None``: torch does not count CPU allocations."""
         run()
         return None
 

@@ -1,4 +1,4 @@
-"""Which CPU this is, in the terms that kernels match on. Needs no torch."""
+"""Detects the CPU, and describes it by the facts that kernels match on. Imports no torch."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _x86_level(found: frozenset[str]) -> tuple[int, str]:
 
 
 def _dtypes(features: frozenset[str]) -> tuple[str, ...]:
-    """Dtypes with arithmetic of their own. Without it, products of many rows are far slower than in float32."""
+    """Dtypes with native arithmetic. Without it, GEMMs with many rows are far slower than in float32."""
     bfloat16 = features & {"avx512_bf16", "amx_bf16", "bf16"}
     float16 = features & {"avx512_fp16", "amx_fp16", "asimdhp"}
     return (*(("bfloat16",) if bfloat16 else ()), "float32", *(("float16",) if float16 else ()))
@@ -99,4 +99,4 @@ KNOWN = (
     facts_of("ppc64le", frozenset(), device_name="POWER, little-endian"),
     facts_of("s390x", frozenset(), device_name="IBM Z"),
 )
-"""CPUs to plan for that are not here."""
+"""CPUs for which plans can be made on other machines."""

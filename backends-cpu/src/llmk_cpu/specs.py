@@ -23,10 +23,10 @@ from llmk_cpu.machine import cores
 from llmk_cpu.probe import KNOWN, probe
 
 _SMALLEST_THREADED = 1 << 25
-"""Parameters of a model below which handing work to a second thread takes longer than the work."""
+"""Parameters of a model below which a second thread costs more than it saves."""
 
 _SMALLEST_FLOAT32 = 1 << 19
-"""Elements of a float32 weight below which torch's own product is quicker, by measurement of 1 to 512 rows."""
+"""Elements of a float32 weight below which torch's own GEMM is faster, measured with 1 to 512 rows."""
 
 _PREPACKED = Needs(platforms=("cpu",), archs=(ArchRange("x86_64", (3,)),), dtypes=("bfloat16", "float32"))
 
@@ -48,7 +48,7 @@ def llmk_platforms() -> list[PlatformSpec]:
 
 
 def supports_prepacked(query: LinearQuery) -> Verdict:
-    """Plain weights, where the machine multiplies their dtype itself and the product is large enough to gain."""
+    """Plain weights in a dtype with native arithmetic, if the GEMM is large enough to benefit."""
     verdict = OK
     if query.weight_format != "plain":
         verdict &= no("weight_format", wanted=query.weight_format, found="plain")
@@ -69,8 +69,8 @@ def supports_torch(query: LinearQuery) -> Verdict:
 
 @hookimpl
 def llmk_linear_kernels() -> list[KernelSpec]:
-    """oneDNN on prepacked weights where that is quicker, torch's own product elsewhere; the former in a form that is
-    deterministic, too."""
+    """oneDNN with prepacked weights where that is faster, torch's own GEMM elsewhere; oneDNN also in a batch-invariant
+    version."""
     return [
         KernelSpec(
             id="cpu.linear_prepacked",
@@ -81,7 +81,7 @@ def llmk_linear_kernels() -> list[KernelSpec]:
             tier=Tier.VENDOR,
             needs=_PREPACKED,
             supports=supports_prepacked,
-            summary="oneDNN product with weights in its blocked layout",
+            summary="oneDNN GEMM with weights in its blocked layout",
         ),
         KernelSpec(
             id="cpu.linear_prepacked_invariant",
@@ -94,7 +94,7 @@ def llmk_linear_kernels() -> list[KernelSpec]:
             needs=_PREPACKED,
             supports=supports_prepacked,
             deterministic=True,
-            summary="the same by tiles of rows: slower, and each row the same in any batch",
+            summary="the same by tiles of rows: slower, but batch-invariant",
         ),
         KernelSpec(
             id="cpu.linear_torch",
@@ -103,20 +103,20 @@ def llmk_linear_kernels() -> list[KernelSpec]:
             tier=Tier.PORTABLE,
             needs=Needs(platforms=("cpu",)),
             supports=supports_torch,
-            summary="torch's own product",
+            summary="torch's own GEMM",
         ),
     ]
 
 
 @hookimpl
 def llmk_config_defaults(platform: PlatformFacts, model: ModelFacts | None) -> list[Default]:
-    """Half of the free memory for the cache, short steps where several tenants are served, and threads for the cores
-    there are, where the plan is for this machine.
+    """Half of the free memory for the cache; short steps if several tenants are served; and, if the plan is for this
+    machine, one thread per core.
     """
     if platform.name != "cpu":
         return []
     shared = "the machine's memory serves other programs too, and what is free now may not be later"
-    linear = "on a CPU a step takes longer with every token, so that one tenant's prompt would slow another's answer"
+    linear = "on a CPU, a step's time grows with every token, so one tenant's prompt would slow down another's answer"
     defaults = [Default("cache.memory_share", 0.5, shared), Default("scheduler.max_slowdown", 1.5, linear)]
     host = Host()
     if platform == probe(host).facts:
@@ -126,20 +126,20 @@ def llmk_config_defaults(platform: PlatformFacts, model: ModelFacts | None) -> l
 
 def _advise_threads(host: Host, model: ModelFacts | None) -> Default:
     if model is not None and model.num_parameters < _SMALLEST_THREADED:
-        why = f"a model of {model.num_parameters:,} parameters has too little work in a step to share out"
+        why = f"a model of {model.num_parameters:,} parameters has too little work per step for several threads"
         return Default("platform.threads", 1, why)
     here = cores(host)
     why = f"{here.physical} physical of {here.logical} usable logical cores"
     if here.quota:
         why += f", a quota of {here.quota:g}"
     if here.nodes > 1:
-        why += f"; they span {here.nodes} NUMA nodes, so one engine per node, each bound with numactl, would be quicker"
+        why += f"; they span {here.nodes} NUMA nodes, so one engine per node, each bound with numactl, would be faster"
     return Default("platform.threads", here.advised_threads, why)
 
 
 @hookimpl
 def llmk_check_config(config: object, platform: PlatformFacts) -> list[Problem]:
-    """More threads than cores wait for one another at every operator."""
+    """With more threads than cores, threads wait for each other at every operator."""
     host = Host()
     threads = config.platform.threads  # type: ignore[attr-defined]
     usable = cores(host).logical

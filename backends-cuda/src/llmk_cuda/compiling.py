@@ -1,9 +1,9 @@
-"""Triton's kernels, compiled several at a time before they are needed.
+"""Compiles Triton kernels in parallel, before they are needed.
 
-A launch compiles the kernel that it needs and waits for it, so that a model's kernels are compiled one after the other,
-each for a second. Here launches only say what they need, and processes compile it: threads would wait for Python's
-lock, which Triton holds for a fifth of the time. Results go to Triton's own cache on disk, where this process finds
-them.
+A launch compiles its kernel and waits for it, so a model's kernels would be compiled one after the other, each for
+about a second. Here, launches only submit what they need, and forked processes compile it; threads would wait for
+Python's lock, which Triton holds for a fifth of the time. Results go to Triton's own cache on disk, where this process
+finds them.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ _UNFILLED = {
 
 
 def read_compiler() -> None:
-    """Has Triton read its own files, by whose hash it names what it keeps on disk, while other things are begun: that
-    takes most of a second, and the first kernel would wait for it."""
+    """Makes Triton hash its own source files, which is part of its cache key, while other components start: this takes
+    most of a second, for which the first kernel would wait."""
     try:
         from triton.runtime.cache import triton_key
-    except ImportError:  # whoever needs kernels says so
+    except ImportError:  # kernels that need Triton report it
         return
     Thread(target=triton_key, daemon=True).start()
 
 
 class TritonCompiling:
-    """Follows ``llmk.api.Compiling``. It is one thread's launches that are noted: the one that enters :meth:`ahead`."""
+    """Follows ``llmk.api.Compiling``. Only launches of the thread that enters :meth:`ahead` are collected."""
 
     @contextmanager
     def ahead(self) -> Iterator[None]:
-        """See :meth:`llmk.api.Compiling.ahead`. Kernels behind ``triton.autotune`` must not be launched within: what is
-        not run can't be compared."""
+        """See :meth:`llmk.api.Compiling.ahead`. Kernels with ``triton.autotune`` must not be launched within:
+        autotuning needs real runs."""
         try:
             from triton.runtime._async_compile import active_mode
         except ImportError as error:
@@ -64,7 +64,7 @@ class TritonCompiling:
 
 
 class _Ahead:
-    """Stands where Triton's ``AsyncCompileMode`` does. There a launch waits for its kernel; here it is left out."""
+    """Replaces Triton's ``AsyncCompileMode``. There, a launch waits for its kernel; here, it is skipped."""
 
     def __init__(self) -> None:
         self._forks = Forks()
@@ -73,8 +73,8 @@ class _Ahead:
         self._waiting: list[tuple[str, Callable[[Any], None]]] = []
 
     def submit(self, key: str, compile: Callable[[], Any], keep: Callable[[Any], None]) -> _Unlaunched:
-        """Called for a kernel that is not in this process's cache, where ``keep`` puts one. ``key`` is that of the
-        cache on disk, which may be the same for two."""
+        """Called for a kernel that is not in this process's cache, to which ``keep`` adds it. ``key`` is its key in the
+        cache on disk; two kernels may have the same key."""
         if key not in self._compiles:
             self._compiles[key] = compile
             if not _is_cached(key):
@@ -84,7 +84,7 @@ class _Ahead:
         return self._unlaunched
 
     def finish(self) -> None:
-        """Waits for all, and takes them from the cache on disk; raises what the first failed with that did."""
+        """Waits for all compilations and loads the kernels from the cache on disk; raises the first error."""
         self._unlaunched.over = True
         self._forks.join()
         kernels: dict[str, Any] = {}
@@ -102,7 +102,7 @@ class _Ahead:
 
 
 def _compile(compile: Callable[[], Any]) -> None:
-    """Leaves a kernel in the cache on disk, and what launches it, which Triton 3.6 has a C compiler make."""
+    """Compiles a kernel to the cache on disk, with its launcher, for which Triton 3.6 runs a C compiler."""
     from triton.runtime.driver import driver
 
     kernel = compile()
@@ -110,7 +110,7 @@ def _compile(compile: Callable[[], Any]) -> None:
 
 
 def _is_cached(key: str) -> bool:
-    """Whether the cache on disk has it, or most of it."""
+    """Whether the cache on disk contains it, or most of it."""
     from triton.runtime.cache import get_cache_manager
 
     folder = getattr(get_cache_manager(hashlib.sha256(key.encode()).hexdigest()), "cache_dir", None)
@@ -118,7 +118,7 @@ def _is_cached(key: str) -> bool:
 
 
 class _Unlaunched:
-    """Stands for a kernel that is being compiled, as a launch sees it."""
+    """Stands for a kernel that is being compiled, with the interface that a launch uses."""
 
     function = packed_metadata = None
 
@@ -126,16 +126,17 @@ class _Unlaunched:
         self.over = False
 
     def launch_metadata(self, *arguments: object) -> None:
-        """None."""
+        """No metadata."""
 
     def run(self, *arguments: object) -> None:
-        """Launches nothing; later on, raises ``RuntimeError``: this kernel could not be compiled."""
+        """Launches nothing; after :meth:`_Ahead.finish`, raises ``RuntimeError``, because this kernel could not be
+        compiled."""
         if self.over:
-            raise RuntimeError("the kernel could not be compiled ahead of its first launch, which told why")
+            raise RuntimeError("the kernel could not be compiled ahead of time; the log has the error")
 
 
 class _Zeros(TorchFunctionMode):
-    """Fills what would be left as it was. A kernel that is left out writes no indices, and zeros are harmless ones.
+    """Fills uninitialized tensors with zeros. A skipped kernel writes no indices, and zeros are valid indices.
 
     Not a ``TorchDispatchMode``: the first of those in a process imports a thousand modules, for seconds.
     """

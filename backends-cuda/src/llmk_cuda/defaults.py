@@ -1,4 +1,4 @@
-"""How the engine's sizes follow from a GPU's memory. Needs no torch."""
+"""Default sizes of the engine by a GPU's memory. Imports no torch."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from llmk.api import Default, PlatformFacts
 _GIB = 1 << 30
 
 _SIZES = ((64 * _GIB, 256, 8192, 0.95), (32 * _GIB, 256, 4096, 0.92), (0, 128, 2048, 0.9))
-"""Least memory, requests at once, tokens of a step: larger chips need more of both before their arithmetic is busy.
-Last, the cache's share of what weights and the largest step leave: the rest is for what torch does not allocate, or not
-before the cache is there (graphs, library workspaces, NCCL's buffers), which is about as much on any chip."""
+"""(least memory, concurrent requests, tokens per step, cache share). Larger GPUs need more requests and tokens to be
+busy. The last is the cache's share of the memory that weights and the largest step leave: the rest is for memory that
+torch does not allocate, or only after the cache (graphs, library workspaces, NCCL's buffers), which is about the same
+on any GPU."""
 
 
 def advise(platform: PlatformFacts) -> Iterator[Default]:
-    """Sizes of a step, and the cache's share of what these leave; nothing where the memory is not known."""
+    """Sizes of a step, and the cache's share of the remaining memory; none if the memory is unknown."""
     if not platform.memory_bytes:
         return
     seqs, tokens, share = next(sizes for least, *sizes in _SIZES if platform.memory_bytes >= least)

@@ -1,7 +1,7 @@
 """Paged attention by FlashInfer (arXiv:2501.01005).
 
-FlashInfer plans every step on the host, from the lengths that the engine knows there, and compiles its kernels with
-nvcc when they are first planned, which takes a minute or more unless its cache has them.
+FlashInfer plans every step on the host, from the sequence lengths known there, and compiles its kernels with nvcc at
+the first plan, which takes a minute or more unless they are in its cache.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from torch import Tensor
 from llmk.api import AttentionQuery, CacheLayout, CacheStep
 
 LAYOUT = "flashinfer_hnd"
-"""A name of its own, though others lay their cache out alike: what writes for another backend takes its ``meta``."""
+"""A separate name, although other backends have the same layout: ops that write for another backend need its
+``meta``."""
 
 _WORKSPACE_BYTES = 128 << 20
-"""Where parts of split requests meet; what FlashInfer recommends."""
+"""Bytes of the workspace for partial results of split requests, as FlashInfer recommends."""
 
 _IN_FLIGHT = 2
-"""Steps that may be issued at once. A wrapper's plan lies in pinned memory of the wrapper's, from which the device
-reads it when it gets there, so each of them needs its own."""
+"""Most steps in flight. A wrapper's plan is in its pinned memory, which the device reads when it runs the step, so each
+step in flight needs its own wrapper."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlashInferMeta:
-    """A step that is planned. ``wrapper`` runs it, ``tokens`` are those that are no padding, ``blocks`` and ``offsets``
-    (int64 ``[tokens]``) the places of their own keys."""
+    """A planned step. ``wrapper`` runs it, ``tokens`` are those that are not padding, ``blocks`` and ``offsets`` (int64
+    ``[tokens]``) the cache slots of their keys."""
 
     wrapper: Any
     tokens: int
@@ -42,13 +43,13 @@ class FlashInferMeta:
 class FlashInferAttention:
     """Causal attention with grouped heads and a soft cap, in bfloat16 or float16.
 
-    The cache is ``[num_blocks, 2, kv_heads, block_size, head_dim]``. Steps of one token per request take the kernel for
-    decoding, all others that for prompts, decoding requests included.
+    The cache is ``[num_blocks, 2, kv_heads, block_size, head_dim]``. Steps with one token per request use the decode
+    kernel; all others use the prefill kernel for all requests.
     """
 
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:
         self.query = query
-        # Read by the device alone, step after step in order, so that all wrappers share it.
+        # Used only on the device, in stream order, so all wrappers share it.
         space = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=device)
 
         def wrappers(kind: Any, **options: Any) -> Iterator[Any]:
@@ -74,7 +75,7 @@ class FlashInferAttention:
         return CacheLayout(LAYOUT, shape, query.cache_dtype)
 
     def prepare(self, step: CacheStep) -> FlashInferMeta:
-        """Plans the step on the host. Does not wait for the device."""
+        """Plans the step on the host, without synchronizing with the device."""
         counts, lengths, block_size = step.host_query_lens, step.host_seq_lens, self.query.block_size
         pages = [-(-length // block_size) for length in lengths]
         indptr = torch.tensor([0, *accumulate(pages)], dtype=torch.int32)
@@ -99,20 +100,20 @@ class FlashInferAttention:
         return FlashInferMeta(wrapper, tokens, slots // block_size, slots % block_size)
 
     def write(self, key: Tensor, value: Tensor, cache: Tensor, meta: FlashInferMeta) -> None:
-        """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``), but for padding."""
+        """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``), except padding."""
         cache[meta.blocks, 0, :, meta.offsets] = key[: meta.tokens]
         cache[meta.blocks, 1, :, meta.offsets] = value[: meta.tokens]
 
     def run(self, query: Tensor, cache: Tensor, meta: FlashInferMeta, sinks: Tensor | None = None) -> Tensor:
-        """Attends ``query`` (``[tokens, heads, head_dim]``) to the cache; rows of padding hold anything."""
+        """Attention of ``query`` (``[tokens, heads, head_dim]``) over the cache; rows of padding are undefined."""
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
         meta.wrapper.run(q=query[: meta.tokens].contiguous(), paged_kv_cache=cache, out=out[: meta.tokens])
         return out
 
 
 def _used_blocks(table: Tensor, lengths: Tensor, block_size: int, total: int) -> Tensor:
-    """The first blocks of each row of ``table`` (``[requests, max_blocks]``), as many as hold ``lengths`` tokens, one
-    request after the other: int32 ``[total]``."""
+    """The blocks in use of each row of ``table`` (``[requests, max_blocks]``), for ``lengths`` tokens, concatenated:
+    int32 ``[total]``."""
     pages = (lengths + block_size - 1) // block_size
     rows = torch.repeat_interleave(pages, output_size=total)
     columns = torch.arange(total, device=table.device) - (torch.cumsum(pages, 0) - pages)[rows]

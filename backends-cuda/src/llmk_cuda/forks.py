@@ -1,4 +1,4 @@
-"""Work for its effects on files alone, in processes forked for it."""
+"""Runs functions in forked processes, for their effect on files."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from collections import deque
 from collections.abc import Callable
 
 LIMIT = 120.0
-"""Seconds after which a process is taken for stuck: a lock that another thread held at the fork is never released."""
+"""Timeout in seconds of a process: a lock that another thread held at the fork is never released, so it may hang."""
 
 _PAUSE = 0.002
 
 
 class Forks:
-    """Runs functions in processes of their own, as many at a time as there are processors.
+    """Runs functions in forked processes, at most one per CPU at a time.
 
-    A fork has all that this process has, so that nothing is imported or handed over; it must leave devices alone. What
-    becomes of a function is not told: who needs its effects looks whether they are there.
+    A fork has this process's memory, so nothing is imported or passed; it must not use devices. Results and errors are
+    not reported: callers check for the effects.
     """
 
     def __init__(self, most: int = os.cpu_count() or 1, limit: float = LIMIT) -> None:
@@ -29,10 +29,10 @@ class Forks:
         self._limit = limit
         self._queue: deque[Callable[[], object]] = deque()
         self._ends: dict[int, float] = {}
-        """When each running process is taken for stuck."""
+        """The deadline of each running process."""
 
     def submit(self, run: Callable[[], object]) -> None:
-        """Runs it as soon as there is room."""
+        """Runs it as soon as a process may be started."""
         self._queue.append(run)
         self._advance()
 
@@ -54,16 +54,17 @@ class Forks:
 
     def _start(self, run: Callable[[], object]) -> None:
         with warnings.catch_warnings():
-            # Of forks beside other threads: the work takes none of their locks, and is not waited for forever.
+            # The warning about forks in multi-threaded processes: the work takes no lock of other threads, and has a
+            # timeout.
             warnings.simplefilter("ignore", DeprecationWarning)
             process = os.fork()
         if process:
             self._ends[process] = time.monotonic() + self._limit
             return
         try:
-            # Garbage of the parent's may be graphs and events, which are not this process's to end.
+            # The parent's garbage may contain graphs and events, which this process must not destroy.
             gc.disable()
-            os.setpgid(0, 0)  # so that what it starts, as an assembler, ends with it
+            os.setpgid(0, 0)  # so that its children, such as an assembler, can be killed with it
             with open(os.devnull, "w") as null, contextlib.redirect_stdout(null), contextlib.redirect_stderr(null):
                 run()
         finally:
@@ -73,5 +74,5 @@ class Forks:
 def _has_ended(process: int) -> bool:
     try:
         return os.waitpid(process, os.WNOHANG)[0] != 0
-    except ChildProcessError:  # who ignores the signal of children's ends has none to wait for
+    except ChildProcessError:  # with SIGCHLD ignored, there is no child to wait for
         return True

@@ -1,4 +1,4 @@
-"""CUDA graphs: a step's launches, recorded once and replayed as one."""
+"""CUDA graphs: a step's launches, captured once and replayed as one."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ class CUDAGraphs:
     """Captures on a side stream, into one pool of memory that all graphs share.
 
     Graphs of one pool reuse each other's intermediate memory, so they must be replayed one at a time, and the largest
-    is best captured first. Nothing else may be issued to the device while one is captured.
+    is best captured first. Nothing else may be launched on the device during a capture.
     """
 
     def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
-        """Captures ``run`` after running it once, which compiles kernels and makes libraries' handles and
-        workspaces: a capture allows neither. The replay returns what ``run`` returned while it was captured.
+        """Captures ``run`` after running it once, which compiles kernels and creates library handles and workspaces: a
+        capture allows neither. The replay returns what ``run`` returned while it was captured.
 
-        The tensors in it belong to the graph: they keep their place, and hold until that graph is replayed again.
-        ``run`` must not wait for the device, and must have the same effect each time on the tensors that it reads.
+        These tensors belong to the graph: their addresses are fixed, and their contents stay valid until the graph is
+        replayed again. ``run`` must not synchronize with the device, and must read its inputs from the same tensors
+        each time.
         """
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             run()
         graph = torch.cuda.CUDAGraph()
-        # Other threads of a Python program may allocate meanwhile, which is no concern of this capture.
+        # Other threads may allocate during the capture, which does not affect it.
         with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             result = run()
 

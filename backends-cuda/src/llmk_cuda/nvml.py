@@ -1,6 +1,6 @@
-"""What NVIDIA's management library (NVML) says of the driver and its devices.
+"""Reads the driver's and the devices' properties through NVIDIA's management library (NVML).
 
-NVML makes no CUDA context, so that asking it costs no device memory and a process can fork afterwards. Needs no torch.
+NVML creates no CUDA context, so it uses no device memory, and a process can still fork afterwards. Imports no torch.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _FOLDERS = (
     "/usr/lib/aarch64-linux-gnu",
     "/usr/lib/wsl/lib",
 )
-"""Where drivers put the library, for when the loader's own path does not have it."""
+"""Fallback paths of the library, if it is not in the loader's path."""
 
 _TEXT_BYTES = 256
 
 
 class NvmlFailed(Exception):
-    """The driver can't be asked. ``verdict`` says why, to users."""
+    """The driver can't be queried. ``verdict`` has the reason, for users."""
 
     def __init__(self, verdict: Verdict) -> None:
         super().__init__("; ".join(map(str, verdict.reasons)))
@@ -55,7 +55,7 @@ class Driver:
 
 
 def read_driver(host: Host) -> Driver:
-    """Asks the driver. Raises :class:`NvmlFailed`."""
+    """Queries the driver. Raises :class:`NvmlFailed`."""
     with _session(_load(host)) as call:
         cuda = ctypes.c_int()
         call("nvmlSystemGetCudaDriverVersion_v2", ctypes.byref(cuda))
@@ -85,7 +85,7 @@ class _Calls:
         code = getattr(self._library, name)(*arguments)
         if code:
             found = f"{name}: {self._library.nvmlErrorString(code).decode()} (error {code})"
-            hint = "`nvidia-smi` should say the same; load or reinstall NVIDIA's driver"
+            hint = "`nvidia-smi` should show the same error; load or reinstall NVIDIA's driver"
             raise NvmlFailed(no("driver_failed", wanted="a working NVIDIA driver", found=found, hint=hint))
 
     def text(self, name: str, *arguments: object) -> str:

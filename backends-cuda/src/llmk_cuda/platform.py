@@ -40,21 +40,21 @@ class CUDAMemory:
     """The current device's memory."""
 
     def total(self) -> int:
-        """Bytes there are, less what the driver keeps."""
+        """Total bytes, without those that the driver reserves."""
         return torch.cuda.mem_get_info()[1]
 
     def available(self) -> int:
-        """Bytes that one more large tensor could have now, whoever holds the others.
+        """Bytes that can be allocated now; other processes' memory is not available.
 
-        torch's allocator gives its unused memory back to the driver first, so that it counts as free. That waits for
-        the device: it is meant for the start, not for a step.
+        torch's allocator gives its unused memory back to the driver first, so that it counts as free. This synchronizes
+        with the device: it is meant for startup, not for a step.
         """
         torch.cuda.empty_cache()
         return torch.cuda.mem_get_info()[0]
 
     def measure(self, run: Callable[[], None]) -> int | None:
-        """The most that torch's tensors took at a time. What its allocator keeps beside them doesn't count: that goes
-        back to the driver where a cache, or a later step, would find too little."""
+        """The peak of torch's allocated tensors. Memory that its allocator caches is not counted: it is returned to the
+        driver when a later allocation needs it."""
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
         run()
@@ -70,7 +70,7 @@ class NCCLCollectives:
 
 
 class CUDAPlatform:
-    """Follows ``llmk.api.Platform``. Making one leaves CUDA alone; :meth:`CUDADevice.setup` starts it."""
+    """Follows ``llmk.api.Platform``. Creating one does not initialize CUDA; :meth:`CUDADevice.setup` does."""
 
     def __init__(self, facts: PlatformFacts) -> None:
         self.facts = facts

@@ -1,4 +1,4 @@
-"""Which NVIDIA GPUs are here and whether torch can use them, without touching any. Needs no torch."""
+"""Detects NVIDIA GPUs and whether torch can use them, without initializing them. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from llmk_cuda.torch_build import TorchBuild, installed_torch
 from llmk_cuda.visible import VARIABLE, visible
 
 _SINCE = {"fp8": (8, 9), "tma": (9, 0), "fp4": (10, 0)}
-"""Compute capability from which on the tensor cores multiply fp8 and fp4, and the bulk tensor copy engine is there."""
+"""Compute capability from which on tensor cores support fp8 and fp4, and from which on there is TMA."""
 
 _OLDEST = {12: (5, 0), 13: (7, 5)}
-"""The least compute capability that each CUDA, by its major version, makes code for."""
+"""The least compute capability that each major version of CUDA compiles for."""
 
 
 def probe(host: Host, torch: TorchBuild | None = None) -> Probe:
-    """Usable where the driver is new enough for torch's CUDA and shows a device. ``torch`` is the build that is
-    installed, unless given. Every reason that speaks against it is told."""
+    """Usable if the driver is new enough for torch's CUDA and shows a device. ``torch`` is by default the installed
+    build. Reports all reasons against it."""
     build = torch or installed_torch()
     verdict = _judge_torch(build)
     try:
@@ -58,8 +58,8 @@ def facts_of(
     num_devices: int = 1,
     triton: bool = True,
 ) -> PlatformFacts:
-    """The facts of GPUs of compute capability ``capability``. Devices of other kinds behind them don't count: a plan is
-    made for one kind."""
+    """The facts of GPUs of compute capability ``capability``. Only devices of the same kind as the first are counted: a
+    plan is made for one kind."""
     features = {name for name, since in _SINCE.items() if capability >= since} | {"asynchronous", "graphs"}
     return PlatformFacts(
         name="cuda",
@@ -91,8 +91,8 @@ KNOWN = tuple(
         ((12, 0), 32607, "NVIDIA GeForce RTX 5090"),
     )
 )
-"""GPUs to plan for that are not here, with the names and the memory (MiB) that the driver tells. The first is what
-``--on cuda`` means, the first of an architecture what ``--on cuda/sm_90`` does; ``--on cuda/h200`` takes one by its
+"""GPUs for which plans can be made on other machines, with the names and the memory (MiB) that the driver reports.
+``--on cuda`` means the first, ``--on cuda/sm_90`` the first of the architecture; ``--on cuda/h200`` selects one by
 name."""
 
 
@@ -122,7 +122,7 @@ def _judge_device(facts: PlatformFacts, build: TorchBuild) -> Verdict:
         return OK
     return no(
         "arch",
-        wanted=f"compute capability {oldest[0]}.{oldest[1]} or more, the least that CUDA {build.cuda} makes code for",
+        wanted=f"compute capability {oldest[0]}.{oldest[1]} or more, the least that CUDA {build.cuda} compiles for",
         found=f"{facts.device_name}, {facts.arch}",
         hint=f"install a torch that is built with CUDA {build.cuda_major - 1}",
     )

@@ -1,8 +1,8 @@
-"""Activations in fp8 e4m3, one launch each: what is read once needs no passes for its greatest magnitude, for dividing
-and for rounding.
+"""Quantizes activations to fp8 e4m3 in one launch, with one read for the greatest magnitude, the division and the
+rounding.
 
-These are no ops of their own: how scales are laid out, and that rows are padded, is what cuBLAS wants of the product
-after them, and no other kernel's business.
+These are not ops of their own, because the layout of scales and the padding of rows are those that cuBLAS needs for the
+following GEMM.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ import triton.language as tl
 from torch import Tensor
 
 GROUP = 128
-"""Inputs that share a scale."""
+"""Inputs (K) that share a scale."""
 ROW_UNIT = 4
-"""cuBLAS wants each column of the groups' scales to begin at a multiple of 16 bytes, hence so many rows."""
+"""cuBLAS needs each column of the groups' scales to start at a multiple of 16 bytes, so rows are padded to this
+multiple."""
 
 _FP8 = torch.float8_e4m3fn
 _LARGEST = tl.constexpr(torch.finfo(_FP8).max)
 _TINY = tl.constexpr(torch.finfo(torch.float32).tiny)
 _TILE = 4096
-"""Elements that a program takes of groups."""
+"""Elements of groups per program."""
 
 
 @triton.jit
 def rows_kernel(x, values, scales, stride, SIZE: tl.constexpr, BLOCK: tl.constexpr):
-    """A program quantizes one row of ``SIZE <= BLOCK`` elements of ``x``, which begin ``stride`` apart."""
+    """A program quantizes one row of ``SIZE <= BLOCK`` elements of ``x``, whose rows have stride ``stride``."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     there = column < SIZE
@@ -41,7 +42,7 @@ def groups_kernel(
     x, values, scales, stride, num_rows, padded, SIZE: tl.constexpr, SHARED: tl.constexpr, GROUPS: tl.constexpr
 ):
     """A program quantizes ``GROUPS`` groups of ``SHARED`` elements of one row; rows from ``num_rows`` on are zeros.
-    ``scales`` has ``padded`` rows, which follow one another."""
+    ``scales`` has ``padded`` rows, contiguous along rows."""
     row = tl.program_id(0).to(tl.int64)
     group = tl.program_id(1) * GROUPS + tl.arange(0, GROUPS)
     column = group[:, None] * SHARED + tl.arange(0, SHARED)[None, :]
@@ -53,8 +54,7 @@ def groups_kernel(
 
 
 def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """``x`` (``[tokens, in]``) as fp8 of the same shape, and what its rows are to be multiplied with, float32
-    ``[tokens, 1]``."""
+    """``x`` (``[tokens, in]``) as fp8 of the same shape, and the scale of each row, float32 ``[tokens, 1]``."""
     x = _rows(x)
     rows, size = x.shape
     values = torch.empty(rows, size, dtype=_FP8, device=x.device)
@@ -67,7 +67,7 @@ def quantize_rows(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def quantize_groups(x: Tensor) -> tuple[Tensor, Tensor]:
     """``x`` (``[tokens, in]``, ``in`` a multiple of 128) as fp8, with rows of zeros up to a multiple of
-    :data:`ROW_UNIT`, and what each 128 inputs are to be multiplied with, float32 ``[rows, in / 128]``, column-major."""
+    :data:`ROW_UNIT`, and the scale of each 128 inputs, float32 ``[rows, in / 128]``, column-major."""
     x = _rows(x)
     num_rows, size = x.shape
     rows = triton.cdiv(num_rows, ROW_UNIT) * ROW_UNIT

@@ -26,17 +26,17 @@ from llmk_cuda.defaults import advise
 from llmk_cuda.probe import KNOWN, probe
 
 _MANY_ROWS = 17
-"""Rows from which on cuBLAS keeps the tensor cores busy. With fewer, a product is as fast as its weights are read, and
-kernels that are made for that read them faster."""
+"""Rows (M) from which on cuBLAS keeps the tensor cores busy. With fewer, a GEMM is bound by reading the weight, and
+small-M kernels read it faster."""
 
 _PREPARED = "llmk.reference.quantized_weight"
-"""fp8 weights are kept as the reference has them, so that kernels for few rows may share a site."""
+"""fp8 weights have the reference's layout, so that small-M kernels can share a site."""
 
 _FLASHINFER_HEADS = (64, 128, 256)
 
 _ALIGNMENT = 16
 _BLOCK_ALIGNMENT = 512
-"""cuBLAS wants each row of the weights' block scales to begin at a multiple of 16 bytes, hence four blocks of 128."""
+"""cuBLAS needs each row of the weights' block scales to start at a multiple of 16 bytes, hence four blocks of 128."""
 
 
 @hookimpl
@@ -75,7 +75,7 @@ def stored_as(*formats: str) -> Callable[[LinearQuery], Verdict]:
 
 
 def supports_rowwise(weight_format: str) -> Callable[[LinearQuery], Verdict]:
-    """Matches sites of ``weight_format`` whose sizes ``torch._scaled_mm`` takes."""
+    """Matches sites of ``weight_format`` with sizes that ``torch._scaled_mm`` supports."""
 
     def supports(query: LinearQuery) -> Verdict:
         return stored_as(weight_format)(query) & _multiple(query, _ALIGNMENT, _ALIGNMENT)
@@ -104,13 +104,13 @@ def supports_flashinfer(query: AttentionQuery) -> Verdict:
     if query.head_dim not in _FLASHINFER_HEADS:
         verdict &= no("head_dim", wanted=query.head_dim, found=", ".join(map(str, _FLASHINFER_HEADS)))
     if query.num_heads % query.num_kv_heads:
-        verdict &= no("num_kv_heads", wanted=f"{query.num_heads} heads", found=f"{query.num_kv_heads} key heads")
+        verdict &= no("num_kv_heads", wanted=f"{query.num_heads} heads", found=f"{query.num_kv_heads} K/V heads")
     return verdict
 
 
 @hookimpl
 def llmk_attention_backends() -> list[KernelSpec]:
-    """FlashInfer, where it is installed; chosen by name or measurement alone, since it compiles for long."""
+    """FlashInfer, if it is installed; chosen only by name or by measurement, because it compiles for long."""
     return [
         KernelSpec(
             id="cuda.flashinfer",
@@ -142,7 +142,7 @@ def llmk_linear_kernels() -> list[KernelSpec]:
             id="cuda.linear",
             kind="linear",
             implementation="torch.nn.functional:linear",
-            # Among the portable ones, so that kernels for few rows may rank above it there, and only there.
+            # The tier is portable, so that small-M kernels can rank above it in their bands.
             tier=Tier.PORTABLE,
             bands=(TokenBand(1, _MANY_ROWS), TokenBand(_MANY_ROWS, score=100)),
             needs=Needs(platforms=("cuda",)),
@@ -158,7 +158,7 @@ def llmk_linear_kernels() -> list[KernelSpec]:
 
 def _fp8(
     granularity: str,
-    product: str,
+    function: str,
     supports: Callable[[LinearQuery], Verdict],
     prepare: str,
     kept: str,
@@ -167,10 +167,10 @@ def _fp8(
     return KernelSpec(
         id=f"cuda.linear_fp8_{granularity}",
         kind="linear",
-        implementation=f"llmk_cuda.fp8:linear_{product}",
+        implementation=f"llmk_cuda.fp8:linear_{function}",
         prepare=prepare,
         layout=f"reference_fp8_{kept}",
-        # As of plain weights.
+        # As for plain weights.
         tier=Tier.PORTABLE,
         bands=(TokenBand(1, _MANY_ROWS), TokenBand(_MANY_ROWS, score=100)),
         needs=Needs(platforms=("cuda",), archs=(archs,), dtypes=("bfloat16",), packages=("triton>=3.6,<3.10",)),
@@ -189,16 +189,16 @@ def llmk_config_defaults(platform: PlatformFacts, model: ModelFacts | None) -> l
 
 @hookimpl
 def llmk_check_config(config: object, platform: PlatformFacts) -> list[Problem]:
-    """A cache that leaves no memory to activations would fail in the first large step."""
+    """A cache that leaves no memory for activations would fail in the first large step."""
     if platform.name != "cuda":
         return []
     cache = config.cache  # type: ignore[attr-defined]
     gib = platform.memory_bytes / (1 << 30)
     problems = []
     if gib and cache.memory_gib >= gib:
-        message = f"{cache.memory_gib:g} GiB for the cache, and {platform.device_name} has {gib:.0f} GiB in all"
-        problems.append(Problem("cache.memory_gib", message, "leave it at 0, which takes a share of what is free"))
+        message = f"{cache.memory_gib:g} GiB for the cache, but {platform.device_name} has only {gib:.0f} GiB"
+        problems.append(Problem("cache.memory_gib", message, "leave it at 0 to use a share of the free memory"))
     if cache.memory_share == 1 and not (cache.memory_gib or cache.num_blocks):
-        message = "the cache would take all memory beside the weights, and leave none to activations"
+        message = "the cache would take all memory except the weights', and leave none for activations"
         problems.append(Problem("cache.memory_share", message, "set it to 0.95 or less, or leave it out"))
     return problems

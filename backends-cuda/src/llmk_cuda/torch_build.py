@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class TorchBuild:
-    """A build of torch. ``cuda`` is the CUDA version that it needs of the driver, ``""`` where it has none."""
+    """A build of torch. ``cuda`` is the CUDA version that it needs, ``""`` for a build without CUDA."""
 
     version: str
     cuda: str = ""
@@ -22,7 +22,7 @@ class TorchBuild:
 
 
 def installed_torch() -> TorchBuild | None:
-    """The build that ``import torch`` would give, ``None`` where there is none."""
+    """The build that ``import torch`` would import; ``None`` if torch is not installed."""
     spec = find_spec("torch")
     if spec is None or spec.origin is None:
         return None
@@ -31,7 +31,7 @@ def installed_torch() -> TorchBuild | None:
 
 
 def read_build(text: str) -> TorchBuild:
-    """What torch's generated ``version.py`` says."""
+    """Parses torch's generated ``version.py``."""
     found = {name: re.search(rf"^{name}\b[^=\n]*= '([^']*)'", text, re.MULTILINE) for name in ("__version__", "cuda")}
     version, cuda = (match[1] if match else "" for match in found.values())
     return TorchBuild(version or "unknown", cuda)

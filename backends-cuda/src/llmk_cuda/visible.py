@@ -1,4 +1,4 @@
-"""Which GPUs ``CUDA_VISIBLE_DEVICES`` leaves, by the rules of CUDA's programming guide."""
+"""Which GPUs ``CUDA_VISIBLE_DEVICES`` makes visible, by the rules of CUDA's programming guide."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 def visible(devices: Sequence[Device], setting: str | None) -> list[Device]:
     """The devices that CUDA shows, in the order in which it numbers them.
 
-    ``setting`` is the variable's value, a list of indices or of UUIDs, which may be cut short where they stay unique;
-    ``None``: not set, so all are visible. Those behind the first entry that names no device are hidden, and one that is
-    named twice hides all.
+    ``setting`` is the variable's value, a list of indices or of UUIDs, which may be abbreviated as long as they are
+    unique; ``None``: not set, so all are visible. Devices after the first invalid entry are hidden; a duplicate hides
+    all devices.
     """
     if setting is None:
         return list(devices)
@@ -31,8 +31,8 @@ def visible(devices: Sequence[Device], setting: str | None) -> list[Device]:
 
 
 def number_by_bus() -> None:
-    """Has CUDA number devices as the facts (and nvidia-smi) do, by PCI bus; its own order is by speed. It is read when
-    CUDA begins."""
+    """Makes CUDA number devices as the facts (and nvidia-smi) do, by PCI bus; its default order is by speed. The
+    setting is read when CUDA is initialized."""
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
 
 

@@ -60,7 +60,7 @@ def transpose(parameters: dict[str, Tensor]) -> Tensor:
 
 
 def linear_scaled(x: Tensor, weight: Mapping[str, Tensor], bias: Tensor | None) -> Tensor:
-    """A product with int8 rows and a scale for each."""
+    """A GEMM with an int8 weight and a scale per row."""
     return linear(x, weight["weight"].float() * weight["scale"], bias)
 
 
@@ -70,12 +70,12 @@ def keep(parameters: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def few(x: Any) -> tuple[str, Any]:
-    """Tells that it was the kernel for few tokens."""
+    """A result that identifies the kernel for few tokens."""
     return "few", x
 
 
 def many(x: Any) -> tuple[str, Any]:
-    """Tells that it was the kernel for many tokens."""
+    """A result that identifies the kernel for many tokens."""
     return "many", x
 
 
@@ -85,7 +85,7 @@ def make_twice(parts: Mapping[str, Callable[..., Any]]) -> Callable[[Any], Any]:
 
 
 def make_linear_twice(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
-    """A composite op over a linear site: twice its product."""
+    """A composite op over a linear site: twice its result."""
     return lambda x, weight, bias: 2 * parts["linear"](x, weight, bias)
 
 
@@ -95,7 +95,7 @@ def moe(x: Tensor, router_logits: Tensor, weights: Mapping[str, Tensor], **optio
 
 
 def moe_zero(x: Tensor, router_logits: Tensor, weights: Any, **options: Any) -> Tensor:
-    """Zeros, to tell that it was the kernel."""
+    """Zeros, which identify this kernel."""
     return torch.zeros_like(x)
 
 
@@ -111,17 +111,17 @@ def transpose_experts(parameters: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def linear_says_few(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Ones, to tell that it was the kernel for few rows."""
+    """Ones, which identify the kernel for few rows."""
     return linear(x, weight, bias) + 1
 
 
 def linear_says_many(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Twos, to tell that it was the kernel for many rows."""
+    """Twos, which identify the kernel for many rows."""
     return linear(x, weight, bias) + 2
 
 
 def norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """``x * weight + eps``, to tell weights apart."""
+    """``x * weight + eps``, which identifies the weight."""
     return x * weight + eps
 
 
@@ -185,7 +185,7 @@ def echo_queries(q: Tensor, *_: Any) -> Tensor:
 
 
 def times(x: Tensor, gate: Tensor) -> Tensor:
-    """The product."""
+    """The GEMM."""
     return x * gate
 
 

@@ -29,7 +29,7 @@ def test_a_piecewise_site_changes_kernel_between_steps_only() -> None:
     assert answers == [("few", 1), ("few", 8), ("many", 9), ("many", 4000), ("few", 8)]
 
 
-def test_switches_with_different_bands_all_follow() -> None:
+def test_switches_with_different_bands_are_all_switched() -> None:
     odd = (piece("many", band=(0, 5)), piece("few", band=(5, 1 << 31)))
     made = build(choice("op", "a", *BANDS), choice("op", "b", *odd))
     a, b = made.kernel("op", "a"), made.kernel("op", "b")
@@ -40,7 +40,7 @@ def test_switches_with_different_bands_all_follow() -> None:
     assert seen == [("few", "many"), ("few", "few"), ("many", "few"), ("few", "many")]
 
 
-def test_a_switch_bound_after_the_first_step_follows_too() -> None:
+def test_a_switch_bound_after_the_first_step_is_switched_too() -> None:
     made = build(choice("op", "a", *BANDS), choice("op", "b", *BANDS))
     made.kernel("op", "a")
     made.select(100)
@@ -49,7 +49,7 @@ def test_a_switch_bound_after_the_first_step_follows_too() -> None:
     assert late(0)[0] == "many"
 
 
-def test_select_leaves_switches_alone_while_the_band_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_select_does_nothing_within_the_current_range(monkeypatch: pytest.MonkeyPatch) -> None:
     made = build(choice("op", "a", *BANDS))
     made.kernel("op", "a")
     made.select(1)
@@ -80,7 +80,7 @@ def test_a_composite_over_a_linear_site_calls_its_kernel() -> None:
     torch.testing.assert_close(made.kernel("op", "up_twice", linear="up")(x, weight, None), 2 * x @ weight.t())
 
 
-def test_a_part_that_nobody_has_is_named() -> None:
+def test_a_missing_part_is_named() -> None:
     made = build(choice("op", "twice", piece("make_twice", parts=("once",))))
     with pytest.raises(PluginError, match="needs part 'once'"):
         made.kernel("op", "twice")
@@ -113,7 +113,7 @@ def test_attention_backends_change_together_with_the_ops_that_write_for_them() -
         assert backend.run(None, cache, meta) == run(None, cache, meta) == (name, (name, num_tokens))
 
 
-def test_few_layers_stand_for_those_that_ask_for_the_same_kernels() -> None:
+def test_representative_layers_launch_the_kernels_of_all() -> None:
     made = build(*(choice("op", site, piece("few")) for site in "ab"), choice("linear", "out", piece("linear")))
 
     def layer(index: int) -> int:
@@ -128,7 +128,7 @@ def test_few_layers_stand_for_those_that_ask_for_the_same_kernels() -> None:
     assert list(layers) == list(range(9))
 
 
-def test_few_layers_are_those_of_the_stage() -> None:
+def test_representative_layers_are_those_of_the_stage() -> None:
     made = build(parallel=Parallel(stage=1, num_stages=2))
     layers = made.stage_layers(8, lambda index: index)
     with made.representative_layers():

@@ -1,4 +1,4 @@
-"""The weight that latent attention takes apart, in whatever form a kernel keeps it."""
+"""The weight that latent attention splits, in any layout of the kernel."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SHAPE = LatentShape(
     ids=["plain", "transposed", "piecewise"],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_is_taken_apart_exactly(pieces: tuple[Piece, ...], dtype: torch.dtype) -> None:
+def test_the_up_projection_is_split_exactly(pieces: tuple[Piece, ...], dtype: torch.dtype) -> None:
     layer = LatentUp(
         build(choice("linear", "latent_up", *pieces, in_features=5, out_features=33), dtype=dtype), "kv_b_proj", SHAPE
     )

@@ -1,4 +1,4 @@
-"""Packed products, heads with a switch of their own, and tied tables."""
+"""Packed linear layers, heads with a switch of their own, and tied embeddings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def packed(made: Build, *, bias: bool = False) -> Linear:
 
 
 @pytest.mark.parametrize("kernel", [("linear", ""), ("linear_transposed", "transpose")])
-def test_packed_shards_land_in_order_whatever_the_order_of_arrival(kernel: tuple[str, str]) -> None:
+def test_packed_shards_are_in_order_for_any_order_of_arrival(kernel: tuple[str, str]) -> None:
     name, prepare = kernel
     layer = packed(
         build(choice("linear", "qkv", piece(name, prepare=prepare), in_features=5, out_features=10)), bias=True
@@ -57,7 +57,7 @@ def test_values_are_cast_to_the_engine_dtype() -> None:
 
 
 def test_a_quantized_site_takes_what_the_checkpoint_stores() -> None:
-    """Whatever tensors there are pass through to the kernel, packed along their rows, in their own dtypes."""
+    """All stored tensors are passed to the kernel, packed along their rows, in their own dtypes."""
     query = {"in_features": 5, "out_features": 10, "weight_format": "int8_channel"}
     layer = packed(build(choice("linear", "qkv", piece("linear_scaled", prepare="keep"), **query)))
     values = {part: torch.randint(-99, 99, (n, 5), dtype=torch.int8) for part, n in zip(PARTS, SIZES, strict=True)}
@@ -129,7 +129,7 @@ def test_a_scaled_table_and_a_capped_head() -> None:
     torch.testing.assert_close(head(hidden), (hidden @ weight.t()).clamp(-0.5, 0.5))
 
 
-def test_a_sandwich_norm_takes_over_from_the_block_before() -> None:
+def test_a_sandwich_norm_also_norms_the_previous_block() -> None:
     made = build(
         choice("op", "sandwich_norm_plus_one", piece("sandwich")), choice("op", "rms_norm_plus_one", piece("norm"))
     )
@@ -151,7 +151,7 @@ def test_a_sandwich_norm_takes_over_from_the_block_before() -> None:
 
 
 def test_the_head_chooses_by_its_own_rows() -> None:
-    """A long prefill asks for one row of logits: the step's token count must not decide."""
+    """A long prefill needs one row of logits: the step's token count must not choose the kernel."""
     pieces = (piece("linear_says_few", band=(0, 2)), piece("linear_says_many", band=(2, 1 << 31)))
     made = build(choice("linear", "lm_head", *pieces, in_features=4, out_features=7))
     head = LMHead(made, "head", 4, 7)

@@ -52,7 +52,7 @@ def load(parameters: tuple[Parameter, ...], stored: dict[str, Tensor]) -> None:
 
 @pytest.mark.parametrize("kernel", [("moe", ""), ("moe_transposed", "transpose_experts")])
 @pytest.mark.parametrize("stored_as", ["one by one", "stacked", "stacked elsewhere"])
-def test_experts_however_they_are_stored(kernel: tuple[str, str], stored_as: str) -> None:
+def test_experts_stored_in_every_layout(kernel: tuple[str, str], stored_as: str) -> None:
     block = MoE(made(*kernel), "old.moe", FACTS, names=("w1", "w3", "w2"), aliases=("new.mlp",))
     values, router = weights(), torch.randn(3, 6)
     prefix = "new.mlp" if stored_as == "stacked elsewhere" else "old.moe"
@@ -112,7 +112,7 @@ def test_shared_experts_see_the_original_hidden_states() -> None:
 
 
 @pytest.mark.parametrize("residual", [True, False])
-def test_experts_take_what_was_normed_for_the_router(residual: bool) -> None:
+def test_experts_use_the_routers_normed_input(residual: bool) -> None:
     rms_norm, add_rms_norm = choice("op", "rms_norm", piece("norm")), choice("op", "add_rms_norm", piece("add_norm"))
     op = piece("make_add_rms_norm_router", parts=("rms_norm", "add_rms_norm", "linear"))
     whole = choice("op", "norm_moe.router", op, op="add_rms_norm_router", parts=(rms_norm, add_rms_norm))
@@ -126,9 +126,9 @@ def test_experts_take_what_was_normed_for_the_router(residual: bool) -> None:
     load(before.parameters, {"norm.weight": scale})
     for layer in (half.block.experts, half.block.router, before):
         layer.finish()
-    x, beside = torch.randn(5, 6), torch.randn(5, 6) if residual else None
-    out, total = half(x, beside)
-    summed = x if beside is None else x + beside
+    x, previous = torch.randn(5, 6), torch.randn(5, 6) if residual else None
+    out, total = half(x, previous)
+    summed = x if previous is None else x + previous
     normed = summed * scale + 0.5
     torch.testing.assert_close(out, fused_moe(normed, normed @ router.T, values, **OPTIONS) + 3 * normed)
     assert torch.equal(total, summed)

@@ -44,7 +44,7 @@ def loaded(layer: Layer, **stored: Tensor) -> None:
 
 
 @given(st.integers(1, 6), st.integers(1, 5), st.integers(1, 9))
-def test_shares_of_units_are_the_whole(size: int, times: int, width: int) -> None:
+def test_shares_of_units_cover_the_whole(size: int, times: int, width: int) -> None:
     units = size * times
     parts = [place.share(units * width, units) for place in ranks(size)]
     assert [row for part in parts for row in range(units * width)[part]] == list(range(units * width))
@@ -59,7 +59,7 @@ def test_few_units_are_repeated(units: int, times: int, width: int) -> None:
 
 
 @given(st.integers(1, 9), st.integers(1, 50))
-def test_padded_shares_are_the_whole(size: int, rows: int) -> None:
+def test_padded_shares_cover_the_whole(size: int, rows: int) -> None:
     parts = [place.padded_share(rows) for place in ranks(size)]
     assert [row for part, _ in parts for row in range(rows)[part]] == list(range(rows))
     assert all(part.stop - part.start <= room for part, room in parts)
@@ -95,7 +95,7 @@ def test_columns_of_several_parts_that_are_stored_as_one() -> None:
         torch.testing.assert_close(layer(x), x @ weight[[3 * rank, 3 * rank + 1, 3 * rank + 2, 6 + rank]].T)
 
 
-def test_rows_add_up_and_the_bias_once() -> None:
+def test_row_parallel_sums_include_the_bias_once() -> None:
     weight, bias, x = torch.randn(5, 6), torch.randn(5), torch.randn(3, 6)
     total = torch.zeros(3, 5)
     for place in ranks(3):
@@ -134,7 +134,7 @@ def test_a_tied_head_on_another_stage_has_a_table_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("stacked", [True, False])
-def test_experts_add_up(stacked: bool) -> None:
+def test_experts_are_all_reduced(stacked: bool) -> None:
     facts = MoEFacts(site="moe", num_experts=3, top_k=2, hidden_size=6, intermediate_size=4, bias=True)
     values = {"gate_up": torch.randn(3, 8, 6), "down": torch.randn(3, 6, 4)}
     values |= {"gate_up_bias": torch.randn(3, 8), "down_bias": torch.randn(3, 6)}
@@ -200,7 +200,7 @@ FORMATS: dict[str, tuple[Callable[..., object], dict[str, Tensor]]] = {
 
 @pytest.mark.parametrize("parallel", ["column", "row"])
 @pytest.mark.parametrize("name", FORMATS)
-def test_quantized_weights_are_cut_with_their_scales(name: str, parallel: Cut) -> None:
+def test_quantized_weights_are_sharded_with_their_scales(name: str, parallel: Cut) -> None:
     prepare, tensors = FORMATS[name]
     whole = prepare(tensors).dequantize(torch.float32)  # type: ignore[attr-defined]
     parts = [
@@ -228,7 +228,7 @@ def test_scales_of_several_parts_that_are_stored_as_one() -> None:
         ({"weight": torch.zeros(8, 8, dtype=torch.uint8), "g_idx": torch.zeros(8, dtype=torch.int32)}, 8, "g_idx"),
     ],
 )
-def test_what_cannot_be_cut_is_named(tensors: dict[str, Tensor], rows: int, why: str) -> None:
+def test_what_cannot_be_sharded_is_named(tensors: dict[str, Tensor], rows: int, why: str) -> None:
     """Blocks that two processes would share, blocks of unknown size, and tensors of unknown meaning."""
     with pytest.raises(CheckpointError, match=f"up.{why} is stored in a format that can't be sharded over 2 processes"):
         quantized(tensors, ranks(2)[0], "column", 8, rows)
@@ -246,7 +246,7 @@ def test_dummy_values_are_parts_of_the_whole() -> None:
     assert torch.equal(torch.cat([filled(place) for place in ranks(2)]), filled(Parallel()))
 
 
-def test_the_kernel_itself_is_called_where_nothing_is_to_be_added_up() -> None:
+def test_the_kernel_is_called_directly_without_an_all_reduce() -> None:
     """By a process alone, and where the caller adds up."""
 
     def runs_kernel(place: Parallel, *, partial: bool = False) -> bool:
@@ -267,7 +267,7 @@ class Doubling(Parallel):
         return 2 * x
 
 
-def test_routed_and_shared_experts_are_added_up_at_once() -> None:
+def test_routed_and_shared_experts_share_one_all_reduce() -> None:
     facts = MoEFacts(site="moe", num_experts=3, top_k=2, hidden_size=6, intermediate_size=4)
     place = Doubling(tensor_size=2)
     made = build(*Sites, choice("linear", "moe.router", piece("linear")), parallel=place)

@@ -1,4 +1,4 @@
-"""Recurrent layers hand their op what it is to have; gated attention takes queries and gates apart."""
+"""Recurrent layers pass the right arguments to their op; gated attention separates queries and gates."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_gated_delta_net() -> None:
 
 @pytest.mark.parametrize(("kind", "sizes"), [(StateSpaceMixer, MAMBA2), (GatedDeltaNet, DELTA)])
 @pytest.mark.parametrize("tensor", [1, 2])
-def test_the_layer_keeps_what_the_facts_say(kind: Any, sizes: Any, tensor: int) -> None:
+def test_the_cache_spec_matches_the_facts(kind: Any, sizes: Any, tensor: int) -> None:
     made = build(choice("op", sizes.site, piece("arguments")), parallel=Parallel(tensor_size=tensor))
     layer = kind(made, "layer", sizes, index=0, eps=0.5)
     facts, op = recurrent_site(sizes, 3, "float32")

@@ -88,7 +88,7 @@ def entry(dtype: Any = "U8", shape: Any = (), offsets: Any = (24, 25)) -> dict[s
         ),
     ],
 )
-def test_a_header_that_lies_is_refused(tmp_path: Path, header: object, data: int, problem: str) -> None:
+def test_an_inconsistent_header_is_refused(tmp_path: Path, header: object, data: int, problem: str) -> None:
     with pytest.raises(CheckpointError, match=problem) as caught:
         read_headers([written(tmp_path, header, data)])
     assert str(tmp_path / "model.safetensors") in str(caught.value)

@@ -23,7 +23,7 @@ CUTS: list[list[Step]] = [
 
 
 class Cached:
-    """Caches for tensors of state, strided in one pool that holds NaN wherever nobody has written; and the requests.
+    """Caches for state tensors, strided in one pool that contains NaN wherever nothing was written; and the requests.
 
     The table entry of a block that is not needed names no block at all.
     """

@@ -51,7 +51,7 @@ def test_gated_activations(name: str, shape: tuple[int, ...], dtype: torch.dtype
         assert float((out.double() - expected).norm() / expected.norm()) < BOUND[dtype]
 
 
-def test_written_out_activations_of_extreme_values() -> None:
+def test_invariant_activations_of_extreme_values() -> None:
     gate = torch.tensor([-1e30, -200.0, -1e-30, 0.0, 1e-30, 200.0, 1e30])
     for name, kernel in INVARIANT_ACTIVATIONS.items():
         torch.testing.assert_close(
@@ -60,7 +60,7 @@ def test_written_out_activations_of_extreme_values() -> None:
 
 
 @pytest.mark.parametrize("name", ["silu", "gelu_tanh"])
-def test_gate_up_is_the_product_and_then_the_activation(name: str) -> None:
+def test_gate_up_is_the_linear_layer_and_then_the_activation(name: str) -> None:
     x, weight, bias = torch.randn(3, 10), torch.randn(16, 10), torch.randn(16)
     make = {"silu": make_gate_up_silu, "gelu_tanh": make_gate_up_gelu_tanh}[name]
     op = make({"linear": linear, "silu_and_mul": silu_and_mul, "gelu_tanh_and_mul": gelu_tanh_and_mul})
@@ -69,7 +69,7 @@ def test_gate_up_is_the_product_and_then_the_activation(name: str) -> None:
     torch.testing.assert_close(op(x, weight, bias).double(), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_gate_up_silu_passes_on_what_its_linear_kernel_prepared() -> None:
+def test_gate_up_silu_passes_the_prepared_weight_to_its_linear_kernel() -> None:
     x, weight = torch.randn(3, 10), torch.randn(16, 10)
     prepared = prepare_int8_channel(quantize_int8_channel(weight))
     op = make_gate_up_silu({"linear": linear_dequantized, "silu_and_mul": silu_and_mul})

@@ -48,7 +48,7 @@ class Request:
 
 
 class Step:
-    """Random requests whose blocks lie in random order in a cache that holds NaN wherever nobody has written.
+    """Random requests with blocks in random order, in a cache that contains NaN wherever nothing was written.
 
     ``gap`` elements that are not the cache's follow each of its blocks; latent vectors are stored as keys alone.
     """
@@ -172,7 +172,7 @@ GAPS = {"together": 0, "a token apart": 2 * 24, "in odd places": 20, "in very od
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("dtype", BOUND, ids=str)
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_agrees_with_the_formula(backend: type[ReferenceAttention], step: str, kind: str, dtype: torch.dtype) -> None:
+def test_matches_the_formula(backend: type[ReferenceAttention], step: str, kind: str, dtype: torch.dtype) -> None:
     name = str(dtype).removeprefix("torch.")
     case = Step(query(dtype=name, cache_dtype=name, **KINDS[kind]), STEPS[step])
     out = case.run(backend)
@@ -184,7 +184,7 @@ def test_agrees_with_the_formula(backend: type[ReferenceAttention], step: str, k
 @pytest.mark.parametrize("kind", ["plain", "all", "latent", "latent all"])
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("gap", GAPS)
-def test_wherever_in_a_pool_the_blocks_lie(gap: str, step: str, kind: str) -> None:
+def test_blocks_may_be_strided_in_a_pool(gap: str, step: str, kind: str) -> None:
     """The same bit for bit, and what lies between the blocks stays as it is."""
     together = Step(query(**KINDS[kind]), STEPS[step])
     apart = Step(query(**KINDS[kind]), STEPS[step], gap=GAPS[gap])
@@ -258,7 +258,7 @@ def test_groups_are_bounded_in_size(monkeypatch: pytest.MonkeyPatch) -> None:
     assert error(case.run(), case.expected()) < BOUND[torch.float32]
 
 
-def test_long_plain_prefill_goes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_plain_prefill_is_chunked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llmk.reference.attention.contiguous.SCORES_AT_ONCE", 6 * 29 * 4)
     case = Step(query(softcap=2.0), [Request(29, 29)])
     assert error(case.run(), case.expected()) < BOUND[torch.float32]
@@ -393,14 +393,15 @@ def test_prefill_in_chunks_gives_the_rows_of_one_prefill(chunk: int) -> None:
 
 
 class Run:
-    """One request's keys, values and queries, to be attended to in one step or several, beside others or alone."""
+    """One request's keys, values and queries, computed in one step or several, with others or alone."""
 
     def __init__(self, length: int, spec: AttentionQuery, seed: int) -> None:
         case = Step(spec, [Request(length, length)], seed)
         self.spec, self.length, self.kv, self.q, self.sinks = spec, length, case.kv[0], case.q, case.sinks
 
     def attended(self, kind: type[ReferenceAttention], cuts: list[int], others: list[int], seed: int) -> Tensor:
-        """Results by chunks that end at ``cuts``, each beside other requests with so many tokens in the cache."""
+        """Results by chunks that end at ``cuts``, each with other requests with the given numbers of tokens in the
+        cache."""
         parts, random = [], torch.Generator().manual_seed(seed)
         for start, stop in itertools.pairwise([0, *cuts, self.length]):
             requests = [Request(n, int(torch.randint(1, n + 1, (1,), generator=random))) for n in others]
@@ -421,8 +422,8 @@ LONG = {**KINDS, "window of blocks": {"sliding_window": 300}, "one head": {"num_
 @pytest.mark.parametrize("kind", LONG)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("threads", [1, 2], indirect=True)
-def test_invariant_attention_is_the_same_bit_for_bit(kind: str, dtype: str, threads: int) -> None:
-    """However the prompt is cut, whatever is beside it; 600 tokens are several blocks of keys."""
+def test_invariant_attention_is_bit_identical(kind: str, dtype: str, threads: int) -> None:
+    """For any chunking of the prompt, with any other requests; 600 tokens are several blocks of keys."""
     run = Run(600, query(dtype=dtype, cache_dtype=dtype, **LONG[kind]), seed=1)
     expected = run.attended(InvariantAttention, [], [], 0)
     for seed, cuts in enumerate(([1, 2, 3, 4, 255, 256, 257, 599], [33, 300], [511, 513], [64, 128, 570])):
@@ -435,7 +436,7 @@ def test_plain_attention_is_not() -> None:
     assert not torch.equal(run.attended(ReferenceAttention, [1, 2, 33, 300], [], 0), expected)
 
 
-def test_invariant_attention_goes_in_pieces_where_scores_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invariant_attention_chunks_large_score_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(300, query(), seed=2)
     expected = run.attended(InvariantAttention, [], [], 0)
     monkeypatch.setattr("llmk.reference.attention.row_invariant.SCORES_AT_ONCE", 6 * 600 * 7)
@@ -445,7 +446,7 @@ def test_invariant_attention_goes_in_pieces_where_scores_are_many(monkeypatch: p
 @pytest.mark.parametrize("dtype", BOUND, ids=str)
 @pytest.mark.parametrize(("heads", "kv_heads"), [(4, 4), (6, 2), (5, 1)])
 @pytest.mark.parametrize("queries", [1, 9])
-def test_the_quick_path_agrees_with_the_plain_one(queries: int, heads: int, kv_heads: int, dtype: torch.dtype) -> None:
+def test_the_fused_path_matches_the_plain_one(queries: int, heads: int, kv_heads: int, dtype: torch.dtype) -> None:
     torch.manual_seed(1)
     q = torch.randn(3, queries, heads, 32).to(dtype)
     k, v = torch.randn(2, 3, 9, kv_heads, 32).to(dtype)
@@ -461,7 +462,7 @@ def test_the_quick_path_agrees_with_the_plain_one(queries: int, heads: int, kv_h
         assert error(out, attend_plain(q, k, v, causal, 0.3).double()) < BOUND[dtype]
 
 
-def test_says_what_it_can_not_do() -> None:
+def test_refusals_have_reasons() -> None:
     assert supports_attention(query())
     verdict = supports_attention(query(cache_dtype="int8", num_heads=5))
     assert [reason.code for reason in verdict.reasons] == ["cache_dtype", "num_kv_heads"]

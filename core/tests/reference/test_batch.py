@@ -9,7 +9,7 @@ import torch
 from llmk.reference.batch import append_tokens, build_step, map_slots, update_rows
 
 
-def test_update_rows_writes_ragged_runs() -> None:
+def test_update_rows_writes_runs_of_different_lengths() -> None:
     table = torch.full((4, 6), -1, dtype=torch.int32)
     update_rows(table, torch.tensor([2, 0]), torch.tensor([1, 4]), torch.tensor([3, 2]), torch.tensor([7, 8, 9, 5, 6]))
     assert table.tolist() == [[-1, -1, -1, -1, 5, 6], [-1] * 6, [-1, 7, 8, 9, -1, -1], [-1] * 6]

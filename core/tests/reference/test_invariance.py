@@ -38,7 +38,7 @@ def test_linear(shape: tuple[int, int], dtype: torch.dtype, threads: int) -> Non
             check_rows(lambda x: linear(x, weight, None), rows)
 
 
-def test_a_weight_out_of_line(threads: int) -> None:
+def test_an_unaligned_weight(threads: int) -> None:
     """As one expert's among others may lie."""
     rows, weight = cancelling(80, (26, 20))
     memory = torch.cat((torch.zeros(1), weight.flatten()))
@@ -89,7 +89,7 @@ def test_activations(name: str, dtype: torch.dtype, inner: int, threads: int) ->
 
 @pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="torch has no vectors here")
 def test_plain_activations(threads: int) -> None:
-    """Two threads meet within a row, where torch's own begins anew with whole vectors."""
+    """Two threads meet within a row, where torch's own code starts again with whole vectors."""
     if threads == 2:
         torch.manual_seed(0)
         with pytest.raises(AssertionError, match="differ in a batch of"):

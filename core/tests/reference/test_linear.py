@@ -1,4 +1,4 @@
-"""Products with plain and quantized weights: formats undone entry by entry in float64, and how much rounding costs."""
+"""GEMMs with plain and quantized weights: dequantization element by element in float64, and the rounding error."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_dequantizes_entry_by_entry(name: str) -> None:
 @pytest.mark.parametrize("tokens", [0, 1, 7])
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("name", FORMATS)
-def test_product_with_a_quantized_weight(name: str, bias: bool, tokens: int, dtype: torch.dtype) -> None:
+def test_gemm_with_a_quantized_weight(name: str, bias: bool, tokens: int, dtype: torch.dtype) -> None:
     weight = random_weight(name)
     prepared = prepare(name, FORMATS[name][0](weight))
     x = torch.randn(tokens, weight.shape[1]).to(dtype)
@@ -121,7 +121,7 @@ def test_scales_of_channels_may_be_flat(name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_plain_product(dtype: torch.dtype) -> None:
+def test_plain_gemm(dtype: torch.dtype) -> None:
     x, weight, bias = torch.randn(5, 33).to(dtype), torch.randn(17, 33).to(dtype), torch.randn(17).to(dtype)
     expected = x.double() @ weight.double().T
     assert error(linear(x, prepare_plain({"weight": weight}), None), expected) < DTYPES[dtype]
@@ -129,7 +129,7 @@ def test_plain_product(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_product_by_tiles(dtype: torch.dtype) -> None:
+def test_tiled_gemm(dtype: torch.dtype) -> None:
     weight, bias = torch.randn(17, 33).to(dtype), torch.randn(17).to(dtype)
     prepared = prepare_invariant({"weight": weight})
     for rows in (1, 2, 5, 64, 70):
@@ -139,7 +139,7 @@ def test_product_by_tiles(dtype: torch.dtype) -> None:
         assert error(linear_invariant(x, prepared, bias), expected + bias.double()) < 2 * DTYPES[dtype]
 
 
-def test_rows_agree_alone_and_in_a_batch() -> None:
+def test_rows_are_batch_invariant() -> None:
     x, weight = torch.randn(33, 257), torch.randn(65, 257)
     together = linear(x, weight, None)
     for row in range(33):

@@ -1,4 +1,4 @@
-"""What recurrent layers do between their products, and the norm at its end, against ``transformers``."""
+"""The ops of recurrent layers, and their norm, against ``transformers``."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_gated_delta_net_equals_transformers() -> None:
 
 
 @pytest.mark.parametrize("kind", ["mamba2", "delta"])
-def test_bits_depend_on_neither_cuts_nor_neighbours(kind: str) -> None:
-    """With the scan that goes token by token, the whole layer between its products is so."""
+def test_results_are_invariant_to_chunking_and_batch(kind: str) -> None:
+    """With the scan that goes token by token, the whole mixer is batch-invariant."""
     weights: tuple[Any, ...]
     if kind == "mamba2":
         op = make_state_space_mixer({**COMMON, "state_space_scan": state_space_scan_by_token})

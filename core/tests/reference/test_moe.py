@@ -158,7 +158,7 @@ def test_an_unknown_scoring_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["int8_channel", "fp8_channel", "fp8_block"])
 @pytest.mark.parametrize("bias", [True, False])
-def test_quantized_experts_are_those_of_the_numbers_that_are_stored(name: str, bias: bool) -> None:
+def test_quantized_experts_match_their_dequantized_weights(name: str, bias: bool) -> None:
     x, logits = torch.randn(9, 144), torch.randn(9, 5)
     exact = {"gate_up": torch.randn(5, 260, 144), "down": torch.randn(5, 144, 130)}
     stored = {f"{key}_bias": torch.randn(weight.shape[:2]) for key, weight in exact.items() if bias}
@@ -174,7 +174,7 @@ def test_quantized_experts_are_those_of_the_numbers_that_are_stored(name: str, b
     assert error(found, fused_moe(x, logits, plain, top_k=2, renormalize=True)) < 1e-5
 
 
-def test_rows_agree_alone_and_in_a_batch() -> None:
+def test_rows_are_batch_invariant() -> None:
     x, logits = torch.randn(9, 20), torch.randn(9, 5)
     weights = {"gate_up": torch.randn(5, 26, 20), "down": torch.randn(5, 20, 13)}
     together = fused_moe(x, logits, weights, top_k=2, renormalize=True)

@@ -22,7 +22,7 @@ def test_equals_torchs_own_in_float64(function: Callable[[Tensor], Tensor]) -> N
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 @pytest.mark.parametrize("threads", [1, 2])
-def test_bits_of_a_row_depend_on_itself_alone(function: Callable[[Tensor], Tensor], threads: int) -> None:
+def test_results_are_batch_invariant(function: Callable[[Tensor], Tensor], threads: int) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

@@ -117,7 +117,7 @@ def op(request: pytest.FixtureRequest) -> Op:
 @pytest.mark.parametrize("block_size", [1, 5, 16, 64, 1000])
 @pytest.mark.parametrize("steps", CUTS, ids=["whole", "ends-apart", "mixed", "decode-first"])
 def test_equals_the_recurrence_and_keeps_its_states(op: Op, steps: Sequence[Step], block_size: int) -> None:
-    """A full block holds the state after its last token, whatever came later; the last block that after the last."""
+    """A full block holds the state after its last token; the last block holds the state after the last token."""
     cached = Cached(block_size, op.state)
     inputs = {name: op.make(total) for name, total in totals(steps).items()}
     found = run_steps(op.run, steps, cached, inputs)
@@ -130,7 +130,7 @@ def test_equals_the_recurrence_and_keeps_its_states(op: Op, steps: Sequence[Step
 
 @pytest.mark.parametrize("name", ["conv", "scan", "scan-by-token", "delta", "delta-by-token"])
 def test_a_prefix_may_be_taken_up_at_any_snapshot(name: str) -> None:
-    """Another request that begins with a shared block, as after a prefix hit, goes on as if it had computed it."""
+    """Another request that starts with a shared block, as after a prefix hit, continues as if it had computed it."""
     op = OPS[name]()
     cached = Cached(16, op.state)
     inputs = op.make(70)
@@ -143,7 +143,7 @@ def test_a_prefix_may_be_taken_up_at_any_snapshot(name: str) -> None:
 
 
 @pytest.mark.parametrize("block_size", [5, 1000])
-def test_leaves_alone_what_is_not_its_own(op: Op, block_size: int) -> None:
+def test_writes_only_its_own_states(op: Op, block_size: int) -> None:
     """Blocks of others, what lies between the blocks of a strided cache, and the rows of padding."""
     cached = Cached(block_size, op.state)
     for work in ([("a", 9), ("b", 1)], [("a", 1), ("b", 1)]):
@@ -164,7 +164,7 @@ def test_leaves_alone_what_is_not_its_own(op: Op, block_size: int) -> None:
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", SAME_BITS)
-def test_bits_depend_on_neither_cuts_nor_neighbours(name: str, threads: int) -> None:
+def test_results_are_invariant_to_chunking_and_batch(name: str, threads: int) -> None:
     torch.manual_seed(2)
     op = OPS[name]()
     inputs = {"a": op.make(150), "b": op.make(150), "c": op.make(150)}
@@ -179,7 +179,7 @@ def test_bits_depend_on_neither_cuts_nor_neighbours(name: str, threads: int) -> 
         torch.set_num_threads(before)
 
 
-def test_many_decode_together_as_each_would_alone() -> None:
+def test_decoding_in_a_batch_equals_decoding_alone() -> None:
     """Bit for bit, at sizes at which torch's kernels share out work among threads."""
     torch.manual_seed(3)
     for op in (scan(state_space_scan_by_token, 8, 2, 32, 64), delta(gated_delta_rule_by_token, 8, 4, 64, 32)):

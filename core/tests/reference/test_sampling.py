@@ -73,7 +73,7 @@ def test_draws_over_seeds_are_as_independent_as_over_positions() -> None:
     assert chi_square(pairs, torch.full((16,), 1 / 16, dtype=torch.float64)) < 44.3
 
 
-def test_draws_from_what_truncation_leaves() -> None:
+def test_samples_from_the_truncated_distribution() -> None:
     logits = torch.tensor([[2.0, 1.0, 0.0, -1.0, -2.0]])
     tokens = draw(logits, 20000, top_k=torch.tensor(3))
     kept = torch.tensor([2.0, 1.0, 0.0, float("-inf"), float("-inf")], dtype=torch.float64)
@@ -114,7 +114,7 @@ def test_a_row_gives_the_same_token_in_any_batch() -> None:
         assert int(sample(logits[one], *(a[one] for a in arguments))) == int(together[row])
 
 
-def test_greedy_rows_take_the_first_of_equals_whatever_the_others_do() -> None:
+def test_greedy_rows_take_the_first_of_equals_in_any_batch() -> None:
     logits = torch.tensor([[0.0, 3.0, 3.0, 1.0], [0.0, 0.0, 0.0, 0.0], [5.0, 5.0, 0.0, 0.0]])
     assert sample(logits, None, None, None, None, None, None).tolist() == [1, 0, 0]
     temperature = torch.tensor([0.0, 1.0, 0.0])

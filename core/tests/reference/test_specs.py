@@ -51,7 +51,7 @@ def test_every_spec_names_what_can_be_loaded(spec: KernelSpec) -> None:
     assert spec.summary
 
 
-def test_what_is_not_deterministic_has_a_slower_twin_that_is() -> None:
+def test_every_nondeterministic_kernel_has_a_deterministic_variant() -> None:
     by_id = {spec.id: spec for spec in SPECS}
     plain = [spec for spec in SPECS if not spec.deterministic]
     assert {spec.kind for spec in plain} == {"attention", "linear", "moe", "op"}

@@ -1,4 +1,4 @@
-"""Sizes of tile that agree, on the products at hand and on products that are made to differ."""
+"""Batch-invariant tile sizes, for torch's GEMM and for GEMMs with planted differences."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def plain(num_rows: int, shape: tuple[int, int], dtype: torch.dtype, seed: int) 
 @pytest.mark.parametrize("numbers", [cancelling, plain])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("threads", [1, 2], indirect=True)
-def test_every_place_gives_a_row_the_same(numbers: Any, dtype: torch.dtype, threads: int) -> None:
+def test_a_row_is_bit_identical_at_every_position(numbers: Any, dtype: torch.dtype, threads: int) -> None:
     """With other numbers than those by which the sizes were found."""
     for shape in SHAPES:
         sizes = invariant_sizes(matmul_transposed, shape, dtype, CPU)
@@ -49,53 +49,53 @@ def test_every_place_gives_a_row_the_same(numbers: Any, dtype: torch.dtype, thre
                 assert torch.equal(found, expected[:size]), (shape, size, shift)
 
 
-def test_a_size_with_a_place_that_differs_is_not_used() -> None:
-    def product(x: Tensor, weight: Tensor) -> Tensor:
+def test_a_size_with_a_differing_position_is_not_used() -> None:
+    def gemm(x: Tensor, weight: Tensor) -> Tensor:
         out = matmul_transposed(x, weight)
         if x.shape[0] == 16:
             out[11] += 1
         return out + (x.shape[0] == 8)
 
-    sizes = invariant_sizes(product, (64, 64), torch.float64, CPU)
+    sizes = invariant_sizes(gemm, (64, 64), torch.float64, CPU)
     assert sizes == tuple(
         size for size in invariant_sizes(matmul_transposed, (64, 64), torch.float64, CPU) if size not in (8, 16)
     )
 
 
-def test_one_row_remains_where_no_places_agree() -> None:
-    def product(x: Tensor, weight: Tensor) -> Tensor:
+def test_one_row_remains_if_no_larger_size_is_invariant() -> None:
+    def gemm(x: Tensor, weight: Tensor) -> Tensor:
         return matmul_transposed(x, weight) + torch.arange(x.shape[0])[:, None]
 
-    assert invariant_sizes(product, (8, 8), torch.float32, CPU) == (1,)
+    assert invariant_sizes(gemm, (8, 8), torch.float32, CPU) == (1,)
     assert invariant_sizes(lambda x, weight: x * float("nan"), (8, 8), torch.float32, CPU) == (1,)
 
 
-def test_places_are_asked_once_for_equal_calls() -> None:
+def test_equal_calls_are_tested_once() -> None:
     calls = []
 
-    def product(x: Tensor, weight: Tensor) -> Tensor:
+    def gemm(x: Tensor, weight: Tensor) -> Tensor:
         calls.append(x.shape)
         return matmul_transposed(x, weight)
 
     for _ in range(2):
-        invariant_sizes(product, (300, 8), torch.float32, CPU)
+        invariant_sizes(gemm, (300, 8), torch.float32, CPU)
     assert len(calls) == 4 * len(SIZES)
     assert {shape[0] for shape in calls} == set(SIZES)
 
 
 @pytest.mark.parametrize("sizes", [SIZES, (1,), (4, 64), (16,)], ids=str)
-def test_rows_are_cut_into_tiles_of_these_sizes_and_no_other(sizes: tuple[int, ...]) -> None:
+def test_rows_are_split_into_tiles_of_the_given_sizes(sizes: tuple[int, ...]) -> None:
     for rows in (*range(140), 1000):
         seen = []
 
-        def product(x: Tensor, weight: Tensor, seen: list[int] = seen) -> Tensor:
+        def gemm(x: Tensor, weight: Tensor, seen: list[int] = seen) -> Tensor:
             seen.append(x.shape[0])
             assert x.is_contiguous()
             assert x.data_ptr() % 64 == 0
             return x @ weight.T
 
         x = torch.arange(3.0 * rows).view(rows, 3)
-        assert torch.equal(TiledWeight(product, torch.eye(3), sizes).multiply(x), x)
+        assert torch.equal(TiledWeight(gemm, torch.eye(3), sizes).multiply(x), x)
         assert set(seen) <= set(sizes)
         assert sum(seen) <= max(rows * 4 / 3 + sizes[0], sizes[0])
 
@@ -115,7 +115,7 @@ def test_alignment() -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_products_cancel_but_for_rounding(shape: tuple[int, int], dtype: torch.dtype) -> None:
+def test_exact_results_are_zero(shape: tuple[int, int], dtype: torch.dtype) -> None:
     rows, weight = (numbers.double() for numbers in cancelling(4, shape, dtype))
     assert (rows.shape, weight.shape) == ((4, shape[1]), shape)
     assert bool(((rows @ weight.T).abs() <= 1e-12 * (rows.abs() @ weight.abs().T)).all())

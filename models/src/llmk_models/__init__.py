@@ -1,1 +1,2 @@
-"""Model families for llmk: native decoders, and whatever transformers knows. Importing it needs no torch."""
+"""Model families for llmk: native decoders, and a backend for decoders of transformers. Importing it imports no
+torch."""

@@ -1,4 +1,4 @@
-"""Reading ``config.json``: keys that must be there, rotary settings in old and new spelling. Imports no torch."""
+"""Reads ``config.json``: required keys, RoPE settings in old and new form. Imports no torch."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LONGEST_CONTEXT = 1 << 26
 
 
 def checked(read: Callable[[Checkpoint], T]) -> Callable[[Checkpoint], T]:
-    """Of a function that reads a config: it sees values of the right types and in range alone, whole numbers as such,
-    and no ``null`` that says nothing.
+    """Decorates a function that reads a config: the function sees only values of the right types and in range, integers
+    as ``int``, and no ``null`` where that means "not set".
 
     Raises CheckpointError that names the key.
     """
@@ -44,7 +44,7 @@ def checked(read: Callable[[Checkpoint], T]) -> Callable[[Checkpoint], T]:
 
 
 def required(checkpoint: Checkpoint, *keys: str) -> Any:
-    """The value of the first of ``keys`` that the config has. Raises CheckpointError where it has none."""
+    """The value of the first of ``keys`` that the config contains. Raises CheckpointError if it contains none."""
     for key in keys:
         if checkpoint.config.get(key) is not None:
             return checkpoint.config[key]
@@ -62,12 +62,13 @@ def checkpoint_dtype(config: Mapping[str, Any]) -> str:
 
 
 def number(value: Any) -> float:
-    """A number of the config. What JSON has none for, transformers 5 writes as ``{"__float__": "Infinity"}``."""
+    """A number of the config. Values that JSON can't represent are written by transformers 5 as ``{"__float__":
+    "Infinity"}``."""
     return float(value["__float__"] if isinstance(value, Mapping) else value)
 
 
 def shared_heads(checkpoint: Checkpoint, num_heads: int, num_kv_heads: int) -> int:
-    """``num_kv_heads``, each of which serves as many query heads. Raises CheckpointError where that can't be."""
+    """``num_kv_heads``. Raises CheckpointError if ``num_heads`` is not a multiple of it."""
     if num_heads % num_kv_heads:
         raise CheckpointError(
             f"{checkpoint.path / 'config.json'} has num_attention_heads = {num_heads}, which are not shared evenly by"
@@ -78,8 +79,7 @@ def shared_heads(checkpoint: Checkpoint, num_heads: int, num_kv_heads: int) -> i
 
 
 def head_size(checkpoint: Checkpoint, head_dim: int | None, hidden_size: int, num_heads: int) -> int:
-    """``head_dim``, or the size that heads of equal size have between them. Raises CheckpointError where they have
-    none."""
+    """``head_dim``, or ``hidden_size / num_heads``. Raises CheckpointError if that is not an integer."""
     size = head_dim or hidden_size // num_heads
     if not size:
         raise CheckpointError(
@@ -92,13 +92,13 @@ def head_size(checkpoint: Checkpoint, head_dim: int | None, hidden_size: int, nu
 def rope_parameters(config: Mapping[str, Any], default_theta: float = 10000.0) -> dict[str, Any]:
     """Rotary settings in the form of ``transformers`` 5: ``rope_type``, ``rope_theta`` and what the type needs.
 
-    ``rope_parameters`` is taken where it stands; else ``rope_scaling`` (``type`` or ``rope_type``) and ``rope_theta``.
-    Raises :class:`~llmk.api.CheckpointError` where they differ by kind of layer.
+    Uses ``rope_parameters`` if the config has it; else ``rope_scaling`` (``type`` or ``rope_type``) and ``rope_theta``.
+    Raises :class:`~llmk.api.CheckpointError` if layers of different kinds have different settings.
     """
     stored = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if any(isinstance(value, Mapping) for value in stored.values()):
         raise CheckpointError(
-            f"config.json gives each kind of layer rotary settings of its own ({', '.join(stored)})",
+            f"config.json has different RoPE settings for each kind of layer ({', '.join(stored)})",
             hint="serve it through transformers: --select.model.use models.transformers",
         )
     parameters = {"rope_theta": config.get("rope_theta") or default_theta, **stored}
@@ -115,11 +115,11 @@ def rope_parameters(config: Mapping[str, Any], default_theta: float = 10000.0) -
 
 
 def default_length(config: Mapping[str, Any], longest: int) -> tuple[int, str]:
-    """How many tokens are served by default, where not ``longest``, and why: 0 and nothing, where all are.
+    """The default maximum length, if it is not ``longest``, and the reason; (0, "") if it is.
 
-    LongRoPE has factors for texts of up to the original length, and others for longer ones. ``transformers`` takes them
-    by the text, and computes it anew when it grows beyond. What is cached here must stay valid, so the length that is
-    served decides for all texts.
+    LongRoPE has factors for texts up to the original length, and others for longer ones. ``transformers`` chooses them
+    by the text's length, and recomputes the text when it grows longer. Here, cached keys must stay valid, so the
+    maximum served length decides for all texts.
     """
     stored = config.get("rope_parameters") or config.get("rope_scaling") or {}
     for rope in (stored, *(each for each in stored.values() if isinstance(each, Mapping))):
@@ -127,14 +127,14 @@ def default_length(config: Mapping[str, Any], longest: int) -> tuple[int, str]:
             original = config.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings")
             if original and original < longest:
                 return int(original), (
-                    f"up to {original} tokens LongRoPE takes the factors for short texts; serve more by"
-                    " --model.max-model-len, and all texts are computed with those for long ones"
+                    f"up to {original} tokens LongRoPE uses its short factors; with a larger"
+                    " --model.max-model-len, all texts use its long factors"
                 )
     return 0, ""
 
 
 def context_length(max_position: int, rope: Mapping[str, Any]) -> int:
-    """Tokens that rotary positions reach: a YaRN checkpoint may still state the length from before it was stretched."""
+    """Maximum number of positions. A YaRN checkpoint may still state the length before the extension."""
     if rope.get("rope_type") != "yarn":
         return max_position
     stretched = rope.get("original_max_position_embeddings", max_position) * rope.get("factor", 1.0)
@@ -144,7 +144,7 @@ def context_length(max_position: int, rope: Mapping[str, Any]) -> int:
 def layer_windows(config: Mapping[str, Any], num_layers: int, window: int | None, first: int) -> tuple[int | None, ...]:
     """Each layer's sliding window, ``None`` for full attention.
 
-    ``layer_types`` decides where the config has it; else the layers from ``first`` on slide.
+    From ``layer_types`` if the config has it; else the layers from ``first`` on have the window.
     """
     types = config.get("layer_types")
     if types is not None and len(types) < num_layers:

@@ -1,4 +1,4 @@
-"""The decoder that the native families share: they differ in what a layer does between its norms, and in the norms."""
+"""The decoder that the native families share; they differ in norms, attention and feed-forward blocks."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from llmk_models.decoder_facts import DecoderShape
 from llmk_models.stack import Block, Norm, Stack
 
 AttentionHalf = Callable[[Tensor, Tensor | None, StepContext], tuple[Tensor, Tensor]]
-"""Norm, and attention with its products: what the half before made and the residual, both ``[tokens, hidden]``, to the
-same."""
+"""Half of a layer: norm and attention with its projections. Maps the previous half's output and the residual, both
+``[tokens, hidden]``, to its output and the next residual."""
 FeedForwardHalf = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
-"""Norm and feed-forward block, likewise."""
+"""Half of a layer: norm and feed-forward block, likewise."""
 
 
 class Normed:
-    """A norm, then a block that takes what it normed: a half of a layer."""
+    """Half of a layer: a norm, then a block."""
 
     def __init__(self, norm: AddRMSNorm, block: Callable[..., Tensor]) -> None:
         self._norm = norm
@@ -45,8 +45,8 @@ class Normed:
 
 
 class SelfAttention:
-    """Attention of ``kind`` between its two products, the first of which has ``qkv_sizes`` rows (``None``: the shape's
-    own)."""
+    """QKV projection, attention of ``kind``, and output projection. The QKV projection has ``qkv_sizes`` rows
+    (``None``: the shape's)."""
 
     kind: type[Attention] = Attention
 
@@ -92,16 +92,16 @@ class SelfAttention:
         )
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
-        """``[tokens, hidden]`` to the same."""
+        """Maps ``[tokens, hidden]`` to ``[tokens, hidden]``."""
         return self.attend(self.qkv(x), step)
 
     def attend(self, qkv: Tensor, step: StepContext) -> Tensor:
-        """What the first product made to ``[tokens, hidden]``."""
+        """Maps the QKV projection's output to ``[tokens, hidden]``."""
         return self.out(self.attention(qkv, step))
 
 
 class NormedSelfAttention:
-    """A norm, one op with the first product of the attention after it: a half of a layer."""
+    """Half of a layer: one op for the norm and the QKV projection, then attention."""
 
     def __init__(self, build: Build, norm: AddRMSNorm, attention: SelfAttention) -> None:
         self._attention = attention
@@ -114,10 +114,11 @@ class NormedSelfAttention:
 
 
 class DecoderLayer:
-    """Norm, attention, norm, feed-forward. The residual runs beside; a norm first adds what the block before made.
+    """Norm, attention, norm, feed-forward. The residual is a separate tensor, to which a norm first adds the previous
+    block's output.
 
     Args:
-        make_attention, make_mlp: make the halves of a layer's index, given the norm that begins each.
+        make_attention, make_mlp: create the halves of a layer from its index and the norm that each starts with.
     """
 
     def __init__(
@@ -139,10 +140,10 @@ class DecoderLayer:
 
 
 class Decoder(Stack):
-    """Follows ``llmk.nn.Model``, but for how it is made: a family reads its shape.
+    """Follows ``llmk.nn.Model``, except its constructor: a family reads the shape and passes it.
 
-    The methods ``make_…`` make Llama's parts; a family replaces those in which it differs. Each registers its
-    parameters, and is called when its turn comes.
+    The methods ``make_…`` create Llama's parts; a family overrides those in which it differs. They are called in the
+    order of the layers, because each registers its parameters.
     """
 
     ignored_weights: tuple[str, ...] = (r".*\.rotary_emb\.inv_freq",)
@@ -167,7 +168,7 @@ class Decoder(Stack):
         self.weights = build.layers
 
     def make_embedding(self, aliases: tuple[str, ...]) -> Embedding:
-        """The token embedding, which a tied checkpoint may also store as ``aliases``."""
+        """The token embedding; a tied checkpoint may also store it under ``aliases``."""
         shape = self.shape
         return Embedding(self.build, "model.embed_tokens", shape.vocab_size, shape.hidden_size, aliases=aliases)
 
@@ -189,7 +190,7 @@ class Decoder(Stack):
         return AddRMSNorm(self.build, "model.norm", self.shape.hidden_size, self.shape.norm_eps)
 
     def make_head(self, tied_to: Embedding | None) -> LMHead:
-        """The head, which multiplies by the embedding's table where it is tied to it."""
+        """The LM head; if ``tied_to`` is given, its weight is the embedding's."""
         return LMHead(self.build, "lm_head", self.shape.hidden_size, self.shape.vocab_size, tied_to=tied_to)
 
     def cache_specs(self) -> list[tuple[int, str, CacheSpec]]:

@@ -1,4 +1,4 @@
-"""What a Llama-like decoder looks like, read from ``config.json``: the part that dense and sparse families share.
+"""Reads the shape of a Llama-like decoder from ``config.json``: the part that dense and sparse families share.
 
 Imports no torch.
 """
@@ -25,13 +25,13 @@ from llmk_models.config import (
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What sets one architecture apart, where its config is silent.
+    """The properties of an architecture that its config does not state.
 
-    ``qkv_bias`` and ``qk_norm`` are properties of the architecture, ``bias_flags`` the config's switches that it obeys.
-    ``windows``: ``"none"``, ``"all"`` layers, those that ``use_sliding_window`` switches on (``"switched"``; or all of
-    them, ``"all switched"``), or every other one from the first (``"alternating"``). ``activations`` are the values of
-    the config's ``activation_key`` that the native implementation has, the default first. The other fields are
-    defaults of the config's keys.
+    ``qkv_bias`` and ``qk_norm`` are properties of the architecture, ``bias_flags`` the config's options that it reads.
+    ``windows``: which layers have a sliding window: ``"none"``, ``"all"``, those selected by ``use_sliding_window``
+    (``"switched"``; or all if it is set, ``"all switched"``), or every other layer from the first (``"alternating"``).
+    ``activations`` are the values of the config's ``activation_key`` that the native implementation supports, the
+    default first. The other fields are defaults of the config's keys.
     """
 
     qkv_bias: bool = False
@@ -50,7 +50,7 @@ class Family:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderShape:
-    """Sizes and switches of one checkpoint. ``windows`` has one entry per layer; ``softcap`` and ``scale`` are those of
+    """Sizes and options of one checkpoint. ``windows`` has one entry per layer; ``softcap`` and ``scale`` are those of
     its attention."""
 
     hidden_size: int
@@ -74,8 +74,8 @@ class DecoderShape:
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, family: Family, **own: Any) -> Self:
-        """Reads a checkpoint's config; ``own`` are fields that a kind of shape has besides. Raises
-        :class:`~llmk.api.CheckpointError` for what the family can't express."""
+        """Reads a checkpoint's config; ``own`` are further fields of a subclass. Raises
+        :class:`~llmk.api.CheckpointError` for options that the family does not support."""
         config = checkpoint.config
         activation = config.get(family.activation_key, family.activations[0])
         if activation not in family.activations:
@@ -111,12 +111,12 @@ class DecoderShape:
 
     @property
     def rotary_dim(self) -> int:
-        """Dimensions of a head that are rotated."""
+        """Elements of a head with RoPE."""
         return int(self.head_dim * self.rope.get("partial_rotary_factor", 1.0))
 
     @property
     def max_model_len(self) -> int:
-        """Tokens that the positions reach."""
+        """Maximum number of positions."""
         return context_length(self.max_position, self.rope)
 
     @property
@@ -131,15 +131,15 @@ class DecoderShape:
 
     @property
     def table_parameters(self) -> int:
-        """Elements of embedding and head (a tied table counts once), and of the norm between."""
+        """Elements of embedding, final norm and head (a tied table counts once)."""
         return self.vocab_size * self.hidden_size * (1 if self.tied else 2) + self.hidden_size
 
     @property
     def attention_parameters(self) -> int:
         """Elements of one layer's attention, and of the norm before it."""
         hidden, q_size, qkv_size = self.hidden_size, self.qkv_sizes[0], sum(self.qkv_sizes)
-        products = qkv_size * (hidden + self.qkv_bias) + hidden * (q_size + self.out_bias)
-        return products + 2 * self.head_dim * self.qk_norm + hidden
+        projections = qkv_size * (hidden + self.qkv_bias) + hidden * (q_size + self.out_bias)
+        return projections + 2 * self.head_dim * self.qk_norm + hidden
 
     @property
     def mlp_parameters(self) -> int:
@@ -155,7 +155,7 @@ class DecoderShape:
         return "attention" if self.windows[layer] is None else "sliding_attention"
 
     def attention_facts(self) -> tuple[AttentionFacts, ...]:
-        """One site for each kind of layer that there is."""
+        """One site for each kind of layer in the model."""
         sites = [self.site(layer) for layer in range(self.num_layers)]
         return tuple(
             AttentionFacts(
@@ -172,7 +172,7 @@ class DecoderShape:
         )
 
     def attention_linears(self) -> tuple[LinearFacts, ...]:
-        """The products around attention."""
+        """The linear sites of attention."""
         hidden, count = self.hidden_size, self.num_layers
         q_size, qkv_size = self.qkv_sizes[0], sum(self.qkv_sizes)
         return (
@@ -196,7 +196,7 @@ class DecoderShape:
         )
 
     def norm_ops(self) -> tuple[OpFacts, ...]:
-        """The norms, and the one that is an op with the product after it."""
+        """The norms, including the one that is fused with the next linear layer."""
         return (*norm_ops(self.hidden_size), normed_linear_op("qkv", self.hidden_size))
 
     def attention_ops(self) -> tuple[OpFacts, ...]:
@@ -219,7 +219,7 @@ def decoder_facts(
 
     Args:
         linear, moe, ops: the sites of its feed-forward blocks.
-        common_ops: embedding and norms, where they are not Llama's.
+        common_ops: embedding and norms, if they differ from Llama's.
     """
     hidden = shape.hidden_size
     default_len, default_why = default_length(checkpoint.config, shape.max_model_len)
@@ -227,7 +227,7 @@ def decoder_facts(
         common_ops = (embedding_op(shape.vocab_size, hidden), *shape.norm_ops())
     return ModelFacts(
         architecture=checkpoint.architecture,
-        model="",  # the kernel fills in the id of the spec that it asked
+        model="",  # filled in with the spec's id
         num_layers=shape.num_layers,
         hidden_size=hidden,
         vocab_size=shape.vocab_size,

@@ -1,4 +1,4 @@
-"""DeepSeek-V2: latent attention, and experts of which a token takes a few from its best groups (arXiv:2405.04434)."""
+"""DeepSeek-V2: latent attention, and experts in groups (arXiv:2405.04434)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from llmk_models.decoder import Decoder, FeedForwardHalf, Normed
 from llmk_models.deepseek_v2_facts import shape_of
 
 _NORM_EPS = 1e-6
-"""Of the norms of latent vectors, whatever the config says of the others."""
+"""Epsilon of the norms of latent vectors; the config's value is for the others."""
 
 
 class DeepseekV2Model(Decoder):
@@ -28,7 +28,7 @@ class DeepseekV2Model(Decoder):
         return Normed(norm, attention)
 
     def make_mlp(self, index: int, norm: AddRMSNorm) -> FeedForwardHalf:
-        """Experts, those that are chosen and those that all tokens share; or the dense block."""
+        """Routed and shared experts, or the dense block."""
         prefix = f"model.layers.{index}.mlp"
         if not self._shape.sparse[index]:
             return super().make_mlp(index, norm)

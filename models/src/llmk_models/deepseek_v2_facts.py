@@ -1,4 +1,4 @@
-"""What DeepSeek-V2 looks like, read from ``config.json``. Imports no torch."""
+"""Reads the shape and facts of DeepSeek-V2 from ``config.json``. Imports no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from llmk_models.decoder_facts import DecoderShape, Family
 from llmk_models.moe_facts import MoEShape, moe_facts
 
 FAMILY = Family(bias_flags=("attention_bias", "mlp_bias"))
-"""The numbers, and those below, are the defaults of transformers' config class."""
+"""These and the following numbers are the defaults of transformers' config class."""
 
 _SERVED: Mapping[str, tuple[Any, ...]] = {
     "hidden_act": ("silu", "swish"),
@@ -22,12 +22,12 @@ _SERVED: Mapping[str, tuple[Any, ...]] = {
     "topk_method": ("greedy", "group_limited_greedy"),
     "norm_topk_prob": (False, None),
 }
-"""Values of the config's switches that this implementation has, the default first."""
+"""Values of the config's options that this implementation supports, the default first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentDecoderShape(DecoderShape):
-    """A decoder whose attention is latent; ``head_dim`` is that of the heads' rotated part."""
+    """A decoder with latent attention; ``head_dim`` is the size of the heads' part with RoPE."""
 
     latent: LatentShape
 
@@ -38,15 +38,17 @@ class LatentDecoderShape(DecoderShape):
     @property
     def attention_parameters(self) -> int:
         """Elements of one layer's attention, and of the norm before it."""
-        products = sum(linear.out_features * (linear.in_features + linear.bias) for linear in self.attention_linears())
-        return products + (self.latent.q_lora_rank or 0) + self.latent.kv_lora_rank + self.hidden_size
+        projections = sum(
+            linear.out_features * (linear.in_features + linear.bias) for linear in self.attention_linears()
+        )
+        return projections + (self.latent.q_lora_rank or 0) + self.latent.kv_lora_rank + self.hidden_size
 
     def attention_facts(self) -> tuple[AttentionFacts, ...]:
         """One site for all layers."""
         return (latent_attention_facts(self.latent, count=self.num_layers),)
 
     def attention_linears(self) -> tuple[LinearFacts, ...]:
-        """The products around attention."""
+        """The linear sites of attention."""
         return latent_linears(self.latent, count=self.num_layers)
 
     def norm_ops(self) -> tuple[OpFacts, ...]:
@@ -60,16 +62,16 @@ class LatentDecoderShape(DecoderShape):
 
 @dataclass(frozen=True, slots=True)
 class DeepseekV2Shape(MoEShape):
-    """Sizes and switches of one checkpoint."""
+    """Sizes and options of one checkpoint."""
 
     decoder: LatentDecoderShape
 
 
 @checked
 def shape_of(checkpoint: Checkpoint) -> DeepseekV2Shape:
-    """Sizes and switches of a DeepSeek-V2 checkpoint. Raises CheckpointError.
+    """Sizes and options of a DeepSeek-V2 checkpoint. Raises CheckpointError.
 
-    Every ``moe_layer_freq``-th layer has experts, but for the first ``first_k_dense_replace``.
+    Every ``moe_layer_freq``-th layer has experts, except the first ``first_k_dense_replace`` layers.
     """
     _refuse_unknown(checkpoint)
     config, latent = checkpoint.config, _latent(checkpoint)
@@ -103,7 +105,7 @@ def _refuse_unknown(checkpoint: Checkpoint) -> None:
         value = checkpoint.config.get(key, served[0])
         if value not in served:
             raise CheckpointError(
-                f"{checkpoint.architecture} with {key} = {value!r}: the native implementation has"
+                f"{checkpoint.architecture} with {key} = {value!r}: the native implementation supports"
                 f" {' and '.join(str(known) for known in served if known is not None)} only",
                 hint="compare config.json with what the model's authors publish; if it is right, install a wheel that"
                 " implements it (`llmk plugins` lists what is installed)",
@@ -121,14 +123,14 @@ def _latent(checkpoint: Checkpoint) -> LatentShape:
         qk_nope_head_dim=plain,
         qk_rope_head_dim=rotated,
         v_head_dim=config.get("v_head_dim", 128),
-        scale=(plain + rotated) ** -0.5 * _sharpness(rope) ** 2,
+        scale=(plain + rotated) ** -0.5 * _attention_scaling(rope) ** 2,
         bias=bool(config.get("attention_bias", False)),
     )
 
 
-def _sharpness(rope: Mapping[str, Any]) -> float:
-    """By how much queries and keys grow where the context was stretched: YaRN's (arXiv:2309.00071) growth with the
-    weight ``mscale_all_dim``."""
+def _attention_scaling(rope: Mapping[str, Any]) -> float:
+    """YaRN's (arXiv:2309.00071) attention scaling of queries and keys for an extended context, with the weight
+    ``mscale_all_dim``."""
     weight, factor = rope.get("mscale_all_dim"), rope.get("factor", 1.0)
     if rope["rope_type"] == "default" or not weight or factor <= 1:
         return 1.0

@@ -1,4 +1,4 @@
-"""What the dense Llama family looks like, read from ``config.json``. Imports no torch."""
+"""Reads the shape and facts of the dense Llama family from ``config.json``. Imports no torch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAMILIES: Mapping[str, Family] = {
 
 @checked
 def shape_of(checkpoint: Checkpoint) -> DecoderShape:
-    """Sizes and switches of a Llama, Mistral, Qwen2 or Qwen3 checkpoint. Raises CheckpointError."""
+    """Sizes and options of a Llama, Mistral, Qwen2 or Qwen3 checkpoint. Raises CheckpointError."""
     return DecoderShape.of(checkpoint, FAMILIES[checkpoint.architecture])
 
 

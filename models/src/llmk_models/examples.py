@@ -1,4 +1,4 @@
-"""Checkpoints that the conformance kit tries the families on: every switch of each config is on in one, off in another.
+"""Example checkpoints for the conformance kit; together they cover both values of every boolean option of each config.
 Needs transformers, which writes them and is the oracle."""
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ DELTA = {
 
 
 def _examples(**variants: tuple[str, dict[str, Any]]) -> tuple[ModelExample, ...]:
-    """By name, the transformers model type and what its config has besides tiny sizes."""
+    """By name, the transformers model type and its config overrides on top of tiny sizes."""
     return tuple(
         ModelExample.of_transformers(
             name.replace("_", "-"), model_type, bfloat16_margin=BFLOAT16_MARGIN.get(model_type, 1.25), **config
@@ -63,8 +63,8 @@ def _examples(**variants: tuple[str, dict[str, Any]]) -> tuple[ModelExample, ...
 
 
 BFLOAT16_MARGIN = {"qwen3_next": 2.0}
-"""By which our error may exceed transformers', where it is not 1.25. The states of the delta rule carry errors on, so
-the ratio scatters with the weights: from 0.7 to 2.8 over 14 draws, half of them below 0.92."""
+"""Allowed ratio of our error to transformers', if it is not 1.25. The states of the delta rule propagate errors, so the
+ratio varies with the weights: from 0.7 to 2.8 over 14 draws, half of them below 0.92."""
 
 DENSE = _examples(
     llama=("llama", {}),
@@ -135,13 +135,15 @@ DEEPSEEK_V2 = _examples(
 
 
 def _grouped_logits(folder: Path, token_ids: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """As :func:`~llmk_testing.model_example.transformers_logits`, where transformers norms Mamba-2's groups apart, as
-    the paper's own code does. Releases until 5.17 at least took them as one."""
+    """As :func:`~llmk_testing.model_example.transformers_logits`, if transformers norms each of Mamba-2's groups
+    separately, as the paper's code does. Releases up to 5.17 or later norm them together."""
     from transformers import __version__
     from transformers.models.mamba2.modeling_mamba2 import MambaRMSNormGated
 
     if "group_size" not in inspect.signature(MambaRMSNormGated).parameters:
-        raise Skip(f"transformers {__version__} norms the groups of Mamba-2 as one: no oracle for more than one group")
+        raise Skip(
+            f"transformers {__version__} norms the groups of Mamba-2 together: no oracle for more than one group"
+        )
     return transformers_logits(folder, token_ids, dtype)
 
 

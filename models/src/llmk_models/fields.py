@@ -1,4 +1,4 @@
-"""What stands under the keys of ``config.json`` that the families read: of which type, and in which range.
+"""The types and ranges of the keys of ``config.json`` that the families read.
 
 Imports no torch.
 """
@@ -11,7 +11,7 @@ from typing import Any
 _LARGEST = (1 << 31) - 1
 _MOST_LAYERS = 10_000
 _MOST_EXPERTS = 100_000
-"""More than any model has. Layers and experts are counted one by one, so a number beyond reason would never end."""
+"""More than any model has. Code loops over layers and experts, so an absurd number would never end."""
 
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 _EXPERTS = ("num_experts", "n_routed_experts", "num_local_experts", "n_shared_experts")
@@ -44,17 +44,17 @@ NULL_COUNTS = frozenset((
     "head_dim", "num_key_value_heads", "num_kv_heads", "n_head_kv", "q_lora_rank", "n_routed_experts",
     "n_shared_experts", "sliding_window", "attn_logit_softcapping", "final_logit_softcapping",
 ))  # fmt: skip
-"""Keys of which ``null`` says something else than silence."""
+"""Keys for which ``null`` is a value, different from a missing key."""
 
 
 def wrong(key: str, value: Any) -> str:
-    """What a key's value must be, in words, where it is not; else empty."""
+    """A description of a valid value, if the key's value is invalid; else empty."""
     words, is_right = _KINDS.get(key, ("", _anything))
     return "" if is_right(value) else words
 
 
 def whole(key: str, value: Any) -> Any:
-    """A key's value, as an ``int`` where it is a whole number of something: JSON may have it with a decimal point."""
+    """A key's value, as an ``int`` if it is an integer written with a decimal point."""
     return int(value) if key in _WHOLE and isinstance(value, float) else value
 
 
@@ -89,7 +89,7 @@ def _is_list(of: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 
 def _is_limit(value: Any) -> bool:
-    """A number, or what stands for one that JSON does not have."""
+    """A number, or the encoding of one that JSON can't represent."""
     if isinstance(value, Mapping):
         value = value.get("__float__")
         value = float("inf") if value == "Infinity" else value
@@ -101,7 +101,7 @@ def _are_limits(value: Any) -> bool:
 
 
 def _is_rope(value: Any) -> bool:
-    """Rotary settings, or those of each kind of layer."""
+    """RoPE settings, or a mapping from kinds of layer to RoPE settings."""
     if not isinstance(value, Mapping):
         return False
     own = (each for each in value.values() if isinstance(each, Mapping))
@@ -128,7 +128,7 @@ _KINDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(_SWITCHES, ("true or false", _is_switch)),
     **dict.fromkeys(_TEXTS, ("a text", _is_text)),
     **dict.fromkeys(
-        ("rope_parameters", "rope_scaling"), ("an object of rotary settings, numbers above 0 among them", _is_rope)
+        ("rope_parameters", "rope_scaling"), ("an object of RoPE settings with positive numbers", _is_rope)
     ),
     "layer_types": ("a list of texts", _is_list(_is_text)),
     "mlp_only_layers": ("a list of whole numbers", _is_list(_is_whole(0, _MOST_LAYERS))),

@@ -1,4 +1,4 @@
-"""Gemma 2: norms at both ends of every block, windows in every other layer, soft caps (arXiv:2408.00118)."""
+"""Gemma 2: norms before and after every block, sliding windows in every other layer, soft caps (arXiv:2408.00118)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from llmk_models.gemma2_facts import shape_of
 
 
 class Gemma2Layer:
-    """Attention and feed-forward. The norm after each is one op with the residual's sum and the norm that follows."""
+    """Attention and feed-forward. The norm after each block is one op with the residual sum and the next norm."""
 
     def __init__(self, build: Build, shape: DecoderShape, index: int, cos_sin: Tensor) -> None:
         prefix = f"model.layers.{index}"
@@ -41,7 +41,7 @@ class Gemma2Model(Decoder):
         super().__init__(build, shape.decoder)
 
     def make_embedding(self, aliases: tuple[str, ...]) -> Embedding:
-        """Rows are scaled by the square root of their length."""
+        """Embeddings are scaled by the square root of the hidden size."""
         shape = self.shape
         return Embedding(
             self.build,
@@ -54,16 +54,16 @@ class Gemma2Model(Decoder):
         )
 
     def make_layer(self, index: int, cos_sin: Tensor) -> Gemma2Layer:
-        """The layer's first norm ends the layer before."""
+        """A layer; its first norm also ends the previous layer."""
         return Gemma2Layer(self.build, self.shape, index, cos_sin)
 
     def make_norm(self) -> SandwichNorm:
-        """It ends the last layer."""
+        """The final norm, which also ends the last layer."""
         shape = self.shape
         last = f"model.layers.{shape.num_layers - 1}.post_feedforward_layernorm"
         return SandwichNorm(self.build, last, "model.norm", shape.hidden_size, shape.norm_eps)
 
     def make_head(self, tied_to: Embedding | None) -> LMHead:
-        """Its logits are capped."""
+        """The LM head, with a soft cap."""
         shape, cap = self.shape, self._logit_softcap
         return LMHead(self.build, "lm_head", shape.hidden_size, shape.vocab_size, tied_to=tied_to, softcap=cap)

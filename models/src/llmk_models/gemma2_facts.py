@@ -1,4 +1,4 @@
-"""What Gemma 2 looks like, read from ``config.json``. Imports no torch."""
+"""Reads the shape and facts of Gemma 2 from ``config.json``. Imports no torch."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ FAMILY = Family(
     activation_key="hidden_activation",
     activations=("gelu_pytorch_tanh",),
 )
-"""The numbers, and those below, are the defaults of transformers' config class."""
+"""These and the following numbers are the defaults of transformers' config class."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gemma2Shape:
-    """Sizes and switches of one checkpoint. ``logit_softcap`` bounds the logits of the head."""
+    """Sizes and options of one checkpoint. ``logit_softcap`` is the soft cap of the logits."""
 
     decoder: DecoderShape
     logit_softcap: float | None
 
     @property
     def num_parameters(self) -> int:
-        """Elements of all parameters; a tied table counts once. Every block has a norm after it, too."""
+        """Elements of all parameters; a tied table counts once. Every block also has a norm after it."""
         decoder = self.decoder
         layer = decoder.attention_parameters + decoder.mlp_parameters + 2 * decoder.hidden_size
         return decoder.table_parameters + decoder.num_layers * layer
@@ -38,7 +38,7 @@ class Gemma2Shape:
 
 @checked
 def shape_of(checkpoint: Checkpoint) -> Gemma2Shape:
-    """Sizes and switches of a Gemma 2 checkpoint. Raises CheckpointError."""
+    """Sizes and options of a Gemma 2 checkpoint. Raises CheckpointError."""
     config = checkpoint.config
     if config.get("use_bidirectional_attention"):
         raise CheckpointError(

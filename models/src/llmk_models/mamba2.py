@@ -14,7 +14,7 @@ from llmk_models.stack import Stack
 
 
 class Mamba2Layer:
-    """Norm and mixer. The residual runs beside; the norm first adds what the layer before made."""
+    """Norm and mixer. The residual is a separate tensor, to which the norm first adds the previous layer's output."""
 
     def __init__(self, build: Build, shape: Mamba2Shape, index: int) -> None:
         prefix, hidden, sizes = f"backbone.layers.{index}", shape.hidden_size, shape.mixer
@@ -59,7 +59,7 @@ class Mamba2Model(Stack):
         self.residual_dtype = torch.float32 if shape.fp32_residual else build.dtype
         vocab, prefix = shape.vocab_size, "backbone.embedding"
         with build.stage(build.parallel.is_first):
-            # Checkpoints from before transformers had the family name the table in the singular.
+            # Checkpoints older than the family's support in transformers have the name in the singular.
             others = (f"{prefix}.weight", *(("lm_head.weight",) if shape.tied else ()))
             self.embed = Embedding(build, f"{prefix}s", vocab, self.hidden_size, aliases=others)
         self.layers: Sequence[Mamba2Layer] = build.stage_layers(

@@ -1,4 +1,4 @@
-"""What Mamba-2 looks like, read from ``config.json``. Imports no torch."""
+"""Reads the shape and facts of Mamba-2 from ``config.json``. Imports no torch."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from llmk.nn.facts import StateSpaceSizes, embedding_op, head_linear, norm_ops, 
 from llmk_models.config import checked, checkpoint_dtype, number, required
 
 MAX_MODEL_LEN = 262_144
-"""Nothing in a checkpoint bounds the length, and a state is as large after one token as after a million. This is as far
-as published models of the family were tested (Codestral Mamba)."""
+"""A checkpoint does not limit the length, and the state has a fixed size. Published models of the family were tested up
+to this length (Codestral Mamba)."""
 
 _ACTIVATIONS = ("silu", "swish")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mamba2Shape:
-    """Sizes and switches of one checkpoint."""
+    """Sizes and options of one checkpoint."""
 
     hidden_size: int
     num_layers: int
@@ -31,25 +31,25 @@ class Mamba2Shape:
 
     @property
     def add_norm(self) -> str:
-        """The op, and its site, that adds up the residual."""
+        """The op, and its site, that adds the residual."""
         return "add_rms_norm_fp32_residual" if self.fp32_residual else "add_rms_norm"
 
     @property
     def num_parameters(self) -> int:
         """Elements of all parameters; a tied table counts once."""
         hidden, mixer = self.hidden_size, self.mixer
-        products = sum(mixer.projected_parts) * (hidden + self.bias) + hidden * (mixer.inner_size + self.bias)
+        projections = sum(mixer.projected_parts) * (hidden + self.bias) + hidden * (mixer.inner_size + self.bias)
         conv = sum(mixer.conv_parts) * (mixer.conv_kernel + mixer.conv_bias)
-        layer = products + conv + 3 * mixer.num_heads + mixer.inner_size + hidden
+        layer = projections + conv + 3 * mixer.num_heads + mixer.inner_size + hidden
         return self.num_layers * layer + self.vocab_size * hidden * (1 if self.tied else 2) + hidden
 
 
 @checked
 def shape_of(checkpoint: Checkpoint) -> Mamba2Shape:
-    """Sizes and switches of a Mamba-2 checkpoint; defaults are those of transformers' config class.
+    """Sizes and options of a Mamba-2 checkpoint; defaults are those of transformers' config class.
 
     Raises:
-        CheckpointError: where a size is missing, sizes contradict each other, or the activation is not SiLU.
+        CheckpointError: a size is missing, sizes are inconsistent, or the activation is not SiLU.
     """
     config = checkpoint.config
     hidden = required(checkpoint, "hidden_size")
@@ -83,7 +83,7 @@ def describe(checkpoint: Checkpoint) -> ModelFacts:
     state, op = recurrent_site(mixer, count, dtype)
     return ModelFacts(
         architecture=checkpoint.architecture,
-        model="",  # the kernel fills in the id of the spec that it asked
+        model="",  # filled in with the spec's id
         num_layers=count,
         hidden_size=hidden,
         vocab_size=shape.vocab_size,

@@ -17,7 +17,7 @@ class MixtralModel(Decoder):
         super().__init__(build, shape.decoder)
 
     def make_mlp(self, index: int, norm: AddRMSNorm) -> NormedMoE:
-        """As transformers 5 names it in its own format, the block is an ``mlp`` like any other."""
+        """The MoE block. In the format of transformers 5, its name is ``mlp``, as in other models."""
         prefix = f"model.layers.{index}"
         experts = MoE(
             self.build,

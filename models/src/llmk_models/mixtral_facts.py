@@ -1,4 +1,4 @@
-"""What Mixtral looks like, read from ``config.json``. Imports no torch."""
+"""Reads the shape and facts of Mixtral from ``config.json``. Imports no torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FAMILY = Family(windows="all", window=None, num_kv_heads=8, norm_eps=1e-5, rope_
 
 @checked
 def shape_of(checkpoint: Checkpoint) -> MoEShape:
-    """Sizes and switches of a Mixtral checkpoint: experts in every layer. Raises CheckpointError."""
+    """Sizes and options of a Mixtral checkpoint: experts in every layer. Raises CheckpointError."""
     decoder = DecoderShape.of(checkpoint, FAMILY)
     experts = MoEFacts(
         site="moe",

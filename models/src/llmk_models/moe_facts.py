@@ -1,4 +1,4 @@
-"""What a decoder with mixtures of experts looks like: what sparse families share. Imports no torch."""
+"""The shape and facts that decoders with MoE layers share. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from llmk_models.decoder_facts import DecoderShape, decoder_facts
 
 @dataclass(frozen=True, slots=True)
 class MoEShape:
-    """Sizes and switches of one checkpoint.
+    """Sizes and options of one checkpoint.
 
-    ``decoder`` describes what is not sparse, ``experts`` a sparse layer's block (its ``count`` is the number of such
-    layers); ``sparse`` says of every layer whether it is one. ``shared_size`` is the width of what its tokens all pass
-    through besides, 0 where there is no such thing.
+    ``decoder`` describes everything but the experts, ``experts`` the MoE block (its ``count`` is the number of MoE
+    layers); ``sparse`` says for every layer whether it is a MoE layer. ``shared_size`` is the inner size of the shared
+    expert, 0 if there is none.
     """
 
     decoder: DecoderShape
@@ -44,10 +44,10 @@ def qwen_moe_shape(
     intermediate_size: int,
     renormalize: bool,
 ) -> MoEShape:
-    """The experts of a Qwen decoder. Sizes are those that the config has, else the ones given.
+    """The MoE shape of a Qwen decoder. Sizes are from the config, else the given defaults.
 
-    Every ``decoder_sparse_step``-th layer has experts, but for those in ``mlp_only_layers``. The number of experts
-    stands under its old name, or under the one that transformers 5 writes.
+    Every ``decoder_sparse_step``-th layer has experts, except those in ``mlp_only_layers``. The number of experts is
+    read under its old name, or the name that transformers 5 writes.
     """
     config = checkpoint.config
     num_experts = config.get("num_experts", config.get("num_local_experts", num_experts))
@@ -68,7 +68,7 @@ def qwen_moe_shape(
 
 
 def moe_facts(checkpoint: Checkpoint, shape: MoEShape) -> ModelFacts:
-    """The facts of a checkpoint with sparse layers. Kinds of layer that it lacks have no site."""
+    """The facts of a checkpoint with MoE layers. Only kinds of layer that it has get sites."""
     decoder, experts = shape.decoder, shape.experts
     linear: list[LinearFacts] = []
     ops: list[OpFacts] = []

@@ -18,7 +18,7 @@ class Qwen3MoEModel(Decoder):
         super().__init__(build, shape.decoder)
 
     def make_mlp(self, index: int, norm: AddRMSNorm) -> FeedForwardHalf:
-        """Experts, or the dense block in layers that are to have it."""
+        """The MoE block, or the dense block in layers without experts."""
         if not self._sparse[index]:
             return super().make_mlp(index, norm)
         experts = MoE(self.build, f"model.layers.{index}.mlp", self._experts)

@@ -1,4 +1,4 @@
-"""What Qwen3-MoE looks like, read from ``config.json``. Imports no torch."""
+"""Reads the shape and facts of Qwen3-MoE from ``config.json``. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from llmk_models.decoder_facts import DecoderShape, Family
 from llmk_models.moe_facts import MoEShape, moe_facts, qwen_moe_shape
 
 FAMILY = Family(bias_flags=("attention_bias",), qk_norm=True, windows="all switched", num_kv_heads=4)
-"""The numbers, and those below, are the defaults of transformers' config class."""
+"""These and the following numbers are the defaults of transformers' config class."""
 
 
 @checked
 def shape_of(checkpoint: Checkpoint) -> MoEShape:
-    """Sizes and switches of a Qwen3-MoE checkpoint. Raises CheckpointError."""
+    """Sizes and options of a Qwen3-MoE checkpoint. Raises CheckpointError."""
     decoder = DecoderShape.of(checkpoint, FAMILY)
     return qwen_moe_shape(checkpoint, decoder, num_experts=128, top_k=8, intermediate_size=768, renormalize=False)
 

@@ -1,4 +1,4 @@
-"""Qwen3-Next: gated delta rule in most layers, gated attention in the others, experts of which one serves every token
+"""Qwen3-Next: gated delta rule in most layers, gated attention in the others, routed experts and a shared one
 (arXiv:2412.06464, arXiv:2505.06708)."""
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from llmk_models.qwen3_next_facts import SHARED, Qwen3NextShape, shape_of
 
 
 def make_norm(build: Build, name: str, shape: Qwen3NextShape) -> AddRMSNorm:
-    """A norm whose weight is stored less one."""
+    """A norm with ``weight + 1``."""
     decoder, sites = shape.moe.decoder, {"site": "add_rms_norm_plus_one", "first_site": "rms_norm_plus_one"}
     return AddRMSNorm(build, name, decoder.hidden_size, decoder.norm_eps, **sites)
 
 
 class GatedSelfAttention(SelfAttention):
-    """Gated attention between its two products. ``keeps`` is its cache's site and spec."""
+    """Gated attention with its projections. ``keeps`` is its cache's site and spec."""
 
     kind = GatedAttention
 
@@ -34,8 +34,8 @@ class GatedSelfAttention(SelfAttention):
 
 
 class DeltaAttention:
-    """The gated delta rule between its products, which give key head by key head what the rule takes kind by kind.
-    ``keeps`` is its cache's site and spec."""
+    """The gated delta rule with its projections. The projections are interleaved by key head; the rule takes queries,
+    keys and values separately. ``keeps`` is its cache's site and spec."""
 
     def __init__(self, build: Build, shape: Qwen3NextShape, index: int) -> None:
         prefix, decoder, sizes = f"model.layers.{index}.linear_attn", shape.moe.decoder, shape.delta_net
@@ -54,7 +54,7 @@ class DeltaAttention:
         self._kinds = (*[sizes.key_dim] * 2, *[shared_by * sizes.value_dim] * 2)
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
-        """``[tokens, hidden]`` to the same."""
+        """Maps ``[tokens, hidden]`` to ``[tokens, hidden]``."""
         q, k, v, gate = self.into(x).unflatten(1, (self._key_heads, -1)).split_with_sizes(self._kinds, 2)
         b, a = self.scalars(x).unflatten(1, (self._key_heads, 2, -1)).unbind(2)
         mixed = torch.cat((q.flatten(1), k.flatten(1), v.flatten(1)), 1)
@@ -63,8 +63,8 @@ class DeltaAttention:
 
 
 class SharedExpert:
-    """The expert that serves every token, scaled by a gate of one number per token. Of several processes, each gives a
-    part of the sum."""
+    """The shared expert, scaled by a gate with one value per token. With tensor parallelism, each rank returns its
+    addend of the sum."""
 
     def __init__(self, build: Build, shape: Qwen3NextShape, prefix: str) -> None:
         hidden = shape.moe.decoder.hidden_size
@@ -82,7 +82,7 @@ class SharedExpert:
         self._scale = build.kernel("op", f"{SHARED}sigmoid_gate")
 
     def __call__(self, x: Tensor) -> Tensor:
-        """``[tokens, hidden]`` to the same."""
+        """Maps ``[tokens, hidden]`` to ``[tokens, hidden]``."""
         out: Tensor = self._scale(self.mlp(x), self.gate(x))
         return out
 
@@ -125,14 +125,14 @@ class Qwen3NextModel(Decoder):
         super().__init__(build, self._whole.moe.decoder)
 
     def make_layer(self, index: int, cos_sin: Tensor) -> Qwen3NextLayer:
-        """Layers differ in what they keep."""
+        """A layer with attention or with the delta rule."""
         layer = Qwen3NextLayer(self.build, self._whole, index, cos_sin, self.make_mlp)
         if self.build.here:
             self._specs.append((index, *layer.keeps))
         return layer
 
     def make_mlp(self, index: int, norm: AddRMSNorm) -> Normed:
-        """Experts with a shared one, or the dense block in layers that are to have it."""
+        """Routed and shared experts, or the dense block in layers without experts."""
         prefix, decoder = f"model.layers.{index}.mlp", self.shape
         if not self._whole.moe.sparse[index]:
             inner = decoder.intermediate_size
@@ -141,7 +141,7 @@ class Qwen3NextModel(Decoder):
         return Normed(norm, MoE(self.build, prefix, self._whole.moe.experts, shared=shared))
 
     def make_norm(self) -> AddRMSNorm:
-        """Its weight is stored less one, too."""
+        """The final norm, also with ``weight + 1``."""
         return make_norm(self.build, "model.norm", self._whole)
 
     def cache_specs(self) -> list[tuple[int, str, CacheSpec]]:

@@ -1,4 +1,4 @@
-"""What Qwen3-Next looks like, read from ``config.json``. Imports no torch."""
+"""Reads the shape and facts of Qwen3-Next from ``config.json``. Imports no torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from llmk_models.decoder_facts import DecoderShape, Family
 from llmk_models.moe_facts import MoEShape, qwen_moe_shape
 
 FAMILY = Family(bias_flags=("attention_bias",), qk_norm=True, head_dim=256, num_kv_heads=2)
-"""The numbers, and those below, are the defaults of transformers' config class."""
+"""These and the following numbers are the defaults of transformers' config class."""
 
 SHARED = "shared_expert."
 """Prefix of the shared expert's sites."""
@@ -33,10 +33,10 @@ _ATTENDING, _RECURRENT = "full_attention", "linear_attention"
 
 @dataclass(frozen=True, slots=True)
 class Qwen3NextShape:
-    """Sizes and switches of one checkpoint.
+    """Sizes and options of one checkpoint.
 
-    ``attends`` says of every layer whether it attends to all earlier tokens; the others are ``delta_net``'s.
-    ``shared_size`` is the inner size of the expert that serves every token of a sparse layer.
+    ``attends`` says for every layer whether it has full attention; the others have ``delta_net``. ``shared_size`` is
+    the inner size of the shared expert of a MoE layer.
     """
 
     moe: MoEShape
@@ -46,13 +46,14 @@ class Qwen3NextShape:
 
     @property
     def qkv_sizes(self) -> tuple[int, int, int]:
-        """Rows of the query, key and value projections; that of queries has each head's gate, too."""
+        """Rows of the query, key and value projections; the query projection also returns each head's gate."""
         queries, keys, values = self.moe.decoder.qkv_sizes
         return 2 * queries, keys, values
 
     @property
     def in_sizes(self) -> tuple[int, int]:
-        """Rows of a recurrent layer's two products: what is convolved and the gate, and two numbers per head."""
+        """Rows of a recurrent layer's two input projections: the convolution's channels and the gate; and two values
+        per head."""
         sizes = self.delta_net
         return sum(sizes.conv_parts) + sizes.num_heads * sizes.value_dim, 2 * sizes.num_heads
 
@@ -66,18 +67,18 @@ class Qwen3NextShape:
         recurrent += 2 * sizes.num_heads + sizes.value_dim
         mixers = {True: decoder.attention_parameters + gates, False: recurrent}
         shared = hidden * (3 * self.shared_size + 1) * self.moe.experts.count
-        # Counted by the sparse decoder: its own attention in every layer.
+        # The MoE decoder counts its own attention in every layer.
         others = self.moe.num_parameters - decoder.num_layers * decoder.attention_parameters
         return others + shared + sum(mixers[attends] for attends in self.attends)
 
 
 @checked
 def shape_of(checkpoint: Checkpoint) -> Qwen3NextShape:
-    """Sizes and switches of a Qwen3-Next checkpoint.
+    """Sizes and options of a Qwen3-Next checkpoint.
 
     Raises:
-        CheckpointError: where a size is missing, the native implementation lacks what the config asks for, or a layer
-            is of an unknown type.
+        CheckpointError: a size is missing, the native implementation does not support an option of the config, or a
+            layer has an unknown type.
     """
     config = checkpoint.config
     decoder = DecoderShape.of(checkpoint, FAMILY)
@@ -104,7 +105,7 @@ def shape_of(checkpoint: Checkpoint) -> Qwen3NextShape:
 
 
 def describe(checkpoint: Checkpoint) -> ModelFacts:
-    """The facts of a Qwen3-Next checkpoint. Kinds of layer that it lacks have no site."""
+    """The facts of a Qwen3-Next checkpoint. Only kinds of layer that it has get sites."""
     shape, dtype = shape_of(checkpoint), checkpoint_dtype(checkpoint.config)
     decoder, moe, hidden = shape.moe.decoder, shape.moe.experts, shape.moe.decoder.hidden_size
     num_recurrent = shape.attends.count(False)
@@ -112,7 +113,7 @@ def describe(checkpoint: Checkpoint) -> ModelFacts:
     state, delta_op = recurrent_site(shape.delta_net, num_recurrent, dtype)
     return ModelFacts(
         architecture=checkpoint.architecture,
-        model="",  # the kernel fills in the id of the spec that it asked
+        model="",  # filled in with the spec's id
         num_layers=decoder.num_layers,
         hidden_size=hidden,
         vocab_size=decoder.vocab_size,
@@ -134,7 +135,7 @@ def describe(checkpoint: Checkpoint) -> ModelFacts:
 
 
 def _attends(checkpoint: Checkpoint, num_layers: int) -> tuple[bool, ...]:
-    """Every ``full_attention_interval``-th layer attends, unless ``layer_types`` says otherwise."""
+    """By default, every ``full_attention_interval``-th layer has attention; ``layer_types`` overrides that."""
     every = checkpoint.config.get("full_attention_interval", 4)
     default = [_RECURRENT if (layer + 1) % every else _ATTENDING for layer in range(num_layers)]
     types = checkpoint.config.get("layer_types") or default

@@ -1,4 +1,4 @@
-"""The models that this distribution brings. Imports no torch."""
+"""The model families of this distribution. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ DEMO = Path(__file__).with_name("demo")
 
 @hookimpl
 def llmk_demo_checkpoint() -> str | None:
-    """The demo model, where this copy of the wheel has its weights."""
+    """The demo model, if this wheel contains its weights."""
     return str(DEMO) if (DEMO / "model.safetensors").is_file() else None
 
 
 @hookimpl
 def llmk_models() -> list[ModelSpec]:
-    """The native families, and the backend that serves whatever ``transformers`` knows."""
+    """The native families, and the backend for decoders of ``transformers``."""
     return [
         _native("dense", "DenseModel", tuple(FAMILIES), "Llama, Mistral, Qwen2 and Qwen3 decoders"),
         _native("mixtral", "MixtralModel", ("MixtralForCausalLM",), "Mixtral: experts in every layer"),

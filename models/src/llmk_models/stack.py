@@ -1,4 +1,4 @@
-"""What all native families are: layers one on the other between an embedding and a head, or a stage of these."""
+"""The base of all native families: an embedding, a stack of layers and a head, or a pipeline stage of these."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from llmk.nn import Build, Embedding, LMHead, StepContext
 
 
 class Norm(Protocol):
-    """Adds the residual, where there is one, to what the block before made; returns the normed sum and the sum."""
+    """Adds the residual, if there is one, to the previous block's output; returns the normed sum and the sum."""
 
     def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]: ...
 
 
 class Block(Protocol):
-    """One layer. Takes what the block before made and the residual; returns the same. All ``[tokens, hidden]``."""
+    """One layer. Maps the previous layer's output and the residual to its output and the next residual, all ``[tokens,
+    hidden]``."""
 
     def __call__(self, x: Tensor, residual: Tensor | None, step: StepContext) -> tuple[Tensor, Tensor]: ...
 
 
 class Stack:
-    """Follows ``llmk.nn.Model``, but for how it is made and what it keeps: a family sets the attributes.
+    """Follows ``llmk.nn.Model``, except the constructor and ``cache_specs``; a family sets the attributes.
 
     Attributes:
-        hidden_size: what lies between layers is ``[tokens, hidden_size]``.
-        residual_dtype: that of the residual from the second layer on.
-        layers: those of this process's stage.
+        hidden_size: hidden states between layers are ``[tokens, hidden_size]``.
+        residual_dtype: dtype of the residual from the second layer on.
+        layers: the layers of this process's stage.
     """
 
     build: Build

@@ -1,6 +1,6 @@
-"""What any transformers decoder looks like, by the keys that its ``config.json`` shares with others. Imports no torch.
+"""The facts of any transformers decoder, from the common keys of ``config.json``. Imports no torch.
 
-What is said here is compared with what the modules really do when they are loaded, see ``transformers_watch``.
+When the model is loaded, they are compared with the behaviour of its modules, see ``transformers_watch``.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _SINK_ARCHITECTURES = ("GptOssForCausalLM",)
 
 
 def describe(checkpoint: Checkpoint) -> ModelFacts:
-    """The facts of a decoder whose layers all attend by softmax.
+    """The facts of a decoder in which all layers have softmax attention.
 
-    Positions that transformers rescales for the longest sequence in a batch are not: they are served up to the length
-    at which that begins (dynamic scaling), or scaled alike for all (LongRoPE, see :func:`default_length`).
+    RoPE is not rescaled by the longest sequence in a batch, as transformers does: models with dynamic scaling are
+    served up to the length at which it starts, and LongRoPE is scaled equally for all (see :func:`default_length`).
 
     Raises:
-        UnknownArchitecture: where the model is of another kind, or transformers is not installed.
-        CheckpointError: where the config lacks a size.
+        UnknownArchitecture: the model is of another kind, or transformers is not installed.
+        CheckpointError: the config lacks a size.
     """
-    refuse_unservable(checkpoint)  # first: what is of another kind may well have other keys
+    refuse_unservable(checkpoint)  # first, because models of another kind may have other keys
     return _describe(checkpoint)
 
 
@@ -111,7 +111,7 @@ def _max_model_len(checkpoint: Checkpoint) -> int:
 
 
 def _num_parameters(checkpoint: Checkpoint, num_layers: int, hidden_size: int, vocab_size: int) -> int:
-    """Exact where the weights are there; else that of a Llama of the same size."""
+    """Exact if the weights are present; else that of a Llama of the same size."""
     if checkpoint.weight_files:
         return sum(tensor.num_elements for tensor in read_headers(weight_files(checkpoint)))
     inner = checkpoint.config.get("intermediate_size") or 4 * hidden_size

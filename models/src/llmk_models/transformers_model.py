@@ -1,4 +1,4 @@
-"""Any softmax-attention decoder of the transformers library, by its own modules on llmk's paged attention."""
+"""Runs softmax-attention decoders of the transformers library, with its own modules on llmk's paged attention."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PAGED = "llmk"
 
 
 class PagedAttention:
-    """What one attention module is bound to: its cache, its backend, and the step that its model is in."""
+    """Binds one attention module to its cache, its backend and the current step."""
 
     def __init__(self, owner: TransformersModel, build: Build, site: str, index: int) -> None:
         self._owner = owner
@@ -56,7 +56,7 @@ def paged_attention(
 ) -> tuple[Tensor, None]:
     """The library's attention interface, from ``[1, heads, tokens, head_dim]`` to ``[1, tokens, heads, head_dim]``.
 
-    Scale, window and soft cap are the backend's; :func:`check_observed` made sure that they are the module's too.
+    Scale, window and soft cap are the backend's; :func:`check_observed` has checked that they equal the module's.
     """
     out = module.llmk_attention(*(part[0].transpose(0, 1) for part in (query, key, value)), s_aux)
     return out.unsqueeze(0), None
@@ -69,24 +69,24 @@ class _GivenOutput(BaseModelOutputWithPast):
     """A decoder's output, with the further fields that some language models pass on from it."""
 
     def __getattr__(self, name: str) -> None:
-        """What is no field of every decoder's output: nothing of it is there."""
+        """``None`` for fields that not every decoder's output has."""
 
 
 class _Given(nn.Module):
-    """Stands in the decoder's place inside the language model, so that its head works on given hidden states."""
+    """Replaces the decoder inside the language model, so that its head runs on given hidden states."""
 
     hidden: Tensor
 
     def forward(self, *args: Any, **kwargs: Any) -> _GivenOutput:
-        """The hidden states, whatever is asked."""
+        """The given hidden states, for any arguments."""
         return _GivenOutput(last_hidden_state=self.hidden)
 
 
 class TransformersModel:
     """Follows ``llmk.nn.Model`` and ``llmk.nn.SelfLoading``.
 
-    The decoder runs all tokens of a step as one row. The language model around it is kept for its head alone: what it
-    does to logits (scaling, soft cap, bias) stays its own business.
+    The decoder runs all tokens of a step as one row of the batch. The language model around it is only used for its
+    head, which includes its scaling, soft cap or bias of logits.
     """
 
     weights: tuple[Layer, ...] = ()
@@ -98,17 +98,17 @@ class TransformersModel:
         self._facts = describe(checkpoint)
         self._sites: list[str] = []
         self._name = checkpoint.architecture
-        self._config = read_config(checkpoint)  # models write into theirs
+        self._config = read_config(checkpoint)  # models modify their config
         with torch.device("meta"):
             without_weights = self._made(build.dtype)
         self._attend_once(without_weights)
 
     def load(self, checkpoint: Checkpoint, dtype: torch.dtype, dummy_seed: int | None) -> None:
-        """Loads through transformers, then checks that every layer asks of attention what was described."""
+        """Loads through transformers, then checks that every layer's attention matches the described one."""
         if self._build.plan.quantization:
             raise CheckpointError(
-                f"{self._build.plan.quantization} can't serve a model whose modules are transformers' own",
-                hint="use an unquantized checkpoint without --model.quantization, or a family that llmk has natively",
+                f"{self._build.plan.quantization} can't serve a model with transformers' own modules",
+                hint="use an unquantized checkpoint without --model.quantization, or a natively implemented family",
             )
         model: Any = self._pretrained(checkpoint, dtype) if dummy_seed is None else self._random(dtype, dummy_seed)
         model = model.to(self._build.device)
@@ -151,7 +151,7 @@ class TransformersModel:
                 local_files_only=True,
                 use_safetensors=True,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # they are told below, by name
+                ignore_mismatched_sizes=True,  # they are reported below, by name
             )
         except (RuntimeError, ValueError, OSError) as error:
             gaps = ", ".join(_gaps([tensor.name for tensor in stored])[:10])
@@ -161,8 +161,8 @@ class TransformersModel:
             ) from error
         for kind, what in (
             ("missing_keys", "lacks"),
-            ("unexpected_keys", "holds, with no place in the model,"),
-            ("mismatched_keys", "holds, of another shape than the model's,"),
+            ("unexpected_keys", "contains, but the model does not,"),
+            ("mismatched_keys", "contains with another shape than the model's,"),
         ):
             if names := sorted(each if isinstance(each, str) else _as_stored(each, stored) for each in report[kind]):
                 shown = ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
@@ -187,10 +187,10 @@ class TransformersModel:
             ) from error
 
     def _attend_once(self, model: Any) -> list[nn.Module]:
-        """Takes ``model`` apart, lets it attend, and returns the modules that did, layer by layer.
+        """Separates decoder and head, runs attention once, and returns the attention modules by layer.
 
-        Raises CheckpointError where a layer asks of attention what was not planned. Most models say so without weights,
-        so it is tried without them first; of those that don't, nothing is returned then.
+        Raises CheckpointError if a layer's attention differs from the planned one. It is tried without weights first;
+        for models that don't run without weights, the result is then empty.
         """
         model = model.eval().requires_grad_(False)
         decoder = model.get_decoder()
@@ -209,8 +209,8 @@ class TransformersModel:
 
     @torch.inference_mode()
     def _observe(self) -> dict[int, tuple[nn.Module, Observed]] | None:
-        """Runs two tokens through the decoder; by layer index, the module that attended and what it asked for.
-        ``None`` where the model has no weights yet, and does not run without."""
+        """Runs two tokens through the decoder; by layer index, the attention module and its observed attention.
+        ``None`` if the model has no weights yet and does not run without."""
         self._decoder.config._attn_implementation = WATCH
         tokens = torch.arange(2, device=next(self._decoder.parameters()).device)
         name = type(self._decoder).__name__
@@ -231,7 +231,7 @@ class TransformersModel:
         return seen
 
     def _checked(self, seen: dict[int, tuple[nn.Module, Observed]]) -> list[nn.Module]:
-        """The modules that attend, by layer, each as it was planned; ``_sites`` are theirs."""
+        """The attention modules by layer, checked against the plan, in the order of ``_sites``."""
         sites = {facts.sliding_window: facts.site for facts in self._facts.attention}
         self._sites = []
         modules = []
@@ -252,22 +252,22 @@ class TransformersModel:
 
 
 def read_config(checkpoint: Checkpoint) -> Any:
-    """The library's config of a checkpoint, of what was read of ``config.json``: no code of the checkpoint is run.
+    """The library's config object, from the parsed ``config.json``: no code of the checkpoint is run.
 
     Raises:
-        CheckpointError: where the library lacks the model type, or the config is not one of it.
+        CheckpointError: the library does not know the model type, or the config does not match it.
     """
     kind = checkpoint.config.get("model_type", "")
     if kind not in CONFIG_MAPPING:
         raise CheckpointError(
-            f"transformers has no implementation of {checkpoint.architecture}: model_type {kind!r} is unknown to it",
+            f"transformers has no implementation of {checkpoint.architecture}: model_type {kind!r} is unknown",
             hint="install a wheel that implements it, or a newer transformers",
         )
     try:
         config = CONFIG_MAPPING[kind].from_dict(dict(checkpoint.config))
     except Exception as error:
         raise CheckpointError(
-            f"transformers can't take {checkpoint.path / 'config.json'} for one of {kind}: {describe_error(error)}",
+            f"transformers can't read {checkpoint.path / 'config.json'} as one of {kind}: {describe_error(error)}",
             hint="compare it with the config.json that the model's authors publish",
         ) from error
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
@@ -279,12 +279,12 @@ def read_config(checkpoint: Checkpoint) -> Any:
 
 
 def keep_long_factors(decoder: nn.Module) -> None:
-    """Has LongRoPE take its factors for long texts, whatever is in the batch: each text then has its own tokens."""
+    """Makes LongRoPE use its long factors for any batch, so that a text's results don't depend on others."""
     for module in decoder.modules():
         rotary: Any = module
         if getattr(module, "rope_type", None) == "longrope":
             rotary(rotary.inv_freq, torch.tensor([[1 << 30]], device=rotary.inv_freq.device))
-            rotary.rope_type = "default"  # by which it stays as it is
+            rotary.rope_type = "default"  # so that it is not updated
 
 
 _ASPECTS = {
@@ -296,11 +296,11 @@ _ASPECTS = {
     "softcap": "soft cap",
     "sinks": "attention sinks",
 }
-"""Of what a layer asks, what must be equal, in words."""
+"""The properties of a layer's attention that must match, with their descriptions."""
 
 
 def check_observed(layer: int, observed: Observed, query: AttentionQuery) -> None:
-    """Raises :class:`~llmk.api.CheckpointError` where a layer asks for other attention than was planned."""
+    """Raises :class:`~llmk.api.CheckpointError` if a layer's attention differs from the planned one."""
     planned = Observed(
         num_heads=query.num_heads,
         num_kv_heads=query.num_kv_heads,
@@ -323,20 +323,20 @@ def check_observed(layer: int, observed: Observed, query: AttentionQuery) -> Non
         wrong = ["its attention is not causal: tokens see later ones, or the mask is the module's own", *wrong]
     if wrong:
         raise CheckpointError(
-            f"layer {layer} of transformers' model attends otherwise than config.json told: {'; '.join(wrong)}",
+            f"layer {layer} of transformers' model has other attention than config.json describes: {'; '.join(wrong)}",
             hint="install a wheel that implements the architecture natively",
         )
 
 
 def _as_stored(mismatch: tuple[str, Sequence[int], Sequence[int]], stored: Sequence[StoredTensor]) -> str:
-    """The name of a tensor of another shape, and where the model renamed it, what files hold in that shape."""
+    """The name of a tensor with another shape, and, if the model renamed it, the names in the files with that shape."""
     name, shape, _ = mismatch
     alike = [tensor.name for tensor in stored if tensor.shape == tuple(shape)]
     return name if name in alike else f"{name} (in the files: {' or '.join(alike)})"
 
 
 def _gaps(names: Sequence[str]) -> list[str]:
-    """Names that aren't there, although all their numbers stand in others that are otherwise alike."""
+    """Names that are missing from numbered sequences of otherwise equal names."""
     alike: dict[str, set[tuple[str, ...]]] = {}
     for name in names:
         alike.setdefault(re.sub(r"\d+", "{}", name), set()).add(tuple(re.findall(r"\d+", name)))

@@ -1,7 +1,7 @@
-"""Which models of the transformers library a paged cache of keys and values can't serve, and by which mechanism.
+"""Which models of the transformers library can't be served with a paged K/V cache, and which mechanism prevents it.
 
-A config is looked at by what it says, and by its ``model_type`` where it is silent: ``save_pretrained`` leaves out
-whatever is the default of the type. Imports no torch.
+The check uses the config's keys, and its ``model_type`` for missing keys, because ``save_pretrained`` omits the
+defaults of the type. Imports no torch.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _ENCODER = "it is an encoder: each token attends to later ones, too"
 _ENCODER_DECODER = "it is an encoder-decoder: it attends to the states of an encoder, too"
 _LATENT = "its attention caches latent vectors, which transformers' modules never hand to an attention backend"
 _INDEXED = "indexed attention: an indexer picks the tokens that each attends to"
-_ALIBI = "its attention adds ALiBi biases, which no attention backend takes"
+_ALIBI = "its attention adds ALiBi biases, which no attention backend supports"
 _MULTIMODAL = "it takes more than text"
 _OWN_ATTENTION = "its modules compute attention themselves, not by transformers' attention interface"
 
 _LAYERS: Mapping[str, str] = {
-    "chunked_attention": "chunked attention: a token attends to its own chunk alone",
+    "chunked_attention": "chunked attention: a token attends only to its own chunk",
     "window_attention": "attention within windows that do not slide",
     "reference_sliding_attention": "attention to a sliding window and to reference tokens",
     "indexed_attention": _INDEXED,
@@ -46,11 +46,11 @@ _LAYERS: Mapping[str, str] = {
     "compressed_sparse_attention": "compressed sparse attention: tokens attend to picked blocks of compressed keys",
     "heavily_compressed_attention": "attention to compressed keys",
     "minimax_m3_sparse": "sparse attention: tokens attend to picked blocks",
-    "linear_attention": "linear attention, which keeps a recurrent state",
-    "conv": "convolutions, which keep a recurrent state",
-    "hybrid": "attention beside what keeps a recurrent state",
-    "hybrid_sliding": "attention beside what keeps a recurrent state",
-    "mamba": "a selective scan, which keeps a recurrent state",
+    "linear_attention": "linear attention, which has a recurrent state",
+    "conv": "convolutions, which have a recurrent state",
+    "hybrid": "attention and layers with a recurrent state",
+    "hybrid_sliding": "attention and layers with a recurrent state",
+    "mamba": "a selective scan, which has a recurrent state",
     "recurrent": "a recurrent state",
 }
 
@@ -90,16 +90,16 @@ _TYPES: Mapping[str, str] = {
         ("gemma4_assistant", "gemma4_unified_assistant"),
         "it drafts for another model, whose keys and values it attends to",
     ),
-    "blt": "it reads bytes, which a model of its own makes patches of",
-    "cpmant": "its attention adds learned biases of positions, which no attention backend takes",
-    "doge": "its attention adds learned values to the mask, which no attention backend takes",
+    "blt": "it reads bytes, which a separate model groups into patches",
+    "cpmant": "its attention adds learned biases of positions, which no attention backend supports",
+    "doge": "its attention adds learned values to the mask, which no attention backend supports",
     "gemma3n_text": "its later layers share the keys and values of earlier ones",
     "hrm_text": "it runs its layers several times for each token",
     "moshi": "it takes and makes speech",
-    "reformer": "its attention is to hashed buckets of tokens",
+    "reformer": "tokens attend to hashed buckets of tokens",
     "xlnet": "its attention has two streams, and relative positions",
 }  # fmt: skip
-"""Where no key says so, or none needs to be written: the mechanism, by model type."""
+"""The mechanism by model type, for types whose config need not state it."""
 
 _ENCODERS = frozenset((
     "bert", "bert-generation", "big_bird", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert", "rembert",
@@ -109,7 +109,7 @@ _ENCODERS = frozenset((
 
 
 def refuse_unservable(checkpoint: Checkpoint) -> None:
-    """Raises UnknownArchitecture, with the mechanism, for models that a cache of keys and values can't serve."""
+    """Raises UnknownArchitecture, with the mechanism, for models that can't be served with a K/V cache."""
     name = checkpoint.architecture or "a checkpoint without architectures"
     if reason := next(_reasons(checkpoint.config, name), ""):
         raise UnknownArchitecture(

@@ -1,6 +1,7 @@
-"""Finds out what a transformers model asks of attention, by watching its attention interface while two tokens run.
+"""Observes the attention of a transformers model through its attention interface, while two tokens run.
 
-The library registers attention and mask functions by name; the one registered here answers with zeros and takes notes.
+The library registers attention and mask functions by name; the one registered here returns zeros and records its
+arguments.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _FAR = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What one layer handed to the attention interface. ``window`` and ``causal`` are its mask function's."""
+    """The arguments that one layer passed to the attention interface. ``window`` and ``causal`` are its mask
+    function's."""
 
     num_heads: int
     num_kv_heads: int
@@ -34,14 +36,14 @@ class Observed:
 
 
 class _WatchedMask(Tensor):
-    """A mask of the right shape, which knows the window of the function that it was made of."""
+    """A mask of the right shape, with the window of its mask function."""
 
     window: int | None
     causal: bool
 
 
 def watch_mask(q_length: int, kv_length: int, mask_function: Callable[..., Any], **_: Any) -> Tensor:
-    """Makes a mask, evaluating its function at chosen positions only."""
+    """Creates a mask by evaluating its function only at selected positions."""
     zero, far = torch.tensor(0), torch.tensor(_FAR)
 
     def allows(query: Tensor, key: Tensor) -> bool:
@@ -70,7 +72,7 @@ def watch_attention(
     s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Notes what the layer asks for in ``module.llmk_observed``; answers zeros ``[1, tokens, heads, value_dim]``."""
+    """Records the layer's arguments in ``module.llmk_observed``; returns zeros ``[1, tokens, heads, value_dim]``."""
     module.llmk_observed = Observed(  # type: ignore[assignment]
         num_heads=query.shape[1],
         num_kv_heads=key.shape[1],

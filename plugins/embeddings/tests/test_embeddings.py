@@ -71,7 +71,7 @@ def test_sparse_weights_equal_transformers(llm: LLM, folder: Path, oracle: Any, 
     assert answer["usage"]["prompt_tokens"] == sum(map(len, prompts))
 
 
-def test_prefixes_in_the_cache_are_computed_all_the_same(llm: LLM) -> None:
+def test_cached_prefixes_are_recomputed(llm: LLM) -> None:
     first = llm.process("sparse", {"input": TEXTS[0]})
     hits = llm.stats.prefix_hit_tokens
     assert llm.process("sparse", {"input": TEXTS[0]}) == first
@@ -92,13 +92,13 @@ def test_vectors_equal_transformers(llm: LLM, oracle: Any, pooling: str) -> None
     assert answer["usage"] == {"prompt_tokens": sum(map(len, prompts)), "total_tokens": sum(map(len, prompts))}
 
 
-def test_vectors_cut_and_packed(llm: LLM) -> None:
+def test_vectors_truncated_and_encoded(llm: LLM) -> None:
     plain = llm.process("embeddings", {"input": [[5, 6, 7], [8]], "normalize": False})
-    told = llm.process(
+    verbose = llm.process(
         "embeddings",
         {"input": [[5, 6, 7], [8]], "normalize": False, "dimensions": 3, "encoding_format": "base64"},
     )
-    for whole, entry in zip(plain["data"], told["data"], strict=True):
+    for whole, entry in zip(plain["data"], verbose["data"], strict=True):
         vector = np.frombuffer(base64.b64decode(entry["embedding"]), "<f4")
         assert vector.tolist() == pytest.approx(whole["embedding"][:3], abs=TOLERANCE)
 
@@ -122,21 +122,21 @@ def test_vectors_cut_and_packed(llm: LLM) -> None:
         ("embeddings", {"input": "a", "encoding_format": []}, "encoding_format"),
     ],
 )
-def test_what_cant_be_served_is_refused_by_its_field(llm: LLM, name: str, body: Any, param: str) -> None:
+def test_invalid_fields_are_named(llm: LLM, name: str, body: Any, param: str) -> None:
     with pytest.raises(RequestError) as caught:
         llm.process(name, body)
     assert caught.value.param == param
     assert not llm.core.has_work
 
 
-def test_pooling_by_default_is_the_configurations(folder: Path) -> None:
+def test_the_default_pooling_is_configured(folder: Path) -> None:
     with LLM(str(folder), **{"plugin.embeddings.pooling": "mean", "cache.num_blocks": 16}) as llm:
         mean = llm.process("embeddings", {"input": "a b c", "pooling": "mean"})
         assert llm.process("embeddings", {"input": "a b c"}) == mean
         assert llm.process("embeddings", {"input": "a b c", "pooling": "last"}) != mean
 
 
-def test_a_head_that_is_absent_or_of_another_model_is_told(tmp_path: Path) -> None:
+def test_a_missing_or_wrong_head_is_reported(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, "qwen3")
     with LLM(str(folder), **{"cache.num_blocks": 16}) as llm:
         with pytest.raises(RequestError, match=r"does not serve .*: .*sparse_linear\.safetensors"):

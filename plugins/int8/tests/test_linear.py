@@ -1,4 +1,4 @@
-"""The products against the reference, which multiplies by the numbers that the integers stand for, in float32."""
+"""The GEMMs against the reference, which uses the dequantized weights in float32."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def query(platform: PlatformFacts = AVX512, dtype: str = "bfloat16", **fields: o
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize(("rows", "inner", "outer"), [(1, 64, 40), (3, 96, 1), (16, 1024, 37), (17, 32, 256)])
 @pytest.mark.parametrize("bias", [True, False])
-def test_products_are_the_references(id: str, dtype: str, rows: int, inner: int, outer: int, bias: bool) -> None:
+def test_gemms_equal_the_references(id: str, dtype: str, rows: int, inner: int, outer: int, bias: bool) -> None:
     spec, torch_dtype = KERNELS[id], getattr(torch, dtype)
     if not match(spec, query(dtype=dtype, in_features=inner, out_features=outer)):
         assert (id, dtype) == ("int8.linear_packed", "float32")
@@ -58,7 +58,7 @@ def test_products_are_the_references(id: str, dtype: str, rows: int, inner: int,
         ("int8.linear_widened", query(deterministic=True), "not_deterministic"),
     ],
 )
-def test_what_is_not_served_is_named(id: str, asked: LinearQuery, code: str) -> None:
+def test_unsupported_queries_are_refused_with_reasons(id: str, asked: LinearQuery, code: str) -> None:
     assert [reason.code for reason in match(KERNELS[id], asked).reasons] == [code]
 
 

@@ -61,7 +61,7 @@ def rounded(weight: Tensor) -> Tensor:
     return parts["weight"] * parts["weight_scale"]
 
 
-def test_the_model_multiplies_by_the_rounded_weights(plain: Path) -> None:
+def test_the_model_uses_the_rounded_weights(plain: Path) -> None:
     exact, found = logits(plain), logits(plain, quantization="int8")
     rewrite(plain, rounded)
     torch.testing.assert_close(found, logits(plain), rtol=1e-4, atol=1e-3)
@@ -74,7 +74,7 @@ def test_bfloat16_is_near(dense: Path) -> None:
 
 
 def test_projections_that_are_packed_keep_their_own_scales(dense: Path) -> None:
-    """Whatever stands beside it, an output is rounded by its own largest weight."""
+    """An output channel is rounded by its own largest weight, independent of the others."""
     rewrite(dense, lambda weight: weight * torch.logspace(-3, 0, weight.shape[0])[:, None])
     tensors = load_file(dense / "model.safetensors")
     packed = next(
@@ -85,8 +85,8 @@ def test_projections_that_are_packed_keep_their_own_scales(dense: Path) -> None:
     assert torch.equal(packed.scale, torch.cat([quantize_int8_channel(part)["weight_scale"] for part in parts]))
 
 
-def test_products_take_half_the_memory_and_heads_stay(dense: Path) -> None:
-    def products(**model: Any) -> dict[str, int]:
+def test_linear_layers_take_half_the_memory_and_heads_stay_plain(dense: Path) -> None:
+    def linear_bytes(**model: Any) -> dict[str, int]:
         made = harness(dense, dtype="bfloat16", **model).model
         weights = {layer._prefix: layer.weight for layer in made.weights if isinstance(layer, Linear)}
         return {
@@ -94,7 +94,7 @@ def test_products_take_half_the_memory_and_heads_stay(dense: Path) -> None:
             for name, weight in weights.items()
         }
 
-    wide, narrow = products(), products(quantization="int8")
+    wide, narrow = linear_bytes(), linear_bytes(quantization="int8")
     assert narrow.pop("lm_head", 0) == wide.pop("lm_head", 0)
     assert wide.keys() == narrow.keys()
     assert 0.5 < sum(narrow.values()) / sum(wide.values()) < 0.53
@@ -105,7 +105,7 @@ def test_dummy_weights_are_quantized_too(plain: Path) -> None:
     assert 0.001 < (found - exact).norm() / exact.norm() < 0.1
 
 
-def test_two_ranks_answer_as_one(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_ranks_equal_one(dense: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where both halves of a row have the largest weight, both ranks round it as one process does."""
 
     def level(weight: Tensor) -> Tensor:
@@ -129,7 +129,7 @@ def test_two_ranks_answer_as_one(dense: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_quantized_checkpoint_is_refused(dense: Path) -> None:
     rewrite(dense, lambda weight: weight.to(torch.float8_e4m3fn))
-    with pytest.raises(CheckpointError, match=r"q_proj stores weight \(F8_E4M3\), where a plain weight"):
+    with pytest.raises(CheckpointError, match=r"q_proj stores weight \(F8_E4M3\), expected a plain weight"):
         logits(dense, quantization="int8")
     config = dense / "config.json"
     config.write_text(config.read_text().replace("{", '{"quantization_config": {"quant_method": "fp8"},', 1))

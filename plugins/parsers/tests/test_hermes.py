@@ -114,7 +114,7 @@ def test_answer(text: str, content: str, calls: list[tuple[str, str]]) -> None:
         "a <tool_cal",
     ],
 )
-def test_what_is_no_call_stays_text(text: str) -> None:
+def test_text_that_is_not_a_call_stays_text(text: str) -> None:
     answer = check_chunking(hermes, text, rounds=16)
     assert (answer.content, answer.calls) == (text, [])
 

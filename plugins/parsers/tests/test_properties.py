@@ -44,7 +44,7 @@ def make(name: str, context: ParserContext | None = None) -> Parser:
 @pytest.mark.parametrize("name", PARSERS)
 @settings(max_examples=150, deadline=None)
 @given(data=st.data(), pieces=st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=3), max_size=25))
-def test_any_cut_gives_the_same_answer(name: str, data: st.DataObject, pieces: list[str]) -> None:
+def test_any_chunking_gives_the_same_answer(name: str, data: st.DataObject, pieces: list[str]) -> None:
     text = "".join(pieces)
     whole = parse(lambda: make(name), [text])
     assert parse(lambda: make(name), pieces) == whole
@@ -86,7 +86,7 @@ def test_arguments_are_what_the_model_wrote(
 
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), thought=PROSE, said=PROSE, opened=st.booleans())
-def test_nothing_thought_or_said_is_lost(data: st.DataObject, thought: str, said: str, opened: bool) -> None:
+def test_no_text_is_lost(data: st.DataObject, thought: str, said: str, opened: bool) -> None:
     context = ParserContext(prompt_tail="<think>\n" if opened else "")
     text = f"{'' if opened else '<think>'}{thought}</think>{said}"
     answer = parse(lambda: make("qwen3", context), cut(text, data))
@@ -133,13 +133,13 @@ def test_hostile_repetition_takes_linear_time(name: str, text: str) -> None:
 @pytest.mark.parametrize("repeated", [" ", "[", '"', '"\\', "\\u00e9", "x", '{"a": 1}, ', "<"])
 @pytest.mark.parametrize("name", PARSERS)
 def test_hostile_inside_takes_linear_time(name: str, before: str, repeated: str) -> None:
-    class Begun:
+    class Unfinished:
         def __init__(self) -> None:
             self.parser = make(name)
             self.parser.push(before)
             self.push, self.finish = self.parser.push, self.parser.finish
 
-    check_linear(Begun, repeated)
+    check_linear(Unfinished, repeated)
 
 
 def strict(text: str) -> Any:
@@ -147,6 +147,13 @@ def strict(text: str) -> Any:
         raise ValueError(name)
 
     return json.loads(text, parse_constant=refuse)
+
+
+@pytest.mark.parametrize("text", ["1d5", "0.d80", "-d", "1es5", "1e5d"])
+def test_letters_in_a_number_are_not_digits_or_signs(text: str) -> None:
+    scan = JsonValue()
+    size = scan.feed(text + ",", 0)
+    assert scan.stopped or size < len(text)
 
 
 @settings(max_examples=200, deadline=None)

@@ -31,7 +31,7 @@ TEMPLATES = {
 
 
 @pytest.mark.parametrize("family", TEMPLATES)
-def test_dialect_is_told_from_the_template(family: str) -> None:
+def test_dialect_is_detected_from_the_template(family: str) -> None:
     template, reasoning = TEMPLATES[family]
     query = ParserQuery(checkpoint=Checkpoint(path=Path(), config={}, chat_template=template))
     assert {spec.name for spec in specs.llmk_reasoning_parsers() if spec.claims(query)} == reasoning

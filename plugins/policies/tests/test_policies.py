@@ -17,8 +17,8 @@ from llmk_policies.priority import Priority
 
 
 def first_token_steps(*, flood: int, quiet_every: int = 20, steps: int = 600, **options: Any) -> list[int]:
-    """Steps to the first token of each request of a client that sends one every ``quiet_every`` steps, beside one that
-    sends ``flood`` as many.
+    """Steps to the first token of each request of a client that sends one every ``quiet_every`` steps, together with
+    one that sends ``flood`` as many.
     """
     core = make_core(policy=Fair(PolicyContext(step_tokens=16)), num_blocks=48, max_num_seqs=6, **options)
     sent: dict[str, int] = {}
@@ -39,10 +39,10 @@ def first_token_steps(*, flood: int, quiet_every: int = 20, steps: int = 600, **
 
 @pytest.mark.parametrize("options", [{}, {"depth": 2}, {"prefix_caching": False}])
 def test_a_flood_does_not_starve_a_quiet_client(options):
-    alone, beside = (first_token_steps(flood=flood, **options) for flood in (0, 50))
+    alone, flooded = (first_token_steps(flood=flood, **options) for flood in (0, 50))
     at = int(0.95 * len(alone))
-    assert len(beside) == len(alone) > 20
-    assert beside[at] <= 2 * alone[at]
+    assert len(flooded) == len(alone) > 20
+    assert flooded[at] <= 2 * alone[at]
 
 
 def served_shares(weights: dict[str, float], tenants: str, steps: int = 60) -> dict[str, int]:
@@ -92,7 +92,7 @@ def test_tenants_without_claim_are_forgotten():
     assert len(policy._used) < 1100
 
 
-def test_the_urgent_displace_the_others_and_nobody_is_displaced_by_equals():
+def test_urgent_requests_displace_others_but_not_equals():
     core = make_core(max_num_seqs=2, policy=Priority(PolicyContext()))
     for id_ in "ab":
         core.add(request(id_, [1, ord(id_) % 50], new=30, priority=1))
@@ -108,7 +108,7 @@ def test_the_urgent_displace_the_others_and_nobody_is_displaced_by_equals():
     assert ends(outputs)[:2] == ["urgent", "a"] or ends(outputs)[:2] == ["urgent", "equal"]
 
 
-def test_who_needs_blocks_displaces_too():
+def test_requests_that_need_blocks_displace_too():
     core = make_core(num_blocks=8, max_num_seqs=4, max_model_len=32, policy=Priority(PolicyContext()))
     core.add(request("low", [1] * 13, new=8, priority=5))
     core.step()
@@ -117,7 +117,7 @@ def test_who_needs_blocks_displaces_too():
     assert order == ["high", "low"]
 
 
-def test_first_come_first_served_whatever_the_priority():
+def test_first_come_first_served_ignores_priorities():
     core = make_core(max_num_seqs=1, policy=Fcfs(PolicyContext()))
     for id_, priority in (("a", 2), ("b", 0), ("c", 1)):
         core.add(request(id_, [1], new=2, priority=priority))

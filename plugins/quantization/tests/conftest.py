@@ -1,4 +1,4 @@
-"""Makes the helpers beside the tests importable."""
+"""Makes the helpers of these tests importable."""
 
 from __future__ import annotations
 

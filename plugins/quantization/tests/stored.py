@@ -1,5 +1,5 @@
-"""Tiny checkpoints with fp8 weights, each in a layout that others write, and beside each the plain float32 checkpoint
-that stands for the same numbers."""
+"""Tiny checkpoints with fp8 weights, each in the layout of another tool, and for each the plain float32 checkpoint that
+stands for the same numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An fp8 cache, whose scales checkpoints bring under several names."""
+"""An fp8 cache, whose scales have several names in checkpoints."""
 
 from __future__ import annotations
 

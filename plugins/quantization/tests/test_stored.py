@@ -28,7 +28,7 @@ QUERY = "model.layers.0.self_attn.q_proj"
 
 
 def answers(folder: Path, **settings: Any) -> tuple[list[Any], list[float]]:
-    """Greedy tokens with the likeliest beside them, and all log-probabilities."""
+    """Greedy tokens with the most likely tokens, and all log-probabilities."""
     with LLM(str(folder), dtype="float32", max_model_len=64, **settings) as llm:
         found = [result.outputs[0] for result in llm.generate(PROMPTS, GREEDY, use_tqdm=False)]
     entries = [entry for output in found for entry in output.logprobs]
@@ -39,7 +39,7 @@ def answers(folder: Path, **settings: Any) -> tuple[list[Any], list[float]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("model", MODELS)
-def test_answers_are_those_of_the_numbers_that_are_stored(
+def test_answers_match_the_dequantized_weights(
     model: str, layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two processes too, between which the shares of fused weights and their scales are cut."""

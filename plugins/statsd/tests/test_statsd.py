@@ -48,7 +48,7 @@ def test_gauges_are_sent_as_they_are_and_counters_as_what_they_grew_by(daemon: s
         assert received(daemon, made, counter(3e15 + 7.25)) == ["llmk.tokens_total:3000000000000000|c"]
 
 
-def test_counters_of_another_engine_begin_anew(daemon: socket.socket) -> None:
+def test_counters_restart_with_another_engine(daemon: socket.socket) -> None:
     with closing(logger(daemon)) as made:
         assert received(daemon, made, counter(5)) == ["llmk.tokens_total:5|c"]
         assert received(daemon, made, counter(0), counter(1, "up")) == ["llmk.up:1|c"]
@@ -95,14 +95,14 @@ def test_datagrams_are_filled_and_no_larger_than_they_may_be(daemon: socket.sock
         assert lines == [f"llmk.count{i}:1|c" for i in range(100)]
 
 
-def test_nobody_need_listen(daemon: socket.socket) -> None:
+def test_no_daemon_needs_to_listen(daemon: socket.socket) -> None:
     with closing(logger(daemon)) as made:
         daemon.close()
         for value in range(1, 5):
             made.record(StatsSnapshot(1.0, (counter(value),)))
 
 
-def test_a_server_tells_a_daemon_to_its_end(daemon: socket.socket, tmp_path: Path) -> None:
+def test_a_server_sends_until_it_stops(daemon: socket.socket, tmp_path: Path) -> None:
     env = {"LLMK__PLUGIN__STATSD__PORT": str(daemon.getsockname()[1]), "LLMK__PLUGIN__STATSD__PREFIX": "ours"}
     options = ["--port", "0", "--server.stat-loggers", "statsd", "--server.stat-interval", "3600"]
     with closing(Served(tmp_path / "log", *options, env=env)) as server:

@@ -13,7 +13,7 @@ from llmk_testing.invariance import check_rows
 ROWS = torch.randn(40, 6)
 
 
-def test_accepts_what_takes_each_row_by_itself() -> None:
+def test_accepts_batch_invariant_functions() -> None:
     check_rows(lambda rows: rows.sort(dim=1).values, ROWS)
 
 
@@ -28,6 +28,6 @@ def test_accepts_what_takes_each_row_by_itself() -> None:
     ],
     ids=["alone", "many", "place", "content", "alignment"],
 )
-def test_refuses_what_looks_at_the_batch(function: Callable[[Tensor], Tensor]) -> None:
+def test_rejects_batch_dependent_functions(function: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(AssertionError, match="of 40 differ in a batch of"):
         check_rows(function, ROWS)

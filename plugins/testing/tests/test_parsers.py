@@ -89,7 +89,7 @@ def test_a_parser_that_keeps_the_contract_passes() -> None:
 @pytest.mark.parametrize(
     ("check", "message"),
     [
-        (lambda: parsers.check_chunking(Chunky, "xxabxxab"), "cut as"),
+        (lambda: parsers.check_chunking(Chunky, "xxabxxab"), "split as"),
         (lambda: parsers.check_hostile(Raising, []), "raised ValueError"),
         (lambda: parsers.parse(NeverEnding, ["a"]), "never end"),
         (lambda: parsers.check_hold_back(Hoarding, parsers.PLAIN), "holds back 65"),

@@ -56,9 +56,9 @@ STACK = {
     **{("hip:gfx1100", dtype): 168 for dtype in ("bf16", "fp16")},
     ("hip:gfx1100", "fp32"): 752,
 }
-"""Bytes per thread that a kernel may spill, by target and dtype; none where nothing is said. NVIDIA's compiler
-spills a few for more programs at a time, outside the loop over keys; on AMD's graphics chips heads of 256 do. Float32
-is there to be right: products in three passes, or without matrix units, need more registers than there are."""
+"""Bytes per thread that a kernel may spill, by target and dtype; none where nothing is said. NVIDIA's compiler spills a
+few for more programs at a time, outside the loop over keys; on AMD's graphics chips heads of 256 do. Float32 is there
+to be right: GEMMs in three passes, or without tensor cores, need more registers than available."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Kernels run in Triton's interpreter here, on the CPU. It is set up before Triton is imported, and mended."""
+"""Kernels run in Triton's interpreter here, on the CPU. It is set up before Triton is imported, and patched."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import interpreter
 
-interpreter.mend()
+interpreter.patch()

@@ -1,9 +1,9 @@
-"""Mends Triton's interpreter, which is silently wrong on bfloat16 and fp8: it keeps such values as integers.
+"""Patches Triton's interpreter, which is silently wrong on bfloat16 and fp8: it keeps such values as integers.
 
-Conversions truncate, masks may be numbers, products multiply integers, and so does arithmetic. Here conversions round
-to the nearest even, those to fp8 within its range, as hardware does; products widen first, and arithmetic is an error:
-kernels are to widen by themselves, as all of this package's do. And it is slow: each function that a kernel calls has
-it replace the whole language once more, which took a quarter of these tests' time.
+Conversions truncate, masks may be numbers, ``tl.dot`` multiplies integers, and so does arithmetic. Here conversions
+round to the nearest even, those to fp8 within its range, as hardware does; ``tl.dot`` converts to float32 first, and
+arithmetic is an error: kernels are to widen by themselves, as all of this package's do. And it is slow: each function
+that a kernel calls has it replace the whole language once more, which took a quarter of these tests' time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FP8 = tl.float8e4nv
 _NARROW = (tl.bfloat16, _FP8)
 
 
-def mend() -> None:
+def patch() -> None:
     """Replaces what is wrong. Raises ``pytest.UsageError`` where Triton's own library is compiled, not interpreted."""
     if not isinstance(tl.sum, InterpretedFunction):
         raise pytest.UsageError(
@@ -52,12 +52,12 @@ def patch_lang(fn: Any) -> Any:
 
 
 def create_dot(self: Any, a: Any, b: Any, d: Any, *options: Any) -> Any:
-    """A product of widened operands."""
+    """``tl.dot`` with operands converted to float32."""
     return _dot(self, _widened(a), _widened(b), d, *options)
 
 
 def row_by_row_dot(self: Any, a: Any, b: Any, d: Any, *options: Any) -> Any:
-    """A product whose rows are independent bit for bit, which matrix units have, and libraries for CPUs don't."""
+    """A matrix product with batch-invariant rows, as tensor cores have and CPU libraries don't."""
     left, right = (_widened(operand).data.astype(np.float32) for operand in (a, b))
     return TensorHandle((left[:, :, None] * right[None]).sum(axis=1) + d.data, d.dtype.scalar)
 

@@ -1,5 +1,5 @@
-"""Random steps of paged attention: blocks in random order, a cache that holds NaN wherever nobody has written, and the
-answer by ``llmk.reference``."""
+"""Random steps of paged attention: blocks in random order, a cache that contains NaN wherever nothing was written, and
+the answer by ``llmk.reference``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Step:
     Args:
         padding: how many requests and tokens without meaning follow the true ones.
         longest: the step's upper bound on lengths; the true one unless given.
-        shared: how many blocks all requests begin with that are the first one's.
+        shared: number of leading blocks that all requests share with the first.
         scales: of an fp8 cache; ``kv`` is then what it holds, to be multiplied by them.
     """
 

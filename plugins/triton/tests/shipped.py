@@ -48,7 +48,7 @@ EXPERTS: dict[str, tuple[int, int, int, int]] = {
 """Experts, those of a token, hidden and intermediate sizes."""
 
 
-PRODUCTS = {
+GEMMS = {
     "linear": ("linear", (1, 4, 16, 64, 128), ((1024, 3072), (6144, 4096))),
     "gate up": ("gate_up_silu", (1, 4, 16, 64, 128), ((3072, 1024), (12288, 4096))),
     "norm linear": ("add_rms_norm_linear", (1, 4, 16), ((4096, 1024), (6144, 4096))),
@@ -117,8 +117,9 @@ def experts(shape: tuple[int, ...], dtype: torch.dtype, tokens: int, arch: str =
     moe.fused_moe(x, logits, weights, top_k=top_k, renormalize=True)
 
 
-def product(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, scaled: int = 0, arch: str = "") -> None:
-    """One of :data:`PRODUCTS`, as it is chosen; with ``arch``, for that alone. fp8 is for devices that have it."""
+def gemm(kernel: str, dtype: torch.dtype, rows: int, size: int, out: int, scaled: int = 0, arch: str = "") -> None:
+    """One of :data:`GEMMS`, with the chosen configuration; with ``arch``, only for it. fp8 is only for devices with
+    fp8."""
     target = current_target()
     if (arch and arch != architecture(target)) or (scaled and target.arch in NO_FP8):
         return
@@ -141,20 +142,20 @@ def _tuned() -> dict[str, Callable[[], None]]:
                 for shape, rows in ((shape, int(rows)) for shape, by_rows in shapes.items() for rows in by_rows):
                     run = partial(experts, tuple(map(int, shape.split("x"))), getattr(torch, dtype), rows, arch=arch)
                     cases[f"tuned {arch} experts {dtype} {shape} x{rows}"] = run
-        if kernel not in {kernel for kernel, _, _ in PRODUCTS.values()}:
+        if kernel not in {kernel for kernel, _, _ in GEMMS.values()}:
             continue
         for weight_format, shapes in table(kernel, arch).items():
             name, scaled = formats[weight_format]
             for shape, rows in ((shape, int(rows)) for shape, by_rows in shapes.items() for rows in by_rows):
                 out, size = map(int, shape.split("x"))
                 out //= 2 if kernel.endswith("gate_up_silu") else 1
-                run = partial(product, kernel, DTYPES[name], rows, size, out, scaled, arch=arch)
+                run = partial(gemm, kernel, DTYPES[name], rows, size, out, scaled, arch=arch)
                 cases[f"tuned {arch} {kernel} {weight_format} {shape} x{rows} {name}"] = run
     return cases
 
 
 def choosing(vocab: int, dtype: torch.dtype) -> None:
-    """The likeliest token, and one that is drawn."""
+    """Greedy and random sampling."""
     logits = torch.zeros(2, vocab, dtype=dtype)
     sample(logits, None, None, None, None, None, None)
     real, whole = torch.zeros(2, 6), torch.zeros(2, 3, dtype=torch.int64)
@@ -180,12 +181,12 @@ def _cases() -> dict[str, Callable[[], None]]:
         cases[f"sampling few tokens {name}"] = partial(choosing, 320, dtype)
         for size, inner in ((1024, 3072), (2048, 768), (4096, 12288), (3584, 14336)):
             cases[f"elementwise {size}x{inner} {name}"] = partial(elementwise, size, inner, dtype)
-        for label, (kernel, all_rows, shapes) in PRODUCTS.items():
+        for label, (kernel, all_rows, shapes) in GEMMS.items():
             for rows, (out, columns) in itertools.product(all_rows, shapes if name == "bf16" else shapes[:1]):
-                run = partial(product, kernel, dtype, rows, columns, out)
+                run = partial(gemm, kernel, dtype, rows, columns, out)
                 cases[f"{label} {out}x{columns} x{rows} {name}"] = run
                 for scales, scaled in (("channel", 1), ("block", 128)) if name == "bf16" else ():
-                    run = partial(product, kernel, dtype, rows, columns, out, scaled)
+                    run = partial(gemm, kernel, dtype, rows, columns, out, scaled)
                     cases[f"fp8 {scales} {label} {out}x{columns} x{rows} {name}"] = run
         for model in MODELS:
             cases[f"decode {model} {name}"] = partial(attention, model, dtype, 1, 1, 512)

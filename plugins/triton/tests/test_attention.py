@@ -50,7 +50,7 @@ def test_agrees_with_plain_attention(step: str, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["plain", "all"])
 @pytest.mark.parametrize("step", STEPS)
 def test_an_fp8_cache(step: str, kind: str) -> None:
-    """Key by key as fp8 rounds them, whatever their scales; in float32, where scaling queries rounds nothing."""
+    """With keys as fp8 rounds them, for any scales; in float32, where scaling queries rounds nothing."""
     query = attention_query(cache_dtype="float8_e4m3fn", **KINDS[kind])
     case = Step(query, STEPS[step], scales=(0.3, 3.0))
     case.kv = [kv.to(torch.float8_e4m3fn).float() for kv in case.kv]
@@ -66,7 +66,7 @@ def test_an_fp8_cache_holds_no_more_than_fp8_does() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("step", ["decode", "mixed"])
-def test_in_16_bits_with_the_tiles_that_ship(step: str, dtype: torch.dtype) -> None:
+def test_in_16_bits_with_the_default_tiles(step: str, dtype: torch.dtype) -> None:
     case = Step(attention_query(dtype), STEPS[step])
     out = case.run(TritonAttention(case.query, DEVICE))
     assert out.dtype == dtype
@@ -117,7 +117,7 @@ def test_a_program_takes_several_items_where_the_device_has_room_for_few() -> No
     assert error(case.run(backend)[: case.num_tokens], case.expected()) < BOUND[torch.float32]
 
 
-def test_counters_are_zero_again() -> None:
+def test_counters_are_reset() -> None:
     """So that the next layer can count."""
     case = Step(attention_query(), [(70, 1), (20, 1)])
     backend = small(TritonAttention(case.query, DEVICE))
@@ -131,7 +131,7 @@ def test_counters_are_zero_again() -> None:
 
 @pytest.mark.parametrize("kind", ["plain", "all"])
 def test_deterministic_rows_do_not_depend_on_the_batch(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Alone or beside others, in one chunk or in several."""
+    """Alone or with others, in one chunk or in several."""
     monkeypatch.setattr(InterpreterBuilder, "create_dot", interpreter.row_by_row_dot)
     query = attention_query(deterministic=True, **KINDS[kind])
     backend = small(TritonAttention(query, DEVICE))
@@ -183,7 +183,7 @@ def test_one_op_for_all_agrees_with_its_parts(kind: str, dtype: torch.dtype, ste
 @pytest.mark.slow
 @pytest.mark.parametrize("padding", [0, 3])
 @pytest.mark.parametrize("prefill", [[], [(30, 9)]], ids=["decode", "mixed"])
-def test_neighbours_read_together_what_they_share(
+def test_teams_read_shared_prefixes_once(
     padding: int, prefill: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("llmk_triton.attention.decode_schedule._LEAST_SHARED", 16)
@@ -199,7 +199,7 @@ def test_neighbours_read_together_what_they_share(
     assert error(out, case.expected()) < BOUND[torch.float32]
 
 
-def test_launches_depend_on_shapes_and_bounds_alone() -> None:
+def test_launches_depend_only_on_shapes_and_bounds() -> None:
     """Of two steps that differ in nothing else, one may be replayed for the other."""
     query = attention_query()
     shapes = []

@@ -18,7 +18,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_step_is_laid_out_as_by_the_reference(seed: int) -> None:
+def test_step_tensors_equal_the_references(seed: int) -> None:
     rng = random.Random(seed)
     num_slots, width, block_size = rng.randint(1, 30), rng.randint(4, 60), rng.choice([1, 3, 16])
     done = [rng.randint(0, width - 1) for _ in range(num_slots)]
@@ -46,7 +46,7 @@ def test_a_step_is_laid_out_as_by_the_reference(seed: int) -> None:
     assert torch.equal(where, expected[1])
 
 
-def test_appended_tokens_stand_behind_what_is_computed_and_padding_nowhere() -> None:
+def test_tokens_are_appended_after_the_computed_ones_and_padding_is_skipped() -> None:
     tokens = [torch.zeros(40, 8, dtype=torch.int32) for _ in range(2)]
     slots = torch.randperm(40)[:30]
     slots[25:] = -1
@@ -58,7 +58,7 @@ def test_appended_tokens_stand_behind_what_is_computed_and_padding_nowhere() -> 
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)
-def test_ragged_runs_are_written(dtype: torch.dtype) -> None:
+def test_runs_of_different_lengths_are_written(dtype: torch.dtype) -> None:
     lengths = torch.tensor([0, 40, 3, 17, 0, 1])
     rows, starts = torch.tensor([5, 0, 2, 4, 1, 3]), torch.tensor([3, 9, 0, 33, 2, 49])
     tables = [torch.full((6, 50), -1, dtype=dtype) for _ in range(2)]

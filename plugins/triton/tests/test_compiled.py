@@ -53,7 +53,7 @@ def test_elementwise(target: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target", HOPPER_CDNA)
-def test_products(target: str) -> None:
+def test_gemms(target: str) -> None:
     several = "linear 1024x3072 x(1|16)|norm gate up 3072x1024 x(1|16)|norm router 128x2048 x1|router 60x4096 x64"
     found = of(target, HOPPER_CDNA, f"^({several}) bf16$")
     assert len(found) == 6
@@ -66,7 +66,7 @@ def test_products(target: str) -> None:
 
 
 @pytest.mark.slow
-def test_tiles_that_come_in_bulk_leave_room_for_two_programs() -> None:
+def test_tma_tiles_leave_room_for_two_programs() -> None:
     found = compiled(("cuda:90",), r"^(linear|gate up) \S+ x(64|128) bf16$")
     assert len(found) == 8
     assert all(kernel["matrix"] > 0 and kernel["shared"] <= (227 << 10) // 2 - 1024 for kernel in found)
@@ -74,7 +74,7 @@ def test_tiles_that_come_in_bulk_leave_room_for_two_programs() -> None:
 
 
 @pytest.mark.slow
-def test_products_fit_what_they_were_tuned_for() -> None:
+def test_tuned_gemms_fit() -> None:
     folder = Path(llmk_triton.__file__).parent / "configs"
     for arch in sorted({file.name.split(".")[1] for file in folder.glob("*.json")}):
         target = arch.replace("sm_", "cuda:") if arch.startswith("sm_") else f"hip:{arch}"

@@ -21,7 +21,7 @@ GROUPED = Tiles(16, Tile(16, 32, 4, 2), Tile(32, 16, 4, 2))
 
 @pytest.fixture(autouse=True)
 def poisoned() -> Iterator[None]:
-    """Fresh memory holds NaN, so that an element which nobody wrote is noticed."""
+    """Fresh memory contains NaN, so that elements that were not written are detected."""
     torch.use_deterministic_algorithms(True)
     yield
     torch.use_deterministic_algorithms(False)
@@ -37,7 +37,7 @@ def experts(count: int, hidden: int, inner: int, dtype: torch.dtype) -> dict[str
 
 
 def distinct(tokens: int, count: int, dtype: torch.dtype) -> Tensor:
-    """Logits of which no two of a token are equal, as which of those comes first is nobody's promise."""
+    """Logits without ties, because the order of equal scores is undefined."""
     rows = [torch.randperm(count, generator=torch.Generator().manual_seed(seed)) for seed in range(tokens)]
     return (torch.stack(rows) / 4 - 2).to(dtype)
 
@@ -55,7 +55,7 @@ def mixture(x: Tensor, logits: Tensor, weights: Mapping[str, Tensor], top_k: int
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize(("tokens", "count", "top_k"), [(1, 12, 3), (3, 6, 1), (9, 12, 3), (70, 5, 2)], ids=str)
 def test_as_the_reference(tokens: int, count: int, top_k: int, dtype: torch.dtype) -> None:
-    """Experts that nobody takes, that all take, and those with more than a block of rows."""
+    """Experts with no token, with all tokens, and with more than a block of rows."""
     x, logits, weights = random(0, dtype, tokens, 72), distinct(tokens, count, dtype), experts(count, 72, 40, dtype)
     logits[:, 1] = 9.0
     actual = fused_moe(x, logits, weights, top_k=top_k, renormalize=True)
@@ -63,7 +63,7 @@ def test_as_the_reference(tokens: int, count: int, top_k: int, dtype: torch.dtyp
 
 
 @pytest.mark.parametrize(("tokens", "tiles"), [(1, FEW), (3, FEW), (1, GROUPED), (19, GROUPED)])
-def test_by_either_way(tokens: int, tiles: Tiles) -> None:
+def test_few_tokens_and_grouped(tokens: int, tiles: Tiles) -> None:
     """Tiles that divide no size, and tiles that divide all of them."""
     for hidden, inner in ((72, 40), (64, 96)):
         x, logits = random(0, torch.bfloat16, tokens, hidden), distinct(tokens, 7, torch.bfloat16)
@@ -84,7 +84,7 @@ def test_by_either_way(tokens: int, tiles: Tiles) -> None:
     ],
     ids=lambda options: " ".join(options),
 )
-def test_ways_of_routing(options: dict[str, Any], tokens: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_routing_options(options: dict[str, Any], tokens: int, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(moe, "_ROUTED_AT_ONCE", at_once)
     x, logits = random(0, torch.float32, tokens, 32), distinct(tokens, 10, torch.float32)
     weights = experts(10, 32, 16, torch.float32)
@@ -101,7 +101,7 @@ def test_of_equal_scores_the_lowest_number_is_taken(tiles: Tiles) -> None:
 
 
 @pytest.mark.parametrize("tiles", [FEW, GROUPED], ids=["few", "grouped"])
-def test_rows_without_meaning_leave_others_alone(tiles: Tiles) -> None:
+def test_nan_rows_do_not_affect_others(tiles: Tiles) -> None:
     """What padding holds may be anything, in the router's logits too."""
     x, logits, weights = (
         random(0, torch.float32, 4, 32),
@@ -126,7 +126,7 @@ def test_every_expert_gets_its_rows_in_order(at_once: int, monkeypatch: pytest.M
         assert rows.order[expert, :count].tolist() == pairs.tolist()
 
 
-def test_nothing_depends_on_who_is_first() -> None:
+def test_results_do_not_depend_on_the_order_of_programs() -> None:
     x, logits, weights = (
         random(0, torch.float32, 20, 32),
         distinct(20, 4, torch.float32),

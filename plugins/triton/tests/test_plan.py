@@ -59,7 +59,7 @@ SERVED = {
 
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[Wheelhouse]:
-    """Where a platform is installed, beside what is there anyway."""
+    """With an installed platform, in addition to the core."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text(json.dumps(CONFIG))
     house = Wheelhouse(tmp_path / "site")
@@ -92,7 +92,7 @@ def test_a_platform_with_triton_that_vouches_gets_them(house: Wheelhouse) -> Non
     assert dict(chosen.wheels)["llmk-triton"]
 
 
-def test_experts_are_theirs_too(house: Wheelhouse) -> None:
+def test_moe_sites_get_them_too(house: Wheelhouse) -> None:
     house.install("box", PLATFORM.format(features='{"triton"}', vouches='("llmk-triton",)'))
     sparse = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
     changed = CONFIG | sparse | {"architectures": ["Qwen3MoeForCausalLM"]}
@@ -114,7 +114,7 @@ def test_the_fused_ops_go_with_the_attention(house: Wheelhouse) -> None:
     ("features", "vouches", "code"),
     [('{"triton"}', "()", "not_vouched"), ("()", '("llmk-triton",)', "missing_feature")],
 )
-def test_other_platforms_say_why_not(house: Wheelhouse, features: str, vouches: str, code: str) -> None:
+def test_other_platforms_refuse_with_reasons(house: Wheelhouse, features: str, vouches: str, code: str) -> None:
     house.install("box", PLATFORM.format(features=features, vouches=vouches))
     chosen = plan(house, "box")
     assert by_triton(chosen) == set()

@@ -44,7 +44,7 @@ def controls(rows: int, **given: Any) -> dict[str, Tensor | None]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_the_first_of_the_likeliest(dtype: torch.dtype) -> None:
+def test_greedy_takes_the_first_of_equals(dtype: torch.dtype) -> None:
     logits = random_logits(5, 1.0, ties=True).to(dtype)
     logits[3] = float("-inf")
     logits[4, [17, 4999]] = float("nan")
@@ -69,7 +69,7 @@ TRUNCATIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize(("scale", "ties"), [(0.05, False), (1.0, False), (2.0, True), (4.0, False)])
 @pytest.mark.parametrize("name", TRUNCATIONS)
-def test_draws_the_tokens_of_the_reference(name: str, scale: float, ties: bool) -> None:
+def test_samples_the_tokens_of_the_reference(name: str, scale: float, ties: bool) -> None:
     """Nothing but the rounding of ``exp`` may differ: then sums differ by less than 1e-6, and of as many draws one
     gives another token. None of these does."""
     logits = random_logits(12, scale, ties)
@@ -121,7 +121,7 @@ def test_extreme_temperatures(temperature: float) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered")
-def test_logits_without_a_distribution_give_an_id_all_the_same() -> None:
+def test_nan_logits_give_a_valid_id() -> None:
     logits = random_logits(4, 1.0)
     logits[0], logits[1], logits[2, 7], logits[3, 9] = float("-inf"), float("nan"), float("nan"), float("inf")
     tokens = sample(logits, **controls(4, temperature=[1.0], top_p=[0.9], top_k=[5, 0]))

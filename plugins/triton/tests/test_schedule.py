@@ -32,8 +32,8 @@ def check(schedule: Schedule, lengths: list[int], window: int = 0) -> None:
             parts[member, part] += 1
             assert part < count
             assert spans[member + 1] - spans[member] == count or members > 1
-    begins = [max(0, length - window) if window else 0 for length in lengths]
-    expected = [(i, key) for i, length in enumerate(lengths) for key in range(begins[i], length)]
+    starts = [max(0, length - window) if window else 0 for length in lengths]
+    expected = [(i, key) for i, length in enumerate(lengths) for key in range(starts[i], length)]
     assert seen == Counter(expected)
     assert parts == Counter((i, part) for i in range(len(spans) - 1) for part in range(spans[i + 1] - spans[i]))
     assert len(items(schedule)) <= schedule.items.shape[0] - 1
@@ -48,12 +48,12 @@ def step(lengths: list[int], **options: int) -> CacheStep:
 @pytest.mark.parametrize("slots", [1, 7, 64])
 @pytest.mark.parametrize("least", [1, 3])
 @pytest.mark.parametrize("lengths", [[1], [200], [70, 1, 9], [5] * 30 + [150]], ids=str)
-def test_every_key_is_somebodys_once(lengths: list[int], least: int, slots: int, window: int) -> None:
+def test_every_key_is_scheduled_once(lengths: list[int], least: int, slots: int, window: int) -> None:
     rule = Rule(slots=slots, tile=TILE, least=least, team=1, window=window)
     check(rule(step(lengths), 2, mixed=False), lengths, window)
 
 
-def test_work_is_divided_evenly_where_lengths_are_not() -> None:
+def test_work_is_balanced_for_different_lengths() -> None:
     """The longest item takes no more than its share of all, however few others there are."""
     lengths = [8, 8, 8, 800]
     rule = Rule(slots=8, tile=TILE, least=1, team=1, window=0)
@@ -72,9 +72,7 @@ def test_bounds_and_padding_cost_no_items_with_keys() -> None:
 
 @pytest.mark.parametrize("team", [2, 4])
 @pytest.mark.parametrize("shared", [0, 3, 8, 15])
-def test_teams_share_whole_tiles_that_all_of_them_begin_with(
-    shared: int, team: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_teams_share_whole_leading_tiles(shared: int, team: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llmk_triton.attention.decode_schedule._LEAST_SHARED", 16)
     monkeypatch.setattr("llmk_triton.attention.decode_schedule._COLUMNS", 4)
     lengths = [61, 62, 75, 90, 61, 61, 64, 70, 66, 61]
@@ -87,7 +85,7 @@ def test_teams_share_whole_tiles_that_all_of_them_begin_with(
     assert {request: max(e[3] for e in teams if e[1] == request) for _, request, *_ in teams} == expected
 
 
-def test_a_stranger_breaks_no_team_but_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_different_prefix_only_affects_its_own_team(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("llmk_triton.attention.decode_schedule._LEAST_SHARED", 16)
     index = step([61] * 8, shared=10)
     index.block_table[5] += 1
@@ -96,7 +94,7 @@ def test_a_stranger_breaks_no_team_but_its_own(monkeypatch: pytest.MonkeyPatch) 
     assert {item[1] for item in items(schedule) if item[7] > 1} == {0}
 
 
-def test_requests_with_several_queries_are_left_out() -> None:
+def test_requests_with_several_queries_are_skipped() -> None:
     index = Step(attention_query(), [(20, 1), (30, 4), (9, 1)], padding=1).index
     schedule = Rule(slots=8, tile=TILE, least=1, team=1, window=0)(index, 2, mixed=True)
     assert {(row, request) for row, request, *_ in items(schedule)} == {(0, 0), (5, 2)}

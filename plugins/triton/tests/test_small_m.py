@@ -1,4 +1,4 @@
-"""Products of few rows against the reference, launched in every way, at sizes that fill no tile."""
+"""Small-M GEMMs against the reference, with every configuration, at sizes that don't fill tiles."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def able(*kernels: str) -> list[tuple[str, str]]:
 
 
 def close(actual: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor]) -> None:
-    """Products differ where a sum in another order rounds to another side; sums of a residual don't."""
+    """GEMMs may differ where another order of summation rounds differently; residual sums don't."""
     assert torch.equal(actual[1], wanted[1])
     tolerance = {torch.float32: 1e-5, torch.bfloat16: 1.6e-2, torch.float16: 2e-3}[wanted[0].dtype]
     torch.testing.assert_close(actual[0], wanted[0], rtol=tolerance, atol=tolerance)
@@ -70,7 +70,7 @@ def close(actual: tuple[Tensor, Tensor], wanted: tuple[Tensor, Tensor]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kernel", "config"), able(*REFERENCE))
-def test_every_op_in_every_way(kernel: str, config: str) -> None:
+def test_every_op_with_every_configuration(kernel: str, config: str) -> None:
     how, rows = CONFIGS[config]
     size, out = 312, 21
     given = operands(kernel, torch.bfloat16, rows, size, out)
@@ -93,15 +93,15 @@ def test_fp8_weights(scales: str, config: str, kernel: str) -> None:
     stored = getattr(quantize, f"quantize_fp8_{scales}")(given.weight * spread)
     weight = getattr(quantized_weight, f"prepare_fp8_{scales}")(stored)
     exact = replace(given, weight=weight.dequantize(torch.float32))
-    product = GemmProblem(kernel, torch.float32, rows, size, out, weight.block[0])
-    found, wanted = small_m.launch(product, how, replace(given, weight=weight)), expected(kernel, exact)
+    problem = GemmProblem(kernel, torch.float32, rows, size, out, weight.block[0])
+    found, wanted = small_m.launch(problem, how, replace(given, weight=weight)), expected(kernel, exact)
     assert torch.equal(found[1], wanted[1])
     assert (found[0] - wanted[0]).norm() < 1e-5 * wanted[0].norm()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 @pytest.mark.parametrize(("rows", "size", "out"), [(2, 100, 7), (9, 72, 40)])
-def test_as_they_are_chosen(rows: int, size: int, out: int, dtype: torch.dtype) -> None:
+def test_chosen_configurations(rows: int, size: int, out: int, dtype: torch.dtype) -> None:
     for kernel in ("gate_up_silu", "add_rms_norm_linear"):
         given = operands(kernel, dtype, rows, size, out)
         close(small_m.run(kernel, given), expected(kernel, given))
@@ -117,7 +117,7 @@ def test_without_residual_the_sum_is_x_itself() -> None:
 
 @pytest.mark.parametrize("config", [Gemv(4, 4, 1), Gemv(2, 4, 0)], ids=["rows per warp", "rows per program"])
 @pytest.mark.parametrize("residual", [True, False])
-def test_a_router_hands_on_what_was_normed(residual: bool, config: Gemv) -> None:
+def test_a_router_returns_the_normed_input(residual: bool, config: Gemv) -> None:
     size, out, dtype = 312, 21, torch.bfloat16
     kept = torch.full((1, size), float("nan"), dtype=dtype)
     given = operands(
@@ -153,10 +153,10 @@ def test_rows_of_a_view_are_multiplied() -> None:
 @pytest.mark.parametrize("rows", [1, 2, 4, 5, 64, 128, 300])
 @pytest.mark.parametrize("shape", [(4096, 1024), (1024, 3072), (4096, 12288), (151936, 4096), (128, 2048)], ids=str)
 @pytest.mark.parametrize("target", [H200, GPUTarget("cuda", 80, 32), GPUTarget("hip", "gfx942", 64)], ids=str)
-def test_a_choice_holds_what_it_is_chosen_for(target: GPUTarget, shape: tuple[int, int], rows: int) -> None:
+def test_a_chosen_configuration_fits(target: GPUTarget, shape: tuple[int, int], rows: int) -> None:
     """By rule, as nothing was tuned for this dtype."""
-    product = GemmProblem("linear", torch.float16, rows, shape[1], shape[0])
-    config = small_m.choose(product, target, num_sms=132)
+    problem = GemmProblem("linear", torch.float16, rows, shape[1], shape[0])
+    config = small_m.choose(problem, target, num_sms=132)
     if isinstance(config, Gemv):
         assert rows <= 4
         assert config.per_warp == (config.rows == config.warps)
@@ -168,7 +168,7 @@ def test_a_choice_holds_what_it_is_chosen_for(target: GPUTarget, shape: tuple[in
 
 
 @pytest.mark.parametrize("rows", [17, 64])
-def test_few_outputs_are_shared_by_many_programs(rows: int) -> None:
+def test_small_n_uses_many_programs(rows: int) -> None:
     for size, out in ((4096, 8), (2048, 60), (2048, 256)):
         config = small_m.choose(GemmProblem("linear", torch.bfloat16, rows, size, out), H200, num_sms=132)
         assert isinstance(config, Skinny)
@@ -178,17 +178,17 @@ def test_few_outputs_are_shared_by_many_programs(rows: int) -> None:
 
 
 @pytest.mark.parametrize(("rows", "size", "out"), [(17, 600, 21), (40, 2048, 8), (33, 2100, 40)])
-def test_few_outputs_of_many_programs_are_right(rows: int, size: int, out: int) -> None:
+def test_small_n_results_are_right(rows: int, size: int, out: int) -> None:
     given = operands("linear", torch.bfloat16, rows, size, out)
     assert small_m.choose(GemmProblem("linear", torch.bfloat16, rows, size, out), current_target(), 64).block_n == 16
     close(small_m.run("linear", given), expected("linear", given))
 
 
 @pytest.mark.parametrize("rows", [17, 32, 64, 128])
-def test_hopper_has_tiles_of_more_rows_come_in_bulk(rows: int) -> None:
+def test_hopper_uses_tma_for_more_rows(rows: int) -> None:
     def chosen(kernel: str = "linear", size: int = 4096, dtype: torch.dtype = torch.bfloat16, arch: int = 90) -> Any:
-        product = GemmProblem(kernel, dtype, rows, size, 6144)
-        return small_m.choose(product, GPUTarget("cuda", arch, 32), num_sms=132)
+        problem = GemmProblem(kernel, dtype, rows, size, 6144)
+        return small_m.choose(problem, GPUTarget("cuda", arch, 32), num_sms=132)
 
     assert chosen().tma
     assert chosen().late_release

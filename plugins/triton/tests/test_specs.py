@@ -104,7 +104,7 @@ def test_ops_say_what_they_can_do() -> None:
     assert reasons(write, query(write.op, attention="reference.attention")) == ["attention"]
 
 
-def test_products_take_weights_as_they_are_and_in_fp8() -> None:
+def test_gemms_take_plain_and_fp8_weights() -> None:
     kernels = {spec.id: spec for spec in llmk_linear_kernels() if not spec.id.endswith("_tma")}
     sizes: dict[str, Any] = {"site": "o", "dtype": "bfloat16"}
     for weight_format, platform, able in (

@@ -192,7 +192,12 @@ DEFECTS = (
     Defect("drift", "the result is in another dtype", DtypeDrifts, _AGREES + _USUAL),
     Defect("padding", "slot -1 is the last one", WritesPadding, "leaves padding alone" + _USUAL),
     Defect("neighbour", "the next slot is written, too", NeighboursToo, "writes its slots and no others" + _USUAL),
-    Defect("stale", "a step runs as the one prepared last", StaleMetadata, "metadata outlives the next one's" + _USUAL),
+    Defect(
+        "stale",
+        "a step runs as the one prepared last",
+        StaleMetadata,
+        "metadata stays valid after the next step is prepared" + _USUAL,
+    ),
     Defect("in place", "queries are scaled in place", ScalesQueriesInPlace, "inputs stay as they are" + _USUAL),
     Defect("layout", "the layout counts blocks elsewhere", WrongLayout, "states the cache as it is" + _USUAL),
     Defect(
@@ -207,9 +212,9 @@ DEFECTS = (
         {"capture": "full"},
         "can be recorded" + _USUAL.replace(":", " and replayed:", 1),
     ),
-    Defect("raises", "supports divides by what may be none", {"supports": supports_by_raising}, "supports answers"),
+    Defect("raises", "supports divides by what may be none", {"supports": supports_by_raising}, "supports is pure"),
     Defect("no such field", "a field is misspelt", {"knows": frozenset({"softcap", "sink"})}, "knows the fields"),
     Defect("idle", "knows what supports refuses", {"supports": supports_no_sinks}, "knows the fields"),
-    Defect("refuses", "supports refuses everything", {"supports": supports_nothing}, "serves something"),
-    Defect("changes", "supports answers by the time", {"supports": supports_by_turns}, "supports answers"),
+    Defect("refuses", "supports refuses everything", {"supports": supports_nothing}, "serves some"),
+    Defect("changes", "supports answers by the time", {"supports": supports_by_turns}, "supports is pure"),
 )

@@ -108,7 +108,7 @@ DEFECTS = (
     Defect(
         "buffer", "a result is overwritten by the next call", one_buffer_for_all, "inputs stay as they are" + _FIRST
     ),
-    Defect("rows", "a row of NaN spoils all", scaled_by_the_batch, "a row's result depends on that row" + _FIRST),
+    Defect("rows", "a row of NaN spoils all", scaled_by_the_batch, "rows don't affect each other" + _FIRST),
     Defect("waits", "looks at what it is given", looks_at_its_rows, "can be recorded and replayed" + _FIRST),
     Defect("batch", "not invariant, and declared so", {"deterministic": True}, "rows don't depend on the batch"),
     Defect(

@@ -164,16 +164,16 @@ class Overreaching(Good):
 
 
 DEFECTS = (
-    Defect("first-row", "all rows get the first one's parameters", FirstRow, "a row depends on its own request"),
-    Defect("by-slot", "rows are addressed by slot", BySlot, "a row depends on its own request"),
-    Defect("batch-mean", "rows are normalised together", BatchMean, "a row depends on its own request"),
-    Defect("growing", "a slot isn't reset", Growing, "a slot that is taken again"),
-    Defect("own-count", "state is lost in a preemption", OwnCount, "a request that left and comes back"),
-    Defect("keeping", "requests are held for ever", Keeping, "goes with the request"),
+    Defect("first-row", "all rows get the first one's parameters", FirstRow, "a row depends only on its request"),
+    Defect("by-slot", "rows are addressed by slot", BySlot, "a row depends only on its request"),
+    Defect("batch-mean", "rows are normalised together", BatchMean, "a row depends only on its request"),
+    Defect("growing", "a slot isn't reset", Growing, "a reused slot"),
+    Defect("own-count", "state is lost in a preemption", OwnCount, "a preempted request"),
+    Defect("keeping", "requests are held for ever", Keeping, "is freed with it"),
     Defect("wide", "another dtype is returned", Wide, "float32 of the same shape"),
     Defect("unread", "bad parameters raise KeyError or TypeError", Unread, "odd parameters"),
     Defect("scribbling", "the batch's tokens are written to", Scribbling, "the batch's tokens stay"),
-    Defect("waiting", "the host waits for the device in each step", Waiting, "it waits for nothing"),
+    Defect("waiting", "the host waits for the device in each step", Waiting, "apply does not synchronize"),
     Defect("idle", "nothing changes", Idle, "it changes logits"),
     Defect("overreaching", "rows of others are changed", Overreaching, "rows that it isn't given"),
 )

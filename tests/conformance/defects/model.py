@@ -108,13 +108,13 @@ def _coarse_in_16_bits(patch: pytest.MonkeyPatch) -> None:
 
 
 DEFECTS = (
-    Defect("rope_in_step", "rotates by a token's place in the step", _rotates_within_the_step, "chunks of a prompt"),
+    Defect("rope_in_step", "rotates by a token's place in the step", _rotates_within_the_step, "chunked prefill"),
     Defect("rope_base", "rotates by another base than the config's", _rotates_by_another_base, "logits are"),
     Defect(
         "cache_of_another_layer",
         "a layer keeps its keys in the cache of the one before",
         lambda patch: patch.setattr(Parallel, "place", lambda self, layer, count: max(layer - 1, 0)),
-        "tokens one by one",
+        "decode equals prefill",
     ),
     Defect("norm_eps", "norms with a default eps, not the config's", _another_eps, "logits are"),
     Defect("bias", "drops the biases of products", _forgets_bias, "logits are"),

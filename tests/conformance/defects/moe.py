@@ -89,7 +89,12 @@ DEFECTS = (
         "scoring", "softmax whatever is asked for", always_softmax, f"{_AGREES}: sigmoid scores as they are, float32"
     ),
     Defect("groups", "groups are not looked at", without_groups, f"{_AGREES}: 2 of 4 groups by the best, float32"),
-    Defect("best two", "groups are scored by the best", groups_by_best, f"{_AGREES}: 2 of 4 groups by the two best"),
+    Defect(
+        "best two",
+        "groups are scored by the best",
+        groups_by_best,
+        f"{_AGREES}: 2 of 4 groups by the sum of the two best",
+    ),
     Defect("selection", "the selection bias is ignored", unbiased_choice, "chosen with a selection bias" + _FIRST),
     Defect(
         "dropped expert", "a token's last expert is left out", one_expert_less, f"{_AGREES}: 6 of 6 experts, float32"
@@ -98,9 +103,7 @@ DEFECTS = (
     Defect("biases", "biases are ignored", no_biases, f"{_AGREES}: biases, float32"),
     Defect("halves", "up rows are taken for gate rows", up_before_gate, _AGREES + _FIRST),
     Defect("in place", "the result is written over the input", into_its_input, "inputs stay as they are" + _FIRST),
-    Defect(
-        "ties", "all experts that tie are taken", all_that_tie, "of equal scores any are taken, as many as asked for"
-    ),
+    Defect("ties", "all experts that tie are taken", all_that_tie, "ties are broken in any way, with top_k experts"),
     Defect("half", "float32 is declared, bfloat16 computed", half_sums, _AGREES + _FIRST),
     Defect("batch", "not invariant, and declared so", {"deterministic": True}, "rows don't depend on the batch"),
     Defect(

@@ -138,7 +138,7 @@ DEFECTS = (
     Defect(
         "probe_imports_torch",
         "the probe imports torch",
-        "the probe needs no torch",
+        "the probe imports no torch",
         lambda spec, bench: (replace(spec, probe=probe_with_torch), bench),
     ),
     Defect(
@@ -168,7 +168,7 @@ DEFECTS = (
     Defect(
         "asynchronous",
         "the facts say that the device runs behind the host",
-        "the device runs behind the host",
+        "execution is asynchronous",
         lambda spec, bench: (spec, with_facts(bench, features=bench.facts.features | {"asynchronous"})),
     ),
     Defect(
@@ -189,13 +189,13 @@ DEFECTS = (
     Defect(
         "measures_what_is_kept",
         "measure tells what the allocator keeps",
-        "measure tells the peak",
+        "measure returns the peak",
         lambda spec, bench: (spec, with_facet(bench, "memory", Keeping())),
     ),
     Defect(
         "measure_swallows",
         "measure swallows that memory ran out",
-        "measure hands on",
+        "measure raises",
         lambda spec, bench: (spec, with_facet(bench, "memory", Swallowing())),
     ),
     Defect(
@@ -225,7 +225,7 @@ DEFECTS = (
     Defect(
         "threads",
         "the threads that are asked for are not set",
-        "the host's threads",
+        "setup sets",
         lambda spec, bench: (
             spec,
             with_facet(

@@ -119,7 +119,7 @@ class Comparing(Good):
         return sorted(requests, key=lambda ticket: ticket.arrival + min(ranks[ticket], 64))
 
 
-ANSWERS = "it answers with those it was asked about"
+ANSWERS = "it returns the given requests"
 DEFECTS = (
     Defect("twice", "a request is named twice", Twice, ANSWERS),
     Defect("stale", "requests that have gone are named", Stale, ANSWERS),
@@ -127,8 +127,8 @@ DEFECTS = (
     Defect("victim-of-all", "one that doesn't run is to give way", VictimOfAll, ANSWERS),
     Defect("dice", "the order is drawn by lot", Dice, "the same history"),
     Defect("turning", "being asked changes the order", Turning, "asking changes no answer"),
-    Defect("pushy", "displacing never ends", Pushy, "round and round"),
+    Defect("pushy", "displacing never ends", Pushy, "endlessly"),
     Defect("newest", "the eldest starve", Newest, "equal requests are all served"),
-    Defect("hoarding", "requests are held for ever", Hoarding, "goes with the request"),
+    Defect("hoarding", "requests are held for ever", Hoarding, "is freed with it"),
     Defect("comparing", "a step takes quadratic time", Comparing, "in proportion to the queue"),
 )

@@ -147,7 +147,7 @@ class NeedsMore(Good):
         self.host = context.options["host"]
 
 
-CLOSED = "it may be closed before it is told anything, and twice"
+CLOSED = "it can be closed before the first snapshot, and twice"
 GONE = "nothing that it opened or started outlives it"
 DEFECTS = (
     Defect(
@@ -167,9 +167,14 @@ DEFECTS = (
         "grows",
         "a counter's differences are taken to be positive",
         OnlyGrows,
-        "counters that begin at 0 again, with another engine",
+        "counters that restart at 0, with another engine",
     ),
-    Defect("keeps", "a number of every snapshot is kept", KeepsTimes, "it keeps no more, however many it is told"),
+    Defect(
+        "keeps",
+        "a number of every snapshot is kept",
+        KeepsTimes,
+        "its memory does not grow with the number of snapshots",
+    ),
     Defect("labels", "labels are taken out of snapshots", TakesLabels, "snapshots stay as they are"),
     Defect("socket", "a socket is left open", Datagrams, GONE),
     Defect("thread", "a thread is left running", WithThread, GONE),

@@ -119,8 +119,8 @@ def _invariant_sizes(
 def cancelling(
     num_rows: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Rows ``[num_rows, in]`` and a weight of ``shape`` (``[..., out, in]``), whose exact products are zero, so that
-    the computed ones are rounding error. The terms that cancel are at random positions: if two halves of the sum
+    """Rows ``[num_rows, in]`` and a weight of ``shape`` (``[..., out, in]``), whose exact GEMM results are zero, so
+    that the computed ones are rounding error. The terms that cancel are at random positions: if two halves of the sum
     cancelled, they would in any order of summation."""
     *batch, out, inner = shape
     half = max(1, inner // 2)

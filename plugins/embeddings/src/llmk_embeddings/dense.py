@@ -17,7 +17,7 @@ FIELDS = ("input", "model", "encoding_format", "dimensions", "pooling", "normali
 
 class Dense:
     """Pools final hidden states: that of the last token, or their mean. Vectors have length 1 unless ``normalize`` is
-    false; ``dimensions`` keeps the first of them, for models that were trained for that."""
+    false; ``dimensions`` truncates vectors, for models that were trained for that."""
 
     def __init__(self, context: IOContext) -> None:
         self._context = context
@@ -25,7 +25,7 @@ class Dense:
         self._poolings = (default, *({"last", "mean"} - {default}))
 
     def open(self, body: Mapping[str, Any]) -> DenseRequest:
-        """A request with this body."""
+        """Creates the request for a body."""
         check_names(body, FIELDS)
         check_model(body, self._context.model_name)
         width = self._context.facts.hidden_size
@@ -43,7 +43,7 @@ class Dense:
 
 
 class DenseRequest:
-    """One request: the sum of each text's hidden states so far, of how many, and where the last one stands."""
+    """One request: the running sum of each text's hidden states, their number, and the last position."""
 
     def __init__(
         self, prompts: list[IOPrompt], model: str, dimensions: int, *, in_base64: bool, normalized: bool
@@ -58,7 +58,7 @@ class DenseRequest:
         self._lengths = [0] * len(prompts)
 
     def take(self, output: IOOutput) -> None:
-        """Takes what came next of one of the texts."""
+        """Takes the next output of one of the texts."""
         assert output.hidden is not None
         at, total = output.prompt, output.hidden.sum(0)
         self._sums[at] = self._sums[at] + total if at in self._sums else total
@@ -68,12 +68,12 @@ class DenseRequest:
     def answer(self) -> dict[str, Any]:
         """OpenAI's list of embeddings."""
         data = [
-            {"object": "embedding", "index": at, "embedding": self._told(self._sums[at] / count)}
+            {"object": "embedding", "index": at, "embedding": self._encoded(self._sums[at] / count)}
             for at, count in enumerate(self._counts)
         ]
         return {"object": "list", "data": data, "model": self._model, "usage": usage(sum(self._lengths))}
 
-    def _told(self, vector: Tensor) -> Any:
+    def _encoded(self, vector: Tensor) -> Any:
         vector = vector[: self._dimensions]
         if self._normalized:
             vector = normalize(vector, dim=0)

@@ -1,4 +1,4 @@
-"""What the conformance kit tries the processors on: a tiny checkpoint, and requests."""
+"""Examples for the conformance kit: a tiny checkpoint, and requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What request bodies have in common: fields that are known, and texts to be embedded."""
+"""Common parts of request bodies: known fields, and the texts to embed."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ def check_names(body: Mapping[str, Any], known: Sequence[str]) -> None:
     """Raises RequestError for a field that is not ``known``."""
     for name in body:
         if name not in known:
-            raise RequestError(f"unknown field {name!r}; there are {', '.join(known)}", param=name)
+            raise RequestError(f"unknown field {name!r}; known are {', '.join(known)}", param=name)
 
 
 def check_model(body: Mapping[str, Any], served: str) -> None:
-    """Raises RequestError where the body names a model that is not the one ``served``."""
+    """Raises RequestError if the body names a model other than ``served``."""
     if (named := body.get("model")) not in (None, served):
         raise RequestError(f"the model {named!r} is not served here; {served!r} is", param="model")
 
 
 def one_of(body: Mapping[str, Any], name: str, choices: tuple[T, ...]) -> T:
-    """The value of a field that has one of ``choices``; the first where it is not set."""
+    """The value of a field, one of ``choices``; by default the first."""
     value = body.get(name)
     for choice in choices:
         if value == choice and type(value) is type(choice):
@@ -36,7 +36,7 @@ def one_of(body: Mapping[str, Any], name: str, choices: tuple[T, ...]) -> T:
 
 
 def inputs(body: Mapping[str, Any]) -> list[tuple[str, Input]]:
-    """The texts or token ids of the field ``input``, one or a list of them, each with the field that it stands in."""
+    """The texts or token ids of the field ``input``, one or a list of them, each with the path of its field."""
     given = body.get("input")
     if isinstance(given, str) or _are_tokens(given):
         return [("input", given)]
@@ -51,7 +51,7 @@ def inputs(body: Mapping[str, Any]) -> list[tuple[str, Input]]:
 
 
 def usage(num_tokens: int) -> dict[str, int]:
-    """OpenAI's count of what was computed."""
+    """OpenAI's token usage."""
     return {"prompt_tokens": num_tokens, "total_tokens": num_tokens}
 
 

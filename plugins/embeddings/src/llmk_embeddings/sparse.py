@@ -1,7 +1,7 @@
 """Sparse embeddings: a weight for each token of a text.
 
-The weight of a token is relu(w . h + b) of its final hidden state h, by a head that was trained with the model. Of
-equal tokens the largest counts; special tokens and weights of 0 are left out. What is left is told as it is, unscaled:
+The weight of a token is relu(w . h + b) of its final hidden state h, by a head that was trained with the model. For
+equal tokens, the largest weight is used; special tokens and weights of 0 are omitted. Weights are returned unscaled:
 Chen et al., "M3-Embedding" (2024), section 3.2, lexical retrieval, and the ``lexical_weights`` of BGE-M3.
 """
 
@@ -20,7 +20,7 @@ from llmk_embeddings.fields import check_model, check_names, inputs, one_of, usa
 from llmk_embeddings.specs import HEAD
 
 _LONGEST_HEAD = 1 << 20
-"""Bytes of the head's file: several times what the widest models need."""
+"""Most bytes of the head's file: several times the size for the widest models."""
 
 
 class Sparse:
@@ -31,7 +31,7 @@ class Sparse:
         self._weight, self._bias = _read_head(context)
 
     def open(self, body: Mapping[str, Any]) -> SparseRequest:
-        """A request with this body."""
+        """Creates the request for a body."""
         check_names(body, ("input", "model", "return_tokens"))
         check_model(body, self._context.model_name)
         named = one_of(body, "return_tokens", (False, True))
@@ -57,7 +57,7 @@ class SparseRequest:
         self._num_tokens = 0
 
     def take(self, output: IOOutput) -> None:
-        """Takes what came next of one of the texts."""
+        """Takes the next output of one of the texts."""
         assert output.hidden is not None
         largest, special = self._largest[output.prompt], self._tokenizer.special_token_ids
         for token, weight in zip(output.token_ids, self._weights(output.hidden).tolist(), strict=True):
@@ -66,7 +66,7 @@ class SparseRequest:
         self._num_tokens += len(output.token_ids)
 
     def answer(self) -> dict[str, Any]:
-        """The weights by token id, with the tokens' texts where they were asked for."""
+        """The weights by token id, with the tokens' texts if requested."""
         data: list[dict[str, Any]] = []
         for index, own in enumerate(self._largest):
             data.append({"index": index, "weights": {str(token): weight for token, weight in own.items()}})
@@ -76,7 +76,8 @@ class SparseRequest:
 
 
 def _read_head(context: IOContext) -> tuple[Tensor, Tensor]:
-    """Float32 ``[hidden_size]`` and ``[]``. Raises CheckpointError where the file is damaged or another model's."""
+    """Float32 ``[hidden_size]`` and ``[]``. Raises CheckpointError if the file is damaged or belongs to another
+    model."""
     file, width = context.checkpoint.file(HEAD), context.facts.hidden_size
     try:
         tensors = load(file.read(_LONGEST_HEAD))

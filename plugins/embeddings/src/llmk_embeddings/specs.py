@@ -1,4 +1,4 @@
-"""The plugin module of ``llmk-embeddings``: which IO processors there are, and their options."""
+"""The plugin module of ``llmk-embeddings``: its IO processors and their options."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pydantic import BaseModel, Field
 from llmk.api import OK, Checkpoint, IOProcessorSpec, Verdict, hookimpl, no
 
 HEAD = "sparse_linear.safetensors"
-"""The file beside a checkpoint with the head of sparse weights: ``weight`` ``[1, hidden_size]``, ``bias`` ``[1]``."""
+"""The file next to a checkpoint with the head of sparse weights: ``weight`` ``[1, hidden_size]``, ``bias`` ``[1]``."""
 
 
 def has_head(checkpoint: Checkpoint) -> Verdict:
-    """Checkpoints that the head lies beside."""
+    """Checkpoints with the head's file next to them."""
     if checkpoint.file(HEAD).is_there:
         return OK
     hint = "put the head that was trained with the model there, as safetensors"
@@ -47,7 +47,7 @@ class Options(BaseModel, extra="forbid"):
     """``[plugin.embeddings]``."""
 
     pooling: Literal["last", "mean"] = Field(
-        "last", description="What a vector is made of: the last token's hidden state, or the mean of all."
+        "last", description="How a vector is pooled: the last token's hidden state, or the mean of all."
     )
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints that the conformance kit tries the method on. Needs transformers, which writes them."""
+"""Example checkpoints for the conformance kit. Needs transformers, which writes them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def restored(parts: dict[str, Tensor]) -> Tensor:
-    """What the integers of each output stand for."""
+    """Dequantizes the integers of each output channel."""
     return parts["weight"].float() * parts["weight_scale"].float().view(-1, 1)
 
 

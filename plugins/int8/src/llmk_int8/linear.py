@@ -1,5 +1,5 @@
-"""Products with 8-bit weights that are not brought to another layout. Scales are applied to the sums, of which there
-are fewer than of weights."""
+"""GEMMs with int8 weights in their stored layout. Scales are applied to the output, which has fewer elements than the
+weight."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _ALIGNED = 64
 
 
 def linear_packed(x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
-    """``x @ weight.T + bias``: ``[tokens, in]`` to ``[tokens, out]`` in ``x``'s dtype, by torch's product for bfloat16
-    and 8-bit weights, which adds up in float32. Its scales are rounded to bfloat16."""
-    # It crashes on rows with gaps between them, or that begin elsewhere than memory does that torch allocates.
+    """``x @ weight.T + bias``: ``[tokens, in]`` to ``[tokens, out]`` in ``x``'s dtype, by torch's GEMM for bfloat16
+    activations and int8 weights, which accumulates in float32. Its scales are rounded to bfloat16."""
+    # It crashes on rows that are not contiguous or not aligned as torch aligns allocations.
     x = x.clone() if x.data_ptr() % _ALIGNED else x.contiguous()
     out: Tensor = torch.ops.aten._weight_int8pack_mm(x, weight.values, weight.scale.view(-1).to(x.dtype))
     return out if bias is None else out.add_(bias)
 
 
 def linear_widened(x: Tensor, weight: ScaledWeight, bias: Tensor | None) -> Tensor:
-    """The same for float32, too. 8-bit integers lose nothing when they become either; in float16, sums that are not
-    scaled yet would overflow."""
+    """The same, also for float32: the weight is converted to the activations' dtype, which is exact. Not for float16,
+    in which unscaled sums would overflow."""
     out = F.linear(x, weight.values.to(x.dtype)).mul_(weight.scale.view(-1))
     return out if bias is None else out.add_(bias)

@@ -1,4 +1,4 @@
-"""How plain weights become 8-bit integers while they load."""
+"""Quantizes plain weights to int8 while they load."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ _WIDE = ("F32", "BF16", "F16")
 
 
 class Int8(Quantization):
-    """Rounds to nearest, symmetrically, with one scale for each output: an error of at most half a scale, which is the
-    output's largest weight over 127. Projections that are packed together keep their scales, since outputs do.
+    """Rounds to nearest, symmetrically, with one scale per output channel: the channel's largest weight divided by 127,
+    so the error is at most half a scale. Packed projections keep their scales.
 
-    A process that has some of the input features, under tensor parallelism, takes the largest weight of those: its
-    scales are the same or finer.
+    A row-parallel rank uses the largest weight of its input features: its scales are equal or finer.
     """
 
     def check(self, module: str, stored: Mapping[str, StoredTensor]) -> None:
-        """A plain ``weight`` and nothing else."""
+        """Accepts a plain ``weight`` and nothing else."""
         if [*stored] != ["weight"] or stored["weight"].dtype not in _WIDE:
             found = ", ".join(f"{name} ({tensor.dtype})" for name, tensor in stored.items())
             raise CheckpointError(
-                f"{module} stores {found}, where a plain weight was to be quantized",
+                f"{module} stores {found}, expected a plain weight to quantize",
                 hint="leave out model.quantization, or name a checkpoint that is not quantized",
             )
 

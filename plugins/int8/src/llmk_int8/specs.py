@@ -1,4 +1,4 @@
-"""The plugin module of ``llmk-int8``: a method that quantizes while loading, and linear kernels. Needs no torch."""
+"""The plugin module of ``llmk-int8``: a method that quantizes while loading, and linear kernels. Imports no torch."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from llmk.api import (
 _FORMAT = "int8_channel"
 _PREPARE = "llmk.reference.quantized_weight:prepare_int8_channel"
 _LAYOUT = "reference_int8_channel"
-"""Weights are kept as the reference has them, so that all kernels of a site read the same ones."""
+"""Weights have the reference's layout, so that all kernels of a site share them."""
 
 _ALIGNMENT = 32
-"""torch's product reads rows in whole vectors, beyond the end of the weight where they are not made of such."""
+"""torch's GEMM reads rows in whole vectors, and out of bounds if the row size is not a multiple of one."""
 _MOST_ROWS = 16
-"""Rows up to which it was faster than widening the weights, by measurement (README)."""
+"""Most rows (M) for which it was faster than converting the weights, measured (README)."""
 
 
 @hookimpl
 def llmk_quantization_methods() -> list[QuantizationSpec]:
-    """Plain weights, rounded to 8-bit integers with a scale per output."""
+    """Plain weights, quantized to int8 with a scale per output channel."""
     return [
         QuantizationSpec(
             id="int8.int8",
@@ -40,14 +40,14 @@ def llmk_quantization_methods() -> list[QuantizationSpec]:
             implementation="llmk_int8.method:Int8",
             examples="llmk_int8.examples:INT8",
             online=True,
-            summary="8-bit integers while loading, a scale per output",
+            summary="int8 quantized while loading, a scale per output channel",
         )
     ]
 
 
 @hookimpl
 def llmk_linear_kernels() -> list[KernelSpec]:
-    """A product of few rows that reads the narrow weights, and one of many rows that widens them first."""
+    """A small-M GEMM that reads int8 weights, and a GEMM for many rows that converts the weights first."""
     return [
         KernelSpec(
             id="int8.linear_packed",
@@ -59,7 +59,7 @@ def llmk_linear_kernels() -> list[KernelSpec]:
             needs=Needs(platforms=("cpu",), archs=(ArchRange("x86_64", (4,)),), dtypes=("bfloat16",)),
             supports=supports_packed,
             bands=(TokenBand(1, _MOST_ROWS + 1),),
-            summary="torch's own product of few rows with 8-bit weights",
+            summary="torch's own small-M GEMM with int8 weights",
         ),
         KernelSpec(
             id="int8.linear_widened",
@@ -71,7 +71,7 @@ def llmk_linear_kernels() -> list[KernelSpec]:
             needs=Needs(dtypes=("bfloat16", "float32")),
             supports=supports_format,
             capture="full",
-            summary="torch's own product with the weights widened, and scaled afterwards",
+            summary="torch's own GEMM with converted weights, scaled afterwards",
         ),
     ]
 
@@ -85,7 +85,7 @@ def claims_plain(checkpoint: Checkpoint) -> Verdict:
 
 
 def supports_format(query: LinearQuery) -> Verdict:
-    """Weights of 8-bit integers with a scale per output."""
+    """int8 weights with a scale per output channel."""
     return OK if query.weight_format == _FORMAT else no("weight_format", wanted=query.weight_format, found=_FORMAT)
 
 

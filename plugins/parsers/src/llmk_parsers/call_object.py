@@ -18,11 +18,11 @@ Step = Callable[[str, int], int]
 
 
 class CallArguments:
-    """The value of a call's arguments, as the JSON text that a client gets.
+    """Reads the value of a call's arguments, and returns it as JSON text for the client.
 
-    An object (or array) is passed on as it is written. A string that holds an object, as models write it that were
-    trained on OpenAI's format, is unwrapped, and must hold JSON; another string stays the literal that it is. ``null``
-    and an empty string mean no arguments.
+    An object (or array) is returned as it is written. A string that contains an object, as models trained on OpenAI's
+    format write it, is unwrapped and must contain JSON; any other string stays a string literal. ``null`` and an empty
+    string mean no arguments.
     """
 
     def __init__(self) -> None:
@@ -31,22 +31,23 @@ class CallArguments:
         self._decoder = StringDecoder()
         self._literal: list[str] = []
         self._inside: JsonValue | None = None
-        """What an unwrapped string says."""
+        """The contents of an unwrapped string."""
         self._inside_stopped = False
 
     @property
     def complete(self) -> bool:
-        """Whether the value has ended, and all of it is JSON."""
+        """Whether the value is complete and valid JSON."""
         return self._value.complete and not self.stopped
 
     @property
     def stopped(self) -> bool:
-        """Whether something stands in it that is no JSON."""
+        """Whether it contains invalid JSON."""
         broken_off = self._value.complete and self._inside is not None and not self._inside.complete
         return self._value.stopped or self._inside_stopped or broken_off
 
     def feed(self, text: str, at: int) -> tuple[int, str]:
-        """Reads on from ``at``: where it stands then (see :meth:`JsonValue.feed`), and what is to be passed on."""
+        """Reads ``text`` from ``at`` on; returns the new position (see :meth:`JsonValue.feed`) and the text to return
+        to the client."""
         read = self._read
         if read is None:
             read = self._string if text[at] == '"' else str if text[at] in "{[" else self._scalar
@@ -62,7 +63,7 @@ class CallArguments:
         return "{}" if literal == "null" else literal
 
     def _string(self, text: str) -> str:
-        """Until it is clear what the string holds, keeps it."""
+        """Buffers the string until it is clear whether it contains an object."""
         said = self._decoded(text if self._literal else text[1:]).lstrip()
         self._literal.append(text)
         if said.startswith("{"):
@@ -77,7 +78,7 @@ class CallArguments:
         return self._checked(self._decoded(text))
 
     def _checked(self, said: str) -> str:
-        """What of ``said``, the next of an unwrapped string, is JSON or its beginning."""
+        """The part of ``said``, the next part of an unwrapped string, that continues valid JSON."""
         inside = self._inside = self._inside or JsonValue()
         end = inside.feed(said, 0)
         self._inside_stopped |= inside.stopped or bool(said[end:].strip())
@@ -90,17 +91,17 @@ class CallArguments:
 
 
 class CallObject:
-    """Reads the object that begins at the first character fed; :meth:`take` gives the events that came of it.
+    """Reads the object that starts at the first character fed; :meth:`take` returns the resulting events.
 
-    The call starts as soon as its name and the beginning of its arguments are known, and its arguments are passed on
-    as they arrive, as long as they are the beginning of some JSON; it ends with them. Anything that can't be such an
-    object makes it ``bad``. Where that is before the end of the arguments, or these break off, ``raw`` is the text read
-    so far; a call that has started then fails with it.
+    The call starts as soon as its name and the start of its arguments are known. Its arguments are streamed as long as
+    they are the prefix of valid JSON; the call ends with them. Input that can't be such an object sets ``bad``. If that
+    happens before the end of the arguments, or the arguments are truncated, ``raw`` is the text read so far; a call
+    that has started then fails with it.
 
     Args:
         index: the call's number.
-        strict: for dialects without markers, where any object may turn out to be the answer itself: other keys than a
-            call's, and a call without arguments, are ``bad``.
+        strict: for dialects without markers, where any object may be the answer itself: keys other than a call's, and a
+            call without arguments, are ``bad``.
     """
 
     def __init__(self, index: int, *, strict: bool = False) -> None:
@@ -122,11 +123,12 @@ class CallObject:
 
     @property
     def raw(self) -> str:
-        """The text read, where the call has not ended."""
+        """The text read so far, if the call has not ended."""
         return "".join(self._raw)
 
     def feed(self, text: str, at: int) -> int:
-        """Reads on from ``at``; returns where it stands then: behind the object, at what made it bad, or at the end."""
+        """Reads ``text`` from ``at`` on; returns the position after the object, of the invalid character, or the
+        end."""
         start = at
         while at < len(text) and not (self.done or self.bad):
             at = self._step(text, at)
@@ -258,7 +260,7 @@ class CallObject:
             self._out.append(ToolCallFailed(self.index, self.raw))
 
     def _read_literal(self, then: Callable[[str], None]) -> None:
-        """Makes the next step read a key or a name, which begins with the next character, and hand it to ``then``."""
+        """Makes the next step read a key or a name, starting with the next character, and pass it to ``then``."""
         self._value = JsonValue()
         self._literal = []
         self._literal_size = 0

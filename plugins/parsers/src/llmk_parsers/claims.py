@@ -1,4 +1,4 @@
-"""Which dialect a checkpoint speaks, told from its chat template: what taught the model, or was written for it."""
+"""Detects the dialect of a checkpoint from its chat template."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def qwen3(query: ParserQuery) -> Verdict:
 
 
 def deepseek_r1(query: ParserQuery) -> Verdict:
-    """Think tags without that switch."""
+    """Think tags without ``enable_thinking``."""
     return _mentions(query, "<think>") & _lacks(query, _SWITCH)
 
 

@@ -1,4 +1,4 @@
-"""Reasoning of DeepSeek-R1 and its distillations: think tags and no switch."""
+"""Reasoning of DeepSeek-R1 and its distillations: think tags without a switch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers in each dialect, as models write them, which the conformance kit tries the parsers on."""
+"""Examples for the conformance kit: answers in each dialect, as models write them."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ _BETWEEN = re.compile(r"[\s,\]}]*")
 class Hermes(ToolMachine):
     """Any number of objects per pair of tags, in a list or not.
 
-    What is between tags and no call stays text, tags included. Behind a call, stray closing brackets are skipped,
-    anything else is text, and the closing tag may be missing.
+    Anything between tags that is not a call is text, including the tags. After a call, stray closing brackets are
+    skipped, anything else is text, and the closing tag may be missing.
     """
 
     def __init__(self, context: ParserContext) -> None:
@@ -41,14 +41,14 @@ class Hermes(ToolMachine):
         return bool(marker)
 
     def _body(self) -> bool:
-        """Between objects. With a call behind it, a closing tag is owed."""
+        """State between objects. After a call, a closing tag is expected."""
         found = (_BETWEEN if self._close_owed else _BEFORE_FIRST).match(self._text, self._at)
         skipped = found.group() if found else ""
         self._at += len(skipped)
         if not self._close_owed:
             self._opening.append(skipped)
         if self._text.startswith("{", self._at):
-            self._begin_object()
+            self._start_object()
             self._state = self._in_object
             return True
         if self._at == len(self._text) and not self._ended:

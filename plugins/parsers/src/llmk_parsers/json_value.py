@@ -1,4 +1,4 @@
-"""What is JSON and where it ends, and what a JSON string says, found piece by piece."""
+"""Incremental validation of JSON, and decoding of JSON strings."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _LOW_SURROGATE_BEGUN = re.compile(r"(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)
 
 
 class JsonValue:
-    """Reads one JSON value, which begins with the first character that is fed, by the letter of RFC 8259.
+    """Reads one JSON value, starting with the first character that is fed, strictly by RFC 8259.
 
-    ``stopped`` is set at the first character that can't stand there: what was read before it is the beginning of some
-    JSON text, and of none with it. ``NaN`` and ``Infinity`` are no JSON, nor is a line's end inside a string.
+    ``stopped`` is set at the first invalid character: the text before it is a prefix of some JSON text. ``NaN`` and
+    ``Infinity`` are not JSON, nor is a line break inside a string.
     """
 
     def __init__(self) -> None:
@@ -50,11 +50,11 @@ class JsonValue:
         self._state: Callable[[str, int], int] = self._value
         self._is_key = False
         self._rest = ""
-        """What must follow: of a literal, or of an escape (``x``: a hexadecimal digit)."""
+        """The characters that must follow in a literal or an escape (``x``: a hexadecimal digit)."""
         self._number = ""
 
     def feed(self, text: str, at: int) -> int:
-        """Reads on from ``at``; returns where it stands then: behind the value, at what stopped it, or at the end."""
+        """Reads ``text`` from ``at`` on; returns the position after the value, of the invalid character, or the end."""
         while at < len(text) and not self.complete and not self.stopped:
             at = self._state(text, at)
         return at
@@ -107,7 +107,7 @@ class JsonValue:
         self._state = self._value
         return at + 1 if text[at] == ":" else self._stop(at)
 
-    def _behind_value(self, text: str, at: int) -> int:
+    def _after_value(self, text: str, at: int) -> int:
         at = self._skip_space(text, at)
         if at == len(text):
             return at
@@ -123,9 +123,9 @@ class JsonValue:
         return at + 1
 
     def _ended(self) -> None:
-        """A value has come to its end."""
+        """Called at the end of a value."""
         self.complete = not self._open
-        self._state = self._behind_value
+        self._state = self._after_value
 
     def _string(self, text: str, at: int) -> int:
         found = _PLAIN.match(text, at)
@@ -187,8 +187,8 @@ class JsonValue:
 
 
 class Brackets:
-    """Finds the end of what begins with the first character that is fed, a bracket, JSON or not: it counts brackets
-    and knows strings and escapes. Only ``<`` outside of a string makes it stop, as that begins a marker.
+    """Finds the closing bracket of the opening bracket that is fed first, in text that need not be JSON: it counts
+    brackets, and skips strings and escapes. It only stops at ``<`` outside of a string, which starts a marker.
     """
 
     def __init__(self) -> None:
@@ -199,7 +199,7 @@ class Brackets:
         self._escaped = False
 
     def feed(self, text: str, at: int) -> int:
-        """Reads on from ``at``; returns where it stands then: behind the end, at what stopped it, or at the end."""
+        """Reads ``text`` from ``at`` on; returns the position after the closing bracket, of the ``<``, or the end."""
         while at < len(text) and not self.complete and not self.stopped:
             if self._escaped:
                 self._escaped = False
@@ -235,13 +235,13 @@ class Brackets:
 
 
 class StringDecoder:
-    """Decodes the inside of a JSON string. What is no escape stays as written, and so does half a surrogate pair."""
+    """Decodes the contents of a JSON string. Invalid escapes and half surrogate pairs stay as written."""
 
     def __init__(self) -> None:
         self._pending = ""
 
     def feed(self, text: str) -> str:
-        """Takes the next piece, without quotes; returns what it says, but for an escape that is not yet complete."""
+        """Takes the next part, without quotes; returns the decoded text, without an incomplete escape at its end."""
         text, at, pieces = self._pending + text, 0, []
         self._pending = ""
         while at < len(text):
@@ -260,13 +260,13 @@ class StringDecoder:
         return "".join(pieces)
 
     def finish(self) -> str:
-        """What was left of an escape when the string ended."""
+        """The rest of an incomplete escape at the end of the string."""
         pending, self._pending = self._pending, ""
         return pending
 
 
 def _decode(text: str) -> tuple[int, str]:
-    """The escape at the beginning of ``text``: its size, 0 where more is needed, and what it says."""
+    """The escape at the start of ``text``: its size (0 if incomplete), and the decoded text."""
     if len(text) < 2:
         return 0, ""
     if text[1] != "u":

@@ -1,4 +1,4 @@
-"""Tool calls as bare JSON objects, ``{"name": ..., "parameters": {...}}``, divided by ``;``: Llama 3.1 to 3.3."""
+"""Tool calls as bare JSON objects, ``{"name": ..., "parameters": {...}}``, separated by ``;``: Llama 3.1 to 3.3."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BETWEEN = re.compile(r"[\s;,]*")
 
 
 class Llama3Json(ToolMachine):
-    """Any object in the text may be a call; one that isn't is text as a whole, with whatever is inside of it."""
+    """Any object in the text may be a call; one that is not is text, including all nested objects."""
 
     STRICT = True
 
@@ -30,17 +30,17 @@ class Llama3Json(ToolMachine):
         self._say(text)
         if marker == _TAG:
             self._opening.append(marker)
-            self._state = self._behind_tag
+            self._state = self._after_tag
         elif marker:
             self._at -= len(marker)
-            self._begin_object()
+            self._start_object()
             self._state = self._in_object
         return bool(marker)
 
-    def _behind_tag(self) -> bool:
+    def _after_tag(self) -> bool:
         return self._between(_SPACE)
 
-    def _behind_call(self) -> bool:
+    def _after_call(self) -> bool:
         return self._between(_BETWEEN)
 
     def _between(self, skip: re.Pattern[str]) -> bool:
@@ -51,7 +51,7 @@ class Llama3Json(ToolMachine):
         if self._at == len(self._text) and not self._ended:
             return False
         if self._text.startswith("{", self._at):
-            self._begin_object()
+            self._start_object()
             self._state = self._in_object
         else:
             self._give_up()
@@ -63,7 +63,7 @@ class Llama3Json(ToolMachine):
         if called is None:
             return False
         if called:
-            self._state = self._behind_call
+            self._state = self._after_call
         else:
             self._other = Brackets()
             self._other.feed(self._object.raw, 0)

@@ -1,4 +1,5 @@
-"""The state machine that every parser here is: text in, events out, no more held back than may become a marker."""
+"""The base state machine of all parsers: takes text, returns events, and holds back only text that may become a
+marker."""
 
 from __future__ import annotations
 
@@ -12,8 +13,8 @@ from llmk.api import Event
 class Markers:
     """Texts to look for in a stream.
 
-    None may contain another: then the marker that starts first is also complete first, so that looking at a prefix of
-    the text finds what looking at all of it does. Raises ``ValueError`` where that doesn't hold.
+    None may contain another, so that the marker that starts first is also complete first, and a search in a prefix of
+    the text finds the same marker as in all of it. Raises ``ValueError`` otherwise.
     """
 
     def __init__(self, *markers: str) -> None:
@@ -29,7 +30,7 @@ class Markers:
         return self._pattern.search(text, at)
 
     def hold_from(self, text: str, at: int) -> int:
-        """Where the tail of ``text`` begins that could still become a marker; ``len(text)`` where there is none."""
+        """The start of the tail of ``text`` that could become a marker; ``len(text)`` if there is none."""
         for start in range(max(at, len(text) - self._longest), len(text)):
             if text[start:] in self._prefixes:
                 return start
@@ -46,9 +47,8 @@ class Machine:
     """Base of the parsers.
 
     A subclass sets ``_state`` to a method that reads from the text and adds to ``_out``. It returns whether there may
-    be more to do (it has consumed something or changed the state), or ``False`` where it must wait for more text.
-    ``_text`` from ``_at`` on is unread; as a state leaves only what it holds back, each character is looked at a
-    bounded number of times.
+    be more to do (it has consumed text or changed the state), or ``False`` if it needs more text. ``_text`` from
+    ``_at`` on is unread; a state leaves only what it holds back, so each character is read a bounded number of times.
     """
 
     _state: Callable[[], bool]
@@ -73,7 +73,7 @@ class Machine:
         return events + self._taken()
 
     def _close(self) -> None:
-        """What a subclass does after the last state has seen the end of the text."""
+        """Hook for subclasses, called after the last state has seen the end of the text."""
 
     def _run(self) -> list[Event]:
         while self._state():

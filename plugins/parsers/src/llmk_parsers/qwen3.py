@@ -1,4 +1,4 @@
-"""Reasoning of the Qwen3 family: think tags and a switch, ``enable_thinking``, that is on by default."""
+"""Reasoning of the Qwen3 family: think tags, and the option ``enable_thinking``, which is on by default."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from llmk_parsers.think_tags import ThinkTags
 
 
 class Qwen3(ThinkTags):
-    """Think tags whose switch the request may turn."""
+    """Think tags with an option that the request may set."""
 
     def _switch(self, context: ParserContext) -> bool:
         if context.thinking is not None:

@@ -1,4 +1,4 @@
-"""The plugin module of ``llmk-parsers``: which dialects there are, and which checkpoints speak them."""
+"""The plugin module of ``llmk-parsers``: its parsers, and the checkpoints that they claim."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def llmk_reasoning_parsers() -> list[ParserSpec]:
             implementation="llmk_parsers.qwen3:Qwen3",
             claims=claims.qwen3,
             examples="llmk_parsers.examples:QWEN3",
-            summary="think tags, with the switch enable_thinking",
+            summary="think tags, with the option enable_thinking",
         ),
         ParserSpec(
             id="parsers.deepseek_r1",

@@ -1,4 +1,4 @@
-"""Reasoning between two tags, with or without a switch: the dialect that most reasoning models share."""
+"""Reasoning between two tags: the dialect of most reasoning models."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ _CALLS = {
     "<tool_call>": "</tool_call>",
     "<｜tool▁calls▁begin｜>": "<｜tool▁calls▁end｜>",
 }
-"""What encloses tool calls in the dialects that come with think tags."""
+"""The tags of tool calls in dialects with think tags."""
 
 _CALL_BEGINS = (
     *(f"<tool_call>{space}{body}" for space in ("", "\n") for body in ('{"', "<function=")),
     "<｜tool▁calls▁begin｜>",
 )
-"""What can only be a call's beginning: inside reasoning, a mere mention of the tag is not enough."""
+"""The unambiguous start of a call: inside reasoning, a mention of the tag alone does not count."""
 
 
 class ThinkTags(Machine):
     """Splits text at ``<think>`` and ``</think>``.
 
-    Whether the text begins inside a block is known from the end of the prompt, where the template opened or closed
-    one, and otherwise from :meth:`_switch`. Inside a block, everything up to the closing tag is reasoning, and so is
-    everything to the end where there is none. A call that begins there ends the block, as models forget the tag.
-    Outside, an opening tag counts at the beginning and after a block or a tool call, with at most white space in
-    front; elsewhere it is text that speaks of the tag. So is a closing tag behind such a one; any other outside of a
-    block is a slip, and dropped. A block of nothing but white space is no reasoning.
+    The end of the prompt shows whether the text starts inside a block, if the template opened or closed one; otherwise
+    :meth:`_switch` decides. Inside a block, everything up to the closing tag, or to the end of the text, is reasoning.
+    A tool call inside a block ends it, because models forget the closing tag. Outside, an opening tag counts only at
+    the start of the text and after a block or a tool call, with only white space before it; elsewhere it is text that
+    mentions the tag. A closing tag after such a mention is text too; any other closing tag outside of a block is a
+    model's mistake, and dropped. A block of only white space is not reasoning.
     """
 
     OPEN: ClassVar[str] = "<think>"
@@ -42,7 +42,7 @@ class ThinkTags(Machine):
         self._in_call = markers(*_CALLS.values())
         self._fresh = True
         self._mentioned = 0
-        """Opening tags that the content speaks of, and has not closed."""
+        """Number of opening tags that the content mentions and has not closed."""
         self._blank: list[str] = []
         self._state = self._reasoning if self._thinks(context) else self._content
 
@@ -53,7 +53,7 @@ class ThinkTags(Machine):
         return self._switch(context)
 
     def _switch(self, context: ParserContext) -> bool:
-        """Whether thinking is on, where the prompt doesn't tell."""
+        """Whether reasoning is on, if the prompt does not show it."""
         return True
 
     def _reasoning(self) -> bool:

@@ -10,9 +10,9 @@ from llmk_parsers.machine import Machine
 class ToolMachine(Machine):
     """Base of tool parsers.
 
-    Text goes out through :meth:`_say`, which drops white space that stands alone before, between or after calls. A
-    call written as a JSON object is read by :meth:`_begin_object` and :meth:`_read_object`; if it turns out to be
-    none, it is text, from the ``opening`` that led to it on, also where it has started already.
+    Text is emitted by :meth:`_say`, which drops white space before, between and after calls. A call written as a JSON
+    object is read by :meth:`_start_object` and :meth:`_read_object`; if it is not a call, it becomes text, including
+    its ``opening``, even if the call has already started.
     """
 
     STRICT = False
@@ -25,7 +25,7 @@ class ToolMachine(Machine):
         self._blank: list[str] = []
         self._opening: list[str] = []
         self._before = ""
-        """What a call that has started would be text with: blank space and its opening."""
+        """The white space and opening of a started call, in case it becomes text."""
         self._object = CallObject(0)
 
     def _say(self, text: str) -> None:
@@ -38,26 +38,26 @@ class ToolMachine(Machine):
             self._blank.clear()
             self._said = True
 
-    def _begin_call(self) -> int:
-        """The number of the call that starts now; the text after it begins anew."""
+    def _start_call(self) -> int:
+        """Starts a call and returns its number; the text after it is new content."""
         self._blank.clear()
         self._said = False
         self._calls += 1
         return self._calls - 1
 
-    def _begin_object(self, opening: str = "") -> None:
-        """The next character begins a call's object. ``opening`` is what has been read and not said."""
+    def _start_object(self, opening: str = "") -> None:
+        """The next character starts a call's object. ``opening`` is text that was read but not emitted."""
         self._opening.append(opening)
         self._object = CallObject(self._calls, strict=self.STRICT)
 
     def _read_object(self) -> bool | None:
-        """Reads on in the object: whether a call came of it, or ``None`` where it isn't at its end yet."""
+        """Continues to read the object: whether it is a call, or ``None`` if it is not complete yet."""
         self._at = self._object.feed(self._text, self._at)
         if self._ended and not self._object.done:
             self._object.finish()
         if self._object.started and self._object.index == self._calls:
             self._before = "".join([*self._blank, *self._opening])
-            self._begin_call()
+            self._start_call()
             self._opening.clear()
         for event in self._object.take():
             if isinstance(event, ToolCallFailed):
@@ -71,7 +71,7 @@ class ToolMachine(Machine):
         return self._object.started and not self._object.failed
 
     def _give_up(self, text: str = "") -> None:
-        """What was held back since the opening marker was no call: says it, and ``text`` behind it."""
+        """Emits the text held back since the opening marker, which is not a call, followed by ``text``."""
         self._say("".join([*self._opening, text]))
         self._opening.clear()
 

@@ -8,18 +8,18 @@ from collections.abc import Iterator, Sequence
 from llmk.api import PolicyContext, SchedulingPolicy, Ticket
 
 _MANY = 1024
-"""Tenants whose use is remembered before those that have no claim left are forgotten."""
+"""Number of tenants with recorded usage above which idle ones without credit are removed."""
 
 
 class Fair(SchedulingPolicy):
-    """Serves the tenant that used least, in computed tokens over its weight; within a tenant, by arrival.
+    """Serves the tenant with the least usage: computed tokens divided by its weight; within a tenant, by arrival.
 
     This is the virtual token counter of Sheng et al., "Fairness in Serving Large Language Models" (OSDI 2024), with
-    weights. A tenant that comes back to a queue is lifted to the least use among those who stand in it (or, where
-    nobody does, to that of whom was served last), less the tokens of one step: so much credit may be saved for a burst,
+    weights. A tenant that returns to the queue is lifted to the least usage of the queued tenants (or, if the queue is
+    empty, to that of the tenant served last), minus the tokens of one step: so much credit may be saved for a burst,
     and no more by being idle for long.
 
-    Slots and blocks are held for long, so fair turns are not enough: where all are taken, a newcomer displaces the last
+    Slots and blocks are held for long, so fair turns are not enough: if all are taken, a newcomer displaces the last
     sequence of the tenant that runs most for its weight, if that tenant then still runs no less than the newcomer's.
     """
 
@@ -34,8 +34,8 @@ class Fair(SchedulingPolicy):
         self._served = ""
 
     def order(self, requests: Sequence[Ticket]) -> Iterator[Ticket]:
-        """Always the next of the tenant that used least until then; of equal ones, the one that came to the queue last,
-        which would otherwise be behind whom it was lifted to.
+        """The next request of the tenant with the least usage so far; among equals, the tenant that joined the queue
+        last, which would otherwise be after the tenant that it was lifted to.
         """
         if requests is not self._asked:
             self._enqueue(requests)
@@ -50,14 +50,14 @@ class Fair(SchedulingPolicy):
                 heads[tenant] = following
 
     def victim(self, running: Sequence[Ticket]) -> Ticket:
-        """The last of the tenant that runs most for its weight."""
+        """The last request of the tenant that runs most for its weight."""
         held = Counter(ticket.tenant for ticket in running)
         return max(running, key=lambda ticket: (held[ticket.tenant] / self._weight(ticket.tenant), ticket.arrival))
 
     def displaced(self, running: Sequence[Ticket], newcomer: Ticket) -> Ticket | None:
         """The victim, if its tenant without it runs as much as the newcomer's with the newcomer, each for its weight.
 
-        What is so exchanged is never exchanged back.
+        Such an exchange is never reversed.
         """
         mine = newcomer.tenant
         held = Counter(ticket.tenant for ticket in running)
@@ -74,7 +74,7 @@ class Fair(SchedulingPolicy):
         self._used[tenant] = self._used.get(tenant, 0.0) + num_tokens / self._weights.get(tenant, 1.0)
 
     def _enqueue(self, requests: Sequence[Ticket]) -> None:
-        """Sorts requests by tenant, and lifts tenants of which none stood in the queue before."""
+        """Groups requests by tenant, and lifts tenants that were not in the queue before."""
         queues: dict[str, list[Ticket]] = {}
         newest = self._newest
         for ticket in requests:

@@ -6,7 +6,7 @@ from llmk.api import PolicyContext, SchedulingPolicy
 
 
 class Fcfs(SchedulingPolicy):
-    """By arrival; who came last gives way when blocks run out. This is what the contract does by itself."""
+    """By arrival; when blocks run out, the latest request is preempted. These are the defaults of the contract."""
 
     def __init__(self, context: PolicyContext) -> None:
         pass

@@ -8,8 +8,8 @@ from llmk.api import PolicyContext, SchedulingPolicy, Ticket
 
 
 class Priority(SchedulingPolicy):
-    """Lower values first, then by arrival. When blocks run out, the least urgent that came last gives way; it also
-    does, where all slots or blocks are taken, for a newcomer that is more urgent.
+    """Lower values first, then by arrival. When blocks run out, the latest of the least urgent requests is preempted;
+    so it is for a more urgent newcomer if all slots or blocks are taken.
     """
 
     def __init__(self, context: PolicyContext) -> None:
@@ -23,7 +23,7 @@ class Priority(SchedulingPolicy):
         return self._answer
 
     def victim(self, running: Sequence[Ticket]) -> Ticket:
-        """The least urgent, of these the last."""
+        """The latest of the least urgent requests."""
         return max(running, key=lambda ticket: (ticket.priority, ticket.arrival))
 
     def displaced(self, running: Sequence[Ticket], newcomer: Ticket) -> Ticket | None:

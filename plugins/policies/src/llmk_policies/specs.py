@@ -1,4 +1,4 @@
-"""The plugin module of ``llmk-policies``: which policies there are."""
+"""The plugin module of ``llmk-policies``: its scheduling policies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from llmk.api import PolicySpec, hookimpl
 
 _POLICIES = (
-    ("fcfs", "fcfs:Fcfs", "First come, first served, whatever the priority."),
+    ("fcfs", "fcfs:Fcfs", "First come, first served; priorities are ignored."),
     ("priority", "priority:Priority", "Lower priority values first, then by arrival; the urgent displace the others."),
     ("fair", "fair:Fair", "Computed tokens are shared between tenants by weight; within one, by arrival."),
 )

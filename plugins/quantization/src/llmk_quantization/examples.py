@@ -1,4 +1,4 @@
-"""Checkpoints that the conformance kit tries the methods on. Needs transformers, which writes them."""
+"""Example checkpoints for the conformance kit. Needs transformers, which writes them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def compressed(**weights: Any) -> dict[str, Any]:
 
 
 def multiplied(values: Tensor, scale: Tensor) -> Tensor:
-    """What fp8 ``values`` stand for, by a scale for all, for each row, or for each block of 128x128."""
+    """Dequantizes fp8 ``values`` with one scale, one per row, or one per block of 128x128."""
     scale = scale.float()
     if (scale.ndim == 2 and scale.shape[1] > 1) or scale.numel() not in (1, values.shape[0]):
         scale = scale.repeat_interleave(128, 0).repeat_interleave(128, 1)[: values.shape[0], : values.shape[1]]
@@ -47,8 +47,8 @@ def _examples(
     shape: Callable[[Tensor], Tensor] = lambda scale: scale,
     extra: Mapping[str, float] | None = None,
 ) -> tuple[QuantizationExample, ...]:
-    """A dense and a sparse model, stored as ``quantize`` makes it: its scale under the name ``scale``, as ``shape`` has
-    it, and ``extra`` tensors that are not used."""
+    """A dense and a sparse model, quantized by ``quantize``, with the scale named ``scale`` in the given ``shape``, and
+    ``extra`` tensors that are not used."""
 
     def stored(weight: Tensor) -> dict[str, Tensor]:
         parts = quantize(weight)

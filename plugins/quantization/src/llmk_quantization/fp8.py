@@ -1,4 +1,4 @@
-"""fp8 e4m3 weights: their names and scales in checkpoints, and how plain weights become such."""
+"""fp8 e4m3 weights: their names and scales in checkpoints, and quantization of plain weights."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from llmk.reference.quantized_weight import FP8_BLOCK
 _FP8 = "F8_E4M3"
 _WIDE = ("F32", "BF16", "F16")
 _SCALES = ("weight_scale", "weight_scale_inv")
-"""Either is what values are multiplied with, whatever the second one's name says (DeepSeek-V3, arXiv:2412.19437)."""
+"""Values are multiplied by either, despite the name ``weight_scale_inv`` (DeepSeek-V3, arXiv:2412.19437)."""
 _UNUSED = ("input_scale",)
-"""The scale of activations that were seen when the checkpoint was made. Kernels take each row's own, which fits it."""
+"""The static activation scale from calibration. It is ignored: kernels compute a scale per row."""
 
 
 class Stored(Quantization, ABC):
@@ -31,13 +31,13 @@ class Stored(Quantization, ABC):
     )
 
     def check(self, module: str, stored: Mapping[str, StoredTensor]) -> None:
-        """``weight`` in fp8, one of the scales in the shape that the format has, and nothing that is unknown."""
+        """Requires ``weight`` in fp8, one of the scales in a shape of the format, and no unknown tensors."""
         weight = stored.get("weight")
         if weight is None:
             raise _bad(module, f"stores {', '.join(sorted(stored))}, but no weight")
         if weight.dtype != _FP8:
             raise CheckpointError(
-                f"{module} is stored as {weight.dtype}, not as {_FP8}: all products of the layers must be quantized",
+                f"{module} is stored as {weight.dtype}, not as {_FP8}: all linear layers must be quantized",
                 hint="use the unquantized checkpoint, with --model.quantization fp8 if it is to be smaller",
             )
         if unknown := sorted(set(stored) - {"weight", *_SCALES, *_UNUSED}):
@@ -67,12 +67,12 @@ class Stored(Quantization, ABC):
 
     @abstractmethod
     def _packed(self, layer: str, scale: Tensor, rows: Sequence[int]) -> Tensor:
-        """The format's ``weight_scale``, of the scales of projections of ``rows`` one after the other."""
+        """The format's ``weight_scale``, from the concatenated scales of projections with ``rows`` rows each."""
 
 
 class StoredChannels(Stored):
-    """A scale for each output, or one for each projection, which every output of it then gets: so projections that are
-    packed together keep their own."""
+    """A scale per output channel, or one per projection, which is repeated for its output channels, so that packed
+    projections keep their scales."""
 
     def _shapes(self, rows: int, columns: int) -> list[tuple[int, ...]]:
         return [(), (1,), (1, 1), (rows,), (rows, 1)]
@@ -90,7 +90,7 @@ class StoredChannels(Stored):
 
 
 class StoredBlocks(Stored):
-    """A scale for each block of 128x128; projections that are packed together must be of whole blocks."""
+    """A scale per block of 128x128; packed projections must consist of whole blocks."""
 
     def _shapes(self, rows: int, columns: int) -> list[tuple[int, ...]]:
         return [(-(-rows // FP8_BLOCK), -(-columns // FP8_BLOCK))]
@@ -108,14 +108,14 @@ class Online(Quantization):
     """Base of methods that quantize plain weights."""
 
     def check(self, module: str, stored: Mapping[str, StoredTensor]) -> None:
-        """A plain ``weight`` and nothing else."""
+        """Accepts a plain ``weight`` and nothing else."""
         found = [f"{name} ({tensor.dtype})" for name, tensor in stored.items()]
         if [*stored] != ["weight"] or stored["weight"].dtype not in _WIDE:
-            raise _bad(module, f"stores {', '.join(found)}, where a plain weight was to be quantized")
+            raise _bad(module, f"stores {', '.join(found)}, expected a plain weight to quantize")
 
 
 class OnlineChannels(Online):
-    """A scale for each output."""
+    """A scale per output channel."""
 
     def convert(self, layer: str, parameters: dict[str, Tensor], rows: Sequence[int]) -> dict[str, Tensor]:
         """``weight`` and ``weight_scale``."""
@@ -123,19 +123,19 @@ class OnlineChannels(Online):
 
 
 class OnlineTensors(Online):
-    """One scale for each projection."""
+    """One scale per projection."""
 
     def convert(self, layer: str, parameters: dict[str, Tensor], rows: Sequence[int]) -> dict[str, Tensor]:
-        """``weight`` and ``weight_scale``, the latter for each output."""
+        """``weight`` and ``weight_scale``, the latter per output channel."""
         parts = [quantize_fp8_tensor(part) for part in parameters["weight"].split(list(rows))]
         scales = [part["weight_scale"].expand(count, 1) for part, count in zip(parts, rows, strict=True)]
-        # fp8 as bytes: not every device of torch's joins narrow floats.
+        # Concatenates fp8 as bytes: not every torch device can concatenate fp8 tensors.
         values = torch.cat([part["weight"].view(torch.uint8) for part in parts])
         return {"weight": values.view(torch.float8_e4m3fn), "weight_scale": torch.cat(scales)}
 
 
 class OnlineBlocks(Online):
-    """A scale for each block of 128x128 of the packed weight."""
+    """A scale per block of 128x128 of the packed weight."""
 
     def convert(self, layer: str, parameters: dict[str, Tensor], rows: Sequence[int]) -> dict[str, Tensor]:
         """``weight`` and ``weight_scale``."""

@@ -1,5 +1,4 @@
-"""The plugin module of ``llmk-quantization``: which methods there are, and which checkpoints are theirs. Needs no
-torch."""
+"""The plugin module of ``llmk-quantization``: its methods, and the checkpoints that they claim. Imports no torch."""
 
 from __future__ import annotations
 
@@ -53,7 +52,7 @@ def claims_plain(checkpoint: Checkpoint) -> Verdict:
 
 
 def _object(value: Any) -> Mapping[str, Any]:
-    """An object of the config; an empty one where something else stands."""
+    """An object of the config; an empty one if the value is not an object."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -87,7 +86,7 @@ _METHODS: tuple[tuple[str, str, str, Callable[[Checkpoint], Verdict], str], ...]
 
 @hookimpl
 def llmk_quantization_methods() -> Iterable[QuantizationSpec]:
-    """fp8 as checkpoints store it, and fp8 made of plain weights."""
+    """Methods for stored fp8 weights, and for quantizing plain weights to fp8 while loading."""
     return [
         QuantizationSpec(
             id=f"quantization.{name}",

@@ -1,4 +1,4 @@
-"""Sends the numbers of an llmk server to a StatsD daemon.
+"""Sends the metrics of an llmk server to a StatsD daemon.
 
 ``llmk_statsd.specs`` is the plugin module.
 """

@@ -1,4 +1,4 @@
-"""StatsD over UDP: lines of ``name:value|type``, several to a datagram
+"""StatsD over UDP: lines of ``name:value|type``, several per datagram
 (https://github.com/statsd/statsd/blob/master/docs/metric_types.md)."""
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from llmk.api import Stat, StatLoggerContext, StatsSnapshot
 
 _BUCKET = "_bucket"
-"""Of histograms, sums and counts are sent: daemons make their own distributions, of values that they see."""
+"""Buckets are not sent, only sums and counts of histograms: daemons compute distributions only from raw values."""
 
 
 class StatsD:
-    """Sends gauges as they are and counters as what they grew by, where they grew."""
+    """Sends gauges, and the increments of counters that increased."""
 
     def __init__(self, context: StatLoggerContext) -> None:
         options = context.options
@@ -29,9 +29,9 @@ class StatsD:
         self._socket = socket.socket(family, kind)
 
     def record(self, snapshot: StatsSnapshot) -> None:
-        """Sends what is new. Nobody may be listening: datagrams that can't be delivered are lost."""
+        """Sends the changes. Datagrams that can't be delivered, because no daemon is listening, are lost."""
         for datagram in self._packed(self._lines(snapshot.stats)):
-            with contextlib.suppress(OSError):  # as when the network is down for a while
+            with contextlib.suppress(OSError):  # such as a temporary network failure
                 self._socket.sendto(datagram, self._address)
 
     def close(self) -> None:
@@ -40,22 +40,24 @@ class StatsD:
 
     def _lines(self, stats: Iterable[Stat]) -> Iterator[bytes]:
         for stat in stats:
-            if stat.name.endswith(_BUCKET) or not math.isfinite(stat.value):  # which the protocol can't write
+            if stat.name.endswith(_BUCKET) or not math.isfinite(stat.value):  # not representable in the protocol
                 continue
             name, tags = self._name(stat)
             if stat.kind == "gauge":
-                # A sign would make a gauge a difference, so a negative one is sent as one from 0.
+                # A sign would mean a change of the gauge, so a negative value is sent as a change from 0.
                 zero = [f"{name}:0|g{tags}"] if stat.value < 0 else []
                 yield "\n".join([*zero, f"{name}:{_number(stat.value)}|g{tags}"]).encode()
                 continue
             before = self._sent.get(name + tags, 0.0)
-            grown = stat.value - (before if before <= stat.value else 0.0)  # less: another engine counts from 0
+            grown = stat.value - (
+                before if before <= stat.value else 0.0
+            )  # a decrease means that a new engine counts from 0
             self._sent[name + tags] = stat.value
             if grown > 0:
                 yield f"{name}:{_number(grown)}|c{tags}".encode()
 
     def _name(self, stat: Stat) -> tuple[str, str]:
-        """The name, with its labels' values as further parts or with tags."""
+        """The name, with its label values as further name parts or as tags."""
         name = self._prefix + _plain(stat.name.removeprefix("llmk:"))
         if self._tags:
             pairs = [f"{_plain(label)}:{_plain(value)}" for label, value in stat.labels.items()]
@@ -63,7 +65,7 @@ class StatsD:
         return ".".join([name, *map(_plain, stat.labels.values())]), ""
 
     def _packed(self, lines: Iterable[bytes]) -> Iterator[bytes]:
-        """Lines in as few datagrams as hold them."""
+        """Packs lines into as few datagrams as possible."""
         datagram = b""
         for line in lines:
             if datagram and len(datagram) + 1 + len(line) > self._max_bytes:
@@ -75,10 +77,10 @@ class StatsD:
 
 
 def _plain(text: str) -> str:
-    """``text`` without what separates parts, values and tags."""
+    """``text`` without separators of name parts, values and tags."""
     return re.sub(r"[^\w-]+", "_", text.strip("/"))
 
 
 def _number(value: float) -> str:
-    """Without an exponent, to a millionth."""
+    """Formats a number without an exponent, to six decimal places."""
     return f"{value:.6f}".rstrip("0").rstrip(".")

@@ -14,10 +14,10 @@ class Options(BaseModel, extra="forbid"):
 
     host: str = Field("127.0.0.1", description="Where the daemon listens.")
     port: Annotated[int, Field(ge=1, le=65535)] = Field(8125, description="Its UDP port.")
-    prefix: str = Field("llmk", description="What every name begins with, before a dot. Empty: nothing.")
-    tags: bool = Field(False, description="Send labels as tags, as DogStatsD has them, and not as parts of the name.")
+    prefix: str = Field("llmk", description="Prefix of every name, followed by a dot. Empty: no prefix.")
+    tags: bool = Field(False, description="Send labels as DogStatsD tags instead of parts of the name.")
     max_bytes: Annotated[int, Field(ge=64, le=65507)] = Field(
-        1432, description="Largest datagram. What networks pass on whole is less than their packets, mostly 1,500."
+        1432, description="Largest datagram in bytes. It must fit into the network's packets, mostly 1,500 bytes."
     )
 
 

@@ -1,4 +1,4 @@
-"""What plugin authors test with: ``llmk plugins check``, a pytest plugin, and the checks that both are made of.
+"""The conformance kit for plugin authors: ``llmk plugins check``, a pytest plugin, and the checks that both run.
 
 In a test file, ``test_conformance = conformance("llmk-acme")`` makes a test of every case of an installed distribution.
 """

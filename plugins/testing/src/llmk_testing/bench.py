@@ -1,4 +1,4 @@
-"""The bench that suites try specs on: a registry of what is installed, and one platform of this machine, set up."""
+"""The bench that suites run on: the registry of installed plugins, and one platform of this machine, set up."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ if TYPE_CHECKING:
 class Bench:
     """Attributes:
 
-    facts, platform, device: the platform of this machine that was asked for, or the best one, ready for use.
-    thorough: whether suites take their time: more shapes, more rounds.
-    seed: what random inputs are made from.
+    facts, platform, device: the requested platform, or the best one of this machine, ready for use. thorough: whether
+    suites run more shapes and more rounds. seed: the seed of random inputs.
     """
 
     registry: Registry
@@ -38,7 +37,7 @@ class Bench:
     def open(
         cls, platform: str = "", *, thorough: bool = False, seed: int = 0, settings: Mapping[str, Any] | None = None
     ) -> Bench:
-        """Discovers what is installed and sets the platform up. Raises what a start of the engine would."""
+        """Discovers plugins and sets the platform up. Raises the errors that an engine start would raise."""
         config = load({"platform.use": platform, **(settings or {})}).config
         registry = Registry.discover(config.plugins)
         registered, facts = choose_platform(registry, config)
@@ -56,6 +55,6 @@ class Bench:
 
 
 def hash_of(*values: Any) -> int:
-    """A number below 2**63 by which equal values are alike in every process."""
+    """A hash below 2**63 that is the same in every process."""
     digest = hashlib.sha256(repr(values).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1

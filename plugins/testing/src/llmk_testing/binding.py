@@ -1,4 +1,4 @@
-"""Implementations of ops, composite ones with their parts."""
+"""Loads the implementations of ops, composite ops with their parts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from llmk_testing.case import Skip
 
 
 def bind(registry: Registry, spec: KernelSpec, given: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
-    """What ``spec`` implements. Of its parts, those that are not ``given`` are the reference's.
+    """The implementation of ``spec``. Parts that are not ``given`` are the reference's.
 
     Raises:
-        Skip: where nobody who is installed has a part.
+        Skip: no installed plugin provides a part.
     """
     implementation: Callable[..., Any] = load_object(spec.implementation, plugin=spec.id)
     if not spec.parts:
@@ -26,13 +26,13 @@ def bind(registry: Registry, spec: KernelSpec, given: Mapping[str, Callable[...,
 
 
 def oracle(registry: Registry, op: str) -> KernelSpec:
-    """What says how an op is right: the reference of its name.
+    """The oracle of an op: the reference kernel of this op.
 
     Raises:
-        Skip: where there is none.
+        Skip: there is none.
     """
     specs = [kernel.spec for kernel in registry.kernels("op") if kernel.spec.op == op]
     references = [spec for spec in specs if spec.tier is Tier.REFERENCE]
     if not references:
-        raise Skip(f"nothing that is installed is a reference for the op {op!r}")
+        raise Skip(f"no installed plugin provides a reference for the op {op!r}")
     return max(references, key=lambda spec: spec.score)

@@ -1,4 +1,4 @@
-"""Starts checkpoints on a bench's platform, alone or over ranks that are threads."""
+"""Boots checkpoints on a bench's platform, in one rank or in several ranks that are threads."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ T = TypeVar("T")
 
 
 def boot_on(bench: Bench, folder: Path, **settings: Any) -> Boot:
-    """As an engine would start, in float32 and with small blocks unless ``settings`` (dotted paths) say otherwise, and
-    with nothing from files or environment."""
+    """Boots as the engine does, in float32 and with small blocks unless ``settings`` (dotted paths) override that, and
+    without config files and environment variables."""
     own = {"model.path": str(folder), "model.dtype": "float32", "cache.block_size": 8}
     return boot(load({**own, "platform.use": bench.facts.name, **settings}, environ={}))
 
@@ -36,9 +36,9 @@ def on_ranks(
     pipeline: int = 1,
     **settings: Any,
 ) -> list[T]:
-    """What ``run`` returns on each of ``tensor * pipeline`` ranks, given the boot and the rank's place.
+    """The result of ``run(boot, parallel)`` on each of ``tensor * pipeline`` ranks.
 
-    Raises Skip where the model or the platform can't be spread so.
+    Raises Skip if the model or the platform does not support this parallelism.
     """
     alone = boot_on(bench, folder, **settings)
     if problems := parallel_problems(alone.facts, bench.facts, tensor, pipeline):
@@ -50,8 +50,8 @@ def on_ranks(
 
 
 def _load_linear_algebra(device: torch.device) -> None:
-    """torch loads what it solves systems with on a device at the first call, and not for two threads at a time. Where a
-    device has none, that fails the models that solve any, and no others."""
+    """torch loads a device's linear algebra library at the first call, which is not thread-safe, so this loads it
+    beforehand. Errors are ignored: without the library, only models that need it fail."""
     one = torch.ones(1, 1, device=device)
     with suppress(RuntimeError):
         torch.linalg.solve_triangular(one, one, upper=False)

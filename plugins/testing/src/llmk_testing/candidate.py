@@ -1,4 +1,5 @@
-"""A kernel's spec under test: what of a suite's queries it serves on this machine, and whether that is honest."""
+"""A kernel spec under test: which of a suite's queries it serves on this machine, and whether its declarations are
+true."""
 
 from __future__ import annotations
 
@@ -21,34 +22,34 @@ from llmk_testing.purity import check_pure
 Q = TypeVar("Q", bound=Query)
 
 Check = Callable[..., str | None]
-"""``check(candidate, asked)``, which raises what a case does."""
+"""``check(candidate, asked)``, which raises like a case."""
 
 _SHOWN = 6
-"""So many reasons are told why nothing is served."""
+"""Most reasons in the report if no query is served."""
 _EVERYWHERE = 3
-"""So many of a suite's queries, which come first, are asked in every dtype; all others in one."""
+"""The first queries of a suite are tried in every dtype, all others in one dtype."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked(Generic[Q]):
-    """A query, and what is special about it in a few words."""
+    """A query of a suite, with a short label."""
 
     label: str
     query: Q
 
     @property
     def dtype(self) -> torch.dtype:
-        """The engine's."""
+        """The engine's dtype."""
         found: torch.dtype = getattr(torch, self.query.dtype)
         return found
 
 
 class Candidate(Generic[Q]):
-    """A spec and what its suite asks.
+    """A spec under test, with the queries of its suite.
 
     Args:
-        wanted: by label, a function that makes the query for the given fields of :class:`~llmk.api.Query`.
-        advice: what the author of a kernel can do that serves none of them.
+        wanted: by label, a function that makes the query from the given fields of :class:`~llmk.api.Query`.
+        advice: the hint for the author of a kernel that serves none of them.
     """
 
     def __init__(
@@ -58,17 +59,17 @@ class Candidate(Generic[Q]):
         self._wanted, self._advice = wanted, advice
 
     def case(self, name: str, run: Callable[[], str | None]) -> Case:
-        """A case of the spec, which runs without autograd as kernels always do."""
+        """A case of the spec; it runs in inference mode, as kernels always do."""
         return Case(self.spec.id, self.spec.kind, name, torch.inference_mode()(run))
 
     @cached_property
     def dtypes(self) -> tuple[str, ...]:
-        """Those that both the platform and the spec name."""
+        """The dtypes that both the platform and the spec support."""
         return dtypes_of(self.spec, self.bench)
 
     @cached_property
     def queries(self) -> list[list[Asked[Q]]]:
-        """Everything that is asked: by label, in each dtype."""
+        """All queries: for each label, one per dtype."""
         return [
             [
                 Asked(f"{label}, {dtype}", make(platform=self.bench.facts, site=self.spec.kind, dtype=dtype))
@@ -79,7 +80,7 @@ class Candidate(Generic[Q]):
 
     @cached_property
     def served(self) -> list[Asked[Q]]:
-        """What the spec says it serves, of each label in one dtype, of the first labels in all."""
+        """The queries that the spec claims to serve: one dtype per label, all dtypes for the first labels."""
         found: list[Asked[Q]] = []
         common = 0
         for in_dtypes in self.queries:
@@ -90,12 +91,12 @@ class Candidate(Generic[Q]):
 
     @cached_property
     def deterministic(self) -> list[Asked[Q]]:
-        """What of the first of these it serves where batch invariance is asked for."""
+        """Those of the first queries that it also serves with ``deterministic`` required."""
         invariant = [Asked(asked.label, replace(asked.query, deterministic=True)) for asked in self.served]
         return [asked for asked in invariant if match(self.spec, asked.query)][:_EVERYWHERE]
 
     def load(self, location: str) -> Any:
-        """What a location names."""
+        """Imports the object at ``location``."""
         return load_object(location, plugin=self.spec.id)
 
     def checks(
@@ -106,9 +107,9 @@ class Candidate(Generic[Q]):
         deterministic: Check,
         some: Sequence[Asked[Q]] | None = None,
     ) -> Iterator[Case]:
-        """The cases that suites have in common: that it is honest, that it ``agrees`` on all that it serves, that it
-        keeps ``contracts`` (by name) on ``some`` of that, by default the first two, and can be ``recorded`` and is
-        ``deterministic`` where it says so."""
+        """The cases that all suites share: its declarations are true; it ``agrees`` with the oracle on all queries that
+        it serves; it keeps the ``contracts`` (by name) on ``some`` of them, by default the first two; it can be
+        ``recorded`` (graph capture) and is ``deterministic`` if it declares so."""
         yield from self.honesty()
         yield from self._each("agrees with the reference", agrees, self.served)
         more = {"can be recorded and replayed": recorded} if self.spec.capture != "none" else {}
@@ -122,11 +123,11 @@ class Candidate(Generic[Q]):
             yield self.case(f"{name}: {asked.label}", partial(check, self, asked))
 
     def honesty(self) -> Iterator[Case]:
-        """That it serves something that is asked here, and answers every question well. Where the machine lacks what
-        it needs, the first is skipped with the reasons."""
-        yield self.case("serves something that the suite asks", self._serves)
+        """Cases: it serves some of the suite's queries, declares honestly what it knows, and ``supports`` answers every
+        query correctly. If this machine does not meet its needs, the first is skipped with the reasons."""
+        yield self.case("serves some of the suite's queries", self._serves)
         yield self.case("knows the fields that it declares", self._knows)
-        yield self.case("supports answers every query, alike each time, without torch", self._answers)
+        yield self.case("supports is pure and answers every query, without torch", self._answers)
 
     def _serves(self) -> str:
         dtype = next(iter(self.dtypes), "")
@@ -155,7 +156,7 @@ class Candidate(Generic[Q]):
         return ", ".join(having) or "those of the first release"
 
     def _refusals(self) -> str:
-        """Why it serves none of the queries: the reasons, the commonest first, so many as a screen has room for."""
+        """Why it serves none of the queries: the most frequent reasons."""
         first: dict[str, str] = {}
         counts: Counter[str] = Counter()
         for asked in (asked for in_dtypes in self.queries for asked in in_dtypes[:1]):
@@ -165,11 +166,11 @@ class Candidate(Generic[Q]):
         lines = [f"{count} times: {text}; first for: {first[text]}" for text, count in counts.most_common(_SHOWN)]
         if len(counts) > _SHOWN:
             lines.append(f"and {len(counts) - _SHOWN} other reasons")
-        head = f"supports refuses all {len(self._wanted)} kinds of queries that this suite asks:"
+        head = f"supports refuses all {len(self._wanted)} kinds of queries of this suite:"
         return "\n  ".join([head, *lines, *([self._advice] if self._advice else [])])
 
     def _answers(self) -> None:
-        """Of a platform that it has never heard of, too, and in a dtype that nobody has."""
+        """Also for an unknown platform and an unknown dtype."""
         elsewhere = PlatformFacts(name="elsewhere", arch="unheard-of", device_type="cpu")
         asked: dict[str, Any] = {"site": self.spec.kind}
         check_pure(
@@ -197,7 +198,7 @@ def _has(query: Query, name: str) -> bool:
 
 
 def dtypes_of(spec: KernelSpec, bench: Bench) -> tuple[str, ...]:
-    """Those that both the platform and the spec name."""
+    """The dtypes that both the platform and the spec support."""
     declared, has = spec.needs.dtypes, bench.facts.dtypes
     return tuple(dtype for dtype in has if not declared or dtype in declared)
 
@@ -207,5 +208,5 @@ def _reasons(verdict: Verdict) -> str:
 
 
 def agreeing(errors: Sequence[float]) -> str:
-    """The remark of a case that compared numbers."""
+    """The remark of a case that compares numbers."""
     return f"relative error {max(errors, default=0.0):.1e}"

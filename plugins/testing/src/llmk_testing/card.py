@@ -1,4 +1,4 @@
-"""The report card: what came of distributions' cases, for people, for machines, and for a README."""
+"""The report card: results of the cases of distributions, as text, as JSON, and as Markdown for a README."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from llmk_testing.case import Outcome, Result
 OUTCOMES: tuple[Outcome, ...] = ("passed", "failed", "skipped")
 HEADER = ("spec", "kind", *OUTCOMES, "seconds")
 _LINES = 20
-"""Of a message that people see."""
+"""Most lines of a failure's message in the text report."""
 RED, GREEN, PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[0m"
 
 
 @dataclass(slots=True)
 class Card:
-    """Results of distributions (name to version) on one platform. ``notes`` are what an author should know beside
-    them."""
+    """Results of distributions (name to version) on one platform. ``notes`` are further hints for the author."""
 
     distributions: dict[str, str]
     thorough: bool = False
@@ -36,7 +35,7 @@ class Card:
 
     @property
     def failed(self) -> bool:
-        """Whether anything did."""
+        """Whether any case failed."""
         return any(result.outcome == "failed" for result in self.results)
 
     def render(self, *, color: bool = False) -> str:
@@ -45,7 +44,7 @@ class Card:
         for result in self._having("failed"):
             lines = result.message.splitlines()
             if len(lines) > _LINES:
-                lines[_LINES:] = [f"... and {len(lines) - _LINES} lines more; --json has all"]
+                lines[_LINES:] = [f"... and {len(lines) - _LINES} more lines; --json has all"]
             shown += ["", f"FAILED {result.spec}::{result.name}", *(f"    {line}" for line in lines)]
         if skips := list(self._skips()):
             shown += ["", *skips]

@@ -1,4 +1,4 @@
-"""What the conformance kit is made of: a case is one check of one spec, and its result a line of the report card."""
+"""The elements of the conformance kit: a case is one check of one spec; its result is a line of the report card."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Outcome = Literal["passed", "failed", "skipped"]
 
 
 class Skip(Exception):
-    """Raised by a case that can't run here; the message says what is missing. Never raised for what a spec declares but
-    doesn't do."""
+    """Raised by a case that can't run here; the message says what is missing. Never raised for something that a spec
+    declares but does not do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """One check of one spec.
 
-    ``run`` raises ``AssertionError`` with what was expected and what came; any other exception is a failure of the
-    spec's own code. What it returns is a remark for the report ("relative error 2.1e-4").
+    ``run`` raises ``AssertionError`` with the expected and the actual result; any other exception is a failure of the
+    plugin's code. It may return a remark for the report ("relative error 2.1e-4").
     """
 
     spec: str
@@ -35,7 +35,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of a case."""
+    """The result of a case."""
 
     spec: str
     kind: str
@@ -46,7 +46,7 @@ class Result:
 
     @classmethod
     def of(cls, case: Case) -> Result:
-        """Runs ``case``. Never raises but for what isn't an ``Exception``."""
+        """Runs ``case``. Only exceptions that are not an ``Exception`` (such as ``KeyboardInterrupt``) are raised."""
         start = time.perf_counter()
         outcome, message = _run(case.run)
         return cls(case.spec, case.kind, case.name, outcome, time.perf_counter() - start, message)
@@ -58,6 +58,6 @@ def _run(check: Callable[[], Any]) -> tuple[Outcome, str]:
     except Skip as reason:
         return "skipped", str(reason)
     except AssertionError as error:
-        return "failed", str(error) or "an assertion without words failed"
+        return "failed", str(error) or "an assertion without a message failed"
     except Exception as error:
         return "failed", f"raised {describe(error)}"

@@ -1,4 +1,4 @@
-"""Checks distributions, each in a process of its own, and puts what came of it on a card."""
+"""Checks distributions, each in a process of its own, and collects the results on a card."""
 
 from __future__ import annotations
 
@@ -28,15 +28,16 @@ from llmk_testing.child import Job
 
 LISTING = "its cases can be listed"
 DISCOVERY = "discovery"
-"""The kind of what is before a distribution's first suite: a process that dies there will die there again."""
+"""The kind of the phase before a distribution's first suite. It is not retried: a process that dies in it would die
+again."""
 
 STARTING = 300.0
-"""Seconds that discovering plugins, setting a platform up or listing cases may take."""
+"""Timeout in seconds of discovering plugins, setting a platform up, or listing cases."""
 
 
 def find_distributions(names: Sequence[str]) -> dict[str, str]:
     """Versions of distributions, by canonical name; each is named by its own name or that of an entry point. Raises
-    PluginError, with what there is, for one that isn't installed or registers nothing."""
+    PluginError, which lists the installed ones, for one that is not installed or registers nothing."""
     points = [p for p in metadata.entry_points() if p.dist and re.fullmatch(r"llmk\.v\d+", p.group)]
     known: dict[str, str] = {canonicalize_name(p.dist.name): p.dist.version for p in points if p.dist}
     aliases = {canonicalize_name(p.name): canonicalize_name(p.dist.name) for p in points if p.dist}
@@ -63,10 +64,10 @@ def find_distributions(names: Sequence[str]) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Check:
-    """Runs a job and retries what a dead process left of it.
+    """Runs a job; if its process dies, runs the remaining suites in a new one.
 
-    ``timeout`` is in seconds, for one case; ``report`` is called with each result as it comes; ``first_failure`` ends
-    the check there.
+    ``timeout`` is in seconds, for one case; ``report`` is called with each result; ``first_failure`` stops the check at
+    the first failure.
     """
 
     card: Card
@@ -77,7 +78,7 @@ class Check:
     """``spec::name`` of every case."""
 
     def run(self, job: Job) -> None:
-        """Adds what comes of the job to the card."""
+        """Runs the job and adds its results to the card."""
         progress = _Progress(job)
         while not (progress.ended or self._stopped):
             progress = _Progress(job)
@@ -87,7 +88,7 @@ class Check:
             finally:
                 process.end()
             if not (progress.ended or self._stopped):
-                self._bury(process, progress)
+                self._record_death(process, progress)
             progress.ended |= progress.kind == DISCOVERY
             job = replace(job, done=[*job.done, *progress.done, (progress.kind, progress.spec)])
 
@@ -118,11 +119,11 @@ class Check:
             if self._stopped:
                 return
 
-    def _bury(self, process: _Process, progress: _Progress) -> None:
-        """Tells of the case that the process died in, and of those that it would have run after it."""
+    def _record_death(self, process: _Process, progress: _Progress) -> None:
+        """Adds a failure for the case in which the process died, and skips for the cases that it did not reach."""
         message = process.epitaph()
         self._add(Result(progress.spec, progress.kind, progress.name, "failed", process.quiet_for, message))
-        reason = f"not run, as the process {message.splitlines()[0].removeprefix('the process ')} before"
+        reason = f"not run, because the process {message.splitlines()[0].removeprefix('the process ')} before"
         for name in [name for name in progress.left if name != progress.name]:
             self._add(Result(progress.spec, progress.kind, name, "skipped", 0.0, reason))
 
@@ -132,7 +133,7 @@ class Check:
 
 
 class _Progress:
-    """How far a process came: suites that are done, the one that it is at, and the case."""
+    """The progress of a process: finished suites, the current suite and the current case."""
 
     def __init__(self, job: Job) -> None:
         self.spec, self.kind, self.name = job.distribution, DISCOVERY, "its plugins can be discovered"
@@ -147,7 +148,7 @@ class _Progress:
 
 
 class _Process:
-    """A child, and what it writes."""
+    """A child process and its output."""
 
     def __init__(self, job: Job) -> None:
         self.patience, self.quiet_for = STARTING, 0.0
@@ -160,7 +161,7 @@ class _Process:
         threading.Thread(target=self._read, daemon=True).start()
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """Events, until there are no more or none comes for ``patience`` seconds."""
+        """Events, until the output ends or none arrives for ``patience`` seconds."""
         try:
             while line := self._lines.get(timeout=self.patience):
                 yield json.loads(line)
@@ -168,22 +169,23 @@ class _Process:
             self.quiet_for = self.patience
 
     def epitaph(self) -> str:
-        """How it ended, and what it said last."""
+        """How it ended, and its last output."""
         code = self._process.wait()
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace").splitlines()[-20:]
         how = f"died of {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         if self.quiet_for:
-            how = f"was ended after {self.quiet_for:g} seconds in which it said nothing"
+            how = f"was killed after {self.quiet_for:g} seconds without output"
         return "\n".join([f"the process {how}", *said])
 
     def end(self) -> None:
-        """Ends it, and what it has started. One that is about to end by itself may, so that its exit code tells why."""
+        """Kills it and its child processes. A process that is about to exit by itself may do so, because its exit code
+        gives the cause."""
         pid, deadline = self._process.pid, time.monotonic() + (0 if self.quiet_for else 15)
         while not os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) and time.monotonic() < deadline:
             time.sleep(0.01)
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)  # the process is not waited for yet, so the group is still its own
+            os.killpg(pid, signal.SIGKILL)  # the process has not been waited for, so its group id is still valid
         self._process.wait()
 
     def _read(self) -> None:

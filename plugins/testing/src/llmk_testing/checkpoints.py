@@ -1,8 +1,7 @@
-"""Small checkpoints in the Hugging Face layout, made on the spot: random weights, and a tokenizer trained on a few
-sentences.
+"""Small generated checkpoints in the Hugging Face layout: random weights, and a tokenizer trained on a few sentences.
 
-They let real loading code run where no model hub can be reached. ``transformers`` writes them, so its own
-implementation is the oracle.
+They let real loading code run without access to a model hub. ``transformers`` writes them, so its implementation is the
+oracle.
 """
 
 from __future__ import annotations
@@ -57,7 +56,8 @@ def write_checkpoint(
             if name.endswith(".A_log"):
                 # The default decays of recurrent states let most of them fade within a token.
                 parameter.fill_(-1.5)
-            # The default spread makes every logit alike; a wider one makes greedy tokens differ and tell errors apart.
+            # With the default standard deviation, all logits are nearly equal; a larger one makes greedy tokens differ,
+            # so errors show.
             spread = 0.3 if parameter.ndim == 1 else 2.0 * parameter.shape[-1] ** -0.5
             parameter.add_(torch.randn_like(parameter) * spread)
     model.save_pretrained(folder, **({"max_shard_size": shard_bytes} if shard_bytes else {}))

@@ -1,6 +1,6 @@
-"""The process in which a distribution's cases run, so that one that crashes or hangs takes no report with it.
+"""The process in which a distribution's cases run, so that a crash or hang does not lose the report.
 
-Run as ``python -m llmk_testing.child`` with a :class:`Job` in JSON, it writes what happens as lines of JSON.
+Run as ``python -m llmk_testing.child`` with a :class:`Job` in JSON, it writes events as lines of JSON.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from llmk_testing.collect import Collected, Options, Suite
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What to try. ``done`` are suites, as (kind, spec), that are not to be tried again; ``only`` is a pattern of
-    ``spec::name``; ``list_only`` tells to run nothing."""
+    """What to run. ``done`` are suites, as (kind, spec), that are not run again; ``only`` is a pattern of
+    ``spec::name``; with ``list_only``, cases are listed but not run."""
 
     distribution: str
     options: Options
@@ -40,29 +40,29 @@ class Job:
 
 
 def main() -> None:
-    """Does the job. What cases print goes to the standard error, the lines of JSON to what was the standard output."""
+    """Runs the job. Output of cases goes to standard error, the lines of JSON to the original standard output."""
     job = Job.parse(sys.argv[1])
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
 
-    def tell(event: str, **data: Any) -> None:
+    def emit(event: str, **data: Any) -> None:
         print(json.dumps({"event": event, **data}), file=out, flush=True)
 
     collected = Collected(job.distribution, job.options)
     for suite in collected.suites():
         if (suite.kind, suite.spec) not in job.done:
-            tell("suite", spec=suite.spec, kind=suite.kind)
-            _try(suite, job, tell)
-    tell("end", platform=collected.platform, notes=collected.notes)
-    os._exit(0)  # whatever threads cases have left behind
+            emit("suite", spec=suite.spec, kind=suite.kind)
+            _run_suite(suite, job, emit)
+    emit("end", platform=collected.platform, notes=collected.notes)
+    os._exit(0)  # even if cases left threads running
 
 
-def _try(suite: Suite, job: Job, tell: Any) -> None:
+def _run_suite(suite: Suite, job: Job, emit: Any) -> None:
     cases = suite.cases(job.only)
-    tell("cases", names=[case.name for case in cases])
+    emit("cases", names=[case.name for case in cases])
     for case in cases if not job.list_only else ():
-        tell("begin", name=case.name)
-        tell("result", **asdict(Result.of(case)))
+        emit("begin", name=case.name)
+        emit("result", **asdict(Result.of(case)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which suites a distribution is tried on: itself as a wheel, then each of its specs."""
+"""Collects the suites of a distribution: one for the wheel itself, then one for each of its specs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Suite:
     listed: Callable[[], Iterator[Case]]
 
     def cases(self, only: str = "") -> list[Case]:
-        """The cases whose ``spec::name`` the pattern ``only`` is found in. What listing raises is a case that fails."""
+        """The cases whose ``spec::name`` matches the pattern ``only`` somewhere. If listing raises, the result is a
+        failing case."""
         found: list[Case] = []
         try:
             found += self.listed()
@@ -41,22 +42,22 @@ class Suite:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is tried, and on what: ``kinds`` of specs (empty: all), a platform's name (empty: the best one here), and
-    the bench's ``thorough`` and ``seed``."""
+    """Which specs to check and where: ``kinds`` of specs (empty: all), a platform's name (empty: the best one here),
+    and the bench's ``thorough`` and ``seed``."""
 
     kinds: Sequence[str] = ()
     platform: str = ""
     thorough: bool = False
     seed: int = 0
 
-    def wants(self, kind: str) -> bool:
-        """Whether specs of a kind are tried."""
+    def includes(self, kind: str) -> bool:
+        """Whether specs of a kind are checked."""
         return not self.kinds or kind in self.kinds
 
 
 @dataclass(slots=True)
 class Collected:
-    """What a distribution is tried on. ``suites`` finds it as it goes; what it leaves here is known after."""
+    """The suites of a distribution. Iterating over ``suites`` finds them, and fills the other fields."""
 
     distribution: str
     options: Options = field(default_factory=Options)
@@ -65,17 +66,18 @@ class Collected:
     notes: list[str] = field(default_factory=list)
 
     def suites(self) -> Iterator[Suite]:
-        """The wheel first, which needs neither torch nor platform; then each spec, on a bench that is opened."""
+        """First the suite of the wheel, which needs neither torch nor a platform; then that of each spec, on a bench
+        that is opened."""
         registry = Registry.discover(load().config.plugins)
         self.notes += [
-            f"{r.spec.id} takes no part in a start: {reason}"
+            f"{r.spec.id} is not used at startup: {reason}"
             for r, reason in registry.refused
             if r.plugin.distribution == self.distribution
         ]
         imports = Imports(self.distribution, registry)
-        if self.options.wants("wheel"):
+        if self.options.includes("wheel"):
             yield Suite(self.distribution, "wheel", lambda: wheel.cases(self.distribution, imports))
-        wanted = [r for r in imports.specs if r.kind != "tuned" and self.options.wants(r.kind)]
+        wanted = [r for r in imports.specs if r.kind != "tuned" and self.options.includes(r.kind)]
         if not wanted:
             return
         opened: list[Bench] = []
@@ -84,7 +86,7 @@ class Collected:
             yield Suite(registered.spec.id, registered.kind, partial(_cases, registered, opened[0], imports))
 
     def _opening(self, opened: list[Bench]) -> Iterator[Case]:
-        """Opens the bench; a case tells where that fails."""
+        """Opens the bench; if that fails, yields a failing case."""
         try:
             opened.append(self.open_bench(self.options))
         except Exception as error:
@@ -95,14 +97,14 @@ class Collected:
 
 
 def open_bench(options: Options) -> Bench:
-    """A bench as the options say. Raises what a start of the engine would."""
+    """Opens a bench for the options. Raises the errors that an engine start would raise."""
     from llmk_testing.bench import Bench
 
     return Bench.open(options.platform, thorough=options.thorough, seed=options.seed)
 
 
 def _cases(registered: Registered[Any], bench: Bench, imports: Imports) -> Iterator[Case]:
-    """The cases of one spec; a kernel that isn't meant for the bench's platform has one that says so."""
+    """The cases of one spec; a kernel that does not support the bench's platform has one skipped case."""
     spec, kind = registered.spec, registered.kind
     missing = _missing(spec, bench)
     bad: list[Exception] = []
@@ -117,7 +119,7 @@ def _cases(registered: Registered[Any], bench: Bench, imports: Imports) -> Itera
 
 
 def _kept(bad: list[Exception], check: Callable[[], str | None]) -> str | None:
-    """Runs the check, and keeps what it raises."""
+    """Runs the check, and stores its exception."""
     try:
         return check()
     except AssertionError as error:
@@ -126,12 +128,12 @@ def _kept(bad: list[Exception], check: Callable[[], str | None]) -> str | None:
 
 
 def _unless(bad: list[Exception], run: Callable[[], str | None]) -> str | None:
-    """Runs a case, unless it can but fail in the same way once more."""
+    """Runs a case, unless the import already failed, so that it would fail in the same way."""
     return _skip("what it names can't be imported") if bad else run()
 
 
 def _missing(spec: Any, bench: Bench) -> str:
-    """What a kernel needs that the bench lacks, in the dtype that lacks least."""
+    """The needs of a kernel that the bench does not meet, in the dtype with the fewest."""
     if not isinstance(spec, KernelSpec):
         return ""
     verdicts = [check_needs(spec.needs, bench.facts, dtype) for dtype in bench.facts.dtypes]

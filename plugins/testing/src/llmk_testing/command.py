@@ -1,4 +1,4 @@
-"""``llmk plugins check``: what a plugin's author runs before publishing a wheel."""
+"""``llmk plugins check``: which a plugin's author runs before publishing a wheel."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class CheckCommand:
         """Adds the command's arguments."""
         parser.add_argument("distributions", nargs="+", metavar="DIST", help="a distribution, or an entry point of one")
         parser.add_argument(
-            "--platform", default="", metavar="NAME", help="the platform to try kernels on; the best one here"
+            "--platform", default="", metavar="NAME", help="the platform to run kernels on (default: the best one here)"
         )
-        parser.add_argument("--only", default="", metavar="REGEX", help="cases whose 'spec::name' this is found in")
+        parser.add_argument("--only", default="", metavar="REGEX", help="only cases whose 'spec::name' matches")
         kinds = ["wheel", *SUITES]
         text = f"specs of this kind, which is one of {', '.join(kinds)} (repeatable)"
         parser.add_argument("--kind", action="append", default=[], choices=kinds, metavar="KIND", help=text)
-        parser.add_argument("--thorough", action="store_true", help="take more time: more shapes, more rounds")
-        parser.add_argument("--seed", type=int, default=0, help="what random inputs are made from")
+        parser.add_argument("--thorough", action="store_true", help="more shapes and more rounds")
+        parser.add_argument("--seed", type=int, default=0, help="seed of random inputs")
         parser.add_argument(
             "--timeout", type=float, default=120.0, metavar="SECONDS", help="for one case (%(default)g)"
         )
@@ -40,8 +40,8 @@ class CheckCommand:
         parser.add_argument("-x", dest="first_failure", action="store_true", help="stop at the first failure")
 
     def run(self, args: argparse.Namespace) -> int:
-        """Checks each distribution and prints the card; returns 1 where anything failed."""
-        from llmk_testing.card import Card  # what a list of plugins shouldn't wait for
+        """Checks each distribution and prints the card; returns 1 if any case failed."""
+        from llmk_testing.card import Card  # imported late: plugin discovery must stay fast
         from llmk_testing.check import Check, find_distributions
         from llmk_testing.child import Job
         from llmk_testing.collect import Options
@@ -50,7 +50,7 @@ class CheckCommand:
             re.compile(args.only)
         except re.error as error:
             raise ConfigError(
-                f"--only {args.only!r} is no regular expression: {error}", hint="escape what is meant"
+                f"--only {args.only!r} is not a regular expression: {error}", hint="escape special characters"
             ) from error
         distributions = find_distributions(args.distributions)
         terminal = sys.stdout.isatty()
@@ -62,7 +62,7 @@ class CheckCommand:
         if not check.listed and not card.results:
             names = ", ".join(distributions)
             raise ConfigError(
-                f"no case of {names} is of such a kind and name", hint="llmk plugins check --list lists them"
+                f"no case of {names} matches the kind and name", hint="llmk plugins check --list lists them"
             )
         if args.list:
             print("\n".join(check.listed))
@@ -76,6 +76,6 @@ class CheckCommand:
 
 
 def _show(result: Result) -> None:
-    """A line for each case as it ends, over the last one."""
+    """Shows each result on the same terminal line."""
     mark = {"passed": ".", "failed": "F", "skipped": "s"}[result.outcome]
     print(f"\r\x1b[K{mark} {result.spec}::{result.name}"[:150], end="\r", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Comparing logits so that what differs is told."""
+"""Compares logits and reports where they differ."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
 
 def typical_error(found: Tensor, expected: Tensor) -> float:
     """The lower quartile over tokens of the relative error of logits ``[tokens, vocab]``. After rounding, a router may
-    choose other experts for some tokens: errors of these, and of later ones that attend to them, tell nothing of the
-    arithmetic."""
+    choose other experts for some tokens: errors of these, and of later tokens that attend to them, say nothing about
+    the arithmetic."""
     return float(_errors(found, expected).quantile(0.25))
 
 
 def _errors(found: Tensor, expected: Tensor) -> Tensor:
-    """Of each token, relative."""
+    """The relative error of each token."""
     errors: Tensor = (found - expected).norm(dim=-1) / expected.norm(dim=-1)
     return errors
 
 
 def check_logits(found: Tensor, expected: Tensor, tolerance: float, what: str) -> str:
-    """Raises ``AssertionError`` where logits ``[tokens, vocab]`` differ by more than ``tolerance``, relative, and names
-    the first token at which they do; else says by how much. ``what`` says what was compared, and with what seed."""
+    """Raises ``AssertionError`` if the relative error of logits ``[tokens, vocab]`` exceeds ``tolerance``, and names
+    the first token at which it does; otherwise returns the error. ``what`` describes the comparison and its seed."""
     assert found.shape == expected.shape, f"{what}: logits {list(found.shape)}, expected {list(expected.shape)}"
     found, expected = found.cpu(), expected.cpu()
     each = _errors(found, expected)
@@ -35,6 +35,6 @@ def check_logits(found: Tensor, expected: Tensor, tolerance: float, what: str) -
     wrong = (~(each <= tolerance)).nonzero()
     first = int(wrong[0]) if len(wrong) else int(each.argmax())
     raise AssertionError(
-        f"{what}: relative error {error:.1e}, at most {tolerance:.0e} is right; {len(wrong)} of {len(each)} tokens"
+        f"{what}: relative error {error:.1e}, at most {tolerance:.0e} is allowed; {len(wrong)} of {len(each)} tokens"
         f" differ, the first at position {first} ({float(each[first]):.1e})"
     )

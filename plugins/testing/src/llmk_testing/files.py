@@ -1,4 +1,4 @@
-"""Copies of checkpoints with other tensors, or another config."""
+"""Copies checkpoints with changed tensors or config."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def copied(
     change: Callable[[dict[str, Tensor]], object] = lambda tensors: None,
     config: Mapping[str, Any] | None = None,
 ) -> Path:
-    """``target``, a copy of ``source`` whose tensors ``change`` changed in place, in one file, and whose config has
-    ``config`` besides."""
+    """Copies ``source`` to ``target``, with one file for the tensors, which ``change`` modifies in place, and with
+    ``config`` added to its config."""
     target.mkdir()
     for file in source.iterdir():
         if file.suffix != ".safetensors" and file.name != INDEX:

@@ -1,4 +1,4 @@
-"""What happens when a distribution's modules are imported, watched in a process of its own.
+"""Watches the import of a distribution's modules, in a process of its own.
 
 Run as ``python -m llmk_testing.imports``, with JSON from :class:`Imports` as its argument, it prints JSON.
 """
@@ -33,7 +33,7 @@ TIMEOUT = 300
 
 
 class Imports:
-    """What the modules of a distribution do when they are imported; found out when it is first asked for."""
+    """The effects of importing a distribution's modules; determined at first access."""
 
     def __init__(self, distribution: str, registry: Registry) -> None:
         self.plugins = [plugin for plugin in registry.plugins if plugin.distribution == distribution]
@@ -46,19 +46,19 @@ class Imports:
 
     @property
     def patches(self) -> list[str]:
-        """Names of llmk that a module of the distribution assigned onto, and which."""
+        """Names of llmk that a module of the distribution overwrote, and which module did."""
         found: list[str] = self._found["patches"]
         return found
 
     def check(self, spec: Any, missing: str = "") -> str | None:
-        """Raises AssertionError where what a spec names can't be imported or lacks what its contract has, ``Skip``
-        where it can't be imported but isn't meant for this machine (``missing`` says why)."""
+        """Raises AssertionError if an object that a spec names can't be imported or lacks attributes of its contract;
+        ``Skip`` if it can't be imported but does not support this machine (``missing`` says why)."""
         errors: list[str] = [self._found["errors"][place] for place in _places(spec) if place in self._found["errors"]]
         if errors and isinstance(spec, PlatformSpec):
             answer = evaluate(spec.probe, Host(), Probe)
             missing = "; ".join(map(str, (answer.verdict if isinstance(answer, Probe) else answer).reasons))
         if errors and missing:
-            raise Skip(f"{missing}; importing it says: {errors[0]}")
+            raise Skip(f"{missing}; the import raised: {errors[0]}")
         assert not errors, "\n".join(errors)
         return None
 
@@ -74,9 +74,7 @@ class Imports:
             found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         except (ValueError, IndexError):
             tail = "\n".join(done.stderr.splitlines()[-12:])
-            message = (
-                f"the process that imported what {self.plugins[0].wheel} names ended with {done.returncode}:\n{tail}"
-            )
+            message = f"importing objects of {self.plugins[0].wheel} ended with {done.returncode}:\n{tail}"
             raise AssertionError(message) from None
         return found
 
@@ -93,39 +91,39 @@ def _places(spec: Any) -> list[str]:
 
 
 def main() -> None:
-    """Imports what the job names, one by one, and prints what came of it."""
+    """Imports the objects that the job names, one by one, and prints the results."""
     job = json.loads(sys.argv[1])
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     for module in pkgutil.walk_packages(import_module("llmk").__path__, "llmk."):
-        with suppress(Exception):  # what needs a package that is not installed can't be patched either
+        with suppress(Exception):  # modules that need a missing package can't be patched either
             import_module(module.name)
     watch = Watch()
     errors: dict[str, str] = {}
     for module in job["modules"]:
         with suppress(BaseException):  # discovery has reported it
             import_module(module)
-        watch.look(module)
+        watch.compare(module)
     for place, kind in job["places"].items():
         try:
             load_object(place, kind=kind)
         except PluginError as error:
             why = describe(error.__cause__) if error.__cause__ else "; ".join(map(str, error.reasons))
             errors[place] = f"{place}: {why}"
-        watch.look(place)
+        watch.compare(place)
     print(json.dumps({"errors": errors, "patches": watch.patches}), file=out, flush=True)
-    os._exit(0)  # whatever threads the modules have started
+    os._exit(0)  # even if the modules started threads
 
 
 class Watch:
-    """Notices what is assigned onto modules of llmk, and onto classes and containers at their top."""
+    """Detects assignments to attributes of llmk's modules, and of classes and containers at their top level."""
 
     def __init__(self) -> None:
         self.patches: list[str] = []
         self._seen = dict(_names())
 
-    def look(self, importing: str) -> None:
-        """Compares with the last look, and blames ``importing`` for what differs."""
+    def compare(self, importing: str) -> None:
+        """Compares with the last call, and attributes differences to the module ``importing``."""
         now = dict(_names())
         for name in sorted(self._seen.keys() | now.keys()):
             if self._seen.get(name) is not now.get(name):
@@ -135,7 +133,7 @@ class Watch:
 
 
 def _names() -> Iterator[tuple[str, Any]]:
-    """Everything that a name of llmk's leads to. The values are kept, so that none is taken for a later one."""
+    """All names in llmk's modules and their values. The values are kept alive, so that ids stay unique."""
     for name, module in sorted(sys.modules.items()):
         if name.partition(".")[0] != "llmk" or name.startswith("llmk_testing"):
             continue
@@ -150,7 +148,7 @@ def _names() -> Iterator[tuple[str, Any]]:
 
 
 def _is_own(key: str) -> bool:
-    """Whether an attribute of a class is its author's, not Python's or pydantic's bookkeeping."""
+    """Whether an attribute of a class is defined by its author, not by Python or pydantic."""
     methods = ("__init__", "__call__", "__new__", "__post_init__", "__getattr__", "__setattr__", "__eq__", "__hash__")
     return not key.startswith(("__", "_abc_", "_is_")) or key in methods
 

@@ -9,12 +9,12 @@ from torch import Tensor
 
 
 def check_rows(function: Callable[[Tensor], Tensor], rows: Tensor, *, trials: int = 40, seed: int = 0) -> None:
-    """Checks that each row of ``function(rows)`` is the same bit for bit in other batches: alone, among others in any
-    number and order, in memory of any alignment.
+    """Checks batch invariance: each row of ``function(rows)`` must be bit-identical in other batches: alone, with any
+    number of other rows in any order, and in memory of any alignment.
 
-    ``function`` maps ``[N, ...]`` to ``[N, ...]``. For a product, rows whose sums cancel tell orders of adding apart
-    even where the result is rounded to 16 bits (:func:`llmk.reference.tiles.cancelling`). Check with one thread and
-    with several (``torch.set_num_threads``).
+    ``function`` maps ``[N, ...]`` to ``[N, ...]``. For a GEMM, use rows whose sums cancel
+    (:func:`llmk.reference.tiles.cancelling`): they reveal a different order of summation even if the result is rounded
+    to 16 bits. Check with one thread and with several (``torch.set_num_threads``).
 
     Raises ``AssertionError`` with the first batch in which a row differs.
     """
@@ -35,6 +35,6 @@ def check_rows(function: Callable[[Tensor], Tensor], rows: Tensor, *, trials: in
 
 
 def _at_offset(rows: Tensor, offset: int) -> Tensor:
-    """A copy of ``rows`` that begins ``offset`` elements behind where torch aligns memory to."""
+    """A copy of ``rows`` that starts ``offset`` elements after an aligned address."""
     memory = torch.empty(offset + rows.numel(), dtype=rows.dtype, device=rows.device)
     return memory[offset:].view(rows.shape).copy_(rows)

@@ -1,7 +1,7 @@
 """The conformance check of IO processors. Call :func:`check_io_processor` from a test of your own.
 
-It plays the engine's part: what comes of a prompt is made up, but always the same for the same prompt, and comes in
-pieces. So no weights are needed, and every stage can be left or repeated.
+It plays the engine's part with made-up outputs, which are always the same for the same prompt and arrive in chunks. So
+no weights are needed, and a request can be dropped or repeated at any stage.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _JUNK: tuple[Any, ...] = (
 
 
 def io_context(folder: Path, settings: Mapping[str, Any] | None = None, **options: Any) -> IOContext:
-    """What a processor of the checkpoint in ``folder`` is made with. ``settings`` are paths to values; ``options``
-    stand for the plugin's own section."""
+    """The context of a processor for the checkpoint in ``folder``. ``settings`` map paths to values; ``options`` are
+    the plugin's own section."""
     booted = boot(load({"model.path": str(folder), **(settings or {})}, environ={}), verify=False)
     tokenizer = Tokenizer.load(booted.checkpoint)
     return IOContext(booted.checkpoint, booted.facts, tokenizer, booted.checkpoint.path.name, options)
@@ -44,8 +44,8 @@ def io_context(folder: Path, settings: Mapping[str, Any] | None = None, **option
 def check_io_processor(
     make: Make, context: IOContext, bodies: Sequence[Body], *, refused: Sequence[Body] = (), tolerance: float = 1e-5
 ) -> None:
-    """The whole suite. ``bodies`` are requests that are served, two at least whose answers differ, and ``refused`` some
-    that are not. Raises ``AssertionError`` with what is wrong; numbers in answers may differ by ``tolerance``."""
+    """The whole suite. ``bodies`` are valid requests, of which at least two have different answers; ``refused`` are
+    invalid ones. Raises ``AssertionError`` with the defect; numbers in answers may differ by ``tolerance``."""
     processor = make(context)
     alone = [_served(processor, context, body) for body in bodies]
     for seed in range(4):
@@ -60,7 +60,7 @@ def check_io_processor(
 def check_interleaved(
     processor: IOProcessor, context: IOContext, bodies: Sequence[Body], alone: Sequence[Any], tolerance: float = 1e-5
 ) -> None:
-    """Requests that run at the same time, each body twice, answer as each does ``alone``."""
+    """Concurrent requests, each body twice, must give the same answers as ``alone``."""
     generator = random.Random(7)
     opened = [(processor.open(body), answer) for body, answer in zip(bodies, alone, strict=True) for _ in range(2)]
     left = [(request, outputs(context, request.prompts, seed)) for seed, (request, _) in enumerate(opened)]
@@ -72,13 +72,13 @@ def check_interleaved(
             request.take(output)
     for request, expected in opened:
         got = _plain(request.answer())
-        assert alike(got, expected, tolerance), f"beside others it answers {got}, alone {expected}"
+        assert alike(got, expected, tolerance), f"with concurrent requests it answers {got}, alone {expected}"
 
 
 def check_refusals(
     processor: IOProcessor, context: IOContext, bodies: Sequence[Body], refused: Sequence[Body] = ()
 ) -> None:
-    """``refused`` bodies raise :class:`~llmk.api.RequestError`; garbage raises that, or is served, and nothing else."""
+    """``refused`` bodies must raise :class:`~llmk.api.RequestError`; garbage must raise it too, or be served."""
     for body in refused:
         assert _opened(processor, body) is None, f"took {body!r}"
     for body in garbage(bodies):
@@ -89,12 +89,12 @@ def check_refusals(
 
 
 def check_nothing_is_left(processor: IOProcessor, context: IOContext, bodies: Sequence[Body]) -> None:
-    """A request (of a class that can be referred to weakly) that is dropped, at whatever stage, is gone."""
+    """A request that is dropped at any stage must be freed. Its class must support weak references."""
     for body in bodies:
-        for stage in ("opened", "begun", "taken", "answered"):
+        for stage in ("opened", "started", "taken", "answered"):
             request = processor.open(body)
             coming = list(outputs(context, request.prompts))
-            for output in {"opened": [], "begun": coming[:1]}.get(stage, coming):
+            for output in {"opened": [], "started": coming[:1]}.get(stage, coming):
                 request.take(output)
             if stage == "answered":
                 request.answer()
@@ -102,20 +102,20 @@ def check_nothing_is_left(processor: IOProcessor, context: IOContext, bodies: Se
             del request
             if dropped() is not None:
                 gc.collect()
-            assert dropped() is None, f"a request that was {stage} and dropped is still referred to: {body!r}"
+            assert dropped() is None, f"a request that was {stage} and dropped is still referenced: {body!r}"
 
 
 def check_prompts(request: IORequest, body: Body) -> None:
-    """A request has prompts that the engine can tell what to do with: as many as may be, of known form."""
+    """A request must have prompts of a known form, and no more than allowed."""
     prompts = list(request.prompts)
-    assert prompts, f"no prompt comes of {body!r}"
+    assert prompts, f"there is no prompt for {body!r}"
     for prompt in prompts:
         assert prompt.returns in ("text", "logprobs", "hidden", "last_hidden"), f"returns = {prompt.returns!r}"
         assert isinstance(prompt.prompt, str) or all(isinstance(token, int) for token in prompt.prompt), prompt
 
 
 def garbage(bodies: Sequence[Body]) -> Iterator[dict[str, Any]]:
-    """Bodies that nobody should send: ``bodies`` with a field taken away, added, or of another kind."""
+    """Invalid bodies: ``bodies`` with a field removed, added, or of another type."""
     yield {}
     for body in bodies:
         yield {**body, "no_such_field": 1}
@@ -125,7 +125,7 @@ def garbage(bodies: Sequence[Body]) -> Iterator[dict[str, Any]]:
 
 
 def outputs(context: IOContext, prompts: Sequence[IOPrompt], seed: int = 0) -> Iterator[IOOutput]:
-    """Made up outputs of ``prompts``, in pieces and an order that ``seed`` draws."""
+    """Made-up outputs of ``prompts``, in random chunks and random order."""
     generator = random.Random(seed)
     left = [iter(_outputs_of(context, prompt, at, generator)) for at, prompt in enumerate(prompts)]
     while left:
@@ -167,7 +167,7 @@ def _states(tokens: Sequence[int], start: int, stop: int, width: int) -> torch.T
 
 
 def alike(left: Any, right: Any, tolerance: float) -> bool:
-    """Whether two answers are equal but for ``tolerance`` in their numbers."""
+    """Whether two answers are equal, up to ``tolerance`` in their numbers."""
     if isinstance(left, Mapping) and isinstance(right, Mapping):
         return left.keys() == right.keys() and all(alike(left[key], right[key], tolerance) for key in left)
     if isinstance(left, list) and isinstance(right, list):
@@ -188,7 +188,7 @@ def _served(processor: IOProcessor, context: IOContext, body: Body, seed: int = 
 
 
 def _check_served(request: IORequest, context: IOContext, body: Body) -> None:
-    """Garbage that is no worse than odd must come to an answer; the engine refuses what is no prompt by itself."""
+    """Garbage that is accepted must get an answer, except where the engine itself would refuse the prompts."""
     known = range(context.facts.vocab_size)
     tokens = [tokens_of(context, prompt) for prompt in request.prompts]
     if not all(own and min(own) in known and max(own) in known for own in tokens):
@@ -220,19 +220,19 @@ def _check_again(
 ) -> None:
     for body, expected in zip(bodies, alone, strict=True):
         got = _served(processor, context, body, seed)
-        assert alike(got, expected, tolerance), f"{body!r} is answered {got}, in other pieces {expected}"
+        assert alike(got, expected, tolerance), f"{body!r} is answered {got}, in other chunks {expected}"
 
 
 def _plain(answer: Any) -> Any:
-    """The answer as it is sent. Raises ``AssertionError`` where it is not JSON's plain data."""
+    """The answer as it is sent. Raises ``AssertionError`` if it is not plain JSON data."""
     try:
         return msgspec.json.decode(msgspec.json.encode(answer))
     except (TypeError, ValueError, RecursionError) as error:
-        raise AssertionError(f"the answer can't be told as JSON: {error}") from error
+        raise AssertionError(f"the answer can't be encoded as JSON: {error}") from error
 
 
 def _opened(processor: IOProcessor, body: Body) -> IORequest | None:
-    """The request; ``None`` where it is refused."""
+    """The request; ``None`` if it is refused."""
     try:
         return processor.open(body)
     except RequestError:

@@ -1,4 +1,4 @@
-"""The kinds of plugin that ``llmk plugins new`` makes, and how each is made to serve.
+"""The kinds of plugin that ``llmk plugins new`` creates, and how each is selected.
 
 ``acme`` stands for the plugin's name.
 """
@@ -12,8 +12,8 @@ SHADOWED = ("attention", "linear", "moe", "op")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """``section``, ``key`` and ``value`` (``is_list``: of several) are the line of configuration by which the plugin
-    serves. One that needs none has ``usage`` instead: what to do, a colon, and an example."""
+    """``section``, ``key`` and ``value`` (``is_list``: a list) are the configuration that selects the plugin. A plugin
+    that needs none has ``usage`` instead: an instruction, a colon, and an example."""
 
     help: str
     summary: str
@@ -25,12 +25,12 @@ class Kind:
 
     @property
     def command(self) -> str:
-        """The command that serves with it."""
+        """The command that serves with the plugin."""
         return f"llmk serve --{self.section}.{self.key} {self.value}" if self.section else f"# {self.usage}"
 
     @property
     def readme(self) -> str:
-        """The same for a README: what goes into ``llmk.toml``, to serve and to run as a shadow."""
+        """The same for a README: the lines of ``llmk.toml`` to use it, and to run it as a shadow."""
         if not self.section:
             said, _, example = self.usage.partition(": ")
             return f"{said.capitalize()}:\n\n```\n{example}\n```"
@@ -39,27 +39,27 @@ class Kind:
         if self.section.removeprefix("select.") not in SHADOWED:
             return text
         return (
-            f"{text}\n\nor, before you trust it, beside what serves now, compared in a hundredth of the steps:\n\n"
+            f"{text}\n\nor, before you trust it, as a shadow of the kernel in use, compared in 1% of the steps:\n\n"
             f'```toml\n[{self.section}]\nshadow = "{self.value}"\nshadow_rate = 0.01\n```\n\n'
-            "`GET /metrics` tells then how many calls were compared, and how many differed: `llmk:shadow_…`."
+            "`GET /metrics` then reports how many calls were compared, and how many differed: `llmk:shadow_…`."
         )
 
 
 KINDS = {
     "attention": Kind(
-        help="keeps keys and values in a layout of its own, and attends to them",
+        help="paged attention with a cache layout of its own",
         summary="An attention backend",
         section="select.attention",
         value="acme.attention",
     ),
     "moe": Kind(
-        help="mixtures of experts, from the router's output to the weighted sum",
+        help="mixture of experts, from router logits to the weighted sum",
         summary="A kernel for mixtures of experts",
         section="select.moe",
         value="acme.moe",
     ),
     "linear": Kind(
-        help="products with weights, plain or quantized",
+        help="GEMMs with plain or quantized weights",
         summary="A linear kernel",
         section="select.linear",
         value="acme.linear",
@@ -77,14 +77,14 @@ KINDS = {
         usage="name a checkpoint of its architecture: llmk serve CHECKPOINT --select.model.use acme.seed_oss",
     ),
     "quantization": Kind(
-        help="a way in which weights are stored, or become stored while they load",
+        help="a format of stored weights, or a quantization of plain weights while they load",
         summary="A quantization method",
         section="model",
         key="quantization",
         value="acme.rounded",
     ),
     "reasoning-parser": Kind(
-        help="a dialect in which models write their thinking",
+        help="a dialect in which models write reasoning",
         summary="A reasoning parser",
         section="select.reasoning_parser",
         value="acme.thoughts",
@@ -96,23 +96,23 @@ KINDS = {
         value="acme.brackets",
     ),
     "io-processor": Kind(
-        help="requests of another shape than text, turned into prompts and back",
+        help="requests other than chat and completions, converted to prompts and back",
         summary="An IO processor",
         usage='requests name it: POST /v1/io/acme.surprise {"texts": ["some text"]}',
     ),
     "policy": Kind(
-        help="who is served first, and who is preempted",
+        help="which request is served first, and which is preempted",
         summary="A scheduling policy",
         section="select.policy",
         value="acme.shortest",
     ),
     "logits-processor": Kind(
-        help="changes what tokens are drawn from, for requests that ask for it",
+        help="changes logits before sampling, for requests that name it",
         summary="A logits processor",
         usage='requests name it, with its parameters: "logits_processors": {"acme.no_stutter": {"penalty": 2}}',
     ),
     "stat-logger": Kind(
-        help="carries the server's numbers to where they are wanted",
+        help="exports the server's metrics",
         summary="A stat logger",
         section="server",
         key="stat_loggers",
@@ -120,13 +120,13 @@ KINDS = {
         is_list=True,
     ),
     "config": Kind(
-        help="defaults for machines, rules for configurations, options of its own, and a look at the plan",
+        help="platform defaults, configuration checks, its own options, and a look at the plan",
         summary="Defaults and rules for the configuration",
-        usage="it takes part wherever it is installed, with options in llmk.toml: plugin.acme.allow_open = true",
+        usage="it is active once installed, with options in llmk.toml: plugin.acme.allow_open = true",
     ),
     "tuned-configs": Kind(
-        help="measurements of kernels, by which a fresh installation chooses",
+        help="kernel measurements, which a fresh installation uses to choose",
         summary="Measurements of kernels",
-        usage="measure where the kernels are to run: llmk tune MODEL --platform.measurements src/llmk_acme/measured",
+        usage="measure on the target machine: llmk tune MODEL --platform.measurements src/llmk_acme/measured",
     ),
 }

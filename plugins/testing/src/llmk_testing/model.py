@@ -1,4 +1,4 @@
-"""Drives a model without an engine: paged caches, block tables and steps as the engine makes them, and logits of every
+"""Runs a model without an engine: paged caches, block tables and steps as in the engine, and the logits of every
 token."""
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from llmk.planning.boot import Boot, boot
 
 
 class ModelHarness:
-    """A loaded model and its caches, which hold NaN wherever no token was written.
+    """A loaded model and its caches, which contain NaN wherever no token was written.
 
-    Blocks are handed out in random order. Requests are named by any hashable key and live until the harness does.
+    Blocks are allocated in random order. Requests have any hashable key as name, and exist as long as the harness.
 
     Attributes:
-        boot, build, model: what the engine would build, or with ``parallel`` a process at that place.
+        boot, build, model: as in the engine; with ``parallel``, as in that rank's process.
     """
 
     def __init__(
@@ -64,13 +64,14 @@ class ModelHarness:
 
     @classmethod
     def of(cls, checkpoint: Path, settings: Mapping[str, Any] | None = None, **options: Any) -> ModelHarness:
-        """Boots ``checkpoint`` with ``settings`` (dotted paths to values) and nothing from files or environment."""
+        """Boots ``checkpoint`` with ``settings`` (dotted paths to values), without config files and environment
+        variables."""
         return cls(boot(load({"model.path": str(checkpoint), **(settings or {})}, environ={})), **options)
 
     @torch.inference_mode()
     def step(self, work: Sequence[tuple[Any, Sequence[int]]]) -> list[Tensor]:
         """Runs the next tokens of several requests as one step; returns float32 logits ``[tokens, vocab]`` of each, or
-        nothing where the model is a stage but the last."""
+        an empty list if the model is a pipeline stage but not the last."""
         counts = [len(tokens) for _, tokens in work]
         positions = [self._extend(name, len(tokens)) for name, tokens in work]
         steps = {size: self._lay_out(work, positions, size) for size in {self._size(spec) for _, spec in self._specs}}

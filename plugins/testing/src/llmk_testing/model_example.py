@@ -1,4 +1,4 @@
-"""What a model family is tried on: small checkpoints, and the logits that they must give."""
+"""Examples of a model family: small checkpoints and their expected logits."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from llmk_testing.checkpoints import write_checkpoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelExample:
-    """One checkpoint of a family. ``ModelSpec.examples`` names a sequence of these; together they should have every
-    switch of the family's config on and off.
+    """One checkpoint of a family. ``ModelSpec.examples`` names a sequence of these; together they should cover both
+    values of every boolean option of the family's config.
 
-    ``write(folder)`` writes a checkpoint with float32 weights, such that every config key counts.
-    ``logits(folder, token_ids, dtype)`` is another implementation, the oracle: it loads what was written in ``dtype``
-    and returns float32 logits ``[tokens, vocab]`` of one text.
+    ``write(folder)`` writes a checkpoint with float32 weights, in which every config key has an effect.
+    ``logits(folder, token_ids, dtype)`` is the oracle, another implementation: it loads the checkpoint in ``dtype`` and
+    returns float32 logits ``[tokens, vocab]`` of one text.
     """
 
     name: str
     write: Callable[[Path], object]
     logits: Callable[[Path, Sequence[int], torch.dtype], Tensor]
     tolerance: float = 2e-5
-    """Relative error of float32 logits that another order of adding may make."""
+    """Allowed relative error of float32 logits (a different order of summation)."""
     bfloat16_margin: float = 1.25
-    """How many times the oracle's own error the model's may be, both in bfloat16."""
+    """The largest allowed ratio of the model's error to the oracle's, both in bfloat16."""
 
     @classmethod
     def of_transformers(
         cls, name: str, model_type: str, *, bfloat16_margin: float = 1.25, **config: Any
     ) -> ModelExample:
-        """A random checkpoint of a type that ``transformers`` has, with ``config`` on top of tiny sizes; the library's
-        own model is the oracle."""
+        """A random checkpoint of a type that ``transformers`` has, with ``config`` on top of tiny sizes; the model in
+        ``transformers`` is the oracle."""
         write = partial(write_checkpoint, model_type=model_type, **config)
         return cls(name=name, write=write, logits=transformers_logits, bfloat16_margin=bfloat16_margin)
 
 
 def transformers_logits(folder: Path, token_ids: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Float32 logits ``[tokens, vocab]`` of the library's own model, in one pass and without a cache."""
+    """Float32 logits ``[tokens, vocab]`` of the model in ``transformers``, in one forward pass without a cache."""
     try:
         from transformers import AutoModelForCausalLM
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""``llmk plugins new``: writes a distribution with a small plugin that works, for its author to go on from.
+"""``llmk plugins new``: writes a distribution with a small working plugin as a starting point.
 
 The templates are the files of a distribution ``llmk-acme``. In Python they are renamed, elsewhere ``$`` fields are
 filled in.
@@ -32,12 +32,13 @@ COMMON = {
     "gitignore": ".gitignore",
     "conformance.py": "tests/test_conformance.py",
 }
-"""Files of every distribution, and where they go; all others go into its package."""
+"""Files of every distribution and their destinations; all others go into its package."""
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """What is to be written. ``distribution`` is the canonical name; ``author`` is empty, or as in a mail's header."""
+    """The distribution to write. ``distribution`` is the canonical name; ``author`` is empty, or as in an email
+    header."""
 
     distribution: str
     kind: str
@@ -45,31 +46,31 @@ class Project:
 
     @property
     def name(self) -> str:
-        """The entry point's name, with which ids begin."""
+        """The entry point's name, which is the prefix of ids."""
         return self.distribution.removeprefix("llmk-").removesuffix("-llmk")
 
     @property
     def package(self) -> str:
-        """What is imported."""
+        """The import name."""
         return self.distribution.replace("-", "_")
 
     @property
     def facts(self) -> Kind:
-        """What is known of its kind."""
+        """The description of its kind."""
         return KINDS[self.kind]
 
     @property
     def check(self) -> str:
-        """The command that checks it; a platform is tried on itself."""
+        """The command that checks it; a platform is checked on itself."""
         return f"llmk plugins check {self.distribution}" + (f" --platform {self.name}" if self.on else "")
 
     @property
     def on(self) -> str:
-        """The platform to try it on, where that isn't the best one."""
+        """The platform to check it on, if that is not the default."""
         return self.name if self.kind == "platform" else ""
 
     def files(self) -> Iterator[tuple[str, str]]:
-        """Every file's place and text."""
+        """Every file's path and text."""
         fields = self._fields()
         for file, place in COMMON.items():
             yield place, Template((TEMPLATES / "common" / file).read_text()).substitute(fields)
@@ -128,14 +129,14 @@ class NewCommand:
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.epilog = "kinds:\n" + "\n".join(f"  {name:18}{kind.help}" for name, kind in KINDS.items())
         parser.add_argument("name", metavar="NAME", help="the distribution's name, for example llmk-acme")
-        parser.add_argument("--kind", required=True, choices=KINDS, metavar="KIND", help="what it brings; see below")
+        parser.add_argument("--kind", required=True, choices=KINDS, metavar="KIND", help="its kind; see below")
         parser.add_argument("--folder", type=Path, metavar="DIR", help="where to write it (./NAME)")
         parser.add_argument("--author", default="", metavar="WHO", help="for example 'Ada Acme <ada@acme.example>'")
 
     def run(self, args: argparse.Namespace) -> int:
-        """Writes the distribution and says how to go on.
+        """Writes the distribution and prints the next steps.
 
-        Raises ConfigError for a bad name, and where the folder exists.
+        Raises ConfigError for an invalid name, and if the folder exists.
         """
         project = Project(_checked(args.name), args.kind, args.author)
         folder: Path = args.folder or Path(project.distribution)
@@ -159,12 +160,13 @@ class NewCommand:
 
 
 def _checked(given: str) -> str:
-    """The canonical form of a distribution's name that nothing else has. Raises ConfigError."""
+    """The canonical form of a distribution's name, if it is free. Raises ConfigError."""
     name = canonicalize_name(given)
-    example = "take a name of your own, such as llmk-acme"
+    example = "use another name, such as llmk-acme"
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name) or name.startswith("llmk-core") or name == "llmk":
         raise ConfigError(
-            f"{given!r} is no name for a plugin: letters, digits and hyphens, a letter first", hint=example
+            f"{given!r} is not a valid plugin name: letters, digits and hyphens, a letter first",
+            hint=example,
         )
     project, points = Project(name, ""), metadata.entry_points(group=ENTRY_POINT_GROUP)
     plugins = {point.name: canonicalize_name(point.dist.name) for point in points if point.dist}
@@ -172,7 +174,7 @@ def _checked(given: str) -> str:
         wheel = plugins[project.name]
         raise ConfigError(f"the ids {project.name}.* are those of {wheel}, which is installed", hint=example)
     if find_spec(project.package) and name not in plugins.values():
-        raise ConfigError(f"a package {project.package} is installed that is no plugin of {name}", hint=example)
+        raise ConfigError(f"a package {project.package} is installed, which is not a plugin of {name}", hint=example)
     return name
 
 

@@ -1,4 +1,4 @@
-"""Steps of paged attention over a cache that holds NaN wherever nobody has written, and what is right."""
+"""Steps of paged attention over a cache that contains NaN wherever nothing was written, and their expected results."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from llmk.reference.attention.contiguous import attend_plain
 from llmk_testing.tolerance import Right, check
 
 Work = Sequence[tuple[int, int, int]]
-"""Requests of a step: which, and from which of its tokens up to which."""
+"""Requests of a step: (request, first token, end)."""
 
 OF_PADDING = 7.0
 
 FP8_SCALES = (0.25, 2.0)
-"""Of keys and values in an fp8 cache; powers of two, so that dividing by them rounds nothing."""
+"""K and V scales of an fp8 cache; powers of two, so that dividing by them is exact."""
 
 
 def allocate(layout: CacheLayout, device: torch.device, stride: int = 1) -> Tensor:
-    """A cache that is all NaN; its blocks lie ``stride`` times their size apart."""
+    """A cache filled with NaN, with a block stride of ``stride`` times the block size."""
     shape = list(layout.shape)
     shape[layout.block_dim : layout.block_dim + 1] = [shape[layout.block_dim], stride]
     cache = torch.full(shape, float("nan"), device=device).to(getattr(torch, layout.dtype))
@@ -33,13 +33,13 @@ def allocate(layout: CacheLayout, device: torch.device, stride: int = 1) -> Tens
 class Paged:
     """Requests with known queries, keys and values, on blocks in random order.
 
-    All rows of a request are drawn once, so that a token has the same in whichever step it comes. Blocks that a step's
-    table names without need are one that is NaN throughout, and the last block of the cache is nobody's.
+    All rows of a request are drawn once, so that a token has the same in any step. Unused entries of a step's block
+    table name a block of NaN, and the last block of the cache belongs to no request.
 
     Args:
         requests: how many.
-        longest: most tokens of each.
-        shared: blocks with which all requests begin, and that hold the same.
+        longest: most tokens per request.
+        shared: number of leading blocks that all requests share.
         stride: see :func:`allocate`.
     """
 
@@ -76,8 +76,8 @@ class Paged:
         self.scaled: dict[str, Any] = {"scales": self.scales} if query.cache_dtype.startswith("float8") else {}
 
     def step(self, work: Work, *, padding: int = 0, beyond: int = 0, on_host: bool = True) -> CacheStep:
-        """The step's index tensors. ``padding`` requests and tokens without meaning follow; ``beyond`` is by how much
-        its bounds exceed what there is."""
+        """The step's index tensors, followed by ``padding`` padding requests and tokens; ``beyond`` is added to its
+        upper bounds."""
         size, counts = self.query.block_size, [stop - start for _, start, stop in work]
         lengths = [stop for _, _, stop in work]
         widest = -(-(max(lengths) + beyond) // size)
@@ -108,35 +108,36 @@ class Paged:
         return self.tables[request, positions // size] * size + positions % size
 
     def given(self, work: Work, *, padding: int = 0) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Queries, keys and values of a step, on the device: parts of one tensor, as a model's product leaves them."""
+        """Queries, keys and values of a step, on the device: slices of one tensor, as a packed QKV projection returns
+        them."""
         parts = self.own_rows(work, padding).to(self.device).split_with_sizes(self.sizes, 1)
         return parts[0], parts[1], parts[2] if len(parts) == 3 else None
 
     def own_rows(self, work: Work, padding: int = 0) -> Tensor:
-        """The tokens' queries, keys and values as one tensor, on the host. In padding queries are NaN; keys and values
-        are not, so that they show in a cache of NaN."""
+        """The tokens' queries, keys and values as one tensor, on the host. In padding, queries are NaN; keys and values
+        are not, so that a write of them is visible in a cache of NaN."""
         rows = [self.rows[request, start:stop] for request, start, stop in work]
         rows.append(torch.full((padding, *self.rows.shape[2:]), OF_PADDING, dtype=self.rows.dtype))
         rows[-1][:, : self.query.num_heads] = torch.nan
         return torch.cat(rows)
 
     def play(self, work: Work, *, padding: int = 0, beyond: int = 0) -> Tensor:
-        """Prepares, writes and attends as the engine does."""
+        """Calls prepare, write and run as the engine does."""
         return self.run(work, self.backend.prepare(self.step(work, padding=padding, beyond=beyond)), padding=padding)
 
     def run(self, work: Work, meta: Any, *, padding: int = 0) -> Tensor:
-        """Writes and attends, prepared already."""
+        """Calls write and run, with prepared metadata."""
         q, key, value = self.given(work, padding=padding)
         self.backend.write(key, value, self.cache, meta, **self.scaled)
         return self.attend(q, meta)
 
     def attend(self, q: Tensor, meta: Any) -> Tensor:
-        """The backend's attention."""
+        """Calls the backend's ``run``."""
         sinks = None if self.sinks is None else self.sinks.to(self.device)
         return self.backend.run(q, self.cache, meta, sinks=sinks, **self.scaled)
 
     def keep(self, work: Work, key: Tensor, value: Tensor | None) -> None:
-        """What the cache holds of these tokens from now on, ``[tokens, kv_heads, head_dim]`` on the host."""
+        """Records the expected contents of the cache for these tokens, ``[tokens, kv_heads, head_dim]`` on the host."""
         row, cache_dtype = 0, getattr(torch, self.query.cache_dtype)
         planes = [key] if value is None else [key, value]
         for request, start, stop in work:
@@ -148,8 +149,8 @@ class Paged:
             row += stop - start
 
     def right(self, work: Work, q: Tensor | None = None) -> Tensor:
-        """Attention of these tokens in float32, once all that they see is kept. ``q`` are their queries, on the host,
-        unless those are the requests' own."""
+        """The expected attention of these tokens in float32, over the recorded keys and values. ``q`` are their queries
+        on the host; ``None``: the requests' own."""
         spec, out, row = self.query, [], 0
         for request, start, stop in work:
             position, key = torch.arange(start, stop)[:, None], torch.arange(stop)
@@ -165,19 +166,20 @@ class Paged:
         return torch.cat(out)[..., : spec.latent_dim]
 
     def keep_own(self, work: Work) -> None:
-        """Keeps the requests' own keys and values."""
+        """Records the requests' own keys and values as the cache's contents."""
         _, key, *value = self.own_rows(work).split_with_sizes(self.sizes, 1)
         self.keep(work, key, value[0] if value else None)
 
     def check(self, out: Tensor, work: Work, what: str) -> float:
-        """Compares what came of a step's true tokens with what is right; what it wrote is kept."""
+        """Compares the result of a step's tokens, without padding, with the expected one; records what the step
+        wrote."""
         self.keep_own(work)
         tokens = sum(stop - start for _, start, stop in work)
         return check(out[:tokens], Right(self.right(work), self.rows.dtype), f"{what}, {describe(work)}")
 
 
 def describe(work: Work) -> str:
-    """A step in words."""
+    """A description of a step."""
     return "rows of requests that compute tokens " + ", ".join(
         f"{start}" if stop - start == 1 else f"{start}-{stop - 1}" for _, start, stop in work
     )

@@ -1,7 +1,7 @@
 """The conformance suite of reasoning and tool parsers. Call :func:`check_parser` from a test of your own.
 
 Every check takes a *factory*, which makes a fresh parser (``lambda: Hermes(ParserContext())``), and raises
-``AssertionError`` with the text at fault.
+``AssertionError`` with the failing text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Parser = ReasoningParser | ToolParser
 Factory = Callable[[], Parser]
 
 PLAIN = "The quick brown fox jumps over the lazy dog, 3 < 4 and {x: [1]} too.\n"
-"""Text that no dialect takes for a marker."""
+"""Text without a marker of any dialect."""
 
 _JUNK = (
     *("", " ", "\n", "\x00", "\ud83d", "\u2028", "\\", "\\u12", "\\ud83d", '"', "null"),
@@ -53,7 +53,7 @@ class Call:
 
 @dataclass(slots=True)
 class Answer:
-    """What events add up to."""
+    """The answer that a sequence of events describes."""
 
     reasoning: str = ""
     content: str = ""
@@ -61,8 +61,8 @@ class Answer:
 
 
 def fold(events: Iterable[Event]) -> Answer:
-    """Adds up events; calls that fail are none. Raises ``AssertionError`` where calls aren't numbered in order, or
-    aren't open."""
+    """Combines events into an answer, without failed calls. Raises ``AssertionError`` if calls are not numbered in
+    order, or an event refers to a call that is not open."""
     reasoning: list[str] = []
     content: list[str] = []
     arguments: list[list[str]] = []
@@ -79,13 +79,13 @@ def fold(events: Iterable[Event]) -> Answer:
                 answer.calls.append(Call(name, id_))
                 arguments.append([])
             case ToolCallArguments(index, text):
-                assert _is_open(answer, index), f"arguments of no open call: {event}"
+                assert _is_open(answer, index), f"arguments for a call that is not open: {event}"
                 arguments[index].append(text)
             case ToolCallEnd(index):
-                assert _is_open(answer, index), f"end of no open call: {event}"
+                assert _is_open(answer, index), f"end of a call that is not open: {event}"
                 answer.calls[index].ended = True
             case ToolCallFailed(index, text):
-                assert _is_open(answer, index), f"failure of no open call: {event}"
+                assert _is_open(answer, index), f"failure of a call that is not open: {event}"
                 answer.calls[index].ended = True
                 failed.add(index)
                 content.append(text)
@@ -101,7 +101,7 @@ def _is_open(answer: Answer, index: int) -> bool:
 
 
 def parse(factory: Factory, chunks: Iterable[str]) -> Answer:
-    """The fold of what a fresh parser makes of ``chunks``. Raises ``AssertionError`` where a call doesn't end."""
+    """The answer of a fresh parser for ``chunks``. Raises ``AssertionError`` if a call does not end."""
     parser = factory()
     events = [event for chunk in chunks for event in parser.push(chunk)]
     answer = fold([*events, *parser.finish()])
@@ -111,7 +111,7 @@ def parse(factory: Factory, chunks: Iterable[str]) -> Answer:
 
 
 def chunkings(text: str, rounds: int = 8, seed: int = 0) -> Iterator[list[str]]:
-    """Ways to cut ``text``: whole, by character, with empty chunks in between, and ``rounds`` random ones."""
+    """Ways to split ``text``: whole, by character, with empty chunks in between, and ``rounds`` random ones."""
     yield [text]
     yield list(text)
     yield ["", *(piece for character in text for piece in (character, ""))]
@@ -122,17 +122,17 @@ def chunkings(text: str, rounds: int = 8, seed: int = 0) -> Iterator[list[str]]:
 
 
 def check_chunking(factory: Factory, text: str, rounds: int = 8, seed: int = 0) -> Answer:
-    """Any chunking of ``text`` gives the same fold, which is returned."""
+    """Checks that any chunking of ``text`` gives the same answer, and returns it."""
     expected = parse(factory, [text])
     for chunks in chunkings(text, rounds, seed):
         got = parse(factory, chunks)
-        assert got == expected, f"cut as {chunks!r}:\n  {got}\nbut in one piece:\n  {expected}"
+        assert got == expected, f"split as {chunks!r}:\n  {got}\nbut in one piece:\n  {expected}"
     return expected
 
 
 def hostile_texts(samples: Sequence[str], count: int = 100, seed: int = 0) -> Iterator[str]:
-    """Texts that no model should write: ``samples`` with a few places changed, by turns with samples that are cut off,
-    doubled, spliced with one another and with junk."""
+    """Malformed texts: ``samples`` with a few characters changed, or truncated, doubled, or spliced with each other and
+    with junk."""
     generator = random.Random(seed)
     pieces = [*_JUNK]
     for sample in samples:
@@ -150,7 +150,7 @@ def hostile_texts(samples: Sequence[str], count: int = 100, seed: int = 0) -> It
 
 
 def check_hostile(factory: Factory, samples: Sequence[str], count: int = 100, seed: int = 0) -> None:
-    """Hostile texts raise nothing, leave no call open, and don't depend on how they are cut either."""
+    """Hostile texts must raise nothing, leave no call open, and give the same answer for any chunking."""
     for text in hostile_texts(samples, count, seed):
         try:
             check_chunking(factory, text, rounds=2, seed=seed)
@@ -163,7 +163,8 @@ def check_hostile(factory: Factory, samples: Sequence[str], count: int = 100, se
 def check_hold_back(factory: Factory, text: str, limit: int = 64) -> None:
     """Fed character by character, the parser never holds back more than ``limit`` characters of ``text``.
 
-    Nor does it keep more than twice as many in memory. ``text`` is plain content or reasoning: all of it comes out.
+    Nor does it keep more than twice as many in memory. ``text`` is plain content or reasoning, which a parser returns
+    in full.
     """
     parser = factory()
     lag, at_first = 0, retained_characters(parser)
@@ -200,12 +201,12 @@ def retained_characters(parser: object) -> int:
 
 
 class TooManyLines(BaseException):
-    """What ran was stopped."""
+    """Raised to stop code that runs too many lines."""
 
 
 def counted_lines(run: Callable[[], object], limit: float = math.inf) -> int:
-    """Lines of Python that ``run`` runs: a measure of time that is the same on a busy machine. What runs more than
-    ``limit`` is stopped there."""
+    """The number of Python lines that ``run`` executes: a measure of time that does not depend on the machine's load.
+    It is stopped after ``limit`` lines."""
     lines = 0
 
     def trace(frame: FrameType, event: str, argument: Any) -> Any:
@@ -227,7 +228,8 @@ def counted_lines(run: Callable[[], object], limit: float = math.inf) -> int:
 
 
 def check_linear(factory: Factory, text: str, times: int = 16) -> None:
-    """Four times as much of ``text`` takes about four times the steps (lines run), by character and in one piece."""
+    """Checks linear time: four times as much of ``text`` takes about four times the steps (lines executed), by
+    character and in one chunk."""
 
     def run(chunks: Sequence[str]) -> None:
         parser = factory()

@@ -1,6 +1,6 @@
 """The pytest plugin: a distribution's conformance cases as tests, for ``pytest --llmk-check DIST`` and for test files.
 
-It adds options, and costs nothing where none of them is given: nothing of llmk is imported before cases are collected.
+It adds options. Without them it costs nothing: no module of llmk is imported before cases are collected.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """The options."""
     group = parser.getgroup("llmk", "llmk: conformance of plugins")
     group.addoption("--llmk-check", action="append", default=[], metavar="DIST", help="test a distribution's plugins")
-    group.addoption("--llmk-platform", default="", metavar="NAME", help="the platform to try kernels on")
+    group.addoption("--llmk-platform", default="", metavar="NAME", help="the platform to run kernels on")
     group.addoption("--llmk-thorough", action="store_true", help="more shapes, more rounds")
-    group.addoption("--llmk-seed", type=int, default=0, help="what random inputs are made from")
+    group.addoption("--llmk-seed", type=int, default=0, help="seed of random inputs")
     group.addoption("--llmk-card", metavar="FILE", help="write the report card, as JSON or as Markdown (*.md)")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Parametrizes what :func:`conformance` made."""
+    """Parametrizes the tests of :func:`conformance`."""
     distribution = getattr(metafunc.function, "llmk_distribution", "")
     if distribution:
         cases = [pytest.param(case, id=f"{case.spec}::{case.name}") for case in _collect(metafunc.config, distribution)]
@@ -55,7 +55,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Adds the cases of ``--llmk-check`` to whatever else is collected."""
+    """Adds the cases of ``--llmk-check`` to the collected tests."""
     for distribution in config.getoption("llmk_check"):
         items += [CaseItem.from_parent(session, case=case) for case in _collect(config, distribution)]
 
@@ -80,11 +80,11 @@ class CaseItem(pytest.Item):
         _run(self._case, self.config)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
-        """What a case says is wrong is for people; the traceback of anything else is shown."""
+        """For a failed check, only its message; for any other exception, the traceback."""
         return str(excinfo.value) if isinstance(excinfo.value, AssertionError) else super().repr_failure(excinfo, style)
 
     def reportinfo(self) -> tuple[Path, None, str]:
-        """The case's name, where a test has file and line."""
+        """The case's name, in place of a file and line."""
         return self.path, None, self.nodeid
 
 
@@ -109,8 +109,8 @@ def _run(case: Case, config: pytest.Config) -> None:
 
 
 def _collect(config: pytest.Config, name: str) -> Iterator[Case]:
-    """The cases of a distribution, on a bench that all of this run's share. Raises ``pytest.UsageError`` where there is
-    no such distribution."""
+    """The cases of a distribution, on a bench that all cases of this run share. Raises ``pytest.UsageError`` if the
+    distribution does not exist."""
     from llmk.api import LlmkError
     from llmk_testing.card import Card
     from llmk_testing.check import find_distributions

@@ -1,5 +1,4 @@
-"""What a quantization method is tried on: small checkpoints as the format stores them, and the numbers that stand
-there."""
+"""Examples of a quantization method: small checkpoints in the format, and the weights that they represent."""
 
 from __future__ import annotations
 
@@ -19,33 +18,33 @@ from llmk_testing.files import copied, tensors_of
 class QuantizationExample:
     """One layout of one model. ``QuantizationSpec.examples`` names a sequence of these.
 
-    ``stored(weight)`` makes of a product's weight ``[out, in]``, float32, what files hold of it, by the last part of
-    the tensors' names; ``restored(stored)`` the numbers ``[out, in]`` that this stands for. Of a method that quantizes
-    while it loads, both say what it shall do.
+    ``stored(weight)`` converts a linear layer's weight ``[out, in]``, float32, to the stored tensors, by the last part
+    of their names; ``restored(stored)`` converts these to the weight ``[out, in]`` that they represent. For a method
+    that quantizes while it loads, both define its expected result.
     """
 
     name: str
     model_type: str
-    """Of ``transformers``, which writes the plain checkpoint."""
+    """Config overrides for ``transformers``, which writes the plain checkpoint."""
     model_config: Mapping[str, Any] = field(default_factory=dict)
     stored: Callable[[Tensor], dict[str, Tensor]]
     restored: Callable[[dict[str, Tensor]], Tensor]
     quantization_config: Mapping[str, Any] = field(default_factory=dict)
-    """What ``config.json`` says of the format; empty of a method that quantizes while it loads."""
-    products: str = r"model\.layers\.\d+\.(self_attn|mlp)\..*_proj\.weight"
+    """The ``quantization_config`` in ``config.json``; empty for a method that quantizes while it loads."""
+    quantized_weights: str = r"model\.layers\.\d+\.(self_attn|mlp)\..*_proj\.weight"
     """Regular expression, matched in full, of the weights that are quantized."""
     unused: tuple[str, ...] = ()
-    """Those of ``stored`` that may as well be missing."""
+    """Those of ``stored`` that are optional."""
     error: float = 0.1
-    """Largest relative error of an output's weights that the format may make, root mean square."""
+    """Largest allowed relative error (root mean square) of an output channel's weights."""
     logits_error: float = 0.3
-    """The same of logits."""
+    """Largest allowed relative error of logits."""
 
     def write(self, folder: Path) -> None:
-        """Writes three checkpoints below ``folder``: ``original``, plain; ``quantized``, as files hold it; and
-        ``restored``, plain again, of the numbers that stand there."""
+        """Writes three checkpoints below ``folder``: ``original``, plain; ``quantized``, in the format; and
+        ``restored``, plain, with the weights that the quantized one represents."""
         original = write_checkpoint(folder / "written", self.model_type, **self.model_config)
-        # Parts of packed layers of unlike sizes, so that they need scales of their own.
+        # Parts of packed layers have different magnitudes, so that they need separate scales.
         copied(original, folder / "original", lambda tensors: self._each(tensors, self._unlike))
         copied(folder / "original", folder / "restored", lambda tensors: self._each(tensors, self._rounded))
         if self.quantization_config:
@@ -53,18 +52,18 @@ class QuantizationExample:
             copied(folder / "original", folder / "quantized", self.store, config)
 
     def store(self, tensors: dict[str, Tensor], but: str = "") -> None:
-        """Puts what files hold in the place of products' weights, ``but`` of one."""
+        """Replaces the weights of linear layers, except ``but``, by the stored tensors."""
         for name in self.quantized(tensors):
             if name != but:
                 module = name.removesuffix("weight")
                 tensors |= {module + part: value for part, value in self.stored(tensors.pop(name)).items()}
 
     def quantized(self, tensors: Mapping[str, Tensor]) -> list[str]:
-        """Names of products' weights."""
-        return [name for name in tensors if re.fullmatch(self.products, name)]
+        """Names of the weights that are quantized."""
+        return [name for name in tensors if re.fullmatch(self.quantized_weights, name)]
 
     def plain(self, folder: Path) -> list[str]:
-        """The same, of the original."""
+        """The same, in the original checkpoint."""
         return self.quantized(tensors_of(folder / "original"))
 
     def _each(self, tensors: dict[str, Tensor], change: Callable[[str, Tensor], Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""What the suites ask of kernels: ordinary sizes first, then awkward ones. By label, what makes the query."""
+"""The queries of the suites: ordinary sizes first, then unusual ones; by label, a function that makes the query."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _PRODUCTS: tuple[tuple[int, int, bool], ...] = (
     (4096, 24, False),
     (16, 1024, True),
 )
-"""Inputs, outputs, and whether there is a bias. Sums of 4096 tell in which precision they are added up."""
+"""Inputs, outputs, and whether there is a bias. Sums over 4096 elements reveal the precision of the accumulator."""
 
 _MIXTURES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("2 of 8 experts", {}),
@@ -59,7 +59,7 @@ _MIXTURES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("biases", {"bias": True}),
     ("2 of 4 groups by the best", {"num_experts": 16, "top_k": 3, "num_groups": 4, "top_groups": 2}),
     (
-        "2 of 4 groups by the two best",
+        "2 of 4 groups by the sum of the two best",
         {
             "num_experts": 16,
             "top_k": 3,
@@ -79,7 +79,7 @@ def attention_queries() -> Mapping[str, Callable[..., AttentionQuery]]:
 
 
 def linear_queries(formats: Iterable[str]) -> Mapping[str, Callable[..., LinearQuery]]:
-    """Products, with the weight in each of ``formats``."""
+    """GEMMs, with the weight in each of ``formats``."""
     return {
         f"{inputs} to {outputs}{' with bias' if bias else ''}{'' if stored == 'plain' else f', {stored}'}": partial(
             LinearQuery, in_features=inputs, out_features=outputs, bias=bias, weight_format=stored
@@ -95,8 +95,8 @@ def moe_queries(
 ) -> Mapping[str, Callable[..., MoEQuery]]:
     """Mixtures of experts, with the weights in each of ``formats``.
 
-    They vary what is usual; for a kernel that doesn't take that (``serves``), the first of other combinations which it
-    does take. ``activations`` are those that the kernel has and the core doesn't.
+    They vary the usual combination of options; for a kernel that does not serve it (``serves``), the first other
+    combination that it serves. ``activations`` are those that the kernel supports but the core does not define.
     """
     own = {name: {"activation": name} for name in activations}
     return {
@@ -110,7 +110,7 @@ def moe_queries(
 def _usual_mixture(
     stored: str, serves: Callable[[Callable[..., MoEQuery]], bool], activations: tuple[str, ...]
 ) -> dict[str, Any]:
-    """What all mixtures that a kernel is asked for have in common, but for what is special about each."""
+    """The options that all MoE queries of a kernel share, unless one overrides them."""
     usual: dict[str, Any] = {"num_experts": 8, "top_k": 2, "hidden_size": 128, "intermediate_size": 96}
     axes: list[list[dict[str, Any]]] = [
         [{"activation": name} for name in ("silu", "gelu", "gelu_tanh", *activations)],

@@ -1,6 +1,7 @@
-"""Ranks as threads of one process, so that what models do with their place can be tried without starting processes.
+"""Ranks as threads of one process, to test tensor and pipeline parallelism of models without starting processes.
 
-They exchange tensors through memory."""
+They exchange tensors through memory.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ from llmk.nn.parallel import Parallel, PendingReceive
 
 T = TypeVar("T")
 PATIENCE = 60.0
-"""Seconds that a rank waits for another."""
+"""Timeout in seconds of a rank that waits for another."""
 
 
 @dataclass
 class Meeting:
-    """Where the ranks of a model meet."""
+    """The shared state of the ranks of a model."""
 
     tensor: int
     pipeline: int
@@ -39,19 +40,19 @@ class Meeting:
         }
 
     def place(self, rank: int) -> Threaded:
-        """A rank's place; ranks count through the first stage, then through the next."""
+        """The :class:`Parallel` of a rank; ranks number the first stage, then the next."""
         stage, tensor_rank = divmod(rank, self.tensor)
         return Threaded(tensor_rank, self.tensor, stage, self.pipeline, meeting=self)
 
     def abandon(self) -> None:
-        """Nobody is to wait any longer."""
+        """Makes all waiting ranks fail."""
         for barrier in (*self.barriers, self.everyone):
             barrier.abort()
 
 
 @dataclass(slots=True)
 class Threaded(Parallel):
-    """The place of a thread."""
+    """One rank, in a thread."""
 
     meeting: Meeting = field(kw_only=True)
 
@@ -69,7 +70,7 @@ class Threaded(Parallel):
         self.meeting.ways[self.tensor_rank, self.stage, stage].put(tensor.clone())
 
     def receive(self, tensor: Tensor, stage: int) -> PendingReceive:
-        return _Arrival(self.meeting.ways[self.tensor_rank, stage, self.stage], tensor)
+        return _PendingReceive(self.meeting.ways[self.tensor_rank, stage, self.stage], tensor)
 
     def _exchange(self, x: Tensor) -> list[Tensor]:
         self.num_calls += 1
@@ -82,7 +83,7 @@ class Threaded(Parallel):
 
 
 @dataclass
-class _Arrival:
+class _PendingReceive:
     way: queue.Queue[Tensor]
     tensor: Tensor
 
@@ -93,8 +94,8 @@ class _Arrival:
 
 
 def on_all(meeting: Meeting, run: Callable[[int], T]) -> list[T]:
-    """What ``run`` returns for each rank, all of which run at the same time. Raises what the first one to fail raised,
-    and lets nobody wait for it."""
+    """The results of ``run(rank)`` for all ranks, run concurrently. Raises the exception of the first rank that failed;
+    the others stop waiting."""
     results: dict[int, T] = {}
     errors: list[BaseException] = []
 

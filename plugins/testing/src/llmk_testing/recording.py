@@ -1,4 +1,5 @@
-"""Recording a kernel and replaying it, on platforms that can; elsewhere, that it waits for nothing."""
+"""Checks that a kernel can be captured in a graph and replayed; on platforms without graphs, that it does not
+synchronize with the device."""
 
 from __future__ import annotations
 
@@ -12,24 +13,24 @@ from llmk_testing.watch import never_waiting
 def check_recorded(
     bench: Bench, run: Callable[[], Any], load: Callable[[int], None], judge: Callable[[int, Any], float], count: int
 ) -> str:
-    """Records ``run`` and replays it on other inputs.
+    """Captures ``run`` in a graph and replays it on other inputs.
 
-    Where the platform has no graphs, runs it on each of them and fails where it waits for the device.
+    If the platform has no graphs, runs it on each input and fails if it synchronizes with the device.
 
     Args:
-        load: puts input ``i`` of ``count`` where ``run`` reads it.
-        judge: compares what came of input ``i`` with what is right.
+        load: copies input ``i`` of ``count`` to the tensors that ``run`` reads.
+        judge: compares the result for input ``i`` with the expected one.
     """
     load(0)
     graphs = bench.platform.graphs
     if graphs is None:
-        run()  # whatever is looked up once
+        run()  # warm-up
         for i in range(count):
             load(i)
             with never_waiting():
                 out = run()
             judge(i, out)
-        return "waits for nothing; the platform records no graphs"
+        return "does not synchronize; the platform has no graphs"
     replay = graphs.capture(run)
     errors = []
     for i in (*range(count), 0):

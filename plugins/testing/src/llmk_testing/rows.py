@@ -1,4 +1,4 @@
-"""Token counts at which kernels are tried."""
+"""Token counts with which kernels are tested."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ _FEW = (1, 5, 33)
 
 
 def counts(bands: Sequence[TokenBand], *, few: bool = False, thorough: bool = False) -> list[int]:
-    """In each band its first counts and its last, where that is not far off, and what falls in it of counts around the
-    edges of tiles."""
+    """For each band: its first counts, its last if that is small, and counts around the edges of tiles."""
     found: set[int] = set()
     for band in bands:
         usual = _FEW if few else (*_COUNTS, *_MORE) if thorough else _COUNTS

@@ -1,4 +1,4 @@
-"""The plugin module of ``llmk-testing``: the actions of ``llmk plugins`` that plugin authors need."""
+"""The plugin module of ``llmk-testing``: the actions of ``llmk plugins`` for plugin authors."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def llmk_commands() -> Iterable[CommandSpec]:
             id="testing.new",
             name="plugins new",
             implementation="llmk_testing.new:NewCommand",
-            summary="write a new plugin from a template",
+            summary="write a working plugin as a starting point",
         ),
     ]

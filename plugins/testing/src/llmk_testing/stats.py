@@ -1,4 +1,4 @@
-"""What stat loggers are tried with: snapshots, ordinary and odd, and a thread as a server gives each of them."""
+"""Test helpers for stat loggers: ordinary and unusual snapshots, and a thread per logger, as in the server."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from llmk.api import Stat, StatLogger, StatLoggerContext, StatsSnapshot
 from llmk.api.errors import describe
 
 CALL_SECONDS = 10.0
-"""What a call may take before it counts as one that never ends."""
+"""Timeout of a call in seconds."""
 
 _START = 1_780_000_000.0
 _MODEL = {"model_name": "org/model"}
 
 
 class LoggerThread:
-    """A logger as a server has it: made in one thread, told and closed in another. What its methods raise, and calls
-    that don't end, are ``AssertionError``; leaving closes it where that was not done."""
+    """A logger as in the server: created in one thread, called and closed in another. Exceptions of its methods, and
+    calls that don't return, raise ``AssertionError``; leaving the context closes it."""
 
     def __init__(self, kind: Callable[[StatLoggerContext], StatLogger], context: StatLoggerContext) -> None:
         try:
             self._logger = kind(context)
         except Exception as error:
-            raise AssertionError(f"with {dict(context.options)} it can't be made: {describe(error)}") from error
+            raise AssertionError(f"with {dict(context.options)} it can't be created: {describe(error)}") from error
         self._calls: SimpleQueue[tuple[Callable[[], None], Future[None]] | None] = SimpleQueue()
         self._closed = self._stuck = False
         self._thread = threading.Thread(target=self._work, name="llmk-stats", daemon=True)
@@ -50,11 +50,11 @@ class LoggerThread:
             self._thread.join(0 if self._stuck else None)
 
     def record(self, snapshot: StatsSnapshot) -> None:
-        """Tells it ``snapshot``."""
+        """Calls its ``record`` with ``snapshot``."""
         self._do(f"record of {len(snapshot.stats)} stats", lambda: self._logger.record(snapshot))
 
     def close(self) -> None:
-        """Closes it."""
+        """Calls its ``close``."""
         what, self._closed = "a second close" if self._closed else "close", True
         self._do(what, self._logger.close)
 
@@ -65,7 +65,7 @@ class LoggerThread:
             error = done.exception(CALL_SECONDS)
         except TimeoutError:
             self._stuck = True
-            raise AssertionError(f"{what} didn't end within {CALL_SECONDS:g} s") from None
+            raise AssertionError(f"{what} did not return within {CALL_SECONDS:g} s") from None
         if error is not None:
             raise AssertionError(f"{what} raised {describe(error)}") from error
 
@@ -79,12 +79,12 @@ class LoggerThread:
 
 
 def usual_snapshot(step: int) -> StatsSnapshot:
-    """What a server tells after ``step`` intervals: gauges, counters and a histogram."""
+    """A server's snapshot after ``step`` intervals: gauges, counters and a histogram."""
     return _snapshot(step, _usual(step))
 
 
 def odd_snapshots() -> Mapping[str, Sequence[StatsSnapshot]]:
-    """By what they are, snapshots that follow one another."""
+    """By description, sequences of consecutive snapshots."""
     usual, new = (
         list(_usual(1)),
         Stat("llmk:request_timeouts_total", "counter", 3.0, {"path": "/v1/new", "code": "503"}),
@@ -99,7 +99,7 @@ def odd_snapshots() -> Mapping[str, Sequence[StatsSnapshot]]:
         "gauges of any value, NaN and infinity too": [
             _snapshot(i, [Stat("llmk:odd", "gauge", value, _MODEL)]) for i, value in enumerate(odd)
         ],
-        "counters that begin at 0 again, with another engine": [usual_snapshot(100), usual_snapshot(0)],
+        "counters that restart at 0, with another engine": [usual_snapshot(100), usual_snapshot(0)],
         "labels of any text": [_snapshot(1, [Stat("llmk:odd_total", "counter", 1.0, {"path": t}) for t in texts])],
         "thousands of stats": [_snapshot(1, many)],
         "a clock that was set back": [usual_snapshot(1), usual_snapshot(-1000), _snapshot(-1000, usual)],
@@ -107,7 +107,7 @@ def odd_snapshots() -> Mapping[str, Sequence[StatsSnapshot]]:
 
 
 def held() -> set[str]:
-    """This process's threads, and the files and sockets that it has open."""
+    """This process's threads, open files and sockets."""
     threads = {f"the thread {thread.name} ({thread.ident})" for thread in threading.enumerate()}
     return threads | set(_open_files())
 
@@ -117,7 +117,7 @@ def _open_files() -> Iterator[str]:
     for number in os.listdir(folder) if folder.exists() else ():
         try:
             yield f"{os.readlink(folder / number)} (file descriptor {number})"
-        except OSError:  # that of the listing, or of a system that doesn't tell
+        except OSError:  # the descriptor of the listing itself, or a system without /proc
             continue
 
 
@@ -126,7 +126,7 @@ def _snapshot(step: int, stats: Any) -> StatsSnapshot:
 
 
 def _usual(step: int) -> Iterator[Stat]:
-    """Labels are each stat's own, as in a server."""
+    """Every stat has label objects of its own, as in a server."""
     steps = max(step, 0)
     for name, value in (("waiting", step % 7), ("running", step % 5)):
         yield Stat(f"llmk:num_requests_{name}", "gauge", float(value), {**_MODEL})

@@ -1,9 +1,9 @@
-"""How far a result may lie from what is right. The one place that says so.
+"""The tolerances of all comparisons.
 
-What is right is computed on the host in float32 or float64 from the same inputs, rounded as the kernel got them. A
-bound covers the rounding of the result, and of what a kernel may round on the way to its own dtype (the scores of
-attention, what stands between the products of an expert), as long as sums are float32: adding up a few thousand numbers
-in 16 bits costs a percent or more and fails, as do float32 products through narrower formats.
+The expected result is computed on the host in float32 or float64 from the same inputs, rounded as the kernel got them.
+A bound covers the rounding of the result, and of intermediates that a kernel may round to its dtype (attention scores,
+an expert's activations), as long as accumulators are float32: accumulating a few thousand numbers in 16 bits costs a
+percent or more and fails, as do float32 GEMMs in narrower formats.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """``norm``: of the difference's 2-norm, relative to that of what is right. ``largest``: of a single element's
-    difference, relative to its own size and the root mean square of all."""
+    """``norm``: bound of the difference's 2-norm, relative to that of the expected result. ``largest``: bound of a
+    single element's difference, relative to its magnitude and the root mean square of all."""
 
     norm: float
     largest: float
@@ -32,42 +32,42 @@ BOUNDS = {
     torch.float8_e4m3fn: Bound(4e-2, 0.13),  # unit roundoff 6e-2; a neighbour is 1/8 away
     torch.float8_e5m2: Bound(8e-2, 0.26),
 }
-"""By the dtype of a result."""
+"""Bounds by the dtype of a result."""
 
 ROUNDED_INPUTS = Bound(4e-2, 0.3)
-"""Of products with fp8 weights, whose kernels may round the other operand to fp8 too, with scales of their own."""
+"""Bound of GEMMs with fp8 weights, whose kernels may quantize the activations to fp8 too."""
 
 
 def chained(dtype: torch.dtype) -> Bound:
-    """Of ops made of several that round what they hand on: the errors add up, and where terms cancel they stay."""
+    """The bound of composite ops that round intermediates: the errors add up, and remain where terms cancel."""
     bound = BOUNDS[dtype]
     return Bound(2 * bound.norm, 4 * bound.largest)
 
 
 class Right(NamedTuple):
-    """What a result must be: ``values``, which are looked at in float64, in a tensor of ``dtype``."""
+    """The expected result: ``values``, compared in float64, in a tensor of ``dtype``."""
 
     values: Tensor
     dtype: torch.dtype
 
 
 def check(actual: Any, right: Right, what: str, bound: Bound | None = None) -> float:
-    """Compares a tensor with what is right; returns the relative error in the 2-norm.
+    """Compares a tensor with the expected one; returns the relative error in the 2-norm.
 
-    Integers and booleans must be equal. Values that are not finite must be so in the same places; a NaN that is not
-    right never passes.
+    Integers and booleans must be equal. Infinities and NaN must be at the same positions; an unexpected NaN never
+    passes.
 
     Args:
         what: what is compared, for the message.
-        bound: instead of that of :data:`BOUNDS` for the dtype.
+        bound: overrides that of :data:`BOUNDS` for the dtype.
 
     Raises:
         AssertionError: with what was expected, what was found, and the first place where they differ.
     """
-    assert isinstance(actual, Tensor), f"{what}: {type(actual).__name__} came where a tensor was expected"
+    assert isinstance(actual, Tensor), f"{what}: expected a tensor, got {type(actual).__name__}"
     shape = tuple(right.values.shape)
-    assert tuple(actual.shape) == shape, f"{what}: shape {tuple(actual.shape)} came, {shape} was expected"
-    assert actual.dtype == right.dtype, f"{what}: {actual.dtype} came, {right.dtype} was expected"
+    assert tuple(actual.shape) == shape, f"{what}: expected shape {shape}, got {tuple(actual.shape)}"
+    assert actual.dtype == right.dtype, f"{what}: expected {right.dtype}, got {actual.dtype}"
     found, wanted = actual.detach().cpu(), right.values.detach().cpu()
     if not right.dtype.is_floating_point:
         _check_places(found != wanted, found, wanted, f"{what}: not equal")
@@ -94,7 +94,7 @@ def check_same(actual: Tensor, expected: Tensor, what: str) -> None:
     """Compares two tensors bit for bit. Raises ``AssertionError`` with the first place where they differ."""
     if expected.numel() and actual.stride() != expected.stride():
         actual, expected = actual.contiguous(), expected.contiguous()
-    _check_places(bits(actual) != bits(expected), actual, expected, f"{what}: not the same bit for bit")
+    _check_places(bits(actual) != bits(expected), actual, expected, f"{what}: not bit-identical")
 
 
 def equal(one: Tensor, other: Tensor) -> bool:
@@ -116,5 +116,5 @@ def _check_places(wrong: Tensor, found: Tensor, wanted: Tensor, complaint: str) 
     many = int(wrong.sum())
     raise AssertionError(
         f"{complaint}; first of {many} of {wrong.numel()} elements at {list(place)}:"
-        f" {found[place].item():.6g} came, {wanted[place].item():.6g} was expected"
+        f" expected {wanted[place].item():.6g}, got {found[place].item():.6g}"
     )

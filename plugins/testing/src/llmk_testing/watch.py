@@ -1,5 +1,5 @@
-"""What happens inside a kernel: memory that it takes holds NaN until it is written, and waits for the device are
-noticed."""
+"""Watches a kernel: memory that it allocates contains NaN until it is written, and synchronizations with the device are
+detected."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _READING = {Tensor.tolist, Tensor.numpy, Tensor.cpu, Tensor.__array__}
 
 
 class _Poison(TorchDispatchMode):
-    """Fills what would be left as it was: floating-point with NaN, integers with a value that indexes nothing."""
+    """Fills uninitialized tensors: floating-point with NaN, integers with an invalid index."""
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -45,7 +45,7 @@ class _Poison(TorchDispatchMode):
 
 
 class _Operators(TorchDispatchMode):
-    """Calls ``waits`` with the name of each operator that waits for the device."""
+    """Calls ``waits`` with the name of each operator that synchronizes with the device."""
 
     def __init__(self, waits: Callable[[str], None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -63,7 +63,7 @@ class _Operators(TorchDispatchMode):
 
 
 class _Methods(TorchFunctionMode):
-    """The same of methods that no operator shows."""
+    """The same for methods that don't call an operator."""
 
     def __init__(self, waits: Callable[[str], None]) -> None:
         super().__init__()
@@ -79,17 +79,17 @@ class _Methods(TorchFunctionMode):
 
 @contextmanager
 def poisoned() -> Iterator[None]:
-    """Memory that torch hands out within holds NaN until it is written, so that an element which a kernel leaves out is
-    noticed."""
+    """Within, memory that torch allocates contains NaN until it is written, so that elements which a kernel does not
+    write are detected."""
     with _Poison():  # type: ignore[no-untyped-call]
         yield
 
 
 @contextmanager
 def never_waiting() -> Iterator[None]:
-    """Raises ``AssertionError`` at the end where something within waited for the device, or would on one that runs
-    behind the host."""
+    """Raises ``AssertionError`` at the end if code within synchronized with the device, or would on an asynchronous
+    device."""
     waited: list[str] = []
     with _Operators(waited.append), _Methods(waited.append):
         yield
-    assert not waited, f"{', '.join(dict.fromkeys(waited))} waits for the device, and what waits can't be recorded"
+    assert not waited, f"{', '.join(dict.fromkeys(waited))} synchronizes with the device, so it can't be captured"

@@ -1,5 +1,4 @@
-"""Weights as they are stored, and what they mean: for a weight format, its parameters and the plain numbers that they
-stand for."""
+"""Stored weights and their meaning: for a weight format, its parameters and the plain weight that they represent."""
 
 from __future__ import annotations
 
@@ -18,13 +17,13 @@ from llmk_testing.tolerance import ROUNDED_INPUTS, Bound
 
 _OF_REFERENCE = ("int8_channel", "int4_group", "fp8_tensor", "fp8_channel", "fp8_block")
 _UNKNOWN = Bound(0.15, 2.0)
-"""Of formats whose meaning only their own method knows: kernels are held against the weight before it was quantized."""
+"""Bound for formats that only their method can dequantize: kernels are compared with the weight before quantization."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """``parameters`` are what ``KernelSpec.prepare`` gets, on the host; ``meaning`` is the plain weight, float32;
-    ``bound``, what a product may be off where that is more than rounding explains."""
+    """``parameters`` are the argument of ``KernelSpec.prepare``, on the host; ``meaning`` is the plain weight that they
+    represent, float32; ``bound`` is the tolerance of a GEMM, if it is larger than that of the dtype."""
 
     parameters: dict[str, Tensor]
     meaning: Tensor
@@ -32,7 +31,7 @@ class Stored:
 
 
 def formats(registry: Registry) -> tuple[str, ...]:
-    """Weight formats that a kernel may be asked for: the plain one, the reference's, and those of installed methods."""
+    """The weight formats of queries: plain, the reference's, and those of installed methods."""
     methods = (registered.spec.weight_format for registered in registry.of(QuantizationSpec))
     return tuple(dict.fromkeys(("plain", *_OF_REFERENCE, *methods)))
 
@@ -41,7 +40,7 @@ def stored(registry: Registry, weight_format: str, weight: Tensor) -> Stored:
     """``weight`` (``[out, in]`` in the engine's dtype) in a format.
 
     Raises:
-        Skip: where nobody who is installed knows to make it.
+        Skip: no installed method can quantize to the format.
     """
     if weight_format == "plain":
         return Stored({"weight": weight}, weight.float())
@@ -57,8 +56,8 @@ def stored(registry: Registry, weight_format: str, weight: Tensor) -> Stored:
 
 
 def stored_experts(registry: Registry, weight_format: str, **weights: Tensor) -> tuple[Stored, dict[str, Tensor]]:
-    """Weights of experts (``gate_up`` ``[E, 2 * I, H]``, ``down`` ``[E, H, I]``) in a format, each on its own; and the
-    plain weights that they mean."""
+    """Weights of experts (``gate_up`` ``[E, 2 * I, H]``, ``down`` ``[E, H, I]``) in a format, expert by expert; and the
+    plain weights that they represent."""
     parameters, meanings, bound = {}, {}, None
     for name, weight in weights.items():
         each = [stored(registry, weight_format, expert) for expert in weight]

@@ -1,4 +1,4 @@
-"""What is checked of a distribution itself: metadata, how its spec modules behave, and that it leaves llmk alone."""
+"""The suite of the distribution itself: metadata, the import of its spec modules, and that it does not patch llmk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEAVY = ("torch", "transformers", "tensorflow", "jax")
 """Packages that cost seconds, so that a spec module must not import them."""
 
 MILLISECONDS = 300
-"""Processor time that importing a spec module may take, ``llmk.api`` not counted."""
+"""Allowed CPU time of importing a spec module, without ``llmk.api``."""
 
 _IMPORT = f"""
 import json, sys, time
@@ -61,7 +61,7 @@ def cases(distribution: str, imports: Imports) -> Iterator[Case]:
 
 
 def check_metadata(distribution: str) -> None:
-    """Version and requirements are as PEP 440 and PEP 508 want them."""
+    """Version and requirements must follow PEP 440 and PEP 508."""
     found = metadata.distribution(distribution)
     try:
         Version(found.version)
@@ -71,7 +71,7 @@ def check_metadata(distribution: str) -> None:
 
 
 def check_bound(distribution: str) -> None:
-    """There is a requirement on the core that ends before a release that may break the plugin."""
+    """It must require the core with an upper bound before the next release that may break the plugin."""
     if distribution == CORE:
         return
     requirements = [Requirement(line) for line in metadata.requires(distribution) or ()]
@@ -81,11 +81,11 @@ def check_bound(distribution: str) -> None:
     assert needed, f"it doesn't require {CORE}; in pyproject.toml: {example}"
     bounded = any(bound.operator in ("<", "<=", "==", "===", "~=") for one in needed for bound in one.specifier)
     found = ", ".join(map(str, needed))
-    assert bounded, f"it requires {found}, which admits releases that change the contracts; for example: {example}"
+    assert bounded, f"it requires {found}, which allows releases that may change the contracts; for example: {example}"
 
 
 def check_active(plugin: Plugin) -> None:
-    """Discovery accepted it, and its hooks and specs."""
+    """Discovery must accept it with its hooks and specs."""
     tail = "\n".join(plugin.traceback.splitlines()[-8:])
     reasons = "\n".join(map(str, plugin.reasons))
     assert plugin.state == "active", f"it is {plugin.state}: {reasons}\n{tail}".rstrip()
@@ -98,16 +98,16 @@ def check_returned(plugin: Plugin) -> None:
 
 
 def check_light(module: str) -> None:
-    """No package of those that cost seconds."""
+    """It must not import packages that take seconds."""
     _, heavy, _ = _import(module)
     advice = "import them where they are used; specs name implementations as 'module:attribute'"
     assert not heavy, f"{module} imports {', '.join(heavy)}; {advice}"
 
 
 def check_quick(module: str) -> str:
-    """Every start, and every ``llmk --help`` of a command that plans, pays for it."""
+    """Every startup pays for it, and every ``llmk --help`` of a command that plans."""
     spent, _, _ = _import(module)
-    assert spent <= MILLISECONDS, f"importing {module} took {spent:.0f} ms of processor time"
+    assert spent <= MILLISECONDS, f"importing {module} took {spent:.0f} ms of CPU time"
     return f"{spent:.0f} ms"
 
 
@@ -118,12 +118,12 @@ def check_quiet(module: str) -> None:
 
 
 def check_patches(imports: Imports) -> None:
-    """What a plugin changes, it changes through a hook."""
+    """A plugin must use hooks instead of patching."""
     assert not imports.patches, "\n".join([*imports.patches, "use a hook instead"])
 
 
 def check_tuned(spec: TunedConfigs) -> None:
-    """The folder is there, and its files are what ``llmk tune`` writes; others would silently count for nothing."""
+    """The folder must exist and contain files as ``llmk tune`` writes them; other files would be ignored silently."""
     found = find_spec(spec.package)
     assert found is not None, f"there is no package {spec.package}"
     files = [
@@ -137,7 +137,7 @@ def check_tuned(spec: TunedConfigs) -> None:
 
 @cache
 def _import(module: str) -> tuple[float, list[str], str]:
-    """Processor milliseconds, heavy packages and output of importing a module: the quickest of three times."""
+    """CPU milliseconds, heavy packages and output of importing a module: the fastest of three imports."""
     best: tuple[float, list[str], str] | None = None
     for _ in range(3):
         command = [*PYTHON, "-c", _IMPORT, module]

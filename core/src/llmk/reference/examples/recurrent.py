@@ -1,4 +1,4 @@
-"""Inputs of recurrent ops: steps over states, of which those that nobody keeps are NaN."""
+"""Inputs of recurrent ops: steps with cached states; unused states are NaN."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from llmk.reference.op_examples import Draw, Facts, OpExamples
 
 _BLOCK = 16
 _PROMPTS = ((0, 37), (20, 21), (15, 40), (0, 3))
-"""Of each request, the tokens of the step: new prompts, a decode, and a chunk that begins before a block's last
+"""The tokens of each request in the step: new prompts, a decode, and a chunk that starts before a block's last
 token."""
 
 
 def _step(draw: Draw, rows: int) -> tuple[CacheStep, list[int], int]:
-    """A step, the blocks of the states before it, and how many blocks there are. One row asks for decodes alone."""
+    """A step, the blocks of the states before it, and the number of blocks. With one row, the step contains only
+    decodes."""
     work = [(20, 21), (31, 32), (32, 33)] if rows == 1 else list(_PROMPTS)
     each = 3
     order = draw.order(len(work) * each + 1)

@@ -1,4 +1,4 @@
-"""Attention backends: written, then read, against float32 attention over keys and values side by side."""
+"""The suite of attention backends: write and run, compared with float32 attention over contiguous keys and values."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
         "states the cache as it is": _layout,
         "writes its slots and no others": _writes,
         "leaves padding alone": _padding,
-        "a step's metadata outlives the next one's": _metadata,
+        "metadata stays valid after the next step is prepared": _metadata,
         "requests share blocks": _shares,
         "takes caches strided along blocks": _strided,
-        "bounds above what there is change nothing": _bounds,
+        "larger upper bounds don't change results": _bounds,
         "inputs stay as they are": _inputs,
-        "host_cost_us is what preparing costs": _host_cost,
+        "host_cost_us matches the cost of prepare": _host_cost,
     }
     yield from candidate.checks(_agrees, contracts, _recorded, _deterministic, _typical(candidate.served))
 
 
 def _typical(served: list[Asked[AttentionQuery]]) -> list[Asked[AttentionQuery]]:
-    """The first, the first with a window, in an fp8 cache, and of latent rows."""
+    """The first query, and the first with a window, with an fp8 cache, and with latent vectors."""
     kinds: tuple[Callable[[AttentionQuery], bool], ...] = (
         lambda query: True,
         lambda query: (query.sliding_window or 0) > 1,
@@ -63,7 +63,7 @@ def _paged(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery], *
 
 
 def _agrees(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:
-    """Prompts, whole and in chunks, and decodes, alone and in one step, with lengths around the edges of blocks and
+    """Prefill, chunked prefill and decode, alone and mixed in one step, with lengths around the edges of blocks and
     tiles."""
     size = asked.query.block_size
     steps: list[Work] = [
@@ -92,7 +92,7 @@ def _layout(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) 
 
 
 def _writes(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> None:
-    """By the bits of the cache before and after."""
+    """Compares the bits of the cache before and after."""
     size, paged = asked.query.block_size, _paged(candidate, asked, requests=3, longest=64, stride=2)
     for work, padding in ((history(size + 1, 1, 2 * size), 0), (decode(size + 1, 1, 2 * size), 2)):
         _, key, value = paged.given(work, padding=padding)
@@ -144,7 +144,7 @@ def _metadata(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]
 
 
 def _shares(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:
-    """A prefix that one request computed, others read, and write behind."""
+    """Requests read a prefix that another request computed, and write after it."""
     size = asked.query.block_size
     blocks = -(-24 // size)
     paged = _paged(candidate, asked, requests=4, longest=blocks * size + 24, shared=blocks)
@@ -164,14 +164,14 @@ def _shares(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) 
 def _strided(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:
     paged = _paged(candidate, asked, requests=3, longest=64, stride=3)
     steps = [history(20, 5, 33), decode(20, 5, 33), [(0, 21, 30), (2, 34, 35)]]
-    what = "over a cache whose blocks lie 3 times their size apart"
+    what = "over a cache whose block stride is 3 times the block size"
     return agreeing([paged.check(paged.play(work), work, what) for work in steps])
 
 
 def _bounds(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:
     paged = _paged(candidate, asked, requests=3, longest=64)
     steps = [history(20, 5, 33), decode(20, 5, 33), [(0, 21, 30), (2, 34, 35)]]
-    what = "with bounds 1000 tokens above the true lengths"
+    what = "with upper bounds 1000 tokens above the true lengths"
     return agreeing([paged.check(paged.play(work, beyond=1000), work, what) for work in steps])
 
 
@@ -194,16 +194,16 @@ def _inputs(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) 
 
 
 def _deterministic(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> None:
-    """Alone, among others in another order, in one chunk or several."""
+    """Alone, with other requests in another order, in one chunk or in several."""
     paged = _paged(candidate, asked, requests=4, longest=200)
     prompts, steps = history(150, 33, 5, 90), decode(150, 33, 5, 90)
     prompted, decoded = paged.play(prompts), paged.play(steps)
     for request, row in ((0, 0), (2, 2), (3, 3)):
         alone = paged.play([steps[request]])
-        check_same(alone[0], decoded[row], f"a decode behind {prompts[request][2]} tokens, alone and beside three")
+        check_same(alone[0], decoded[row], f"a decode after {prompts[request][2]} tokens, alone and with three others")
     reordered = paged.play([(1, 26, 33), steps[3], steps[0], (2, 0, 5)])
-    check_same(reordered[7], decoded[3], "a decode behind 90 tokens, beside prompts and beside decodes")
-    check_same(reordered[8], decoded[0], "a decode behind 150 tokens, beside prompts and beside decodes")
+    check_same(reordered[7], decoded[3], "a decode after 90 tokens, with prompts and with decodes")
+    check_same(reordered[8], decoded[0], "a decode after 150 tokens, with prompts and with decodes")
     check_same(reordered[:7], prompted[150 + 26 : 150 + 33], "the last 7 tokens of a prompt, alone and with the rest")
     for first, last in ((0, 149), (149, 150), (63, 130)):
         chunk = paged.play([(0, first, last)])
@@ -211,7 +211,7 @@ def _deterministic(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQ
 
 
 def _recorded(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:
-    """Prepared and run within a recording; replayed for fewer and shorter requests, padded."""
+    """Captures prepare and run in a graph; replays it for fewer and shorter requests, with padding."""
     paged = _paged(candidate, asked, requests=4, longest=96)
     prompts = history(40, 20, 33, 65)
     paged.check(paged.play(prompts), prompts, "the prompts")
@@ -222,7 +222,7 @@ def _recorded(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]
 
 
 def _replayed(candidate: Candidate[AttentionQuery], paged: Paged, works: list[tuple[Work, int]]) -> str:
-    """Steps, each with the most tokens that a request of any has; the first is the one that is recorded."""
+    """Replays steps with the most tokens of any request; the first one is captured."""
     longest = max(stop for work, _ in works for _, _, stop in work)
     tokens = max(sum(stop - start for _, start, stop in work) for work, _ in works)
     requests, queries = max(len(work) for work, _ in works), works[0][1]
@@ -251,7 +251,7 @@ def _replayed(candidate: Candidate[AttentionQuery], paged: Paged, works: list[tu
 
 
 def _pad(paged: Paged, work: Work, requests: int, tokens: int, queries: int, longest: int) -> CacheStep:
-    """The step of ``work``, in tensors for so many requests and tokens, with bounds that hold for all."""
+    """The step of ``work``, padded to this number of requests and tokens, with bounds that hold for all steps."""
     step = paged.step(work, on_host=False)
     more, width = requests - len(work), -(-longest // paged.query.block_size)
     table = torch.full((requests, width), paged.poison, dtype=torch.int32, device=paged.device)
@@ -270,7 +270,7 @@ def _pad(paged: Paged, work: Work, requests: int, tokens: int, queries: int, lon
 
 
 def _host_cost(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) -> str:
-    """Reported only: other work of the machine is in it."""
+    """Only reported, not checked, because other load of the machine affects it."""
     paged = _paged(candidate, asked, requests=4, longest=96)
     step = paged.step(decode(40, 20, 33, 65))
     paged.backend.prepare(step)

@@ -29,12 +29,12 @@ from llmk_testing.purity import check_pure
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IOExamples:
-    """What a processor is tried on.
+    """The examples of a processor.
 
-    ``write`` lays out a checkpoint in a folder and returns it: one that
-    :func:`llmk_testing.checkpoints.write_checkpoint` makes will do, with what the processor wants beside it. ``bodies``
-    are requests that are served, two at least whose answers differ; ``refused`` some that aren't. ``options`` stand for
-    the plugin's own section of the configuration. Numbers in answers may differ by ``tolerance``.
+    ``write`` writes a checkpoint to a folder and returns it, such as one of
+    :func:`llmk_testing.checkpoints.write_checkpoint`, with further files that the processor needs. ``bodies`` are valid
+    requests, of which at least two have different answers; ``refused`` are invalid ones. ``options`` are the plugin's
+    own section of the configuration. Numbers in answers may differ by ``tolerance``.
     """
 
     write: Callable[[Path], Path]
@@ -57,7 +57,7 @@ def cases(spec: IOProcessorSpec, bench: Bench) -> Iterator[Case]:
     for name, check in (
         ("what can't be served is refused with RequestError", _check_refusals),
         ("a request that is dropped, at whatever stage, is gone", _check_nothing_is_left),
-        ("the answer is the same however outputs are cut, beside others, and again", _check_answers),
+        ("the answer is the same for any chunking, with other requests, and repeated", _check_answers),
     ):
         yield case(name, partial(_run, spec, bench, check))
 
@@ -76,7 +76,7 @@ def _check_answers(own: IOExamples, make: Make, context: IOContext) -> None:
 
 def _run(spec: IOProcessorSpec, bench: Bench, check: Check) -> None:
     if not spec.examples:
-        raise Skip("the spec names no examples: a checkpoint and bodies, to try it on")
+        raise Skip("the spec names no examples: a checkpoint and request bodies")
     own = load_object(spec.examples)
     assert isinstance(own, IOExamples), f"{spec.examples} is {own!r}, expected an IOExamples of {__name__}"
     with TemporaryDirectory() as folder:

@@ -1,4 +1,5 @@
-"""Linear kernels: prepared, then run, against float64 products with what the parameters mean."""
+"""The suite of linear kernels: prepare and run, compared with a float64 GEMM with the weight that the parameters
+represent."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ from llmk_testing.watch import poisoned
 from llmk_testing.weights import Stored, formats, stored
 
 
-class Product:
-    """A kernel with a random weight, which it prepared, and inputs."""
+class PreparedLinear:
+    """A kernel with a random prepared weight, and its inputs."""
 
     def __init__(self, candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> None:
         spec, bench, query = candidate.spec, candidate.bench, asked.query
@@ -49,17 +50,17 @@ class Product:
         return self.kernel(x, self.weight, bias)
 
     def right(self, x: Tensor) -> Tensor:
-        """Float64 on the host."""
+        """The expected result, float64 on the host."""
         out = x.cpu().double() @ self.stored.meaning.double().T
         return out if self.bias is None else out + self.bias.double()
 
     def check(self, out: Tensor, x: Tensor, what: str) -> float:
-        """Compares."""
+        """Compares the result with the expected one."""
         return check(out, Right(self.right(x), self.dtype), what, self.bound)
 
     @property
     def bound(self) -> Bound | None:
-        """Where it is not that of the dtype."""
+        """The weight format's tolerance; ``None``: that of the dtype."""
         return self.stored.bound
 
 
@@ -68,81 +69,81 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
     candidate = Candidate(spec, bench, linear_queries(formats(bench.registry)))
     contracts = {
         "takes rows of a wider tensor": _strided,
-        "a row's result depends on that row": _apart,
+        "rows don't affect each other": _apart,
         "inputs stay as they are": _inputs,
     }
     yield from candidate.checks(_agrees, contracts, _recorded, _deterministic)
 
 
 def _agrees(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str:
-    """At the edges of the spec's bands, and of tiles."""
-    product, errors = Product(candidate, asked), []
+    """With row counts at the edges of the spec's bands and of tiles."""
+    kernel, errors = PreparedLinear(candidate, asked), []
     for count in counts(candidate.spec.bands, thorough=candidate.bench.thorough):
-        x = product.rows(count)
+        x = kernel.rows(count)
         with poisoned():
-            out = product(x.to(product.device))
-        errors.append(product.check(out, x, f"the product of {count} rows"))
+            out = kernel(x.to(kernel.device))
+        errors.append(kernel.check(out, x, f"{count} rows"))
     return agreeing(errors)
 
 
 def _strided(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str:
-    product, width = Product(candidate, asked), asked.query.in_features
+    kernel, width = PreparedLinear(candidate, asked), asked.query.in_features
     errors = []
     for count in counts(candidate.spec.bands, few=True):
-        wide = product.draw(count, width + 24).to(product.dtype).to(product.device)
+        wide = kernel.draw(count, width + 24).to(kernel.dtype).to(kernel.device)
         x = wide[:, 8 : 8 + width]
-        errors.append(product.check(product(x), x, f"the product of {count} rows that lie {width + 24} elements apart"))
+        errors.append(kernel.check(kernel(x), x, f"{count} rows with a stride of {width + 24} elements"))
     return agreeing(errors)
 
 
 def _apart(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> None:
-    """What padding holds may be anything, and stays in its row."""
-    product = Product(candidate, asked)
+    """Padding may contain anything, which must not affect other rows."""
+    kernel = PreparedLinear(candidate, asked)
     for count in counts(candidate.spec.bands, few=True):
         if count > 1:
-            x = product.rows(count)
+            x = kernel.rows(count)
             x[count // 2] = torch.nan
-            out = product(x.to(product.device)).cpu()
+            out = kernel(x.to(kernel.device)).cpu()
             others = [row for row in range(count) if row != count // 2]
-            product.check(out[others], x[others], f"the other rows of {count}, of which row {count // 2} is NaN,")
+            kernel.check(out[others], x[others], f"the other rows of {count}, of which row {count // 2} is NaN,")
 
 
 def _inputs(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> None:
-    product = Product(candidate, asked)
+    kernel = PreparedLinear(candidate, asked)
     for count in counts(candidate.spec.bands, few=True):
-        host = product.rows(count)
-        x = host.to(product.device, copy=True)
-        out = product(x)
+        host = kernel.rows(count)
+        x = host.to(kernel.device, copy=True)
+        out = kernel(x)
         check_same(x, host, "x, which is an input")
         assert out.untyped_storage().data_ptr() != x.untyped_storage().data_ptr(), "the result lies in x's memory"
-        again = product(x)
-        product.check(out, host, "a result after the kernel was called again")
-        product.check(again, host, "the second call")
+        again = kernel(x)
+        kernel.check(out, host, "a result after the kernel was called again")
+        kernel.check(again, host, "the second call")
 
 
 def _recorded(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> str:
-    product = Product(candidate, asked)
+    kernel = PreparedLinear(candidate, asked)
     count = next(iter(counts(candidate.spec.bands, few=True)))
-    inputs = [product.rows(count) for _ in range(2)]
-    x = inputs[0].to(product.device, copy=True)
-    # What doesn't change from call to call is on the device before.
-    bias = None if product.bias is None else product.bias.to(product.device)
+    inputs = [kernel.rows(count) for _ in range(2)]
+    x = inputs[0].to(kernel.device, copy=True)
+    # Tensors that don't change between calls are on the device before the capture.
+    bias = None if kernel.bias is None else kernel.bias.to(kernel.device)
 
     def load(i: int) -> None:
         x.copy_(inputs[i])
 
     def judge(i: int, out: Tensor) -> float:
-        return product.check(out, inputs[i], "a replay for other rows")
+        return kernel.check(out, inputs[i], "a replay for other rows")
 
-    return check_recorded(candidate.bench, lambda: product.kernel(x, product.weight, bias), load, judge, len(inputs))
+    return check_recorded(candidate.bench, lambda: kernel.kernel(x, kernel.weight, bias), load, judge, len(inputs))
 
 
 def _deterministic(candidate: Candidate[LinearQuery], asked: Asked[LinearQuery]) -> None:
-    """On rows whose sums cancel, where the order of adding shows. With quantized weights, on random ones."""
+    """With rows whose sums cancel, which reveal the order of summation; with quantized weights, random rows."""
     query = asked.query
-    product = Product(candidate, asked)
-    rows, weight = cancelling(70, (query.out_features, query.in_features), product.dtype, candidate.bench.seed)
+    kernel = PreparedLinear(candidate, asked)
+    rows, weight = cancelling(70, (query.out_features, query.in_features), kernel.dtype, candidate.bench.seed)
     if query.weight_format == "plain":
         prepare = candidate.load(candidate.spec.prepare) if candidate.spec.prepare else lambda given: given["weight"]
-        product.weight = prepare({"weight": weight.to(product.device)})
-    check_rows(product, rows.to(product.device), trials=12, seed=candidate.bench.seed)
+        kernel.weight = prepare({"weight": weight.to(kernel.device)})
+    check_rows(kernel, rows.to(kernel.device), trials=12, seed=candidate.bench.seed)

@@ -1,7 +1,7 @@
-"""The suite of logits processors: a small batch, in which requests come, are preempted, come back and end.
+"""The suite of logits processors: a small batch in which requests start, are preempted, resume and finish.
 
-``LogitsProcessorSpec.examples`` names a sequence of parameters, each as a request would give them, two at least of
-which change logits differently.
+``LogitsProcessorSpec.examples`` names a sequence of parameters, each as in a request; at least two must change logits
+differently.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Parameters = Mapping[str, Any]
 
 SLOTS, MAX_LEN, VOCAB = 8, 64, 131
 TOLERANCE = 1e-5
-"""Relative, of float32 logits: rows may be summed in another order in another batch, no more."""
+"""Relative tolerance of float32 logits: in another batch, only the order of summation may differ."""
 
 JUNK: tuple[Any, ...] = (None, True, -1, 2**70, 1e308, float("nan"), "", "\x00", [], [[None]], {}, {"": {}})
 
@@ -37,29 +37,29 @@ def cases(spec: LogitsProcessorSpec, bench: Bench) -> Iterator[Case]:
         return Case(spec.id, "logits_processor", name, partial(_run, spec, bench, name, run))
 
     yield case("it changes logits by its parameters, to float32 of the same shape", check_effect)
-    yield case("a row depends on its own request alone", check_rows)
+    yield case("a row depends only on its request", check_rows)
     yield case("rows that it isn't given stay as they are", check_others)
     yield case("the batch's tokens stay as they are", check_tokens)
-    yield case("a slot that is taken again begins anew", check_reuse)
-    yield case("a request that left and comes back goes on as before", check_return)
-    yield case("what it knows of a request goes with the request", check_leaving)
+    yield case("a reused slot has no old state", check_reuse)
+    yield case("a preempted request continues as before", check_return)
+    yield case("state of a request is freed with it", check_leaving)
     yield case("odd parameters are taken, or refused with RequestError", check_parameters)
-    yield case("it waits for nothing when it is applied", check_waiting)
+    yield case("apply does not synchronize with the device", check_waiting)
 
 
 class Batch:
-    """A processor bound to the tokens of a batch, and what the requests in it look like."""
+    """A processor bound to the tokens of a batch, and the requests in it."""
 
     def __init__(self, kind: Callable[[LogitsBatch], LogitsProcessor], device: torch.device, generator: Any) -> None:
         self._kind, self._device, self._generator = kind, device, generator
         self.tokens = torch.randint(VOCAB, (SLOTS, MAX_LEN + 1), generator=generator, dtype=torch.int32).to(device)
         self.history = torch.randint(VOCAB, (SLOTS, MAX_LEN + 1), generator=generator, dtype=torch.int32)
-        """What requests say, by number of the request: whatever slot they are in."""
+        """The tokens of each request by its number, in any slot."""
         self.lengths = [0] * SLOTS
         self.processor = kind(LogitsBatch(self.tokens, VOCAB))
 
     def fresh(self) -> Batch:
-        """Another batch with another instance, and the same requests to come."""
+        """A new batch with a new instance, for the same requests."""
         other = Batch(self._kind, self._device, self._generator)
         other.history = self.history
         return other
@@ -89,7 +89,7 @@ class Batch:
         return LogitsRows(tuple(slots), index.to(self._device), lengths.to(self._device))
 
     def apply(self, slots: Sequence[int], logits: Tensor | None = None) -> Tensor:
-        """New logits of slots, whose rows are alike before unless they are given."""
+        """The processed logits of slots; all rows have equal input logits unless they are given."""
         given = self.logits(1).expand(len(slots), VOCAB).clone() if logits is None else logits
         out = self.processor.apply(given, self.rows(slots))
         expected = (len(slots), VOCAB)
@@ -101,16 +101,16 @@ class Batch:
 
 
 def check_effect(batch: Batch, examples: Sequence[Parameters]) -> None:
-    """Some of its examples differ from what they were given, and from one another."""
+    """Some of the examples must change logits, and differently."""
     made = [_alone(batch, 1, parameters, 20) for parameters in examples]
     plain = batch.logits(1)
-    assert not all(torch.equal(out, plain) for out in made), f"logits stay as they were for each of {examples}"
+    assert not all(torch.equal(out, plain) for out in made), f"logits are not changed for any of {examples}"
     alike = len(examples) > 1 and all(torch.equal(out, made[0]) for out in made)
-    assert not alike, f"logits are the same, whichever of {examples} is given"
+    assert not alike, f"logits are the same for all of {examples}"
 
 
 def check_rows(batch: Batch, examples: Sequence[Parameters]) -> None:
-    """Alone, beside others, in another slot, in another order: the same logits."""
+    """A request has the same logits alone, with others, in another slot, and in another order."""
     expected = [_alone(batch, number, _pick(examples, number), 3 + 7 * number) for number in range(5)]
     slots = [6, 0, 3, 7, 2]
     for number, slot in enumerate(slots):
@@ -132,7 +132,7 @@ def check_others(batch: Batch, examples: Sequence[Parameters]) -> None:
 
 
 def check_tokens(batch: Batch, examples: Sequence[Parameters]) -> None:
-    """They are the engine's."""
+    """The tokens belong to the engine."""
     for number in range(3):
         batch.enter(number, number, _pick(examples, number), 5)
     before = batch.tokens.clone()
@@ -143,13 +143,13 @@ def check_tokens(batch: Batch, examples: Sequence[Parameters]) -> None:
 
 
 def check_reuse(batch: Batch, examples: Sequence[Parameters]) -> None:
-    """Of the request that was there before nothing is left, and others are as they were."""
+    """A reused slot must have no state of its previous request, and others must not be affected."""
     batch.enter(1, 0, examples[0], 30)
     batch.enter(2, 1, examples[-1], 12)
     batch.apply([1, 2])
-    beside = batch.apply([2])
+    neighbour = batch.apply([2])
     batch.processor.leave(1)
-    _same(batch.apply([2]), beside, "the request in slot 2, after that in slot 1 left")
+    _same(batch.apply([2]), neighbour, "the request in slot 2, after that in slot 1 left")
     for parameters in reversed(examples):
         batch.enter(1, 3, parameters, 6)
         _same(batch.apply([1]), _alone(batch, 3, parameters, 6), f"a new request with {parameters} in a used slot")
@@ -157,7 +157,7 @@ def check_reuse(batch: Batch, examples: Sequence[Parameters]) -> None:
 
 
 def check_return(batch: Batch, examples: Sequence[Parameters]) -> None:
-    """As after a preemption: in another slot, with the tokens that it has by then, applied at each length."""
+    """As after a preemption: in another slot, with the tokens that it has by then, checked at each length."""
     for parameters in examples:
         stayed, moved = batch.fresh(), batch.fresh()
         for one in (stayed, moved):
@@ -168,14 +168,14 @@ def check_return(batch: Batch, examples: Sequence[Parameters]) -> None:
         moved.processor.leave(0)
         moved.enter(5, 2, parameters, 12, prompt=8)
         for step in range(3):
-            what = f"request with {parameters}, {step} tokens after it came back"
+            what = f"request with {parameters}, {step} tokens after it resumed"
             _same(moved.apply([5]), stayed.apply([0]), what)
             stayed.extend(0, 2)
             moved.extend(5, 2)
 
 
 def check_leaving(batch: Batch, examples: Sequence[Parameters]) -> None:
-    """No request is held after it left."""
+    """No request may be referenced after it left."""
     for number in range(24):
         batch.enter(number % SLOTS, number % SLOTS, _pick(examples, number), 8)
         batch.apply([number % SLOTS])
@@ -186,7 +186,7 @@ def check_leaving(batch: Batch, examples: Sequence[Parameters]) -> None:
 
 
 def check_parameters(batch: Batch, examples: Sequence[Parameters]) -> str:
-    """A client's mistake is told to the client; what is taken can be applied."""
+    """Invalid parameters must raise RequestError; accepted ones must be applicable."""
     refused = total = 0
     for parameters in _odd(examples):
         total += 1
@@ -206,7 +206,7 @@ def check_parameters(batch: Batch, examples: Sequence[Parameters]) -> str:
 
 
 def check_waiting(batch: Batch, examples: Sequence[Parameters]) -> None:
-    """The device runs behind the host, which this would stop."""
+    """With asynchronous execution, a synchronization would stall the host."""
     for number in range(3):
         batch.enter(number, number, _pick(examples, number), 5)
     logits, rows = batch.logits(3), batch.rows([0, 1, 2])
@@ -218,7 +218,7 @@ def _run(
     spec: LogitsProcessorSpec, bench: Bench, name: str, check: Callable[[Batch, Sequence[Parameters]], str | None]
 ) -> str | None:
     if not spec.examples:
-        raise Skip("the spec names no examples: parameters, to try it with")
+        raise Skip("the spec names no examples: parameters of requests")
     examples = load_object(spec.examples)
     good = isinstance(examples, Sequence) and examples and all(isinstance(one, Mapping) for one in examples)
     assert good, f"{spec.examples} is {examples!r}, expected a sequence of parameters, each a mapping"

@@ -1,6 +1,8 @@
-"""The suite of model families: each of their example checkpoints against its oracle, whole and cut, loaded and refused.
+"""The suite of model families: each example checkpoint is compared with its oracle, whole, chunked and sharded, and
+loading errors are checked.
 
-A family is tried as it would be served: by its id, on the bench's platform, with the kernels that are chosen there.
+A family is tested as it would be served: selected by its id, on the bench's platform, with the kernels that are chosen
+there.
 """
 
 from __future__ import annotations
@@ -31,11 +33,11 @@ _PROMPT, _DECODED = 40, 8
 _LARGEST_CHUNK = 17
 _BLOCKS = 400
 _TEXTS = 6
-"""Of models with experts, in bfloat16."""
+"""Texts for models with experts, in bfloat16."""
 
 
 def cases(spec: ModelSpec, bench: Bench) -> Iterator[Case]:
-    """Those of every example; of a spec without, one that is skipped."""
+    """The cases of every example; a spec without examples has one skipped case."""
     if not spec.examples:
         yield Case(spec.id, "model", "has examples", _no_examples)
         return
@@ -43,9 +45,9 @@ def cases(spec: ModelSpec, bench: Bench) -> Iterator[Case]:
         trial = Trial(spec, bench, example)
         checks: dict[str, Callable[[], str | None]] = {
             "logits are the oracle's": trial.whole,
-            "chunks of a prompt, beside other requests, are the whole": trial.chunks,
-            "tokens one by one are the whole, and the oracle's": trial.one_by_one,
-            "requests that run together don't mix": trial.together,
+            "chunked prefill with other requests equals whole prefill": trial.chunks,
+            "decode equals prefill and the oracle": trial.one_by_one,
+            "concurrent requests don't affect each other": trial.together,
             "results don't depend on the batch, where that is claimed": trial.deterministic,
             "bfloat16 is as exact as the oracle's": trial.bfloat16,
             "facts are what is built": trial.facts,
@@ -58,11 +60,11 @@ def cases(spec: ModelSpec, bench: Bench) -> Iterator[Case]:
 
 
 def _no_examples() -> str:
-    raise Skip("ModelSpec.examples names nothing to try it on (llmk_testing.model_example.ModelExample)")
+    raise Skip("ModelSpec.examples names no example (llmk_testing.model_example.ModelExample)")
 
 
 class Trial:
-    """One example of one family. What cases share is made when the first one needs it."""
+    """One example of one family. Objects that cases share are created when the first one needs them."""
 
     def __init__(self, spec: ModelSpec, bench: Bench, example: ModelExample) -> None:
         self._spec, self._bench, self._example = spec, bench, example
@@ -70,7 +72,7 @@ class Trial:
 
     @cached_property
     def folder(self) -> Path:
-        """The checkpoint, as long as the trial lives."""
+        """The checkpoint's folder, which exists as long as the trial."""
         self._directory = TemporaryDirectory(prefix="llmk-")
         folder = Path(self._directory.name) / "checkpoint"
         folder.mkdir()
@@ -78,16 +80,16 @@ class Trial:
         return folder
 
     def checkpoint(self) -> Path:
-        """The same."""
+        """The checkpoint."""
         return self.folder
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What chooses the family."""
+        """The settings that select the family."""
         return {"select.model.use": self._spec.id}
 
     def harness(self, folder: Path | None = None, /, **settings: Any) -> ModelHarness:
-        """A model that is loaded, with caches."""
+        """A loaded model with caches."""
         return ModelHarness(
             boot_on(self._bench, folder or self.folder, **self.settings, **settings),
             num_blocks=_BLOCKS,
@@ -96,7 +98,7 @@ class Trial:
 
     @cached_property
     def model(self) -> ModelHarness:
-        """The one whose cases don't mind each other's requests."""
+        """The model that cases share; they use different requests."""
         return self.harness()
 
     @cached_property
@@ -116,7 +118,7 @@ class Trial:
     def chunks(self) -> str:
         sizes = [_LARGEST_CHUNK, 1, 1, 5, _PROMPT - _LARGEST_CHUNK - 7]
         found = _in_chunks(self.model, "chunks", self.prompt, sizes)
-        return self._check(found, self.expected, f"a prompt in steps of {sizes} tokens beside another request")
+        return self._check(found, self.expected, f"a prompt in steps of {sizes} tokens with another request")
 
     def one_by_one(self) -> str:
         tokens, rows = self.prompt[:9], []
@@ -127,12 +129,12 @@ class Trial:
             (step,) = self.model.step([("one by one", tokens[-1:])])
         expected = self._example.logits(self.folder, tokens[:-1], torch.float32)[-_DECODED:]
         remark = self._check(torch.stack(rows), expected, f"{_DECODED} tokens after a prompt of 9, one by one")
-        likeliest = expected.argmax(dim=-1).tolist()
-        assert tokens[9:] == likeliest, f"greedy tokens {tokens[9:]}, the oracle's are {likeliest} ({self._seed})"
+        greedy = expected.argmax(dim=-1).tolist()
+        assert tokens[9:] == greedy, f"greedy tokens {tokens[9:]}, the oracle's are {greedy} ({self._seed})"
         return remark
 
     def together(self) -> str:
-        """Requests of several lengths, that begin together and then decode together."""
+        """Requests of several lengths, which start together and then decode together."""
         texts = {f"together {number}": self._tokens(4 + 7 * number, number) for number in range(4)}
         logits = dict(zip(texts, self.model.step([(name, text[:-2]) for name, text in texts.items()]), strict=True))
         for at in (-2, -1):
@@ -158,14 +160,15 @@ class Trial:
         return self._check(alone, self.expected, "the deterministic kernels")
 
     def bfloat16(self) -> str:
-        """Both round after every operator. Against exact logits of the same, rounded weights, neither may be worse."""
+        """Both round after every operator. The model's error against exact logits of the rounded weights must not be
+        much larger than the oracle's."""
         if "bfloat16" not in self._bench.facts.dtypes and self._bench.facts.dtypes != ("float32",):
             raise Skip(f"{self._bench.facts.label} has no bfloat16")
         folder = self.folder.with_name("bfloat16")
         if not folder.exists():
             rounded_to(self.folder, folder, torch.bfloat16)
         model = self.harness(folder, **{"model.dtype": "bfloat16"})
-        # A token that rounding sends to other experts says nothing, and which do differs from text to text.
+        # Tokens that rounding routes to other experts say nothing about the arithmetic; they differ from text to text.
         texts = [self._tokens(_PROMPT, "bfloat16", number) for number in range(_TEXTS if model.boot.facts.moe else 1)]
         exact, rounded, found = [], [], []
         for number, text in enumerate(texts):
@@ -181,15 +184,15 @@ class Trial:
         return f"{ours:.1e}, the oracle {theirs:.1e}"
 
     def facts(self) -> str:
-        """Layers and what they keep, the vocabulary, and the number of parameters."""
+        """Checks layers and their caches, the vocabulary size, and the number of parameters."""
         facts, model = self.model.boot.facts, self.model.model
         kept = [site for _, site, _ in model.cache_specs()]
-        told = {site.site: site.num_layers for site in facts.attention}
-        told |= {site.site: site.num_layers for site in facts.recurrent}
-        for site, count in told.items():
+        stated = {site.site: site.num_layers for site in facts.attention}
+        stated |= {site.site: site.num_layers for site in facts.recurrent}
+        for site, count in stated.items():
             found = kept.count(site)
             assert found == count, f"{count} layers of site {site!r} in the facts, {found} built"
-        assert not set(kept) - set(told), f"layers keep something at sites that the facts lack: {set(kept) - set(told)}"
+        assert not set(kept) - set(stated), f"layers have caches at sites not in the facts: {set(kept) - set(stated)}"
         layers = [layer for layer, _, _ in model.cache_specs()]
         assert layers == sorted(set(layers)), f"cache_specs lists layers as {layers}, not each once and in order"
         assert all(0 <= layer < facts.num_layers for layer in layers), f"layers {layers} of {facts.num_layers}"
@@ -204,10 +207,10 @@ class Trial:
         return f"{stored} parameters"
 
     def spread(self, tensor: int, pipeline: int) -> str:
-        """Several ranks, which are threads here, give the logits of one."""
+        """Several ranks, which are threads here, must give the logits of one."""
         way = "tensor" if tensor > 1 else "pipeline"
         if way not in self.model.boot.facts.parallel:
-            raise Skip(f"the facts claim no way to be cut by {way} parallelism")
+            raise Skip(f"the facts don't claim {way} parallelism")
 
         def run(booted: Boot, place: Parallel) -> list[Tensor]:
             model = ModelHarness(booted, num_blocks=_BLOCKS, seed=self._bench.seed, parallel=place)
@@ -230,7 +233,7 @@ class Trial:
 
 
 def _in_chunks(model: ModelHarness, name: str, tokens: Sequence[int], sizes: Sequence[int]) -> Tensor:
-    """Logits of ``tokens``, so many at a time, beside another request that decodes."""
+    """Logits of ``tokens``, in chunks of ``sizes``, with another request that decodes."""
     rows, start = [], 0
     for size in sizes:
         rows.append(model.step([(f"{name} other", [7 + start]), (name, tokens[start : start + size])])[1])

@@ -1,4 +1,4 @@
-"""The part of the suite of model families that is about files: what describes a config, and what loads tensors."""
+"""The part of the model suite that tests files: ``describe`` on configs, and the loading of tensors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ODD: Mapping[type, tuple[Any, ...]] = {
     list: ("odd", 3),
     dict: ("odd", [1]),
 }
-"""By the type of what stands in the config: what may stand there by mistake."""
+"""By the type of a config value: invalid values to put in its place."""
 
 _ALONE = """
 import json, sys
@@ -56,15 +56,15 @@ def checks(
         command = [*PYTHON, "-c", _ALONE, spec.describe, str(folder())]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ)
-        assert done.returncode == 0, f"{spec.describe} fails in a process of its own:\n{done.stderr[-2000:]}"
+        assert done.returncode == 0, f"{spec.describe} fails in a separate process:\n{done.stderr[-2000:]}"
         assert done.stdout.strip() == "False", f"{spec.describe} imports torch, which `llmk explain` must do without"
 
     def survives_odd_configs() -> str:
-        checkpoint, told = read_checkpoint(folder()), load_object(spec.describe)
+        checkpoint, describe_model = read_checkpoint(folder()), load_object(spec.describe)
         complaints, tried = [], 0
         for key, value, config in odd_configs(checkpoint.config):
             tried += 1
-            if complaint := _complaint(lambda config=config: told(replace(checkpoint, config=config)), key):  # type: ignore[misc]
+            if complaint := _complaint(lambda config=config: describe_model(replace(checkpoint, config=config)), key):  # type: ignore[misc]
                 complaints.append(f"{key} = {value}: {complaint}")
         assert not complaints, f"{len(complaints)} of {tried} odd configs: " + "; ".join(complaints[:12])
         return f"{tried} configs"
@@ -96,7 +96,7 @@ def checks(
 
 
 def odd_configs(config: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """Configs that each lack a key, or have something else there: the key, what is wrong, the config."""
+    """Configs in which one key is missing or invalid: the key, the change, the config."""
     for key, value in config.items():
         if key in ("architectures", "model_type"):
             continue
@@ -113,7 +113,7 @@ def num_parameters(model: ModelHarness) -> int:
 
 
 def _complaint(describe_config: Callable[[], Any], key: str) -> str:
-    """What is wrong with the answer to a config whose ``key`` is odd; empty: nothing."""
+    """The defect in the handling of a config with an invalid ``key``; empty if there is none."""
     try:
         facts = describe_config()
     except LlmkError as error:
@@ -130,7 +130,7 @@ def _refused(
         spoilt = copied(folder, Path(target) / "spoilt", change)
         try:
             harness(spoilt)
-            answer = "the checkpoint is loaded all the same"
+            answer = "the checkpoint is loaded anyway"
         except CheckpointError as error:
             answer = "" if name in str(error) else f"the refusal doesn't name it: {error}"
     assert not answer, f"{name} is missing, unknown or of another shape: {answer}"

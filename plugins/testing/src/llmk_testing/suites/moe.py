@@ -1,4 +1,5 @@
-"""Mixtures of experts: prepared, then run, against float32 products with what the parameters mean."""
+"""The suite of MoE kernels: prepare and run, compared with float32 GEMMs with the weights that the parameters
+represent."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ _ADVICE = (
 
 
 class Experts(Candidate[MoEQuery]):
-    """A kernel of experts, asked with what it declares. ``activations`` are those that it has and the core doesn't."""
+    """A MoE kernel under test. ``activations`` are those that it supports but the core does not define."""
 
     def __init__(self, spec: KernelSpec, bench: Bench) -> None:
         self.activations = _own_activations(spec)
@@ -46,8 +47,8 @@ class Experts(Candidate[MoEQuery]):
         super().__init__(spec, bench, wanted, "" if self.activations else _ADVICE)
 
 
-class Mixture:
-    """A kernel with random experts, which it prepared, and inputs."""
+class PreparedMoE:
+    """A kernel with random prepared experts, and its inputs."""
 
     def __init__(self, candidate: Experts, asked: Asked[MoEQuery]) -> None:
         spec, bench, query = candidate.spec, candidate.bench, asked.query
@@ -75,8 +76,7 @@ class Mixture:
         return torch.randn(shape, generator=self.random)
 
     def inputs(self, count: int) -> tuple[Tensor, Tensor]:
-        """Hidden states, and logits of which no two of a token are equal or nearly so: of ties in the scores, which is
-        taken is nobody's promise."""
+        """Hidden states, and router logits without near ties, because the choice among equal scores is undefined."""
         x = self.draw(count, self.query.hidden_size).to(self.dtype)
         experts = self.query.num_experts
         order = torch.stack([torch.randperm(experts, generator=self.random) for _ in range(count)])
@@ -86,27 +86,28 @@ class Mixture:
         return self.kernel(x.to(self.device), logits.to(self.device), self.weights, **self.options | more)
 
     def check(self, out: Tensor, x: Tensor, logits: Tensor, what: str, **more: Any) -> float:
-        """Compares."""
+        """Compares the result with the expected one."""
         options = self.options | {"activation": self.activation} | more
         right = fused_moe(x.cpu().float(), logits.cpu().float(), self.meaning, **options)
         return check(out, Right(right, self.dtype), what, self.stored.bound)
 
 
 def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
-    """The cases of one kernel of experts."""
+    """The cases of one MoE kernel."""
     candidate = Experts(spec, bench)
     contracts = {
         "all tokens may choose one expert": _crowded,
         "experts are chosen with a selection bias": _biased,
-        "of equal scores any are taken, as many as asked for": _ties,
-        "a row's result depends on that row": _apart,
+        "ties are broken in any way, with top_k experts": _ties,
+        "rows don't affect each other": _apart,
         "inputs stay as they are": _inputs,
     }
     yield from candidate.checks(_agrees, contracts, _recorded, _deterministic)
 
 
 def _own_activations(spec: KernelSpec) -> Mapping[str, Activation]:
-    """Those that a spec's examples have and the core doesn't. Raises PluginError where there is something else."""
+    """The activations in a spec's examples that the core does not define. Raises PluginError if the examples have
+    another type."""
     if not spec.examples:
         return {}
     found = load_object(spec.examples, plugin=spec.id)
@@ -117,100 +118,100 @@ def _own_activations(spec: KernelSpec) -> Mapping[str, Activation]:
 
 
 def _agrees(candidate: Experts, asked: Asked[MoEQuery]) -> str:
-    mixture, errors = Mixture(candidate, asked), []
+    moe, errors = PreparedMoE(candidate, asked), []
     for count in counts(candidate.spec.bands, few=not candidate.bench.thorough, thorough=candidate.bench.thorough):
-        x, logits = mixture.inputs(count)
+        x, logits = moe.inputs(count)
         with poisoned():
-            out = mixture(x, logits)
-        errors.append(mixture.check(out, x, logits, f"{count} tokens"))
+            out = moe(x, logits)
+        errors.append(moe.check(out, x, logits, f"{count} tokens"))
     return agreeing(errors)
 
 
 def _crowded(candidate: Experts, asked: Asked[MoEQuery]) -> str:
-    """The same experts for all tokens, first and last ones, so that one has many rows and most have none."""
-    mixture, errors = Mixture(candidate, asked), []
+    """All tokens choose the same experts, first and last ones, so that few have all rows and most have none."""
+    moe, errors = PreparedMoE(candidate, asked), []
     count = max(counts(candidate.spec.bands))
     for favourite in (0, asked.query.num_experts - 1):
-        x, logits = mixture.inputs(1)
-        x, logits = mixture.draw(count, x.shape[1]).to(x.dtype), logits.repeat(count, 1)
+        x, logits = moe.inputs(1)
+        x, logits = moe.draw(count, x.shape[1]).to(x.dtype), logits.repeat(count, 1)
         logits[:, favourite] = 5.0
-        out = mixture(x, logits)
-        errors.append(mixture.check(out, x, logits, f"{count} tokens that all choose expert {favourite}"))
+        out = moe(x, logits)
+        errors.append(moe.check(out, x, logits, f"{count} tokens that all choose expert {favourite}"))
     return agreeing(errors)
 
 
 def _biased(candidate: Experts, asked: Asked[MoEQuery]) -> str:
-    """The bias chooses and doesn't weigh."""
-    mixture, errors = Mixture(candidate, asked), []
-    bias = torch.randperm(asked.query.num_experts, generator=mixture.random) * 0.31 - 0.7
+    """The bias affects the choice, but not the weights."""
+    moe, errors = PreparedMoE(candidate, asked), []
+    bias = torch.randperm(asked.query.num_experts, generator=moe.random) * 0.31 - 0.7
     for count in counts(candidate.spec.bands, few=True):
-        x, logits = mixture.inputs(count)
-        out = mixture(x, logits, selection_bias=bias.to(mixture.device))
-        errors.append(mixture.check(out, x, logits, f"{count} tokens with a selection bias", selection_bias=bias))
+        x, logits = moe.inputs(count)
+        out = moe(x, logits, selection_bias=bias.to(moe.device))
+        errors.append(moe.check(out, x, logits, f"{count} tokens with a selection bias", selection_bias=bias))
     return agreeing(errors)
 
 
 def _ties(candidate: Experts, asked: Asked[MoEQuery]) -> str:
-    """All experts are the same one, so that it makes no difference which are taken, but for how many."""
-    mixture = Mixture(candidate, asked)
-    alike = {name: tensor[:1].expand_as(tensor).contiguous() for name, tensor in mixture.parameters.items()}
-    alike = {name: tensor.to(mixture.device) for name, tensor in alike.items()}
-    mixture.weights = candidate.load(candidate.spec.prepare)(alike) if candidate.spec.prepare else alike
-    mixture.meaning = {name: tensor[:1].expand_as(tensor) for name, tensor in mixture.meaning.items()}
-    x, logits = mixture.inputs(min(counts(candidate.spec.bands, few=True)))
+    """All experts are equal, so that only the number of chosen experts matters."""
+    moe = PreparedMoE(candidate, asked)
+    alike = {name: tensor[:1].expand_as(tensor).contiguous() for name, tensor in moe.parameters.items()}
+    alike = {name: tensor.to(moe.device) for name, tensor in alike.items()}
+    moe.weights = candidate.load(candidate.spec.prepare)(alike) if candidate.spec.prepare else alike
+    moe.meaning = {name: tensor[:1].expand_as(tensor) for name, tensor in moe.meaning.items()}
+    x, logits = moe.inputs(min(counts(candidate.spec.bands, few=True)))
     logits = torch.zeros_like(logits)
-    return agreeing([mixture.check(mixture(x, logits), x, logits, "tokens that like all experts equally")])
+    return agreeing([moe.check(moe(x, logits), x, logits, "tokens with equal scores for all experts")])
 
 
 def _apart(candidate: Experts, asked: Asked[MoEQuery]) -> None:
-    """What padding holds may be anything, and stays in its row."""
-    mixture = Mixture(candidate, asked)
+    """Padding may contain anything, which must not affect other rows."""
+    moe = PreparedMoE(candidate, asked)
     for count in counts(candidate.spec.bands, few=True):
         if count > 1:
-            x, logits = mixture.inputs(count)
+            x, logits = moe.inputs(count)
             x[count // 2] = logits[count // 2] = torch.nan
-            out = mixture(x, logits).cpu()
+            out = moe(x, logits).cpu()
             others = [row for row in range(count) if row != count // 2]
             what = f"the other rows of {count}, of which row {count // 2} is NaN,"
-            mixture.check(out[others], x[others], logits[others], what)
+            moe.check(out[others], x[others], logits[others], what)
 
 
 def _inputs(candidate: Experts, asked: Asked[MoEQuery]) -> None:
-    mixture = Mixture(candidate, asked)
+    moe = PreparedMoE(candidate, asked)
     for count in counts(candidate.spec.bands, few=True):
-        given = mixture.inputs(count)
-        x, logits = (tensor.to(mixture.device, copy=True) for tensor in given)
-        out = mixture(x, logits)
+        given = moe.inputs(count)
+        x, logits = (tensor.to(moe.device, copy=True) for tensor in given)
+        out = moe(x, logits)
         for name, after, before in zip(("x", "router_logits"), (x, logits), given, strict=True):
             check_same(after, before, f"{name}, which is an input")
         assert out.untyped_storage().data_ptr() != x.untyped_storage().data_ptr(), "the result lies in x's memory"
-        again = mixture(x, logits)
-        mixture.check(out, *given, "a result after the kernel was called again")
-        mixture.check(again, *given, "the second call")
+        again = moe(x, logits)
+        moe.check(out, *given, "a result after the kernel was called again")
+        moe.check(again, *given, "the second call")
 
 
 def _recorded(candidate: Experts, asked: Asked[MoEQuery]) -> str:
-    """Replayed for tokens that choose other experts."""
-    mixture = Mixture(candidate, asked)
-    inputs = [mixture.inputs(counts(candidate.spec.bands, few=True)[-1]) for _ in range(2)]
-    x, logits = (tensor.to(mixture.device, copy=True) for tensor in inputs[0])
+    """The replay has tokens that choose other experts."""
+    moe = PreparedMoE(candidate, asked)
+    inputs = [moe.inputs(counts(candidate.spec.bands, few=True)[-1]) for _ in range(2)]
+    x, logits = (tensor.to(moe.device, copy=True) for tensor in inputs[0])
 
     def load(i: int) -> None:
         x.copy_(inputs[i][0])
         logits.copy_(inputs[i][1])
 
     def judge(i: int, out: Tensor) -> float:
-        return mixture.check(out, *inputs[i], "a replay for other tokens")
+        return moe.check(out, *inputs[i], "a replay for other tokens")
 
-    return check_recorded(candidate.bench, lambda: mixture(x, logits), load, judge, len(inputs))
+    return check_recorded(candidate.bench, lambda: moe(x, logits), load, judge, len(inputs))
 
 
 def _deterministic(candidate: Experts, asked: Asked[MoEQuery]) -> None:
-    """Whichever tokens its experts compute besides."""
-    mixture = Mixture(candidate, asked)
-    x, logits = mixture.inputs(40)
-    whole = mixture(x, logits)
+    """With any other tokens for the same experts."""
+    moe = PreparedMoE(candidate, asked)
+    x, logits = moe.inputs(40)
+    whole = moe(x, logits)
     for count in (1, 2, 7, 39):
-        rows = torch.randperm(40, generator=mixture.random)[:count]
-        out = mixture(x[rows], logits[rows])
+        rows = torch.randperm(40, generator=moe.random)[:count]
+        out = moe(x[rows], logits[rows])
         check_same(out, whole[rows.to(out.device)], f"tokens {rows.tolist()} of 40, in a batch of {count} and of all")

@@ -111,8 +111,9 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
             name = f"can be recorded and replayed: {asked.label}"
             yield candidate.case(name, partial(_recorded, candidate, make, asked))
         if examples.by_row:
-            name = f"a row's result depends on that row: {asked.label}"
-            yield candidate.case(name, partial(_apart, candidate, make, asked))
+            yield candidate.case(
+                f"rows don't affect each other: {asked.label}", partial(_apart, candidate, make, asked)
+            )
     if spec.deterministic and examples.by_row:
         for asked in candidate.deterministic:
             yield candidate.case(f"rows don't depend on the batch: {asked.label}", partial(_deterministic, make, asked))

@@ -42,7 +42,7 @@ EVENTS = {
     "reasoning_parser": (TextDelta, ReasoningDelta),
     "tool_parser": (TextDelta, ToolCallStart, ToolCallArguments, ToolCallEnd, ToolCallFailed),
 }
-"""What parsers of a kind may return."""
+"""The events that parsers of each kind may return."""
 
 TEMPLATES = (
     None,
@@ -56,13 +56,13 @@ TEMPLATES = (
     "}}{{" * 999,
 )
 _NUMBER = re.compile(r"(?<=[:\[, ])\d+(?=[,}\] ])")
-"""A number in JSON, as far as that can be told without knowing a dialect."""
+"""A JSON number, as far as it can be recognized in an unknown dialect."""
 
 CONFIGS: tuple[dict[str, Any], ...] = ({}, {"architectures": None}, {"architectures": ["X"], "model_type": 7})
 
 
 def parser_cases(spec: ParserSpec, bench: Bench, kind: str) -> Iterator[Case]:
-    """The cases of one parser of a kind, which its spec doesn't tell."""
+    """The cases of one parser; ``kind`` is not part of its spec."""
 
     def case(name: str, run: Callable[..., str | None], *arguments: Any) -> Case:
         return Case(spec.id, kind, name, partial(run, *arguments))
@@ -87,7 +87,7 @@ def parser_cases(spec: ParserSpec, bench: Bench, kind: str) -> Iterator[Case]:
 
 
 def check_found(parser: _Lazy, examples: Callable[[], Sequence[str]], kind: str) -> str:
-    """Some example has reasoning, or a call with a name, whose arguments are JSON."""
+    """Some example must have reasoning, or a call with a name and JSON arguments."""
     answers = [parsers.parse(parser.factory(ParserContext()), [example]) for example in examples()]
     if kind == "reasoning_parser":
         assert any(answer.reasoning for answer in answers), f"no reasoning is found in any of {list(examples())}"
@@ -101,7 +101,7 @@ def check_found(parser: _Lazy, examples: Callable[[], Sequence[str]], kind: str)
 
 
 def check_large_numbers(make: Factory, examples: Callable[[], Sequence[str]]) -> str:
-    """Where a model writes ``1e400``, Python reads ``inf`` and writes ``Infinity``, which no client can read."""
+    """If a model writes ``1e400``, Python parses ``inf`` and writes ``Infinity``, which is not valid JSON."""
     tried = 0
     for example in examples():
         for number in _NUMBER.finditer(example):
@@ -113,13 +113,13 @@ def check_large_numbers(make: Factory, examples: Callable[[], Sequence[str]]) ->
 
 
 def check_cuts(make: Factory, examples: Callable[[], Sequence[str]], rounds: int, seed: int) -> None:
-    """By character, with empty pieces, and at random."""
+    """By character, with empty chunks, and at random."""
     for example in examples():
         parsers.check_chunking(make, example, rounds, seed)
 
 
 def check_hostile(make: Factory, examples: Callable[[], Sequence[str]], count: int, seed: int) -> None:
-    """Junk, and examples that are cut and spliced, where there are any."""
+    """Junk, and examples that are truncated and spliced, if there are any."""
     try:
         samples = examples()
     except Skip:
@@ -128,7 +128,7 @@ def check_hostile(make: Factory, examples: Callable[[], Sequence[str]], count: i
 
 
 def check_plain(make: Factory) -> None:
-    """Nothing is lost of what has no marker, whether it counts as content or reasoning."""
+    """Text without markers must be returned in full, as content or as reasoning."""
     text = PLAIN * 8
     parsers.check_hold_back(make, text)
     answer = parsers.parse(make, [text])
@@ -136,7 +136,7 @@ def check_plain(make: Factory) -> None:
 
 
 def check_ends(make: Factory, examples: Callable[[], Sequence[str]]) -> None:
-    """As when ``max_tokens`` are reached: nothing raises, no call stays open, none that broke off is left."""
+    """As when ``max_tokens`` is reached: nothing may raise, no call may stay open, and incomplete calls must fail."""
     for example in examples():
         for end in range(len(example)):
             for call in _parse(make, example[:end]).calls:
@@ -144,16 +144,16 @@ def check_ends(make: Factory, examples: Callable[[], Sequence[str]]) -> None:
 
 
 def check_events(make: Factory, examples: Callable[[], Sequence[str]], allowed: tuple[type, ...]) -> None:
-    """Renderers know these."""
+    """Renderers support only these."""
     for example in examples():
         parser = make()
         for event in (*parser.push(example), *parser.finish()):
             names = ", ".join(kind.__name__ for kind in allowed)
-            assert isinstance(event, allowed), f"{event!r} is none of {names}; it came of {example!r}"
+            assert isinstance(event, allowed), f"{event!r} is not one of {names}; returned for {example!r}"
 
 
 def check_apart(make: Factory, examples: Callable[[], Sequence[str]]) -> None:
-    """Fed by turns, each answers as it does alone: state belongs to the instance."""
+    """Fed in turns, each must answer as it does alone: state must belong to the instance."""
     texts = [*examples(), PLAIN]
     expected = [parsers.parse(make, list(text)) for text in texts]
     made = [make() for _ in texts]
@@ -163,23 +163,23 @@ def check_apart(make: Factory, examples: Callable[[], Sequence[str]]) -> None:
             found += parser.push(text[at : at + 1])
     for parser, text, found, alone in zip(made, texts, events, expected, strict=True):
         together = parsers.fold([*found, *parser.finish()])
-        assert together == alone, f"{text!r} beside others:\n  {together}\nbut alone:\n  {alone}"
+        assert together == alone, f"{text!r} with another parser:\n  {together}\nbut alone:\n  {alone}"
 
 
 def check_linear(make: Factory, examples: Callable[[], Sequence[str]]) -> None:
-    """Repeated four times as often, it takes about four times as many steps."""
+    """Four times as much text must take about four times as many steps."""
     for example in examples():
         parsers.check_linear(make, example, times=max(2, 256 // len(example)))
 
 
 class _Lazy:
-    """The parser's class, imported when the first one is made."""
+    """The parser's class, imported when the first parser is created."""
 
     def __init__(self, spec: ParserSpec) -> None:
         self._spec = spec
 
     def factory(self, context: ParserContext) -> Factory:
-        """Makes parsers for a context."""
+        """A factory of parsers for a context."""
 
         def make() -> Any:
             return load_object(self._spec.implementation)(context)
@@ -189,10 +189,10 @@ class _Lazy:
 
 def _examples(spec: ParserSpec) -> Sequence[str]:
     if not spec.examples:
-        raise Skip("the spec names no examples: answers in its dialect, to try it on")
+        raise Skip("the spec names no examples: answers in its dialect")
     found: Sequence[str] = load_object(spec.examples)
     good = not isinstance(found, str) and found and all(isinstance(one, str) and one for one in found)
-    assert good, f"{spec.examples} is {found!r}, expected a sequence of texts that are not empty"
+    assert good, f"{spec.examples} is {found!r}, expected a sequence of non-empty strings"
     return found
 
 
@@ -212,7 +212,7 @@ def _check_json(call: Call) -> None:
     try:
         json.loads(call.arguments, parse_constant=refuse)
     except ValueError as error:
-        raise AssertionError(f"the arguments of {call} are no JSON: {error}") from error
+        raise AssertionError(f"the arguments of {call} are not JSON: {error}") from error
 
 
 def _queries() -> list[ParserQuery]:

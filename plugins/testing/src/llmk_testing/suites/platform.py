@@ -1,6 +1,7 @@
-"""The suite of platforms: what their probe tells, what their plugin declares, and what their facets do.
+"""The suite of platforms: the result of their probe, the declarations of their plugin, and the behaviour of their
+facets.
 
-What acts on the device is tried where the spec's platform is the bench's.
+Cases that use the device run only if the spec's platform is the bench's.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ import sys, torch
 from llmk.api import Host
 from llmk.kernel.loader import load_object
 facts = load_object(sys.argv[1])(Host()).facts
-def begun():  # torch may get to know the device by the import of the platform
+def initialized(): # importing the platform may register the device with torch
     return getattr(getattr(torch, facts.device_type, None), "is_initialized", lambda: False)()
-before = begun()
+before = initialized()
 load_object(sys.argv[2])(facts)
-assert begun() == before, "making the platform began the device; setup() is there for that"
+assert initialized() == before, "creating the platform initialized the device; that is what setup() is for"
 """
 
 _EARLY = """
@@ -85,7 +86,7 @@ def added():
     dist.all_reduce(total)
     return total
 
-def recorded():  # what is recorded goes with it: a group that is in a graph may not end before that
+def recorded():  # frees the graph at return: a process group must outlive the graphs that contain it
     replay = platform.graphs.capture(added)
     for round in range(3):
         x.fill_(round + rank)
@@ -99,16 +100,16 @@ dist.destroy_process_group()
 
 
 def cases(spec: PlatformSpec, bench: Bench) -> Iterator[Case]:
-    """Those of the spec, then those of its facets."""
+    """The cases of the spec, then those of its facets."""
     checks: dict[str, Callable[[], str | None]] = {
-        "the probe needs no torch and leaves the device alone": partial(_alone, spec, _PROBED),
+        "the probe imports no torch and does not initialize the device": partial(_alone, spec, _PROBED),
         "the probe is pure": partial(_pure, spec),
         "facts are well formed, of known machines too": partial(_well_formed, spec),
         "its plugin's defaults can be set": partial(_defaults, spec, bench),
         "its plugin's kernels name the platforms that they are for": partial(_kernels, spec, bench),
     }
     on_device: dict[str, Callable[[], str | None]] = {
-        "making one leaves the device alone": partial(_alone, spec, _MADE),
+        "creating the platform does not initialize the device": partial(_alone, spec, _MADE),
         **platform_device.checks(bench),
         **platform_memory.checks(bench),
         "two ranks are joined": partial(_joined, spec, bench),
@@ -126,7 +127,7 @@ def _elsewhere(facts: PlatformFacts) -> str:
 
 
 def _alone(spec: PlatformSpec, code: str, *more: str) -> None:
-    """Runs ``code`` in a process of its own, given where probe and implementation are."""
+    """Runs ``code`` in a separate process, with the locations of probe and implementation as arguments."""
     child = _child(spec, code, *more)
     try:
         errors = child.communicate(timeout=_PATIENCE)[1]
@@ -150,15 +151,15 @@ def _child(spec: PlatformSpec, code: str, *more: str) -> subprocess.Popen[str]:
 
 
 def _pure(spec: PlatformSpec) -> str:
-    """Answers alike twice, and what it knows is what the host tells: a host of nothing is an answer, too."""
+    """The probe must return the same answer twice, and use only ``Host``, so that it also answers for an empty host."""
     first, second = spec.probe(Host()), spec.probe(Host())
     assert isinstance(first, Probe), f"the probe returned {type(first).__name__}, not Probe"
-    assert first == second, f"the probe answers {first}, then {second}"
+    assert first == second, f"the probe returned {first}, then {second}"
     nowhere = spec.probe(Host(root=Host().root / "nonexistent", environ={}, machine="unheard-of", system="None"))
-    assert isinstance(nowhere, Probe), f"of an empty host the probe returned {type(nowhere).__name__}, not Probe"
+    assert isinstance(nowhere, Probe), f"for an empty host the probe returned {type(nowhere).__name__}, not Probe"
     for answer in (first, nowhere):
         assert answer.verdict or answer.verdict.reasons, "the probe refuses without a reason"
-        assert not answer.verdict or answer.facts, "the probe says that the platform is usable, and tells no facts"
+        assert not answer.verdict or answer.facts, "the probe says that the platform is usable, but returned no facts"
     return "usable here" if first.verdict else "; ".join(map(str, first.verdict.reasons))
 
 
@@ -188,7 +189,7 @@ def _every_facts(spec: PlatformSpec) -> list[PlatformFacts]:
 def _plugin(spec: PlatformSpec, bench: Bench) -> Plugin:
     found = next((each.plugin for each in bench.registry.platforms if each.spec.id == spec.id), None)
     if found is None:
-        raise Skip(f"{spec.id} is not registered, so that nothing is known of its plugin")
+        raise Skip(f"{spec.id} is not registered, so its plugin is unknown")
     return found
 
 

@@ -1,4 +1,4 @@
-"""The part of the suite of platforms that issues work: the device, what facts say of it, graphs and compiling."""
+"""The part of the platform suite that launches work: the device and its facts, graphs and compiling."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def checks(bench: Bench) -> dict[str, Callable[[], str | None]]:
     return {
         "facets are complete, or None": partial(_facets, bench),
         "the device is of the type that the facts say": partial(_device, bench),
-        "the host's threads are those that are asked for": partial(_threads, bench),
+        "setup sets the number of host threads": partial(_threads, bench),
         "every dtype of the facts can be computed with": partial(_dtypes, bench),
-        "the device runs behind the host where the facts say so, and only there": partial(_asynchronous, bench),
+        "execution is asynchronous if and only if the facts say so": partial(_asynchronous, bench),
         "synchronize waits": partial(_synchronize, bench),
         "graphs replay on new inputs": partial(_graphs, bench),
         "what graphs hold is theirs": partial(_kept, bench),
@@ -36,11 +36,11 @@ def checks(bench: Bench) -> dict[str, Callable[[], str | None]]:
 
 def _facets(bench: Bench) -> None:
     platform = bench.platform
-    assert platform.facts == bench.facts, f"the platform's facts are {platform.facts}, it was made of {bench.facts}"
+    assert platform.facts == bench.facts, f"the platform's facts are {platform.facts}, not the given {bench.facts}"
     check_made(platform, "platform")
-    told = "graphs" in bench.facts.features
-    assert told == (platform.graphs is not None), (
-        f"the facts {'have' if told else 'lack'} the feature 'graphs', the facet is {platform.graphs}"
+    declared = "graphs" in bench.facts.features
+    assert declared == (platform.graphs is not None), (
+        f"the facts {'have' if declared else 'lack'} the feature 'graphs', the facet is {platform.graphs}"
     )
 
 
@@ -72,13 +72,13 @@ def _dtypes(bench: Bench) -> str:
             x = torch.full((8, 8), 2.0, dtype=getattr(torch, name), device=bench.device)
             found = ((x @ x) + x).float().cpu()
         except RuntimeError as error:
-            raise AssertionError(f"the facts say {name}, and a product of 8x8 raises {error}") from error
+            raise AssertionError(f"the facts say {name}, but an 8x8 GEMM raises {error}") from error
         assert bool((found == 34).all()), f"8 * 2 * 2 + 2 in {name} is {float(found.flatten()[0])}"
     return ", ".join(bench.facts.dtypes)
 
 
 def _work(bench: Bench) -> Callable[[], Tensor]:
-    """A few products, of a size that takes about so long: far longer than to issue them."""
+    """A few GEMMs that take far longer to run than to launch."""
     size = 128
 
     def run() -> Tensor:
@@ -106,17 +106,17 @@ def _timed(platform: Platform, run: Callable[[], object]) -> tuple[float, float]
 
 
 def _asynchronous(bench: Bench) -> str:
-    work, told = _work(bench), "asynchronous" in bench.facts.features
+    work, declared = _work(bench), "asynchronous" in bench.facts.features
     share = min(issued / total for issued, total in (_timed(bench.platform, work) for _ in range(_ROUNDS)))
-    assert told == (share < 0.5), (
-        f"the facts {'have' if told else 'lack'} the feature 'asynchronous', and work that was issued had run for"
-        f" {share:.0%} of its time when the host went on"
+    assert declared == (share < 0.5), (
+        f"the facts {'have' if declared else 'lack'} the feature 'asynchronous', and launched work had run for"
+        f" {share:.0%} of its time when the host continued"
     )
-    return f"the host goes on after {share:.0%}"
+    return f"the host continues after {share:.0%}"
 
 
 def _synchronize(bench: Bench) -> str:
-    """What is read after it is there at once."""
+    """A read after synchronize() must not wait."""
     work = _work(bench)
     start = time.perf_counter()
     result = work()
@@ -144,18 +144,19 @@ def _graphs(bench: Bench) -> str:
         bench.platform.device.synchronize()
         places.add(found.data_ptr())
         _close(found, (x @ weight).relu(), f"replay {number} on new inputs (seed {bench.seed})")
-    assert len(places) == 1, f"what the replay returns lies at {len(places)} places, which later kernels can't rely on"
+    assert len(places) == 1, f"replays return {len(places)} different addresses, but later kernels need a fixed one"
     return f"{_ROUNDS} replays"
 
 
 def _kept(bench: Bench) -> str:
-    """Memory that a capture used is used by nobody else, before a replay or after one; two graphs don't mind."""
+    """Memory that a graph uses must not be allocated to others, before or after a replay; two graphs must not
+    conflict."""
     graphs = bench.platform.graphs
     if graphs is None:
         raise Skip("the platform has no graphs facet")
     inputs = [torch.full((size, 64), 1.0 + size, device=bench.device) for size in (256, 64)]
     replays = [graphs.capture(partial(_chain, x)) for x in inputs]
-    # What the allocator hands out now may not be what the graphs write to.
+    # The allocator must not return memory that the graphs write to.
     others = [torch.full((256, 64), 7.0, device=bench.device) for _ in range(8)]
     for x, replay in zip(inputs, replays, strict=True):
         found = replay().clone()
@@ -174,9 +175,9 @@ def _chain(x: Tensor) -> Tensor:
 
 
 def _close(found: Tensor, expected: Tensor, what: str) -> None:
-    """A captured product may be added up in another order."""
+    """A captured GEMM may have another order of summation."""
     error = float((found - expected).norm() / expected.norm())
-    assert error <= 1e-4, f"{what} is {error:.1e} from what runs kernel by kernel, relative; at most 1e-4 is right"
+    assert error <= 1e-4, f"{what} is {error:.1e} (relative) from the uncaptured result; at most 1e-4 is allowed"
 
 
 def _compiling(bench: Bench) -> str:

@@ -1,4 +1,4 @@
-"""The part of the suite of platforms that is about memory: what there is, what is left, and what a run needs."""
+"""The part of the platform suite that tests memory: total, available, and the peak of a run."""
 
 from __future__ import annotations
 
@@ -24,23 +24,27 @@ def checks(bench: Bench) -> dict[str, Callable[[], str | None]]:
     return {
         "memory is what the facts say": partial(_total, bench),
         "available memory follows what is allocated": partial(_available, bench),
-        "measure tells the peak of what a run needs": partial(_measure, bench),
-        "measure hands on what a run raises": partial(_raises, bench),
+        "measure returns the peak memory of a run": partial(_measure, bench),
+        "measure raises what a run raises": partial(_raises, bench),
     }
 
 
 def _total(bench: Bench) -> str:
-    total, available, told = bench.platform.memory.total(), bench.platform.memory.available(), bench.facts.memory_bytes
+    total, available, declared = (
+        bench.platform.memory.total(),
+        bench.platform.memory.available(),
+        bench.facts.memory_bytes,
+    )
     assert 0 < available <= total, f"total() is {total} bytes, available() {available}"
-    assert not told or 0.85 <= total / told <= 1.01, (
-        f"memory_bytes is {told} in the facts, total() {total}: more than a driver's share apart"
+    assert not declared or 0.85 <= total / declared <= 1.01, (
+        f"memory_bytes is {declared} in the facts, total() {total}: a difference larger than a driver's reserve"
     )
     return f"{total / (1 << 30):.1f} GiB, {available / (1 << 30):.1f} free"
 
 
 def _available(bench: Bench) -> str:
-    """In one of a few tries, of which later ones take more; of a device that others share, in its tendency: they take
-    and give meanwhile, and a system may tell late what is free."""
+    """It must hold in one of a few tries, with increasing sizes, because other processes may share the device, and a
+    system may report free memory late."""
     seen = []
     low, high = (0.15, 3.0) if bench.facts.shared_device else (0.8, 1.2)
     for attempt in range(_ROUNDS):
@@ -57,8 +61,7 @@ def _available(bench: Bench) -> str:
 
 
 def _moved(bench: Bench, before: int, wanted: int) -> int:
-    """By how much ``available()`` is more than ``before``, as soon as that is most of what is ``wanted``, or time is
-    up."""
+    """The change of ``available()`` since ``before``; waits until it is most of ``wanted``, or until a timeout."""
     end = time.perf_counter() + _PATIENCE
     while True:
         moved = bench.platform.memory.available() - before
@@ -68,10 +71,11 @@ def _moved(bench: Bench, before: int, wanted: int) -> int:
 
 
 def _measure(bench: Bench) -> str:
-    """One tensor at a time, in any order, beside some that stay and what the allocator has from before."""
+    """Runs with one tensor at a time, in any order, with other tensors alive and with memory cached by the
+    allocator."""
     kept = _tensor(bench, _SIZES[2])
     _tensor(bench, _SIZES[1])
-    told = set()
+    declared = set()
     for order in permutations(_SIZES):
         calls: list[int] = []
 
@@ -88,13 +92,13 @@ def _measure(bench: Bench) -> str:
             f"a run that holds {' then '.join(str(size // _MIB) for size in order)} MiB, one at a time, is measured at"
             f" {found / _MIB:.0f} MiB, not at {max(_SIZES) // _MIB}"
         )
-        told.add(found // _MIB)
+        declared.add(found // _MIB)
     assert kept.numel() == _SIZES[2]
     both: list[Tensor] = []
     found = bench.platform.memory.measure(lambda: both.extend(_tensor(bench, size) for size in _SIZES[:2]))
     assert found is not None
     assert found >= 0.9 * sum(_SIZES[:2]), f"a run that holds {sum(_SIZES[:2])} bytes at a time is measured at {found}"
-    return f"{min(told)} to {max(told)} MiB"
+    return f"{min(declared)} to {max(declared)} MiB"
 
 
 def _raises(bench: Bench) -> None:
@@ -109,5 +113,5 @@ def _raises(bench: Bench) -> None:
 
 
 def _tensor(bench: Bench, size: int) -> Tensor:
-    """So many bytes that are written to, so that they are there."""
+    """A tensor of ``size`` bytes that is written, so that its memory is committed."""
     return torch.ones(size, dtype=torch.uint8, device=bench.device)

@@ -1,4 +1,4 @@
-"""The suite of scheduling policies: what the contract forbids, tried on queues made up at random."""
+"""The suite of scheduling policies: tests their contract on random queues."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Make = Callable[[PolicyContext], SchedulingPolicy]
 
 CONTEXTS = (
     PolicyContext(),
-    PolicyContext(weights={"a": 3.0, "b": 0.25, "": 1e-6, "nobody": 1e9}, step_tokens=64),
+    PolicyContext(weights={"a": 3.0, "b": 0.25, "": 1e-6, "unknown": 1e9}, step_tokens=64),
     PolicyContext(step_tokens=1),
 )
 TENANTS = ("", "a", "b", "a-tenant-with-a-long-name", "\x00é")
@@ -37,17 +37,17 @@ def cases(spec: PolicySpec, bench: Bench) -> Iterator[Case]:
         return Case(spec.id, "policy", name, partial(run, make, *arguments))
 
     seeds = range(bench.seed, bench.seed + (40 if bench.thorough else 8))
-    yield case("it answers with those it was asked about, each once", check_answers, seeds)
+    yield case("it returns the given requests, each once", check_answers, seeds)
     yield case("the same history gives the same answers", check_repeatable, seeds)
-    yield case("asking changes no answer", check_asking_is_free, seeds)
-    yield case("who was displaced doesn't displace in turn, round and round", check_displacement_ends, seeds)
-    yield case("equal requests are all served, however many come after", check_nobody_starves)
-    yield case("what it is told of a request goes with the request", check_tickets_go)
+    yield case("asking changes no answer", check_order_is_stable, seeds)
+    yield case("displaced requests don't displace each other endlessly", check_displacement_ends, seeds)
+    yield case("equal requests are all served, however many come after", check_no_starvation)
+    yield case("state of a request is freed with it", check_tickets_go)
     yield case("a step takes time in proportion to the queue", check_linear)
 
 
 def check_answers(make: Make, seeds: Sequence[int]) -> None:
-    """The engine replaces a policy that raises or names others, for good."""
+    """The engine permanently replaces a policy that raises or returns other requests."""
     for seed in seeds:
         for context in CONTEXTS:
             for _ in Play(make(context), seed).steps(60):
@@ -55,26 +55,26 @@ def check_answers(make: Make, seeds: Sequence[int]) -> None:
 
 
 def check_repeatable(make: Make, seeds: Sequence[int]) -> None:
-    """No clock, no hash of an address, no state that instances share."""
+    """No clock, no hash of an address, no state shared between instances."""
     for seed in seeds:
         first, second = (list(Play(make(CONTEXTS[1]), seed).steps(40)) for _ in range(2))
         for number, (one, other) in enumerate(zip(first, second, strict=True)):
-            assert one == other, f"in step {number} of seed {seed} it answered {one}, played again {other}"
+            assert one == other, f"in step {number} of seed {seed} it returned {one}, in a second run {other}"
 
 
-def check_asking_is_free(make: Make, seeds: Sequence[int]) -> None:
-    """A queue that is asked about twice, with nothing computed in between, is in the same order."""
+def check_order_is_stable(make: Make, seeds: Sequence[int]) -> None:
+    """Two calls for the same queue, with nothing computed in between, must return the same order."""
     for seed in seeds:
         play = Play(make(CONTEXTS[1]), seed)
         for number, _ in enumerate(play.steps(30)):
             if requests := play.requests:
                 first, second = ([ticket.id for ticket in play.policy.order(requests)] for _ in range(2))
-                assert first == second, f"seed {seed}, step {number}: the order {first}, asked again {second}"
+                assert first == second, f"seed {seed}, step {number}: the order {first}, in a second call {second}"
 
 
 def check_displacement_ends(make: Make, seeds: Sequence[int]) -> None:
-    """Among as many requests, none of which computes anything, those that run are exchanged for a while, not for ever:
-    no set of them comes twice."""
+    """If no request computes anything, running requests may displace each other only a finite number of times: no set
+    of running requests may repeat."""
     for seed in seeds:
         generator = random.Random(seed)
         tickets = [_ticket(generator, number) for number in range(12)]
@@ -96,12 +96,12 @@ def check_displacement_ends(make: Make, seeds: Sequence[int]) -> None:
                 idle = 0
                 now = frozenset(ticket.id for ticket in running)
                 what = f"{newcomer} displaced {out}, and {sorted(now)} run again"
-                assert now not in seen, f"seed {seed}, {slots} slots: {what}, as before: this goes on for ever"
+                assert now not in seen, f"seed {seed}, {slots} slots: {what}, as before: an endless loop"
                 seen.add(now)
 
 
-def check_nobody_starves(make: Make) -> None:
-    """Of requests that are alike in all but arrival, one that waits is served before ever more that come after it."""
+def check_no_starvation(make: Make) -> None:
+    """Among requests that differ only in arrival, a waiting one must be served although later ones keep arriving."""
     for tenants in (("",), ("a", "b")):
         policy = make(PolicyContext(step_tokens=8))
         queue = [Ticket(f"{i}", i, tenants[i % len(tenants)], 0, 8, 16) for i in range(20)]
@@ -113,11 +113,11 @@ def check_nobody_starves(make: Make) -> None:
             first.discard(ticket)
             queue.append(Ticket(f"{arrival}", arrival, tenants[arrival % len(tenants)], 0, 8, 16))
         left = ", ".join(sorted(ticket.id for ticket in first))
-        assert not first, f"after 380 others of tenants {tenants} were served, these of the first 20 still wait: {left}"
+        assert not first, f"380 others of tenants {tenants} were served, but of the first 20 still wait: {left}"
 
 
 def check_tickets_go(make: Make) -> None:
-    """Of requests that have ended, no more than those that were last asked about are still held."""
+    """Of requests that have finished, only those in the last calls may still be referenced."""
     policy, keep = make(CONTEXTS[0]), 8
     for start in range(0, 2000, keep):
         queue = tuple(Ticket(f"{i}", i, f"t{i}", i % 3, 4, 8) for i in range(start, start + keep))
@@ -133,7 +133,8 @@ def check_tickets_go(make: Make) -> None:
 
 
 def check_linear(make: Make) -> None:
-    """Four times as many waiting requests take about four times the lines of Python, of a new queue and of the same."""
+    """Four times as many waiting requests must take about four times the lines of Python, for a new queue and for the
+    same."""
     for context in CONTEXTS[:2]:
         short = counted_lines(partial(_ask, make(context), _queue(100)))
         limit = 6 * short + 2000
@@ -162,9 +163,10 @@ def _ticket(generator: random.Random, number: int) -> Ticket:
 
 
 class Play:
-    """A policy among requests that come, run and end at random, as the scheduler asks it; what it answers is checked.
+    """Drives a policy with requests that arrive, run and finish at random, as the scheduler does, and checks its
+    answers.
 
-    Slots are few and every request takes up tokens while it runs, so that all its methods are called.
+    There are few slots and cache tokens, so that all its methods are called.
     """
 
     def __init__(self, policy: SchedulingPolicy, seed: int, slots: int = 4, capacity: int = 150) -> None:
@@ -173,12 +175,12 @@ class Play:
         self._random = random.Random(seed)
         self._seed, self._slots, self._capacity = seed, slots, capacity
         self._running: dict[Ticket, int] = {}
-        """Tokens computed of each."""
+        """Computed tokens of each request."""
         self._waiting: list[Ticket] = []
         self._number = 0
 
     def steps(self, count: int) -> Iterator[list[str]]:
-        """What was answered in each step."""
+        """The answers in each step."""
         for _ in range(count):
             yield self._step()
 
@@ -214,7 +216,7 @@ class Play:
                 return False
             assert out in running, self._wrong("displaced()", out, running)
             answers.append(f"-{out.id}")
-            self._give_way(out)
+            self._preempt(out)
         self._waiting.remove(newcomer)
         self._running[newcomer] = 0
         return True
@@ -234,9 +236,9 @@ class Play:
             out = self.policy.victim(running)
             assert out in running, self._wrong("victim()", out, running)
             answers.append(f"!{out.id}")
-            self._give_way(out)
+            self._preempt(out)
 
-    def _give_way(self, ticket: Ticket) -> None:
+    def _preempt(self, ticket: Ticket) -> None:
         del self._running[ticket]
         self._waiting.append(ticket)
 
@@ -245,4 +247,4 @@ class Play:
 
     def _wrong(self, method: str, answer: object, asked: object) -> str:
         ids = [ticket.id for ticket in asked]  # type: ignore[attr-defined]
-        return f"seed {self._seed}: {method} named {getattr(answer, 'id', answer)!r}, asked about {ids}"
+        return f"seed {self._seed}: {method} returned {getattr(answer, 'id', answer)!r} for {ids}"

@@ -1,6 +1,6 @@
-"""The suite of quantization methods: what they claim, what they make of stored or plain weights, and what they refuse.
+"""The suite of quantization methods: their claims, their conversion of stored or plain weights, and their refusals.
 
-Weights are looked at by products with an identity, whatever the kernel made of them.
+Weights are read by multiplying the identity, for any layout of the kernel.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from llmk_testing.suites.model_files import odd_configs
 
 _TOLERANCE = 1e-4
 _ROUNDED_ELSEWHERE = 1e-2
-"""Where another device than the oracle's quantizes: what lies between two numbers may become either, which is a step of
-an 8-bit number for one weight of a row."""
+"""Tolerance if another device than the oracle's quantizes: a value between two numbers may be rounded to either, which
+is one step of an 8-bit number for one weight of a row."""
 _STRANGE: tuple[Any, ...] = (
     {"quant_method": "unheard-of"},
     {"quant_method": None},
@@ -43,11 +43,11 @@ _STRANGE: tuple[Any, ...] = (
     {"bits": 3},
     {"config_groups": {"group_0": None}},
 )
-"""Configs that are no method's."""
+"""Configs that no method claims."""
 
 
 def cases(spec: QuantizationSpec, bench: Bench) -> Iterator[Case]:
-    """Those of the spec itself, and those of each of its examples."""
+    """The cases of the spec itself, and of each of its examples."""
 
     def case(name: str, run: Callable[[], str | None]) -> Case:
         return Case(spec.id, "quantization", name, run)
@@ -57,15 +57,15 @@ def cases(spec: QuantizationSpec, bench: Bench) -> Iterator[Case]:
         return
     examples = load_object(spec.examples, plugin=spec.id)
     yield case("claims are verdicts, whatever the config holds", partial(_claims, spec, examples))
-    yield case("claims nothing that is another's", partial(_claims_nothing_else, spec))
+    yield case("claims no other method's checkpoints", partial(_claims_nothing_else, spec))
     for example in examples:
         trial = Trial(spec, bench, example)
         checks: dict[str, Callable[[], str | None]] = {
             "is claimed": trial.claimed,
             "some kernel multiplies the format": trial.has_kernel,
-            "products are those of the numbers that are stored": trial.products,
+            "weights are those that the stored tensors represent": trial.weights,
             "numbers are near the weights": trial.near,
-            "logits are those of the numbers that are stored": trial.logits,
+            "logits are those of the stored weights": trial.logits,
             "logits are near the unquantized": trial.logits_near,
             "two tensor parallel ranks are one": trial.ranks,
             "dummy weights are quantized": trial.dummy,
@@ -77,7 +77,7 @@ def cases(spec: QuantizationSpec, bench: Bench) -> Iterator[Case]:
 
 
 def _no_examples() -> str:
-    raise Skip("QuantizationSpec.examples names nothing to try it on (llmk_testing.quantization_example)")
+    raise Skip("QuantizationSpec.examples names no example (llmk_testing.quantization_example)")
 
 
 def _claims(spec: QuantizationSpec, examples: list[QuantizationExample]) -> str:
@@ -92,7 +92,7 @@ def _claims(spec: QuantizationSpec, examples: list[QuantizationExample]) -> str:
 
 
 def _odd(config: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """As :func:`odd_configs`, two levels deep and more."""
+    """As :func:`odd_configs`, at all levels."""
     yield from odd_configs(config)
     for key, value in config.items():
         if isinstance(value, Mapping):
@@ -121,7 +121,7 @@ class Trial:
 
     @cached_property
     def folder(self) -> Path:
-        """Where the example's checkpoints are, as long as the trial lives."""
+        """The folder of the example's checkpoints, which exists as long as the trial."""
         self._directory = TemporaryDirectory(prefix="llmk-")
         folder = Path(self._directory.name)
         self._example.write(folder)
@@ -134,23 +134,23 @@ class Trial:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What chooses the method."""
+        """The settings that select the method."""
         return (
             {"model.quantization": self._spec.id} if self._spec.online else {"select.quantization.use": self._spec.id}
         )
 
     def load(self, folder: Path, **settings: Any) -> ModelHarness:
-        """A model with the method."""
+        """A model loaded with the method."""
         return ModelHarness(boot_on(self._bench, folder, **self.settings, **settings))
 
     @cached_property
     def model(self) -> ModelHarness:
-        """The example with the method."""
+        """The example, loaded with the method."""
         return self.load(self.served)
 
     @cached_property
     def plain(self) -> dict[str, ModelHarness]:
-        """The plain checkpoints, without it."""
+        """The plain checkpoints, loaded without the method."""
         return {name: ModelHarness(boot_on(self._bench, self.folder / name)) for name in ("original", "restored")}
 
     @cached_property
@@ -167,8 +167,8 @@ class Trial:
         assert verdict, f"the example is refused: {'; '.join(map(str, verdict.reasons))}"
 
     def has_kernel(self) -> str:
-        """At every site that may be quantized."""
-        facts, told = self.model.boot.facts, []
+        """For every site that may be quantized."""
+        facts, kernels = self.model.boot.facts, []
         for site in (each for each in facts.linear if each.quantizable):
             shape: dict[str, Any] = {"in_features": site.in_features, "out_features": site.out_features}
             query = LinearQuery(
@@ -180,12 +180,12 @@ class Trial:
                 **shape,
             )
             able = [r.spec.id for r in self._bench.registry.kernels("linear") if match(r.spec, query)]
-            assert able, f"no kernel multiplies weight_format {self._spec.weight_format!r} at {site.site!r}, {shape}"
-            told += able
-        assert told, "the facts of the example's model have no site that may be quantized"
-        return ", ".join(sorted(set(told)))
+            assert able, f"no kernel serves weight_format {self._spec.weight_format!r} at {site.site!r}, {shape}"
+            kernels += able
+        assert kernels, "the facts of the example's model have no site that may be quantized"
+        return ", ".join(sorted(set(kernels)))
 
-    def products(self) -> str:
+    def weights(self) -> str:
         return self._compare("restored", self._tolerance)
 
     def near(self) -> str:
@@ -205,7 +205,7 @@ class Trial:
             every = on_ranks(self._bench, self.served, run, tensor=2, **self.settings)
         except CheckpointError as error:
             raise Skip(f"refused: {error.message}") from error
-        # What quantizes while it loads sees a rank's share alone, whose scales may be its own.
+        # A method that quantizes while it loads sees only a rank's share, so its scales may differ.
         shared = ("original", self._example.logits_error) if self._spec.online else ("restored", _TOLERANCE)
         (first, second), (plain, tolerance) = every, shared
         assert torch.equal(first, second), f"the two ranks have different logits ({self._seed})"
@@ -216,7 +216,7 @@ class Trial:
         assert bool(logits.isfinite().all()), "logits of dummy weights are not finite"
 
     def excluded(self) -> str:
-        """One product of the first layer in float32, among quantized ones."""
+        """One linear layer of the first decoder layer is stored in float32, the others are quantized."""
         if self._spec.online:
             raise Skip("quantizes what is plain")
         name = self._example.plain(self.folder)[0]
@@ -232,11 +232,11 @@ class Trial:
             assert module in refusal, f"the refusal doesn't name {module}: {refusal}"
             return f"refused: {refusal.splitlines()[0]}"
         exact = _rows(self.plain["original"])
-        assert torch.equal(found[module], exact[module]), f"{module} is stored plain, and other numbers are multiplied"
+        assert torch.equal(found[module], exact[module]), f"{module} is stored plain, but other values are used"
         return "served"
 
     def spoilt(self) -> str:
-        """Of the first product."""
+        """Changes tensors of the first linear layer."""
         name = self._example.plain(self.folder)[0]
         module = name.removesuffix("weight")
         if self._spec.online:
@@ -264,19 +264,19 @@ class Trial:
         assert not answer, f"a checkpoint {what} {getattr(change, 'keywords', {}).get('name', module)}: {answer}"
 
     def _compare(self, plain: str, tolerance: float) -> str:
-        """Every product's weight, output by output, with that of a plain checkpoint."""
+        """Compares every linear layer's weight, per output channel, with that of a plain checkpoint."""
         found, expected, worst = _rows(self.model), _rows(self.plain[plain]), 0.0
-        assert found.keys() == expected.keys(), f"products {sorted(found)}, expected {sorted(expected)}"
+        assert found.keys() == expected.keys(), f"linear layers {sorted(found)}, expected {sorted(expected)}"
         for name, rows in expected.items():
             assert found[name].shape == rows.shape, f"{name}: {list(found[name].shape)}, expected {list(rows.shape)}"
             error = (found[name] - rows).norm(dim=1) / rows.norm(dim=1)
             wrong = (~(error <= tolerance)).nonzero().flatten().tolist()
             assert not wrong, (
-                f"{name}: {len(wrong)} of {len(rows)} outputs are not the {plain} weights', the first at {wrong[0]}, by"
-                f" {float(error[wrong[0]]):.1e}, at most {tolerance:.0e} is right ({self._seed})"
+                f"{name}: {len(wrong)} of {len(rows)} outputs differ from the {plain} weights, first {wrong[0]}, by"
+                f" {float(error[wrong[0]]):.1e}, at most {tolerance:.0e} is allowed ({self._seed})"
             )
             worst = max(worst, float(error.max()))
-        return f"{len(expected)} products, relative error {worst:.1e} at most"
+        return f"{len(expected)} linear layers, relative error {worst:.1e} at most"
 
     def _logits(self, model: ModelHarness, plain: str, tolerance: float) -> str:
         (found,) = model.step([(plain, self.prompt)])
@@ -297,8 +297,8 @@ def _longer(tensors: dict[str, Tensor], name: str) -> None:
 
 @torch.inference_mode()
 def _rows(model: ModelHarness) -> dict[str, Tensor]:
-    """Every product's weights ``[out, in]``, by the name of the first projection that is packed there, as an identity
-    times them shows."""
+    """The weight ``[out, in]`` of every linear layer, by the name of the first packed projection, computed by
+    multiplying the identity."""
     rows = {}
     for layer in model.model.weights:
         if isinstance(layer, Linear):

@@ -1,7 +1,7 @@
-"""The suite of stat loggers: made as a server makes them, told numbers of every kind, and closed.
+"""The suite of stat loggers: they are created as in the server, get snapshots of every kind, and are closed.
 
 ``StatLoggerSpec.examples`` names a sequence of sections, each a mapping of what a user may write into
-``[plugin.NAME]``; without them a logger is tried with its defaults. Relative paths lie in a folder of the suite's own.
+``[plugin.NAME]``; without them, a logger is tested with its defaults. Relative paths refer to a temporary folder.
 """
 
 from __future__ import annotations
@@ -25,12 +25,11 @@ from llmk_testing.case import Case
 from llmk_testing.stats import LoggerThread, held, odd_snapshots, usual_snapshot
 
 SNAPSHOTS, LOOP_SECONDS = 600, 3.0
-"""How many a logger is told before its memory is looked at, and between that and the next look; fewer where it is so
-slow that they take longer."""
+"""Snapshots before the first memory measurement, and between the first and the second; fewer if the logger is slow."""
 GROWTH = 8 << 10
-"""Bytes that it may grow by in between: less than a number kept of every snapshot."""
+"""Allowed growth in bytes between the measurements: less than one number per snapshot."""
 GRACE = 1.0
-"""Seconds after :meth:`~llmk.api.StatLogger.close` in which threads may see that they are to end."""
+"""Seconds after :meth:`~llmk.api.StatLogger.close` within which threads must end."""
 
 Check = Callable[["Make"], str | None]
 Make = Callable[[], LoggerThread]
@@ -48,21 +47,21 @@ def cases(spec: StatLoggerSpec, bench: Bench) -> Iterator[Case]:
     for what, snapshots in odd_snapshots().items():
         yield case(f"it takes {what}", partial(check_taken, snapshots))
     yield case("snapshots stay as they are", check_unchanged)
-    yield case("it keeps no more, however many it is told", check_memory)
+    yield case("its memory does not grow with the number of snapshots", check_memory)
     yield case("the last snapshot and its end take no longer than a server waits", check_last)
-    yield case("it may be closed before it is told anything, and twice", check_closing)
+    yield case("it can be closed before the first snapshot, and twice", check_closing)
     yield case("nothing that it opened or started outlives it", check_gone)
 
 
 def check_taken(snapshots: Sequence[StatsSnapshot], make: Make) -> None:
-    """None raises, nor one that follows."""
+    """Neither these snapshots nor the ones after them may raise."""
     with make() as logger:
         for snapshot in (*snapshots, usual_snapshot(2)):
             logger.record(snapshot)
 
 
 def check_unchanged(make: Make) -> None:
-    """Other loggers get the same one."""
+    """Other loggers get the same snapshot."""
     with make() as logger:
         given = usual_snapshot(1)
         before = deepcopy(given)
@@ -74,33 +73,33 @@ def check_unchanged(make: Make) -> None:
 def check_memory(make: Make) -> str:
     """Values grow; names and labels stay the same."""
     with _traced(), make() as logger:
-        told = _tell(logger, 0)
+        recorded = _record(logger, 0)
         before = _traced_bytes()
-        more = _tell(logger, told)
+        more = _record(logger, recorded)
         grown, deadline = _traced_bytes() - before, time.monotonic() + GRACE
         while grown > GROWTH and time.monotonic() < deadline:
             time.sleep(0.05)
             grown = _traced_bytes() - before
         assert grown <= GROWTH, (
-            f"it grew by {grown} bytes in {more} snapshots, after {told} alike; at most {GROWTH} may be"
+            f"it grew by {grown} bytes in {more} snapshots, after {recorded} others; at most {GROWTH} are allowed"
         )
     return f"{max(grown, 0)} bytes in {more} snapshots"
 
 
 def check_last(make: Make) -> str:
-    """What takes longer is left behind, and its numbers with it."""
+    """A server does not wait longer, so the last numbers would be lost."""
     with make() as logger:
         logger.record(usual_snapshot(1))
         start = time.monotonic()
         logger.record(usual_snapshot(2))
         logger.close()
         spent = time.monotonic() - start
-    assert spent <= LAST_SECONDS, f"record and close took {spent:.1f} s together, {LAST_SECONDS:g} s at most may be"
+    assert spent <= LAST_SECONDS, f"record and close took {spent:.1f} s, at most {LAST_SECONDS:g} s are allowed"
     return f"{1000 * spent:.0f} ms"
 
 
 def check_closing(make: Make) -> None:
-    """As after a start that failed elsewhere."""
+    """As after a start that failed in another component."""
     with make() as unused:
         unused.close()
         unused.close()
@@ -111,9 +110,9 @@ def check_closing(make: Make) -> None:
 
 
 def check_gone(make: Make) -> None:
-    """Threads, sockets and files; so that another can be made with the same options."""
+    """No thread, socket or file may remain, so that another logger can be created with the same options."""
     with make() as logger:
-        logger.record(usual_snapshot(1))  # what a process opens once and for all, it opens here
+        logger.record(usual_snapshot(1))  # resources that a process opens only once are opened here
     before = held()
     with make() as logger:
         for step in range(3):
@@ -125,7 +124,7 @@ def check_gone(make: Make) -> None:
 
 
 def _check_options(spec: StatLoggerSpec, bench: Bench) -> None:
-    """By the plugin's schema (``llmk_config_schema``), as at a start."""
+    """Validates with the plugin's schema (``llmk_config_schema``), as at startup."""
     with _folder():
         try:
             _options(spec, bench, {"no_such_option": 1})
@@ -134,7 +133,7 @@ def _check_options(spec: StatLoggerSpec, bench: Bench) -> None:
             said = str(error)
             assert "no_such_option" in said or f"plugin {name!r} takes no configuration" in said, said
         else:
-            raise AssertionError("[plugin] no_such_option = 1 is taken without a word: a user's slip would do nothing")
+            raise AssertionError("[plugin] no_such_option = 1 is accepted silently: a user's typo would have no effect")
 
 
 def _run(spec: StatLoggerSpec, bench: Bench, check: Check) -> str | None:
@@ -152,7 +151,7 @@ def _run(spec: StatLoggerSpec, bench: Bench, check: Check) -> str | None:
 
 
 def _options(spec: StatLoggerSpec, bench: Bench, section: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a logger gets of a section. Raises ConfigError as a start would."""
+    """The options of a logger from a section. Raises ConfigError as at startup."""
     name = spec.id.partition(".")[0]
     schemas = {plugin.name: schema for plugin, schema in bench.registry.call("llmk_config_schema", type)}
     settings = load({f"plugin.{name}.{key}": value for key, value in section.items()}, environ={})
@@ -162,14 +161,14 @@ def _options(spec: StatLoggerSpec, bench: Bench, section: Mapping[str, Any]) -> 
 
 @contextlib.contextmanager
 def _folder() -> Iterator[None]:
-    """A current folder that goes again."""
+    """A temporary working directory."""
     with TemporaryDirectory() as folder, contextlib.chdir(folder):
         yield
 
 
 @contextlib.contextmanager
 def _traced() -> Iterator[None]:
-    """Counts what Python allocates."""
+    """Counts Python's allocations."""
     tracing = tracemalloc.is_tracing()
     tracemalloc.start()
     try:
@@ -184,11 +183,11 @@ def _traced_bytes() -> int:
     return tracemalloc.get_traced_memory()[0]
 
 
-def _tell(logger: LoggerThread, first: int) -> int:
-    """Tells it snapshots from step ``first``; returns how many."""
+def _record(logger: LoggerThread, first: int) -> int:
+    """Records snapshots from step ``first``; returns how many."""
     deadline = time.monotonic() + LOOP_SECONDS
-    for told in range(SNAPSHOTS):
+    for recorded in range(SNAPSHOTS):
         if time.monotonic() > deadline:
-            return told
-        logger.record(usual_snapshot(first + told))
+            return recorded
+        logger.record(usual_snapshot(first + recorded))
     return SNAPSHOTS

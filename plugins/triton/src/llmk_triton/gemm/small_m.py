@@ -281,7 +281,7 @@ def run(kernel: str, operands: Operands) -> tuple[Tensor, Tensor]:
 
 
 def _parts(weight: Weight) -> tuple[Tensor, Tensor | None, int]:
-    """Values, scales, and :attr:`Product.scaled`."""
+    """Values, scales, and :attr:`GemmProblem.scaled`."""
     return (weight, None, 0) if isinstance(weight, Tensor) else (weight.values, weight.scale, weight.block[0])
 
 

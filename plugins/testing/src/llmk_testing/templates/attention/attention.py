@@ -13,10 +13,10 @@ from llmk.reference.attention.contiguous import attend_plain
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """A step, ready for ``write`` and ``run``.
+    """A step's attention metadata, for ``write`` and ``run``.
 
-    ``written`` are the tokens to store, ``blocks`` and ``offsets`` their places. ``requests`` are the first row, the
-    end, the length in the cache and the blocks (``[max_blocks]``) of each request that has tokens.
+    ``written`` are the tokens to store, ``blocks`` and ``offsets`` their cache slots. ``requests`` has, for each
+    request with tokens, its first row, its end, its length in the cache and its blocks (``[max_blocks]``).
     """
 
     written: Tensor
@@ -27,13 +27,13 @@ class Meta:
 
 class AcmeAttention:
     """Follows ``llmk.api.AttentionBackend``. The cache is ``[blocks, block_size, 2, kv_heads, head_dim]``, keys before
-    values; blocks may lie further apart than they are long, so that it is indexed, never viewed flat."""
+    values; blocks may be strided, so the cache is indexed and never viewed as flat."""
 
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:
         self._query = query
 
     def cache_layout(self, num_blocks: int) -> CacheLayout:
-        """The shape that the class describes."""
+        """The cache's shape, as described in the class."""
         query = self._query
         shape = (num_blocks, query.block_size, 2, query.num_kv_heads, query.head_dim)
         return CacheLayout("acme", shape, query.cache_dtype)
@@ -75,11 +75,11 @@ class AcmeAttention:
         sinks: Tensor | None = None,
         scales: tuple[float, float] = (1.0, 1.0),
     ) -> Tensor:
-        """Attends ``[tokens, heads, head_dim]`` to the cache; padding comes back as zeros."""
+        """Attention of ``[tokens, heads, head_dim]`` over the cache; rows of padding are zeros."""
         spec, out = self._query, torch.zeros_like(query)
         for start, end, length, table in meta.requests:
             window = spec.sliding_window or length
-            # What lies before the windows of all queries may be gone.
+            # Blocks before the windows of all queries may have been freed.
             first = max(0, length - (end - start) + 1 - window)
             positions = torch.arange(first, length, device=query.device)
             asking = positions[start - end :, None]

@@ -1,4 +1,4 @@
-"""The plugin module: what this distribution brings. It needs no torch."""
+"""The plugin module: the specs of this distribution. It imports no torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The plugin module: defaults for machines, rules for configurations, and options of its own. It needs no torch."""
+"""The plugin module: defaults for platforms, checks of the configuration, and options of its own. It imports no
+torch."""
 
 from __future__ import annotations
 
@@ -30,14 +31,15 @@ def llmk_config_schema() -> type[BaseModel]:
 
 @hookimpl
 def llmk_config_defaults(platform: PlatformFacts, model: ModelFacts | None) -> Iterable[Default]:
-    """Better defaults for this machine and model; whatever the user sets wins over them."""
+    """Better defaults for this machine and model; values that the user sets take precedence."""
     if model is not None and 0 < platform.memory_bytes < SMALL:
         yield Default("scheduler.max_num_seqs", 16, "a device of less than 16 GiB has room for few requests")
 
 
 @hookimpl
 def llmk_check_config(config: Any, platform: PlatformFacts) -> Iterable[Problem]:
-    """What must not be started, said before anything is loaded. ``config`` is an ``llmk.config.Config``."""
+    """Configurations that must not be started, reported before anything is loaded. ``config`` is an
+    ``llmk.config.Config``."""
     options = Options.model_validate(config.plugin.get("acme", {}))
     if config.server.host not in LOOPBACK and not config.server.api_keys and not options.allow_open:
         yield Problem(
@@ -49,6 +51,6 @@ def llmk_check_config(config: Any, platform: PlatformFacts) -> Iterable[Problem]
 
 @hookimpl
 def llmk_plan_resolved(plan: Plan) -> None:
-    """What was chosen; this can't change it."""
+    """Called with the resolved plan, which it can't change."""
     wheels = ", ".join(f"{wheel} {version}" for wheel, version in plan.wheels)
     logger.info("%s is served by %s", plan.architecture, wheels)

@@ -1,4 +1,4 @@
-"""What the conformance kit tries the processor on: a tiny checkpoint, which needs transformers, and bodies."""
+"""Examples for the conformance kit: a tiny checkpoint, which needs transformers, and request bodies."""
 
 from __future__ import annotations
 

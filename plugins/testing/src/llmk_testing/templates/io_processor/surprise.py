@@ -9,23 +9,23 @@ from llmk.api import IOContext, IOOutput, IOPrompt, RequestError
 
 
 class Surprise:
-    """Follows ``llmk.api.IOProcessor``: one serves all requests."""
+    """Follows ``llmk.api.IOProcessor``: one instance serves all requests."""
 
     def __init__(self, context: IOContext) -> None:
         """``context`` has checkpoint, tokenizer, and the options in ``[plugin.acme]``."""
 
     def open(self, body: Mapping[str, Any]) -> SurpriseRequest:
-        """A request with this body."""
+        """Creates the request for a body."""
         texts = body.get("texts")
         if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-            raise RequestError("texts must be a list of texts, one at least", param="texts")
+            raise RequestError("texts must be a list of at least one text", param="texts")
         if unknown := sorted(set(body) - {"texts"}):
             raise RequestError(f"unknown field {unknown[0]!r}; there is texts", param=unknown[0])
         return SurpriseRequest(texts)
 
 
 class SurpriseRequest:
-    """Follows ``llmk.api.IORequest``: what is known of one request, which is dropped with it."""
+    """Follows ``llmk.api.IORequest``: the state of one request, which is dropped with it."""
 
     def __init__(self, texts: list[str]) -> None:
         self.prompts = [
@@ -34,7 +34,7 @@ class SurpriseRequest:
         self._known: list[list[float]] = [[] for _ in texts]
 
     def take(self, output: IOOutput) -> None:
-        """Takes what came next of one of the texts; the first token has no log-probability."""
+        """Takes the next output of one of the texts; the first token has no log-probability."""
         self._known[output.prompt] += [logprob for logprob in output.logprobs if logprob is not None]
 
     def answer(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The product."""
+"""The linear kernel."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from torch import Tensor
 
 
 def prepare(parameters: Mapping[str, Tensor]) -> Tensor:
-    """The weight as the product reads it, ``[in, out]``. It is called once, after loading; the stored tensors, of which
-    ``weight`` is ``[out, in]``, stay as they are."""
+    """The weight in the kernel's layout, ``[in, out]``. Called once, after loading; it must not change the stored
+    tensors, of which ``weight`` is ``[out, in]``."""
     return parameters["weight"].T.contiguous()
 
 

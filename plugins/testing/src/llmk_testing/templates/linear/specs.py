@@ -1,4 +1,4 @@
-"""The plugin module: what this distribution brings. It needs no torch."""
+"""The plugin module: the specs of this distribution. It imports no torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from llmk.api import OK, KernelSpec, LinearQuery, Needs, Tier, Verdict, hookimpl
 
 
 def supports(query: LinearQuery) -> Verdict:
-    """Weights that are stored as they are. ``query`` has the product's shape, too: refuse what isn't served well."""
+    """Plain weights. ``query`` also has the GEMM's shape: refuse shapes for which the kernel is slow."""
     if query.weight_format == "plain":
         return OK
     return no("weight_format", wanted=query.weight_format, found="plain")
@@ -14,7 +14,7 @@ def supports(query: LinearQuery) -> Verdict:
 
 @hookimpl
 def llmk_linear_kernels() -> list[KernelSpec]:
-    """Products with weights."""
+    """Linear kernels."""
     return [
         KernelSpec(
             id="acme.linear",
@@ -26,6 +26,6 @@ def llmk_linear_kernels() -> list[KernelSpec]:
             # Add platforms=("...",), features and packages as soon as the kernel needs them.
             needs=Needs(dtypes=("bfloat16", "float16", "float32")),
             supports=supports,
-            summary="torch's product with a transposed weight",
+            summary="torch's GEMM with a transposed weight",
         )
     ]

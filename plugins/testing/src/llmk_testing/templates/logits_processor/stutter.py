@@ -1,4 +1,4 @@
-"""``{"penalty": 2}``: what the logit of a request's last token is lowered by."""
+"""``{"penalty": 2}``: the amount by which the logit of a request's last token is lowered."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ MOST = 100.0
 
 
 class NoStutter:
-    """Follows ``llmk.api.LogitsProcessor``. One serves the whole batch: it keeps what it must know of each request by
-    slot, on the device, and changes all rows at once, without waiting for the device."""
+    """Follows ``llmk.api.LogitsProcessor``. One instance serves the whole batch: it keeps the state of each request by
+    slot, on the device, and changes all rows at once, without synchronizing with the device."""
 
     def __init__(self, batch: LogitsBatch) -> None:
         self._tokens = batch.tokens
         self._penalties = torch.zeros(len(batch.tokens), device=batch.tokens.device)
 
     def enter(self, slot: int, request: LogitsRequest) -> None:
-        """A request takes the slot. Its parameters may be any JSON: refuse what is not right."""
+        """A request takes the slot. Its parameters may be any JSON: refuse invalid ones."""
         parameters = dict(request.parameters)
         penalty = parameters.pop("penalty", None)
         if parameters:

@@ -1,5 +1,5 @@
-"""Checkpoints that the conformance kit tries the family on: every switch of the config is on in one, off in another.
-Needs transformers, which writes them and is the oracle."""
+"""Examples for the conformance kit; together they cover both values of every boolean option of the config. Needs
+transformers, which writes them and is the oracle."""
 
 from __future__ import annotations
 

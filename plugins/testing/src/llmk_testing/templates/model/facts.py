@@ -1,5 +1,4 @@
-"""What a checkpoint looks like, read from its ``config.json``: sizes, and the sites that need kernels. It needs no
-torch."""
+"""Reads a checkpoint's sizes, and the sites that need kernels, from its ``config.json``. It imports no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from llmk.nn.facts import attention_op, embedding_op, head_linear, mlp_linears, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Sizes and switches."""
+    """Sizes and options."""
 
     hidden_size: int
     intermediate_size: int
@@ -50,8 +49,8 @@ class Shape:
 
 
 def shape_of(checkpoint: Checkpoint) -> Shape:
-    """Raises CheckpointError, which names the key, for what the model can't do; what a config leaves out is what
-    transformers takes then."""
+    """Reads the config; missing keys have the defaults of transformers. Raises CheckpointError, which names the key,
+    for options that the model does not support."""
     config = checkpoint.config
 
     def read(key: str, default: Any, kind: type = int) -> Any:
@@ -71,7 +70,7 @@ def shape_of(checkpoint: Checkpoint) -> Shape:
     ):
         if value != wanted:
             hint = "choose another implementation: [select.model] use"
-            raise CheckpointError(f"{key} is {value!r}; this implementation has {wanted!r} alone", hint=hint)
+            raise CheckpointError(f"{key} is {value!r}; this implementation supports only {wanted!r}", hint=hint)
     hidden_size, num_heads = read("hidden_size", None), read("num_attention_heads", None)
     return Shape(
         hidden_size=hidden_size,
@@ -92,7 +91,7 @@ def shape_of(checkpoint: Checkpoint) -> Shape:
 
 
 def describe(checkpoint: Checkpoint) -> ModelFacts:
-    """A site for every place of the model that binds a kernel, by the names that the layers of ``llmk.nn`` have."""
+    """One site for every kernel that the model binds, with the names that the layers of ``llmk.nn`` use."""
     shape = shape_of(checkpoint)
     hidden, inner, count = shape.hidden_size, shape.intermediate_size, shape.num_layers
     attention = AttentionFacts(

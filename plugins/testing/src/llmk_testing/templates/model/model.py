@@ -1,4 +1,4 @@
-"""The decoder, of layers that bind the kernels which the plan chose. Parameters have the checkpoint's names."""
+"""The decoder, made of layers that bind the kernels of the plan. Parameters have the checkpoint's names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .facts import Shape, shape_of
 
 
 class Layer:
-    """Norm, attention, norm, feed-forward; the residual runs beside. All ``[tokens, hidden]``."""
+    """Norm, attention, norm, feed-forward; the residual is a separate tensor. All are ``[tokens, hidden]``."""
 
     def __init__(self, build: Build, shape: Shape, index: int, cos_sin: Tensor) -> None:
         prefix, hidden = f"model.layers.{index}", shape.hidden_size
@@ -43,7 +43,7 @@ class Layer:
         self._mlp = GatedMLP(build, f"{prefix}.mlp", hidden, shape.intermediate_size, bias=shape.mlp_bias)
 
     def __call__(self, x: Tensor, residual: Tensor | None, step: StepContext) -> tuple[Tensor, Tensor]:
-        """What the layer before made and the residual, to the same."""
+        """Maps the previous layer's output and the residual to this layer's output and the next residual."""
         x, residual = self._attention_norm(x, residual)
         x = self._out(self._attention(self._qkv(x), step))
         x, residual = self._mlp_norm(x, residual)

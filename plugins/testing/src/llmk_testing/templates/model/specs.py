@@ -1,4 +1,4 @@
-"""The plugin module: what this distribution brings. It needs no torch."""
+"""The plugin module: the specs of this distribution. It imports no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def llmk_models() -> list[ModelSpec]:
             architectures=("SeedOssForCausalLM",),
             implementation="llmk_acme.model:AcmeModel",
             describe="llmk_acme.facts:describe",
-            deterministic=True,  # the model itself computes nothing that mixes tokens; its kernels say for themselves
+            deterministic=True,  # the model itself is batch-invariant; kernels declare it separately
             examples="llmk_acme.examples:CHECKPOINTS",
             summary="Seed-OSS decoders",
         )

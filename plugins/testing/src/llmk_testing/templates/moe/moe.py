@@ -1,4 +1,4 @@
-"""The mixture: routing, the experts' products, and the weighted sum."""
+"""The MoE kernel: routing, the experts' GEMMs, and the weighted sum."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def moe(
     activation: str = "silu",
     **routing: Any,
 ) -> Tensor:
-    """``[tokens, hidden]`` to the same, in ``x``'s dtype, which is added up in float32.
+    """``[tokens, hidden]`` to the same, in ``x``'s dtype, accumulated in float32.
 
     ``router_logits`` are ``[tokens, experts]``; ``weights`` has ``gate_up`` ``[experts, 2 * inner, hidden]``, gate rows
     before up rows, and ``down`` ``[experts, hidden, inner]``. ``routing`` is as in :func:`llmk.reference.moe.route`.

@@ -1,4 +1,4 @@
-"""The plugin module: what this distribution brings. It needs no torch."""
+"""The plugin module: the specs of this distribution. It imports no torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from llmk.api import OK, KernelSpec, MoEQuery, Needs, Tier, Verdict, hookimpl, n
 
 
 def supports(query: MoEQuery) -> Verdict:
-    """Gated SiLU experts without biases, whose weights are stored as they are."""
+    """Gated SiLU experts without biases, with plain weights."""
     verdict = OK
     if query.weight_format != "plain":
         verdict &= no("weight_format", wanted=query.weight_format, found="plain")

@@ -14,7 +14,7 @@ class AcmeDevice:
     """The device facet."""
 
     def torch_device(self, index: int) -> torch.device:
-        """``torch.device("acme", index)`` for a device of one's own."""
+        """For a new device type, ``torch.device("acme", index)``."""
         return torch.device("cpu")
 
     def setup(self, index: int, threads: int = 0) -> None:
@@ -22,7 +22,7 @@ class AcmeDevice:
         torch.set_num_threads(threads or psutil.cpu_count(logical=False) or 1)
 
     def synchronize(self) -> None:
-        """Nothing to wait for: torch's operators on the host return when they are done."""
+        """Does nothing: torch's CPU operators are synchronous."""
 
 
 class AcmeMemory:
@@ -37,7 +37,7 @@ class AcmeMemory:
         return int(psutil.virtual_memory().available)
 
     def measure(self, run: Callable[[], None]) -> int | None:
-        """Runs it; a device whose allocator counts tells the most that it needed."""
+        """Calls ``run``; a device whose allocator counts returns the peak memory."""
         run()
         return None
 

@@ -1,4 +1,4 @@
-"""The plugin module: what this distribution brings. It needs no torch."""
+"""The plugin module: the specs of this distribution. It imports no torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from llmk.api import OK, Default, Host, ModelFacts, PlatformFacts, PlatformSpec,
 
 
 def facts_of(machine: str) -> PlatformFacts:
-    """What is known of a machine before anything runs on it. ``features`` are open strings that kernels match on."""
+    """The facts of a machine, without running anything on it. ``features`` are free-form strings that kernels match
+    on."""
     return PlatformFacts(
         name="acme",
         arch=machine or "unknown",
@@ -20,14 +21,14 @@ def facts_of(machine: str) -> PlatformFacts:
 
 
 def probe(host: Host) -> Probe:
-    """Usable wherever torch is. A device that may be missing shows in files (``host.read``), and is not opened here:
+    """Usable wherever torch is. Detect an optional device through files (``host.read``), without opening it:
     ``Probe(no("no_device", wanted="/dev/acme0", found="none"))``."""
     return Probe(OK, facts_of(host.machine))
 
 
 @hookimpl
 def llmk_platforms() -> list[PlatformSpec]:
-    """The platform, which ranks below others until it is worth more."""
+    """The platform, with a low rank; raise it when it is ready."""
     return [
         PlatformSpec(
             id="acme.acme",
@@ -36,14 +37,14 @@ def llmk_platforms() -> list[PlatformSpec]:
             probe=probe,
             known=(facts_of("x86_64"), facts_of("aarch64")),
             rank=-1,
-            summary="any machine that torch runs on, by the core's kernels alone",
+            summary="any machine that torch runs on, with only the core's kernels",
         )
     ]
 
 
 @hookimpl
 def llmk_config_defaults(platform: PlatformFacts, model: ModelFacts | None) -> list[Default]:
-    """Better defaults on this platform; what the user sets wins over them."""
+    """Better defaults on this platform; values that the user sets take precedence."""
     if platform.name != "acme":
         return []
     return [Default("cache.memory_share", 0.5, "the machine's memory serves other programs, too")]

@@ -1,4 +1,4 @@
-"""The plugin module: what this distribution brings. It needs no torch."""
+"""The plugin module: the specs of this distribution. It imports no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from llmk.api import PolicySpec, hookimpl
 
 @hookimpl
 def llmk_scheduling_policies() -> list[PolicySpec]:
-    """Scheduling policies. One is used where the configuration names it, never because it is installed."""
+    """Scheduling policies. A policy is only used if the configuration names it."""
     return [
         PolicySpec(
             id="acme.shortest",

@@ -1,4 +1,4 @@
-"""What the conformance kit tries the method on. Needs transformers, which writes the checkpoints."""
+"""Examples for the conformance kit. Needs transformers, which writes the checkpoints."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from llmk_testing.quantization_example import QuantizationExample
 
 
 def restored(stored: dict[str, Tensor]) -> Tensor:
-    """The numbers that stand there."""
+    """The weight that the stored tensors represent."""
     return stored["weight"].float() * stored["weight_scale"]
 
 
 def stored(weight: Tensor) -> dict[str, Tensor]:
-    """What the method shall make of a weight, written down once more: 127 steps to the largest of each output."""
+    """The expected result of the method, implemented independently: 127 steps up to the largest weight of each
+    output."""
     scale = weight.abs().amax(dim=1, keepdim=True) / 127
     return {"weight": (weight / scale).round().char(), "weight_scale": scale}
 

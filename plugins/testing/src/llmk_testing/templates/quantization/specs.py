@@ -1,4 +1,4 @@
-"""The plugin module: what this distribution brings. It needs no torch."""
+"""The plugin module: the specs of this distribution. It imports no torch."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from llmk.api import OK, Checkpoint, QuantizationSpec, Verdict, hookimpl, no
 
 
 def claims(checkpoint: Checkpoint) -> Verdict:
-    """Weights that are not quantized yet. A method that reads quantized files looks at ``checkpoint.quantization``, and
-    is not ``online``."""
+    """Claims plain checkpoints. A method that reads quantized checkpoints checks ``checkpoint.quantization`` instead,
+    and is not ``online``."""
     if not checkpoint.quantization:
         return OK
     found = checkpoint.quantization.get("quant_method", "unnamed")
@@ -21,12 +21,12 @@ def llmk_quantization_methods() -> list[QuantizationSpec]:
         QuantizationSpec(
             id="acme.rounded",
             name="acme-rounded",
-            # A format that llmk.reference has kernels for; with one of your own, bring linear kernels for it, too.
+            # A format for which llmk.reference has kernels; for a new format, also provide linear kernels.
             weight_format="int8_channel",
             claims=claims,
             implementation="llmk_acme.rounded:Rounded",
             online=True,
             examples="llmk_acme.examples:ROUNDED",
-            summary="8-bit integers while loading, a scale per output",
+            summary="int8 while loading, a scale per output",
         )
     ]

@@ -1,4 +1,4 @@
-"""Answers in the dialect, that the conformance kit tries the parser on: add what real models write."""
+"""Examples for the conformance kit: answers in the dialect. Add what real models write."""
 
 THOUGHTS = (
     "[[think]]A city in the north. [No brackets] needed.[[/think]]Oslo.",

@@ -1,4 +1,4 @@
-"""What the conformance kit tries the logger with: sections ``[plugin.acme]``, as users may write them."""
+"""Examples for the conformance kit: sections ``[plugin.acme]``, as users may write them."""
 
 from typing import Any
 

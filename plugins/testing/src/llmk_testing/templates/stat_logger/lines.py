@@ -1,4 +1,4 @@
-"""A line of JSON for every snapshot of the server's numbers."""
+"""Writes a line of JSON for every snapshot of the server's metrics."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from llmk.api import StatLoggerContext, StatsSnapshot
 
 
 class Lines:
-    """Follows ``llmk.api.StatLogger``. It is called from a thread of its own, and may block."""
+    """Follows ``llmk.api.StatLogger``. It is called in its own thread, so it may block."""
 
     def __init__(self, context: StatLoggerContext) -> None:
-        """What is raised here ends the start of the server, with its reason."""
+        """An exception here stops the server's start, with its message."""
         self._model = context.model_name
         self._file = open(context.options["file"], "a", encoding="utf-8")  # noqa: SIM115, closed by close
 
     def record(self, snapshot: StatsSnapshot) -> None:
-        """Numbers are those of ``/metrics``. JSON has no NaN, and buckets of histograms would be most of the line."""
+        """The metrics are those of ``/metrics``. NaN is skipped, because JSON has none; so are buckets of histograms,
+        because they are too long."""
         stats = [
             {"name": stat.name, **stat.labels, "value": stat.value}
             for stat in snapshot.stats
@@ -27,5 +28,5 @@ class Lines:
         print(line, file=self._file, flush=True)
 
     def close(self) -> None:
-        """Called at the end; again it does nothing."""
+        """Called at the end; a second call does nothing."""
         self._file.close()

@@ -1,4 +1,4 @@
-"""The plugin module: what this distribution brings, and its section of the configuration. It needs no torch."""
+"""The plugin module: this distribution's specs, and its section of the configuration. It imports no torch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def llmk_config_schema() -> type[BaseModel]:
 
 @hookimpl
 def llmk_stat_loggers() -> list[StatLoggerSpec]:
-    """Stat loggers. One is used where ``server.stat_loggers`` names it."""
+    """Stat loggers. A logger is only used if ``server.stat_loggers`` names it."""
     return [
         StatLoggerSpec(
             id="acme.lines",

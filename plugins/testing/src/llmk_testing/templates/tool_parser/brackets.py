@@ -10,17 +10,17 @@ OPEN, CLOSE = "[[call ", "]]"
 
 
 class Brackets:
-    """Follows ``llmk.api.ToolParser``. Text goes on as it comes, but for what may turn out to be a marker; a call goes
-    on when it is complete. One that is malformed, or never ends, is text."""
+    """Follows ``llmk.api.ToolParser``. Text is passed on at once, except a tail that may become a marker; a call is
+    passed on when it is complete. A malformed or incomplete call is text."""
 
     def __init__(self, context: ParserContext) -> None:
         self._call: list[str] | None = None
-        """Pieces of the call that is open."""
+        """Chunks of the open call."""
         self._held = ""
         self._count = 0
 
     def push(self, text: str) -> list[Event]:
-        """Takes the next piece of content; returns what is now certain."""
+        """Takes the next chunk of content; returns the events that are now certain."""
         text, at = self._held + text, 0
         events: list[Event] = []
         while (end := text.find(self._marker, at)) >= 0:
@@ -41,7 +41,7 @@ class Brackets:
         return events
 
     def finish(self) -> list[Event]:
-        """The text has ended: what was held back is text."""
+        """At the end of the text: what was held back is text."""
         held, self._held = self._held, ""
         unended, self._call = self._call, None
         return _text(held if unended is None else "".join([OPEN, *unended, held]))

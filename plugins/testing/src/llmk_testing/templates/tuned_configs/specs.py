@@ -1,4 +1,4 @@
-"""The plugin module: what this distribution brings. It needs no torch."""
+"""The plugin module: the specs of this distribution. It imports no torch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from llmk.api import TunedConfigs, hookimpl
 
 @hookimpl
 def llmk_tuned_configs() -> list[TunedConfigs]:
-    """Measurements. They count on devices of their name where the user has measured nothing, and the platform vouches
+    """Measurements. They are used on devices of their name if the user has no own measurements and the platform vouches
     for this wheel."""
     return [TunedConfigs(id="acme.measured", package="llmk_acme", folder="measured")]
