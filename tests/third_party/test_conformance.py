@@ -75,8 +75,9 @@ def test_reference_kernels_keep_their_contracts_on_it(check: Callable[..., list[
     results = check("llmk-core", "--platform", "nova", "--only", KERNELS)
     assert of(results, "failed") == []
     assert of(results, "skipped") == []
-    assert {each["kind"] for each in results} == {"attention", "linear", "moe", "op"}
-    assert len({each["spec"] for each in results}) == 11
+    kernels = [each for each in results if each["kind"] != "op_contract"]
+    assert {each["kind"] for each in kernels} == {"attention", "linear", "moe", "op"}
+    assert len({each["spec"] for each in kernels}) == 11
 
 
 @pytest.mark.slow

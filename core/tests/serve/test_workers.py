@@ -129,11 +129,11 @@ def test_one_that_takes_too_long_is_ended_and_the_next_is_prepared() -> None:
 def test_one_that_takes_too_much_memory_is_ended_and_the_next_is_prepared() -> None:
     async def scenario() -> None:
         async with forks() as made, lane(made, memory=256 << 20) as small:
-            await small.prepare(*work("tokenize", "ab"), "")
+            await small.prepare(*work("tokenize", "ab"))
             with pytest.raises(TooMuchMemory, match=r"server\.worker_memory") as raised:
-                await small.prepare(*work("tokenize", "{hoard}"), "")
+                await small.prepare(*work("tokenize", "{hoard}"))
             assert raised.value.http_status == 413
-            assert isinstance(await small.prepare(*work("tokenize", "ab"), ""), Rendered)
+            assert isinstance(await small.prepare(*work("tokenize", "ab")), Rendered)
             await until(lambda: len(children(made)) == 1)
 
     run(scenario)
@@ -411,15 +411,15 @@ def test_an_io_processor_that_takes_too_much_memory_fails_that_request_alone() -
         async with forks() as made:
             host = io_pool.WorkerIO(lambda: made.fork("pooled:answer_io"), 60.0, 256 << 20)
             info = ScriptedEngine().info
-            await host.open("test", "the test", b"{}", info, {})
-            bad = asyncio.create_task(host.open("test", "the test", b"{hoard}", info, {}))
+            await host.open("test", "the test", b"{}", info, RequestContext())
+            bad = asyncio.create_task(host.open("test", "the test", b"{hoard}", info, RequestContext()))
             await asyncio.sleep(0)
-            good = asyncio.create_task(host.open("test", "the test", b"{}", info, {}))
+            good = asyncio.create_task(host.open("test", "the test", b"{}", info, RequestContext()))
             with pytest.raises(TooMuchMemory, match=r"server\.worker_memory"):
                 await bad
             with pytest.raises(ProcessLost):  # and is run again
                 await good
-            await host.open("test", "the test", b"{}", info, {})
+            await host.open("test", "the test", b"{}", info, RequestContext())
             await host.close()
 
     run(scenario)

@@ -113,7 +113,7 @@ DEFECTS = (
     Defect(
         "cache_of_another_layer",
         "a layer keeps its keys in the cache of the one before",
-        lambda patch: patch.setattr(Parallel, "place", lambda self, layer, count: max(layer - 1, 0)),
+        lambda patch: patch.setattr(Parallel, "local_index", lambda self, layer, count: max(layer - 1, 0)),
         "decode equals prefill",
     ),
     Defect("norm_eps", "norms with a default eps, not the config's", _another_eps, "logits are"),

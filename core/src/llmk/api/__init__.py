@@ -41,6 +41,7 @@ from llmk.api.io import IOContext, IOOutput, IOProcessor, IOPrompt, IORequest, I
 from llmk.api.kernels import CompositeOp, LinearKernel, MoEKernel, Op, Prepare
 from llmk.api.logits import LogitsBatch, LogitsProcessor, LogitsRequest, LogitsRows
 from llmk.api.matching import match
+from llmk.api.op_contract import OpContract
 from llmk.api.parsers import (
     Event,
     ParserContext,
@@ -84,7 +85,6 @@ from llmk.api.specs import (
     LogitsProcessorSpec,
     ModelSpec,
     Needs,
-    OpContract,
     ParserSpec,
     PlatformSpec,
     PolicySpec,

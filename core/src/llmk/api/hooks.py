@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pluggy
 
 from llmk.api.facts import ModelFacts
+from llmk.api.op_contract import OpContract
 from llmk.api.plan import Plan
 from llmk.api.platform import PlatformFacts
 from llmk.api.specs import (
@@ -22,7 +23,6 @@ from llmk.api.specs import (
     KernelSpec,
     LogitsProcessorSpec,
     ModelSpec,
-    OpContract,
     ParserSpec,
     PlatformSpec,
     PolicySpec,

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from llmk.api.op_contract import OpContract
 from llmk.api.platform import PlatformFacts
 from llmk.api.query import Query
-from llmk.api.specs import OpContract
 from llmk.api.verdict import Reason
 
 

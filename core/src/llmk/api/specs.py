@@ -4,7 +4,7 @@ imported only when they are chosen."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
@@ -26,10 +26,9 @@ GIVEN_PARTS: Mapping[str, str] = {"attention.write": "attention", "attention.run
 
 LOCATION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 """The form of ``implementation`` and similar fields: ``"module:attribute"``."""
-_SIGNATURE = re.compile(r"\(\w+(, \w+)*\) -> .+")
 
 
-class _Checked:
+class CheckedSpec:
     """Base of the specs. An invalid spec raises ``ValueError`` when it is created, where the mistake is."""
 
     __slots__ = ()
@@ -100,7 +99,7 @@ class TokenBand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KernelSpec(_Checked):
+class KernelSpec(CheckedSpec):
     """A candidate for attention, linear, MoE or op sites.
 
     The ``implementation`` is, by kind:
@@ -166,7 +165,7 @@ class KernelSpec(_Checked):
 
     def __post_init__(self) -> None:
         # Not super(): with slots, the class that the compiler's cell names is not the one that instances have.
-        _Checked.__post_init__(self)
+        CheckedSpec.__post_init__(self)
         if (self.kind == "op") != bool(self.op):
             raise ValueError(
                 f"kind {self.kind!r} with op {self.op!r}: an op must be named where kind is 'op', and only there"
@@ -182,61 +181,7 @@ class KernelSpec(_Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OpContract(_Checked):
-    """What an op is, for all who call, implement, test, measure or shadow it.
-
-    Each op has one contract, of the wheel that defines the op, and any wheel may register kernels of it. The kernel of
-    ``Tier.REFERENCE``, which the same wheel registers, says what is right; all others are compared with it.
-    """
-
-    id: str
-    """``plugin.name``."""
-    op: str
-    """The op's name, which ``KernelSpec.op`` and ``OpFacts.op`` are."""
-    signature: str
-    """The names of the positional arguments, and of the results: ``"(x, weight, eps) -> normed"``.
-
-    The last two arguments of an op over attention are the layer's cache and what the backend's ``prepare`` returned for
-    the step; those of an op with a linear kernel are the weight that this kernel prepared, and the bias or ``None``."""
-    facts: tuple[str, ...] = ()
-    """The keys of ``OpQuery.facts`` that its examples need. ``llmk tune`` skips a site that lacks one, as parts of a
-    composite may: they have the facts of the whole."""
-    parts: tuple[str, ...] = ()
-    """The parts of its reference, where that is composite: names of ops, ``"attention.write"``, ``"attention.run"``,
-    ``"linear"``. Another kernel may have other parts, or none."""
-    examples: str = ""
-    """``"module:attribute"`` of an ``llmk.reference.op_examples.OpExamples``, which makes arguments from facts. Without
-    it the op is neither tested nor measured."""
-    measured: bool = True
-    """Whether ``llmk tune`` measures it by these examples."""
-    mutates_args: tuple[str, ...] = ()
-    """Names of the arguments that it changes in place, other than the cache of an op over attention."""
-    weights: tuple[str, ...] = ()
-    """Names of the arguments that are weights: too large to copy for each call, and never changed."""
-    overrides: str = ""
-    summary: str = ""
-
-    def __post_init__(self) -> None:
-        _Checked.__post_init__(self)
-        if not _SIGNATURE.fullmatch(self.signature):
-            form = "'(x, weight) -> out'"
-            raise ValueError(f"{self.id}: signature = {self.signature!r} is not of the form {form}")
-        unknown = [name for name in (*self.mutates_args, *self.weights) if name not in self.arguments]
-        if unknown:
-            raise ValueError(f"{self.id}: {unknown[0]!r} is not an argument of {self.signature}")
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """The names of the positional arguments."""
-        return tuple(self.signature.partition(")")[0].removeprefix("(").split(", "))
-
-    def positions(self, names: Iterable[str]) -> tuple[int, ...]:
-        """The positions of some arguments."""
-        return tuple(map(self.arguments.index, names))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlatformSpec(_Checked):
+class PlatformSpec(CheckedSpec):
     """A platform. ``probe`` must not initialise the device. ``known`` are facts of other machines, for planning for
     them (``llmk explain --on``)."""
 
@@ -260,7 +205,7 @@ class PlatformSpec(_Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizationSpec(_Checked):
+class QuantizationSpec(CheckedSpec):
     """A quantization method: a format of weights in checkpoints, or a conversion of plain weights while they load.
 
     ``claims`` returns whether a checkpoint is in this format; for an ``online`` method, whether it can quantize the
@@ -281,7 +226,7 @@ class QuantizationSpec(_Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSpec(_Checked):
+class ModelSpec(CheckedSpec):
     """A model family.
 
     ``describe`` names a function that implements :class:`~llmk.api.DescribeModel`, ``implementation`` a class that
@@ -303,7 +248,7 @@ class ModelSpec(_Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParserSpec(_Checked):
+class ParserSpec(CheckedSpec):
     """A reasoning or tool parser, depending on the hook that returns it. ``claims`` recognises checkpoints whose
     dialect the parser supports."""
 
@@ -321,7 +266,7 @@ class ParserSpec(_Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IOProcessorSpec(_Checked):
+class IOProcessorSpec(CheckedSpec):
     """An IO processor. ``implementation`` names a class that implements :class:`~llmk.api.IOProcessor`; it is imported
     when a request first names the processor, by ``name`` or ``id``. ``supports`` returns whether it supports a
     checkpoint."""
@@ -337,7 +282,7 @@ class IOProcessorSpec(_Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicySpec(_Checked):
+class PolicySpec(CheckedSpec):
     """A scheduling policy. ``implementation`` names a class that implements :class:`~llmk.api.SchedulingPolicy`."""
 
     id: str
@@ -348,7 +293,7 @@ class PolicySpec(_Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogitsProcessorSpec(_Checked):
+class LogitsProcessorSpec(CheckedSpec):
     """A logits processor, which requests name by ``id``. ``implementation`` names a class that implements
     :class:`~llmk.api.LogitsProcessor`; it is imported when a request first names it."""
 
@@ -361,7 +306,7 @@ class LogitsProcessorSpec(_Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StatLoggerSpec(_Checked):
+class StatLoggerSpec(CheckedSpec):
     """A stat logger, which exports the server's metrics. ``implementation`` names a class that implements
     :class:`~llmk.api.StatLogger`."""
 
@@ -375,7 +320,7 @@ class StatLoggerSpec(_Checked):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CommandSpec(_Checked):
+class CommandSpec(CheckedSpec):
     """A command of ``llmk``. ``name`` is how it is called: ``"profile"``, or ``"plugins check"`` for an action of
     ``llmk plugins``. ``implementation`` names a class that implements :class:`~llmk.api.Command`."""
 
@@ -402,7 +347,6 @@ class TunedConfigs:
 
 Spec = (
     KernelSpec
-    | OpContract
     | PlatformSpec
     | QuantizationSpec
     | ModelSpec
