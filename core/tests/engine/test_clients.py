@@ -294,7 +294,7 @@ def test_a_process_that_is_given_nothing_ends_without_a_word(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_process_begins_before_anything_else_is_imported():
+def test_a_process_starts_before_anything_else_is_imported():
     loaded = "import sys, llmk.cli.main, llmk.engine.processes.spawn"
     code = f"{loaded}; sys.exit(bool({{'llmk.api', 'asyncio'}} & {{*sys.modules}}))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
@@ -332,7 +332,7 @@ def test_a_failed_early_setup_is_ignored(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_command_that_nobody_takes_waits_for_nobody():
+def test_a_command_that_no_process_receives_does_not_block():
     """An engine that failed at its start has released its sockets before it receives Close."""
 
     async def main():
@@ -351,10 +351,10 @@ def test_a_silent_process_is_killed():
         await asyncio.sleep(1.2)
         client.check_health()
         os.kill(client.pid, signal.SIGSTOP)
-        began = time.perf_counter()
+        started = time.perf_counter()
         with pytest.raises(EngineDead, match=r"did not answer for 1 s \(engine\.hang_seconds\) and was killed"):
             await ended(client)
-        assert 0.7 < time.perf_counter() - began < 5
+        assert 0.7 < time.perf_counter() - started < 5
         await client.close()
         assert not psutil.pid_exists(client.pid)
 

@@ -94,7 +94,7 @@ def test_recurrent_state_is_read_and_written_once_for_each_request() -> None:
     assert found.flops == none.flops
 
 
-def test_where_no_products_are_named_parameters_are_counted() -> None:
+def test_where_no_linear_layers_are_named_parameters_are_counted() -> None:
     found, none = cost(model(linear=(), attention=()), (0, 7, True)), cost(model(attention=()), (0, 7, True))
     assert found.flops == 2 * 1000 * 7
     assert found.read_bytes == 1000 * 2 + 7 * HIDDEN * 2

@@ -49,7 +49,7 @@ def fail_steps(core, fails, late):
 
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("number", range(8))
-def test_failing_steps_end_who_was_in_them_and_nobody_else(number, depth):
+def test_failing_steps_end_their_own_requests_and_no_others(number, depth):
     """Any step may fail, also with others in flight: all others come out as if alone, with what they were sent."""
     rng = random.Random(number)
     core = make_core(depth=depth, num_blocks=24, max_num_seqs=3, max_num_batched_tokens=10)
@@ -89,7 +89,7 @@ def test_a_device_that_fails_every_step_ends_the_engine(depth, late):
     assert all("is broken" in output.error for output in outputs)
 
 
-def test_a_step_between_that_brings_a_token_shows_that_the_device_works():
+def test_a_step_between_that_returns_a_token_shows_that_the_device_works():
     core = make_core(max_num_seqs=1)
     core.runner.before_step = lambda plan: 1 // int(not any("bad" in new.id for new in plan.new))
     for number in range(3 * MAX_FAILURES):
@@ -144,7 +144,7 @@ def test_a_sequence_goes_on_after_what_was_delivered(known, stops):
     assert not any(output.prompt_logprobs for output in after), "they came with the first token"
 
 
-def test_what_outgrew_a_smaller_cache_is_told_so():
+def test_a_request_that_outgrew_a_smaller_cache_fails_with_that_reason():
     core = make_core(num_blocks=8)
     core.add(request("a", [1] * 20, tuple(range(20)), max_tokens=30))
     (output,) = drain(core)

@@ -339,7 +339,7 @@ def test_a_dead_engine_fails_running_and_later_requests(folder, child_path):
     run(main())
 
 
-def test_a_front_end_that_breaks_leaves_nobody_waiting(folder, monkeypatch):
+def test_a_front_end_that_breaks_leaves_no_request_waiting(folder, monkeypatch):
     async def main():
         async with engine(folder, trouble="slow") as llm:
             running = asyncio.create_task(collect(llm, max_tokens=60))
@@ -353,7 +353,7 @@ def test_a_front_end_that_breaks_leaves_nobody_waiting(folder, monkeypatch):
     run(main())
 
 
-def test_an_engine_that_was_started_again_may_tell_something_else(folder):
+def test_an_engine_that_was_started_again_may_report_other_limits(folder):
     async def main():
         async with engine(folder) as llm:
             llm._client.info = replace(llm.info, max_model_len=8, vocab_size=12, logits_processors=("new",))
@@ -380,7 +380,7 @@ def test_closing_fails_what_is_running(folder):
     run(main())
 
 
-def test_a_salt_keeps_prefixes_apart_and_hits_are_told(folder):
+def test_a_salt_keeps_prefixes_apart_and_hits_are_reported(folder):
     async def main():
         async with engine(folder) as llm:
             prompt = list(range(12))
@@ -472,7 +472,7 @@ def test_requests_are_freed_without_the_garbage_collector(folder):
 
 
 @pytest.mark.parametrize("bound", [{"max_unread": 300}, {"max_unread_per_client": 300}])
-def test_an_answer_that_nobody_reads_ends_and_holds_little(folder, bound):
+def test_an_answer_that_no_client_reads_ends_and_holds_little(folder, bound):
     """The engine does not wait for who reads, and what an answer holds is bounded by nothing else."""
 
     async def main():

@@ -23,7 +23,7 @@ def _restored() -> Iterator[None]:
     root.handlers[:], root.level = handlers, level
 
 
-def test_lines_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_human_readable_lines(capsys: pytest.CaptureFixture[str]) -> None:
     logs.setup("info", "text")
     logger.debug("unseen")
     logger.info("about %s", "nothing")

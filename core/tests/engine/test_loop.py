@@ -16,7 +16,7 @@ INFO = EngineInfo(max_model_len=64, vocab_size=100, block_size=4, num_blocks=32,
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_a_ping_tells_of_what_runs_the_steps(gone: bool) -> None:
+def test_a_ping_reports_whether_the_runner_is_alive(gone: bool) -> None:
     core: Any = make_core()
     closed: list[bool] = []
     sent: list[Reply] = []

@@ -124,7 +124,7 @@ def test_the_token_that_ends_the_text_is_not_part_of_it(keep, text):
     assert deltas[-1].token_ids == [99]
 
 
-def test_a_stop_string_may_begin_before_min_tokens():
+def test_a_stop_string_may_start_before_min_tokens():
     deltas = run("a.b.c", stop=("b.",), min_tokens=3)
     assert ("".join(d.text for d in deltas), deltas[-1].stop_reason) == ("a.", "b.")
     deltas = run("ababc", stop=("ab",), min_tokens=3)

@@ -26,7 +26,7 @@ class Urgent(FairPolicy):
         return victim if victim.priority > newcomer.priority else None
 
 
-def test_by_default_the_urgent_go_first_and_displace_nobody():
+def test_by_default_urgent_requests_go_first_and_preempt_no_others():
     core = make_core(max_num_seqs=1)
     core.add(request("early", [1], new=10, priority=1))
     core.step()
@@ -36,7 +36,7 @@ def test_by_default_the_urgent_go_first_and_displace_nobody():
     assert core.stats.preemptions == 0
 
 
-def test_by_default_the_least_urgent_gives_way_when_blocks_run_out():
+def test_by_default_the_least_urgent_is_preempted_when_blocks_run_out():
     core = make_core(num_blocks=6, max_num_seqs=2, max_model_len=24)
     core.add(request("low", [1] * 8, new=12, priority=1))
     core.add(request("high", [2] * 8, new=12))
@@ -45,7 +45,7 @@ def test_by_default_the_least_urgent_gives_way_when_blocks_run_out():
 
 
 @pytest.mark.parametrize("priority", [0, -(2**31)])
-def test_by_default_nobody_waits_for_another_tenants_flood(priority):
+def test_by_default_no_tenant_waits_for_another_tenants_flood(priority):
     """However many there are of them, and however urgent they say that they are."""
     core = make_core(max_num_seqs=4, num_blocks=64)
     for number in range(40):
@@ -267,7 +267,7 @@ def test_a_request_that_takes_too_long_ends_with_what_it_has(depth):
     assert core.stats.timeouts == 1
 
 
-def test_a_request_that_is_not_begun_in_time_ends_and_one_that_was_may_wait_again():
+def test_a_request_that_is_not_started_in_time_ends_and_one_that_was_may_wait_again():
     core = make_core(queue_timeout=10, max_num_seqs=1, policy=Urgent(PolicyContext()))
     core.add(request("low", [1], new=15, priority=1))
     core.step()

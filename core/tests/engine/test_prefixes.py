@@ -70,7 +70,7 @@ def test_no_prefix_caching_means_no_hits():
 
 
 @pytest.mark.parametrize("kinds", sorted(KINDS))
-def test_a_pinned_prefix_is_a_hit_whatever_came_between(kinds):
+def test_a_pinned_prefix_is_a_hit_no_matter_which_requests_came_between(kinds):
     groups, states = KINDS[kinds](4)
     core = make_core(num_blocks=40, groups=groups, states=states, max_model_len=64)
     prefix = [7, 8, 9, 1] * 8
@@ -96,7 +96,7 @@ def test_a_pin_ends_with_its_time_or_by_another_of_its_id():
             )
         )
         drain(core)
-    assert core.stats.pinned_blocks == 4, "b's blocks gave way to c's"
+    assert core.stats.pinned_blocks == 4, "b's blocks were evicted for c's"
     core.add(request("d", [1], max_tokens=9))
     drain(core)
     assert core.stats.pinned_blocks == 2
@@ -104,7 +104,7 @@ def test_a_pin_ends_with_its_time_or_by_another_of_its_id():
     assert_empty(core)
 
 
-def test_what_is_too_large_to_pin_is_refused_and_a_pin_gives_way_before_a_request_fails():
+def test_what_is_too_large_to_pin_is_refused_and_a_pin_is_evicted_before_a_request_fails():
     core = make_core(num_blocks=8, max_model_len=33)
     core.add(EngineRequest(id="a", prompt_token_ids=[1] * 20, params=SamplingParams(max_tokens=1), pin="p"))
     ((refused,),) = drain(core).values()

@@ -133,7 +133,7 @@ def test_a_slot_forgets_its_former_request() -> None:
 
 
 def test_words_count_what_was_sampled_alone() -> None:
-    """The prompt ends with 4, 5; the word may go on what the prompt began."""
+    """The prompt ends with 4, 5; a bad word may start in the prompt and continue in the output."""
     likes = {28: 9.0}
     harness = Harness(
         [

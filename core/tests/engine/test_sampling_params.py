@@ -63,7 +63,7 @@ def test_what_is_equal_is_taken() -> None:
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=SamplingParams) == params
 
 
-def test_a_top_p_of_zero_keeps_the_likeliest_token() -> None:
+def test_a_top_p_of_zero_keeps_the_most_likely_token() -> None:
     assert 0 < SamplingParams(top_p=0).top_p < 1e-8
 
 

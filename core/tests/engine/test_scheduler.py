@@ -208,7 +208,7 @@ def test_any_load_comes_out_as_if_alone(
             assert tokens_of(mine) == expected
 
 
-def test_prompts_are_chunked_beside_decodes():
+def test_prompts_are_chunked_alongside_decodes():
     core = make_core(max_num_batched_tokens=6)
     core.add(request("short", [1], max_tokens=20))
     core.step()
@@ -236,7 +236,7 @@ def test_priority_goes_before_arrival():
     assert list(drain(core)) == ["soon", "late"]
 
 
-def test_the_latest_gives_way_when_blocks_run_out():
+def test_the_latest_is_preempted_when_blocks_run_out():
     core = make_core(num_blocks=6, max_model_len=24)
     core.add(request("a", [1] * 8, max_tokens=12))
     core.add(request("b", [2] * 8, max_tokens=12))
@@ -351,7 +351,7 @@ def test_a_request_that_the_sampler_fails_ends_alone(monkeypatch):
     assert_empty(core)
 
 
-def test_the_runner_is_told_of_slots_that_are_free_once_there_is_no_work():
+def test_free_slots_are_reported_to_the_runner_once_there_is_no_work():
     core = make_core()
     core.add(request("a", [1], max_tokens=3))
     core.add(request("b", [2], max_tokens=30))

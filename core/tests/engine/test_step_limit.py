@@ -38,14 +38,14 @@ def learned(core: EngineCore) -> None:
 def latency(core: EngineCore, name: str) -> float:
     """Seconds that a short request of the quiet client takes."""
     core.add(request(name, [3, 4], "quiet", new=12))
-    began = core.runner.seconds
+    started = core.runner.seconds
     while core.has_work:
         if name in ends(core.step().outputs):
-            return core.runner.seconds - began
+            return core.runner.seconds - started
     raise AssertionError("it never ended")
 
 
-def test_long_prompts_of_another_tenant_delay_nobody_much():
+def test_long_prompts_of_one_tenant_delay_other_tenants_little():
     core, steps = paced()
     learned(core)
     alone = latency(core, "alone")
@@ -60,8 +60,8 @@ def test_long_prompts_of_another_tenant_delay_nobody_much():
 
 
 @pytest.mark.parametrize("per_token", [PER_TOKEN, SHORT / 3])
-def test_one_request_of_many_choices_delays_nobody_much(per_token):
-    """Nor where each row costs much, as those of long contexts do."""
+def test_one_request_of_many_choices_delays_other_tenants_little(per_token):
+    """Also where each row costs much, as those of long contexts do."""
     core, _ = paced(per_token=per_token)
     learned(core)
     alone = latency(core, "alone")

@@ -157,7 +157,7 @@ def test_what_ran_goes_on_and_what_waited_is_kept():
     with_fleet(scenario)
 
 
-def test_a_prompt_goes_on_after_the_hidden_states_that_were_told():
+def test_a_prompt_goes_on_after_the_hidden_states_that_were_sent():
     def hidden(start: int, *, end: bool = False) -> TokenOutput:
         rows = HiddenRows(start, 2, "uint8", bytes((start, start + 1)))
         return TokenOutput(id="a", hidden=rows, finish_reason="stop" if end else None)
@@ -212,7 +212,7 @@ def test_while_there_is_no_engine_requests_come_and_go():
     with_fleet(scenario)
 
 
-def test_an_engine_that_comes_too_late_finds_nobody_waiting():
+def test_an_engine_that_comes_too_late_finds_no_request_waiting():
     async def scenario(fleet, supervisor):
         await supervisor.add([request("a"), request("b")])
         fleet.gate.clear()
@@ -302,7 +302,7 @@ def test_closing_ends_an_outage(when, monkeypatch):
     with_fleet(scenario)
 
 
-def test_a_supervisor_that_fails_itself_leaves_nobody_waiting():
+def test_a_supervisor_that_fails_itself_leaves_no_request_waiting():
     async def main():
         fleet = Fleet()
         supervisor = await Supervisor.start(fleet.start, restart_seconds=60)
@@ -332,7 +332,7 @@ def test_a_dead_engine_that_can_not_be_cleared_away_is_replaced():
 
 
 def test_who_kills_engines_fails_and_the_others_go_on():
-    """Four run; "poison" kills at its first step. Those that had brought tokens are not blamed for its arrival, and
+    """Four run; "poison" kills at its first step. Those that had returned tokens are not blamed for its arrival, and
     after the second death all are admitted in groups, "poison" first, of which two engines may have died.
     """
 
@@ -415,7 +415,7 @@ def test_the_innocent_wait_for_few_rounds_of_trials():
     with_fleet(scenario)
 
 
-def test_the_successor_of_an_engine_that_brought_tokens_is_started_at_once(monkeypatch):
+def test_the_successor_of_an_engine_that_returned_tokens_is_started_at_once(monkeypatch):
     """However many there were before, and however long it would wait after one without tokens."""
     monkeypatch.setattr(supervisor_module, "FIRST_DELAY", 30.0)
 
@@ -468,7 +468,7 @@ def test_who_is_tried_alone_may_leave():
     with_fleet(scenario)
 
 
-def test_all_that_ran_are_to_blame_where_nobody_can_be_named():
+def test_all_that_ran_are_to_blame_where_no_request_can_be_named():
     async def scenario(fleet, supervisor):
         ids = ("a", "b")
         await supervisor.add([request(id_) for id_ in ids])

@@ -135,7 +135,7 @@ def test_sparse_models_have_their_experts_measured(house: Wheelhouse, tmp_path: 
         assert f"us by {id}" in lines
 
 
-def test_equal_sites_get_equal_inputs_whatever_is_chosen(house: Wheelhouse, tmp_path: Path) -> None:
+def test_equal_sites_get_equal_inputs_no_matter_which_kernel_is_chosen(house: Wheelhouse, tmp_path: Path) -> None:
     """Also where a kernel ran with other token counts before."""
     checkpoint = write_checkpoint(tmp_path / "model", "qwen3", num_hidden_layers=1)
     results = []
@@ -163,7 +163,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_inputs_are_known_for_what_models_ask(house: Wheelhouse, tmp_path: Path, model: str) -> None:
+def test_inputs_are_known_for_the_queries_of_models(house: Wheelhouse, tmp_path: Path, model: str) -> None:
     """But for recurrent state, the step's layout, and parts whose sizes are unknown."""
     kind, sizes = MODELS[model]
     checkpoint = write_checkpoint(tmp_path / "model", kind, num_hidden_layers=2, **sizes)

@@ -70,7 +70,7 @@ def metaspace_never() -> Tokenizer:
 
 
 def word_piece() -> Tokenizer:
-    """BERT's kind, whose decoder is none of those that are known by name."""
+    """BERT's kind, whose decoder is not one of those that are known by name."""
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"\s+"), "removed")
     tokenizer.decoder = decoders.WordPiece()

@@ -189,7 +189,7 @@ def test_contracts_refuse_to_be_malformed(fields: dict[str, Any], message: str) 
         replace(contract, **fields)
 
 
-def test_broken_plugin_is_fatal_once_it_is_asked_for(wheelhouse: Wheelhouse) -> None:
+def test_broken_plugin_is_fatal_once_it_is_required(wheelhouse: Wheelhouse) -> None:
     wheelhouse.install("bad", "raise RuntimeError('no such chip')")
     wheelhouse.discover().enforce()
     for rules in ({"require": ["bad"]}, {"require": ["bad-wheel"]}, {"only": ["bad"]}):

@@ -43,7 +43,7 @@ class Cached:
         self.lengths: dict[str, int] = {}
 
     def step(self, work: Step, padding: int = 0) -> CacheStep:
-        """The next tokens of some requests, then ``padding`` requests of one token each that are none."""
+        """The next tokens of some requests, then ``padding`` entries of one token each that are not requests."""
         rows, size = [], self.block_size
         for name, count in work:
             before = self.lengths.get(name, 0)

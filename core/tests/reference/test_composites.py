@@ -19,7 +19,7 @@ from llmk.reference.composites import (
     make_qk_norm_rope_attention,
     make_qk_norm_rope_write_kv,
 )
-from llmk.reference.linear import per_head_product
+from llmk.reference.linear import per_head_matmul
 from llmk.reference.norms import rms_norm, rms_norm_plus_one
 from llmk.reference.rope.rotation import cos_sin_cache, rope, rope_interleaved
 
@@ -111,7 +111,7 @@ def test_latent_attention_is_attention_to_the_keys_and_values_that_it_never_comp
     table = cos_sin_cache({}, rotary_dim, 8, 1e4)
 
     given = {"attention.write": backend.write, "attention.run": backend.run}
-    parts = {"rms_norm": rms_norm, "rope_interleaved": rope_interleaved, "per_head_product": per_head_product, **given}
+    parts = {"rms_norm": rms_norm, "rope_interleaved": rope_interleaved, "per_head_matmul": per_head_matmul, **given}
     parts["norm_rope_write_latent"] = make_norm_rope_write_latent(parts)
     out = make_latent_attention(parts)(q, latent, weight, 1e-6, k_up, v_up, POSITIONS, table, cache, meta)
 

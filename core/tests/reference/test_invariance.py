@@ -130,7 +130,7 @@ def test_rotation_and_soft_cap(dtype: torch.dtype, threads: int) -> None:
 
 @pytest.mark.parametrize("vocab", [50, 3001, 40_000])
 def test_sampling(vocab: int, threads: int) -> None:
-    """Rows ask for different things, among them nothing at all; a row of many tokens is worth sharing among threads."""
+    """Rows have different sampling parameters, or none; a row of many tokens is worth sharing among threads."""
     count = 24
     logits = 4 * torch.randn(count, vocab)
     temperature = torch.tensor([0.0, 0.7, 1.0, 1.3]).repeat(6)

@@ -93,7 +93,7 @@ def routed(router: torch.nn.Module, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     ("num_experts", "num_groups", "top_groups", "top_k"), [(12, 4, 2, 3), (12, 4, 1, 3), (8, 8, 3, 3), (6, 2, 2, 5)]
 )
 def test_best_groups_agree_with_transformers(num_experts: int, num_groups: int, top_groups: int, top_k: int) -> None:
-    """DeepSeek-V2 scores a group by its best expert; a limit that leaves out no group is none."""
+    """DeepSeek-V2 scores a group by its best expert; a limit that leaves out no group has no effect."""
     router = DeepseekV2TopkRouter(
         DeepseekV2Config(
             hidden_size=32,

@@ -68,7 +68,7 @@ def test_ops_are_all_there() -> None:
         "add_rms_norm",
         "rope",
         "rope_interleaved",
-        "per_head_product",
+        "per_head_matmul",
         "norm_rope_write_latent",
         "latent_attention",
         "qk_norm_rope_write_kv",

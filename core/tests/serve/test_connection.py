@@ -235,7 +235,7 @@ def test_a_client_that_sends_too_much_reads_why(make_service: Make, more: tuple[
 
 
 @pytest.mark.parametrize("path", ["/nowhere", "/health", "/v1/cache/pins"])
-def test_a_body_that_nobody_wants_is_neither_kept_nor_waited_for(make_service: Make, path: str) -> None:
+def test_a_body_that_no_handler_reads_is_neither_kept_nor_waited_for(make_service: Make, path: str) -> None:
     async def scenario(live: Live) -> None:
         reader = await live.connect(post(1 << 30, path))
         answer = await Answer.read(reader)

@@ -395,7 +395,7 @@ def test_the_worker_of_an_io_processor_ends_when_nothing_uses_it(monkeypatch: py
             pids = set()
             for _ in range(2):
                 run = await host.open("test", "the test", b"{}", ScriptedEngine().info, RequestContext())
-                await asyncio.sleep(1.5)  # it is not idle while a request is under way
+                await asyncio.sleep(1.5)  # it is not idle while a request is running
                 pids.add(int(await run.answer()))
                 assert len(children(made)) == 1
                 run.close()

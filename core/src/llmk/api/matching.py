@@ -35,7 +35,7 @@ def match(spec: KernelSpec, query: Query, facts: Collection[str] = ()) -> Verdic
 
 
 def check_known(spec: KernelSpec, query: Query, facts: Collection[str] = ()) -> Verdict:
-    """Refuses a kernel that doesn't know what a query asks: a field that differs from its default, or one of an op's
+    """Refuses a kernel that doesn't know a query field whose value differs from its default, or one of an op's
     ``facts``."""
     neutral = neutral_values(type(query))
     asked = {name: value for name in neutral if (value := getattr(query, name)) != neutral[name]}

@@ -183,7 +183,7 @@ class OutputRouter:
                 break
             what = f"{stream.held} tokens and log-probabilities of the answer wait to be read, more than may ({key})"
             stream.drop()
-            stream.fail(AnswerNotRead(what, hint="read faster, or ask for less at once"))
+            stream.fail(AnswerNotRead(what, hint="read faster, or request less at once"))
             for id in stream.sequences:
                 del self._streams[id]
                 ended.append(id)

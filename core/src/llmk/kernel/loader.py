@@ -30,7 +30,7 @@ def load_object(location: str, *, plugin: Plugin | str = "", kind: str = "", id:
     """
     module, _, attribute = location.partition(":")
     wheel, known = _wheel(plugin), module in sys.modules
-    hint = f'mend or uninstall the wheel, or [plugins] disable = ["{wheel.partition(" ")[0]}"] leaves it out'
+    hint = f'fix or uninstall the wheel, or [plugins] disable = ["{wheel.partition(" ")[0]}"] leaves it out'
     try:
         with nullcontext() if known else watched(f"the import of {location} ({wheel})", hint, MODULES):
             found = reduce(getattr, attribute.split("."), import_module(module))

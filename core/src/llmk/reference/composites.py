@@ -134,9 +134,9 @@ def make_norm_rope_write_latent(parts: Mapping[str, Callable[..., Any]]) -> Call
 
 
 def make_latent_attention(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
-    """Builds ``latent_attention`` from ``norm_rope_write_latent``, ``per_head_product`` and the attention backend's
+    """Builds ``latent_attention`` from ``norm_rope_write_latent``, ``per_head_matmul`` and the attention backend's
     ``attention.run``."""
-    write, matmul, attend = parts["norm_rope_write_latent"], parts["per_head_product"], parts["attention.run"]
+    write, matmul, attend = parts["norm_rope_write_latent"], parts["per_head_matmul"], parts["attention.run"]
 
     def latent_attention(
         q: Tensor,

@@ -159,10 +159,10 @@ _ROWS = (
         summary="Token embedding, scaled.",
     ),
     _contract(
-        op="per_head_product",
+        op="per_head_matmul",
         signature="(x, weight) -> out",
         facts=("num_heads", "qk_nope_head_dim", "kv_lora_rank"),
-        examples="rows:PER_HEAD_PRODUCT",
+        examples="rows:PER_HEAD_MATMUL",
         summary="Matrix product with one matrix per head.",
     ),
 )
@@ -194,7 +194,7 @@ _OVER_ATTENTION = (
         op="latent_attention",
         signature="(q, latent, norm_weight, eps, k_up, v_up, positions, cos_sin, cache, meta) -> out",
         facts=_LATENT,
-        parts=("norm_rope_write_latent", "per_head_product", "attention.run"),
+        parts=("norm_rope_write_latent", "per_head_matmul", "attention.run"),
         examples="attention:LATENT_ATTENTION",
         weights=("k_up", "v_up"),
         summary="Multi-head latent attention, with the K and V projections absorbed.",

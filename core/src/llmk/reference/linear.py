@@ -22,14 +22,14 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return F.linear(x, weight, bias)
 
 
-def per_head_product(x: Tensor, weight: Tensor) -> Tensor:
+def per_head_matmul(x: Tensor, weight: Tensor) -> Tensor:
     """``x[:, h] @ weight[h]`` for every head: ``[tokens, heads, in]`` to ``[tokens, heads, out]`` in ``x``'s dtype;
     ``weight`` is ``[heads, in, out]``."""
     return torch.bmm(x.transpose(0, 1), weight).transpose(0, 1)
 
 
-def per_head_product_invariant(x: Tensor, weight: Tensor) -> Tensor:
-    """Batch-invariant :func:`per_head_product`: computed row by row, so a row's result is bit-identical in any
+def per_head_matmul_invariant(x: Tensor, weight: Tensor) -> Tensor:
+    """Batch-invariant :func:`per_head_matmul`: computed row by row, so a row's result is bit-identical in any
     batch."""
     return in_tiles(torch.bmm, x.transpose(0, 1), weight, (1,)).transpose(0, 1)
 

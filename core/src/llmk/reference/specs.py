@@ -69,7 +69,7 @@ _TWO_VARIANTS = {
     "silu_and_mul": "activations:silu_and_mul",
     "gelu_and_mul": "activations:gelu_and_mul",
     "gelu_tanh_and_mul": "activations:gelu_tanh_and_mul",
-    "per_head_product": "linear:per_head_product",
+    "per_head_matmul": "linear:per_head_matmul",
 }
 """Each has two kernels: torch's own, and a batch-invariant one."""
 

@@ -43,7 +43,7 @@ class Workers(Protocol):
         ...
 
     async def prepare(self, work: Work, body: bytes) -> Prepared:
-        """What comes of a request."""
+        """Prepares a request, or returns the response that refuses it."""
         ...
 
 

@@ -61,7 +61,7 @@ class _PendingStep:
     workers: MultiProcessExecutor
 
     def result(self) -> StepResult:
-        """Waits for what it brought."""
+        """Waits for its result."""
         return self.workers.result(self.step)
 
 
@@ -130,7 +130,7 @@ class MultiProcessExecutor(Executor):
         return _PendingStep(plan.step, self)
 
     def result(self, step: int) -> StepResult:
-        """Waits for what ``step`` brought, the oldest that was not received yet.
+        """Waits for the result of ``step``, the oldest step whose result was not received yet.
 
         Where it failed in all processes alike, raises what it failed with; they go on then.
         """

@@ -27,8 +27,8 @@ from llmk.engine.wire.request import EngineOutputs, EngineRequest, EngineStats, 
 logger = logging.getLogger(__name__)
 
 FIRST_DELAY, LONGEST_DELAY = 0.1, 30.0
-"""Seconds before another engine is started where the one before it brought no token, which double with each such
-engine and each failed attempt, and the most of them. The successor of one that brought tokens is started at once.
+"""Seconds before another engine is started where the one before it returned no token, which double with each such
+engine and each failed attempt, and the most of them. The successor of one that returned tokens is started at once.
 """
 STABLE_SECONDS = 60.0
 """An engine that ran for so long is no reason to distrust the next one, nor what it ran."""
@@ -101,7 +101,7 @@ class Supervisor:
         """How many engines each plugin's code has ended, by its id."""
         self._distrusted = distrusted if distrusted is not None else set()
         self._barren = 0
-        """How many engines and attempts in a row brought no token."""
+        """How many engines and attempts in a row returned no token."""
         self._started = time.monotonic()
         self._next_attempt = 0.0
         self._gave_up = False
@@ -386,7 +386,7 @@ class Supervisor:
 
 
 def delay_after(barren: int) -> float:
-    """Seconds to wait before an attempt that follows so many in a row that brought no token."""
+    """Seconds to wait before an attempt that follows so many in a row that returned no token."""
     return min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(barren - 1, 16)) if barren else 0.0
 
 

@@ -220,11 +220,11 @@ class _Finder:
         words = list(words)
         self.firsts = sorted({word[0] for word in words})
         self.pattern = re.compile(_trie_pattern(words) if words else "(?!)")
-        self._begins = re.compile(f"[{re.escape(''.join(self.firsts))}]" if words else "(?!)")
+        self._first = re.compile(f"[{re.escape(''.join(self.firsts))}]" if words else "(?!)")
 
     def may_start(self, text: str) -> bool:
         """Whether ``text`` has a character that one of the words starts with."""
-        return self._begins.search(text) is not None
+        return self._first.search(text) is not None
 
     def matches(self, text: str) -> Iterator[re.Match[str]]:
         """The words in ``text``."""

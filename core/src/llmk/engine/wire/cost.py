@@ -62,7 +62,7 @@ class CostModel:
         self._weight_bytes = self._head_bytes = self._state_bytes = 0
         self._experts: list[_Experts] = []
         self._attention: dict[int | None, _Attention] = {}
-        self._count_products(facts, DTYPE_BYTES[dtype])
+        self._count_linear(facts, DTYPE_BYTES[dtype])
         self._count_experts(facts, DTYPE_BYTES[dtype])
         self._count_caches(facts, DTYPE_BYTES[cache_dtype])
 
@@ -84,7 +84,7 @@ class CostModel:
         share = self._share
         return Cost(cost.flops * share, cost.read_bytes * share, cost.written_bytes * share)
 
-    def _count_products(self, facts: ModelFacts, width: int) -> None:
+    def _count_linear(self, facts: ModelFacts, width: int) -> None:
         self._token = Cost(0, facts.hidden_size * width, facts.hidden_size * width)  # the embedding
         for linear in facts.linear:
             rows, columns, count = linear.out_features, linear.in_features, linear.count

@@ -24,7 +24,7 @@ def attend_plain(
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """Scaled dot-product attention in plain operators, in float32 for inputs of any dtype.
+    """Scaled dot product attention in plain operators, in float32 for inputs of any dtype.
 
     ``softmax(cap(q @ k.T * scale)) @ v`` with ``cap(x) = softcap * tanh(x / softcap)`` (Gemma 2, arXiv:2408.00118).
 

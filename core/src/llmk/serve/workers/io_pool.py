@@ -44,7 +44,7 @@ class WorkerIO:
         self._keys = itertools.count()
 
     async def open(self, id: str, name: str, body: bytes, info: EngineInfo, context: RequestContext) -> WorkerRun:
-        """Begins a request to the processor ``id``, called ``name`` in errors.
+        """Starts a request to the processor ``id``, called ``name`` in errors.
 
         Raises the request's error, or ProcessLost if the worker ended because of another request.
         """

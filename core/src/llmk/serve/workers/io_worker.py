@@ -100,7 +100,7 @@ class _Hosting:
         self._input_processor: InputProcessor | None = None
 
     def call(self, order: Open | Take | Answer) -> Outcome:
-        """Makes a call. Whatever is raised is the request's failure."""
+        """Makes a call. Any exception is the request's failure."""
         self._key = str(order.key)
         try:
             if not isinstance(order, Open):

@@ -52,7 +52,10 @@ class Workers:
         self._io = WorkerIO(fork_io, config.plugin_seconds, config.worker_memory)
 
     async def prepare(self, work: Work, body: bytes) -> Prepared:
-        """What comes of a request. Raises what :meth:`~llmk.serve.workers.prepare_lane.PrepareLane.prepare` raises."""
+        """Prepares a request, or returns the response that refuses it.
+
+        Raises the errors of :meth:`~llmk.serve.workers.prepare_lane.PrepareLane.prepare`.
+        """
         small, large = self._lanes
         return await (small if len(body) <= SMALL else large).prepare(work, body)
 

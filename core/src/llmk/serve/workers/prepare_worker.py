@@ -93,7 +93,7 @@ class RequestPreparer:
         return self._builder.of(work.info)
 
     def prepare(self, work: Work, raw: bytes) -> Prepared:
-        """Whatever is wrong with the request comes back as the response that says so."""
+        """Prepares a request. Returns any error of the request as a response that says so."""
         logs.request_id.set(work.context.log_id)
         try:
             schema, make = _KINDS[work.kind]
