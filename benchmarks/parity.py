@@ -104,12 +104,17 @@ def host_time(report: str) -> float:
 
 async def answer(llm: Any, workload: Workload, seed: int, vocab_size: int) -> float:
     """Runs a workload; seconds from the first request to the last token."""
-    from llmk import SamplingParams
+    import llmk
 
-    params = SamplingParams(temperature=0.0, max_tokens=workload.new, ignore_eos=True)
+    params = llmk.SamplingParams(temperature=0.0, max_tokens=workload.new, ignore_eos=True)
+
+    def named(id: str) -> dict[str, Any]:
+        """How a version takes the id of a request."""
+        context = getattr(llmk, "RequestContext", None)
+        return {"context": context(id)} if context else {"request_id": id}
 
     async def one(index: int, prompt: list[int]) -> None:
-        async for _ in llm.generate(prompt, params, request_id=f"{seed}-{index}"):
+        async for _ in llm.generate(prompt, params, **named(f"{seed}-{index}")):
             pass
 
     prompts = workload.prompts(seed, vocab_size)
