@@ -37,6 +37,7 @@ DATA = {
 ALLOWED = {
     "tool▁calls▁begin": "DeepSeek's control token",
     "itertools.product": "a function of the standard library",
+    "have not told": "a reply in the demo model's training data, which models/training/evaluate.py looks for",
 }
 """Exact strings that are no hits wherever they stand, with the reason."""
 

@@ -89,7 +89,7 @@ def test_mamba2_has_states_and_no_attention() -> None:
 def test_which_layers_of_qwen3_next_attend(
     config: dict[str, Any], attention: int, recurrent: int, sites: set[str]
 ) -> None:
-    """Sites that no layer has are not asked for."""
+    """Sites that no layer has have no query."""
     facts = qwen3_next_facts.describe(Checkpoint(Path("/c"), {**LLAMA, **config}))
     assert sum(found.num_layers for found in facts.attention) == attention
     assert sum(found.num_layers for found in facts.recurrent) == recurrent
@@ -167,7 +167,7 @@ def test_bidirectional_gemma2_is_refused() -> None:
     ],
 )
 def test_which_layers_are_sparse(config: dict[str, Any], sparse: tuple[bool, ...], sites: set[str]) -> None:
-    """Sites that no layer has are not asked for, and routers are never quantized."""
+    """Sites that no layer has have no query, and routers are never quantized."""
     checkpoint = Checkpoint(Path("/c"), {**LLAMA, **config})
     assert qwen3_moe_facts.shape_of(checkpoint).sparse == sparse
     facts = qwen3_moe_facts.describe(checkpoint)

@@ -116,10 +116,10 @@ def test_longrope_has_short_factors_by_default_and_long_ones_where_more_is_serve
     assert relative_error(harness.step([("whole", PROMPT)])[0], expected) < 2e-5
     harness = ModelHarness.of(checkpoint, {"model.max_model_len": 256})
     long = PROMPT * 3
-    short_beside_long, found = harness.step([("short", PROMPT), ("long", long)])
+    short_with_long, found = harness.step([("short", PROMPT), ("long", long)])
     assert relative_error(found, transformers_logits(checkpoint, long, torch.float32)) < 2e-5
     alone = ModelHarness.of(checkpoint, {"model.max_model_len": 256}).step([("short", PROMPT)])[0]
-    assert relative_error(short_beside_long, alone) < 2e-5
+    assert relative_error(short_with_long, alone) < 2e-5
     assert relative_error(alone, expected) > 1e-3
 
 

@@ -42,7 +42,7 @@ class Reply:
 
     @classmethod
     def of(cls, text: str) -> "Reply":
-        """Parse decoded text; ``ended`` tells whether the end token was written."""
+        """Parse decoded text; ``ended`` says whether the end token was written."""
         ended = "<|im_end|>" in text
         text = text.split("<|im_end|>")[0]
         thought = None
@@ -152,7 +152,7 @@ def measure(model: Model, asked: list[Sample], batch: int) -> tuple[dict[str, An
 
 
 def table(figures: dict[str, Any]) -> str:
-    """The figures as a table for people."""
+    """The figures as a human-readable table."""
     titles = ("asked", "right, off", "right, on", "mode kept", "tool right", "JSON valid")
     lines = [f"{'category':16}" + "".join(f"{title:>12}" for title in titles)]
 

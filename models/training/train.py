@@ -2,7 +2,7 @@
 
     python models/training/train.py --minutes 8 --out /tmp/demo
 
-The folder given by ``--base`` holds the tokenizer and the chat template; it is copied beside the weights.
+The folder given by ``--base`` holds the tokenizer and the chat template; they are copied to the weights' folder.
 """
 
 import argparse
@@ -157,11 +157,11 @@ def train(options: argparse.Namespace) -> None:
     loss_of = torch.compile(model.loss, dynamic=False) if device == "cuda" else model.loss
 
     log: list[dict[str, float]] = []
-    began = report_at = time.monotonic()
+    started = report_at = time.monotonic()
     step = 0
     running = torch.zeros(2, device=device)
     counted = 0
-    while (share := (time.monotonic() - began) / (60 * options.minutes)) < 1:
+    while (share := (time.monotonic() - started) / (60 * options.minutes)) < 1:
         tokens, targets, weights, packing = to_device(feed.next(), device)
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             weighted, reply = loss_of(tokens, targets, weights, packing)
@@ -176,7 +176,7 @@ def train(options: argparse.Namespace) -> None:
         step += 1
         if step == 1:
             reply.item()
-            began = report_at = time.monotonic()
+            started = report_at = time.monotonic()
         if time.monotonic() - report_at > options.report_seconds:
             report_at = time.monotonic()
             mean = (running / counted).tolist()
@@ -184,7 +184,7 @@ def train(options: argparse.Namespace) -> None:
             counted = 0
             entry = {
                 "step": step,
-                "seconds": round(report_at - began, 1),
+                "seconds": round(report_at - started, 1),
                 "tokens": step * options.row_tokens,
                 "fresh_tokens": len(feed.pool) * options.row_tokens,
                 "loss": round(mean[0], 4),

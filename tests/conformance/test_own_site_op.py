@@ -225,7 +225,7 @@ def test_shadows_compare_what_is_changed(wheel: str, tmp_path: Path, beside: str
     build = Build(plan, dtype=torch.float32, device=torch.device("cpu"), load_object=load_object)
     kernel = build.kernel("op", "shared", linear="up")
     assert build.shadows is not None
-    assert build.shadows.begin()
+    assert build.shadows.start_step()
     weight = build.linear("up").prepare({"weight": torch.randn(32, 48)})
     kernel(torch.randn(3, 48), torch.randn(3, 48), weight, None)
     (compared,) = build.shadows.take()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from collections.abc import Sequence
 from copy import deepcopy
-from itertools import product
 from typing import Any
 
 import torch
@@ -343,6 +343,6 @@ def _gaps(names: Sequence[str]) -> list[str]:
     return [
         form.format(*numbers)
         for form, found in alike.items()
-        for numbers in product(*(sorted(set(place)) for place in zip(*found, strict=True)))
+        for numbers in itertools.product(*(sorted(set(place)) for place in zip(*found, strict=True)))
         if numbers not in found
     ]

@@ -165,7 +165,7 @@ def _first(pattern: str, text: str) -> str:
 
 
 def main() -> int:
-    """Compiles the cases that are asked for; 1 where one of them exceeds its limits."""
+    """Compiles the requested cases; 1 where one of them exceeds its limits."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("targets", nargs="*", default=list(TARGETS))
     parser.add_argument("--only", default="", help="regular expression of the cases to compile")

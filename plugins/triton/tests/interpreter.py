@@ -30,7 +30,7 @@ def patch() -> None:
     """Replaces what is wrong. Raises ``pytest.UsageError`` where Triton's own library is compiled, not interpreted."""
     if not isinstance(tl.sum, InterpretedFunction):
         raise pytest.UsageError(
-            "Triton was imported before these tests could ask for its interpreter; set TRITON_INTERPRET=1"
+            "Triton was imported before these tests could switch to its interpreter; set TRITON_INTERPRET=1"
         )
     InterpreterBuilder.create_dot = create_dot
     InterpreterBuilder.cast_impl = cast_impl

@@ -185,7 +185,7 @@ DEFECTS = (
     Defect("sinks", "sinks are ignored", SinksIgnored, f"{_AGREES}: sinks, float32"),
     Defect("fp8 scales", "read without scales", ScalesForgotten, f"{_AGREES}: a cache in float8_e4m3fn, float32"),
     Defect("mask", "queries of a chunk see one token too many", MaskOffByOne, _AGREES + _USUAL),
-    Defect("beyond", "what nobody wrote weighs zero, and is NaN", ReadsBeyond, _AGREES + _USUAL),
+    Defect("beyond", "unwritten keys weigh zero, and are NaN", ReadsBeyond, _AGREES + _USUAL),
     Defect("groups", "heads read another group's keys", WrongGroups, _AGREES + _USUAL),
     Defect("tiles", "rows that fill no tile are left out", LastRowsLeftOut, _AGREES + _USUAL),
     Defect("half", "float32 is computed in 16 bits", InHalf, _AGREES + _USUAL),

@@ -117,7 +117,7 @@ DEFECTS = (
         "decode equals prefill",
     ),
     Defect("norm_eps", "norms with a default eps, not the config's", _another_eps, "logits are"),
-    Defect("bias", "drops the biases of products", _forgets_bias, "logits are"),
+    Defect("bias", "drops the biases of linear layers", _forgets_bias, "logits are"),
     Defect(
         "head_order",
         "heads come out of attention in another order",
@@ -128,7 +128,7 @@ DEFECTS = (
     Defect("counts_tokens", "results depend on how many tokens a step has", _counts_tokens, "results don't depend"),
     Defect(
         "not_all_reduced",
-        "partial results of row-parallel products are not summed",
+        "partial results of row-parallel GEMMs are not summed",
         lambda patch: patch.setattr(Parallel, "all_reduced", lambda self, run: run),
         "two tensor parallel ranks",
     ),
@@ -139,8 +139,8 @@ DEFECTS = (
         lambda patch: patch.setattr(Decoder, "ignored_weights", (r".*surprise.*",)),
         "unknown tensors",
     ),
-    Defect("num_parameters", "tells a wrong number of parameters", _facts(num_parameters=1), "facts are"),
-    Defect("vocab_size", "tells a padded vocabulary", _facts(vocab_size=512), "facts are"),
+    Defect("num_parameters", "reports a wrong number of parameters", _facts(num_parameters=1), "facts are"),
+    Defect("vocab_size", "reports a padded vocabulary", _facts(vocab_size=512), "facts are"),
     Defect("key_error", "a missing key is a KeyError", _raw_keys, "odd configs"),
     Defect(
         "describe_imports_torch",

@@ -84,10 +84,8 @@ _AGREES, _FIRST = "agrees with the reference", ": 2 of 8 experts, float32"
 DEFECTS = (
     Defect("renormalize", "weights are not divided by their sum", not_renormalized, _AGREES + _FIRST),
     Defect("scaling", "the scaling is forgotten", unscaled, f"{_AGREES}: sigmoid scores, scaled, float32"),
-    Defect("activation", "SiLU whatever is asked for", always_silu, f"{_AGREES}: GELU, float32"),
-    Defect(
-        "scoring", "softmax whatever is asked for", always_softmax, f"{_AGREES}: sigmoid scores as they are, float32"
-    ),
+    Defect("activation", "SiLU for every activation", always_silu, f"{_AGREES}: GELU, float32"),
+    Defect("scoring", "softmax for every scoring", always_softmax, f"{_AGREES}: sigmoid scores as they are, float32"),
     Defect("groups", "groups are not looked at", without_groups, f"{_AGREES}: 2 of 4 groups by the best, float32"),
     Defect(
         "best two",

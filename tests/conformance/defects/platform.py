@@ -143,7 +143,7 @@ DEFECTS = (
     ),
     Defect(
         "probe_without_facts",
-        "the probe tells no facts of a usable platform",
+        "the probe returns no facts of a usable platform",
         "the probe is pure",
         lambda spec, bench: (replace(spec, probe=probe_without_facts), bench),
     ),
@@ -167,7 +167,7 @@ DEFECTS = (
     ),
     Defect(
         "asynchronous",
-        "the facts say that the device runs behind the host",
+        "the facts say that the device runs asynchronously",
         "execution is asynchronous",
         lambda spec, bench: (spec, with_facts(bench, features=bench.facts.features | {"asynchronous"})),
     ),
@@ -188,7 +188,7 @@ DEFECTS = (
     ),
     Defect(
         "measures_what_is_kept",
-        "measure tells what the allocator keeps",
+        "measure reports what the allocator keeps",
         "measure returns the peak",
         lambda spec, bench: (spec, with_facet(bench, "memory", Keeping())),
     ),
@@ -212,7 +212,7 @@ DEFECTS = (
     ),
     Defect(
         "graphs_undeclared",
-        "there are graphs that the facts don't tell",
+        "there are graphs that the facts don't name",
         "facets are complete",
         lambda spec, bench: (spec, with_facet(bench, "graphs", Rerun())),
     ),
@@ -224,7 +224,7 @@ DEFECTS = (
     ),
     Defect(
         "threads",
-        "the threads that are asked for are not set",
+        "the requested number of threads is not set",
         "setup sets",
         lambda spec, bench: (
             spec,

@@ -124,11 +124,11 @@ DEFECTS = (
     Defect("twice", "a request is named twice", Twice, ANSWERS),
     Defect("stale", "requests that have gone are named", Stale, ANSWERS),
     Defect("weight-of", "a tenant without weight raises", WeightOf, ANSWERS),
-    Defect("victim-of-all", "one that doesn't run is to give way", VictimOfAll, ANSWERS),
+    Defect("victim-of-all", "one that doesn't run is to be preempted", VictimOfAll, ANSWERS),
     Defect("dice", "the order is drawn by lot", Dice, "the same history"),
     Defect("turning", "being asked changes the order", Turning, "asking changes no answer"),
     Defect("pushy", "displacing never ends", Pushy, "endlessly"),
-    Defect("newest", "the eldest starve", Newest, "equal requests are all served"),
+    Defect("newest", "the oldest starve", Newest, "equal requests are all served"),
     Defect("hoarding", "requests are held for ever", Hoarding, "is freed with it"),
     Defect("comparing", "a step takes quadratic time", Comparing, "in proportion to the queue"),
 )

@@ -138,7 +138,7 @@ DEFECTS = (
     ),
     Defect(
         "no_kernel",
-        "names a format that nobody multiplies",
+        "names a format that no kernel multiplies",
         "stored_fp8",
         _nothing,
         "dense: some kernel",

@@ -109,7 +109,7 @@ class CallObject:
         self.started = self.done = self.bad = self.failed = False
         self._out: list[Event] = []
         self._strict = strict
-        self._step: Step = self._begin
+        self._step: Step = self._start
         self._raw: list[str] = []
         self._key = ""
         self._name: str | None = None
@@ -148,7 +148,7 @@ class CallObject:
         events, self._out = self._out, []
         return events
 
-    def _begin(self, text: str, at: int) -> int:
+    def _start(self, text: str, at: int) -> int:
         self._step = self._before_key
         return self._expect(text, at, "{")
 

@@ -33,7 +33,7 @@ _OUTSIDE = re.compile(r'["{}\[\]<]')
 _SIMPLE = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "/": "/", "\\": "\\", '"': '"'}
 _HEX = re.compile(r"[0-9a-fA-F]*")
 _LOW_SURROGATE = re.compile(r"\\u[dD][c-fC-F][0-9a-fA-F]{2}")
-_LOW_SURROGATE_BEGUN = re.compile(r"(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?")
+_LOW_SURROGATE_PREFIX = re.compile(r"(?:\\(?:u(?:[dD](?:[c-fC-F][0-9a-fA-F]?)?)?)?)?")
 
 
 class JsonValue:
@@ -282,6 +282,6 @@ def _decode(text: str) -> tuple[int, str]:
         if _LOW_SURROGATE.fullmatch(rest):
             low = int(rest[2:], 16)
             return 12, chr(0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00))
-        if _LOW_SURROGATE_BEGUN.fullmatch(rest):
+        if _LOW_SURROGATE_PREFIX.fullmatch(rest):
             return 0, ""
     return 6, text[:6]

@@ -10,7 +10,7 @@ from llmk_parsers.machine import markers
 from llmk_parsers.tool_machine import ToolMachine
 
 _TAG = "<|python_tag|>"
-_BEGINS = markers(_TAG, "{")
+_CALL_STARTS = markers(_TAG, "{")
 _SPACE = re.compile(r"\s*")
 _BETWEEN = re.compile(r"[\s;,]*")
 
@@ -26,7 +26,7 @@ class Llama3Json(ToolMachine):
         self._other = Brackets()
 
     def _content(self) -> bool:
-        text, marker = self._read_until(_BEGINS)
+        text, marker = self._read_until(_CALL_STARTS)
         self._say(text)
         if marker == _TAG:
             self._opening.append(marker)

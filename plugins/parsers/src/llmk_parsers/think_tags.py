@@ -14,7 +14,7 @@ _CALLS = {
 }
 """The tags of tool calls in dialects with think tags."""
 
-_CALL_BEGINS = (
+_CALL_STARTS = (
     *(f"<tool_call>{space}{body}" for space in ("", "\n") for body in ('{"', "<function=")),
     "<｜tool▁calls▁begin｜>",
 )
@@ -37,7 +37,7 @@ class ThinkTags(Machine):
 
     def __init__(self, context: ParserContext) -> None:
         super().__init__()
-        self._in_reasoning = markers(self.OPEN, self.CLOSE, *_CALL_BEGINS)
+        self._in_reasoning = markers(self.OPEN, self.CLOSE, *_CALL_STARTS)
         self._in_content = markers(self.OPEN, self.CLOSE, *_CALLS)
         self._in_call = markers(*_CALLS.values())
         self._fresh = True

@@ -99,14 +99,14 @@ class Check:
     def _follow(self, process: _Process, progress: _Progress) -> None:
         """Reads events until the process ends, hangs, or has failed often enough."""
         for event in process.events():
-            process.patience = self.timeout if event["event"] == "begin" else max(self.timeout, STARTING)
+            process.patience = self.timeout if event["event"] == "start" else max(self.timeout, STARTING)
             match event.pop("event"):
                 case "suite":
                     progress.enter(**event)
                 case "cases":
                     progress.left = event["names"]
                     self.listed += [f"{progress.spec}::{name}" for name in progress.left]
-                case "begin":
+                case "start":
                     progress.name = event["name"]
                 case "result":
                     progress.left.remove(progress.name)

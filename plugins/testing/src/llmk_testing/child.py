@@ -61,7 +61,7 @@ def _run_suite(suite: Suite, job: Job, emit: Any) -> None:
     cases = suite.cases(job.only)
     emit("cases", names=[case.name for case in cases])
     for case in cases if not job.list_only else ():
-        emit("begin", name=case.name)
+        emit("start", name=case.name)
         emit("result", **asdict(Result.of(case)))
 
 

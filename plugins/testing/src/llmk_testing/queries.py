@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from itertools import product
 from typing import Any, TypeVar
 
 from llmk.api import AttentionQuery, LinearQuery, MoEQuery, Query
@@ -36,7 +36,7 @@ _HEADS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("latent rows of 512 and 64", {"shape": (3, 1, 576, 16), "latent_dim": 512}),
 )
 
-_PRODUCTS: tuple[tuple[int, int, bool], ...] = (
+_LINEAR_SIZES: tuple[tuple[int, int, bool], ...] = (
     (512, 256, False),
     (1024, 512, True),
     (64, 48, False),
@@ -85,7 +85,7 @@ def linear_queries(formats: Iterable[str]) -> Mapping[str, Callable[..., LinearQ
             LinearQuery, in_features=inputs, out_features=outputs, bias=bias, weight_format=stored
         )
         for stored in formats
-        for inputs, outputs, bias in _PRODUCTS
+        for inputs, outputs, bias in _LINEAR_SIZES
         if stored != "int4_group" or inputs % 128 == 0
     }
 
@@ -121,7 +121,7 @@ def _usual_mixture(
         [{}, {"num_experts": 16, "top_k": 3}, {"num_experts": 32, "top_k": 4}, {"top_k": 1}],
         [{}, *({"hidden_size": size, "intermediate_size": size} for size in (128, 256, 512))],
     ]
-    for combination in product(*axes):
+    for combination in itertools.product(*axes):
         mixture = usual | {key: value for part in combination for key, value in part.items()}
         if serves(partial(MoEQuery, **mixture, weight_format=stored)):
             return mixture

@@ -29,7 +29,7 @@ _DTYPES = ("bfloat16", "float16", "float32")
 _NEEDS = Needs(features=("triton",), dtypes=_DTYPES, packages=("triton>=3.6,<3.10",))
 _HALVES = replace(_NEEDS, dtypes=("bfloat16", "float16"))
 _HOPPER = replace(_HALVES, archs=("sm_90",))
-"""Where there is a bulk copy engine of the kind that kernels here use, and where products of few outputs were measured
+"""Where there is a bulk copy engine of the kind that kernels here use, and where GEMMs with few outputs were measured
 to be faster than a library's."""
 _WIDEST_ROW = 1 << 15
 """Most elements of a row that one program of a norm holds."""

@@ -53,10 +53,10 @@ def cases(spec: IOProcessorSpec, bench: Bench) -> Iterator[Case]:
     def case(name: str, run: Callable[[], str | None]) -> Case:
         return Case(spec.id, "io_processor", name, run)
 
-    yield case("it says which checkpoints it serves, whatever they are", partial(check_pure, spec.supports, _odd()))
+    yield case("it says which checkpoints it serves, for any checkpoint", partial(check_pure, spec.supports, _odd()))
     for name, check in (
         ("what can't be served is refused with RequestError", _check_refusals),
-        ("a request that is dropped, at whatever stage, is gone", _check_nothing_is_left),
+        ("a request that is dropped at any stage is gone", _check_nothing_is_left),
         ("the answer is the same for any chunking, with other requests, and repeated", _check_answers),
     ):
         yield case(name, partial(_run, spec, bench, check))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from llmk.api import KernelSpec, OpContract, OpQuery
 from llmk.reference.op_examples import Draw, OpExamples, load_examples
-from llmk_testing import attention_ops, product_ops
+from llmk_testing import attention_ops, linear_ops
 from llmk_testing.bench import Bench
 from llmk_testing.binding import bind, oracle
 from llmk_testing.candidate import Asked, Candidate, agreeing
@@ -119,7 +119,7 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
             yield candidate.case(f"rows don't depend on the batch: {asked.label}", partial(_deterministic, make, asked))
 
 
-_OVER = {"attention": attention_ops.cases, "linear": product_ops.cases}
+_OVER = {"attention": attention_ops.cases, "linear": linear_ops.cases}
 """The cases of ops over sites, by the kind of the sites."""
 
 

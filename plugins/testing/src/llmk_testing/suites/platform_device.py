@@ -15,7 +15,7 @@ from llmk_testing.bench import Bench
 from llmk_testing.case import Skip
 
 _WORK_SECONDS = 0.1
-_PRODUCTS, _LARGEST_SIZE = 8, 1 << 14
+_GEMMS, _LARGEST_SIZE = 8, 1 << 14
 _ROUNDS = 3
 
 
@@ -83,7 +83,7 @@ def _work(bench: Bench) -> Callable[[], Tensor]:
 
     def run() -> Tensor:
         y = x
-        for _ in range(_PRODUCTS):
+        for _ in range(_GEMMS):
             y = y @ x
         return y
 

@@ -56,7 +56,7 @@ def cases(spec: QuantizationSpec, bench: Bench) -> Iterator[Case]:
         yield case("has examples", _no_examples)
         return
     examples = load_object(spec.examples, plugin=spec.id)
-    yield case("claims are verdicts, whatever the config holds", partial(_claims, spec, examples))
+    yield case("claims are verdicts for any config", partial(_claims, spec, examples))
     yield case("claims no other method's checkpoints", partial(_claims_nothing_else, spec))
     for example in examples:
         trial = Trial(spec, bench, example)

@@ -23,8 +23,8 @@ def _find_request(query_start, num_requests, program, QUERIES: tl.constexpr):
     for first in range(0, num_requests, _TOGETHER):
         request = first + tl.arange(0, _TOGETHER)
         there = request < num_requests
-        begin = tl.load(query_start + request, there, other=0) // QUERIES + request
-        found += tl.sum((there & (begin <= program)).to(tl.int32))
+        first_program = tl.load(query_start + request, there, other=0) // QUERIES + request
+        found += tl.sum((there & (first_program <= program)).to(tl.int32))
     return found - 1
 
 

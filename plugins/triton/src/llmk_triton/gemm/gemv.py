@@ -102,7 +102,7 @@ def _scaled_dot(left, right, scales, SCALED: tl.constexpr):
 
 
 @triton.jit
-def _product(tiles, held, scales, added, like, SCALED: tl.constexpr, HAS_BIAS: tl.constexpr):
+def _row_outputs(tiles, held, scales, added, like, SCALED: tl.constexpr, HAS_BIAS: tl.constexpr):
     """Dot products of the weight rows ``held`` with the row ``tiles``, plus the bias ``added``: float32 ``[rows]``,
     rounded to ``like``'s dtype."""
     found = _scaled_dot(held, tiles, scales, SCALED)
@@ -168,9 +168,9 @@ def gemv_kernel(
             tiles = _norm(tiles, norms, out, EPS, SIZE)
         if KEEPS:
             _store(tiles, kept + m * SIZE, one, column, writes, SIZE)
-        found = _product(tiles, held, scales, added, out, SCALED, HAS_BIAS)
+        found = _row_outputs(tiles, held, scales, added, out, SCALED, HAS_BIAS)
         if GATED:
-            up = _product(tiles, held_up, scales_up, added_up, out, SCALED, HAS_BIAS)
+            up = _row_outputs(tiles, held_up, scales_up, added_up, out, SCALED, HAS_BIAS)
             found = activate(found, "silu").to(out.dtype.element_ty).to(tl.float32) * up
         inside = (tl.arange(0, ROWS) + first < OUT) & (m < num_rows)
         tl.store(out + m * OUT + first + tl.arange(0, ROWS), found.to(out.dtype.element_ty), inside)

@@ -71,7 +71,7 @@ def _tile(place, tiles, row, first, column, SIZE: tl.constexpr, WHOLE: tl.conste
 
 
 @triton.jit
-def _add_product(acc, tile, weight, SWAP: tl.constexpr, PRECISION: tl.constexpr):
+def _add_dot(acc, tile, weight, SWAP: tl.constexpr, PRECISION: tl.constexpr):
     """``acc + tile @ weight.T``, or, with ``SWAP``, ``acc + weight @ tile.T``."""
     weight = weight.to(tile.dtype)
     if SWAP:
@@ -85,14 +85,14 @@ def _add_scaled(
     acc, tile, weight, scale, column, first, SIZE: tl.constexpr, SCALED: tl.constexpr, SWAP: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """:func:`_add_product` for a weight with a ``scale`` per block of ``SCALED`` rows and columns. The tile starts at
+    """:func:`_add_dot` for a weight with a ``scale`` per block of ``SCALED`` rows and columns. The tile starts at
     column ``first`` of the weight; ``column`` are the result's columns."""
     if SCALED <= 1:
-        return _add_product(acc, tile, weight, SWAP, PRECISION)
+        return _add_dot(acc, tile, weight, SWAP, PRECISION)
     else:
-        product = _add_product(tl.zeros_like(acc), tile, weight, SWAP, PRECISION)
+        plain = _add_dot(tl.zeros_like(acc), tile, weight, SWAP, PRECISION)
         factor = tl.load(scale + column // SCALED * tl.cdiv(SIZE, SCALED) + first // SCALED)
-        return acc + product * (factor[:, None] if SWAP else factor[None, :])
+        return acc + plain * (factor[:, None] if SWAP else factor[None, :])
 
 
 @triton.jit

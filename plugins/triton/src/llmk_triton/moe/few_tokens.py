@@ -17,7 +17,7 @@ from llmk_triton.moe.routing import share_of
 
 @triton.jit
 def _load(rows, column, inside, SIZE: tl.constexpr, STAGES: tl.constexpr):
-    """Loads Loads ``STAGES`` tiles of ``rows`` from ``column`` on; zeros beyond ``SIZE``."""
+    """Loads ``STAGES`` tiles of ``rows`` from ``column`` on; zeros beyond ``SIZE``."""
     tiles = nothing()
     for _ in tl.static_range(STAGES):
         tiles = append(tiles, tl.load(rows + column, inside & (column < SIZE), other=0.0))
@@ -26,7 +26,7 @@ def _load(rows, column, inside, SIZE: tl.constexpr, STAGES: tl.constexpr):
 
 
 @triton.jit
-def _add_products(acc, left, right):
+def _multiply_add(acc, left, right):
     for i in tl.static_range(len(left)):
         acc += left[i].to(tl.float32) * right[i].to(tl.float32)
     return acc
@@ -58,8 +58,8 @@ def gate_up_few_kernel(
         held = _load(gates, first + column, True, HIDDEN, STAGES)
         held_up = _load(gates + INNER * HIDDEN, first + column, True, HIDDEN, STAGES)
         value = _load(values, first + column, True, HIDDEN, STAGES)
-        gate = _add_products(gate, held, value)
-        up = _add_products(up, held_up, value)
+        gate = _multiply_add(gate, held, value)
+        up = _multiply_add(up, held_up, value)
     dtype = out.dtype.element_ty
     gate = activate(tl.sum(gate, axis=1).to(dtype).to(tl.float32), ACTIVATION).to(dtype).to(tl.float32)
     up = tl.sum(up, axis=1).to(dtype).to(tl.float32)
@@ -95,10 +95,10 @@ def down_few_kernel(
     pdl.wait(PDL)
     pdl.release(PDL)
     acc = tl.zeros([SLOTS, FEATURES, COLUMNS], tl.float32)
-    acc = _add_products(acc, ahead, _load(values, column, inside, INNER, STAGES))
+    acc = _multiply_add(acc, ahead, _load(values, column, inside, INNER, STAGES))
     for first in tl.range(COLUMNS * STAGES, INNER, COLUMNS * STAGES, num_stages=1):
         held = _load(rows, first + column, inside, INNER, STAGES)
-        acc = _add_products(acc, held, _load(values, first + column, inside, INNER, STAGES))
+        acc = _multiply_add(acc, held, _load(values, first + column, inside, INNER, STAGES))
     share = share_of(score, RENORMALIZE, SCALING)
     dtype = out.dtype.element_ty
     each = tl.sum(acc, axis=2).to(dtype).to(tl.float32)

@@ -174,10 +174,10 @@ def choose_kernel(
     pdl.release(PDL)
     pdl.wait(PDL)
     peak = row_peak(peaks, row, parts, PARTS)
-    best, likeliest = key_logit(peak), key_token(peak)
+    best, top_token = key_logit(peak), key_token(peak)
     heat = tl.load(temperature + row * stride_t)
     if heat == 0:
-        tl.store(out + row, likeliest.to(tl.int64))
+        tl.store(out + row, top_token.to(tl.int64))
         return
     row_logits, ids, count = logits + row * stride, open_ids + row * vocab, tl.load(num_open + row)
     distance, weight, token = _load_open(ids, row_logits, best, heat, 0, count, CHUNK)
@@ -212,4 +212,4 @@ def choose_kernel(
     cumulative = tl.cumsum(tl.where(in_part <= limit, weigh(in_part), 0).to(tl.int64), axis=0)
     chosen = first * size + tl.sum((cumulative <= target - before).to(tl.int32))
     # Logits with NaN have no distribution; the id must still be valid, because the next step embeds it.
-    tl.store(out + row, tl.where(total > 0, chosen, likeliest).to(tl.int64))
+    tl.store(out + row, tl.where(total > 0, chosen, top_token).to(tl.int64))

@@ -22,7 +22,7 @@ CHOOSING_WARPS = 16
 
 
 @triton.jit(do_not_specialize=["parts"])
-def likeliest_kernel(peaks, out, parts, PARTS: tl.constexpr, PDL: tl.constexpr):
+def top_token_kernel(peaks, out, parts, PARTS: tl.constexpr, PDL: tl.constexpr):
     """The most likely token of each row, one program per row: int64 ``[rows]`` at ``out``."""
     row = tl.program_id(0)
     pdl.release(PDL)
@@ -49,7 +49,7 @@ def sample(
     peaks = find_peaks(logits)
     if temperature is None or seeds is None or positions is None:
         parts = peaks.shape[1]
-        likeliest_kernel[(num_rows,)](
+        top_token_kernel[(num_rows,)](
             peaks, out, parts, PARTS=triton.next_power_of_2(parts), num_warps=1, **pdl.options()
         )
         return out

@@ -24,7 +24,7 @@ FARTHEST = tl.constexpr(17.4)
 """A distance at which weights round to zero; farther tokens can be ignored."""
 
 _EVERYTHING = tl.constexpr(1 << 62)
-_LIKELIEST = tl.constexpr(float(1 << 24))
+_TOP_WEIGHT = tl.constexpr(float(1 << 24))
 _WHOLE = tl.constexpr(float(1 << 23))
 """From here on, float32 numbers are integers."""
 
@@ -38,7 +38,7 @@ def distances(logits, best, temperature):
 @triton.jit
 def weigh(distance):
     """``2**24 * exp(-distance)``, rounded to the nearest integer, ties to even: int32."""
-    weight = tl.exp(-distance) * _LIKELIEST
+    weight = tl.exp(-distance) * _TOP_WEIGHT
     return tl.where(weight < _WHOLE, (weight + _WHOLE) - _WHOLE, weight).to(tl.int32)
 
 

@@ -45,12 +45,12 @@ def cases(spec: KernelSpec, bench: Bench, contract: OpContract, examples: OpExam
     yield from candidate.honesty()
     for asked in candidate.served:
         site = sites[asked.label.rpartition(", ")[0]]
-        run = partial(_agrees, candidate, partial(Product, candidate, asked, site, contract, examples))
+        run = partial(_agrees, candidate, partial(LinearOp, candidate, asked, site, contract, examples))
         yield candidate.case(f"agrees with the reference: {asked.label}", run)
     for asked in candidate.served[:2]:
         site = sites[asked.label.rpartition(", ")[0]]
         if spec.capture != "none" and site.kernel.capture != "none":
-            run = partial(_recorded, candidate, partial(Product, candidate, asked, site, contract, examples))
+            run = partial(_recorded, candidate, partial(LinearOp, candidate, asked, site, contract, examples))
             yield candidate.case(f"can be recorded and replayed: {asked.label}", run)
 
 
@@ -85,7 +85,7 @@ def _query(op: str, over: Site, **fields: Any) -> OpQuery:
     return OpQuery(op=op, facts=over.facts, linear=over.kernel.id, weight_layout=over.kernel.layout, **fields)
 
 
-class Product:
+class LinearOp:
     """The op with a weight that the site's kernel prepared; its reference with what that means."""
 
     def __init__(
@@ -137,34 +137,34 @@ class Product:
         return max(errors)
 
 
-def _agrees(candidate: Candidate[OpQuery], make: Callable[[], Product]) -> str:
-    product, errors = make(), []
-    for count in counts(_shared(candidate.spec, product.kernel), few=not candidate.bench.thorough):
-        for without in ("", *product.examples.optional):
-            rows = product.rows(count, without)
-            given = mapped(lambda tensor: tensor.to(product.device, copy=True), rows)
+def _agrees(candidate: Candidate[OpQuery], make: Callable[[], LinearOp]) -> str:
+    op, errors = make(), []
+    for count in counts(_shared(candidate.spec, op.kernel), few=not candidate.bench.thorough):
+        for without in ("", *op.examples.optional):
+            rows = op.rows(count, without)
+            given = mapped(lambda tensor: tensor.to(op.device, copy=True), rows)
             with poisoned():
-                out = product(given)
-            errors.append(product.check(out, given, rows, f"{count} rows{f', without {without}' if without else ''}"))
+                out = op(given)
+            errors.append(op.check(out, given, rows, f"{count} rows{f', without {without}' if without else ''}"))
     return agreeing(errors)
 
 
 def _shared(spec: KernelSpec, kernel: KernelSpec) -> tuple[Any, ...]:
-    """The bands of a composite are its product's, too."""
+    """The bands of a composite are those of its linear kernel, too."""
     return kernel.bands if spec.parts else spec.bands
 
 
-def _recorded(candidate: Candidate[OpQuery], make: Callable[[], Product]) -> str:
-    product = make()
-    count = counts(_shared(candidate.spec, product.kernel), few=True)[0]
-    inputs = [product.rows(count) for _ in range(2)]
-    given = mapped(lambda tensor: tensor.to(product.device, copy=True), inputs[0])
+def _recorded(candidate: Candidate[OpQuery], make: Callable[[], LinearOp]) -> str:
+    op = make()
+    count = counts(_shared(candidate.spec, op.kernel), few=True)[0]
+    inputs = [op.rows(count) for _ in range(2)]
+    given = mapped(lambda tensor: tensor.to(op.device, copy=True), inputs[0])
 
     def load(i: int) -> None:
         for into, values in zip(tensors(given), tensors(inputs[i]), strict=True):
             into.copy_(values)
 
     def judge(i: int, out: list[Tensor]) -> float:
-        return product.check(out, given, inputs[i], "a replay for other rows")
+        return op.check(out, given, inputs[i], "a replay for other rows")
 
-    return check_recorded(candidate.bench, lambda: product(given), load, judge, 2)
+    return check_recorded(candidate.bench, lambda: op(given), load, judge, 2)
