@@ -52,7 +52,7 @@ IDIOMS = {
     r"beside": "alongside, next to, at the same time",
     r"ask(?:s|ed|ing)? (?:of|for)": "request(s), need(s), require(s); query fields",
     r"what (?:\w+ ){1,3}asks?": "query fields, requirements",
-    r"(?<!dot[\s_])(?<!matrix[\s_])(?<!outer[\s_])products?": "GEMM, matrix product, small-M GEMM",
+    r"(?<!dot[\s_-])(?<!matrix[\s_])(?<!outer[\s_])products?": "GEMM, matrix product, small-M GEMM",
     r"behind the host": "asynchronously; asynchronous scheduling",
     r"whoever": "who, those who, any caller that",
     r"lest": "so that ... not",
@@ -104,7 +104,7 @@ class Hit:
 
 def files(root: Path = ROOT) -> list[str]:
     """The files that are searched, as paths below ``root``: those that git knows or would take."""
-    listed = subprocess.run(
+    listed = subprocess.run(  # nosec B607 # a developer's own git, as PATH has it
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate", "--", *SEARCHED],
         cwd=root,
         check=True,
