@@ -48,10 +48,10 @@ def cases(device: torch.device, *, tiny: bool) -> Iterator[Named]:
         for num_top in (0, 5, 20):
             yield f"logprobs {num_top} x{rows}", partial(_logprobs, rows, vocab, num_top, device)
         yield f"apply_penalties x{rows}", partial(_penalties, rows, vocab, 64 if tiny else LENGTH, device)
-        for make in (_build_step, _map_slots, _append_tokens):
+        for make in (_build_step, _compute_slot_mapping, _append_tokens):
             yield f"{make.__name__.removeprefix('_')} x{rows}", partial(make, rows, 1, device)
     tokens = 40 if tiny else 8192
-    for make in (_build_step, _map_slots):
+    for make in (_build_step, _compute_slot_mapping):
         yield f"{make.__name__.removeprefix('_')} 2x{tokens}", partial(make, 2, tokens, device)
     yield f"update_rows 2x{tokens}", partial(_update_rows, 2, tokens, device)
 
@@ -169,7 +169,7 @@ def _build_step(requests: int, queries: int, device: torch.device) -> Case:
     return Case(run, expected, 28 * total, tolerance=0)
 
 
-def _map_slots(requests: int, queries: int, device: torch.device) -> Case:
+def _compute_slot_mapping(requests: int, queries: int, device: torch.device) -> Case:
     """With the bounds that a recorded step has: as many blocks as there may ever be."""
     tokens, computed, slots, counts = _state(requests, queries, device)
     step = reference_batch.build_step(tokens, computed, slots, counts, requests * queries)
@@ -178,7 +178,10 @@ def _map_slots(requests: int, queries: int, device: torch.device) -> Case:
     arguments = (table, slots, step.rows, step.positions, 16, blocks)
     moved = 8 * requests * blocks + 24 * requests * queries
     return Case(
-        lambda i: batch.map_slots(*arguments), lambda: reference_batch.map_slots(*arguments), moved, tolerance=0
+        lambda i: batch.compute_slot_mapping(*arguments),
+        lambda: reference_batch.compute_slot_mapping(*arguments),
+        moved,
+        tolerance=0,
     )
 
 

@@ -6,7 +6,7 @@ import random
 
 import torch
 
-from llmk.reference.batch import append_tokens, build_step, map_slots, update_rows
+from llmk.reference.batch import append_tokens, build_step, compute_slot_mapping, update_rows
 
 
 def test_update_rows_writes_runs_of_different_lengths() -> None:
@@ -29,7 +29,7 @@ def test_a_step_agrees_with_lists_on_random_batches() -> None:
         padding, spare = rng.choice([0, 0, 1, 3]), rng.choice([0, 0, 2])
         padded = torch.tensor(slots + [-1] * padding)
         step = build_step(tokens, computed, padded, torch.tensor(counts + [0] * padding), sum(counts) + spare)
-        blocks, where = map_slots(table, padded, step.rows, step.positions, block_size, width)
+        blocks, where = compute_slot_mapping(table, padded, step.rows, step.positions, block_size, width)
         assert torch.equal(blocks[: len(slots)], table[slots])
         assert all(t.tolist()[sum(counts) :] == [0] * spare for t in (step.token_ids, step.positions))
         assert step.rows.tolist()[sum(counts) :] == where.tolist()[sum(counts) :] == [-1] * spare

@@ -102,7 +102,7 @@ def test_ops_are_all_there() -> None:
         "logprobs",
         "update_rows",
         "build_step",
-        "map_slots",
+        "compute_slot_mapping",
         "append_tokens",
         "add_rms_norm_linear",
         "add_rms_norm_router",

@@ -169,7 +169,7 @@ def batch_state() -> None:
     """A step laid out, and what it changes."""
     tokens, slots, computed = (torch.zeros(2, 64, dtype=torch.int32), *torch.zeros(2, 2, dtype=torch.int64))
     step = batch.build_step(tokens, computed, slots, slots, 2)
-    batch.map_slots(tokens, slots, step.rows, step.positions, 16, 4)
+    batch.compute_slot_mapping(tokens, slots, step.rows, step.positions, 16, 4)
     batch.append_tokens(tokens, computed, slots, slots)
     batch.update_rows(tokens, slots, slots, slots, slots)
 

@@ -40,7 +40,8 @@ def test_step_tensors_equal_the_references(seed: int) -> None:
     assert torch.equal(*computed)
     step = steps[0]
     (blocks, where), expected = (
-        op.map_slots(table, at[0], step.rows, step.positions, block_size, max_blocks) for op in (batch, reference)
+        op.compute_slot_mapping(table, at[0], step.rows, step.positions, block_size, max_blocks)
+        for op in (batch, reference)
     )
     assert torch.equal(blocks[: len(slots)], expected[0][: len(slots)])
     assert torch.equal(where, expected[1])

@@ -73,15 +73,15 @@ class Ranking:
         if self.one_piece:
             return [self._alone(able)]
         pool, first = self._of_one_layout(able) if self.one_layout else (able, "{}")
-        slots: list[TokenRange] = []
+        ranges: list[TokenRange] = []
         for start, stop in pairwise(self._edges(pool)):
             active = [c for c in pool if _merit(c.spec, start)]
-            winner, why = self._winner(active, start, slots[-1].winner.spec.id if slots else "")
+            winner, why = self._winner(active, start, ranges[-1].winner.spec.id if ranges else "")
             why = first.replace("{}", why) if start == 1 else why
-            if slots and slots[-1].winner is winner:
-                start, why = slots[-1].start, slots.pop().why
-            slots.append(TokenRange(start, stop, winner, why))
-        return slots
+            if ranges and ranges[-1].winner is winner:
+                start, why = ranges[-1].start, ranges.pop().why
+            ranges.append(TokenRange(start, stop, winner, why))
+        return ranges
 
     def alternatives(self, able: Sequence[Candidate]) -> list[Alternative]:
         """The measured cost of every alternative, best first. One that was measured for a larger fraction of the
@@ -100,16 +100,16 @@ class Ranking:
             alternative for _, alternative in sorted(found, key=lambda each: (-each[0], each[1].mean, each[1].name))
         ]
 
-    def loser(self, candidate: Candidate, slots: Sequence[TokenRange]) -> Reason:
-        """Why a candidate that supports the site is in none of the slots."""
-        winner, wheel = slots[0].winner, candidate.plugin.distribution
+    def loser(self, candidate: Candidate, ranges: Sequence[TokenRange]) -> Reason:
+        """Why a candidate that supports the site is in none of the ranges."""
+        winner, wheel = ranges[0].winner, candidate.plugin.distribution
         if not self.is_vouched(candidate):
             return Reason("not_vouched", "a wheel that the platform vouches for", wheel)
         if candidate.spec.opt_in and not winner.spec.opt_in:
             return Reason("opt_in", "to be chosen by name or measurement", candidate.spec.opt_in)
         if self.one_layout and candidate.spec.layout != winner.spec.layout:
             return Reason("layout", f"{winner.spec.layout}, as {winner.spec.id} has it", candidate.spec.layout)
-        return Reason("outranked", found=f"by {winner.spec.id}, {slots[0].why}")
+        return Reason("outranked", found=f"by {winner.spec.id}, {ranges[0].why}")
 
     def _alternative(self, candidate: Candidate) -> str:
         """The name of the alternative that a candidate belongs to: its id or its layout."""

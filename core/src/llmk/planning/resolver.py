@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from llmk.config import Config
 
 ENGINE_OPS = (
-    *("update_rows", "build_step", "map_slots", "append_tokens", "embedding"),
+    *("update_rows", "build_step", "compute_slot_mapping", "append_tokens", "embedding"),
     *("apply_penalties", "apply_bias", "match_suffixes", "allow_tokens", "sample", "logprobs"),
 )
 """Ops that the engine uses for every model; each is a site with the op's name unless the model's facts have one."""
@@ -162,11 +162,11 @@ class Resolver:
         refused = self._refuse(query, op, candidates, inside)
         ranking = self._ranking(query, op, refused)
         while able := [c for c in candidates if c.spec.id not in refused]:
-            slots: list[TokenRange] = []
+            ranges: list[TokenRange] = []
             if not (unfit := ranking.gaps(able)):
                 try:
-                    slots = ranking.lay_out(able)
-                    parts = self._parts(query, slots, inside)
+                    ranges = ranking.lay_out(able)
+                    parts = self._parts(query, ranges, inside)
                 except IncompatibleParts as misfit:
                     unfit = dict.fromkeys(misfit.ids, misfit.reason)
             if unfit:
@@ -174,10 +174,10 @@ class Resolver:
                 if ranking.pin in unfit:
                     raise self._pin_error(query, ranking.pin, refused[ranking.pin])
                 continue
-            losers = [c for c in able if all(c is not slot.winner for slot in slots)]
-            refused |= {c.spec.id: (ranking.loser(c, slots),) for c in losers}
+            losers = [c for c in able if all(c is not each.winner for each in ranges)]
+            refused |= {c.spec.id: (ranking.loser(c, ranges),) for c in losers}
             return replace(
-                self._choice(query, op, slots, refused, parts), alternatives=tuple(ranking.alternatives(able))
+                self._choice(query, op, ranges, refused, parts), alternatives=tuple(ranking.alternatives(able))
             )
         raise NoCandidate(
             f"no installed kernel serves {f'op {op!r}' if op else query.kind} at site {query.site!r} "
@@ -226,11 +226,11 @@ class Resolver:
         hint = f"take it out of [select.{query.kind}] use, or name another; `llmk explain --verbose` lists them"
         return SelectionError(f"{pin} is pinned for {what}, but can't serve it", reasons=reasons, hint=hint)
 
-    def _parts(self, query: Query, slots: Sequence[TokenRange], inside: tuple[str, ...]) -> tuple[Choice, ...]:
+    def _parts(self, query: Query, ranges: Sequence[TokenRange], inside: tuple[str, ...]) -> tuple[Choice, ...]:
         """Chooses kernels for the parts of every composite among the winners. Raises IncompatibleParts for one with a
         part that no kernel supports."""
         parts: dict[str, Choice] = {}
-        for spec in (slot.winner.spec for slot in slots):
+        for spec in (each.winner.spec for each in ranges):
             for part in spec.parts:
                 if part in GIVEN_PARTS or part in parts or not isinstance(query, OpQuery):
                     continue
@@ -243,14 +243,14 @@ class Resolver:
         return tuple(parts.values())
 
     def _choice(
-        self, query: Query, op: str, slots: Sequence[TokenRange], refused: Refusals, parts: tuple[Choice, ...]
+        self, query: Query, op: str, ranges: Sequence[TokenRange], refused: Refusals, parts: tuple[Choice, ...]
     ) -> Choice:
         known = [*self.registry.kernels(query.kind), *(out for out, _ in self.registry.refused)]
         wheels = {r.spec.id: r.plugin.distribution for r in known}
         rejected = tuple(Rejection(id, wheels[id], reasons) for id, reasons in refused.items())
-        self.wheels |= {slot.winner.plugin.distribution: slot.winner.plugin.version for slot in slots}
-        layout = "" if op else slots[0].winner.spec.layout
-        return Choice(query.kind, query.site, op, query, tuple(map(_piece, slots)), rejected, parts, layout)
+        self.wheels |= {each.winner.plugin.distribution: each.winner.plugin.version for each in ranges}
+        layout = "" if op else ranges[0].winner.spec.layout
+        return Choice(query.kind, query.site, op, query, tuple(map(_piece, ranges)), rejected, parts, layout)
 
     def _is_vouched(self, candidate: Candidate) -> bool:
         """Whether the core, the platform or the user vouches for the wheel; permitting an override does too."""
@@ -277,7 +277,7 @@ class Resolver:
         return warnings
 
 
-def _piece(slot: TokenRange) -> Piece:
-    spec, plugin = slot.winner.spec, slot.winner.plugin
+def _piece(each: TokenRange) -> Piece:
+    spec, plugin = each.winner.spec, each.winner.plugin
     where = (plugin.distribution, plugin.version, spec.implementation, spec.prepare, spec.tier.name.lower())
-    return Piece(slot.start, slot.stop, spec.id, *where, slot.why, spec.capture, spec.jit, spec.parts)
+    return Piece(each.start, each.stop, spec.id, *where, each.why, spec.capture, spec.jit, spec.parts)

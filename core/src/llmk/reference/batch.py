@@ -72,7 +72,7 @@ def build_step(tokens: Tensor, computed: Tensor, slots: Tensor, counts: Tensor, 
     )
 
 
-def map_slots(
+def compute_slot_mapping(
     table: Tensor, slots: Tensor, rows: Tensor, positions: Tensor, block_size: int, max_blocks: int
 ) -> tuple[Tensor, Tensor]:
     """A step's block table, int32 ``[requests, max_blocks]``, and its slot mapping, int64 ``[tokens]``: ``block id *

@@ -301,9 +301,9 @@ _BATCH = (
         summary="Builds a step's input tensors, and counts its tokens as computed.",
     ),
     _contract(
-        op="map_slots",
+        op="compute_slot_mapping",
         signature="(table, slots, rows, positions, block_size, max_blocks) -> block_table, slot_mapping",
-        examples="batch:MAP_SLOTS",
+        examples="batch:SLOT_MAPPING",
         summary="Block table and slot mapping of a step.",
     ),
     _contract(

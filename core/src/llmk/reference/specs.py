@@ -36,7 +36,7 @@ _OPS = {
     "logprobs": "sampling.sample:logprobs",
     "update_rows": "batch:update_rows",
     "build_step": "batch:build_step",
-    "map_slots": "batch:map_slots",
+    "compute_slot_mapping": "batch:compute_slot_mapping",
     "append_tokens": "batch:append_tokens",
     "add_rms_norm": "norms:make_add_rms_norm",
     "add_rms_norm_plus_one": "norms:make_add_rms_norm_plus_one",

@@ -80,7 +80,11 @@ _OPS = (
         "Writes runs into rows of the batch state in one launch.",
     ),
     ("build_step", "batch.batch_state:build_step", "Builds a step's input tensors in one launch."),
-    ("map_slots", "batch.batch_state:map_slots", "Block table and slot mapping of a step in one launch."),
+    (
+        "compute_slot_mapping",
+        "batch.batch_state:compute_slot_mapping",
+        "Block table and slot mapping of a step in one launch.",
+    ),
     (
         "append_tokens",
         "batch.batch_state:append_tokens",

@@ -54,7 +54,7 @@ class Batch:
         self.block_tables = [torch.zeros(num_slots, width, dtype=torch.int32, device=device) for width in widths]
         self._update_rows = build.kernel("op", "update_rows")
         self._build_step = build.kernel("op", "build_step")
-        self._map_slots = build.kernel("op", "map_slots")
+        self._compute_slot_mapping = build.kernel("op", "compute_slot_mapping")
         self._append_tokens = build.kernel("op", "append_tokens")
         self._host_computed = [0] * num_slots
         self._host_blocks = [[0] * num_slots for _ in block_sizes]
@@ -127,7 +127,9 @@ class Batch:
         max_seq: int,
     ) -> CacheStep:
         blocks = -(-max_seq // block_size)
-        rows, slot_mapping = self._map_slots(table, slots, tensors.rows, tensors.positions, block_size, blocks)
+        rows, slot_mapping = self._compute_slot_mapping(
+            table, slots, tensors.rows, tensors.positions, block_size, blocks
+        )
         return CacheStep(
             query_start=tensors.query_start,
             seq_lens=tensors.seq_lens,

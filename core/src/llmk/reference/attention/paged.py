@@ -80,7 +80,7 @@ class ReferenceAttention:
 
     def prepare(self, step: CacheStep) -> AttentionMeta:
         """Groups the requests, and computes the cache rows of their tokens."""
-        slots = step.slot_mapping[: step.num_tokens]
+        cache_slots = step.slot_mapping[: step.num_tokens]
         written: Tensor | slice | None = None
         if step.host_seq_lens:
             starts, lengths = [0, *accumulate(step.host_query_lens)], list(step.host_seq_lens)
@@ -89,11 +89,11 @@ class ReferenceAttention:
         else:
             starts = step.query_start[: step.num_requests + 1].tolist()
             lengths = step.seq_lens[: step.num_requests].tolist()
-            if bool((slots < 0).any()):
-                written = torch.nonzero(slots >= 0).squeeze(1)
+            if bool((cache_slots < 0).any()):
+                written = torch.nonzero(cache_slots >= 0).squeeze(1)
         if written is not None:
-            slots = slots[written]
-        key_rows = self._rows(slots // self.query.block_size, slots)
+            cache_slots = cache_slots[written]
+        key_rows = self._rows(cache_slots // self.query.block_size, cache_slots)
         groups = list(self._groups(step, starts, lengths))
         single_group = len(groups) == 1 and starts[-1] == step.num_tokens
         return AttentionMeta(single_group, written, key_rows, key_rows + self.query.block_size, groups)

@@ -27,7 +27,7 @@ def _build_step(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     return tokens, computed, slots, torch.cat([counts, torch.zeros(2, dtype=torch.int64)]), int(counts.sum()) + 3
 
 
-def _map_slots(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+def _compute_slot_mapping(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     table = draw.order((rows + 2) * 8).view(rows + 2, 8).to(torch.int32)
     owners = draw.whole(0, rows, 3 * rows).sort().values
     owners[-1] = -1
@@ -53,5 +53,5 @@ def _measured_append(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
 
 UPDATE_ROWS = OpExamples(_NO_FACTS, _update_rows)
 BUILD_STEP = OpExamples(_NO_FACTS, _build_step)
-MAP_SLOTS = OpExamples(_NO_FACTS, _map_slots, benchmark=_measured_slots)
+SLOT_MAPPING = OpExamples(_NO_FACTS, _compute_slot_mapping, benchmark=_measured_slots)
 APPEND_TOKENS = OpExamples(({"vocab_size": _VOCAB},), _append, benchmark=_measured_append)

@@ -63,7 +63,7 @@ def build_step_kernel(
 
 
 @triton.jit(do_not_specialize=["slots", "num_tokens", "requests", "max_blocks", "stride"])
-def map_slots_kernel(
+def compute_slot_mapping_kernel(
     table, slots, rows, positions, block_table, slot_mapping, num_tokens, requests, max_blocks, stride,
     BLOCK_SIZE: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -131,15 +131,15 @@ def build_step(tokens: Tensor, computed: Tensor, slots: Tensor, counts: Tensor, 
     return step
 
 
-def map_slots(
+def compute_slot_mapping(
     table: Tensor, slots: Tensor, rows: Tensor, positions: Tensor, block_size: int, max_blocks: int
 ) -> tuple[Tensor, Tensor]:
-    """As :func:`llmk.reference.batch.map_slots`."""
+    """As :func:`llmk.reference.batch.compute_slot_mapping`."""
     requests, num_tokens = slots.shape[0], rows.shape[0]
     block_table = torch.empty(requests, max_blocks, dtype=torch.int32, device=table.device)
     slot_mapping = torch.empty(num_tokens, dtype=torch.int64, device=table.device)
     grid = (triton.cdiv(max(max_blocks, num_tokens), _BLOCK), requests + 1)
-    map_slots_kernel[grid](
+    compute_slot_mapping_kernel[grid](
         table, slots, rows, positions, block_table, slot_mapping, num_tokens, requests, max_blocks, table.stride(0),
         block_size, **_options(),
     )  # fmt: skip
