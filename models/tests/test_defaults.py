@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from configs import DEEPSEEK, LLAMA, shape
+from configs import DEEPSEEK, LLAMA, attends, dense_tree
 
 from llmk.api import Checkpoint
 from llmk_models import (
@@ -30,13 +30,15 @@ def test_missing_keys_have_the_defaults_of_transformers() -> None:
         silent = {key: value for key, value in LLAMA.items() if key != "architectures"} | {"num_attention_heads": 64}
         silent["hidden_size"] = 64 * 64
         config = config_class(**silent)
-        ours = shape(**silent, architectures=[f"{name}ForCausalLM"])
-        assert ours.num_kv_heads == config.num_key_value_heads
-        assert ours.head_dim == getattr(config, "head_dim", 64)
-        assert ours.norm_eps == config.rms_norm_eps
-        assert ours.rope == config.rope_parameters
-        assert ours.windows == (getattr(config, "sliding_window", None),) * 4
-        assert ours.tied == config.tie_word_embeddings
+        ours = dense_tree(**silent, architectures=[f"{name}ForCausalLM"])
+        layers = attends(ours)
+        assert layers[0].kv_heads == config.num_key_value_heads
+        assert layers[0].head_dim == getattr(config, "head_dim", 64)
+        assert ours.norm.eps == config.rms_norm_eps
+        assert layers[0].rope is not None
+        assert layers[0].rope.parameters == config.rope_parameters
+        assert [layer.window for layer in layers] == [getattr(config, "sliding_window", None)] * 4
+        assert ours.head.tied == config.tie_word_embeddings
 
 
 def test_missing_keys_of_sparse_families_have_the_defaults_of_transformers() -> None:

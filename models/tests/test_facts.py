@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from configs import DEEPSEEK, LLAMA, MAMBA2, shape
+from configs import DEEPSEEK, LLAMA, MAMBA2, attends, dense_tree, facts
 
 from llmk.api import Checkpoint, CheckpointError, PlatformFacts
 from llmk.api.sharding import parallel_problems
 from llmk_models import (
     deepseek_v2_facts,
+    dense,
     gemma2_facts,
     mamba2_facts,
     mixtral_facts,
@@ -23,7 +24,6 @@ from llmk_models import (
     specs,
     transformers_facts,
 )
-from llmk_models.dense_facts import describe
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_infinity_in_the_spellings_that_checkpoints_have(limits: Any) -> None:
 )
 def test_mamba2_that_contradicts_itself_is_refused(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(CheckpointError, match=problem):
-        mamba2_facts.describe(Checkpoint(Path("/c"), {**MAMBA2, **changes}))
+        facts(mamba2_facts, **{**MAMBA2, **changes})
 
 
 @pytest.mark.parametrize(
@@ -58,13 +58,13 @@ def test_mamba2_that_contradicts_itself_is_refused(changes: dict[str, Any], prob
 )
 def test_qwen3_next_of_another_kind_is_refused(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(CheckpointError, match=problem):
-        qwen3_next_facts.describe(Checkpoint(Path("/c"), {**LLAMA, **changes}))
+        facts(qwen3_next_facts, **{**LLAMA, **changes})
 
 
 def test_mamba2_has_states_and_no_attention() -> None:
-    facts = mamba2_facts.describe(Checkpoint(Path("/c"), {**MAMBA2, "torch_dtype": "bfloat16"}))
-    (state,) = facts.recurrent
-    assert facts.attention == ()
+    found = facts(mamba2_facts, **{**MAMBA2, "torch_dtype": "bfloat16"})
+    (state,) = found.recurrent
+    assert found.attention == ()
     assert (state.site, state.num_layers) == ("state_space_mixer", 4)
     assert [(tensor.shape, tensor.dtype) for tensor in state.tensors] == [
         ((3, 128 + 2 * 2 * 16), "bfloat16"),
@@ -90,28 +90,28 @@ def test_which_layers_of_qwen3_next_attend(
     config: dict[str, Any], attention: int, recurrent: int, sites: set[str]
 ) -> None:
     """Sites that no layer has have no query."""
-    facts = qwen3_next_facts.describe(Checkpoint(Path("/c"), {**LLAMA, **config}))
-    assert sum(found.num_layers for found in facts.attention) == attention
-    assert sum(found.num_layers for found in facts.recurrent) == recurrent
+    found = facts(qwen3_next_facts, **{**LLAMA, **config})
+    assert sum(found.num_layers for found in found.attention) == attention
+    assert sum(found.num_layers for found in found.recurrent) == recurrent
     shared = {"shared_expert.gate_up", "shared_expert.down", "shared_expert.gate"}
-    assert {linear.site for linear in facts.linear} == sites | shared | {"moe.router", "lm_head"}
-    counts = {linear.site: linear.count for linear in facts.linear}
+    assert {linear.site for linear in found.linear} == sites | shared | {"moe.router", "lm_head"}
+    counts = {linear.site: linear.count for linear in found.linear}
     assert counts.get("qkv", 0) == attention
     assert counts.get("delta_in", 0) == recurrent
     assert counts["shared_expert.down"] == 4
-    names = {op.site for op in facts.ops}
+    names = {op.site for op in found.ops}
     assert ("gated_delta_net" in names) == bool(recurrent)
     assert ("attention_gate" in names) == bool(attention)
 
 
 def test_gemma2_has_two_attention_sites_with_cap_and_scale() -> None:
-    facts = gemma2_facts.describe(Checkpoint(Path("/c"), {**LLAMA, "query_pre_attn_scalar": 64, "sliding_window": 32}))
-    assert [(f.site, f.num_layers, f.sliding_window, f.softcap, f.scale) for f in facts.attention] == [
+    found = facts(gemma2_facts, **{**LLAMA, "query_pre_attn_scalar": 64, "sliding_window": 32})
+    assert [(f.site, f.num_layers, f.sliding_window, f.softcap, f.scale) for f in found.attention] == [
         ("sliding_attention", 2, 32, 50.0, 0.125),
         ("attention", 2, None, 50.0, 0.125),
     ]
-    uncapped = gemma2_facts.describe(Checkpoint(Path("/c"), {**LLAMA, "final_logit_softcapping": None}))
-    assert {op.site for op in facts.ops} - {op.site for op in uncapped.ops} == {"softcap"}
+    uncapped = facts(gemma2_facts, **{**LLAMA, "final_logit_softcapping": None})
+    assert {op.site for op in found.ops} - {op.site for op in uncapped.ops} == {"softcap"}
 
 
 def test_published_models_have_their_published_sizes() -> None:
@@ -148,12 +148,12 @@ def test_published_models_have_their_published_sizes() -> None:
         (qwen3_next_facts, qwen3_next_80b_a3b, 79_674_391_296),
         (mamba2_facts, mamba_codestral_7b, 7_285_403_648),
     ):
-        assert module.describe(Checkpoint(Path("/c"), common | config)).num_parameters == size
+        assert facts(module, **(common | config)).num_parameters == size
 
 
 def test_bidirectional_gemma2_is_refused() -> None:
     with pytest.raises(CheckpointError, match="use_bidirectional_attention"):
-        gemma2_facts.describe(Checkpoint(Path("/c"), {**LLAMA, "use_bidirectional_attention": True}))
+        facts(gemma2_facts, **{**LLAMA, "use_bidirectional_attention": True})
 
 
 @pytest.mark.parametrize(
@@ -170,11 +170,11 @@ def test_which_layers_are_sparse(config: dict[str, Any], sparse: tuple[bool, ...
     """Sites that no layer has have no query, and routers are never quantized."""
     checkpoint = Checkpoint(Path("/c"), {**LLAMA, **config})
     assert qwen3_moe_facts.shape_of(checkpoint).sparse == sparse
-    facts = qwen3_moe_facts.describe(checkpoint)
-    assert {linear.site for linear in facts.linear} == {"qkv", "out", "lm_head"} | sites
-    assert [moe.count for moe in facts.moe] == ([sum(sparse)] if any(sparse) else [])
-    assert {linear.count for linear in facts.linear if linear.site in ("gate_up", "down")} <= {sparse.count(False)}
-    assert {linear.site for linear in facts.linear if not linear.quantizable} <= {"lm_head", "moe.router"}
+    found = qwen3_moe_facts.describe(checkpoint)
+    assert {linear.site for linear in found.linear} == {"qkv", "out", "lm_head"} | sites
+    assert [moe.count for moe in found.moe] == ([sum(sparse)] if any(sparse) else [])
+    assert {linear.count for linear in found.linear if linear.site in ("gate_up", "down")} <= {sparse.count(False)}
+    assert {linear.site for linear in found.linear if not linear.quantizable} <= {"lm_head", "moe.router"}
 
 
 @pytest.mark.parametrize(
@@ -195,13 +195,13 @@ def test_which_layers_of_deepseek_v2_are_sparse(
 ) -> None:
     checkpoint = Checkpoint(Path("/c"), {**DEEPSEEK, **config})
     assert deepseek_v2_facts.shape_of(checkpoint).sparse == sparse
-    facts = deepseek_v2_facts.describe(checkpoint)
+    found = deepseek_v2_facts.describe(checkpoint)
     latent = {"latent_down", "latent_q", "latent_up", "out", "lm_head"}
-    assert {linear.site for linear in facts.linear} == latent | sites
-    assert {op.linear for op in facts.ops if op.linear} == {
+    assert {linear.site for linear in found.linear} == latent | sites
+    assert {op.linear for op in found.ops if op.linear} == {
         site for site in sites if site.endswith(("gate_up", "router"))
     }
-    assert [moe.count for moe in facts.moe] == ([sum(sparse)] if any(sparse) else [])
+    assert [moe.count for moe in found.moe] == ([sum(sparse)] if any(sparse) else [])
 
 
 def test_groups_limit_experts_only_where_the_method_says_so() -> None:
@@ -235,27 +235,33 @@ def test_latent_attention_has_the_scaling_of_yarn() -> None:
 )
 def test_unsupported_deepseek_v2_options_are_refused(key: str, value: Any) -> None:
     with pytest.raises(CheckpointError, match=f"DeepseekV2ForCausalLM with {key} = {value!r}") as caught:
-        deepseek_v2_facts.describe(Checkpoint(Path("/c"), {**DEEPSEEK, key: value}))
+        facts(deepseek_v2_facts, **{**DEEPSEEK, key: value})
     assert "llmk plugins" in caught.value.hint
+
+
+def _rope(**overrides: Any) -> dict[str, Any]:
+    rope = attends(dense_tree(**overrides))[0].rope
+    assert rope is not None
+    return rope.parameters
 
 
 def test_old_and_new_rope_spelling_agree() -> None:
     values = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 512}
-    new = shape(rope_parameters={"rope_type": "llama3", "rope_theta": 5e5, **values}).rope
-    old = shape(rope_scaling={"rope_type": "llama3", **values}, rope_theta=5e5).rope
-    older = shape(rope_scaling={"type": "llama3", **values}, rope_theta=5e5).rope
+    new = _rope(rope_parameters={"rope_type": "llama3", "rope_theta": 5e5, **values})
+    old = _rope(rope_scaling={"rope_type": "llama3", **values}, rope_theta=5e5)
+    older = _rope(rope_scaling={"type": "llama3", **values}, rope_theta=5e5)
     assert new == old == {key: value for key, value in older.items() if key != "type"}
 
 
 def test_rotary_settings_by_kind_of_layer_are_refused_with_a_way_out() -> None:
     nested = {"full_attention": {"rope_type": "default", "rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
     with pytest.raises(CheckpointError, match=r"\(full_attention, sliding_attention\)") as caught:
-        shape(rope_parameters=nested)
+        dense_tree(rope_parameters=nested)
     assert "models.transformers" in caught.value.hint
 
 
 def test_original_length_defaults_to_the_stated_one() -> None:
-    rope = shape(rope_scaling={"type": "yarn", "factor": 4.0}).rope
+    rope = _rope(rope_scaling={"type": "yarn", "factor": 4.0})
     assert rope["original_max_position_embeddings"] == 4096
 
 
@@ -269,19 +275,18 @@ def test_original_length_defaults_to_the_stated_one() -> None:
     ],
 )
 def test_context_length(stated: int, scaling: dict[str, Any] | None, reached: int) -> None:
-    assert shape(max_position_embeddings=stated, rope_scaling=scaling).max_model_len == reached
+    assert dense_tree(max_position_embeddings=stated, rope_scaling=scaling).max_model_len == reached
 
 
 def test_layers_with_equal_attention_share_a_site() -> None:
     config = {"use_sliding_window": True, "sliding_window": 32, "max_window_layers": 3, "num_key_value_heads": 2}
-    checkpoint = Checkpoint(Path("/c"), {**LLAMA, "architectures": ["Qwen2ForCausalLM"], **config})
-    facts = describe(checkpoint)
-    assert [(f.site, f.num_layers, f.sliding_window) for f in facts.attention] == [
+    found = facts(dense, **{**LLAMA, "architectures": ["Qwen2ForCausalLM"], **config})
+    assert [(f.site, f.num_layers, f.sliding_window) for f in found.attention] == [
         ("attention", 3, None),
         ("sliding_attention", 1, 32),
     ]
-    assert {op.attention for op in facts.ops if op.attention} == {"attention", "sliding_attention"}
-    assert {linear.site: linear.bias for linear in facts.linear} == {
+    assert {op.attention for op in found.ops if op.attention} == {"attention", "sliding_attention"}
+    assert {linear.site: linear.bias for linear in found.linear} == {
         "qkv": True, "out": False, "gate_up": False, "down": False, "lm_head": False,
     }  # fmt: skip
 
@@ -291,18 +296,18 @@ def test_layers_with_equal_attention_share_a_site() -> None:
 )
 def test_dtype_in_either_spelling(stored: str, dtype: str) -> None:
     for key in ("dtype", "torch_dtype"):
-        assert describe(Checkpoint(Path("/c"), {**LLAMA, key: stored})).dtype == dtype
+        assert facts(dense, **{**LLAMA, key: stored}).dtype == dtype
 
 
 def test_a_missing_size_is_named() -> None:
     config = {key: value for key, value in LLAMA.items() if key != "hidden_size"}
     with pytest.raises(CheckpointError, match=r"/c/config\.json has no 'hidden_size', which LlamaForCausalLM needs"):
-        describe(Checkpoint(Path("/c"), config))
+        facts(dense, **config)
 
 
 def test_another_activation_is_refused_with_a_way_out() -> None:
     with pytest.raises(CheckpointError, match="hidden_act = 'gelu'") as caught:
-        shape(hidden_act="gelu")
+        dense_tree(hidden_act="gelu")
     assert "models.transformers" in caught.value.hint
 
 
@@ -318,10 +323,10 @@ SPREADABLE: list[tuple[Any, dict[str, Any], int, str, str]] = [
 def test_what_several_processes_can_share(
     module: Any, config: dict[str, Any], tensor: int, uneven: str, able: str
 ) -> None:
-    facts = module.describe(Checkpoint(Path("/c"), config))
+    found = facts(module, **config)
     box = PlatformFacts(name="box", arch="b2", device_type="cpu", shared_device=True)
-    assert not parallel_problems(facts, box, 2, 4)
-    (problem,) = parallel_problems(facts, box, tensor, 1)
+    assert not parallel_problems(found, box, 2, 4)
+    (problem,) = parallel_problems(found, box, tensor, 1)
     assert problem.message.startswith(uneven)
     assert problem.message.endswith(f"can't be divided evenly between {tensor} processes")
     assert f"one of {able}" in problem.fix
@@ -355,14 +360,16 @@ def test_describing_needs_no_torch(tmp_path: Path) -> None:
 import json, sys
 from pathlib import Path
 from llmk.api import Checkpoint
+from llmk.tree import Config
 from importlib import import_module
 import llmk_models.specs, llmk_models.transformers_facts as other
 config = json.loads(sys.argv[1])
 for spec in llmk_models.specs.llmk_models():
     architecture = spec.architectures[0]
     if architecture != "*":
-        describe = import_module(spec.describe.partition(":")[0]).describe
-        describe(Checkpoint(Path("/c"), {**config, "architectures": [architecture]}))
+        checkpoint = Checkpoint(Path("/c"), {**config, "architectures": [architecture]})
+        module, _, name = (spec.tree or spec.describe).partition(":")
+        getattr(import_module(module), name)(Config(checkpoint) if spec.tree else checkpoint)
 config = json.loads(sys.argv[2])
 other.describe(Checkpoint(Path("/c"), {**config, "architectures": ["OtherForCausalLM"]}))
 assert "torch" not in sys.modules and "transformers" not in sys.modules
@@ -396,14 +403,14 @@ assert "torch" not in sys.modules and "transformers" not in sys.modules
 )
 @pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "OtherForCausalLM"])
 def test_an_impossible_config_is_refused(changes: dict[str, Any], problem: str, architecture: str) -> None:
-    own = describe if architecture.startswith("Qwen3") else transformers_facts.describe
+    own = dense if architecture.startswith("Qwen3") else transformers_facts
     own_heads = {"num_key_value_heads": changes.get("num_attention_heads", 4), "use_sliding_window": True}
     with pytest.raises(CheckpointError, match=problem):
-        own(Checkpoint(Path("/c"), {**LLAMA, **own_heads, **changes, "architectures": [architecture]}))
+        facts(own, **{**LLAMA, **own_heads, **changes, "architectures": [architecture]})
 
 
 def test_whole_numbers_may_have_a_decimal_point() -> None:
-    assert repr(shape(hidden_size=64.0).hidden_size) == "64"
+    assert repr(dense_tree(hidden_size=64.0).embed.size) == "64"
 
 
 @pytest.mark.parametrize("architecture", ["Qwen3ForCausalLM", "OtherForCausalLM"])
@@ -411,8 +418,8 @@ def test_a_null_window_is_no_window(architecture: str) -> None:
     """As transformers 5 saves types whose windows are switched off."""
     config = {**LLAMA, "num_key_value_heads": 2, "sliding_window": 0, "use_sliding_window": False}
     config["architectures"] = [architecture]
-    own = describe if architecture.startswith("Qwen3") else transformers_facts.describe
-    (site,) = own(Checkpoint(Path("/c"), config)).attention
+    own = dense if architecture.startswith("Qwen3") else transformers_facts
+    (site,) = facts(own, **config).attention
     assert site.sliding_window is None
 
 
@@ -421,10 +428,10 @@ LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0
 
 @pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "OtherForCausalLM"])
 def test_longrope_is_served_by_default_where_short_factors_hold(architecture: str) -> None:
-    own = describe if architecture.startswith("Llama") else transformers_facts.describe
+    own = dense if architecture.startswith("Llama") else transformers_facts
     config = {**LLAMA, "rope_parameters": LONGROPE, "original_max_position_embeddings": 128}
-    facts = own(Checkpoint(Path("/c"), {**config, "architectures": [architecture]}))
-    assert (facts.max_model_len, facts.default_model_len) == (4096, 128)
-    assert "--model.max-model-len" in facts.default_why
-    facts = own(Checkpoint(Path("/c"), {**LLAMA, "architectures": [architecture]}))
-    assert (facts.default_model_len, facts.default_why) == (0, "")
+    found = facts(own, **{**config, "architectures": [architecture]})
+    assert (found.max_model_len, found.default_model_len) == (4096, 128)
+    assert "--model.max-model-len" in found.default_why
+    found = facts(own, **{**LLAMA, "architectures": [architecture]})
+    assert (found.default_model_len, found.default_why) == (0, "")

@@ -24,8 +24,8 @@ def test_an_implementation_follows_its_contract(found: Registered[KernelSpec]) -
     spec, wheel = found.spec, found.plugin.wheel
     kind = "composite" if getattr(spec, "parts", ()) else found.kind
     try:
-        implementation = load_object(spec.implementation, plugin=wheel, kind=kind, id=spec.id)
-        for name in ("prepare", "describe"):
+        implementation = spec.implementation and load_object(spec.implementation, plugin=wheel, kind=kind, id=spec.id)
+        for name in ("prepare", "describe", "tree"):
             if location := getattr(spec, name, ""):
                 load_object(location, plugin=wheel, kind=name, id=spec.id)
     except Exception as error:

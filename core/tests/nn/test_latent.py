@@ -7,9 +7,10 @@ import torch
 from plans import build, choice, piece
 
 from llmk.api import Piece
-from llmk.nn.facts import LatentShape, latent_attention_facts, latent_linears, latent_ops
+from llmk.nn.facts import latent_attention_facts, latent_linears, latent_ops
 from llmk.nn.latent import LatentUp
 from llmk.nn.parallel import Parallel
+from llmk.tree import LatentShape
 
 SHAPE = LatentShape(
     hidden_size=16,

@@ -12,8 +12,9 @@ from plans import build, choice, piece
 from llmk.api import RecurrentCache
 from llmk.api.sharding import sharded_state
 from llmk.nn import GatedAttention, GatedDeltaNet, Layer, StateSpaceMixer, StepContext
-from llmk.nn.facts import DeltaNetSizes, StateSpaceSizes, recurrent_site
+from llmk.nn.facts import recurrent_site
 from llmk.nn.parallel import Parallel
+from llmk.tree import DeltaNetSizes, StateSpaceSizes
 
 MAMBA2 = StateSpaceSizes(num_heads=4, head_dim=3, num_groups=2, state_size=5, conv_kernel=4)
 DELTA = DeltaNetSizes(num_heads=4, num_key_heads=2, key_dim=3, value_dim=5, conv_kernel=4)

@@ -80,6 +80,7 @@ class SelfAttention:
             cos_sin=cos_sin,
             qk_norm_eps=shape.norm_eps if shape.qk_norm else None,
             site=shape.site(index),
+            op_site=f"{shape.site(index)}.whole",
         )
         self.out = Linear(
             build,

@@ -8,7 +8,8 @@ from math import log
 from typing import Any
 
 from llmk.api import AttentionFacts, Checkpoint, CheckpointError, LinearFacts, ModelFacts, MoEFacts, OpFacts
-from llmk.nn.facts import LatentShape, latent_attention_facts, latent_linears, latent_ops, norm_ops
+from llmk.nn.facts import latent_attention_facts, latent_linears, latent_ops, norm_ops
+from llmk.tree import LatentShape
 from llmk_models.config import checked, required, rope_parameters
 from llmk_models.decoder_facts import DecoderShape, Family
 from llmk_models.moe_facts import MoEShape, moe_facts

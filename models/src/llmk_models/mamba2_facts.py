@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from math import inf
 
 from llmk.api import Checkpoint, CheckpointError, LinearFacts, ModelFacts
-from llmk.nn.facts import StateSpaceSizes, embedding_op, head_linear, norm_ops, recurrent_site
+from llmk.nn.facts import embedding_op, head_linear, norm_ops, recurrent_site
+from llmk.tree import StateSpaceSizes
 from llmk_models.config import checked, checkpoint_dtype, number, required
 
 MAX_MODEL_LEN = 262_144

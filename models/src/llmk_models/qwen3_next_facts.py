@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 
 from llmk.api import AttentionFacts, Checkpoint, CheckpointError, LinearFacts, ModelFacts, OpFacts
 from llmk.nn.facts import (
-    DeltaNetSizes,
     attention_op,
     embedding_op,
     head_linear,
@@ -18,6 +17,7 @@ from llmk.nn.facts import (
     router_linear,
     sigmoid_gate_op,
 )
+from llmk.tree import DeltaNetSizes
 from llmk_models.config import checked, checkpoint_dtype
 from llmk_models.decoder_facts import DecoderShape, Family
 from llmk_models.moe_facts import MoEShape, qwen_moe_shape

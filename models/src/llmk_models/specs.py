@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from llmk.api import ModelSpec, hookimpl
-from llmk_models.dense_facts import FAMILIES
 
+_DENSE = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 DEMO = Path(__file__).with_name("demo")
 
 
@@ -20,7 +20,7 @@ def llmk_demo_checkpoint() -> str | None:
 def llmk_models() -> list[ModelSpec]:
     """The native families, and the backend for decoders of ``transformers``."""
     return [
-        _native("dense", "DenseModel", tuple(FAMILIES), "Llama, Mistral, Qwen2 and Qwen3 decoders"),
+        _of_tree("dense", _DENSE, "Llama, Mistral, Qwen2 and Qwen3 decoders"),
         _native("mixtral", "MixtralModel", ("MixtralForCausalLM",), "Mixtral: experts in every layer"),
         _native("gemma2", "Gemma2Model", ("Gemma2ForCausalLM",), "Gemma 2: soft caps, alternating windows"),
         _native("mamba2", "Mamba2Model", ("Mamba2ForCausalLM",), "Mamba-2: a selective scan in every layer"),
@@ -49,6 +49,17 @@ def _native(module: str, model: str, architectures: tuple[str, ...], summary: st
         architectures=architectures,
         implementation=f"llmk_models.{module}:{model}",
         describe=f"llmk_models.{module}_facts:describe",
+        deterministic=True,
+        examples=f"llmk_models.examples:{module.upper()}",
+        summary=summary,
+    )
+
+
+def _of_tree(module: str, architectures: tuple[str, ...], summary: str) -> ModelSpec:
+    return ModelSpec(
+        id=f"models.{module}",
+        architectures=architectures,
+        tree=f"llmk_models.{module}:tree",
         deterministic=True,
         examples=f"llmk_models.examples:{module.upper()}",
         summary=summary,

@@ -47,8 +47,9 @@ class Stack:
         if parallel.is_first:
             x = self.embed(token_ids)
         else:
-            dtypes, shape = (self.build.dtype, self.residual_dtype), (token_ids.shape[0], self.hidden_size)
-            x, residual = parallel.receive_from_previous_stage(shape, dtypes, self.build.device)
+            shape = (token_ids.shape[0], self.hidden_size)
+            wanted = [(shape, dtype) for dtype in (self.build.dtype, self.residual_dtype)]
+            x, residual = parallel.receive_from_previous_stage(wanted, self.build.device)
         for layer in self.layers:
             x, residual = layer(x, residual, step)
         if not parallel.is_last and residual is not None:

@@ -10,13 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from llmk.api import Checkpoint, ModelFacts, ModelSpec
-from llmk.nn import Attention, Linear
+from llmk.api import CacheSpec, ModelSpec
+from llmk.nn import Attention, Linear, builder
+from llmk.nn.builder import Builder
 from llmk.nn.parallel import Parallel
-from llmk_models import decoder, dense_facts
-from llmk_models.decoder import Decoder
-from llmk_models.decoder_facts import DecoderShape
-from llmk_models.dense import DenseModel
+from llmk.nn.tree_model import TreeModel
+from llmk.tree import CausalLM, Config, Program
+from llmk_models import dense
+from llmk_models.parts import Parts
 from llmk_testing.model_example import ModelExample
 
 EXAMPLES = (
@@ -37,9 +38,9 @@ class Defect:
     change: Callable[[ModelSpec], ModelSpec] = lambda spec: spec
 
 
-def describe_with_torch(checkpoint: Checkpoint) -> ModelFacts:
-    """Facts whose reader imports torch, as this module does."""
-    return dense_facts.describe(checkpoint)
+def tree_with_torch(config: Config) -> CausalLM:
+    """A tree whose module imports torch, as this one does."""
+    return dense.tree(config)
 
 
 def _around(patch: pytest.MonkeyPatch, owner: Any, name: str, change: Callable[..., Any]) -> None:
@@ -52,14 +53,14 @@ def _rotates_within_the_step(patch: pytest.MonkeyPatch) -> None:
     def change(good: Any, model: Any, token_ids: Tensor, step: Any) -> Any:
         return good(model, token_ids, replace(step, positions=step.positions - step.positions.min()))
 
-    _around(patch, DenseModel, "forward", change)
+    _around(patch, TreeModel, "forward", change)
 
 
 def _rotates_by_another_base(patch: pytest.MonkeyPatch) -> None:
     def change(good: Any, rope: Any, size: int, length: int, theta: float, **options: Any) -> Any:
         return good({**rope, "rope_theta": 2 * theta}, size, length, 2 * theta, **options)
 
-    _around(patch, decoder, "cos_sin_cache", change)
+    _around(patch, builder, "cos_sin_cache", change)
 
 
 def _forgets_bias(patch: pytest.MonkeyPatch) -> None:
@@ -71,25 +72,41 @@ def _forgets_bias(patch: pytest.MonkeyPatch) -> None:
 
 
 def _another_eps(patch: pytest.MonkeyPatch) -> None:
-    good = DecoderShape.of.__func__  # type: ignore[attr-defined]
-    patch.setattr(DecoderShape, "of", classmethod(lambda cls, *a, **o: replace(good(cls, *a, **o), norm_eps=1e-6)))
+    _around(patch, Parts, "norm", lambda good, parts, at: replace(good(parts, at), eps=1e-6))
 
 
 def _counts_tokens(patch: pytest.MonkeyPatch) -> None:
     """Within any tolerance, but not bit by bit."""
     _around(
-        patch, DenseModel, "forward", lambda good, model, ids, step: good(model, ids, step) * (1 + 1e-6 * ids.shape[0])
+        patch, TreeModel, "forward", lambda good, model, ids, step: good(model, ids, step) * (1 + 1e-6 * ids.shape[0])
     )
 
 
-def _facts(**wrong: Any) -> Callable[[pytest.MonkeyPatch], None]:
-    return lambda patch: _around(
-        patch, dense_facts, "describe", lambda good, checkpoint: replace(good(checkpoint), **wrong)
-    )
+def _miscounts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Program, "num_parameters", 1)
+
+
+def _pads_vocabulary(patch: pytest.MonkeyPatch) -> None:
+    def change(good: Any, config: Config) -> CausalLM:
+        found: CausalLM = good(config)
+        return replace(found, embed=replace(found.embed, vocab_size=512))
+
+    _around(patch, dense, "tree", change)
 
 
 def _raw_keys(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("llmk_models.decoder_facts.required", lambda checkpoint, *keys: checkpoint.config[keys[0]])
+    patch.setattr(Config, "num_layers", lambda self, key: self.values[key])
+
+
+def _keeps_in_the_cache_before(patch: pytest.MonkeyPatch) -> None:
+    def change(good: Any, builder: Builder, site: str, spec: CacheSpec) -> int:
+        return max(good(builder, site, spec) - 1, 0)
+
+    _around(patch, Builder, "keep", change)
+
+
+def _ignores_unknown(patch: pytest.MonkeyPatch) -> None:
+    _around(patch, dense, "tree", lambda good, config: replace(good(config), ignored=(r".*surprise.*",)))
 
 
 def _hands_on_rounded(patch: pytest.MonkeyPatch) -> None:
@@ -113,7 +130,7 @@ DEFECTS = (
     Defect(
         "cache_of_another_layer",
         "a layer keeps its keys in the cache of the one before",
-        lambda patch: patch.setattr(Parallel, "local_index", lambda self, layer, count: max(layer - 1, 0)),
+        _keeps_in_the_cache_before,
         "decode equals prefill",
     ),
     Defect("norm_eps", "norms with a default eps, not the config's", _another_eps, "logits are"),
@@ -136,17 +153,17 @@ DEFECTS = (
     Defect(
         "ignores_unknown",
         "ignores tensors that it has no place for",
-        lambda patch: patch.setattr(Decoder, "ignored_weights", (r".*surprise.*",)),
+        _ignores_unknown,
         "unknown tensors",
     ),
-    Defect("num_parameters", "reports a wrong number of parameters", _facts(num_parameters=1), "facts are"),
-    Defect("vocab_size", "reports a padded vocabulary", _facts(vocab_size=512), "facts are"),
+    Defect("num_parameters", "reports a wrong number of parameters", _miscounts, "facts are"),
+    Defect("vocab_size", "reports a padded vocabulary", _pads_vocabulary, "facts are"),
     Defect("key_error", "a missing key is a KeyError", _raw_keys, "odd configs"),
     Defect(
-        "describe_imports_torch",
+        "tree_imports_torch",
         "reading the config imports torch",
         lambda patch: None,
         "describing needs no torch",
-        lambda spec: replace(spec, describe="defects.model:describe_with_torch"),
+        lambda spec: replace(spec, tree="defects.model:tree_with_torch"),
     ),
 )

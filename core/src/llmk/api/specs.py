@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from llmk.api.checkpoint import Checkpoint
 from llmk.api.platform import Host, PlatformFacts, Probe
@@ -33,10 +33,14 @@ class CheckedSpec:
 
     __slots__ = ()
 
+    _optional_locations: ClassVar[tuple[str, ...]] = ()
+    """Locations that may be empty, other than those of every spec."""
+
     def __post_init__(self) -> None:
-        for name in ("implementation", "describe", "prepare", "examples", "early_setup"):
+        optional = ("prepare", "examples", "early_setup", *self._optional_locations)
+        for name in ("implementation", "describe", "tree", "prepare", "examples", "early_setup"):
             location = getattr(self, name, None)
-            empty = location == "" and name in ("prepare", "examples", "early_setup")
+            empty = location == "" and name in optional
             if location is not None and not empty and not LOCATION.fullmatch(location):
                 raise ValueError(f"{name} = {location!r} is not of the form 'module:attribute'")
 
@@ -229,15 +233,20 @@ class QuantizationSpec(CheckedSpec):
 class ModelSpec(CheckedSpec):
     """A model family.
 
-    ``describe`` names a function that implements :class:`~llmk.api.DescribeModel`, ``implementation`` a class that
-    implements ``llmk.nn.Model``. ``architectures`` are values of ``architectures`` in ``config.json``; ``"*"`` matches
-    all that no other spec supports.
+    ``tree`` names a function that implements ``llmk.tree.MakeTree``: from a checkpoint's config to a tree of specs, of
+    which facts and modules are made. A model that has its own modules gives no tree, but ``describe``, a function that
+    implements :class:`~llmk.api.DescribeModel`, and ``implementation``, a class that implements ``llmk.nn.Model``.
+    ``architectures`` are values of ``architectures`` in ``config.json``; ``"*"`` matches all that no other spec
+    supports.
     """
+
+    _optional_locations: ClassVar[tuple[str, ...]] = ("tree", "implementation", "describe")
 
     id: str
     architectures: tuple[str, ...]
-    implementation: str
-    describe: str
+    tree: str = ""
+    implementation: str = ""
+    describe: str = ""
     deterministic: bool = False
     """Whether a token's result is bitwise independent of the rest of the batch if the plan's kernels are deterministic:
     the model's own computations must treat each token separately."""
@@ -245,6 +254,13 @@ class ModelSpec(CheckedSpec):
     """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""
     overrides: str = ""
     summary: str = ""
+
+    def __post_init__(self) -> None:
+        CheckedSpec.__post_init__(self)
+        if bool(self.tree) == bool(self.implementation) or bool(self.describe) != bool(self.implementation):
+            given = [name for name in ("tree", "implementation", "describe") if getattr(self, name)]
+            wanted = "a model gives a tree, or implementation and describe"
+            raise ValueError(f"{self.id} gives {' and '.join(given) or 'nothing'}; {wanted}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,6 +29,7 @@ CONTRACTS: Mapping[str, str] = {
     "quantization": "llmk.nn:Quantization",
     "model": "llmk.nn:Model",
     "describe": "llmk.api:DescribeModel",
+    "tree": "llmk.tree:MakeTree",
     "reasoning_parser": "llmk.api:ReasoningParser",
     "tool_parser": "llmk.api:ToolParser",
     "io_processor": "llmk.api:IOProcessor",

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from llmk.api import AttentionBackend, AttentionQuery, CacheSpec, FullAttentionCache, LatentCache, SlidingWindowCache
 from llmk.nn.context import StepContext
-from llmk.nn.facts import attention_op_site
 from llmk.nn.layer import Layer, Parameter
 
 if TYPE_CHECKING:
@@ -42,9 +41,10 @@ class Attention(Layer):
         cos_sin: Tensor,
         qk_norm_eps: float | None = None,
         site: str = "attention",
+        op_site: str = "attention.whole",
     ) -> None:
         self.site = site
-        self._op = build.kernel("op", attention_op_site(site), attention=site)
+        self._op = build.kernel("op", op_site, attention=site)
         self._index = index
         count = build.parallel.count
         self._heads = (count(num_heads), count(num_kv_heads), count(num_kv_heads))

@@ -5,100 +5,10 @@ Needs no torch. Sizes are in elements.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import ClassVar
+from dataclasses import asdict
 
-from llmk.api import AttentionFacts, LinearFacts, MoEFacts, OpFacts, RecurrentFacts, StateTensor
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateSpaceSizes:
-    """Sizes and options of :class:`~llmk.nn.StateSpaceMixer`. ``site`` is the site of its state and of its op;
-    ``divided`` names the sizes that tensor-parallel ranks shard."""
-
-    site: ClassVar[str] = "state_space_mixer"
-    divided: ClassVar[tuple[str, ...]] = ("num_heads", "num_groups")
-
-    num_heads: int
-    head_dim: int
-    num_groups: int
-    """Groups of heads. The heads of a group share the vectors B and C, which write to and read from the state."""
-    state_size: int
-    conv_kernel: int
-    conv_bias: bool = True
-    dt_limits: tuple[float, float | None] = (0.0, None)
-    """Least and greatest step size (``dt``); ``None``: unbounded."""
-
-    @property
-    def inner_size(self) -> int:
-        """Channels of all heads together."""
-        return self.num_heads * self.head_dim
-
-    @property
-    def units(self) -> int:
-        """How many units tensor-parallel ranks shard; a unit is never split. One unit is a group, because its heads are
-        normed together."""
-        return self.num_groups
-
-    @property
-    def conv_parts(self) -> tuple[int, int, int]:
-        """Channels of the convolution: the heads' inputs (x), and two vectors of ``state_size`` per group (B and C)."""
-        vectors = self.num_groups * self.state_size
-        return self.inner_size, vectors, vectors
-
-    @property
-    def projected_parts(self) -> tuple[int, ...]:
-        """Widths of the layer's input: the gate, the channels of the convolution, and a step size per head."""
-        return self.inner_size, *self.conv_parts, self.num_heads
-
-    def state(self, dtype: str) -> tuple[StateTensor, StateTensor]:
-        """The state tensors of one layer; ``dtype`` is the engine's."""
-        return _conv_and_heads(
-            self.conv_kernel, sum(self.conv_parts), dtype, (self.num_heads, self.head_dim, self.state_size)
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaNetSizes:
-    """Sizes of :class:`~llmk.nn.GatedDeltaNet`; ``site`` and ``divided`` as in :class:`StateSpaceSizes`."""
-
-    site: ClassVar[str] = "gated_delta_net"
-    divided: ClassVar[tuple[str, ...]] = ("num_heads", "num_key_heads")
-
-    num_heads: int
-    num_key_heads: int
-    """Each is shared by ``num_heads / num_key_heads`` consecutive heads."""
-    key_dim: int
-    value_dim: int
-    conv_kernel: int
-
-    @property
-    def units(self) -> int:
-        """How many units tensor-parallel ranks shard; a unit is never split. One unit is a key head with the heads that
-        share it."""
-        return self.num_key_heads
-
-    @property
-    def conv_parts(self) -> tuple[int, int, int]:
-        """Channels of the convolution: queries, keys and values."""
-        keys = self.num_key_heads * self.key_dim
-        return keys, keys, self.num_heads * self.value_dim
-
-    def state(self, dtype: str) -> tuple[StateTensor, StateTensor]:
-        """The state tensors of one layer; ``dtype`` is the engine's."""
-        return _conv_and_heads(
-            self.conv_kernel, sum(self.conv_parts), dtype, (self.num_heads, self.value_dim, self.key_dim)
-        )
-
-
-RecurrentSizes = StateSpaceSizes | DeltaNetSizes
-"""Sizes of a recurrent layer."""
-
-
-def _conv_and_heads(kernel: int, channels: int, dtype: str, heads: tuple[int, ...]) -> tuple[StateTensor, StateTensor]:
-    """The convolution's last inputs, and one float32 state per head, because small changes accumulate over many
-    tokens."""
-    return StateTensor("conv", (kernel - 1, channels), dtype), StateTensor("heads", heads, "float32")
+from llmk.api import AttentionFacts, LinearFacts, MoEFacts, OpFacts, RecurrentFacts
+from llmk.tree import LatentShape, RecurrentSizes
 
 
 def recurrent_site(sizes: RecurrentSizes, num_layers: int, dtype: str) -> tuple[RecurrentFacts, OpFacts]:
@@ -114,37 +24,6 @@ def recurrent_site(sizes: RecurrentSizes, num_layers: int, dtype: str) -> tuple[
         ),
         OpFacts(site=sizes.site, op=sizes.site, facts=asdict(sizes), divided=sizes.divided),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatentShape:
-    """Sizes of latent attention, by the names that checkpoints give them (DeepSeek-V2, arXiv:2405.04434)."""
-
-    hidden_size: int
-    num_heads: int
-    q_lora_rank: int | None
-    """Rank of the compressed query; ``None``: queries are projected from the hidden state directly."""
-    kv_lora_rank: int
-    """Rank of the compressed K/V vector."""
-    qk_nope_head_dim: int
-    """Elements of a head's query and key without RoPE."""
-    qk_rope_head_dim: int
-    """Elements of a head's query and key with RoPE. All heads share this part of the key."""
-    v_head_dim: int
-    scale: float
-    """Softmax scale."""
-    bias: bool = False
-    """Whether the projections from and to hidden states have a bias."""
-
-    @property
-    def qk_head_dim(self) -> int:
-        """Elements of a head's query."""
-        return self.qk_nope_head_dim + self.qk_rope_head_dim
-
-    @property
-    def row_size(self) -> int:
-        """Elements that the cache stores per token."""
-        return self.kv_lora_rank + self.qk_rope_head_dim
 
 
 def attention_op_site(attention_site: str) -> str:

@@ -16,7 +16,7 @@ from llmk.nn.shadow import Shadowed
 
 if TYPE_CHECKING:
     from llmk.nn.build import Build
-    from llmk.nn.facts import LatentShape
+    from llmk.tree import LatentShape
 
 
 class LatentUp(Linear):

@@ -109,11 +109,11 @@ class Parallel:
             self.send(tensor.contiguous(), self.stage + 1)
 
     def receive_from_previous_stage(
-        self, shape: tuple[int, ...], dtypes: Sequence[torch.dtype], device: torch.device
+        self, wanted: Sequence[tuple[tuple[int, ...], torch.dtype]], device: torch.device
     ) -> list[Tensor]:
-        """Called at the start of every stage but the first: waits for the previous stage's output, tensors of
-        ``dtypes``."""
-        tensors = [torch.empty(shape, dtype=dtype, device=device) for dtype in dtypes]
+        """Called at the start of every stage but the first: waits for the previous stage's output, tensors of the
+        ``wanted`` shapes and dtypes."""
+        tensors = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in wanted]
         for pending in [self.receive(tensor, self.stage - 1) for tensor in tensors]:
             pending.wait()
         return tensors

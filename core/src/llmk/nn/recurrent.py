@@ -14,8 +14,9 @@ from torch import Tensor
 from llmk.api import RecurrentCache
 from llmk.api.sharding import sharded_state
 from llmk.nn.context import StepContext
-from llmk.nn.facts import DeltaNetSizes, RecurrentSizes, StateSpaceSizes, recurrent_site
+from llmk.nn.facts import recurrent_site
 from llmk.nn.layer import Layer, Parameter
+from llmk.tree import DeltaNetSizes, RecurrentSizes, StateSpaceSizes
 
 if TYPE_CHECKING:
     from llmk.nn.build import Build

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from llmk.api import (
@@ -27,7 +28,7 @@ from llmk.kernel.registry import Registered, Registry
 from llmk.kernel.watchdog import watching
 from llmk.planning.advice import ABLE, with_advice
 from llmk.planning.checkpoint import read_checkpoint
-from llmk.planning.models import choose_model, describe_model, find_checkpoint
+from llmk.planning.models import TREE_MODEL, choose_model, describe_model, find_checkpoint, model_program
 from llmk.planning.op_references import reference_ops
 from llmk.planning.platforms import choose_platform
 from llmk.planning.resolver import resolve
@@ -52,8 +53,12 @@ class Boot:
     plan: Plan
 
     def load(self, kind: str) -> Any:
-        """What makes the plan's ``"platform"`` or ``"model"``. Raises PluginError."""
-        return _load_named(self.registry, self.plan, kind, load_object)
+        """What makes the plan's ``"platform"``, or its ``"model"`` from an ``llmk.nn.Build`` and the checkpoint. Raises
+        PluginError."""
+        if kind != "model" or self.plan.model_implementation != TREE_MODEL:
+            return _load_named(self.registry, self.plan, kind, load_object)
+        model = next(model for model in self.registry.of(ModelSpec) if model.spec.id == self.plan.model)
+        return partial(load_object(TREE_MODEL), program=model_program(model, self.checkpoint))
 
 
 def boot(settings: Settings, *, on: str | None = None, verify: bool = True, host: Host | None = None) -> Boot:
@@ -216,4 +221,7 @@ def _load_named(registry: Registry, plan: Plan, kind: str, find: Find) -> Any:
     spec_type, id = chosen[kind]
     specs: list[Registered[Any]] = registry.of(spec_type)
     owner = next(r.plugin for r in specs if r.spec.id == id)
-    return find(getattr(plan, f"{kind}_implementation"), plugin=owner, kind=kind, id=id)
+    implementation = getattr(plan, f"{kind}_implementation")
+    if implementation == TREE_MODEL:  # the core's own, which takes one argument more than the contract says
+        return find(implementation, id=id)
+    return find(implementation, plugin=owner, kind=kind, id=id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import importlib_metadata as metadata
 
@@ -15,10 +15,16 @@ from llmk.kernel.loader import load_object
 from llmk.kernel.registry import Registered, Registry
 from llmk.kernel.watchdog import watched
 from llmk.planning.selection import elect
+from llmk.tree import CausalLM, Program, lower, model_facts
+from llmk.tree import Config as ModelConfig
 
 if TYPE_CHECKING:
     from llmk.config import Config
 
+T = TypeVar("T")
+
+TREE_MODEL = "llmk.nn.tree_model:TreeModel"
+"""What implements the model of a tree; it takes the lowered tree as a third argument."""
 MODELS_WHEEL = "llmk-models"
 
 
@@ -34,19 +40,35 @@ def find_checkpoint(registry: Registry, path: str) -> str:
 
 
 def describe_model(model: Registered[ModelSpec], checkpoint: Checkpoint) -> ModelFacts:
-    """Calls the family's ``describe``. Its LlmkErrors are raised as they are, other exceptions as PluginError."""
-    function = load_object(model.spec.describe, plugin=model.plugin, kind="describe", id=model.spec.id)
+    """The facts of the family's tree, or those that its ``describe`` returns. Its LlmkErrors are raised as they are,
+    other exceptions as PluginError."""
+    if model.spec.tree:
+        facts = model_facts(model_program(model, checkpoint), ModelConfig(checkpoint))
+    else:
+        facts = _call(model, "describe", ModelFacts, checkpoint)
+    return replace(facts, model=model.spec.id)
+
+
+def model_program(model: Registered[ModelSpec], checkpoint: Checkpoint) -> Program:
+    """The lowered tree of a family that gives one. Errors as in :func:`describe_model`."""
+    return lower(_call(model, "tree", CausalLM, ModelConfig(checkpoint)))
+
+
+def _call(model: Registered[ModelSpec], kind: str, returned: type[T], argument: object) -> T:
+    """Calls the function that the spec names as ``kind``."""
+    where = getattr(model.spec, kind)
+    function = load_object(where, plugin=model.plugin, kind=kind, id=model.spec.id)
     try:
-        with watched(f"{model.spec.describe} ({model.plugin.wheel})", model.plugin.way_out):
-            facts = function(checkpoint)
-        if not isinstance(facts, ModelFacts):
-            raise TypeError(f"{model.spec.describe} returned {type(facts).__name__}, not ModelFacts")
+        with watched(f"{where} ({model.plugin.wheel})", model.plugin.way_out):
+            found = function(argument)
+        if not isinstance(found, returned):
+            raise TypeError(f"{where} returned {type(found).__name__}, not {returned.__name__}")
     except (LlmkError, KeyboardInterrupt):
         raise
     except BaseException as error:
-        message = f"{model.spec.id} of {model.plugin.wheel} can't describe {checkpoint.path}"
-        raise PluginError(message, reasons=[Reason("describe_raised", found=describe(error))]) from error
-    return replace(facts, model=model.spec.id)
+        message = f"{model.spec.id} of {model.plugin.wheel} can't describe the checkpoint"
+        raise PluginError(message, reasons=[Reason(f"{kind}_raised", found=describe(error))]) from error
+    return found
 
 
 def choose_model(registry: Registry, config: Config, checkpoint: Checkpoint) -> Registered[ModelSpec]:

@@ -25,7 +25,7 @@ from llmk.config.traffic import Traffic, load_traffic
 from llmk.kernel.discovery import CORE
 from llmk.kernel.first_party import how_to_install
 from llmk.kernel.registry import Registry
-from llmk.planning.models import choose_quantization
+from llmk.planning.models import TREE_MODEL, choose_quantization
 from llmk.planning.policies import choose_policy
 from llmk.planning.ranking import Candidate, IncompatibleParts, Ranking, TokenRange
 from llmk.planning.selection import unknown_id
@@ -81,7 +81,7 @@ def resolve(
         platform_id=platform.spec.id,
         platform_implementation=platform.spec.implementation,
         model=model.spec.id,
-        model_implementation=model.spec.implementation,
+        model_implementation=model.spec.implementation or TREE_MODEL,
         architecture=facts.architecture,
         dtype=dtype,
         choices=tuple(choices),

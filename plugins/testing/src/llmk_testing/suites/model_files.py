@@ -19,10 +19,10 @@ from torch import Tensor
 from llmk.api import CheckpointError, LlmkError, ModelFacts, ModelSpec
 from llmk.api.errors import describe
 from llmk.kernel.interpreter import PYTHON
-from llmk.kernel.loader import load_object
 from llmk.nn.tensor_file import read_headers, weight_files
 from llmk.planning.checkpoint import read_checkpoint
 from llmk_testing.bench import Bench
+from llmk_testing.describing import facts_of
 from llmk_testing.files import copied, tensors_of
 from llmk_testing.model import ModelHarness
 
@@ -42,7 +42,9 @@ import json, sys
 from pathlib import Path
 from llmk.planning.checkpoint import read_checkpoint
 from llmk.kernel.loader import load_object
-load_object(sys.argv[1])(read_checkpoint(sys.argv[2]))
+from llmk.tree import Config
+kind, location, checkpoint = sys.argv[1], sys.argv[2], read_checkpoint(sys.argv[3])
+load_object(location)(Config(checkpoint) if kind == "tree" else checkpoint)
 print("torch" in sys.modules)
 """
 
@@ -53,18 +55,19 @@ def checks(
     """Cases by name. ``folder`` returns the checkpoint, ``harness`` loads one."""
 
     def needs_no_torch() -> None:
-        command = [*PYTHON, "-c", _ALONE, spec.describe, str(folder())]
+        kind, location = ("tree", spec.tree) if spec.tree else ("describe", spec.describe)
+        command = [*PYTHON, "-c", _ALONE, kind, location, str(folder())]
         environ = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environ)
-        assert done.returncode == 0, f"{spec.describe} fails in a separate process:\n{done.stderr[-2000:]}"
-        assert done.stdout.strip() == "False", f"{spec.describe} imports torch, which `llmk explain` must do without"
+        assert done.returncode == 0, f"{location} fails in a separate process:\n{done.stderr[-2000:]}"
+        assert done.stdout.strip() == "False", f"{location} imports torch, which `llmk explain` must do without"
 
     def survives_odd_configs() -> str:
-        checkpoint, describe_model = read_checkpoint(folder()), load_object(spec.describe)
+        checkpoint = read_checkpoint(folder())
         complaints, tried = [], 0
         for key, value, config in odd_configs(checkpoint.config):
             tried += 1
-            if complaint := _complaint(lambda config=config: describe_model(replace(checkpoint, config=config)), key):  # type: ignore[misc]
+            if complaint := _complaint(lambda config=config: facts_of(spec, replace(checkpoint, config=config)), key):  # type: ignore[misc]
                 complaints.append(f"{key} = {value}: {complaint}")
         assert not complaints, f"{len(complaints)} of {tried} odd configs: " + "; ".join(complaints[:12])
         return f"{tried} configs"

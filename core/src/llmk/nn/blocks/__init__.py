@@ -1,0 +1,1 @@
+"""The blocks of models, built from the specs of :mod:`llmk.tree`."""

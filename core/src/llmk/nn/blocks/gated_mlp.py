@@ -1,0 +1,31 @@
+"""The gated MLP."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from llmk.nn.context import StepContext
+
+if TYPE_CHECKING:
+    from llmk import tree
+    from llmk.nn.builder import Builder
+
+
+class GatedMLP:
+    """Follows :class:`~llmk.nn.blocks.block.Entered`; its entry is gate and up projection with the activation."""
+
+    _op: Callable[..., Tensor]
+
+    def __init__(self, builder: Builder, spec: tree.GatedMLP, *, fused: bool) -> None:
+        if not fused:
+            self._op = builder.kernel(spec)
+        self._gate_up, self._down = builder.linear(spec.gate_up), builder.linear(spec.down)
+
+    def __call__(self, x: Tensor, step: StepContext) -> Tensor:
+        return self._down(self._op(x, self._gate_up.weight, self._gate_up.bias))
+
+    def after(self, gated: Tensor, *, step: StepContext) -> Tensor:
+        return self._down(gated)

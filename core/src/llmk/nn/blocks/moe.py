@@ -1,0 +1,53 @@
+"""Experts with their router, and the MLP that every token passes through."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from llmk.nn.blocks.gated_mlp import GatedMLP
+from llmk.nn.context import StepContext
+from llmk.nn.moe import Experts
+
+if TYPE_CHECKING:
+    from llmk import tree
+    from llmk.nn.builder import Builder
+
+
+class MoE:
+    """Follows :class:`~llmk.nn.blocks.block.Entered`; its entry is the router. With tensor parallelism, each rank
+    computes an addend of the sum of routed and shared experts, which is all-reduced."""
+
+    def __init__(self, builder: Builder, spec: tree.MoE, *, fused: bool) -> None:
+        self._shared = None if spec.shared is None else SharedExpert(builder, spec)
+        self._router = builder.linear(spec.router)
+        experts = spec.experts
+        self._experts = Experts(
+            builder.build, experts.at, builder.expert_facts(experts), experts.names, experts.aliases
+        )
+        self._all_reduce = builder.build.parallel.all_reduce
+
+    def __call__(self, x: Tensor, step: StepContext) -> Tensor:
+        return self.after(self._router(x), x, step=step)
+
+    def after(self, logits: Tensor, x: Tensor, *, step: StepContext) -> Tensor:
+        out = self._experts(x, logits)
+        return self._all_reduce(out if self._shared is None else out + self._shared(x, step))
+
+
+class SharedExpert:
+    """The MLP for every token, times the sigmoid of a gate value per token if there is a gate."""
+
+    def __init__(self, builder: Builder, spec: tree.MoE) -> None:
+        assert spec.shared is not None
+        self._mlp = GatedMLP(builder, spec.shared, fused=False)
+        self._gate = None if spec.shared_gate is None else builder.linear(spec.shared_gate)
+        self._scale = None if spec.shared_scale is None else builder.kernel(spec.shared_scale)
+
+    def __call__(self, x: Tensor, step: StepContext) -> Tensor:
+        out = self._mlp(x, step)
+        if self._gate is None or self._scale is None:
+            return out
+        scaled: Tensor = self._scale(out, self._gate(x))
+        return scaled

@@ -1,0 +1,112 @@
+"""Sublayers of a residual stream: a norm, with the sum before it, and a block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from llmk.nn.blocks.block import Block, Entered
+from llmk.nn.context import StepContext
+from llmk.nn.layer import Layer, Parameter
+from llmk.nn.norm import AddRMSNorm, SandwichNorm
+
+if TYPE_CHECKING:
+    from llmk import tree
+    from llmk.nn.build import Build
+    from llmk.nn.builder import Builder
+    from llmk.nn.linear import Linear
+
+Join = Callable[[Tensor, Tensor | None], tuple[Tensor, Tensor]]
+"""From the output of the block before and the residual, to the input of the next block and the next residual; all are
+``[tokens, hidden]``. There is no residual before the first block."""
+
+
+class NormWeight(Layer):
+    """The weight of a norm that is part of a larger op."""
+
+    weight: Tensor
+
+    def __init__(self, build: Build, spec: tree.Norm) -> None:
+        self.eps = spec.eps
+        super().__init__(build, [Parameter(build, [f"{spec.at}.weight"], [spec.size], dummy_std=None)])
+
+    def finish(self) -> None:
+        self.weight = self.parameters[0].take()
+
+
+class Normed:
+    """A joint, then a block."""
+
+    def __init__(self, join: Join, block: Block) -> None:
+        self._join = join
+        self._block = block
+
+    def __call__(self, x: Tensor, residual: Tensor | None, step: StepContext) -> tuple[Tensor, Tensor]:
+        """Maps the output of the block before and the residual to the block's output and the next residual."""
+        x, residual = self._join(x, residual)
+        return self._block(x, step), residual
+
+
+class Fused:
+    """One op for the sum, the norm and the start of a block, then the rest of the block."""
+
+    def __init__(self, op: Callable[..., Any], norm: NormWeight, linear: Linear, block: Entered) -> None:
+        self._op, self._norm, self._linear, self._after = op, norm, linear, block.after
+
+    def __call__(self, x: Tensor, residual: Tensor | None, step: StepContext) -> tuple[Tensor, Tensor]:
+        """As :class:`Normed`."""
+        norm, linear = self._norm, self._linear
+        *first, total = self._op(x, residual, norm.weight, norm.eps, linear.weight, linear.bias)
+        return self._after(*first, step=step), total
+
+
+class FirstNorm(NormWeight):
+    """The norm before the first block."""
+
+    def __init__(self, build: Build, spec: tree.Norm, site: str) -> None:
+        self._op: Callable[..., Tensor] = build.kernel("op", site)
+        super().__init__(build, spec)
+
+    def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """See :data:`Join`."""
+        return self._op(x, self.weight, self.eps), x
+
+
+class Sum:
+    """The sum alone, of a block's output that may be normed first."""
+
+    def __init__(self, builder: Builder, spec: tree.Joint) -> None:
+        self._post = None if spec.post is None else NormWeight(builder.build, spec.post)
+        self._op = None if spec.post is None else builder.kernel(spec)
+
+    def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """See :data:`Join`."""
+        if residual is None:
+            return x, x
+        if self._post is not None and self._op is not None:
+            x = self._op(x, self._post.weight, self._post.eps)
+        total = x + residual
+        return total, total
+
+
+def make_joint(builder: Builder, spec: tree.Joint) -> Join:
+    """The sum and the norms of a joint."""
+    join = _join(builder, spec)
+    if spec.scale == 1.0:
+        return join
+    return lambda x, residual: join(x * spec.scale, residual)
+
+
+def _join(builder: Builder, spec: tree.Joint) -> Join:
+    build, norm, post = builder.build, spec.norm, spec.post
+    if norm is None:
+        return Sum(builder, spec)
+    first_site, *others = builder.ops(spec)
+    if spec.first:
+        return FirstNorm(build, norm, first_site)
+    sites = {"first_site": first_site, "site": others[0]}
+    if post is None:
+        return AddRMSNorm(build, norm.at, norm.size, norm.eps, **sites)
+    return SandwichNorm(build, post.at, norm.at, norm.size, norm.eps, **sites)

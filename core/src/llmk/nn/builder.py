@@ -1,0 +1,170 @@
+"""Builds the layers of a lowered model, each from its spec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from llmk import tree
+from llmk.api import CacheSpec, MoEFacts
+from llmk.nn.attention import Attention, cache_spec
+from llmk.nn.blocks.gated_mlp import GatedMLP
+from llmk.nn.blocks.moe import MoE
+from llmk.nn.blocks.scan_mixer import ScanMixer
+from llmk.nn.blocks.self_attention import LatentAttention, SelfAttention
+from llmk.nn.blocks.sublayer import Fused, Normed, NormWeight, make_joint
+from llmk.nn.linear import Linear
+from llmk.nn.recurrent import GatedDeltaNet, StateSpaceMixer
+from llmk.reference.rope.rotation import cos_sin_cache
+
+if TYPE_CHECKING:
+    from llmk.nn.build import Build
+
+A = TypeVar("A", bound=Attention)
+R = TypeVar("R", StateSpaceMixer, GatedDeltaNet)
+
+BLOCKS: dict[type[tree.Spec], Callable[..., Any]] = {
+    tree.SelfAttention: SelfAttention,
+    tree.LatentAttention: LatentAttention,
+    tree.GatedMLP: GatedMLP,
+    tree.MoE: MoE,
+    tree.ScanMixer: ScanMixer,
+}
+"""What builds the blocks of :mod:`llmk.tree`. Other specs name theirs (:attr:`llmk.tree.Spec.implementation`)."""
+
+
+class Builder:
+    """Builds layers by their specs. What builds a spec of a family's own gets this, and builds the parts with it.
+
+    Attributes:
+        caches: layer index, site and cache spec of everything that this stage's layers keep between steps, in the order
+            in which they are built.
+        layer: index of the layer that is being built.
+    """
+
+    def __init__(self, build: Build, program: tree.Program) -> None:
+        self.build = build
+        self.caches: list[tuple[int, str, CacheSpec]] = []
+        self.layer = 0
+        self._sites = tree.Sites(program.leaves(), build.plan.dtype)
+        self._linears: dict[int, Linear] = {}
+        self.cos_sin: Callable[[tree.Rope | None], Tensor] = cache(self._cos_sin)
+
+    def ops(self, spec: tree.Spec) -> list[str]:
+        """The names of the op sites of a spec."""
+        return self._sites.ops(spec)
+
+    def op(self, spec: tree.Spec) -> str:
+        """The name of the only op site of a spec."""
+        (site,) = self._sites.ops(spec)
+        return site
+
+    def kernel(self, spec: tree.Spec) -> Callable[..., Any]:
+        """The kernel of the only op site of a spec."""
+        return self.build.kernel("op", self.op(spec), **self._sites.neighbours(spec))
+
+    def keep(self, site: str, spec: CacheSpec) -> int:
+        """Registers what a layer keeps between steps; returns its position in ``StepContext.caches``."""
+        if self.build.here:
+            self.caches.append((self.layer, site, spec))
+        return len(self.caches) - 1
+
+    def linear(self, spec: tree.Linear) -> Linear:
+        """A linear layer; one that several blocks use is built once."""
+        if id(spec) not in self._linears:
+            self._linears[id(spec)] = Linear(
+                self.build,
+                spec.at,
+                spec.size,
+                tuple(part.rows for part in spec.outputs),
+                site=self._sites.name(spec),
+                parts=tuple(part.name for part in spec.outputs if part.name),
+                bias=spec.bias,
+                aliases=spec.aliases,
+                parallel=spec.cut,
+                units=tuple(part.units for part in spec.outputs),
+                partial=spec.partial,
+            )
+        return self._linears[id(spec)]
+
+    def attention(self, spec: tree.Attend, kind: type[A], **options: Any) -> A:
+        """Attention of a class, with further ``options`` of that class."""
+        return kind(
+            self.build,
+            spec.at,
+            index=self.attention_cache(spec),
+            num_heads=spec.heads,
+            num_kv_heads=spec.kv_heads,
+            head_dim=spec.head_dim,
+            cos_sin=self.cos_sin(spec.rope),
+            qk_norm_eps=spec.qk_norm,
+            site=self._sites.name(spec),
+            op_site=self.op(spec),
+            **options,
+        )
+
+    def attention_cache(self, spec: tree.Attend | tree.LatentAttend) -> int:
+        """The position of an attention layer's cache in ``StepContext.caches``."""
+        site = self._sites.name(spec)
+        return self.keep(site, cache_spec(self.build, site))
+
+    def expert_facts(self, spec: tree.Experts) -> MoEFacts:
+        """The facts of experts, with the name of their site."""
+        return replace(spec.facts, site=self._sites.name(spec))
+
+    def state_space(self, spec: tree.Recurrent) -> StateSpaceMixer:
+        """The selective scan."""
+        assert isinstance(spec.sizes, tree.StateSpaceSizes)
+        return self._recurrent(StateSpaceMixer, spec, spec.sizes)
+
+    def delta_net(self, spec: tree.Recurrent) -> GatedDeltaNet:
+        """The gated delta rule."""
+        assert isinstance(spec.sizes, tree.DeltaNetSizes)
+        return self._recurrent(GatedDeltaNet, spec, spec.sizes)
+
+    def _recurrent(self, kind: Callable[..., R], spec: tree.Recurrent, sizes: tree.RecurrentSizes) -> R:
+        layer = kind(self.build, spec.at, sizes, index=len(self.caches), eps=spec.eps)
+        self.keep(self._sites.name(spec), layer.cache_spec)
+        return layer
+
+    def block(self, spec: tree.Spec, *, fused: bool = False) -> Any:
+        """A block; ``fused``: its entry is part of the op before it."""
+        if spec.implementation:
+            return _load(spec.implementation)(self, spec)
+        return BLOCKS[type(spec)](self, spec, fused=fused)
+
+    def sublayer(self, spec: tree.Sublayer | tree.Spec) -> Callable[..., Any]:
+        """A sublayer, or a part of a layer that is not a sublayer of a residual stream."""
+        if not isinstance(spec, tree.Sublayer):
+            part: Callable[..., Any] = self.block(spec)
+            return part
+        joint = spec.joint
+        if joint.entry is None:
+            return Normed(make_joint(self, joint), self.block(spec.block))
+        assert joint.norm is not None
+        op, norm = self.kernel(joint), NormWeight(self.build, joint.norm)
+        block = self.block(spec.block, fused=True)
+        return Fused(op, norm, self.linear(joint.entry.linear), block)
+
+    def stream(self, spec: tree.Stream) -> Any:
+        """What starts and ends a stream."""
+        return _load(spec.implementation)(self, spec)
+
+    def _cos_sin(self, rope: tree.Rope | None) -> Tensor:
+        if rope is None:
+            return torch.empty(self.build.max_model_len or 1, 0, device=self.build.device)
+        own = rope.parameters
+        longest = self.build.max_model_len or rope.max_model_len
+        table = cos_sin_cache(own, rope.dim, longest, own["rope_theta"], trained_positions=rope.positions)
+        return table.to(self.build.device)
+
+
+def _load(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)

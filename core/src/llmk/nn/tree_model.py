@@ -1,0 +1,92 @@
+"""The model of any tree."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from llmk import tree
+from llmk.api import CacheSpec, Checkpoint
+from llmk.nn.blocks.sublayer import make_joint
+from llmk.nn.build import Build
+from llmk.nn.builder import Builder
+from llmk.nn.context import StepContext
+from llmk.nn.embedding import Embedding, LMHead
+
+
+class Layer:
+    """One layer: its sublayers, one after the other."""
+
+    def __init__(self, sublayers: list[Any]) -> None:
+        self._sublayers = sublayers
+
+    def __call__(self, carried: Any, step: StepContext) -> Any:
+        """Maps what the previous layer passes on to what this one does."""
+        for sublayer in self._sublayers:
+            carried = sublayer(*carried, step)
+        return carried
+
+
+class TreeModel:
+    """Follows ``llmk.nn.Model``: the modules of a lowered tree, or of this process's pipeline stage."""
+
+    def __init__(self, build: Build, checkpoint: Checkpoint, program: tree.Program) -> None:
+        model = program.model
+        self.build = build
+        self.program = program
+        self.ignored_weights = model.ignored
+        builder = Builder(build, program)
+        with build.stage(build.parallel.is_first):
+            self.embed = self._embedding(builder, model.embed)
+        self.stream = builder.stream(model.stream) if model.stream else None
+        hidden = tree.Carried(model.embed.size)
+        residual = tree.Carried(model.embed.size, model.residual_dtype)
+        carried = model.stream.carried if model.stream else (hidden, residual)
+        self._carried = [(each.size, getattr(torch, each.dtype) if each.dtype else build.dtype) for each in carried]
+
+        def layer(index: int) -> Layer:
+            builder.layer = index
+            return Layer([builder.sublayer(part) for part in program.layers[index]])
+
+        self.layers = build.stage_layers(len(program.layers), layer)
+        with build.stage(build.parallel.is_last):
+            self.norm = make_joint(builder, program.end)
+            self.head = self._lm_head(builder, model.head)
+        self.weights = build.layers
+        self._caches = builder.caches
+
+    def forward(self, token_ids: Tensor, step: StepContext) -> Tensor:
+        parallel, stream = self.build.parallel, self.stream
+        carried: Any
+        if parallel.is_first:
+            x = self.embed(token_ids)
+            carried = (x, None) if stream is None else stream.start(x)
+        else:
+            tensors = [((token_ids.shape[0], size), dtype) for size, dtype in self._carried]
+            carried = parallel.receive_from_previous_stage(tensors, self.build.device)
+        for layer in self.layers:
+            carried = layer(carried, step)
+        if not parallel.is_last:
+            parallel.send_to_next_stage(*(x.to(dtype) for x, (_, dtype) in zip(carried, self._carried, strict=True)))
+            sent: Tensor = carried[0]
+            return sent
+        if stream is not None:
+            return self.norm(stream.end(*carried), None)[0]
+        return self.norm(*carried)[0]
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        return self.head(hidden)
+
+    def cache_specs(self) -> list[tuple[int, str, CacheSpec]]:
+        return self._caches
+
+    def _embedding(self, builder: Builder, spec: tree.Embedding) -> Embedding:
+        options: dict[str, Any] = {"site": builder.op(spec), "aliases": spec.aliases, "scale": spec.scale}
+        return Embedding(self.build, spec.at, spec.vocab_size, spec.size, **options)
+
+    def _lm_head(self, builder: Builder, spec: tree.Head) -> LMHead:
+        tied_to = self.embed if spec.tied else None
+        options: dict[str, Any] = {"bias": spec.bias, "tied_to": tied_to, "softcap": spec.softcap}
+        return LMHead(self.build, spec.at, spec.size, spec.vocab_size, **options)

@@ -1,0 +1,65 @@
+"""What a model is: a tree of frozen specs, from which facts, weight maps and modules are derived. Imports no torch.
+
+A family is one function, ``tree(config) -> CausalLM``. :func:`lower` decides how the tree runs; :func:`model_facts` is
+what planning knows of it; ``llmk.nn.TreeModel`` builds its modules.
+"""
+
+from llmk.tree.attention import Attend, Gate, Heads, SelfAttention
+from llmk.tree.block import Block, Entry, Residual
+from llmk.tree.causal_lm import Carried, CausalLM, MakeTree, Stream
+from llmk.tree.config import Config
+from llmk.tree.embedding import Embedding, Head
+from llmk.tree.facts import Sites, model_facts
+from llmk.tree.latent import LatentAttend, LatentAttention, LatentShape
+from llmk.tree.linear import Linear, Part
+from llmk.tree.lowering import Joint, Program, Sublayer, lower, weight_map
+from llmk.tree.mlp import GatedMLP
+from llmk.tree.moe import Experts, MoE
+from llmk.tree.norm import Norm
+from llmk.tree.recurrent import DeltaNetSizes, Recurrent, RecurrentSizes, ScanMixer, StateSpaceSizes
+from llmk.tree.rope import Rope, default_length
+from llmk.tree.spec import Leaf, Spec, Tensor, nameless
+
+__all__ = [
+    "Attend",
+    "Block",
+    "Carried",
+    "CausalLM",
+    "Config",
+    "DeltaNetSizes",
+    "Embedding",
+    "Entry",
+    "Experts",
+    "Gate",
+    "GatedMLP",
+    "Head",
+    "Heads",
+    "Joint",
+    "LatentAttend",
+    "LatentAttention",
+    "LatentShape",
+    "Leaf",
+    "Linear",
+    "MakeTree",
+    "MoE",
+    "Norm",
+    "Part",
+    "Program",
+    "Recurrent",
+    "RecurrentSizes",
+    "Residual",
+    "Rope",
+    "ScanMixer",
+    "SelfAttention",
+    "Sites",
+    "Spec",
+    "StateSpaceSizes",
+    "Stream",
+    "Sublayer",
+    "Tensor",
+    "default_length",
+    "lower",
+    "model_facts",
+    "nameless",
+    "weight_map",
+]

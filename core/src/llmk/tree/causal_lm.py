@@ -1,0 +1,64 @@
+"""A whole language model."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from llmk.tree.block import Residual
+from llmk.tree.config import Config
+from llmk.tree.embedding import Embedding, Head
+from llmk.tree.norm import Norm
+from llmk.tree.spec import Spec
+
+
+class Carried(NamedTuple):
+    """A tensor ``[tokens, size]`` that passes from layer to layer. ``dtype`` is torch's name; empty: the engine's."""
+
+    size: int
+    dtype: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream(Spec):
+    """What passes from layer to layer, if that is not a residual stream.
+
+    Its ``implementation`` makes an object with two methods: ``start(x)`` returns the carried tensors of embeddings,
+    ``end(*carried)`` the final hidden states. A layer's parts are then specs of the family's wheel; each maps the
+    carried tensors and the step to the next ones.
+    """
+
+    carried: tuple[Carried, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CausalLM(Spec):
+    """Embedding, layers, final norm and head: what a family returns for a checkpoint."""
+
+    embed: Embedding
+    layers: tuple[tuple[Residual | Spec, ...], ...]
+    """For each layer, what it adds to the residual stream, in order. Layers that are equal but for names run the same
+    kernels."""
+    norm: Norm
+    head: Head
+    max_model_len: int
+    """Maximum number of positions."""
+    default_model_len: int = 0
+    """As :attr:`llmk.api.ModelFacts.default_model_len`; ``default_why`` likewise."""
+    default_why: str = ""
+    residual_dtype: str = ""
+    """The dtype of the residual stream from the second layer on; empty: the engine's."""
+    ignored: tuple[str, ...] = ()
+    """Regular expressions, matched in full, for checkpoint tensors that the model does not use."""
+    stream: Stream | None = None
+
+
+class MakeTree(Protocol):
+    """What ``ModelSpec.tree`` names."""
+
+    @abstractmethod
+    def __call__(self, config: Config) -> CausalLM:
+        """The tree of a checkpoint's model. Imports no torch. Raises :class:`~llmk.api.LlmkError` for a checkpoint that
+        can't be served."""
+        ...

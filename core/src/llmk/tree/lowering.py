@@ -1,0 +1,155 @@
+"""Lowering: from what a model is to how it runs. What stands next to each other decides which op spans it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from llmk.api import OpFacts, PluginError
+from llmk.tree.block import Block, Entry, Residual
+from llmk.tree.causal_lm import CausalLM
+from llmk.tree.norm import Norm, offset_op
+from llmk.tree.spec import Spec, Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Joint(Spec):
+    """What is between two blocks of the residual stream: the norm after the block before, the sum, the norm before the
+    next block, and the start of that block if an op spans it."""
+
+    post: Norm | None = None
+    scale: float = 1.0
+    """Factor of the output of the block before."""
+    norm: Norm | None
+    entry: Entry | None = None
+    """The start of the next block, if the op spans it."""
+    first: bool = False
+    """Whether it is the first of the stream, so that there is no sum."""
+    residual_dtype: str = ""
+
+    def parts(self) -> Iterator[Spec]:
+        """The norms; the linear layer of ``entry`` is a part of its block."""
+        return (norm for norm in (self.post, self.norm) if norm is not None)
+
+    @property
+    def first_op(self) -> str:
+        """The op, and its site, of the norm where there is no residual yet."""
+        return offset_op("rms_norm", self.norm.offset) if self.norm else ""
+
+    @property
+    def sum_op(self) -> str:
+        """The op, and its site, that adds the residual; empty if there is none."""
+        if self.norm is None or self.first:
+            return ""
+        if self.post:
+            return offset_op("sandwich_norm", self.norm.offset)
+        return offset_op("add_rms_norm", self.norm.offset) + ("_fp32_residual" if self.residual_dtype else "")
+
+    def ops(self, name: Callable[[Spec], str]) -> tuple[OpFacts, ...]:
+        if self.norm is None:
+            return () if self.post is None else (_norm_op(self.post),)
+        size = {"size": self.norm.size}
+        if self.entry is None:
+            return tuple(OpFacts(site=op, op=op, facts=size) for op in (self.first_op, self.sum_op) if op)
+        op, linear, suffix, inner = self.entry
+        facts, divided = (size | {"intermediate_size": inner}, ("intermediate_size",)) if inner else (size, ())
+        site = f"norm_{linear.role}{suffix}"
+        return (OpFacts(site=site, op=op, facts=facts, linear=name(linear), divided=divided),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sublayer(Spec):
+    """A joint and the block after it."""
+
+    joint: Joint
+    block: Block
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A lowered model. ``layers`` consist of sublayers, or of specs of their own (:class:`~llmk.tree.Stream`)."""
+
+    model: CausalLM
+    layers: tuple[tuple[Sublayer | Spec, ...], ...]
+    end: Joint
+
+    def leaves(self) -> Iterator[Spec]:
+        """Everything that it is made of, in the order in which it computes."""
+        yield self.model.embed
+        for layer in self.layers:
+            for part in layer:
+                yield from part.leaves()
+        yield from self.end.leaves()
+        yield self.model.head
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors of the checkpoint, by name; those with copies once."""
+        return {tensor.name: tensor for leaf in self.leaves() for tensor in leaf.tensors()}
+
+    @property
+    def num_parameters(self) -> int:
+        """Elements of all parameters; a tied table counts once."""
+        return sum(tensor.num_elements for tensor in self.tensors().values())
+
+
+def lower(model: CausalLM, *, fuse: bool = True) -> Program:
+    """The program of a model.
+
+    Args:
+        fuse: whether ops may span a norm and the linear layer after it, so that the normed input of the layer is not
+            available to others.
+
+    Raises:
+        PluginError: two specs of the tree name the same tensor. A spec that is used several times owns its tensors
+            once.
+    """
+    dtype, ends, layers, first = model.residual_dtype, _NO_END, [], True
+    for layer in model.layers:
+        parts: list[Sublayer | Spec] = []
+        for part in layer:
+            if not isinstance(part, Residual):
+                parts.append(part)
+                continue
+            norm, entry = part.norm, part.block.entry
+            if not fuse or ends != _NO_END or dtype or norm is None or norm.offset:
+                entry = None  # the ops know one norm, whose weight is stored as it is
+            joint = Joint(post=ends[0], scale=ends[1], norm=norm, entry=entry, first=first, residual_dtype=dtype)
+            parts.append(Sublayer(joint=joint, block=part.block))
+            ends, first = (part.post, part.scale), False
+        layers.append(tuple(parts))
+    end = Joint(post=ends[0], scale=ends[1], norm=model.norm, residual_dtype=dtype)
+    program = Program(model=model, layers=tuple(layers), end=end)
+    _check_names(program)
+    return program
+
+
+_NO_END: tuple[Norm | None, float] = (None, 1.0)
+
+
+def weight_map(program: Program) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor that a checkpoint must have, by name. Experts are listed one by one."""
+    found: dict[str, tuple[int, ...]] = {}
+    for name, shape, copies in program.tensors().values():
+        found |= {name.format(number): shape for number in range(copies)} if copies else {name: shape}
+    return found
+
+
+def _norm_op(norm: Norm) -> OpFacts:
+    op = offset_op("rms_norm", norm.offset)
+    return OpFacts(site=op, op=op, facts={"size": norm.size})
+
+
+def _check_names(program: Program) -> None:
+    owners: dict[str, Spec] = {}
+    for leaf in program.leaves():
+        for tensor in leaf.tensors():
+            owner = owners.setdefault(tensor.name, leaf)
+            if owner is not leaf:
+                raise PluginError(
+                    f"the model's tree names the tensor {tensor.name!r} twice: as {_shown(owner)} and {_shown(leaf)}",
+                    hint="correct `at` of one of them; parts that share a tensor use the same spec",
+                )
+
+
+def _shown(spec: Spec) -> str:
+    return f"{type(spec).__name__} at {spec.at!r}"

@@ -1,0 +1,93 @@
+"""Mixtures of experts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+from llmk.api import MoEFacts
+from llmk.tree.attention import Gate
+from llmk.tree.block import Block, Entry
+from llmk.tree.linear import Linear
+from llmk.tree.mlp import GatedMLP
+from llmk.tree.spec import Leaf, Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts(Leaf):
+    """All experts of a block, computed by one kernel. ``at`` is the name of their list in the checkpoint, which stores
+    them one by one (``{at}.{expert}.gate_proj.weight``), or stacked in two tensors (``{at}.gate_up_proj``,
+    ``{at}.down_proj``; the format of transformers 5)."""
+
+    facts: MoEFacts
+    """Sizes, router scoring and activation; ``site`` is their role, and ``count`` stays 1."""
+    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj")
+    """The checkpoint's names of an expert's projections."""
+    aliases: tuple[str, ...] = ()
+    """Other names of the list."""
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        facts, gate_up, down = self.facts, self.names[:2], self.names[2]
+        hidden, inner = facts.hidden_size, facts.intermediate_size
+        shapes = {**dict.fromkeys(gate_up, (inner, hidden)), down: (hidden, inner)}
+        stem, copies = f"{self.at}.{{}}", facts.num_experts
+        weights = [Tensor(f"{stem}.{name}.weight", shape, copies) for name, shape in shapes.items()]
+        biases = [Tensor(f"{stem}.{name}.bias", shape[:1], copies) for name, shape in shapes.items()]
+        return (*weights, *biases) if facts.bias else tuple(weights)
+
+    def site(self, dtype: str) -> MoEFacts:
+        return self.facts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoE(Block):
+    """A router and experts of which each token uses a few, plus the ``shared`` MLP for every token, times the sigmoid
+    of ``shared_gate`` if there is one."""
+
+    router: Linear
+    experts: Experts
+    shared: GatedMLP | None = None
+    shared_gate: Linear | None = None
+    shared_scale: Gate | None = None
+    """The op that applies ``shared_gate``."""
+
+    @classmethod
+    def of(
+        cls,
+        at: str,
+        facts: MoEFacts,
+        *,
+        names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+        aliases: tuple[str, ...] = (),
+        router: str = "gate",
+        shared: GatedMLP | None = None,
+        shared_gate: str = "",
+    ) -> Self:
+        """With the usual names.
+
+        Args:
+            aliases: other names of the block in the checkpoint.
+            router, shared_gate: the checkpoint's names of the router and of the gate of the shared MLP; empty: it has
+                no gate.
+            shared: made with ``partial=True``, because the sum of all experts is all-reduced.
+        """
+        hidden, role = facts.hidden_size, shared.gate_up.role.removesuffix("gate_up") if shared else ""
+        gate = {"size": hidden, "rows": 1, "quantizable": False}
+        return cls(
+            at=at,
+            router=Linear.whole(
+                *(f"{at}.{router}", f"{facts.site}.router", hidden, facts.num_experts),
+                quantizable=False,
+                aliases=tuple(f"{name}.{router}" for name in aliases),
+            ),
+            experts=Experts(
+                at=f"{at}.experts", facts=facts, names=names, aliases=tuple(f"{name}.experts" for name in aliases)
+            ),
+            shared=shared,
+            shared_gate=Linear.whole(f"{at}.{shared_gate}", f"{role}gate", **gate) if shared_gate else None,
+            shared_scale=Gate(role=f"{role}sigmoid_gate", size=hidden, gate_size=1) if shared_gate else None,
+        )
+
+    @property
+    def entry(self) -> Entry | None:
+        return Entry("add_rms_norm_router", self.router)

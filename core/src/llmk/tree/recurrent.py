@@ -1,0 +1,153 @@
+"""Recurrent layers, which keep a state of fixed size instead of an entry per token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import ClassVar
+
+from llmk.api import OpFacts, RecurrentFacts, StateTensor
+from llmk.tree.block import Block
+from llmk.tree.linear import Linear
+from llmk.tree.spec import Leaf, Spec, Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSpaceSizes:
+    """Sizes and options of a selective scan (Mamba-2, arXiv:2405.21060). ``site`` is the site of its state and of its
+    op; ``divided`` names the sizes that tensor-parallel ranks shard."""
+
+    site: ClassVar[str] = "state_space_mixer"
+    divided: ClassVar[tuple[str, ...]] = ("num_heads", "num_groups")
+
+    num_heads: int
+    head_dim: int
+    num_groups: int
+    """Groups of heads. The heads of a group share the vectors B and C, which write to and read from the state."""
+    state_size: int
+    conv_kernel: int
+    conv_bias: bool = True
+    dt_limits: tuple[float, float | None] = (0.0, None)
+    """Least and greatest step size (``dt``); ``None``: unbounded."""
+
+    @property
+    def inner_size(self) -> int:
+        """Channels of all heads together."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def units(self) -> int:
+        """How many units tensor-parallel ranks shard; a unit is never split. One unit is a group, because its heads are
+        normed together."""
+        return self.num_groups
+
+    @property
+    def conv_parts(self) -> tuple[int, int, int]:
+        """Channels of the convolution: the heads' inputs (x), and two vectors of ``state_size`` per group (B and C)."""
+        vectors = self.num_groups * self.state_size
+        return self.inner_size, vectors, vectors
+
+    @property
+    def projected_parts(self) -> tuple[int, ...]:
+        """Widths of the layer's input: the gate, the channels of the convolution, and a step size per head."""
+        return self.inner_size, *self.conv_parts, self.num_heads
+
+    def state(self, dtype: str) -> tuple[StateTensor, StateTensor]:
+        """The state tensors of one layer; ``dtype`` is the engine's."""
+        return _conv_and_heads(
+            self.conv_kernel, sum(self.conv_parts), dtype, (self.num_heads, self.head_dim, self.state_size)
+        )
+
+    def tensors(self, at: str) -> tuple[Tensor, ...]:
+        """The tensors of the mixer ``at``, apart from its projections."""
+        channels, heads = sum(self.conv_parts), self.num_heads
+        bias = (Tensor(f"{at}.conv1d.bias", (channels,)),) if self.conv_bias else ()
+        return (
+            Tensor(f"{at}.conv1d.weight", (channels, 1, self.conv_kernel)),
+            *bias,
+            *(Tensor(f"{at}.{name}", (heads,)) for name in ("A_log", "D", "dt_bias")),
+            Tensor(f"{at}.norm.weight", (self.inner_size,)),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaNetSizes:
+    """Sizes of the gated delta rule (arXiv:2412.06464); ``site`` and ``divided`` as in :class:`StateSpaceSizes`."""
+
+    site: ClassVar[str] = "gated_delta_net"
+    divided: ClassVar[tuple[str, ...]] = ("num_heads", "num_key_heads")
+
+    num_heads: int
+    num_key_heads: int
+    """Each is shared by ``num_heads / num_key_heads`` consecutive heads."""
+    key_dim: int
+    value_dim: int
+    conv_kernel: int
+
+    @property
+    def units(self) -> int:
+        """How many units tensor-parallel ranks shard; a unit is never split. One unit is a key head with the heads that
+        share it."""
+        return self.num_key_heads
+
+    @property
+    def conv_parts(self) -> tuple[int, int, int]:
+        """Channels of the convolution: queries, keys and values."""
+        keys = self.num_key_heads * self.key_dim
+        return keys, keys, self.num_heads * self.value_dim
+
+    def state(self, dtype: str) -> tuple[StateTensor, StateTensor]:
+        """The state tensors of one layer; ``dtype`` is the engine's."""
+        return _conv_and_heads(
+            self.conv_kernel, sum(self.conv_parts), dtype, (self.num_heads, self.value_dim, self.key_dim)
+        )
+
+    def tensors(self, at: str) -> tuple[Tensor, ...]:
+        """The tensors of the mixer ``at``, apart from its projections."""
+        return (
+            Tensor(f"{at}.conv1d.weight", (sum(self.conv_parts), 1, self.conv_kernel)),
+            *(Tensor(f"{at}.{name}", (self.num_heads,)) for name in ("A_log", "dt_bias")),
+            Tensor(f"{at}.norm.weight", (self.value_dim,)),
+        )
+
+
+RecurrentSizes = StateSpaceSizes | DeltaNetSizes
+"""Sizes of a recurrent layer."""
+
+
+def _conv_and_heads(kernel: int, channels: int, dtype: str, heads: tuple[int, ...]) -> tuple[StateTensor, StateTensor]:
+    """The convolution's last inputs, and one float32 state per head, because small changes accumulate over many
+    tokens."""
+    return StateTensor("conv", (kernel - 1, channels), dtype), StateTensor("heads", heads, "float32")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrent(Leaf):
+    """The convolution and the recurrence between a layer's projections, in one op: the selective scan or the gated
+    delta rule, depending on ``sizes``. ``at`` is the mixer's name in the checkpoint."""
+
+    sizes: RecurrentSizes
+    eps: float
+    """Epsilon of its norm."""
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.sizes.tensors(self.at)
+
+    def site(self, dtype: str) -> RecurrentFacts:
+        sizes, channels_and_heads = self.sizes, (1, 0)
+        return RecurrentFacts(
+            site=sizes.site, num_layers=1, tensors=sizes.state(dtype), units=sizes.units, divided=channels_and_heads
+        )
+
+    def ops(self, name: Callable[[Spec], str]) -> tuple[OpFacts, ...]:
+        sizes = self.sizes
+        return (OpFacts(site=sizes.site, op=sizes.site, facts=asdict(sizes), divided=sizes.divided),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanMixer(Block):
+    """Mamba-2's mixer: projection, selective scan, projection."""
+
+    into: Linear
+    scan: Recurrent
+    out: Linear

@@ -1,0 +1,183 @@
+"""What is derived from a tree: sites, tensors, and the ops that span blocks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from llmk.api import MoEFacts, PluginError
+from llmk.tree import (
+    CausalLM,
+    Embedding,
+    GatedMLP,
+    Head,
+    Heads,
+    MoE,
+    Norm,
+    Program,
+    Residual,
+    Rope,
+    SelfAttention,
+    Sites,
+    lower,
+    nameless,
+    weight_map,
+)
+
+HIDDEN, INNER, VOCAB = 24, 40, 50
+ROPE = Rope.with_settings(6, 64, {"rope_type": "default", "rope_theta": 1e4})
+
+
+def norm(at: str, **own: Any) -> Norm:
+    return Norm(at=at, size=HIDDEN, eps=1e-5, **own)
+
+
+def layer(at: str, *, kv: int = 2, inner: int = INNER, **attend: Any) -> tuple[Residual, ...]:
+    attention = SelfAttention.of(f"{at}.self_attn", HIDDEN, Heads(4, kv, 6), ROPE, bias=True, **attend)
+    mlp = GatedMLP.of(f"{at}.mlp", HIDDEN, inner)
+    return Residual(norm=norm(f"{at}.pre"), block=attention), Residual(norm=norm(f"{at}.then"), block=mlp)
+
+
+def model(*layers: tuple[Residual, ...], **own: Any) -> CausalLM:
+    return CausalLM(
+        embed=Embedding(at="embed", vocab_size=VOCAB, size=HIDDEN),
+        layers=layers or (layer("0"), layer("1")),
+        norm=norm("end"),
+        head=Head(at="head", vocab_size=VOCAB, size=HIDDEN, tied=True),
+        max_model_len=64,
+        **own,
+    )
+
+
+def sites(program: Program, kind: str) -> dict[str, Any]:
+    return {site.site: site for site in Sites(program.leaves(), "float32").of(kind)}
+
+
+def test_layers_with_equal_facts_share_sites() -> None:
+    program = lower(model())
+    assert {name: site.count for name, site in sites(program, "linear").items()} == {
+        "qkv": 2, "out": 2, "gate_up": 2, "down": 2, "lm_head": 1,
+    }  # fmt: skip
+    assert sites(program, "attention")["attention"].num_layers == 2
+
+
+def test_sites_of_other_sizes_are_numbered_and_so_are_their_ops() -> None:
+    program = lower(model(layer("0"), layer("1", kv=1, inner=8), layer("2")))
+    linear, attention, ops = (sites(program, kind) for kind in ("linear", "attention", "ops"))
+    assert {name: site.count for name, site in linear.items() if name not in ("out", "lm_head")} == {
+        "qkv": 2, "qkv.2": 1, "gate_up": 2, "gate_up.2": 1, "down": 2, "down.2": 1,
+    }  # fmt: skip
+    assert linear["qkv.2"].units == ((4, 6), (1, 6), (1, 6))
+    assert attention["attention.2"].num_kv_heads == 1
+    assert (ops["attention.whole.2"].attention, ops["norm_qkv.2"].linear) == ("attention.2", "qkv.2")
+    assert (ops["norm_gate_up_silu.2"].linear, ops["norm_gate_up_silu.2"].facts["intermediate_size"]) == (
+        "gate_up.2",
+        8,
+    )
+
+
+def test_windows_have_a_site_of_their_own() -> None:
+    found = sites(lower(model(layer("0", window=8), layer("1"))), "attention")
+    assert {name: site.sliding_window for name, site in found.items()} == {"sliding_attention": 8, "attention": None}
+
+
+def test_every_tensor_is_named_once_with_its_shape() -> None:
+    program = lower(model(layer("0", qk_norm=1e-6)))
+    assert weight_map(program) == {
+        "embed.weight": (VOCAB, HIDDEN),
+        "0.pre.weight": (HIDDEN,),
+        "0.self_attn.q_proj.weight": (24, HIDDEN),
+        "0.self_attn.k_proj.weight": (12, HIDDEN),
+        "0.self_attn.v_proj.weight": (12, HIDDEN),
+        "0.self_attn.q_proj.bias": (24,),
+        "0.self_attn.k_proj.bias": (12,),
+        "0.self_attn.v_proj.bias": (12,),
+        "0.self_attn.q_norm.weight": (6,),
+        "0.self_attn.k_norm.weight": (6,),
+        "0.self_attn.o_proj.weight": (HIDDEN, 24),
+        "0.self_attn.o_proj.bias": (HIDDEN,),
+        "0.then.weight": (HIDDEN,),
+        "0.mlp.gate_proj.weight": (INNER, HIDDEN),
+        "0.mlp.up_proj.weight": (INNER, HIDDEN),
+        "0.mlp.down_proj.weight": (HIDDEN, INNER),
+        "end.weight": (HIDDEN,),
+    }
+    assert program.num_parameters == sum(
+        rows * (columns[0] if columns else 1) for rows, *columns in weight_map(program).values()
+    )
+
+
+def test_experts_are_counted_without_being_listed() -> None:
+    facts = MoEFacts(site="moe", num_experts=5, top_k=2, hidden_size=HIDDEN, intermediate_size=7, bias=True)
+    program = lower(model((Residual(norm=norm("0.pre"), block=MoE.of("0.mlp", facts)),)))
+    shapes = weight_map(program)
+    assert shapes["0.mlp.experts.4.up_proj.weight"] == (7, HIDDEN)
+    assert shapes["0.mlp.experts.0.down_proj.bias"] == (HIDDEN,)
+    assert len([name for name in shapes if ".experts." in name]) == 5 * 6
+    assert len(program.tensors()) == 4 + 6
+    experts = 5 * (3 * 7 * HIDDEN + 2 * 7 + HIDDEN)
+    assert program.num_parameters == experts + (5 + VOCAB + 2) * HIDDEN
+
+
+def test_a_tensor_that_is_named_twice_is_refused() -> None:
+    first, second = layer("0")
+    twice = replace(second, norm=norm("0.pre"))
+    with pytest.raises(PluginError, match=r"'0\.pre\.weight' twice: as Norm at '0\.pre' and Norm at '0\.pre'"):
+        lower(model((first, twice)))
+
+
+def test_a_block_that_is_used_twice_owns_its_tensors_once() -> None:
+    shared = GatedMLP.of("shared", HIDDEN, INNER)
+    layers = [(Residual(norm=norm(f"{index}.norm"), block=shared),) for index in range(3)]
+    program = lower(model(*layers))
+    assert program.num_parameters == 3 * HIDDEN * INNER + (3 + 1 + VOCAB) * HIDDEN
+    assert sites(program, "linear")["gate_up"].count == 3
+
+
+def test_ops_span_a_norm_and_the_layer_after_it_unless_that_is_ruled_out() -> None:
+    fused, apart = (set(sites(lower(model(), fuse=fuse), "ops")) for fuse in (True, False))
+    assert fused - apart == {"norm_qkv", "norm_gate_up_silu"}
+    assert apart - fused == {"gate_up_silu"}
+
+
+@pytest.mark.parametrize(
+    ("own", "ops"),
+    [
+        ({"residual_dtype": "float32"}, {"rms_norm", "add_rms_norm_fp32_residual"}),
+        ({}, {"rms_norm", "add_rms_norm", "norm_qkv", "norm_gate_up_silu"}),
+    ],
+)
+def test_the_residual_decides_how_norms_add_it(own: dict[str, Any], ops: set[str]) -> None:
+    found = set(sites(lower(model(**own)), "ops"))
+    assert found - {"embedding", "attention.whole", "gate_up_silu"} == ops
+
+
+def test_norms_on_both_sides_are_one_op_with_the_sum() -> None:
+    def sandwich(at: str) -> tuple[Residual, ...]:
+        return tuple(
+            Residual(norm=replace(each.norm, offset=1.0), block=each.block, post=norm(f"{at}.{number}", offset=1.0))
+            for number, each in enumerate(layer(at))
+            if each.norm
+        )
+
+    program = lower(replace(model(sandwich("0"), sandwich("1")), norm=norm("end", offset=1.0)))
+    names = {name for name in sites(program, "ops") if "norm" in name}
+    assert names == {"rms_norm_plus_one", "sandwich_norm_plus_one"}
+    joints = [part.joint for part in program.layers[1]]  # type: ignore[union-attr]
+    assert [joint.post.at for joint in joints if joint.post] == ["0.1", "1.0"]
+    assert program.end.post is not None
+
+
+def test_layers_that_differ_in_names_alone_are_alike() -> None:
+    assert nameless(layer("0")) == nameless(layer("1"))
+    assert nameless(layer("0")) != nameless(layer("1", window=8))
+
+
+def test_trees_need_no_torch() -> None:
+    code = "import sys, llmk.tree; assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

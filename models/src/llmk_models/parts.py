@@ -1,0 +1,138 @@
+"""The parts of Llama-like decoders, with the sizes and options of a checkpoint's config. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from llmk.tree import (
+    CausalLM,
+    Config,
+    Embedding,
+    GatedMLP,
+    Head,
+    Heads,
+    Norm,
+    Residual,
+    Rope,
+    SelfAttention,
+    default_length,
+)
+from llmk.tree.spec import Spec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """The properties of an architecture that its config does not state.
+
+    ``qkv_bias`` and ``qk_norm`` are properties of the architecture, ``bias_flags`` the config's options that it reads.
+    ``windows``: which layers have a sliding window: ``"none"``, ``"all"``, those selected by ``use_sliding_window``
+    (``"switched"``; or all if it is set, ``"all switched"``), or every other layer from the first (``"alternating"``).
+    ``activations`` are the values of the config's ``activation_key`` that the native implementation supports, the
+    default first. The other fields are defaults of the config's keys.
+    """
+
+    qkv_bias: bool = False
+    bias_flags: tuple[str, ...] = ()
+    qk_norm: bool = False
+    windows: str = "none"
+    window: int | None = 4096
+    head_dim: int | None = None
+    num_kv_heads: int | None = None
+    norm_eps: float = 1e-6
+    rope_theta: float = 10000.0
+    tied: bool = False
+    activation_key: str = "hidden_act"
+    activations: tuple[str, ...] = ("silu", "swish")
+    norm_offset: float = 0.0
+
+
+class Parts:
+    """Makes the parts of a decoder. Raises :class:`~llmk.api.CheckpointError` for options that it does not support.
+
+    A family changes attributes where it differs from Llama.
+    """
+
+    def __init__(self, config: Config, family: Family, **rope: Any) -> None:
+        config.choice(family.activation_key, *family.activations)
+        self.config = config
+        self.hidden_size = config.size("hidden_size")
+        self.inner_size = config.size("intermediate_size")
+        self.num_layers = config.num_layers("num_hidden_layers")
+        self.vocab_size = config.size("vocab_size")
+        self.heads = Heads.of(config, kv=family.num_kv_heads, dim=family.head_dim)
+        self.rope = Rope.of(config, self.heads.dim, theta=family.rope_theta, **rope)
+        self.eps = config.number("rms_norm_eps", family.norm_eps)
+        self.norm_offset = family.norm_offset
+        self.qk_norm = self.eps if family.qk_norm else None
+        biases = {key: config.flag(key, False) for key in family.bias_flags}
+        self.out_bias = biases.get("attention_bias", False)
+        self.qkv_bias = family.qkv_bias or self.out_bias
+        self.mlp_bias = biases.get("mlp_bias", False)
+        self.tied = config.flag("tie_word_embeddings", family.tied)
+        self.windows = _windows(config, family, self.num_layers)
+
+    def norm(self, at: str) -> Norm:
+        """A norm of hidden states."""
+        return Norm(at=at, size=self.hidden_size, eps=self.eps, offset=self.norm_offset)
+
+    def attention(self, at: str, window: int | None = None, rope: Rope | None = None, **more: Any) -> SelfAttention:
+        """Attention; ``more`` are arguments of :meth:`llmk.tree.SelfAttention.of`."""
+        own: dict[str, Any] = {"bias": self.qkv_bias, "out_bias": self.out_bias, "qk_norm": self.qk_norm}
+        own |= {"norm_offset": self.norm_offset if self.qk_norm else 0.0, "window": window, **more}
+        return SelfAttention.of(at, self.hidden_size, self.heads, rope or self.rope, **own)
+
+    def mlp(self, at: str, inner_size: int = 0, **more: Any) -> GatedMLP:
+        """The MLP; ``more`` are arguments of :meth:`llmk.tree.GatedMLP.of`."""
+        return GatedMLP.of(at, self.hidden_size, inner_size or self.inner_size, bias=self.mlp_bias, **more)
+
+    def pre_normed(self, at: str, mixer: Any, feed_forward: Any) -> tuple[Residual, ...]:
+        """Llama's layer: a norm before each of two blocks."""
+        norms = self.norm(f"{at}.input_layernorm"), self.norm(f"{at}.post_attention_layernorm")
+        return Residual(norm=norms[0], block=mixer), Residual(norm=norms[1], block=feed_forward)
+
+    def decoder(
+        self,
+        layer: Callable[[int, str], tuple[Spec, ...]],
+        *,
+        scale: float | None = None,
+        softcap: float | None = None,
+        ignored: tuple[str, ...] = (),
+        **more: Any,
+    ) -> CausalLM:
+        """The whole model. ``layer`` returns a layer's parts by its index and its name in the checkpoint; ``scale`` is
+        that of the embeddings, ``softcap`` that of the logits; ``more`` are further fields of the tree."""
+        vocab, hidden, longest = self.vocab_size, self.hidden_size, self.rope.max_model_len
+        aliases = ("lm_head.weight",) if self.tied else ()
+        default_len, why = default_length(self.config, longest)
+        return CausalLM(
+            embed=Embedding(at="model.embed_tokens", vocab_size=vocab, size=hidden, scale=scale, aliases=aliases),
+            layers=tuple(layer(index, f"model.layers.{index}") for index in range(self.num_layers)),
+            norm=self.norm("model.norm"),
+            head=Head(at="lm_head", vocab_size=vocab, size=hidden, tied=self.tied, softcap=softcap),
+            max_model_len=longest,
+            default_model_len=default_len,
+            default_why=why,
+            ignored=(r".*\.rotary_emb\.inv_freq", *ignored),
+            **more,
+        )
+
+
+def _windows(config: Config, family: Family, num_layers: int) -> tuple[int | None, ...]:
+    """Each layer's sliding window, ``None`` for full attention."""
+    window = config.nullable(config.count, "sliding_window", family.window) or None
+    switched = "switched" in family.windows
+    if family.windows == "none" or (switched and not config.flag("use_sliding_window", False)):
+        return (None,) * num_layers
+    if family.windows.startswith("all"):
+        return (window,) * num_layers
+    types = config.texts("layer_types")
+    if not types and family.windows == "alternating":
+        return tuple(None if layer % 2 else window for layer in range(num_layers))
+    if not types:
+        first = config.count("max_window_layers", 28)
+        return tuple(window if layer >= first else None for layer in range(num_layers))
+    if len(types) < num_layers:
+        raise config.refuse(f"num_hidden_layers = {num_layers}, but layer_types of {len(types)} layers")
+    return tuple(window if kind == "sliding_attention" else None for kind in types[:num_layers])

@@ -1,0 +1,16 @@
+"""The facts of a checkpoint's model, as a family describes it."""
+
+from __future__ import annotations
+
+from llmk.api import Checkpoint, ModelFacts, ModelSpec
+from llmk.kernel.loader import load_object
+from llmk.tree import Config, lower, model_facts
+
+
+def facts_of(spec: ModelSpec, checkpoint: Checkpoint) -> ModelFacts:
+    """The facts of the family's tree, or those that its ``describe`` returns. What the family raises is not wrapped."""
+    if not spec.tree:
+        facts: ModelFacts = load_object(spec.describe, plugin=spec.id)(checkpoint)
+        return facts
+    config = Config(checkpoint)
+    return model_facts(lower(load_object(spec.tree, plugin=spec.id)(config)), config)
