@@ -56,7 +56,7 @@ def experts(tree: CausalLM) -> list[Experts]:
     return parts_of(tree, Experts)
 
 
-def sparse(tree: CausalLM) -> tuple[bool, ...]:
+def sparse_layers(tree: CausalLM) -> tuple[bool, ...]:
     """For each layer, whether it has experts."""
     return tuple(any(isinstance(leaf, Experts) for part in layer for leaf in part.leaves()) for layer in tree.layers)
 

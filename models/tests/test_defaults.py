@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
-from configs import DEEPSEEK, LLAMA, attends, dense_tree
+from configs import DEEPSEEK, LLAMA, attends, config, dense_tree, experts, parts_of, shared_mlps, sparse_layers
 
-from llmk.api import Checkpoint
+from llmk.tree import LatentAttend, Recurrent, Residual, ScanMixer, SelfAttention
 from llmk_models import (
-    deepseek_v2_facts,
-    gemma2_facts,
-    mamba2_facts,
-    mixtral_facts,
-    qwen3_moe_facts,
-    qwen3_next_facts,
+    deepseek_v2,
+    gemma2,
+    mamba2,
+    mixtral,
+    qwen3_moe,
+    qwen3_next,
 )
 
 
@@ -45,102 +44,106 @@ def test_missing_keys_of_sparse_families_have_the_defaults_of_transformers() -> 
     from transformers import MixtralConfig, Qwen3MoeConfig
 
     silent = {key: value for key, value in LLAMA.items() if key != "architectures"} | {"num_attention_heads": 8}
-    for config_class, module in ((MixtralConfig, mixtral_facts), (Qwen3MoeConfig, qwen3_moe_facts)):
-        config: Any = config_class(**silent)
-        ours = module.shape_of(Checkpoint(Path("/c"), silent))
-        decoder, experts = ours.decoder, ours.experts
-        assert decoder.num_kv_heads == config.num_key_value_heads
-        assert decoder.norm_eps == config.rms_norm_eps
-        assert decoder.rope == config.rope_parameters
-        assert decoder.windows == (config.sliding_window,) * 4
-        assert decoder.tied == config.tie_word_embeddings
-        assert experts.num_experts == config.num_local_experts
-        assert experts.top_k == config.num_experts_per_tok
-        assert experts.renormalize == getattr(config, "norm_topk_prob", True)
-        assert experts.intermediate_size == getattr(config, "moe_intermediate_size", config.intermediate_size)
-        assert ours.sparse == (True,) * 4
+    for config_class, family in ((MixtralConfig, mixtral), (Qwen3MoeConfig, qwen3_moe)):
+        theirs: Any = config_class(**silent)
+        ours = family.tree(config(**silent))
+        attend, facts = attends(ours)[0], experts(ours)[0].facts
+        assert attend.kv_heads == theirs.num_key_value_heads
+        assert ours.norm.eps == theirs.rms_norm_eps
+        assert attend.rope is not None
+        assert attend.rope.parameters == theirs.rope_parameters
+        assert [each.window for each in attends(ours)] == [theirs.sliding_window] * 4
+        assert ours.head.tied == theirs.tie_word_embeddings
+        assert facts.num_experts == theirs.num_local_experts
+        assert facts.top_k == theirs.num_experts_per_tok
+        assert facts.renormalize == getattr(theirs, "norm_topk_prob", True)
+        assert facts.intermediate_size == getattr(theirs, "moe_intermediate_size", theirs.intermediate_size)
+        assert sparse_layers(ours) == (True,) * 4
 
 
 def test_missing_keys_of_gemma2_have_the_defaults_of_transformers() -> None:
     from transformers import Gemma2Config
 
     silent = {key: value for key, value in LLAMA.items() if key != "architectures"}
-    config = Gemma2Config(**silent)
-    ours = gemma2_facts.shape_of(Checkpoint(Path("/c"), silent))
-    decoder = ours.decoder
-    assert decoder.num_kv_heads == config.num_key_value_heads
-    assert decoder.head_dim == config.head_dim
-    assert decoder.norm_eps == config.rms_norm_eps
-    assert decoder.rope == config.rope_parameters
-    assert decoder.windows == (config.sliding_window, None) * 2
-    assert decoder.tied == config.tie_word_embeddings
-    assert decoder.softcap == config.attn_logit_softcapping
-    assert decoder.scale == config.query_pre_attn_scalar**-0.5
-    assert ours.logit_softcap == config.final_logit_softcapping
+    theirs = Gemma2Config(**silent)
+    ours = gemma2.tree(config(**silent))
+    attend = attends(ours)[0]
+    assert attend.kv_heads == theirs.num_key_value_heads
+    assert attend.head_dim == theirs.head_dim
+    assert ours.norm.eps == theirs.rms_norm_eps
+    assert attend.rope is not None
+    assert attend.rope.parameters == theirs.rope_parameters
+    assert [each.window for each in attends(ours)] == [theirs.sliding_window, None] * 2
+    assert ours.head.tied == theirs.tie_word_embeddings
+    assert attend.softcap == theirs.attn_logit_softcapping
+    assert attend.scale == theirs.query_pre_attn_scalar**-0.5
+    assert ours.head.softcap == theirs.final_logit_softcapping
 
 
 def test_missing_keys_of_deepseek_v2_have_the_defaults_of_transformers() -> None:
     from transformers import DeepseekV2Config
 
     silent = {key: value for key, value in DEEPSEEK.items() if key != "architectures"}
-    config: Any = DeepseekV2Config(**silent)
-    ours = deepseek_v2_facts.shape_of(Checkpoint(Path("/c"), silent))
-    decoder, latent, experts = ours.decoder, ours.decoder.latent, ours.experts
+    theirs: Any = DeepseekV2Config(**silent)
+    ours = deepseek_v2.tree(config(**silent))
+    attend, facts = parts_of(ours, LatentAttend)[0], experts(ours)[0].facts
     for name in ("q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "qk_head_dim", "v_head_dim"):
-        assert getattr(latent, name) == getattr(config, name)
-    assert decoder.head_dim == config.head_dim
-    assert decoder.norm_eps == config.rms_norm_eps
-    assert decoder.rope == config.rope_parameters
-    assert decoder.tied == config.tie_word_embeddings
-    assert (latent.bias, decoder.mlp_bias) == (config.attention_bias, config.mlp_bias)
-    assert experts.num_experts == config.n_routed_experts
-    assert experts.intermediate_size == config.moe_intermediate_size
-    assert experts.scaling == config.routed_scaling_factor
-    assert ours.shared_size == config.n_shared_experts * config.moe_intermediate_size
-    assert ours.sparse == (True,) * 4
+        assert getattr(attend.shape, name) == getattr(theirs, name)
+    assert attend.rope.dim == theirs.head_dim
+    assert ours.norm.eps == theirs.rms_norm_eps
+    assert attend.rope.parameters == theirs.rope_parameters
+    assert ours.head.tied == theirs.tie_word_embeddings
+    assert attend.shape.bias == theirs.attention_bias
+    assert {mlp.down.bias for mlp in shared_mlps(ours)} == {theirs.mlp_bias}
+    assert facts.num_experts == theirs.n_routed_experts
+    assert facts.intermediate_size == theirs.moe_intermediate_size
+    assert facts.scaling == theirs.routed_scaling_factor
+    assert shared_mlps(ours)[0].down.size == theirs.n_shared_experts * theirs.moe_intermediate_size
+    assert sparse_layers(ours) == (True,) * 4
 
 
 def test_missing_keys_of_qwen3_next_have_the_defaults_of_transformers() -> None:
     from transformers import Qwen3NextConfig
 
     silent = {key: value for key, value in LLAMA.items() if key != "architectures"} | {"num_hidden_layers": 9}
-    config: Any = Qwen3NextConfig(**silent)
-    ours = qwen3_next_facts.shape_of(Checkpoint(Path("/c"), silent))
-    decoder, experts, sizes = ours.moe.decoder, ours.moe.experts, ours.delta_net
-    assert decoder.num_kv_heads == config.num_key_value_heads
-    assert decoder.head_dim == config.head_dim
-    assert decoder.norm_eps == config.rms_norm_eps
-    assert decoder.rope == config.rope_parameters
-    assert decoder.tied == config.tie_word_embeddings
-    assert experts.num_experts == config.num_experts
-    assert experts.top_k == config.num_experts_per_tok
-    assert experts.intermediate_size == config.moe_intermediate_size
-    assert experts.renormalize == config.norm_topk_prob
-    assert ours.shared_size == config.shared_expert_intermediate_size
-    assert ours.moe.sparse == (True,) * 9
-    assert ours.attends == tuple(kind == "full_attention" for kind in config.layer_types)
-    assert sizes.num_heads == config.linear_num_value_heads
-    assert sizes.num_key_heads == config.linear_num_key_heads
-    assert sizes.key_dim == config.linear_key_head_dim
-    assert sizes.value_dim == config.linear_value_head_dim
-    assert sizes.conv_kernel == config.linear_conv_kernel_dim
+    theirs: Any = Qwen3NextConfig(**silent)
+    ours = qwen3_next.tree(config(**silent))
+    attend, facts, sizes = attends(ours)[0], experts(ours)[0].facts, parts_of(ours, Recurrent)[0].sizes
+    assert attend.kv_heads == theirs.num_key_value_heads
+    assert attend.head_dim == theirs.head_dim
+    assert ours.norm.eps == theirs.rms_norm_eps
+    assert attend.rope is not None
+    assert attend.rope.parameters == theirs.rope_parameters
+    assert ours.head.tied == theirs.tie_word_embeddings
+    assert facts.num_experts == theirs.num_experts
+    assert facts.top_k == theirs.num_experts_per_tok
+    assert facts.intermediate_size == theirs.moe_intermediate_size
+    assert facts.renormalize == theirs.norm_topk_prob
+    assert shared_mlps(ours)[0].down.size == theirs.shared_expert_intermediate_size
+    assert sparse_layers(ours) == (True,) * 9
+    kinds = [isinstance(layer[0].block, SelfAttention) for layer in ours.layers if isinstance(layer[0], Residual)]
+    assert kinds == [kind == "full_attention" for kind in theirs.layer_types]
+    assert sizes.num_heads == theirs.linear_num_value_heads
+    assert sizes.num_key_heads == theirs.linear_num_key_heads
+    assert sizes.key_dim == theirs.linear_key_head_dim
+    assert sizes.value_dim == theirs.linear_value_head_dim
+    assert sizes.conv_kernel == theirs.linear_conv_kernel_dim
 
 
 def test_missing_keys_of_mamba2_have_the_defaults_of_transformers() -> None:
     from transformers import Mamba2Config
 
-    config: Any = Mamba2Config(hidden_size=4096)
-    ours = mamba2_facts.shape_of(
-        Checkpoint(Path("/c"), {"hidden_size": 4096, "num_hidden_layers": 2, "vocab_size": 100})
-    )
-    assert ours.mixer.num_heads == config.num_heads
-    assert ours.mixer.head_dim == config.head_dim
-    assert ours.mixer.num_groups == config.n_groups
-    assert ours.mixer.state_size == config.state_size
-    assert ours.mixer.conv_kernel == config.conv_kernel
-    assert ours.norm_eps == config.layer_norm_epsilon
-    assert ours.bias == config.use_bias
-    assert ours.mixer.conv_bias == config.use_conv_bias
-    assert ours.tied == config.tie_word_embeddings
-    assert ours.fp32_residual == config.residual_in_fp32
-    assert (ours.mixer.dt_limits, config.time_step_limit) == ((0.0, None), (0.0, float("inf")))
+    theirs: Any = Mamba2Config(hidden_size=4096)
+    ours = mamba2.tree(config(hidden_size=4096, num_hidden_layers=2, vocab_size=100))
+    sizes, mixer = parts_of(ours, Recurrent)[0].sizes, parts_of(ours, ScanMixer)[0]
+    assert sizes.num_heads == theirs.num_heads
+    assert sizes.head_dim == theirs.head_dim
+    assert sizes.num_groups == theirs.n_groups
+    assert sizes.state_size == theirs.state_size
+    assert sizes.conv_kernel == theirs.conv_kernel
+    assert ours.norm.eps == theirs.layer_norm_epsilon
+    assert mixer.into.bias == theirs.use_bias
+    assert sizes.conv_bias == theirs.use_conv_bias
+    assert ours.head.tied == theirs.tie_word_embeddings
+    assert (ours.residual_dtype == "float32") == theirs.residual_in_fp32
+    assert (sizes.dt_limits, theirs.time_step_limit) == ((0.0, None), (0.0, float("inf")))

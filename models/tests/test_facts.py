@@ -9,18 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from configs import DEEPSEEK, LLAMA, MAMBA2, attends, dense_tree, facts
+from configs import DEEPSEEK, LLAMA, MAMBA2, attends, config, dense_tree, facts, parts_of, sparse_layers
 
-from llmk.api import Checkpoint, CheckpointError, PlatformFacts
+from llmk.api import CheckpointError, PlatformFacts
 from llmk.api.sharding import parallel_problems
+from llmk.tree import Recurrent
 from llmk_models import (
-    deepseek_v2_facts,
+    deepseek_v2,
     dense,
-    gemma2_facts,
-    mamba2_facts,
-    mixtral_facts,
-    qwen3_moe_facts,
-    qwen3_next_facts,
+    gemma2,
+    mamba2,
+    mixtral,
+    qwen3_moe,
+    qwen3_next,
     specs,
     transformers_facts,
 )
@@ -30,8 +31,8 @@ from llmk_models import (
     "limits", [[0.5, float("inf")], [0.5, {"__float__": "Infinity"}], (0.5, {"__float__": float("inf")})]
 )
 def test_infinity_in_the_spellings_that_checkpoints_have(limits: Any) -> None:
-    shape = mamba2_facts.shape_of(Checkpoint(Path("/c"), {**MAMBA2, "time_step_limit": limits}))
-    assert shape.mixer.dt_limits == (0.5, None)
+    (scan, *_) = parts_of(mamba2.tree(config(**{**MAMBA2, "time_step_limit": limits})), Recurrent)
+    assert scan.sizes.dt_limits == (0.5, None)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_infinity_in_the_spellings_that_checkpoints_have(limits: Any) -> None:
 )
 def test_mamba2_that_contradicts_itself_is_refused(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(CheckpointError, match=problem):
-        facts(mamba2_facts, **{**MAMBA2, **changes})
+        facts(mamba2, **{**MAMBA2, **changes})
 
 
 @pytest.mark.parametrize(
@@ -58,11 +59,11 @@ def test_mamba2_that_contradicts_itself_is_refused(changes: dict[str, Any], prob
 )
 def test_qwen3_next_of_another_kind_is_refused(changes: dict[str, Any], problem: str) -> None:
     with pytest.raises(CheckpointError, match=problem):
-        facts(qwen3_next_facts, **{**LLAMA, **changes})
+        facts(qwen3_next, **{**LLAMA, **changes})
 
 
 def test_mamba2_has_states_and_no_attention() -> None:
-    found = facts(mamba2_facts, **{**MAMBA2, "torch_dtype": "bfloat16"})
+    found = facts(mamba2, **{**MAMBA2, "torch_dtype": "bfloat16"})
     (state,) = found.recurrent
     assert found.attention == ()
     assert (state.site, state.num_layers) == ("state_space_mixer", 4)
@@ -90,7 +91,7 @@ def test_which_layers_of_qwen3_next_attend(
     config: dict[str, Any], attention: int, recurrent: int, sites: set[str]
 ) -> None:
     """Sites that no layer has have no query."""
-    found = facts(qwen3_next_facts, **{**LLAMA, **config})
+    found = facts(qwen3_next, **{**LLAMA, **config})
     assert sum(found.num_layers for found in found.attention) == attention
     assert sum(found.num_layers for found in found.recurrent) == recurrent
     shared = {"shared_expert.gate_up", "shared_expert.down", "shared_expert.gate"}
@@ -105,12 +106,12 @@ def test_which_layers_of_qwen3_next_attend(
 
 
 def test_gemma2_has_two_attention_sites_with_cap_and_scale() -> None:
-    found = facts(gemma2_facts, **{**LLAMA, "query_pre_attn_scalar": 64, "sliding_window": 32})
+    found = facts(gemma2, **{**LLAMA, "query_pre_attn_scalar": 64, "sliding_window": 32})
     assert [(f.site, f.num_layers, f.sliding_window, f.softcap, f.scale) for f in found.attention] == [
         ("sliding_attention", 2, 32, 50.0, 0.125),
         ("attention", 2, None, 50.0, 0.125),
     ]
-    uncapped = facts(gemma2_facts, **{**LLAMA, "final_logit_softcapping": None})
+    uncapped = facts(gemma2, **{**LLAMA, "final_logit_softcapping": None})
     assert {op.site for op in found.ops} - {op.site for op in uncapped.ops} == {"softcap"}
 
 
@@ -130,7 +131,7 @@ def test_published_models_have_their_published_sizes() -> None:
         "num_attention_heads": 16, "q_lora_rank": None, "moe_intermediate_size": 1408, "first_k_dense_replace": 1,
         "num_experts_per_tok": 6,
     }  # fmt: skip
-    deepseek_v2 = deepseek_v2_lite | {
+    deepseek_v2_236b = deepseek_v2_lite | {
         "hidden_size": 5120, "intermediate_size": 12288, "num_hidden_layers": 60, "num_attention_heads": 128,
         "q_lora_rank": 1536, "n_routed_experts": 160, "moe_intermediate_size": 1536,
     }  # fmt: skip
@@ -139,25 +140,25 @@ def test_published_models_have_their_published_sizes() -> None:
         "num_attention_heads": 16,
     }  # fmt: skip
     mamba_codestral_7b = {"hidden_size": 4096, "num_hidden_layers": 64, "vocab_size": 32768}
-    for module, config, size in (
-        (mixtral_facts, mixtral_8x7b, 46_702_792_704),
-        (qwen3_moe_facts, qwen3_30b_a3b, 30_532_122_624),
-        (gemma2_facts, gemma_2_2b, 2_614_341_888),
-        (deepseek_v2_facts, deepseek_v2_lite, 15_706_484_224),
-        (deepseek_v2_facts, deepseek_v2, 235_741_434_880),
-        (qwen3_next_facts, qwen3_next_80b_a3b, 79_674_391_296),
-        (mamba2_facts, mamba_codestral_7b, 7_285_403_648),
+    for module, own, size in (
+        (mixtral, mixtral_8x7b, 46_702_792_704),
+        (qwen3_moe, qwen3_30b_a3b, 30_532_122_624),
+        (gemma2, gemma_2_2b, 2_614_341_888),
+        (deepseek_v2, deepseek_v2_lite, 15_706_484_224),
+        (deepseek_v2, deepseek_v2_236b, 235_741_434_880),
+        (qwen3_next, qwen3_next_80b_a3b, 79_674_391_296),
+        (mamba2, mamba_codestral_7b, 7_285_403_648),
     ):
-        assert facts(module, **(common | config)).num_parameters == size
+        assert facts(module, **(common | own)).num_parameters == size
 
 
 def test_bidirectional_gemma2_is_refused() -> None:
     with pytest.raises(CheckpointError, match="use_bidirectional_attention"):
-        facts(gemma2_facts, **{**LLAMA, "use_bidirectional_attention": True})
+        facts(gemma2, **{**LLAMA, "use_bidirectional_attention": True})
 
 
 @pytest.mark.parametrize(
-    ("config", "sparse", "sites"),
+    ("changes", "sparse", "sites"),
     [
         ({}, (True, True, True, True), {"moe.router"}),
         ({"mlp_only_layers": [0, 3]}, (False, True, True, False), {"moe.router", "gate_up", "down"}),
@@ -166,11 +167,11 @@ def test_bidirectional_gemma2_is_refused() -> None:
         ({"num_experts": 0}, (False, False, False, False), {"gate_up", "down"}),
     ],
 )
-def test_which_layers_are_sparse(config: dict[str, Any], sparse: tuple[bool, ...], sites: set[str]) -> None:
+def test_which_layers_are_sparse(changes: dict[str, Any], sparse: tuple[bool, ...], sites: set[str]) -> None:
     """Sites that no layer has have no query, and routers are never quantized."""
-    checkpoint = Checkpoint(Path("/c"), {**LLAMA, **config})
-    assert qwen3_moe_facts.shape_of(checkpoint).sparse == sparse
-    found = qwen3_moe_facts.describe(checkpoint)
+    values = {**LLAMA, **changes}
+    assert sparse_layers(qwen3_moe.tree(config(**values))) == sparse
+    found = facts(qwen3_moe, **values)
     assert {linear.site for linear in found.linear} == {"qkv", "out", "lm_head"} | sites
     assert [moe.count for moe in found.moe] == ([sum(sparse)] if any(sparse) else [])
     assert {linear.count for linear in found.linear if linear.site in ("gate_up", "down")} <= {sparse.count(False)}
@@ -178,7 +179,7 @@ def test_which_layers_are_sparse(config: dict[str, Any], sparse: tuple[bool, ...
 
 
 @pytest.mark.parametrize(
-    ("config", "sparse", "sites"),
+    ("changes", "sparse", "sites"),
     [
         ({}, (True, True, True, True), {"moe.router", "shared_gate_up", "shared_down"}),
         ({"n_shared_experts": None}, (True, True, True, True), {"moe.router"}),
@@ -191,11 +192,11 @@ def test_which_layers_are_sparse(config: dict[str, Any], sparse: tuple[bool, ...
     ],
 )
 def test_which_layers_of_deepseek_v2_are_sparse(
-    config: dict[str, Any], sparse: tuple[bool, ...], sites: set[str]
+    changes: dict[str, Any], sparse: tuple[bool, ...], sites: set[str]
 ) -> None:
-    checkpoint = Checkpoint(Path("/c"), {**DEEPSEEK, **config})
-    assert deepseek_v2_facts.shape_of(checkpoint).sparse == sparse
-    found = deepseek_v2_facts.describe(checkpoint)
+    values = {**DEEPSEEK, **changes}
+    assert sparse_layers(deepseek_v2.tree(config(**values))) == sparse
+    found = facts(deepseek_v2, **values)
     latent = {"latent_down", "latent_q", "latent_up", "out", "lm_head"}
     assert {linear.site for linear in found.linear} == latent | sites
     assert {op.linear for op in found.ops if op.linear} == {
@@ -207,8 +208,7 @@ def test_which_layers_of_deepseek_v2_are_sparse(
 def test_groups_limit_experts_only_where_the_method_says_so() -> None:
     groups = {"n_group": 8, "topk_group": 3}
     for method, expected in (("greedy", (1, 1)), ("group_limited_greedy", (8, 3))):
-        checkpoint = Checkpoint(Path("/c"), {**DEEPSEEK, **groups, "topk_method": method})
-        (experts,) = deepseek_v2_facts.describe(checkpoint).moe
+        (experts,) = facts(deepseek_v2, **{**DEEPSEEK, **groups, "topk_method": method}).moe
         assert (experts.num_groups, experts.top_groups, experts.group_scoring) == (*expected, "max")
 
 
@@ -216,8 +216,7 @@ def test_latent_attention_has_the_scaling_of_yarn() -> None:
     yarn = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}
     scales = []
     for scaling in (None, yarn, yarn | {"mscale_all_dim": 0.707}, {"type": "linear", "factor": 40}):
-        checkpoint = Checkpoint(Path("/c"), {**DEEPSEEK, "rope_scaling": scaling})
-        (attention,) = deepseek_v2_facts.describe(checkpoint).attention
+        (attention,) = facts(deepseek_v2, **{**DEEPSEEK, "rope_scaling": scaling}).attention
         assert (attention.num_kv_heads, attention.head_dim, attention.latent_dim) == (1, 576, 512)
         scales.append(attention.scale)
     plain = 192**-0.5
@@ -235,7 +234,7 @@ def test_latent_attention_has_the_scaling_of_yarn() -> None:
 )
 def test_unsupported_deepseek_v2_options_are_refused(key: str, value: Any) -> None:
     with pytest.raises(CheckpointError, match=f"DeepseekV2ForCausalLM with {key} = {value!r}") as caught:
-        facts(deepseek_v2_facts, **{**DEEPSEEK, key: value})
+        facts(deepseek_v2, **{**DEEPSEEK, key: value})
     assert "llmk plugins" in caught.value.hint
 
 
@@ -312,9 +311,9 @@ def test_another_activation_is_refused_with_a_way_out() -> None:
 
 
 SPREADABLE: list[tuple[Any, dict[str, Any], int, str, str]] = [
-    (deepseek_v2_facts, {**DEEPSEEK, "moe_intermediate_size": 96}, 8, "4 heads of latent_attention", "1, 2, 4"),
-    (mamba2_facts, MAMBA2, 4, "2 groups of heads of state_space_mixer", "1, 2"),
-    (qwen3_next_facts, {**LLAMA, "num_attention_heads": 32}, 32, "16 groups of heads of gated_delta_net", "1, 2, 4"),
+    (deepseek_v2, {**DEEPSEEK, "moe_intermediate_size": 96}, 8, "4 heads of latent_attention", "1, 2, 4"),
+    (mamba2, MAMBA2, 4, "2 groups of heads of state_space_mixer", "1, 2"),
+    (qwen3_next, {**LLAMA, "num_attention_heads": 32}, 32, "16 groups of heads of gated_delta_net", "1, 2, 4"),
 ]
 """Each with a number of processes, the first thing that they can't share, and the numbers that could."""
 

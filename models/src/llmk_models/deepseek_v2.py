@@ -2,51 +2,92 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from collections.abc import Mapping
+from math import log
+from typing import Any
 
-from llmk.api import Checkpoint
-from llmk.nn import AddRMSNorm, Build, GatedMLP, LatentAttention, MoE, NormedMoE
-from llmk_models.decoder import Decoder, FeedForwardHalf, Normed
-from llmk_models.deepseek_v2_facts import shape_of
+from llmk.api import MoEFacts
+from llmk.tree import Block, CausalLM, Config, LatentAttention, LatentShape, MoE, Residual, Rope
+from llmk.tree.config import MOST_EXPERTS
+from llmk_models.parts import Family, Parts
+
+FAMILY = Family(bias_flags=("attention_bias", "mlp_bias"))
+"""These and the following numbers are the defaults of transformers' config class."""
 
 _NORM_EPS = 1e-6
 """Epsilon of the norms of latent vectors; the config's value is for the others."""
+_SERVED: Mapping[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu", "swish"),
+    "scoring_func": ("softmax",),
+    "topk_method": ("greedy", "group_limited_greedy"),
+    "norm_topk_prob": (False,),
+}
+"""Values of the config's options that this implementation supports, the default first."""
+_HINT = (
+    "compare config.json with what the model's authors publish; if it is right, install a wheel that implements it"
+    " (`llmk plugins` lists what is installed)"
+)
 
 
-class DeepseekV2Model(Decoder):
-    """Follows ``llmk.nn.Model``."""
+def tree(config: Config) -> CausalLM:
+    """The tree of a DeepSeek-V2 checkpoint. Every ``moe_layer_freq``-th layer has experts, except the first
+    ``first_k_dense_replace`` layers."""
+    for key, served in _SERVED.items():
+        config.choice(key, *served, hint=_HINT)
+    parts = Parts(config, FAMILY)
+    latent, experts = _latent(config), _experts(config)
+    rope = parts.rope = Rope.of(config, latent.qk_rope_head_dim)
+    first, step = config.count("first_k_dense_replace", 0), config.size("moe_layer_freq", 1)
+    shared_size = experts.intermediate_size * (config.nullable(config.count, "n_shared_experts", 2) or 0)
 
-    def __init__(self, build: Build, checkpoint: Checkpoint) -> None:
-        self._shape = shape_of(checkpoint)
-        super().__init__(build, self._shape.decoder)
+    def feed_forward(index: int, at: str) -> Block:
+        if not (experts.num_experts and index >= first and index % step == 0):
+            return parts.mlp(at)
+        shared = {"prefix": "shared_", "partial": True}
+        mlp = parts.mlp(f"{at}.shared_experts", shared_size, **shared) if shared_size else None
+        return MoE.of(at, experts, shared=mlp)
 
-    def make_attention(self, index: int, norm: AddRMSNorm, cos_sin: Tensor) -> Normed:
-        """A layer's attention."""
-        latent, prefix = self._shape.decoder.latent, f"model.layers.{index}.self_attn"
-        place = self.build.parallel.local_index(index, self.shape.num_layers)
-        attention = LatentAttention(self.build, prefix, latent, index=place, cos_sin=cos_sin, norm_eps=_NORM_EPS)
-        return Normed(norm, attention)
+    def layer(index: int, at: str) -> tuple[Residual, ...]:
+        attention = LatentAttention.of(f"{at}.self_attn", latent, rope, _NORM_EPS)
+        return parts.pre_normed(at, attention, feed_forward(index, f"{at}.mlp"))
 
-    def make_mlp(self, index: int, norm: AddRMSNorm) -> FeedForwardHalf:
-        """Routed and shared experts, or the dense block."""
-        prefix = f"model.layers.{index}.mlp"
-        if not self._shape.sparse[index]:
-            return super().make_mlp(index, norm)
-        facts, shared = self._shape.experts, self._make_shared(f"{prefix}.shared_experts")
-        return NormedMoE(self.build, norm, MoE(self.build, prefix, facts, shared=shared), facts)
+    return parts.decoder(layer)
 
-    def _make_shared(self, prefix: str) -> GatedMLP | None:
-        size, decoder = self._shape.shared_size, self._shape.decoder
-        if not size:
-            return None
-        return GatedMLP(
-            self.build,
-            prefix,
-            decoder.hidden_size,
-            size,
-            bias=decoder.mlp_bias,
-            site="shared_gate_up_silu",
-            gate_up_site="shared_gate_up",
-            down_site="shared_down",
-            partial=True,
-        )
+
+def _experts(config: Config) -> MoEFacts:
+    grouped = config.choice("topk_method", *_SERVED["topk_method"]) == "group_limited_greedy"
+    return MoEFacts(
+        site="moe",
+        num_experts=config.nullable(lambda *of: config.count(*of, most=MOST_EXPERTS), "n_routed_experts", 64) or 0,
+        top_k=config.size("num_experts_per_tok"),
+        hidden_size=config.size("hidden_size"),
+        intermediate_size=config.size("moe_intermediate_size", 1407),
+        renormalize=False,
+        scaling=config.number("routed_scaling_factor", 1.0),
+        num_groups=config.size("n_group") if grouped else 1,
+        top_groups=config.size("topk_group") if grouped else 1,
+    )
+
+
+def _latent(config: Config) -> LatentShape:
+    plain, rotated = config.size("qk_nope_head_dim", 128), config.size("qk_rope_head_dim", 64)
+    return LatentShape(
+        hidden_size=config.size("hidden_size"),
+        num_heads=config.size("num_attention_heads"),
+        q_lora_rank=config.nullable(config.size, "q_lora_rank", 1536),
+        kv_lora_rank=config.size("kv_lora_rank", 512),
+        qk_nope_head_dim=plain,
+        qk_rope_head_dim=rotated,
+        v_head_dim=config.size("v_head_dim", 128),
+        scale=(plain + rotated) ** -0.5 * _attention_scaling(Rope.of(config, rotated).parameters) ** 2,
+        bias=config.flag("attention_bias", False),
+    )
+
+
+def _attention_scaling(rope: Mapping[str, Any]) -> float:
+    """YaRN's (arXiv:2309.00071) attention scaling of queries and keys for an extended context, with the weight
+    ``mscale_all_dim``."""
+    weight, factor = rope.get("mscale_all_dim"), rope.get("factor", 1.0)
+    if rope["rope_type"] == "default" or not weight or factor <= 1:
+        return 1.0
+    return float(0.1 * weight * log(factor) + 1.0)

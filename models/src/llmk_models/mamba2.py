@@ -2,75 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from math import inf
+from typing import Any
 
-import torch
-from torch import Tensor
+from llmk.tree import (
+    CausalLM,
+    Config,
+    Embedding,
+    Head,
+    Linear,
+    Norm,
+    Part,
+    Recurrent,
+    Residual,
+    ScanMixer,
+    StateSpaceSizes,
+)
 
-from llmk.api import CacheSpec, Checkpoint
-from llmk.nn import AddRMSNorm, Build, Embedding, Linear, LMHead, StateSpaceMixer, StepContext
-from llmk_models.mamba2_facts import Mamba2Shape, shape_of
-from llmk_models.stack import Stack
+MAX_MODEL_LEN = 262_144
+"""A checkpoint does not limit the length, and the state has a fixed size. Published models of the family were tested up
+to this length (Codestral Mamba)."""
+_HINT = "compare the checkpoint's config.json with the one that the model's authors publish"
 
 
-class Mamba2Layer:
-    """Norm and mixer. The residual is a separate tensor, to which the norm first adds the previous layer's output."""
+def tree(config: Config) -> CausalLM:
+    """The tree of a Mamba-2 checkpoint; defaults are those of transformers' config class."""
+    hidden, vocab = config.size("hidden_size"), config.size("vocab_size")
+    config.choice("hidden_act", "silu", "swish", hint=_HINT)
+    sizes = _sizes(config, hidden)
+    eps, bias = config.number("layer_norm_epsilon", 1e-5), config.flag("use_bias", False)
+    tied, embed = config.flag("tie_word_embeddings", False), "backbone.embedding"
 
-    def __init__(self, build: Build, shape: Mamba2Shape, index: int) -> None:
-        prefix, hidden, sizes = f"backbone.layers.{index}", shape.hidden_size, shape.mixer
-        self.norm = AddRMSNorm(build, f"{prefix}.norm", hidden, shape.norm_eps, site=shape.add_norm)
-        self.into = Linear(
-            build,
-            f"{prefix}.mixer.in_proj",
-            hidden,
-            sizes.projected_parts,
-            site="in",
-            bias=shape.bias,
-            parallel="column",
-            units=[sizes.units] * len(sizes.projected_parts),
+    def norm(at: str) -> Norm:
+        return Norm(at=at, size=hidden, eps=eps)
+
+    def layer(at: str) -> tuple[Residual, ...]:
+        own: dict[str, Any] = {"outputs": tuple(Part(rows, sizes.units) for rows in sizes.projected_parts)}
+        mixer = ScanMixer(
+            at=f"{at}.mixer",
+            into=Linear(at=f"{at}.mixer.in_proj", role="in", size=hidden, bias=bias, cut="column", **own),
+            scan=Recurrent(at=f"{at}.mixer", sizes=sizes, eps=eps),
+            out=Linear.row(f"{at}.mixer.out_proj", "out", sizes.inner_size, hidden, bias=bias),
         )
-        place = build.parallel.local_index(index, shape.num_layers)
-        self.mixer = StateSpaceMixer(build, f"{prefix}.mixer", sizes, index=place, eps=shape.norm_eps)
-        self.out = Linear(
-            build,
-            f"{prefix}.mixer.out_proj",
-            sizes.inner_size,
-            (hidden,),
-            site="out",
-            bias=shape.bias,
-            parallel="row",
-        )
+        return (Residual(norm=norm(f"{at}.norm"), block=mixer),)
 
-    def __call__(self, x: Tensor, residual: Tensor | None, step: StepContext) -> tuple[Tensor, Tensor]:
-        """As :class:`~llmk_models.stack.Block`."""
-        x, residual = self.norm(x, residual)
-        return self.out(self.mixer(self.into(x), step)), residual
+    # Checkpoints older than the family's support in transformers have the name in the singular.
+    aliases = (f"{embed}.weight", *(("lm_head.weight",) if tied else ()))
+    return CausalLM(
+        embed=Embedding(at=f"{embed}s", vocab_size=vocab, size=hidden, aliases=aliases),
+        layers=tuple(layer(f"backbone.layers.{index}") for index in range(config.num_layers("num_hidden_layers"))),
+        norm=norm("backbone.norm_f"),
+        head=Head(at="lm_head", vocab_size=vocab, size=hidden, tied=tied),
+        max_model_len=MAX_MODEL_LEN,
+        residual_dtype="float32" if config.flag("residual_in_fp32", True) else "",
+    )
 
 
-class Mamba2Model(Stack):
-    """Follows ``llmk.nn.Model``."""
-
-    ignored_weights: tuple[str, ...] = ()
-
-    def __init__(self, build: Build, checkpoint: Checkpoint) -> None:
-        self.build = build
-        self.shape = shape = shape_of(checkpoint)
-        self.hidden_size = shape.hidden_size
-        self.residual_dtype = torch.float32 if shape.fp32_residual else build.dtype
-        vocab, prefix = shape.vocab_size, "backbone.embedding"
-        with build.stage(build.parallel.is_first):
-            # Checkpoints older than the family's support in transformers have the name in the singular.
-            others = (f"{prefix}.weight", *(("lm_head.weight",) if shape.tied else ()))
-            self.embed = Embedding(build, f"{prefix}s", vocab, self.hidden_size, aliases=others)
-        self.layers: Sequence[Mamba2Layer] = build.stage_layers(
-            shape.num_layers, lambda i: Mamba2Layer(build, shape, i)
-        )
-        with build.stage(build.parallel.is_last):
-            self.norm = AddRMSNorm(build, "backbone.norm_f", self.hidden_size, shape.norm_eps, site=shape.add_norm)
-            tied_to = self.embed if shape.tied else None
-            self.head = LMHead(build, "lm_head", self.hidden_size, vocab, tied_to=tied_to)
-        self.weights = build.layers
-
-    def cache_specs(self) -> list[tuple[int, str, CacheSpec]]:
-        numbers, site = self.build.parallel.layers(self.shape.num_layers), self.shape.mixer.site
-        return [(i, site, layer.mixer.cache_spec) for i, layer in zip(numbers, self.layers, strict=True)]
+def _sizes(config: Config, hidden: int) -> StateSpaceSizes:
+    low, high = config.limits("time_step_limit", (0.0, inf))
+    sizes = StateSpaceSizes(
+        num_heads=config.size("num_heads", 128),
+        head_dim=config.size("head_dim", 64),
+        num_groups=config.size("n_groups", 8),
+        state_size=config.size("state_size", 128),
+        conv_kernel=config.size("conv_kernel", 4),
+        conv_bias=config.flag("use_conv_bias", True),
+        dt_limits=(low, None if high == inf else high),
+    )
+    if (inner := int(config.positive("expand", 2) * hidden)) != sizes.inner_size:
+        raise config.refuse(f"expand * hidden_size = {inner}, but num_heads * head_dim = {sizes.inner_size}", _HINT)
+    if sizes.num_heads % sizes.num_groups:
+        problem = f"num_heads = {sizes.num_heads}, which n_groups = {sizes.num_groups} does not divide"
+        raise config.refuse(problem, _HINT)
+    return sizes

@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
-from llmk.api import Checkpoint
-from llmk.nn import AddRMSNorm, Build, MoE, NormedMoE
-from llmk_models.decoder import Decoder
-from llmk_models.mixtral_facts import shape_of
+from llmk.api import MoEFacts
+from llmk.tree import CausalLM, Config, MoE, Residual
+from llmk.tree.config import MOST_EXPERTS
+from llmk_models.parts import Family, Parts
+
+FAMILY = Family(windows="all", window=None, num_kv_heads=8, norm_eps=1e-5, rope_theta=1e6)
+"""The numbers are the defaults of transformers' config class."""
 
 
-class MixtralModel(Decoder):
-    """Follows ``llmk.nn.Model``."""
+def tree(config: Config) -> CausalLM:
+    """The tree of a Mixtral checkpoint."""
+    parts = Parts(config, FAMILY)
+    experts = MoEFacts(
+        site="moe",
+        num_experts=config.size("num_local_experts", 8, most=MOST_EXPERTS),
+        top_k=config.size("num_experts_per_tok", 2),
+        hidden_size=parts.hidden_size,
+        intermediate_size=parts.inner_size,
+    )
 
-    def __init__(self, build: Build, checkpoint: Checkpoint) -> None:
-        shape = shape_of(checkpoint)
-        self._experts = shape.experts
-        super().__init__(build, shape.decoder)
+    def layer(index: int, at: str) -> tuple[Residual, ...]:
+        # In the format of transformers 5, the block's name is ``mlp``, as in other models.
+        names, aliases = ("w1", "w3", "w2"), (f"{at}.mlp",)
+        block = MoE.of(f"{at}.block_sparse_moe", experts, names=names, aliases=aliases)
+        return parts.pre_normed(at, parts.attention(f"{at}.self_attn", parts.windows[index]), block)
 
-    def make_mlp(self, index: int, norm: AddRMSNorm) -> NormedMoE:
-        """The MoE block. In the format of transformers 5, its name is ``mlp``, as in other models."""
-        prefix = f"model.layers.{index}"
-        experts = MoE(
-            self.build,
-            f"{prefix}.block_sparse_moe",
-            self._experts,
-            names=("w1", "w3", "w2"),
-            aliases=(f"{prefix}.mlp",),
-        )
-        return NormedMoE(self.build, norm, experts, self._experts)
+    return parts.decoder(layer)

@@ -20,6 +20,7 @@ from llmk.tree import (
     default_length,
 )
 from llmk.tree.spec import Spec
+from llmk_models.windows import layer_windows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +93,12 @@ class Parts:
         norms = self.norm(f"{at}.input_layernorm"), self.norm(f"{at}.post_attention_layernorm")
         return Residual(norm=norms[0], block=mixer), Residual(norm=norms[1], block=feed_forward)
 
+    def sandwich(self, at: str, mixer: Any, feed_forward: Any) -> tuple[Residual, ...]:
+        """Gemma 2's layer: norms before and after each of two blocks."""
+        names = ("input", "post_attention", "pre_feedforward", "post_feedforward")
+        before, after, then, last = (self.norm(f"{at}.{name}_layernorm") for name in names)
+        return Residual(norm=before, block=mixer, post=after), Residual(norm=then, block=feed_forward, post=last)
+
     def decoder(
         self,
         layer: Callable[[int, str], tuple[Spec, ...]],
@@ -127,12 +134,6 @@ def _windows(config: Config, family: Family, num_layers: int) -> tuple[int | Non
         return (None,) * num_layers
     if family.windows.startswith("all"):
         return (window,) * num_layers
-    types = config.texts("layer_types")
-    if not types and family.windows == "alternating":
+    if family.windows == "alternating" and not config.texts("layer_types"):
         return tuple(None if layer % 2 else window for layer in range(num_layers))
-    if not types:
-        first = config.count("max_window_layers", 28)
-        return tuple(window if layer >= first else None for layer in range(num_layers))
-    if len(types) < num_layers:
-        raise config.refuse(f"num_hidden_layers = {num_layers}, but layer_types of {len(types)} layers")
-    return tuple(window if kind == "sliding_attention" else None for kind in types[:num_layers])
+    return layer_windows(config, num_layers, window, first=config.count("max_window_layers", 28))

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from llmk.api import Checkpoint
-from llmk.nn import AddRMSNorm, Build, MoE, NormedMoE
-from llmk_models.decoder import Decoder, FeedForwardHalf
-from llmk_models.qwen3_moe_facts import shape_of
+from llmk.tree import Block, CausalLM, Config, MoE, Residual
+from llmk_models.parts import Family, Parts
+from llmk_models.qwen_experts import qwen_experts
+
+FAMILY = Family(bias_flags=("attention_bias",), qk_norm=True, windows="all switched", num_kv_heads=4)
+"""These and the following numbers are the defaults of transformers' config class."""
 
 
-class Qwen3MoEModel(Decoder):
-    """Follows ``llmk.nn.Model``."""
+def tree(config: Config) -> CausalLM:
+    """The tree of a Qwen3-MoE checkpoint."""
+    parts = Parts(config, FAMILY)
+    experts, sparse = qwen_experts(parts, num_experts=128, top_k=8, inner_size=768, renormalize=False)
 
-    def __init__(self, build: Build, checkpoint: Checkpoint) -> None:
-        shape = shape_of(checkpoint)
-        self._experts = shape.experts
-        self._sparse = shape.sparse
-        super().__init__(build, shape.decoder)
+    def layer(index: int, at: str) -> tuple[Residual, ...]:
+        block: Block = MoE.of(f"{at}.mlp", experts) if sparse[index] else parts.mlp(f"{at}.mlp")
+        return parts.pre_normed(at, parts.attention(f"{at}.self_attn", parts.windows[index]), block)
 
-    def make_mlp(self, index: int, norm: AddRMSNorm) -> FeedForwardHalf:
-        """The MoE block, or the dense block in layers without experts."""
-        if not self._sparse[index]:
-            return super().make_mlp(index, norm)
-        experts = MoE(self.build, f"model.layers.{index}.mlp", self._experts)
-        return NormedMoE(self.build, norm, experts, self._experts)
+    return parts.decoder(layer)

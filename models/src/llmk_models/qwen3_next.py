@@ -3,146 +3,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import ClassVar, Self
 
-import torch
-from torch import Tensor
+from llmk.tree import Block, CausalLM, Config, DeltaNetSizes, Linear, MoE, Recurrent, Residual
+from llmk_models.parts import Family, Parts
+from llmk_models.qwen_experts import qwen_experts
 
-from llmk.api import CacheSpec, Checkpoint
-from llmk.nn import AddRMSNorm, Build, GatedAttention, GatedDeltaNet, GatedMLP, Linear, MoE, StepContext
-from llmk.nn.attention import cache_spec
-from llmk_models.decoder import Decoder, Normed, SelfAttention
-from llmk_models.qwen3_next_facts import SHARED, Qwen3NextShape, shape_of
+FAMILY = Family(bias_flags=("attention_bias",), qk_norm=True, head_dim=256, num_kv_heads=2, norm_offset=1.0)
+"""These and the following numbers are the defaults of transformers' config class."""
 
-
-def make_norm(build: Build, name: str, shape: Qwen3NextShape) -> AddRMSNorm:
-    """A norm with ``weight + 1``."""
-    decoder, sites = shape.moe.decoder, {"site": "add_rms_norm_plus_one", "first_site": "rms_norm_plus_one"}
-    return AddRMSNorm(build, name, decoder.hidden_size, decoder.norm_eps, **sites)
+_ATTENDING, _RECURRENT = "full_attention", "linear_attention"
+_HINT = "compare the checkpoint's config.json with the one that the model's authors publish"
 
 
-class GatedSelfAttention(SelfAttention):
-    """Gated attention with its projections. ``keeps`` is its cache's site and spec."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaMixer(Block):
+    """The gated delta rule with its projections, which are interleaved by key head."""
 
-    kind = GatedAttention
+    implementation: ClassVar[str] = "llmk_models.delta_mixer:DeltaMixer"
 
-    def __init__(self, build: Build, shape: Qwen3NextShape, index: int, cos_sin: Tensor) -> None:
-        super().__init__(build, shape.moe.decoder, index, cos_sin, shape.qkv_sizes)
-        site = self.attention.site
-        self.keeps: tuple[str, CacheSpec] = (site, cache_spec(build, site))
+    into: Linear
+    """To queries, keys, values and the gate."""
+    scalars: Linear
+    """To two values per head."""
+    net: Recurrent
+    out: Linear
 
-
-class DeltaAttention:
-    """The gated delta rule with its projections. The projections are interleaved by key head; the rule takes queries,
-    keys and values separately. ``keeps`` is its cache's site and spec."""
-
-    def __init__(self, build: Build, shape: Qwen3NextShape, index: int) -> None:
-        prefix, decoder, sizes = f"model.layers.{index}.linear_attn", shape.moe.decoder, shape.delta_net
-        hidden, values = decoder.hidden_size, sizes.num_heads * sizes.value_dim
-        mixed, scalars = shape.in_sizes
-        cut: dict[str, Any] = {"parallel": "column", "units": (sizes.units,)}
-        self.into = Linear(build, f"{prefix}.in_proj_qkvz", hidden, (mixed,), site="delta_in", **cut)
-        self.scalars = Linear(build, f"{prefix}.in_proj_ba", hidden, (scalars,), site="delta_scalars", **cut)
-        place = build.parallel.local_index(index, decoder.num_layers)
-        self.net = GatedDeltaNet(build, prefix, sizes, index=place, eps=decoder.norm_eps)
-        self.out = Linear(build, f"{prefix}.out_proj", values, (hidden,), site="delta_out", parallel="row")
-        self.keeps: tuple[str, CacheSpec] = (sizes.site, self.net.cache_spec)
-        self._heads = (build.parallel.count(sizes.num_heads), sizes.value_dim)
-        self._key_heads = build.parallel.count(sizes.num_key_heads)
-        shared_by = sizes.num_heads // sizes.num_key_heads
-        self._kinds = (*[sizes.key_dim] * 2, *[shared_by * sizes.value_dim] * 2)
-
-    def __call__(self, x: Tensor, step: StepContext) -> Tensor:
-        """Maps ``[tokens, hidden]`` to ``[tokens, hidden]``."""
-        q, k, v, gate = self.into(x).unflatten(1, (self._key_heads, -1)).split_with_sizes(self._kinds, 2)
-        b, a = self.scalars(x).unflatten(1, (self._key_heads, 2, -1)).unbind(2)
-        mixed = torch.cat((q.flatten(1), k.flatten(1), v.flatten(1)), 1)
-        gate = gate.reshape(-1, *self._heads)
-        return self.out(self.net(mixed, gate, a.flatten(1), b.flatten(1), step))
-
-
-class SharedExpert:
-    """The shared expert, scaled by a gate with one value per token. With tensor parallelism, each rank returns its
-    addend of the sum."""
-
-    def __init__(self, build: Build, shape: Qwen3NextShape, prefix: str) -> None:
-        hidden = shape.moe.decoder.hidden_size
-        self.mlp = GatedMLP(
-            build,
-            f"{prefix}.shared_expert",
-            hidden,
-            shape.shared_size,
-            site=f"{SHARED}gate_up_silu",
-            gate_up_site=f"{SHARED}gate_up",
-            down_site=f"{SHARED}down",
-            partial=True,
+    @classmethod
+    def of(cls, at: str, hidden_size: int, sizes: DeltaNetSizes, eps: float) -> Self:
+        """With the names of Qwen3-Next."""
+        values, units = sizes.num_heads * sizes.value_dim, sizes.units
+        scalars = ("delta_scalars", hidden_size, 2 * sizes.num_heads, units)
+        return cls(
+            at=at,
+            into=Linear.column(f"{at}.in_proj_qkvz", "delta_in", hidden_size, sum(sizes.conv_parts) + values, units),
+            scalars=Linear.column(f"{at}.in_proj_ba", *scalars, quantizable=False),
+            net=Recurrent(at=at, sizes=sizes, eps=eps),
+            out=Linear.row(f"{at}.out_proj", "delta_out", values, hidden_size),
         )
-        self.gate = Linear(build, f"{prefix}.shared_expert_gate", hidden, (1,), site=f"{SHARED}gate")
-        self._scale = build.kernel("op", f"{SHARED}sigmoid_gate")
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Maps ``[tokens, hidden]`` to ``[tokens, hidden]``."""
-        out: Tensor = self._scale(self.mlp(x), self.gate(x))
-        return out
 
 
-class Qwen3NextLayer:
-    """Norm, attention or delta rule, norm, feed-forward."""
+def tree(config: Config) -> CausalLM:
+    """The tree of a Qwen3-Next checkpoint. The heads that predict several tokens at once (``mtp``) are not used."""
+    parts = Parts(config, FAMILY, partial_rotary_factor=0.25)
+    sizes, attends = _sizes(config), _attends(config, parts.num_layers)
+    experts, sparse = qwen_experts(parts, num_experts=512, top_k=10, inner_size=512, renormalize=True)
+    shared_size = config.count("shared_expert_intermediate_size", 512)
 
-    def __init__(
-        self,
-        build: Build,
-        shape: Qwen3NextShape,
-        index: int,
-        cos_sin: Tensor,
-        make_mlp: Callable[[int, AddRMSNorm], Normed],
-    ) -> None:
-        prefix = f"model.layers.{index}"
-        norm = make_norm(build, f"{prefix}.input_layernorm", shape)
-        mixer: GatedSelfAttention | DeltaAttention = (
-            GatedSelfAttention(build, shape, index, cos_sin)
-            if shape.attends[index]
-            else DeltaAttention(build, shape, index)
+    def mixer(index: int, at: str) -> Block:
+        if attends[index]:
+            return parts.attention(f"{at}.self_attn", gated=True)
+        return DeltaMixer.of(f"{at}.linear_attn", parts.hidden_size, sizes, parts.eps)
+
+    def feed_forward(index: int, at: str) -> Block:
+        if not sparse[index]:
+            return parts.mlp(at)
+        shared = parts.mlp(f"{at}.shared_expert", shared_size, prefix="shared_expert.", partial=True)
+        return MoE.of(at, experts, shared=shared, shared_gate="shared_expert_gate")
+
+    def layer(index: int, at: str) -> tuple[Residual, ...]:
+        return parts.pre_normed(at, mixer(index, at), feed_forward(index, f"{at}.mlp"))
+
+    return parts.decoder(layer, ignored=(r"mtp\..*",))
+
+
+def _sizes(config: Config) -> DeltaNetSizes:
+    sizes = DeltaNetSizes(
+        num_heads=config.size("linear_num_value_heads", 32),
+        num_key_heads=config.size("linear_num_key_heads", 16),
+        key_dim=config.size("linear_key_head_dim", 128),
+        value_dim=config.size("linear_value_head_dim", 128),
+        conv_kernel=config.size("linear_conv_kernel_dim", 4),
+    )
+    if sizes.num_heads % sizes.num_key_heads:
+        values, keys = f"linear_num_value_heads = {sizes.num_heads}", f"linear_num_key_heads = {sizes.num_key_heads}"
+        raise config.refuse(f"{values}, which {keys} does not divide", _HINT)
+    return sizes
+
+
+def _attends(config: Config, num_layers: int) -> tuple[bool, ...]:
+    """Which layers have full attention. By default, it is every ``full_attention_interval``-th; ``layer_types``
+    overrides that."""
+    every = config.size("full_attention_interval", 4)
+    default = [_RECURRENT if (layer + 1) % every else _ATTENDING for layer in range(num_layers)]
+    types = config.texts("layer_types") or default
+    if len(types) != num_layers or set(types) - {_ATTENDING, _RECURRENT}:
+        raise config.refuse(
+            f"num_hidden_layers = {num_layers} and layer_types of {len(types)} layers, of kinds "
+            f"{', '.join(sorted(set(types)))}: each of the layers is {_ATTENDING} or {_RECURRENT}",
+            _HINT,
         )
-        self.keeps = mixer.keeps
-        self.mixer = Normed(norm, mixer)
-        self.mlp = make_mlp(index, make_norm(build, f"{prefix}.post_attention_layernorm", shape))
-
-    def __call__(self, x: Tensor, residual: Tensor | None, step: StepContext) -> tuple[Tensor, Tensor]:
-        """As :class:`~llmk_models.stack.Block`."""
-        return self.mlp(*self.mixer(x, residual, step))
-
-
-class Qwen3NextModel(Decoder):
-    """Follows ``llmk.nn.Model``. The heads that predict several tokens at once (``mtp``) are not used."""
-
-    ignored_weights = (*Decoder.ignored_weights, r"mtp\..*")
-
-    def __init__(self, build: Build, checkpoint: Checkpoint) -> None:
-        self._whole = shape_of(checkpoint)
-        self._specs: list[tuple[int, str, CacheSpec]] = []
-        super().__init__(build, self._whole.moe.decoder)
-
-    def make_layer(self, index: int, cos_sin: Tensor) -> Qwen3NextLayer:
-        """A layer with attention or with the delta rule."""
-        layer = Qwen3NextLayer(self.build, self._whole, index, cos_sin, self.make_mlp)
-        if self.build.here:
-            self._specs.append((index, *layer.keeps))
-        return layer
-
-    def make_mlp(self, index: int, norm: AddRMSNorm) -> Normed:
-        """Routed and shared experts, or the dense block in layers without experts."""
-        prefix, decoder = f"model.layers.{index}.mlp", self.shape
-        if not self._whole.moe.sparse[index]:
-            inner = decoder.intermediate_size
-            return Normed(norm, GatedMLP(self.build, prefix, decoder.hidden_size, inner, bias=decoder.mlp_bias))
-        shared = SharedExpert(self.build, self._whole, prefix)
-        return Normed(norm, MoE(self.build, prefix, self._whole.moe.experts, shared=shared))
-
-    def make_norm(self) -> AddRMSNorm:
-        """The final norm, also with ``weight + 1``."""
-        return make_norm(self.build, "model.norm", self._whole)
-
-    def cache_specs(self) -> list[tuple[int, str, CacheSpec]]:
-        return self._specs
+    return tuple(kind == _ATTENDING for kind in types)

@@ -20,18 +20,13 @@ def llmk_demo_checkpoint() -> str | None:
 def llmk_models() -> list[ModelSpec]:
     """The native families, and the backend for decoders of ``transformers``."""
     return [
-        _of_tree("dense", _DENSE, "Llama, Mistral, Qwen2 and Qwen3 decoders"),
-        _native("mixtral", "MixtralModel", ("MixtralForCausalLM",), "Mixtral: experts in every layer"),
-        _native("gemma2", "Gemma2Model", ("Gemma2ForCausalLM",), "Gemma 2: soft caps, alternating windows"),
-        _native("mamba2", "Mamba2Model", ("Mamba2ForCausalLM",), "Mamba-2: a selective scan in every layer"),
-        _native("qwen3_moe", "Qwen3MoEModel", ("Qwen3MoeForCausalLM",), "Qwen3-MoE: experts in most layers"),
-        _native(
-            "deepseek_v2",
-            "DeepseekV2Model",
-            ("DeepseekV2ForCausalLM",),
-            "DeepSeek-V2: latent attention, grouped experts",
-        ),
-        _native("qwen3_next", "Qwen3NextModel", ("Qwen3NextForCausalLM",), "Qwen3-Next: delta rule, gated attention"),
+        _family("dense", _DENSE, "Llama, Mistral, Qwen2 and Qwen3 decoders"),
+        _family("mixtral", ("MixtralForCausalLM",), "Mixtral: experts in every layer"),
+        _family("gemma2", ("Gemma2ForCausalLM",), "Gemma 2: soft caps, alternating windows"),
+        _family("mamba2", ("Mamba2ForCausalLM",), "Mamba-2: a selective scan in every layer"),
+        _family("qwen3_moe", ("Qwen3MoeForCausalLM",), "Qwen3-MoE: experts in most layers"),
+        _family("deepseek_v2", ("DeepseekV2ForCausalLM",), "DeepSeek-V2: latent attention, grouped experts"),
+        _family("qwen3_next", ("Qwen3NextForCausalLM",), "Qwen3-Next: delta rule, gated attention"),
         ModelSpec(
             id="models.transformers",
             architectures=("*",),
@@ -43,19 +38,7 @@ def llmk_models() -> list[ModelSpec]:
     ]
 
 
-def _native(module: str, model: str, architectures: tuple[str, ...], summary: str) -> ModelSpec:
-    return ModelSpec(
-        id=f"models.{module}",
-        architectures=architectures,
-        implementation=f"llmk_models.{module}:{model}",
-        describe=f"llmk_models.{module}_facts:describe",
-        deterministic=True,
-        examples=f"llmk_models.examples:{module.upper()}",
-        summary=summary,
-    )
-
-
-def _of_tree(module: str, architectures: tuple[str, ...], summary: str) -> ModelSpec:
+def _family(module: str, architectures: tuple[str, ...], summary: str) -> ModelSpec:
     return ModelSpec(
         id=f"models.{module}",
         architectures=architectures,

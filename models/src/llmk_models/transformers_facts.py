@@ -8,20 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from llmk.api import AttentionFacts, Checkpoint, ModelFacts
+from llmk.api import Checkpoint, ModelFacts
 from llmk.nn.tensor_file import read_headers, weight_files
-from llmk_models.config import (
-    checked,
-    checkpoint_dtype,
-    default_length,
-    head_size,
-    layer_windows,
-    required,
-    shared_heads,
-)
+from llmk.tree import Attend, Config, Heads, Sites, default_length
 from llmk_models.transformers_refusals import refuse_unservable
+from llmk_models.windows import layer_windows
 
 _SINK_ARCHITECTURES = ("GptOssForCausalLM",)
+_NUMBERS = ("rms_norm_eps", "layer_norm_epsilon")
+_POSITIVE = ("rope_theta", "partial_rotary_factor")
+_FLAGS = ("tie_word_embeddings", "attention_bias", "mlp_bias")
+"""Keys that are only checked here, because the modules fail on wrong values with errors that don't name them."""
 
 
 def describe(checkpoint: Checkpoint) -> ModelFacts:
@@ -35,84 +32,89 @@ def describe(checkpoint: Checkpoint) -> ModelFacts:
         CheckpointError: the config lacks a size.
     """
     refuse_unservable(checkpoint)  # first, because models of another kind may have other keys
-    return _describe(checkpoint)
+    return _facts(Config(checkpoint))
 
 
-@checked
-def _describe(checkpoint: Checkpoint) -> ModelFacts:
-    config = checkpoint.config
-    num_layers = required(checkpoint, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
-    num_heads = required(checkpoint, "num_attention_heads", "n_head", "n_heads", "num_heads")
-    hidden_size = required(checkpoint, "hidden_size", "n_embd", "d_model")
-    vocab_size = required(checkpoint, "vocab_size")
-    windows = _windows(config, num_layers)
-    sites = ["attention" if window is None else "sliding_attention" for window in windows]
-    attention = tuple(
-        AttentionFacts(
-            site=site,
-            num_layers=sites.count(site),
-            num_heads=num_heads,
-            num_kv_heads=shared_heads(checkpoint, num_heads, _num_kv_heads(config, num_heads)),
-            head_dim=head_size(checkpoint, config.get("head_dim"), hidden_size, num_heads),
-            sliding_window=windows[sites.index(site)],
-            softcap=config.get("attn_logit_softcapping"),
-            sinks=checkpoint.architecture in _SINK_ARCHITECTURES,
-            scale=_scale(config),
-        )
-        for site in dict.fromkeys(sites)
-    )
-    longest = _max_model_len(checkpoint)
+def _facts(config: Config) -> ModelFacts:
+    _check(config)
+    num_layers = config.num_layers("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    hidden_size = config.size(config.first("hidden_size", "n_embd", "d_model"))
+    vocab_size = config.size("vocab_size")
+    longest = _max_model_len(config)
     default_len, default_why = default_length(config, longest)
+    sites = Sites(_attention(config, num_layers, hidden_size), config.dtype)
     return ModelFacts(
-        architecture=checkpoint.architecture,
+        architecture=config.architecture,
         model="models.transformers",
         num_layers=num_layers,
         hidden_size=hidden_size,
         vocab_size=vocab_size,
         max_model_len=longest,
-        dtype=checkpoint_dtype(config),
-        num_parameters=_num_parameters(checkpoint, num_layers, hidden_size, vocab_size),
-        attention=attention,
+        dtype=config.dtype,
+        num_parameters=_num_parameters(config, num_layers, hidden_size, vocab_size),
+        attention=sites.of("attention"),
         default_model_len=default_len,
         default_why=default_why,
     )
 
 
-def _num_kv_heads(config: Mapping[str, Any], num_heads: int) -> int:
-    for key in ("num_key_value_heads", "num_kv_heads", "n_head_kv"):
-        if config.get(key) is not None:
-            return int(config[key])
-    return 1 if config.get("multi_query") else num_heads
+def _check(config: Config) -> None:
+    for key in _NUMBERS:
+        config.number(key, 0.0)
+    for key in _POSITIVE:
+        config.positive(key, 1.0)
+    for key in _FLAGS:
+        config.flag(key, False)
 
 
-def _windows(config: Mapping[str, Any], num_layers: int) -> tuple[int | None, ...]:
-    window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
-    return layer_windows(config, num_layers, window, 0)
+def _attention(config: Config, num_layers: int, hidden_size: int) -> list[Attend]:
+    """Each layer's attention; its norms, RoPE and projections are the modules' own."""
+    heads = _heads(config, hidden_size)
+    own: dict[str, Any] = {
+        "heads": heads.count,
+        "kv_heads": heads.kv,
+        "head_dim": heads.dim,
+        "rope": None,
+        "softcap": config.nullable(config.positive, "attn_logit_softcapping", None),
+        "sinks": config.architecture in _SINK_ARCHITECTURES,
+        "scale": _scale(config),
+    }
+    switched_off = not config.flag("use_sliding_window", True)
+    window = None if switched_off else config.nullable(config.count, "sliding_window", None)
+    return [
+        Attend(role="attention" if each is None else "sliding_attention", window=each, **own)
+        for each in layer_windows(config, num_layers, window or None, first=0)
+    ]
 
 
-def _scale(config: Mapping[str, Any]) -> float | None:
-    if config.get("attention_multiplier") is not None:
-        return float(config["attention_multiplier"])
-    if config.get("query_pre_attn_scalar") is not None:
-        return float(config["query_pre_attn_scalar"] ** -0.5)
-    return None
+def _heads(config: Config, hidden_size: int) -> Heads:
+    count = config.size(config.first("num_attention_heads", "n_head", "n_heads", "num_heads"))
+    kv = 1 if config.flag("multi_query", False) else None
+    for key in ("n_head_kv", "num_kv_heads", "num_key_value_heads"):
+        kv = config.size(key, kv)
+    dim = config.nullable(config.size, "head_dim", None)
+    return Heads.checked(config, count, kv, dim, hidden_size)
 
 
-def _max_model_len(checkpoint: Checkpoint) -> int:
-    longest = required(checkpoint, "max_position_embeddings", "n_positions", "max_seq_len", "n_ctx")
-    config = checkpoint.config
-    stored = config.get("rope_parameters") or config.get("rope_scaling") or {}
+def _scale(config: Config) -> float | None:
+    scalar = config.positive("query_pre_attn_scalar", None)
+    return config.number("attention_multiplier", None if scalar is None else scalar**-0.5)
+
+
+def _max_model_len(config: Config) -> int:
+    longest = config.size(config.first("max_position_embeddings", "n_positions", "max_seq_len", "n_ctx"))
+    stored = config.rope("rope_parameters") or config.rope("rope_scaling")
     lengths = [longest]
     for rope in (stored, *stored.values()):
         if isinstance(rope, Mapping) and (rope.get("rope_type") or rope.get("type")) == "dynamic":
-            original = config.get("original_max_position_embeddings") or rope.get("original_max_position_embeddings")
-            lengths.append(original or longest)
+            original = config.size("original_max_position_embeddings", None)
+            lengths.append(original or rope.get("original_max_position_embeddings") or longest)
     return int(min(lengths))
 
 
-def _num_parameters(checkpoint: Checkpoint, num_layers: int, hidden_size: int, vocab_size: int) -> int:
+def _num_parameters(config: Config, num_layers: int, hidden_size: int, vocab_size: int) -> int:
     """Exact if the weights are present; else that of a Llama of the same size."""
-    if checkpoint.weight_files:
-        return sum(tensor.num_elements for tensor in read_headers(weight_files(checkpoint)))
-    inner = checkpoint.config.get("intermediate_size") or 4 * hidden_size
+    if config.checkpoint.weight_files:
+        return sum(tensor.num_elements for tensor in read_headers(weight_files(config.checkpoint)))
+    inner = config.size("intermediate_size", 4 * hidden_size)
     return num_layers * hidden_size * (4 * hidden_size + 3 * inner) + 2 * vocab_size * hidden_size

@@ -24,18 +24,23 @@ class Heads:
 
     @classmethod
     def of(cls, config: Config, *, kv: int | None = None, dim: int | None = None) -> Self:
-        """The heads of a config. ``kv`` and ``dim`` are the defaults; ``None``: as many as query heads, and
-        ``hidden_size / num_attention_heads``. Raises CheckpointError, also for heads that are not shared evenly."""
-        count = config.size("num_attention_heads")
-        kv = config.nullable(config.size, "num_key_value_heads", kv) or count
+        """The heads of a config. ``kv`` and ``dim`` are the defaults; ``None``: see :meth:`checked`. Raises
+        CheckpointError."""
+        kv = config.nullable(config.size, "num_key_value_heads", kv)
+        dim = config.nullable(config.size, "head_dim", dim)
+        return cls.checked(config, config.size("num_attention_heads"), kv, dim, config.size("hidden_size"))
+
+    @classmethod
+    def checked(cls, config: Config, count: int, kv: int | None, dim: int | None, hidden_size: int) -> Self:
+        """``count`` heads. ``kv``: ``None``: as many as query heads. ``dim``: ``None``: ``hidden_size / count``. Raises
+        CheckpointError for heads that are not shared evenly, or have no elements."""
+        kv, dim = kv or count, dim or hidden_size // count
         if count % kv:
             raise config.refuse(
                 f"num_attention_heads = {count}, which are not shared evenly by num_key_value_heads = {kv}"
             )
-        hidden = config.size("hidden_size")
-        dim = config.nullable(config.size, "head_dim", dim) or hidden // count
         if not dim:
-            raise config.refuse(f"{count} attention heads (num_attention_heads), but a hidden_size of {hidden}")
+            raise config.refuse(f"{count} attention heads (num_attention_heads), but a hidden_size of {hidden_size}")
         return cls(count, kv, dim)
 
 
@@ -63,10 +68,13 @@ class Attend(Leaf):
     """Soft cap of the attention logits."""
     scale: float | None = None
     """Factor of the attention logits; ``None``: ``head_dim ** -0.5``."""
+    sinks: bool = False
+    """Whether each query head has a learned logit that takes part in the softmax (``{at}.sinks``)."""
 
     def tensors(self) -> tuple[Tensor, ...]:
         names = () if self.qk_norm is None else ("q_norm", "k_norm")
-        return tuple(Tensor(f"{self.at}.{name}.weight", (self.head_dim,)) for name in names)
+        norms = tuple(Tensor(f"{self.at}.{name}.weight", (self.head_dim,)) for name in names)
+        return (*norms, Tensor(f"{self.at}.sinks", (self.heads,))) if self.sinks else norms
 
     def site(self, dtype: str) -> AttentionFacts:
         return AttentionFacts(
@@ -77,6 +85,7 @@ class Attend(Leaf):
             head_dim=self.head_dim,
             sliding_window=self.window,
             softcap=self.softcap,
+            sinks=self.sinks,
             scale=self.scale,
         )
 

@@ -63,12 +63,16 @@ class Config:
         found: int | None = self._read(key, default, _is_whole(0, most), f"a whole number from 0 to {most}", int)
         return found
 
+    def first(self, *keys: str) -> str:
+        """The first of ``keys`` that is set. Raises CheckpointError if none is."""
+        for key in keys:
+            if self.values.get(key) is not None:
+                return key
+        raise self._missing(*keys)
+
     def num_layers(self, *keys: str) -> int:
-        """The value of the first of ``keys`` that the config has: a whole number from 1 to 10,000."""
-        present = [key for key in keys if self.values.get(key) is not None]
-        if not present:
-            raise self._missing(*keys)
-        return self.size(present[0], most=MOST_LAYERS)
+        """The value of the first of ``keys`` that is set: a whole number from 1 to 10,000."""
+        return self.size(self.first(*keys), most=MOST_LAYERS)
 
     @overload
     def number(self, key: str, default: float = _REQUIRED) -> float: ...
@@ -108,11 +112,19 @@ class Config:
         found: tuple[int, ...] = self._read(key, (), wanted, words, lambda values: tuple(map(int, values)))
         return found
 
+    def limits(self, key: str, default: tuple[float, float]) -> tuple[float, float]:
+        """A list of two numbers, which may be infinite. transformers 5 writes numbers that JSON can't represent as
+        ``{"__float__": "Infinity"}``."""
+        found: tuple[float, float] = self._read(
+            key, default, _are_limits, "a list of two numbers", lambda values: tuple(map(_limit, values))
+        )
+        return found
+
     def choice(self, key: str, *served: Any, hint: str = "") -> Any:
         """One of the values ``served``, the default first: those with which the implementation can serve the model."""
         value = self.values.get(key)
         value = served[0] if value is None else value
-        if not any(value is each or (type(value) is type(each) and value == each) for each in served):
+        if value not in served:
             named = " and ".join(str(each) for each in served)
             raise CheckpointError(
                 f"{self.architecture} with {key} = {shown(value)}: the native implementation supports {named} only",
@@ -182,6 +194,21 @@ def _is_text(value: Any) -> bool:
 
 def _is_list(of: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, (list, tuple)) and all(of(each) for each in value)
+
+
+def _limit(value: Any) -> float:
+    return float(value["__float__"] if isinstance(value, Mapping) else value)
+
+
+def _is_limit(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        value = value.get("__float__")
+        value = float("inf") if value == "Infinity" else value
+    return isinstance(value, (int, float)) and value == value
+
+
+def _are_limits(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and len(value) == 2 and all(map(_is_limit, value))
 
 
 def _is_rope(value: Any) -> bool:
