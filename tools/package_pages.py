@@ -1,4 +1,4 @@
-"""The pages of ``llmk.nn`` and ``llmk.reference``: what is public in them, as the sources say it."""
+"""The pages of ``llmk.tree``, ``llmk.nn`` and ``llmk.reference``: what is public in them, as the sources say it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from docstrings import document, listed, prose
 from generated import ROOT, Page
 
-from llmk import nn
+from llmk import nn, tree
 from llmk_testing.new import Project
 
 SOURCE = ROOT / "core/src/llmk"
@@ -19,7 +19,8 @@ FILES = dict(Project("llmk-acme", "model").files())
 def pages() -> Iterator[Page]:
     """Theirs, and that of the model that ``llmk plugins new`` writes."""
     yield Page("docs/plugins/nn.md", {"package_pages.py layers": layers})
-    names = ("specs", "facts", "model", "examples")
+    yield Page("docs/plugins/tree.md", {"package_pages.py specs of models": vocabulary})
+    names = ("specs", "model", "examples")
     yield Page("docs/plugins/add-a-model.md", {f"package_pages.py {name}": partial(example, name) for name in names})
     yield Page("docs/plugins/reference.md", {"package_pages.py": references})
 
@@ -27,6 +28,13 @@ def pages() -> Iterator[Page]:
 def layers() -> str:
     """Every name of ``llmk.nn``, with its members."""
     return "\n".join(listed(document(f"llmk.nn.{nn._LAZY[name]}:{name}"), 3) for name in nn.__all__)
+
+
+def vocabulary() -> str:
+    """Every name of ``llmk.tree``, with its members."""
+    found = {name: getattr(tree, name) for name in tree.__all__}
+    places = (f"{each.__module__}:{name}" for name, each in found.items() if hasattr(each, "__module__"))
+    return "\n".join(listed(document(place), 3) for place in places if place.startswith("llmk.tree"))
 
 
 def example(name: str) -> str:

@@ -372,3 +372,22 @@ def test_a_file_that_is_cut_meanwhile_is_named(
     monkeypatch.setattr(weights, "weight_files", lambda checkpoint: checkpoint.weight_files)
     with pytest.raises(CheckpointError, match=re.escape(f"{file} can't be read: ")):
         load(checkpoint)
+
+
+def test_layers_that_know_the_same_name_all_get_the_tensor(write: Callable[..., Checkpoint]) -> None:
+    """As a block does that several layers use, in parts of them that are built for each."""
+    tensors = make_tensors()
+    model = PackedModel()
+    model.add(Parameter(model.build, ["layers.0.q.weight"], [4], (4,)))
+    model.add(Parameter(model.build, ["norm.weight"], [4]))
+    load_weights(model, write(tensors), torch.float32, progress=False)  # type: ignore[arg-type]
+    expected = [*packed(tensors), tensors["layers.0.q.weight"], tensors["norm.weight"]]
+    assert all(torch.equal(*pair) for pair in zip(model.tensors, expected, strict=True))
+
+
+def test_a_name_that_several_layers_lack_is_named_once(write: Callable[..., Checkpoint]) -> None:
+    model = PackedModel()
+    model.add(Parameter(model.build, ["norm.weight"], [4]))
+    stored = {name: tensor for name, tensor in make_tensors().items() if name != "norm.weight"}
+    with pytest.raises(CheckpointError, match=r"lacks 1 of the tensors .*: norm\.weight\n"):
+        load_weights(model, write(stored), torch.float32, progress=False)  # type: ignore[arg-type]

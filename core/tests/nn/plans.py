@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from llmk.api import Choice, LinearQuery, Piece, Plan, PlatformFacts
-from llmk.nn import Build
+from llmk.nn import Build, Builder
 from llmk.nn.parallel import Parallel
 from llmk.reference.moe import fused_moe
 from llmk.reference.normed import make_add_rms_norm_router as make_add_rms_norm_router
+from llmk.tree import Sites, Spec
 
 PLATFORM = PlatformFacts(name="here", arch="any", device_type="cpu")
 ALWAYS = (0, 1 << 31)
@@ -37,6 +38,11 @@ def build(*choices: Choice, dtype: torch.dtype = torch.float32, parallel: Parall
     return Build(plan, dtype=dtype, device=torch.device("cpu"), load_object=load, parallel=parallel)
 
 
+def builder(made: Build, spec: Spec) -> Builder:
+    """A builder of ``spec``, which is the whole model."""
+    return Builder(made, Sites(spec.leaves(), "float32"))
+
+
 def load(path: str, *, plugin: str, kind: str, id: str) -> Any:
     """The attribute that ``path`` names."""
     assert plugin == "a-wheel 1.0"
@@ -47,6 +53,12 @@ def load(path: str, *, plugin: str, kind: str, id: str) -> Any:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """``x @ weight.T + bias``."""
     return torch.nn.functional.linear(x, weight, bias)
+
+
+def gated(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """A gated activation: the up part times the gate part."""
+    gate, up = linear(x, weight, bias).chunk(2, dim=-1)
+    return gate * up
 
 
 def linear_transposed(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -7,10 +7,9 @@ import torch
 from plans import build, choice, piece
 
 from llmk.api import Piece
-from llmk.nn.facts import latent_attention_facts, latent_linears, latent_ops
 from llmk.nn.latent import LatentUp
 from llmk.nn.parallel import Parallel
-from llmk.tree import LatentShape
+from llmk.tree import LatentAttention, LatentShape, Rope, Sites
 
 SHAPE = LatentShape(
     hidden_size=16,
@@ -58,12 +57,14 @@ def test_a_share_is_some_heads() -> None:
 
 
 def test_facts_name_the_sites_and_sizes() -> None:
-    attention = latent_attention_facts(SHAPE, count=2)
+    rope = Rope.with_settings(2, 64, {"rope_type": "default", "rope_theta": 1e4})
+    sites = Sites(LatentAttention.of("attn", SHAPE, rope, 1e-6).leaves(), "float32")
+    (attention,) = sites.of("attention")
     assert (attention.num_kv_heads, attention.head_dim, attention.latent_dim, attention.scale) == (1, 7, 5, 0.5)
-    assert {(f.site, f.in_features, f.out_features) for f in latent_linears(SHAPE, count=2)} == {
+    assert {(f.site, f.in_features, f.out_features) for f in sites.of("linear")} == {
         ("latent_down", 16, 7),
         ("latent_q", 16, 18),
         ("latent_up", 5, 33),
         ("out", 21, 16),
     }
-    assert [(op.op, op.attention) for op in latent_ops(SHAPE)] == [("latent_attention", "latent_attention")]
+    assert [(op.op, op.attention) for op in sites.of("ops")] == [("latent_attention", "latent_attention")]

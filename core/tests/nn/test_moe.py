@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
-from plans import Build, build, choice, piece
+from plans import Build, build, builder, choice, piece
 from torch import Tensor
 
+from llmk import tree
 from llmk.api import MoEFacts
-from llmk.nn import AddRMSNorm, MoE, NormedMoE, Parameter
-from llmk.nn.moe import Experts
+from llmk.nn import Experts, Parameter, StepContext
+from llmk.nn.blocks.moe import MoE
 from llmk.reference.moe import fused_moe
 
 FACTS = MoEFacts(site="moe", num_experts=3, top_k=2, hidden_size=6, intermediate_size=4, renormalize=False, scaling=1.5)
+CONTEXT = StepContext(torch.zeros(1), [], [])
+SHARED_LINEARS = [choice("linear", f"shared_{name}", piece("linear")) for name in ("gate_up", "down")]
 OPTIONS = {"top_k": 2, "renormalize": False, "scaling": 1.5}
 
 
 def made(kernel: str = "moe", prepare: str = "") -> Build:
     return build(choice("moe", "moe", piece(kernel, prepare=prepare)), choice("linear", "moe.router", piece("linear")))
+
+
+def moe_block(made: Build, at: str, **own: Any) -> MoE:
+    """The block of a spec."""
+    spec = tree.MoE.of(at, FACTS, **own)
+    block: MoE = builder(made, spec).block(spec)
+    return block
 
 
 def weights(bias: bool = False) -> dict[str, Tensor]:
@@ -53,7 +64,7 @@ def load(parameters: tuple[Parameter, ...], stored: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize("kernel", [("moe", ""), ("moe_transposed", "transpose_experts")])
 @pytest.mark.parametrize("stored_as", ["one by one", "stacked", "stacked elsewhere"])
 def test_experts_stored_in_every_layout(kernel: tuple[str, str], stored_as: str) -> None:
-    block = MoE(made(*kernel), "old.moe", FACTS, names=("w1", "w3", "w2"), aliases=("new.mlp",))
+    block = moe_block(made(*kernel), "old.moe", names=("w1", "w3", "w2"), aliases=("new.mlp",))
     values, router = weights(), torch.randn(3, 6)
     prefix = "new.mlp" if stored_as == "stacked elsewhere" else "old.moe"
     stored = {f"{prefix}.experts.{name}_proj": value for name, value in values.items()}
@@ -64,7 +75,7 @@ def test_experts_stored_in_every_layout(kernel: tuple[str, str], stored_as: str)
     block.experts.finish()
     block.router.finish()
     x = torch.randn(5, 6)
-    torch.testing.assert_close(block(x), fused_moe(x, x @ router.T, values, **OPTIONS))
+    torch.testing.assert_close(block(x, CONTEXT), fused_moe(x, x @ router.T, values, **OPTIONS))
 
 
 @pytest.mark.parametrize("stacked", [True, False])
@@ -91,24 +102,27 @@ def test_a_stacked_tensor_of_another_shape_does_not_fit() -> None:
     assert not down.fits(down.targets["experts.down_proj"], (3, 4, 6))
 
 
+def finished(made: Build, stored: dict[str, Tensor]) -> None:
+    """Loads the tensors of all layers."""
+    for layer in made.layers:
+        names = {name for parameter in layer.parameters for name in parameter.targets}
+        load(layer.parameters, {name: tensor for name, tensor in stored.items() if name in names})
+        layer.finish()
+
+
 def test_shared_experts_see_the_original_hidden_states() -> None:
-    seen = []
-
-    def shared(x: Tensor) -> Tensor:
-        seen.append(x.clone())
-        return 2 * x
-
-    block = MoE(made(), "mlp", FACTS, shared=shared)
-    values, router = weights(), torch.randn(3, 6)
-    load(block.experts.parameters, {f"mlp.experts.{name}_proj": value for name, value in values.items()})
-    load(block.router.parameters, {"mlp.gate.weight": router})
-    block.experts.finish()
-    block.router.finish()
+    shared = tree.GatedMLP.of("mlp.shared", 6, 5, prefix="shared_", partial=True)
+    places = (choice("op", "shared_gate_up_silu", piece("gated")), *SHARED_LINEARS, *made().plan.choices)
+    whole = build(*places)
+    block = moe_block(whole, "mlp", shared=shared)
+    values, router, gate, up, down = (weights(), *(torch.randn(*size) for size in ((3, 6), (5, 6), (5, 6), (6, 5))))
+    experts = {f"mlp.experts.{name}_proj": value for name, value in values.items()}
+    parts = zip(("gate", "up", "down"), (gate, up, down), strict=True)
+    own = {f"mlp.shared.{name}_proj.weight": value for name, value in parts}
+    finished(whole, {"mlp.gate.weight": router, **experts, **own})
     x = torch.randn(5, 6)
-    original = x.clone()
-    out = block(x)
-    assert torch.equal(seen[0], original)
-    torch.testing.assert_close(out, fused_moe(x, x @ router.T, values, **OPTIONS) + 2 * original)
+    expected = fused_moe(x, x @ router.T, values, **OPTIONS) + ((x @ gate.T) * (x @ up.T)) @ down.T
+    torch.testing.assert_close(block(x, CONTEXT), expected)
 
 
 @pytest.mark.parametrize("residual", [True, False])
@@ -117,20 +131,19 @@ def test_experts_use_the_routers_normed_input(residual: bool) -> None:
     op = piece("make_add_rms_norm_router", parts=("rms_norm", "add_rms_norm", "linear"))
     whole = choice("op", "norm_moe.router", op, op="add_rms_norm_router", parts=(rms_norm, add_rms_norm))
     router_choice = choice("linear", "moe.router", piece("linear_transposed", prepare="transpose"))
-    made = build(choice("moe", "moe", piece("moe")), router_choice, whole, rms_norm, add_rms_norm)
-    before = AddRMSNorm(made, "norm", 6, 0.5)
-    half = NormedMoE(made, before, MoE(made, "mlp", FACTS, shared=lambda x: 3 * x), FACTS)
+    made = build(choice("moe", "moe", piece("moe")), router_choice, whole)
+    block = tree.MoE.of("mlp", FACTS)
+    joint = tree.Joint(norm=tree.Norm(at="norm", size=6, eps=0.5), entry=block.entry)
+    spec = tree.Sublayer(joint=joint, block=block)
+    half = builder(made, spec).sublayer(spec)
     values, router, scale = weights(), torch.randn(3, 6), torch.randn(6)
-    load(half.block.experts.parameters, {f"mlp.experts.{name}_proj": value for name, value in values.items()})
-    load(half.block.router.parameters, {"mlp.gate.weight": router})
-    load(before.parameters, {"norm.weight": scale})
-    for layer in (half.block.experts, half.block.router, before):
-        layer.finish()
+    experts = {f"mlp.experts.{name}_proj": value for name, value in values.items()}
+    finished(made, {"mlp.gate.weight": router, "norm.weight": scale, **experts})
     x, previous = torch.randn(5, 6), torch.randn(5, 6) if residual else None
-    out, total = half(x, previous)
+    out, total = half(x, previous, CONTEXT)
     summed = x if previous is None else x + previous
     normed = summed * scale + 0.5
-    torch.testing.assert_close(out, fused_moe(normed, normed @ router.T, values, **OPTIONS) + 3 * normed)
+    torch.testing.assert_close(out, fused_moe(normed, normed @ router.T, values, **OPTIONS))
     assert torch.equal(total, summed)
 
 

@@ -8,13 +8,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from plans import build, choice, piece
+from plans import build, builder, choice, piece
 from torch import Tensor
 
+from llmk import tree
 from llmk.api import CheckpointError, MoEFacts
 from llmk.api.facts import Cut
-from llmk.nn import Embedding, Layer, Linear, LMHead, MoE
-from llmk.nn.moe import Experts
+from llmk.nn import Embedding, Experts, Layer, Linear, LMHead, StepContext
+from llmk.nn.blocks.gated_mlp import GatedMLP
 from llmk.nn.parallel import Parallel
 from llmk.nn.tensor_file import StoredTensor
 from llmk.reference.moe import fused_moe
@@ -270,13 +271,17 @@ class Doubling(Parallel):
 def test_routed_and_shared_experts_share_one_all_reduce() -> None:
     facts = MoEFacts(site="moe", num_experts=3, top_k=2, hidden_size=6, intermediate_size=4)
     place = Doubling(tensor_size=2)
-    made = build(*Sites, choice("linear", "moe.router", piece("linear")), parallel=place)
-    down = Linear(made, "shared", 6, (6,), site="up", parallel="row", partial=True)
-    block = MoE(made, "mlp", facts, shared=lambda x: down(x[:, :3]))
+    sites = [choice("linear", name, piece("linear")) for name in ("moe.router", "shared_gate_up", "shared_down")]
+    made = build(*Sites, *sites, choice("op", "shared_gate_up_silu", piece("gated")), parallel=place)
+    shared = tree.GatedMLP.of("mlp.shared", 6, 4, prefix="shared_", partial=True)
+    spec = tree.MoE.of("mlp", facts, shared=shared)
+    block = builder(made, spec).block(spec)
+    mlp = GatedMLP(builder(made, shared), shared, fused=False)
     for layer in made.layers:
         for parameter in layer.parameters:
             parameter.fill(1)
         layer.finish()
-    x = torch.randn(5, 6)
-    torch.testing.assert_close(block(x), 2 * (block.experts(x, block.router(x)) + down(x[:, :3])))
+    x, step = torch.randn(5, 6), StepContext(torch.zeros(1), [], [])
+    expected = 2 * (block.experts(x, block.router(x)) + mlp(x, step))
+    torch.testing.assert_close(block(x, step), expected)
     assert place.num_calls == 1

@@ -12,9 +12,8 @@ from plans import build, choice, piece
 from llmk.api import RecurrentCache
 from llmk.api.sharding import sharded_state
 from llmk.nn import GatedAttention, GatedDeltaNet, Layer, StateSpaceMixer, StepContext
-from llmk.nn.facts import recurrent_site
 from llmk.nn.parallel import Parallel
-from llmk.tree import DeltaNetSizes, StateSpaceSizes
+from llmk.tree import DeltaNetSizes, Recurrent, Sites, StateSpaceSizes
 
 MAMBA2 = StateSpaceSizes(num_heads=4, head_dim=3, num_groups=2, state_size=5, conv_kernel=4)
 DELTA = DeltaNetSizes(num_heads=4, num_key_heads=2, key_dim=3, value_dim=5, conv_kernel=4)
@@ -74,7 +73,8 @@ def test_gated_delta_net() -> None:
 def test_the_cache_spec_matches_the_facts(kind: Any, sizes: Any, tensor: int) -> None:
     made = build(choice("op", sizes.site, piece("arguments")), parallel=Parallel(tensor_size=tensor))
     layer = kind(made, "layer", sizes, index=0, eps=0.5)
-    facts, op = recurrent_site(sizes, 3, "float32")
+    sites = Sites([Recurrent(sizes=sizes, eps=0.5) for _ in range(3)], "float32")
+    (facts,), (op,) = sites.of("recurrent"), sites.of("ops")
     share = sharded_state(facts, tensor)
     own = replace(sizes, **{name: op.facts[name] // tensor for name in op.divided})
     assert share.tensors == own.state("float32")

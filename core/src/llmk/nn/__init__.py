@@ -1,5 +1,5 @@
-"""The layers that models are built from. When it is built, each layer binds the kernel that the plan chose for its
-site.
+"""The layers that models are built from, and what builds them from the specs of :mod:`llmk.tree`. When it is built,
+each layer binds the kernel that the plan chose for its site.
 
 Importing this package is cheap; a layer's module, and torch with it, is imported at the first access to the layer's
 name.
@@ -12,37 +12,36 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from llmk.nn.attention import Attention, GatedAttention
     from llmk.nn.build import AttentionSwitch, Build, Switch, WeightKernel
+    from llmk.nn.builder import Builder
     from llmk.nn.context import StepContext
     from llmk.nn.embedding import Embedding, LMHead
-    from llmk.nn.latent import LatentAttention
+    from llmk.nn.latent import LatentAttention, LatentUp
     from llmk.nn.layer import Layer, Parameter
     from llmk.nn.linear import Linear
-    from llmk.nn.mlp import GatedMLP, NormedMLP
     from llmk.nn.model import Model, SelfLoading
-    from llmk.nn.moe import MoE, NormedMoE
-    from llmk.nn.norm import AddRMSNorm, NormedLinear, RMSNorm, SandwichNorm
+    from llmk.nn.moe import Experts
+    from llmk.nn.norm import AddRMSNorm, RMSNorm, SandwichNorm
     from llmk.nn.quantization import Quantization
     from llmk.nn.recurrent import GatedDeltaNet, StateSpaceMixer
+    from llmk.nn.tree_model import TreeModel
 
 _LAZY = {
     "AddRMSNorm": "norm",
     "Attention": "attention",
     "AttentionSwitch": "build",
     "Build": "build",
+    "Builder": "builder",
     "Embedding": "embedding",
+    "Experts": "moe",
     "GatedAttention": "attention",
     "GatedDeltaNet": "recurrent",
-    "GatedMLP": "mlp",
     "LMHead": "embedding",
     "LatentAttention": "latent",
+    "LatentUp": "latent",
     "Layer": "layer",
     "Linear": "linear",
     "StateSpaceMixer": "recurrent",
-    "MoE": "moe",
     "Model": "model",
-    "NormedMLP": "mlp",
-    "NormedMoE": "moe",
-    "NormedLinear": "norm",
     "Parameter": "layer",
     "Quantization": "quantization",
     "RMSNorm": "norm",
@@ -50,6 +49,7 @@ _LAZY = {
     "SelfLoading": "model",
     "StepContext": "context",
     "Switch": "build",
+    "TreeModel": "tree_model",
     "WeightKernel": "build",
 }
 
@@ -58,19 +58,17 @@ __all__ = [
     "Attention",
     "AttentionSwitch",
     "Build",
+    "Builder",
     "Embedding",
+    "Experts",
     "GatedAttention",
     "GatedDeltaNet",
-    "GatedMLP",
     "LMHead",
     "LatentAttention",
+    "LatentUp",
     "Layer",
     "Linear",
-    "MoE",
     "Model",
-    "NormedLinear",
-    "NormedMLP",
-    "NormedMoE",
     "Parameter",
     "Quantization",
     "RMSNorm",
@@ -79,6 +77,7 @@ __all__ = [
     "StateSpaceMixer",
     "StepContext",
     "Switch",
+    "TreeModel",
     "WeightKernel",
 ]
 

@@ -19,7 +19,9 @@ from llmk.nn.blocks.moe import MoE
 from llmk.nn.blocks.scan_mixer import ScanMixer
 from llmk.nn.blocks.self_attention import LatentAttention, SelfAttention
 from llmk.nn.blocks.sublayer import Fused, Normed, NormWeight, make_joint
+from llmk.nn.latent import LatentAttention as LatentLayer
 from llmk.nn.linear import Linear
+from llmk.nn.norm import RMSNorm
 from llmk.nn.recurrent import GatedDeltaNet, StateSpaceMixer
 from llmk.reference.rope.rotation import cos_sin_cache
 
@@ -42,19 +44,26 @@ BLOCKS: dict[type[tree.Spec], Callable[..., Any]] = {
 class Builder:
     """Builds layers by their specs. What builds a spec of a family's own gets this, and builds the parts with it.
 
+    Args:
+        sites: those of the whole model.
+
     Attributes:
         caches: layer index, site and cache spec of everything that this stage's layers keep between steps, in the order
             in which they are built.
         layer: index of the layer that is being built.
     """
 
-    def __init__(self, build: Build, program: tree.Program) -> None:
+    def __init__(self, build: Build, sites: tree.Sites) -> None:
         self.build = build
         self.caches: list[tuple[int, str, CacheSpec]] = []
         self.layer = 0
-        self._sites = tree.Sites(program.leaves(), build.plan.dtype)
+        self._sites = sites
         self._linears: dict[int, Linear] = {}
         self.cos_sin: Callable[[tree.Rope | None], Tensor] = cache(self._cos_sin)
+
+    def site(self, spec: tree.Spec) -> str:
+        """The name of the attention, linear, expert or state site of a spec."""
+        return self._sites.name(spec)
 
     def ops(self, spec: tree.Spec) -> list[str]:
         """The names of the op sites of a spec."""
@@ -83,7 +92,7 @@ class Builder:
                 spec.at,
                 spec.size,
                 tuple(part.rows for part in spec.outputs),
-                site=self._sites.name(spec),
+                site=self.site(spec),
                 parts=tuple(part.name for part in spec.outputs if part.name),
                 bias=spec.bias,
                 aliases=spec.aliases,
@@ -104,19 +113,29 @@ class Builder:
             head_dim=spec.head_dim,
             cos_sin=self.cos_sin(spec.rope),
             qk_norm_eps=spec.qk_norm,
-            site=self._sites.name(spec),
+            site=self.site(spec),
             op_site=self.op(spec),
             **options,
         )
 
+    def latent_attention(self, spec: tree.LatentAttend) -> LatentLayer:
+        """Attention over latent vectors."""
+        site, index = self.site(spec), self.attention_cache(spec)
+        own: dict[str, Any] = {"index": index, "site": site, "op_site": self.op(spec), "norm_eps": spec.eps}
+        return LatentLayer(self.build, spec.at, spec.shape, cos_sin=self.cos_sin(spec.rope), **own)
+
+    def norm(self, spec: tree.Norm) -> RMSNorm:
+        """A norm that is not part of a residual stream."""
+        return RMSNorm(self.build, spec.at, spec.size, spec.eps, site=self.op(spec))
+
     def attention_cache(self, spec: tree.Attend | tree.LatentAttend) -> int:
         """The position of an attention layer's cache in ``StepContext.caches``."""
-        site = self._sites.name(spec)
+        site = self.site(spec)
         return self.keep(site, cache_spec(self.build, site))
 
     def expert_facts(self, spec: tree.Experts) -> MoEFacts:
         """The facts of experts, with the name of their site."""
-        return replace(spec.facts, site=self._sites.name(spec))
+        return replace(spec.facts, site=self.site(spec))
 
     def state_space(self, spec: tree.Recurrent) -> StateSpaceMixer:
         """The selective scan."""
@@ -129,8 +148,9 @@ class Builder:
         return self._recurrent(GatedDeltaNet, spec, spec.sizes)
 
     def _recurrent(self, kind: Callable[..., R], spec: tree.Recurrent, sizes: tree.RecurrentSizes) -> R:
-        layer = kind(self.build, spec.at, sizes, index=len(self.caches), eps=spec.eps)
-        self.keep(self._sites.name(spec), layer.cache_spec)
+        own = {"index": len(self.caches), "eps": spec.eps, "op_site": self.op(spec)}
+        layer = kind(self.build, spec.at, sizes, **own)
+        self.keep(self.site(spec), layer.cache_spec)
         return layer
 
     def block(self, spec: tree.Spec, *, fused: bool = False) -> Any:

@@ -79,7 +79,7 @@ class LMHead(Layer):
     Args:
         tied_to: the embedding whose table is this head's weight. The head then owns no parameter, unless the table
             belongs to another pipeline stage, or the checkpoint stores a different table for the head.
-        softcap: soft cap of the logits, applied by the op ``softcap``; ``None``: no cap.
+        softcap: soft cap of the logits, applied by the op at ``softcap_site``; ``None``: no cap.
     """
 
     weight: Any
@@ -96,8 +96,9 @@ class LMHead(Layer):
         bias: bool = False,
         tied_to: Embedding | None = None,
         softcap: float | None = None,
+        softcap_site: str = "softcap",
     ) -> None:
-        self._cap = None if softcap is None else partial(build.kernel("op", "softcap"), cap=softcap)
+        self._cap = None if softcap is None else partial(build.kernel("op", softcap_site), cap=softcap)
         self._kernel = build.linear(site, own_switch=True)
         self._switch = self._kernel.run if isinstance(self._kernel.run, (Switch, Shadowed)) else None
         self._parallel = build.parallel

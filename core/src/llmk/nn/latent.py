@@ -11,7 +11,6 @@ from llmk.nn.build import Switch
 from llmk.nn.context import StepContext
 from llmk.nn.layer import Layer, Parameter
 from llmk.nn.linear import Linear
-from llmk.nn.norm import RMSNorm
 from llmk.nn.shadow import Shadowed
 
 if TYPE_CHECKING:
@@ -31,16 +30,16 @@ class LatentUp(Linear):
     key: Tensor
     value: Tensor
 
-    def __init__(self, build: Build, prefix: str, shape: LatentShape) -> None:
+    def __init__(self, build: Build, prefix: str, shape: LatentShape, *, site: str = "latent_up") -> None:
         self._latent = shape
-        self._kernel = build.linear("latent_up", own_switch=True)
+        self._kernel = build.linear(site, own_switch=True)
         rows = shape.num_heads * (shape.qk_nope_head_dim + shape.v_head_dim)
         super().__init__(
             build,
             prefix,
             shape.kv_lora_rank,
             (rows,),
-            site="latent_up",
+            site=site,
             parallel="column",
             units=(shape.num_heads,),
         )
@@ -61,7 +60,7 @@ class LatentUp(Linear):
 
 
 class LatentAttention(Layer):
-    """Attention from hidden states to hidden states: the projections, and one op between them.
+    """Norm of the latent vector, RoPE, the paged cache and attention, in one op.
 
     Tensor-parallel ranks shard the heads. All heads read the same latent vector, so every rank caches it.
 
@@ -69,7 +68,8 @@ class LatentAttention(Layer):
         prefix: the attention module's name in the checkpoint.
         index: position of this layer's cache in ``StepContext.caches``.
         cos_sin: float32 ``[positions, qk_rope_head_dim]``, see ``llmk.reference.rope.rotation``; shared by all layers.
-        norm_eps: epsilon of the norms of the compressed vectors.
+        norm_eps: epsilon of the norm.
+        op_site: the site of the op over the attention site ``site``.
     """
 
     def __init__(
@@ -81,66 +81,33 @@ class LatentAttention(Layer):
         index: int,
         cos_sin: Tensor,
         norm_eps: float,
+        site: str = "latent_attention",
+        op_site: str = "latent_attention.whole",
     ) -> None:
-        self._op = build.kernel("op", "latent_attention.whole", attention="latent_attention")
+        self._op = build.kernel("op", op_site, attention=site)
         self._index = index
         self._cos_sin = cos_sin
         self._eps = norm_eps
-        self._sizes = (shape.q_lora_rank or 0, shape.row_size)
         self._qk_head_dim = shape.qk_head_dim
-        hidden, rank, heads = shape.hidden_size, shape.q_lora_rank, shape.num_heads
-        self.q_norm: RMSNorm | None = None
-        if rank is None:
-            self.down = Linear(
-                build, f"{prefix}.kv_a_proj_with_mqa", hidden, (shape.row_size,), site="latent_down", bias=shape.bias
-            )
-        else:
-            self.down = Linear(
-                build,
-                f"{prefix}.qkv_a_proj",
-                hidden,
-                (rank, shape.row_size),
-                site="latent_down",
-                parts=("q_a_proj", "kv_a_proj_with_mqa"),
-                bias=shape.bias,
-            )
-            self.q_norm = RMSNorm(build, f"{prefix}.q_a_layernorm", rank, norm_eps, site="latent_q_norm")
-        self.q = Linear(
-            build,
-            f"{prefix}.q_proj" if rank is None else f"{prefix}.q_b_proj",
-            rank or hidden,
-            (heads * shape.qk_head_dim,),
-            site="latent_q",
-            parallel="column",
-            units=(heads,),
-        )
         self._norm = Parameter(build, [f"{prefix}.kv_a_layernorm.weight"], [shape.kv_lora_rank], dummy_std=None)
         super().__init__(build, [self._norm])
-        self.up = LatentUp(build, f"{prefix}.kv_b_proj", shape)
-        out_size = heads * shape.v_head_dim
-        self.out = Linear(build, f"{prefix}.o_proj", out_size, (hidden,), site="out", bias=shape.bias, parallel="row")
 
     def finish(self) -> None:
         self._norm_weight = self._norm.take()
 
-    def __call__(self, x: Tensor, step: StepContext) -> Tensor:
-        """Maps hidden states ``[tokens, hidden]`` to ``[tokens, hidden]``."""
-        down = self.down(x)
-        if self.q_norm is None:
-            q, latent = self.q(x), down
-        else:
-            compressed, latent = down.split_with_sizes(self._sizes, 1)
-            q = self.q(self.q_norm(compressed))
-        out = self._op(
+    def __call__(self, q: Tensor, latent: Tensor, up: LatentUp, step: StepContext) -> Tensor:
+        """Maps queries ``[tokens, heads * qk_head_dim]`` and latent vectors with the shared key, ``[tokens,
+        row_size]``, to ``[tokens, heads * v_head_dim]``; head counts are this rank's."""
+        out: Tensor = self._op(
             q.unflatten(1, (-1, self._qk_head_dim)),
             latent,
             self._norm_weight,
             self._eps,
-            self.up.key,
-            self.up.value,
+            up.key,
+            up.value,
             step.positions,
             self._cos_sin,
             step.caches[self._index],
             step.meta[self._index],
         )
-        return self.out(out.flatten(1))
+        return out.flatten(1)

@@ -1,22 +1,20 @@
-"""Mixture of experts: a router, and gated MLPs of which each token uses the few with the highest router logits."""
+"""Experts: gated MLPs of which each token uses the few with the highest router logits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from llmk.nn.facts import normed_router_op, router_site
 from llmk.nn.layer import Layer, Parameter, stored_dtype
-from llmk.nn.linear import Linear, sharding_error, stored_share, weight_tensors
+from llmk.nn.linear import sharding_error, stored_share, weight_tensors
 from llmk.nn.tensor_file import StoredTensor
 
 if TYPE_CHECKING:
     from llmk.api import MoEFacts
     from llmk.nn.build import Build
-    from llmk.nn.norm import AddRMSNorm
 
 
 class Experts(Layer):
@@ -136,67 +134,3 @@ class Experts(Layer):
     def __call__(self, x: Tensor, router_logits: Tensor) -> Tensor:
         """Maps hidden states ``[tokens, hidden]`` and router logits ``[tokens, experts]`` to ``[tokens, hidden]``."""
         return self._run(x, router_logits, self.weights, **self._options)
-
-
-class MoE:
-    """Router and experts, by two kernels, plus the ``shared`` experts' output for the same hidden states; the sum is
-    all-reduced over the tensor-parallel ranks.
-
-    Args:
-        prefix: the block's name in the checkpoint (``"model.layers.0.mlp"``).
-        facts: the facts of the block's site, as the model described it.
-        names: see :class:`Experts`.
-        shared: the shared experts, which every token passes through: ``[tokens, hidden]`` to the same. With tensor
-            parallelism, each rank returns its addend of the sum.
-        aliases: other names of the block in the checkpoint.
-    """
-
-    def __init__(
-        self,
-        build: Build,
-        prefix: str,
-        facts: MoEFacts,
-        *,
-        names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
-        shared: Callable[[Tensor], Tensor] | None = None,
-        aliases: Sequence[str] = (),
-    ) -> None:
-        self.router = Linear(
-            build,
-            f"{prefix}.gate",
-            facts.hidden_size,
-            (facts.num_experts,),
-            site=router_site(facts.site),
-            aliases=[f"{name}.gate" for name in aliases],
-        )
-        others = [f"{name}.experts" for name in aliases]
-        self.experts = Experts(build, f"{prefix}.experts", facts, names, others)
-        self._shared = shared
-        self._all_reduce = build.parallel.all_reduce
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Maps ``[tokens, hidden]`` to ``[tokens, hidden]``."""
-        return self.mix(x, self.router(x))
-
-    def mix(self, x: Tensor, router_logits: Tensor) -> Tensor:
-        """Maps ``[tokens, hidden]``, and the router logits of these tokens, to ``[tokens, hidden]``."""
-        out = self.experts(x, router_logits)
-        return self._all_reduce(out if self._shared is None else out + self._shared(x))
-
-
-class NormedMoE:
-    """Half of a decoder layer: one op for the norm and the router's GEMM, then the experts. The norm and the block own
-    their parameters."""
-
-    def __init__(self, build: Build, norm: AddRMSNorm, block: MoE, facts: MoEFacts) -> None:
-        site, linear = normed_router_op(facts).site, router_site(facts.site)
-        self._op: Callable[..., tuple[Tensor, Tensor, Tensor]] = build.kernel("op", site, linear=linear)
-        self._norm = norm
-        self.block = block
-
-    def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Maps the previous block's output and the residual, both ``[tokens, hidden]``, to this block's output and the
-        next residual."""
-        norm, router = self._norm, self.block.router
-        logits, normed, total = self._op(x, residual, norm.weight, norm.eps, router.weight, router.bias)
-        return self.block.mix(normed, logits), total

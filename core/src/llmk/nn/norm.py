@@ -11,7 +11,6 @@ from llmk.nn.layer import Layer, Parameter
 
 if TYPE_CHECKING:
     from llmk.nn.build import Build
-    from llmk.nn.linear import Linear
 
 
 class RMSNorm(Layer):
@@ -65,25 +64,6 @@ class AddRMSNorm(Layer):
         if residual is None:
             return self._norm(x, self.weight, self.eps), x
         return self._add_norm(x, residual, self.weight, self.eps)
-
-
-class NormedLinear:
-    """A norm and the linear layer after it, by the one op at ``site``. The norm and the linear layer own their
-    parameters.
-
-    Args:
-        linear: the linear layer at ``linear_site``, whose kernel is a part of the op at ``site``.
-    """
-
-    def __init__(self, build: Build, norm: AddRMSNorm, linear: Linear, *, site: str, linear_site: str) -> None:
-        self._op: Callable[..., tuple[Tensor, Tensor]] = build.kernel("op", site, linear=linear_site)
-        self._norm = norm
-        self._linear = linear
-
-    def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Maps ``[tokens, hidden]`` to the op's output for the normed sum, and the sum itself as the next residual."""
-        norm, linear = self._norm, self._linear
-        return self._op(x, residual, norm.weight, norm.eps, linear.weight, linear.bias)
 
 
 class SandwichNorm(Layer):

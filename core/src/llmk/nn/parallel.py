@@ -49,11 +49,6 @@ class Parallel:
         """Which of ``count`` layers this stage has."""
         return range(self.stage * count // self.num_stages, (self.stage + 1) * count // self.num_stages)
 
-    def local_index(self, layer: int, count: int) -> int:
-        """The index of ``layer``, one of the model's ``count``, among the layers of this stage, if it has this
-        layer."""
-        return layer - self.layers(count).start
-
     def count(self, units: int) -> int:
         """How many of ``units`` (such as heads) this rank has."""
         return max(1, units // self.tensor_size)

@@ -1,6 +1,6 @@
 """Layers that cache a state of fixed size instead of an entry per token. They run between a model's linear layers.
 
-Tensor-parallel ranks shard the layer, and its state, by its ``units`` (:mod:`llmk.nn.facts`).
+Tensor-parallel ranks shard the layer, and its state, by its ``units`` (:mod:`llmk.tree`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from torch import Tensor
 from llmk.api import RecurrentCache
 from llmk.api.sharding import sharded_state
 from llmk.nn.context import StepContext
-from llmk.nn.facts import recurrent_site
 from llmk.nn.layer import Layer, Parameter
-from llmk.tree import DeltaNetSizes, RecurrentSizes, StateSpaceSizes
+from llmk.tree import DeltaNetSizes, Recurrent, RecurrentSizes, StateSpaceSizes
 
 if TYPE_CHECKING:
     from llmk.nn.build import Build
@@ -29,14 +28,17 @@ class StateSpaceMixer(Layer):
         prefix: the mixer's name in the checkpoint.
         index: position of this layer's cache in ``StepContext.caches``.
         eps: epsilon of the norm.
+        op_site: the site of the op; empty: the one that the sizes have by default.
 
     Attributes:
         cache_spec: the cache spec of the layer's state.
     """
 
-    def __init__(self, build: Build, prefix: str, sizes: StateSpaceSizes, *, index: int, eps: float) -> None:
+    def __init__(
+        self, build: Build, prefix: str, sizes: StateSpaceSizes, *, index: int, eps: float, op_site: str = ""
+    ) -> None:
         self.cache_spec = _cache_spec(build, sizes)
-        self._op = build.kernel("op", sizes.site)
+        self._op = build.kernel("op", op_site or sizes.site)
         self._index = index
         self._eps = eps
         self._limits = sizes.dt_limits
@@ -73,9 +75,11 @@ class GatedDeltaNet(Layer):
     Args and attributes are those of :class:`StateSpaceMixer`.
     """
 
-    def __init__(self, build: Build, prefix: str, sizes: DeltaNetSizes, *, index: int, eps: float) -> None:
+    def __init__(
+        self, build: Build, prefix: str, sizes: DeltaNetSizes, *, index: int, eps: float, op_site: str = ""
+    ) -> None:
         self.cache_spec = _cache_spec(build, sizes)
-        self._op = build.kernel("op", sizes.site)
+        self._op = build.kernel("op", op_site or sizes.site)
         self._index = index
         self._eps = eps
         self._conv_weight = _conv_weight(build, prefix, sizes)
@@ -101,7 +105,7 @@ class GatedDeltaNet(Layer):
 
 
 def _cache_spec(build: Build, sizes: RecurrentSizes) -> RecurrentCache:
-    state, _ = recurrent_site(sizes, 1, build.plan.dtype)
+    state = Recurrent(sizes=sizes, eps=0.0).site(build.plan.dtype)
     return RecurrentCache.of(sharded_state(state, build.parallel.tensor_size).tensors)
 
 

@@ -37,7 +37,7 @@ class TreeModel:
         self.build = build
         self.program = program
         self.ignored_weights = model.ignored
-        builder = Builder(build, program)
+        builder = Builder(build, tree.Sites(program.leaves(), build.plan.dtype))
         with build.stage(build.parallel.is_first):
             self.embed = self._embedding(builder, model.embed)
         self.stream = builder.stream(model.stream) if model.stream else None
@@ -89,4 +89,7 @@ class TreeModel:
     def _lm_head(self, builder: Builder, spec: tree.Head) -> LMHead:
         tied_to = self.embed if spec.tied else None
         options: dict[str, Any] = {"bias": spec.bias, "tied_to": tied_to, "softcap": spec.softcap}
+        options["site"] = builder.site(spec)
+        if spec.softcap is not None:
+            options["softcap_site"] = builder.op(spec)
         return LMHead(self.build, spec.at, spec.size, spec.vocab_size, **options)

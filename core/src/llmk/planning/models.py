@@ -46,7 +46,18 @@ def describe_model(model: Registered[ModelSpec], checkpoint: Checkpoint) -> Mode
         facts = model_facts(model_program(model, checkpoint), ModelConfig(checkpoint))
     else:
         facts = _call(model, "describe", ModelFacts, checkpoint)
+        _check_sites(model, facts)
     return replace(facts, model=model.spec.id)
+
+
+def _check_sites(model: Registered[ModelSpec], facts: ModelFacts) -> None:
+    for kind in ("attention", "recurrent", "linear", "moe", "ops"):
+        names = [site.site for site in getattr(facts, kind)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise PluginError(
+                f"the facts of {model.spec.id} of {model.plugin.wheel} name {kind} sites twice: {', '.join(twice)}",
+                hint="name sites with other facts differently",
+            )
 
 
 def model_program(model: Registered[ModelSpec], checkpoint: Checkpoint) -> Program:

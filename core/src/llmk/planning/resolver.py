@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -38,6 +39,8 @@ ENGINE_OPS = (
     *("apply_penalties", "apply_bias", "match_suffixes", "allow_tokens", "sample", "logprobs"),
 )
 """Ops that the engine uses for every model; each is a site with the op's name unless the model's facts have one."""
+
+_NUMBER = re.compile(r"\.\d+$")
 
 Refusals = dict[str, tuple[Reason, ...]]
 
@@ -210,7 +213,7 @@ class Resolver:
         rules = getattr(self.config.select, query.kind)
         line = f"[select.{query.kind}]"
         for_all = isinstance(rules.use, str)
-        pin = rules.use if for_all else rules.use.get(query.site) or rules.use.get(op, "")
+        pin = rules.use if for_all else next(filter(None, map(rules.use.get, (query.site, _role(query.site), op))), "")
         known = {c.spec.id: c.spec.op for c in self.registry.kernels(query.kind)}
         if pin in refused:
             raise self._pin_error(query, pin, refused[pin])
@@ -281,3 +284,8 @@ def _piece(each: TokenRange) -> Piece:
     spec, plugin = each.winner.spec, each.winner.plugin
     where = (plugin.distribution, plugin.version, spec.implementation, spec.prepare, spec.tier.name.lower())
     return Piece(each.start, each.stop, spec.id, *where, each.why, spec.capture, spec.jit, spec.parts)
+
+
+def _role(site: str) -> str:
+    """The role of a site whose name has a number (:class:`llmk.tree.Sites`); a pin of the role holds for all of it."""
+    return _NUMBER.sub("", site)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from llmk.api import OpFacts, PluginError
 from llmk.tree.block import Block, Entry, Residual
@@ -65,7 +66,7 @@ class Sublayer(Spec):
     block: Block
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Program:
     """A lowered model. ``layers`` consist of sublayers, or of specs of their own (:class:`~llmk.tree.Stream`)."""
 
@@ -82,14 +83,29 @@ class Program:
         yield from self.end.leaves()
         yield self.model.head
 
+    @cached_property
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors of the checkpoint, by name; those with copies once."""
-        return {tensor.name: tensor for leaf in self.leaves() for tensor in leaf.tensors()}
+        """The tensors of the checkpoint, by name; those with copies once.
+
+        Raises:
+            PluginError: two specs name the same tensor.
+        """
+        owners: dict[str, tuple[Spec, Tensor]] = {}
+        for leaf in self.leaves():
+            for tensor in leaf.tensors():
+                owner, _ = owners.setdefault(tensor.name, (leaf, tensor))
+                if owner is not leaf:
+                    places = f"as {_shown(owner)} and {_shown(leaf)}"
+                    raise PluginError(
+                        f"the model's tree names the tensor {tensor.name!r} twice: {places}",
+                        hint="correct `at` of one of them; parts that share a tensor use the same spec",
+                    )
+        return {name: tensor for name, (_, tensor) in owners.items()}
 
     @property
     def num_parameters(self) -> int:
         """Elements of all parameters; a tied table counts once."""
-        return sum(tensor.num_elements for tensor in self.tensors().values())
+        return sum(tensor.num_elements for tensor in self.tensors.values())
 
 
 def lower(model: CausalLM, *, fuse: bool = True) -> Program:
@@ -98,10 +114,6 @@ def lower(model: CausalLM, *, fuse: bool = True) -> Program:
     Args:
         fuse: whether ops may span a norm and the linear layer after it, so that the normed input of the layer is not
             available to others.
-
-    Raises:
-        PluginError: two specs of the tree name the same tensor. A spec that is used several times owns its tensors
-            once.
     """
     dtype, ends, layers, first = model.residual_dtype, _NO_END, [], True
     for layer in model.layers:
@@ -118,9 +130,7 @@ def lower(model: CausalLM, *, fuse: bool = True) -> Program:
             ends, first = (part.post, part.scale), False
         layers.append(tuple(parts))
     end = Joint(post=ends[0], scale=ends[1], norm=model.norm, residual_dtype=dtype)
-    program = Program(model=model, layers=tuple(layers), end=end)
-    _check_names(program)
-    return program
+    return Program(model=model, layers=tuple(layers), end=end)
 
 
 _NO_END: tuple[Norm | None, float] = (None, 1.0)
@@ -129,7 +139,7 @@ _NO_END: tuple[Norm | None, float] = (None, 1.0)
 def weight_map(program: Program) -> dict[str, tuple[int, ...]]:
     """The shape of every tensor that a checkpoint must have, by name. Experts are listed one by one."""
     found: dict[str, tuple[int, ...]] = {}
-    for name, shape, copies in program.tensors().values():
+    for name, shape, copies in program.tensors.values():
         found |= {name.format(number): shape for number in range(copies)} if copies else {name: shape}
     return found
 
@@ -137,18 +147,6 @@ def weight_map(program: Program) -> dict[str, tuple[int, ...]]:
 def _norm_op(norm: Norm) -> OpFacts:
     op = offset_op("rms_norm", norm.offset)
     return OpFacts(site=op, op=op, facts={"size": norm.size})
-
-
-def _check_names(program: Program) -> None:
-    owners: dict[str, Spec] = {}
-    for leaf in program.leaves():
-        for tensor in leaf.tensors():
-            owner = owners.setdefault(tensor.name, leaf)
-            if owner is not leaf:
-                raise PluginError(
-                    f"the model's tree names the tensor {tensor.name!r} twice: as {_shown(owner)} and {_shown(leaf)}",
-                    hint="correct `at` of one of them; parts that share a tensor use the same spec",
-                )
 
 
 def _shown(spec: Spec) -> str:

@@ -7,7 +7,7 @@ and no more than a set number of bytes is read meanwhile.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -81,13 +81,11 @@ def _load(model: Model, checkpoint: Checkpoint, progress: bool) -> int:
         by_prefix.setdefault(tensor.name.rpartition(".")[0], []).append(tensor)
     for layer in model.weights:
         layer.discover(by_prefix)
-    # What two layers know by the same name, as tied ones do, goes to the one that is here.
-    targets = {
-        name: _Target(layer, parameter, shards)
-        for layer in sorted(model.weights, key=lambda layer: layer.here)
-        for parameter in layer.parameters
-        for name, shards in parameter.targets.items()
-    }
+    targets: dict[str, list[_Target]] = {}
+    for layer in model.weights:
+        for parameter in layer.parameters:
+            for name, shards in parameter.targets.items():
+                targets.setdefault(name, []).append(_Target(layer, parameter, shards))
     _check(checkpoint, stored, targets, model.ignored_weights)
     wanted = list(_wanted(stored, targets))
     total = sum(tensor.num_bytes for tensor, _ in wanted)
@@ -101,12 +99,16 @@ def _load(model: Model, checkpoint: Checkpoint, progress: bool) -> int:
     return total
 
 
-def _wanted(stored: Sequence[StoredTensor], targets: dict[str, _Target]) -> Iterator[tuple[StoredTensor, _Target]]:
-    """Tensors of layers that are here, and where they go; of those that are stored twice, as tied ones may be, one."""
+def _wanted(
+    stored: Sequence[StoredTensor], targets: Mapping[str, Sequence[_Target]]
+) -> Iterator[tuple[StoredTensor, _Target]]:
+    """Tensors of layers that are here, and where they go: to every layer that knows the name. Of those that are stored
+    twice, as tied ones may be, one."""
     partly: dict[Parameter, set[int]] = {}
     for tensor in stored:
-        target = targets.get(tensor.name)
-        if target is not None and target.layer.here:
+        for target in targets.get(tensor.name, ()):
+            if not target.layer.here:
+                continue
             known = partly.setdefault(target.parameter, set())
             if not known.issuperset(target.shards):
                 known.update(target.shards)
@@ -127,20 +129,25 @@ def _chunks(tensor: StoredTensor, target: _Target) -> Iterator[Chunk]:
 
 
 def _check(
-    checkpoint: Checkpoint, stored: Sequence[StoredTensor], targets: dict[str, _Target], ignored: Sequence[str]
+    checkpoint: Checkpoint,
+    stored: Sequence[StoredTensor],
+    targets: Mapping[str, Sequence[_Target]],
+    ignored: Sequence[str],
 ) -> None:
     """Compares what the files hold with what the model wants, by their headers alone."""
     files = sorted({tensor.file.name for tensor in stored})
     where = f"{checkpoint.path} ({_listed(files, 3)})"
-    present: dict[Parameter, set[int]] = {target.parameter: set() for target in targets.values()}
+    present: dict[Parameter, set[int]] = {each.parameter: set() for found in targets.values() for each in found}
     unexpected = []
     for tensor in stored:
-        if target := targets.get(tensor.name):
+        for target in targets.get(tensor.name, ()):
             _check_one(tensor, target)
             present[target.parameter].update(target.shards)
-        elif not any(re.fullmatch(pattern, tensor.name) for pattern in ignored):
+        if tensor.name not in targets and not any(re.fullmatch(pattern, tensor.name) for pattern in ignored):
             unexpected.append(tensor.name)
-    missing = [name for p, shards in present.items() for i, name in enumerate(p.names) if i not in shards]
+    missing = list(
+        dict.fromkeys(name for p, shards in present.items() for i, name in enumerate(p.names) if i not in shards)
+    )
     extra = f"{len(unexpected)} tensors that {checkpoint.architecture} has no place for: {_listed(unexpected)}"
     if missing:
         raise CheckpointError(

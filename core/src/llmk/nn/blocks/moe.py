@@ -17,22 +17,24 @@ if TYPE_CHECKING:
 
 class MoE:
     """Follows :class:`~llmk.nn.blocks.block.Entered`; its entry is the router. With tensor parallelism, each rank
-    computes an addend of the sum of routed and shared experts, which is all-reduced."""
+    computes an addend of the sum of routed and shared experts, which is all-reduced.
+
+    Attributes:
+        router, experts: its layers.
+    """
 
     def __init__(self, builder: Builder, spec: tree.MoE, *, fused: bool) -> None:
         self._shared = None if spec.shared is None else SharedExpert(builder, spec)
-        self._router = builder.linear(spec.router)
+        self.router = builder.linear(spec.router)
         experts = spec.experts
-        self._experts = Experts(
-            builder.build, experts.at, builder.expert_facts(experts), experts.names, experts.aliases
-        )
+        self.experts = Experts(builder.build, experts.at, builder.expert_facts(experts), experts.names, experts.aliases)
         self._all_reduce = builder.build.parallel.all_reduce
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
-        return self.after(self._router(x), x, step=step)
+        return self.after(self.router(x), x, step=step)
 
     def after(self, logits: Tensor, x: Tensor, *, step: StepContext) -> Tensor:
-        out = self._experts(x, logits)
+        out = self.experts(x, logits)
         return self._all_reduce(out if self._shared is None else out + self._shared(x, step))
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from llmk.nn.attention import Attention, GatedAttention
 from llmk.nn.context import StepContext
-from llmk.nn.latent import LatentAttention as LatentLayer
+from llmk.nn.latent import LatentUp
 
 if TYPE_CHECKING:
     from llmk import tree
@@ -35,11 +35,18 @@ class LatentAttention:
     """Follows :class:`~llmk.nn.blocks.block.Block`."""
 
     def __init__(self, builder: Builder, spec: tree.LatentAttention, *, fused: bool) -> None:
-        attend = spec.attend
-        index = builder.attention_cache(attend)
-        self._layer = LatentLayer(
-            builder.build, spec.at, attend.shape, index=index, cos_sin=builder.cos_sin(attend.rope), norm_eps=attend.eps
-        )
+        shape = spec.attend.shape
+        self._sizes = (shape.q_lora_rank or 0, shape.row_size)
+        self._down = builder.linear(spec.down)
+        self._q_norm = None if spec.q_norm is None else builder.norm(spec.q_norm)
+        self._q = builder.linear(spec.q)
+        self._attention = builder.latent_attention(spec.attend)
+        self._up = LatentUp(builder.build, spec.up.at, shape, site=builder.site(spec.up))
+        self._out = builder.linear(spec.out)
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
-        return self._layer(x, step)
+        down = self._down(x)
+        if self._q_norm is None:
+            return self._out(self._attention(self._q(x), down, self._up, step))
+        compressed, latent = down.split_with_sizes(self._sizes, 1)
+        return self._out(self._attention(self._q(self._q_norm(compressed)), latent, self._up, step))

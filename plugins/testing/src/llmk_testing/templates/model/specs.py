@@ -12,9 +12,8 @@ def llmk_models() -> list[ModelSpec]:
         ModelSpec(
             id="acme.seed_oss",
             architectures=("SeedOssForCausalLM",),
-            implementation="llmk_acme.model:AcmeModel",
-            describe="llmk_acme.facts:describe",
-            deterministic=True,  # the model itself is batch-invariant; kernels declare it separately
+            tree="llmk_acme.model:tree",
+            deterministic=True,  # the layers of llmk are batch-invariant; kernels declare it separately
             examples="llmk_acme.examples:CHECKPOINTS",
             summary="Seed-OSS decoders",
         )
