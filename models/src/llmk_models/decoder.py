@@ -105,7 +105,7 @@ class NormedSelfAttention:
 
     def __init__(self, build: Build, norm: AddRMSNorm, attention: SelfAttention) -> None:
         self._attention = attention
-        self._qkv = NormedLinear(build, norm, attention.qkv, site="norm_qkv", linear_site="qkv")
+        self._qkv = NormedLinear(build, norm, attention.qkv, site="norm_qkv")
 
     def __call__(self, x: Tensor, residual: Tensor | None, step: StepContext) -> tuple[Tensor, Tensor]:
         """As :data:`AttentionHalf`."""

@@ -6,7 +6,7 @@ Imports no torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from llmk.api import AttentionFacts, Checkpoint, CheckpointError, LinearFacts, ModelFacts, MoEFacts, OpFacts
@@ -21,6 +21,16 @@ from llmk_models.config import (
     rope_parameters,
     shared_heads,
 )
+
+_MODULES: Mapping[str, tuple[str, ...]] = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "out": ("self_attn.o_proj",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+    "shared_gate_up": ("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"),
+    "shared_down": ("mlp.shared_experts.down_proj",),
+}
+"""The modules of a layer, by linear site."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,14 +224,16 @@ def decoder_facts(
     moe: Sequence[MoEFacts] = (),
     ops: Sequence[OpFacts] = (),
     common_ops: Sequence[OpFacts] | None = None,
+    sparse: Sequence[bool] = (),
 ) -> ModelFacts:
     """The facts of a decoder.
 
     Args:
         linear, moe, ops: the sites of its feed-forward blocks.
         common_ops: embedding and norms, if they differ from Llama's.
+        sparse: for every layer, whether it has experts; empty: none has.
     """
-    hidden = shape.hidden_size
+    hidden, all_linear = shape.hidden_size, (*shape.attention_linears(), *linear)
     default_len, default_why = default_length(checkpoint.config, shape.max_model_len)
     if common_ops is None:
         common_ops = (embedding_op(shape.vocab_size, hidden), *shape.norm_ops())
@@ -235,13 +247,25 @@ def decoder_facts(
         dtype=checkpoint_dtype(checkpoint.config),
         num_parameters=num_parameters,
         attention=shape.attention_facts(),
-        linear=(*shape.attention_linears(), *linear, head_linear(hidden, shape.vocab_size)),
+        linear=(
+            *(_with_modules(site, sparse or (False,) * shape.num_layers) for site in all_linear),
+            head_linear(hidden, shape.vocab_size),
+        ),
         moe=tuple(moe),
         ops=(*common_ops, *shape.attention_ops(), *ops),
         parallel=("tensor", "pipeline"),
         default_model_len=default_len,
         default_why=default_why,
     )
+
+
+def _with_modules(site: LinearFacts, sparse: Sequence[bool]) -> LinearFacts:
+    parts = _MODULES.get(site.site, ())
+    layers = list(range(len(sparse)))
+    if any(part.startswith("mlp.") for part in parts):
+        layers = [layer for layer in layers if sparse[layer] == site.site.startswith("shared_")]
+    modules = tuple(tuple(f"model.layers.{layer}.{part}" for part in parts) for layer in layers)
+    return replace(site, modules=modules) if parts else site
 
 
 def _windows(config: Mapping[str, Any], family: Family, num_layers: int) -> tuple[int | None, ...]:

@@ -11,6 +11,10 @@ FAMILY = Family(windows="all", window=None, num_kv_heads=8, norm_eps=1e-5, rope_
 """The numbers are the defaults of transformers' config class."""
 
 
+EXPERT_PARTS = ("w1", "w3", "w2")
+"""The checkpoint's names of an expert's gate, up and down projections."""
+
+
 @checked
 def shape_of(checkpoint: Checkpoint) -> MoEShape:
     """Sizes and options of a Mixtral checkpoint: experts in every layer. Raises CheckpointError."""
@@ -28,4 +32,4 @@ def shape_of(checkpoint: Checkpoint) -> MoEShape:
 
 def describe(checkpoint: Checkpoint) -> ModelFacts:
     """The facts of a Mixtral checkpoint."""
-    return moe_facts(checkpoint, shape_of(checkpoint))
+    return moe_facts(checkpoint, shape_of(checkpoint), block="block_sparse_moe", names=EXPERT_PARTS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from llmk.api import Checkpoint, LinearFacts, ModelFacts, MoEFacts, OpFacts
 from llmk.nn.facts import mlp_linears, mlp_op, normed_mlp_op, normed_router_op, router_linear
@@ -67,9 +67,18 @@ def qwen_moe_shape(
     return MoEShape(decoder, experts, sparse)
 
 
-def moe_facts(checkpoint: Checkpoint, shape: MoEShape) -> ModelFacts:
-    """The facts of a checkpoint with MoE layers. Only kinds of layer that it has get sites."""
-    decoder, experts = shape.decoder, shape.experts
+def moe_facts(
+    checkpoint: Checkpoint,
+    shape: MoEShape,
+    *,
+    block: str = "mlp",
+    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+) -> ModelFacts:
+    """The facts of a checkpoint with MoE layers. Only kinds of layer that it has get sites. ``block`` and ``names`` are
+    the checkpoint's names of a layer's MoE block and of an expert's projections."""
+    decoder, sparse = shape.decoder, [layer for layer, is_sparse in enumerate(shape.sparse) if is_sparse]
+    modules = tuple(tuple(f"model.layers.{layer}.{block}.experts.0.{name}" for name in names) for layer in sparse)
+    experts = replace(shape.experts, modules=modules)
     linear: list[LinearFacts] = []
     ops: list[OpFacts] = []
     for prefix, size, count in (
@@ -89,4 +98,5 @@ def moe_facts(checkpoint: Checkpoint, shape: MoEShape) -> ModelFacts:
         linear=linear,
         moe=(experts,) if experts.count else (),
         ops=ops,
+        sparse=shape.sparse,
     )

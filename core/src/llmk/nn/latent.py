@@ -33,7 +33,7 @@ class LatentUp(Linear):
 
     def __init__(self, build: Build, prefix: str, shape: LatentShape) -> None:
         self._latent = shape
-        self._kernel = build.linear("latent_up", own_switch=True)
+        self._kernel = build.linear("latent_up", module=prefix, own_switch=True)
         rows = shape.num_heads * (shape.qk_nope_head_dim + shape.v_head_dim)
         super().__init__(
             build,

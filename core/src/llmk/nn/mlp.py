@@ -66,10 +66,10 @@ class GatedMLP:
         gate_up_site: str = "gate_up",
         **options: Any,
     ) -> None:
-        self._op = build.kernel("op", site, linear=gate_up_site)
         self._linears = GatedLinears(
             build, prefix, hidden_size, intermediate_size, gate_up_site=gate_up_site, **options
         )
+        self._op = build.kernel("op", site, linear=self._linears.gate_up.site)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Maps ``[tokens, hidden]`` to ``[tokens, hidden]``."""
@@ -96,7 +96,7 @@ class NormedMLP:
         self._linears = GatedLinears(
             build, prefix, hidden_size, intermediate_size, gate_up_site=gate_up_site, **options
         )
-        self._gated = NormedLinear(build, norm, self._linears.gate_up, site=site, linear_site=gate_up_site)
+        self._gated = NormedLinear(build, norm, self._linears.gate_up, site=site)
 
     def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
         """As :class:`~llmk.nn.AddRMSNorm`, but the first result is the MLP's output for the normed sum."""

@@ -72,11 +72,11 @@ class NormedLinear:
     parameters.
 
     Args:
-        linear: the linear layer at ``linear_site``, whose kernel is a part of the op at ``site``.
+        linear: the linear layer whose kernel is a part of the op at ``site``.
     """
 
-    def __init__(self, build: Build, norm: AddRMSNorm, linear: Linear, *, site: str, linear_site: str) -> None:
-        self._op: Callable[..., tuple[Tensor, Tensor]] = build.kernel("op", site, linear=linear_site)
+    def __init__(self, build: Build, norm: AddRMSNorm, linear: Linear, *, site: str) -> None:
+        self._op: Callable[..., tuple[Tensor, Tensor]] = build.kernel("op", site, linear=linear.site)
         self._norm = norm
         self._linear = linear
 
