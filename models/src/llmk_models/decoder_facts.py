@@ -6,7 +6,7 @@ Imports no torch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 from llmk.api import AttentionFacts, Checkpoint, CheckpointError, LinearFacts, ModelFacts, MoEFacts, OpFacts
@@ -21,16 +21,7 @@ from llmk_models.config import (
     rope_parameters,
     shared_heads,
 )
-
-_MODULES: Mapping[str, tuple[str, ...]] = {
-    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "out": ("self_attn.o_proj",),
-    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
-    "down": ("mlp.down_proj",),
-    "shared_gate_up": ("mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj"),
-    "shared_down": ("mlp.shared_experts.down_proj",),
-}
-"""The modules of a layer, by linear site."""
+from llmk_models.modules import ATTENTION, DENSE, Modules, shared, where, with_modules
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +196,11 @@ class DecoderShape:
             ),
         )
 
+    @property
+    def attention_modules(self) -> Modules:
+        """The modules of the linear sites of attention."""
+        return ATTENTION
+
     def norm_ops(self) -> tuple[OpFacts, ...]:
         """The norms, including the one that is fused with the next linear layer."""
         return (*norm_ops(self.hidden_size), normed_linear_op("qkv", self.hidden_size))
@@ -233,7 +229,7 @@ def decoder_facts(
         common_ops: embedding and norms, if they differ from Llama's.
         sparse: for every layer, whether it has experts; empty: none has.
     """
-    hidden, all_linear = shape.hidden_size, (*shape.attention_linears(), *linear)
+    hidden = shape.hidden_size
     default_len, default_why = default_length(checkpoint.config, shape.max_model_len)
     if common_ops is None:
         common_ops = (embedding_op(shape.vocab_size, hidden), *shape.norm_ops())
@@ -247,9 +243,11 @@ def decoder_facts(
         dtype=checkpoint_dtype(checkpoint.config),
         num_parameters=num_parameters,
         attention=shape.attention_facts(),
-        linear=(
-            *(_with_modules(site, sparse or (False,) * shape.num_layers) for site in all_linear),
-            head_linear(hidden, shape.vocab_size),
+        linear=with_modules(
+            (*shape.attention_linears(), *linear, head_linear(hidden, shape.vocab_size)),
+            (shape.attention_modules, range(shape.num_layers)),
+            (DENSE, where(sparse or (False,) * shape.num_layers, False)),
+            (shared("shared_", "mlp.shared_experts"), where(sparse)),
         ),
         moe=tuple(moe),
         ops=(*common_ops, *shape.attention_ops(), *ops),
@@ -257,15 +255,6 @@ def decoder_facts(
         default_model_len=default_len,
         default_why=default_why,
     )
-
-
-def _with_modules(site: LinearFacts, sparse: Sequence[bool]) -> LinearFacts:
-    parts = _MODULES.get(site.site, ())
-    layers = list(range(len(sparse)))
-    if any(part.startswith("mlp.") for part in parts):
-        layers = [layer for layer in layers if sparse[layer] == site.site.startswith("shared_")]
-    modules = tuple(tuple(f"model.layers.{layer}.{part}" for part in parts) for layer in layers)
-    return replace(site, modules=modules) if parts else site
 
 
 def _windows(config: Mapping[str, Any], family: Family, num_layers: int) -> tuple[int | None, ...]:

@@ -11,6 +11,7 @@ from llmk.api import AttentionFacts, Checkpoint, CheckpointError, LinearFacts, M
 from llmk.nn.facts import LatentShape, latent_attention_facts, latent_linears, latent_ops, norm_ops
 from llmk_models.config import checked, required, rope_parameters
 from llmk_models.decoder_facts import DecoderShape, Family
+from llmk_models.modules import Modules
 from llmk_models.moe_facts import MoEShape, moe_facts
 
 FAMILY = Family(bias_flags=("attention_bias", "mlp_bias"))
@@ -50,6 +51,18 @@ class LatentDecoderShape(DecoderShape):
     def attention_linears(self) -> tuple[LinearFacts, ...]:
         """The linear sites of attention."""
         return latent_linears(self.latent, count=self.num_layers)
+
+    @property
+    def attention_modules(self) -> Modules:
+        """The modules of the linear sites of attention."""
+        direct = self.latent.q_lora_rank is None
+        down = "self_attn.kv_a_proj_with_mqa"
+        return {
+            "latent_down": (down,) if direct else ("self_attn.q_a_proj", down),
+            "latent_q": ("self_attn.q_proj" if direct else "self_attn.q_b_proj",),
+            "latent_up": ("self_attn.kv_b_proj",),
+            "out": ("self_attn.o_proj",),
+        }
 
     def norm_ops(self) -> tuple[OpFacts, ...]:
         """The norms."""

@@ -8,6 +8,7 @@ from math import inf
 from llmk.api import Checkpoint, CheckpointError, LinearFacts, ModelFacts
 from llmk.nn.facts import StateSpaceSizes, embedding_op, head_linear, norm_ops, recurrent_site
 from llmk_models.config import checked, checkpoint_dtype, number, required
+from llmk_models.modules import with_modules
 
 MAX_MODEL_LEN = 262_144
 """A checkpoint does not limit the length, and the state has a fixed size. Published models of the family were tested up
@@ -91,25 +92,10 @@ def describe(checkpoint: Checkpoint) -> ModelFacts:
         dtype=dtype,
         num_parameters=shape.num_parameters,
         recurrent=(state,),
-        linear=(
-            LinearFacts(
-                site="in",
-                in_features=hidden,
-                out_features=sum(mixer.projected_parts),
-                bias=shape.bias,
-                count=count,
-                parallel="column",
-                units=tuple((mixer.units, size // mixer.units) for size in mixer.projected_parts),
-            ),
-            LinearFacts(
-                site="out",
-                in_features=mixer.inner_size,
-                out_features=hidden,
-                bias=shape.bias,
-                count=count,
-                parallel="row",
-            ),
-            head_linear(hidden, shape.vocab_size),
+        linear=with_modules(
+            _linears(shape),
+            ({"in": ("mixer.in_proj",), "out": ("mixer.out_proj",)}, range(count)),
+            prefix="backbone.layers",
         ),
         ops=(embedding_op(shape.vocab_size, hidden), *norm_ops(hidden, add_norm=shape.add_norm), op),
         parallel=("tensor", "pipeline"),
@@ -131,3 +117,27 @@ def _check(checkpoint: Checkpoint, hidden: int, mixer: StateSpaceSizes) -> None:
             f"{name} with {problem}",
             hint="compare the checkpoint's config.json with the one that the model's authors publish",
         )
+
+
+def _linears(shape: Mamba2Shape) -> tuple[LinearFacts, ...]:
+    hidden, count, mixer = shape.hidden_size, shape.num_layers, shape.mixer
+    return (
+        LinearFacts(
+            site="in",
+            in_features=hidden,
+            out_features=sum(mixer.projected_parts),
+            bias=shape.bias,
+            count=count,
+            parallel="column",
+            units=tuple((mixer.units, size // mixer.units) for size in mixer.projected_parts),
+        ),
+        LinearFacts(
+            site="out",
+            in_features=mixer.inner_size,
+            out_features=hidden,
+            bias=shape.bias,
+            count=count,
+            parallel="row",
+        ),
+        head_linear(hidden, shape.vocab_size),
+    )

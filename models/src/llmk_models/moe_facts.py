@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from llmk.api import Checkpoint, LinearFacts, ModelFacts, MoEFacts, OpFacts
 from llmk.nn.facts import mlp_linears, mlp_op, normed_mlp_op, normed_router_op, router_linear
 from llmk_models.decoder_facts import DecoderShape, decoder_facts
+from llmk_models.modules import where
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,17 @@ def qwen_moe_shape(
     return MoEShape(decoder, experts, sparse)
 
 
+def with_expert_modules(
+    experts: MoEFacts,
+    sparse: Sequence[bool],
+    block: str = "mlp",
+    names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
+) -> MoEFacts:
+    """``experts`` with the names of their modules in layers that are ``sparse``."""
+    prefixes = (f"model.layers.{layer}.{block}.experts.0" for layer in where(sparse))
+    return replace(experts, modules=tuple(tuple(f"{prefix}.{name}" for name in names) for prefix in prefixes))
+
+
 def moe_facts(
     checkpoint: Checkpoint,
     shape: MoEShape,
@@ -76,9 +89,7 @@ def moe_facts(
 ) -> ModelFacts:
     """The facts of a checkpoint with MoE layers. Only kinds of layer that it has get sites. ``block`` and ``names`` are
     the checkpoint's names of a layer's MoE block and of an expert's projections."""
-    decoder, sparse = shape.decoder, [layer for layer, is_sparse in enumerate(shape.sparse) if is_sparse]
-    modules = tuple(tuple(f"model.layers.{layer}.{block}.experts.0.{name}" for name in names) for layer in sparse)
-    experts = replace(shape.experts, modules=modules)
+    decoder, experts = shape.decoder, with_expert_modules(shape.experts, shape.sparse, block, names)
     linear: list[LinearFacts] = []
     ops: list[OpFacts] = []
     for prefix, size, count in (

@@ -20,7 +20,8 @@ from llmk.nn.facts import (
 )
 from llmk_models.config import checked, checkpoint_dtype
 from llmk_models.decoder_facts import DecoderShape, Family
-from llmk_models.moe_facts import MoEShape, qwen_moe_shape
+from llmk_models.modules import ATTENTION, DENSE, Modules, shared, where, with_modules
+from llmk_models.moe_facts import MoEShape, qwen_moe_shape, with_expert_modules
 
 FAMILY = Family(bias_flags=("attention_bias",), qk_norm=True, head_dim=256, num_kv_heads=2)
 """These and the following numbers are the defaults of transformers' config class."""
@@ -122,8 +123,14 @@ def describe(checkpoint: Checkpoint) -> ModelFacts:
         num_parameters=shape.num_parameters,
         attention=attention,
         recurrent=(state,) if num_recurrent else (),
-        linear=(*_linears(shape), head_linear(hidden, decoder.vocab_size)),
-        moe=(moe,) if moe.count else (),
+        linear=with_modules(
+            (*_linears(shape), head_linear(hidden, decoder.vocab_size)),
+            (ATTENTION, where(shape.attends)),
+            (_DELTA, where(shape.attends, False)),
+            (DENSE, where(shape.moe.sparse, False)),
+            (shared(SHARED, "mlp.shared_expert"), where(shape.moe.sparse)),
+        ),
+        moe=(with_expert_modules(moe, shape.moe.sparse),) if moe.count else (),
         ops=(
             embedding_op(decoder.vocab_size, hidden),
             *norm_ops(hidden, "rms_norm_plus_one", "add_rms_norm_plus_one"),
@@ -151,6 +158,9 @@ def _attends(checkpoint: Checkpoint, num_layers: int) -> tuple[bool, ...]:
 def _attention(shape: Qwen3NextShape) -> tuple[AttentionFacts, ...]:
     count = shape.attends.count(True)
     return tuple(replace(facts, num_layers=count) for facts in shape.moe.decoder.attention_facts() if count)
+
+
+_DELTA: Modules = {"delta_in": ("linear_attn.in_proj_qkvz",), "delta_out": ("linear_attn.out_proj",)}
 
 
 def _linears(shape: Qwen3NextShape) -> Iterator[LinearFacts]:
