@@ -108,8 +108,10 @@ KINDS = {
         having(
             "checkpoint=None",
             {
-                **{"check": "module, stored", "convert": "layer, parameters, rows"},
-                **{"shape": "stored", "unmatched": "modules"},
+                "check": "module, stored",
+                "convert": "layer, parameters, rows",
+                "shape": "stored",
+                "unmatched": "modules",
             },
             cache_scales=(),
             unsharded=(),

@@ -83,7 +83,7 @@ def _formats(plan: Plan) -> Iterator[str]:
     for choice in plan.choices:
         if isinstance(choice.query, (LinearQuery, MoEQuery)):
             count = layers.get((choice.kind, choice.site))
-            name = f"{choice.site} ({count} layers)" if count else choice.site
+            name = f"{choice.site} ({count} layer{'s' if count > 1 else ''})" if count else choice.site
             sites.setdefault(choice.query.weight_format, []).append(name)
     methods = {method.weight_format: f" by {method.id}" for method in plan.quantization}
     for weight_format, names in sites.items() if plan.quantization else ():
