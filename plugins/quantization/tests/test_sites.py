@@ -23,11 +23,14 @@ from llmk.api import Checkpoint, CheckpointError, LinearQuery, MoEQuery, Plan
 from llmk.engine import launch
 from llmk.planning import formats
 from llmk.reference.quantize import quantize_fp8_block, quantize_fp8_channel, quantize_int8_channel
-from llmk_quantization.examples import MODELS, SIZES, compressed, multiplied, packed_int4, unpacked_int4
+from llmk_models.examples import LATENT
+from llmk_quantization.examples import MODELS as DENSE_AND_EXPERTS
+from llmk_quantization.examples import SIZES, compressed, multiplied, packed_int4, unpacked_int4
 from llmk_quantization.modules import group_finder, named, unconverted, unmatched
 from llmk_testing.checkpoints import write_checkpoint
 from llmk_testing.model import ModelHarness
 
+MODELS = {**DENSE_AND_EXPERTS, "latent": ("deepseek_v2", {**LATENT, "num_hidden_layers": 2})}
 Scheme = tuple[Callable[[Tensor], dict[str, Tensor]], Callable[[dict[str, Tensor]], Tensor]]
 """Quantizes a weight to the stored tensors; dequantizes these."""
 
@@ -136,18 +139,26 @@ MIXES = {
         | {"moe.fp8_block": "fp8_block", "moe.plain": "plain"},
         "experts",
     ),
+    "compressed, latent attention": Mix(
+        groups(fp8_group("Linear"), ignore=("model.layers.0.self_attn.kv_b_proj", "re:.*shared_experts.*")),
+        ((r"layers\.0\.self_attn\.kv_b_proj|shared_experts", None), ("", CHANNEL)),
+        {"latent_down": "fp8_channel", "latent_q": "fp8_channel", "out": "fp8_channel", "moe": "fp8_channel"}
+        | {"latent_up.plain": "plain", "latent_up.fp8_channel": "fp8_channel", "lm_head": "plain"}
+        | {"shared_gate_up": "plain", "shared_down": "plain", "moe.router": "plain"},
+        "latent",
+    ),
 }
 
 
 def write(folder: Path, mix: Mix) -> tuple[Path, Path]:
     """Writes the quantized checkpoint, and the plain one of equal numbers."""
     model_type, sizes = MODELS[mix.model]
-    plain = write_checkpoint(folder / "plain", model_type, **SIZES, **sizes)
+    plain = write_checkpoint(folder / "plain", model_type, **(sizes if mix.model == "latent" else SIZES | sizes))
     tensors, quantized = load_file(plain / "model.safetensors"), {}
     for name, weight in list(tensors.items()):
         module = name.removesuffix(".weight")
         schemes = (scheme for pattern, scheme in mix.schemes if re.search(pattern, module))
-        scheme = next(schemes, None) if module.endswith("_proj") else None
+        scheme = next(schemes, None) if re.search("_proj(_with_mqa)?$", module) else None
         parts = scheme[0](weight) if scheme else {"weight": weight}
         quantized |= {f"{module}.{part}": tensor.contiguous() for part, tensor in parts.items()}
         tensors[name] = scheme[1](parts).float().contiguous() if scheme else weight
