@@ -38,7 +38,7 @@ def compressed(stored: str = "float-quantized", **weights: Any) -> dict[str, Any
         "quant_method": "compressed-tensors",
         "format": stored,
         "config_groups": {"group_0": group},
-        "ignore": ["lm_head", "re:.*mlp.gate$"],
+        "ignore": ["lm_head"],
     }
 
 
