@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -46,6 +47,17 @@ def test_a_dense_model_by_hand() -> None:
     rows_read = 4 * (HIDDEN + 3 * 8) * 2 + 8 * 2
     assert found.read_bytes == weights + rows_read + key * (7 + 10)
     assert found.written_bytes == 4 * (HIDDEN + 3 * 20) * 2 + VOCAB * 2 + key * 4
+
+
+def test_quantized_weights_have_the_bits_of_their_format() -> None:
+    up, head = PARTS["linear"]
+    facts = model(linear=(replace(up, weight_format="int4"), head))
+    options: dict[str, Any] = {"dtype": "bfloat16", "cache_dtype": "float32"}
+    step = StepPlan(step=0, work=[Work(slot=0, num_tokens=1, new_blocks=[], sample=True)])
+    quantized = CostModel(facts, weight_bits={"int4": 4.5}, **options).step(step, [1])
+    wide = CostModel(facts, **options).step(step, [1])
+    assert wide.read_bytes - quantized.read_bytes == 3 * 20 * 8 * (2 - 4.5 / 8)
+    assert wide.flops == quantized.flops
 
 
 def test_without_samples_the_head_is_not_read() -> None:

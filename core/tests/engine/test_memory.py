@@ -22,7 +22,7 @@ from llmk.api import (
 from llmk.config.schema import CacheSection, Config, SchedulerSection
 from llmk.engine.processes.multiprocess_executor import smallest_cache
 from llmk.planning.cache_groups import CacheGroup, form_groups
-from llmk.planning.memory import check_context, check_weights, gib, plan_cache
+from llmk.planning.memory import check_context, check_weights, gib, plan_cache, weight_bytes
 
 FACTS = ModelFacts(
     architecture="A", model="m.a", num_layers=2, hidden_size=8, vocab_size=16, max_model_len=64, dtype="bfloat16",
@@ -41,12 +41,17 @@ def test_weights_that_do_not_fit_are_refused_with_both_sizes() -> None:
 
 
 def test_a_process_needs_its_share_of_the_weights_and_a_byte_of_quantized_ones() -> None:
-    sites = [LinearFacts(site="up", in_features=20_000, out_features=20_000, count=2)]
+    shape = {"in_features": 20_000, "out_features": 20_000}
+    sites = [LinearFacts(site="up", **shape, count=2, weight_format="fp8")]
     sites.append(LinearFacts(site="head", in_features=10_000, out_features=10_000, quantizable=False))
     facts = replace(FACTS, linear=tuple(sites))
-    check_weights(facts, "bfloat16", 1_200_000_000, quantized=True)
-    with pytest.raises(NotEnoughMemory, match=r"need 1\.1 GiB .*in bfloat16, linear layers in 8 bits\)"):
-        check_weights(facts, "bfloat16", 1_199_999_999, quantized=True)
+    bits = {"fp8": 8.0, "int4": 4.5}
+    check_weights(facts, "bfloat16", 1_200_000_000, weight_bits=bits)
+    with pytest.raises(NotEnoughMemory, match=r"need 1\.1 GiB .*in bfloat16, quantized layers in 4\.5 and 8 bits\)"):
+        check_weights(facts, "bfloat16", 1_199_999_999, weight_bits=bits)
+    both = (*sites, LinearFacts(site="up.int4", **shape, weight_format="int4"))
+    mixed = replace(facts, linear=both, num_parameters=2_000_000_000)
+    assert weight_bytes(mixed, "bfloat16", bits) == 800_000_000 + 225_000_000 + 2 * 800_000_000
     check_weights(facts, "bfloat16", 1_000_000_000, share=0.5)
     with pytest.raises(NotEnoughMemory, match=r"\(500,000,000 parameters in bfloat16\)"):
         check_weights(facts, "bfloat16", 999_999_999, share=0.5)

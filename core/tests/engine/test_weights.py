@@ -40,7 +40,7 @@ class PackedModel:
     ignored_weights = (r".*\.inv_freq",)
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
-        plan: Any = SimpleNamespace(shadows=())
+        plan: Any = SimpleNamespace(shadows=(), quantization=(), variants=())
         self.build = Build(plan, dtype=dtype, device=torch.device("cpu"), load_object=lambda path: path)
         self.finished: list[RecordingLayer] = []
         self.add(Parameter(self.build, ["embed.weight"], [11], (4,), aliases={"head.weight": (0,)}))

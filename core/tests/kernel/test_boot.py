@@ -16,6 +16,7 @@ from llmk.api import (
     LlmkError,
     ModelNotFound,
     PluginError,
+    QuantizationChoice,
     SelectionError,
     UnknownArchitecture,
 )
@@ -292,14 +293,14 @@ def test_quantized_checkpoint_needs_a_method_that_claims_it(house: Wheelhouse, t
     assert "wanted squash, found shrink" in str(caught.value)
     house.install("mine", QUANTIZATION.format(name="mine", method="shrink"))
     plan = start(house, model).plan
-    assert (plan.quantization, plan.quantization_implementation) == ("mine.q", "llmk.nn:Quantization")
+    assert plan.quantization == (QuantizationChoice("mine.q", "llmk.nn:Quantization", "int4_group", 8.0),)
     formats = {c.site: c.query.weight_format for c in plan.choices if c.kind == "linear"}  # type: ignore[union-attr]
     assert formats == {"up": "int4_group", "head": "plain"}
     assert plan.choice("linear", "up").id == "reference.linear_int4_group"
     house.install("also", QUANTIZATION.format(name="also", method="shrink"))
     with pytest.raises(SelectionError, match=r"also\.q of also-wheel 1\.0 and mine\.q of mine-wheel 1\.0 tie"):
         start(house, model)
-    assert start(house, model, select__quantization__use="mine.q").plan.quantization == "mine.q"
+    assert start(house, model, select__quantization__use="mine.q").plan.quantization == plan.quantization
 
 
 @pytest.mark.hook("llmk_quantization_methods")
@@ -312,10 +313,12 @@ def test_plain_weights_are_quantized_if_configured(house: Wheelhouse, tmp_path: 
     house.install("mine", stored.replace("return [", f"return [QuantizationSpec({online}), "))
     plain = write_model(tmp_path / "plain")
     quantized = write_model(tmp_path / "quantized", quantization_config={"quant_method": "shrink"})
-    assert (start(house, plain).plan.quantization, start(house, quantized).plan.quantization) == ("", "mine.q")
+    assert [method.id for method in start(house, quantized).plan.quantization] == ["mine.q"]
+    assert start(house, plain).plan.quantization == ()
     plan = start(house, plain, model__quantization="press").plan
     formats = {c.site: c.query.weight_format for c in plan.choices if c.kind == "linear"}  # type: ignore[union-attr]
-    assert (plan.quantization, formats) == ("mine.online", {"up": "fp8_channel", "head": "plain"})
+    assert [method.id for method in plan.quantization] == ["mine.online"]
+    assert formats == {"up": "fp8_channel", "head": "plain"}
     with pytest.raises(
         SelectionError, match=r"\[model\] quantization names 'shrink'.*did you mean|installed: mine.online"
     ):

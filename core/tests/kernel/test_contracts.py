@@ -105,7 +105,17 @@ KINDS = {
     "op": Kind(takes("anything, at_all")),
     "composite": Kind(takes("parts"), wrong=takes("one, two"), takes="(one, two) instead of (parts)"),
     "quantization": Kind(
-        having("checkpoint=None", {"check": "module, stored", "convert": "layer, parameters, rows"}, cache_scales=()),
+        having(
+            "checkpoint=None",
+            {
+                "check": "module, stored",
+                "convert": "layer, parameters, rows",
+                "shape": "stored",
+                "unmatched": "modules",
+            },
+            cache_scales=(),
+            unsharded=(),
+        ),
         *(makes("checkpoint=None", check="module, stored"), "no convert(layer, parameters, rows)"),
         *(makes("", check="module, stored", convert="layer, parameters, rows"), "() instead of (checkpoint=None)"),
     ),

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from llmk.api import Choice, Piece, Plan, PlatformFacts, Reason, Rejection
+from dataclasses import replace
+from typing import Any
+
+from llmk.api import (
+    Choice,
+    LinearQuery,
+    Piece,
+    Plan,
+    PlatformFacts,
+    QuantizationChoice,
+    Reason,
+    Rejection,
+    SiteVariant,
+)
 from llmk.planning.ranking import END
 from llmk.planning.report import could_serve, render_table
 
@@ -38,13 +51,29 @@ def test_table_names_sites_ranges_parts_warnings_and_hints() -> None:
     )
 
 
+def test_sites_are_listed_by_weight_format() -> None:
+    def choice(site: str, **query: Any) -> Choice:
+        asked = LinearQuery(platform=BOX, site=site, dtype="bfloat16", in_features=8, out_features=8, **query)
+        return Choice("linear", site, "", asked, (piece(1, END, "a.linear"),))
+
+    choices = choice("up", weight_format="fp8"), choice("down.fp8", weight_format="fp8"), choice("down.plain")
+    method = QuantizationChoice("a.method", "m:Q", "fp8", 8.0)
+    sites = (
+        SiteVariant("linear", "down", "down.fp8", ("l.0", "l.1")),
+        SiteVariant("linear", "down", "down.plain", ("l.2",)),
+    )
+    quantized = replace(plan(), choices=choices, quantization=(method,), variants=sites)
+    lines = render_table(quantized).splitlines()
+    assert lines[1].endswith("bfloat16, weights by a.method")
+    assert lines[2:4] == ["format    fp8 by a.method: up, down.fp8 (2 layers)", "format    plain: down.plain (1 layer)"]
+    assert "format" not in render_table(replace(quantized, quantization=()))
+
+
 def test_a_hint_is_given_once_per_site() -> None:
     assert len(could_serve(plan())) == 1
 
 
 def test_fingerprint_depends_on_what_runs_and_not_on_why() -> None:
-    from dataclasses import replace
-
     same = replace(plan(), warnings=(), choices=tuple(replace(c, rejected=()) for c in plan().choices))
     assert same.fingerprint == plan().fingerprint
     first, second = plan().choices

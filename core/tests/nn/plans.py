@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llmk.api import Choice, LinearQuery, Piece, Plan, PlatformFacts
+from llmk.api import Choice, LinearQuery, Piece, Plan, PlatformFacts, SiteVariant
 from llmk.nn import Build, Builder
 from llmk.nn.parallel import Parallel
 from llmk.reference.moe import fused_moe
@@ -32,9 +32,14 @@ def choice(kind: str, site: str, *pieces: Piece, op: str = "", parts: tuple[Choi
     return Choice(kind, site, op or site, asked, pieces, (), parts)
 
 
-def build(*choices: Choice, dtype: torch.dtype = torch.float32, parallel: Parallel | None = None) -> Build:
+def build(
+    *choices: Choice,
+    dtype: torch.dtype = torch.float32,
+    parallel: Parallel | None = None,
+    variants: tuple[SiteVariant, ...] = (),
+) -> Build:
     """A build that loads from this module, for a process at the place ``parallel``."""
-    plan = Plan(PLATFORM, "here", "", "model", "", "AnyForCausalLM", "float32", choices)
+    plan = Plan(PLATFORM, "here", "", "model", "", "AnyForCausalLM", "float32", choices, variants=variants)
     return Build(plan, dtype=dtype, device=torch.device("cpu"), load_object=load, parallel=parallel)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from plans import build, choice, few, linear, many, piece
 
-from llmk.api import PluginError
+from llmk.api import PluginError, SiteVariant
 from llmk.nn import Linear, Switch
 from llmk.nn.parallel import Parallel
 
@@ -69,6 +69,31 @@ def test_a_composite_gets_its_parts_bound() -> None:
     assert kernel(7) == ("few", ("few", 7))
     made.select(200)
     assert kernel(7) == ("many", ("many", 7))
+
+
+def test_a_layer_binds_the_variant_of_its_module() -> None:
+    """Layers of a site with several formats, and the ops over them, which are not the same launches."""
+    x, weight = torch.randn(3, 4), torch.randn(5, 4)
+    variants = (
+        SiteVariant("linear", "up", "up.plain", ("a.up",)),
+        SiteVariant("linear", "up", "up.other", ("b.up",)),
+        SiteVariant("op", "up_twice", "up_twice.plain", ("up.plain",)),
+        SiteVariant("op", "up_twice", "up_twice.other", ("up.other",)),
+    )
+    twice = piece("make_linear_twice", parts=("linear",))
+    choices = [choice("linear", "up.plain", piece("linear")), choice("linear", "up.other", piece("linear_says_few"))]
+    ops = [choice("op", f"up_twice.{name}", twice, op="up_twice") for name in ("plain", "other")]
+    made = build(*choices, *ops, variants=variants)
+    layers = [Linear(made, f"{name}.up", 4, (5,), site="up") for name in "ab"]
+    assert [layer.site for layer in layers] == ["up.plain", "up.other"]
+    plain, other = (made.kernel("op", "up_twice", linear=layer.site)(x, weight, None) for layer in layers)
+    torch.testing.assert_close(plain, 2 * x @ weight.t())
+    torch.testing.assert_close(other, 2 * x @ weight.t() + 2)
+    stage = made.stage_layers(6, lambda index: Linear(made, f"{'aab'[index % 3]}.up", 4, (5,), site="up"))
+    with made.representative_layers():
+        assert [layer.site for layer in stage] == ["up.plain", "up.plain", "up.other", "up.other"]
+    with pytest.raises(KeyError, match=r"no linear site 'up'"):
+        Linear(made, "c.up", 4, (5,), site="up")
 
 
 def test_a_composite_over_a_linear_site_calls_its_kernel() -> None:

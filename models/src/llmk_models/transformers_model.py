@@ -105,9 +105,9 @@ class TransformersModel:
 
     def load(self, checkpoint: Checkpoint, dtype: torch.dtype, dummy_seed: int | None) -> None:
         """Loads through transformers, then checks that every layer's attention matches the described one."""
-        if self._build.plan.quantization:
+        if methods := ", ".join(method.id for method in self._build.plan.quantization):
             raise CheckpointError(
-                f"{self._build.plan.quantization} can't serve a model with transformers' own modules",
+                f"{methods} can't serve a model with transformers' own modules",
                 hint="use an unquantized checkpoint without --model.quantization, or a natively implemented family",
             )
         model: Any = self._pretrained(checkpoint, dtype) if dummy_seed is None else self._random(dtype, dummy_seed)

@@ -54,7 +54,7 @@ from llmk.api.parsers import (
     ToolCallStart,
     ToolParser,
 )
-from llmk.api.plan import Alternative, Choice, Piece, Plan, Rejection, Shadow
+from llmk.api.plan import Alternative, Choice, Piece, Plan, QuantizationChoice, Rejection, Shadow, SiteVariant
 from llmk.api.platform import (
     Collectives,
     Compiling,
@@ -181,6 +181,7 @@ __all__ = [
     "Prepare",
     "Probe",
     "Problem",
+    "QuantizationChoice",
     "QuantizationSpec",
     "Query",
     "QueueTimeout",
@@ -195,6 +196,7 @@ __all__ = [
     "SchedulingPolicy",
     "SelectionError",
     "Shadow",
+    "SiteVariant",
     "SlidingWindowCache",
     "Stat",
     "StatLogger",

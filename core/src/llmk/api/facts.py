@@ -75,6 +75,14 @@ class LinearFacts:
     """For ``parallel="column"``: for each packed part of the weight, the number of units (heads) and the output
     features per unit. Units are not split; a part with fewer units than ranks is replicated. Empty: one part, whose
     units have one feature."""
+    modules: tuple[tuple[str, ...], ...] = ()
+    """For each of the ``count`` layers, the checkpoint's names of the modules that are packed in it
+    (``"model.layers.0.self_attn.q_proj"``). Empty: unknown; all layers must then have the same weight format."""
+    weight_format: str = "plain"
+    """Set by planning: the format in which the checkpoint stores the site's weights."""
+    variant_of: str = ""
+    """Set by planning: the site's name in the model, if its layers have several weight formats, so that each format is
+    planned as a site of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +110,14 @@ class MoEFacts:
     top_groups: int = 1
     group_scoring: str = "max"
     """How a group is scored: by its best expert (``"max"``), or by the sum of its two best (``"top2_sum"``)."""
+    modules: tuple[tuple[str, ...], ...] = ()
+    """As those of :class:`LinearFacts`, for the first expert of each block; all experts of a block must have the same
+    weight format."""
+    weight_format: str = "plain"
+    """Set by planning: the format in which the checkpoint stores the site's weights."""
+    variant_of: str = ""
+    """Set by planning: the site's name in the model, if its layers have several weight formats, so that each format is
+    planned as a site of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +134,8 @@ class OpFacts:
     """The linear site whose GEMM is part of the op, if any."""
     divided: tuple[str, ...] = ()
     """Keys of those ``facts`` that are sizes which tensor parallelism divides between ranks."""
+    variant_of: str = ""
+    """As that of :class:`LinearFacts`, if planning splits the op's linear site."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

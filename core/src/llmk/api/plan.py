@@ -115,6 +115,31 @@ class Shadow:
 
 
 @dataclass(frozen=True, slots=True)
+class QuantizationChoice:
+    """A quantization method, which loads the weights of all sites whose query has its weight format. The fields are
+    those of its :class:`~llmk.api.QuantizationSpec`."""
+
+    id: str
+    implementation: str
+    weight_format: str
+    weight_bits: float
+
+
+@dataclass(frozen=True, slots=True)
+class SiteVariant:
+    """A part of a site of the model, whose layers have several weight formats: the layers with one of the formats.
+
+    ``site`` is the name in the model, ``variant`` the name in the plan. ``members`` are, for a linear or MoE site, the
+    layers' first modules by their names in the checkpoint; for an op site, the variant of its linear site.
+    """
+
+    kind: str
+    site: str
+    variant: str
+    members: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """All choices for one model on one platform.
 
@@ -133,9 +158,10 @@ class Plan:
     choices: tuple[Choice, ...]
     wheels: tuple[tuple[str, str], ...] = ()
     warnings: tuple[str, ...] = ()
-    quantization: str = ""
-    """Id of the quantization method of the checkpoint, or of the weights while they load; else empty."""
-    quantization_implementation: str = ""
+    quantization: tuple[QuantizationChoice, ...] = ()
+    """The quantization methods of the checkpoint, or the one of plain weights while they load. Their weight formats
+    differ."""
+    variants: tuple[SiteVariant, ...] = ()
     tensor: int = 1
     pipeline: int = 1
     shadows: tuple[Shadow, ...] = ()
@@ -148,6 +174,11 @@ class Plan:
     def num_ranks(self) -> int:
         """The number of ranks over which the model is spread."""
         return self.tensor * self.pipeline
+
+    @property
+    def weight_bits(self) -> dict[str, float]:
+        """:attr:`QuantizationChoice.weight_bits` by weight format."""
+        return {method.weight_format: method.weight_bits for method in self.quantization}
 
     def ranks_on_same_device(self, rank: int) -> range:
         """The ranks on the device of ``rank``, including ``rank``. Ranks are assigned to devices round-robin."""

@@ -147,14 +147,11 @@ def shared_block_size(facts: ModelFacts, block_size: int, cache_dtype: str) -> i
     return -(-max(states) // (block_size * max(rows) * DTYPE_BYTES[cache_dtype])) * block_size
 
 
-def site_queries(
-    facts: ModelFacts, *, block_size: int, cache_dtype: str, weight_format: str = "plain", **common: Any
-) -> list[Query]:
+def site_queries(facts: ModelFacts, *, block_size: int, cache_dtype: str, **common: Any) -> list[Query]:
     """The queries of a model's attention, linear and MoE sites. ``common`` are the fields of :class:`Query` except
     ``site``.
 
-    ``block_size`` is a lower bound for attention sites (:func:`shared_block_size`). ``weight_format`` applies to sites
-    that the facts declare quantizable; the others are ``"plain"``.
+    ``block_size`` is a lower bound for attention sites (:func:`shared_block_size`).
     """
     queries: list[Query] = []
     block_size = shared_block_size(facts, block_size, cache_dtype)
@@ -162,8 +159,6 @@ def site_queries(
         scale = site.head_dim**-0.5 if site.scale is None else site.scale
         cache = {"block_size": block_size, "cache_dtype": cache_dtype, "scale": scale}
         queries.append(make_query(AttentionQuery, site, **cache, **common))
-    for linear in facts.linear:
-        stored = weight_format if linear.quantizable else "plain"
-        queries.append(make_query(LinearQuery, linear, weight_format=stored, **common))
-    queries += [make_query(MoEQuery, moe, weight_format=weight_format, **common) for moe in facts.moe]
+    queries += [make_query(LinearQuery, linear, **common) for linear in facts.linear]
+    queries += [make_query(MoEQuery, moe, **common) for moe in facts.moe]
     return queries

@@ -208,12 +208,18 @@ class PlatformSpec(CheckedSpec):
     summary: str = ""
 
 
+ReadsModule = Callable[[str], Verdict | None]
+"""Whether a quantization method reads the weight of a module, which is named as in the checkpoint
+(``"model.layers.0.mlp.experts.0.up_proj"``). ``None``: the checkpoint stores the weight plain."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuantizationSpec(CheckedSpec):
     """A quantization method: a format of weights in checkpoints, or a conversion of plain weights while they load.
 
-    ``claims`` returns whether a checkpoint is in this format; for an ``online`` method, whether it can quantize the
-    checkpoint's plain weights. ``implementation`` names a class that implements ``llmk.nn.Quantization``.
+    ``claims`` returns whether a checkpoint has modules in this format; for an ``online`` method, whether it can
+    quantize the checkpoint's plain weights. Several methods may claim a checkpoint whose modules have several formats.
+    ``implementation`` names a class that implements ``llmk.nn.Quantization``.
     """
 
     id: str
@@ -221,6 +227,12 @@ class QuantizationSpec(CheckedSpec):
     weight_format: str
     claims: Callable[[Checkpoint], Verdict]
     implementation: str
+    modules: Callable[[Checkpoint], ReadsModule] = lambda checkpoint: lambda module: OK
+    """Returns, for a checkpoint that the method claims, which of its modules the method reads. Raises
+    :class:`~llmk.api.CheckpointError` if the checkpoint's config is not valid. Modules that are never quantized (heads,
+    routers) are not queried."""
+    weight_bits: float = 8.0
+    """Bits per element of a weight in this format, scales included."""
     online: bool = False
     """Whether the method quantizes plain weights while they load, if ``model.quantization`` names it."""
     examples: str = ""

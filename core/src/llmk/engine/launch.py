@@ -71,7 +71,9 @@ def build_core(boot: Boot, trace: NullTrace = NULL_TRACE) -> tuple[EngineCore, E
         policy=policy,
         deadlines=Deadlines(limits.queue_timeout, limits.request_timeout),
         step_limit=StepLimit(limits.max_slowdown),
-        cost=CostModel(facts, dtype=plan.dtype, cache_dtype=cache_dtype, devices=plan.num_ranks),
+        cost=CostModel(
+            facts, dtype=plan.dtype, cache_dtype=cache_dtype, weight_bits=plan.weight_bits, devices=plan.num_ranks
+        ),
     )
     info = EngineInfo(
         max_model_len=max_model_len,

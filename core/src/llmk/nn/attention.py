@@ -65,7 +65,7 @@ class Attention(Layer):
     def discover(self, stored: Mapping[str, Sequence[StoredTensor]]) -> None:
         """Adds parameters for the K and V scales of an fp8 cache where the checkpoint stores them, even if the cache is
         not fp8."""
-        for i, names in enumerate(self._build.quantization.cache_scales):
+        for i, names in enumerate(self._build.cache_scales):
             for name in (f"{self._prefix}.{name}" for name in names):
                 if any(tensor.name == name for tensor in stored.get(name.rpartition(".")[0], ())):
                     self._scales[i] = Parameter(self._build, [name], [1], dtype=torch.float32)

@@ -76,11 +76,12 @@ class AttentionSwitch(Switch):
 @dataclass(frozen=True, slots=True)
 class WeightKernel:
     """What a linear or MoE layer binds: the kernel ``run``, and ``prepare(parameters)``, which returns the weights for
-    it."""
+    it. ``site`` is the plan's, which differs from the model's if the plan has several variants of it."""
 
     run: Callable[..., Tensor]
     prepare: Callable[[dict[str, Tensor]], Any]
     weight_format: str
+    site: str
 
 
 class Build:
@@ -90,12 +91,13 @@ class Build:
         dtype: the engine's dtype. Layers use this one, not the checkpoint's.
         parallel: this process's ranks, and its collectives.
         max_model_len: maximum sequence length in tokens; 0: the model's own maximum.
-        checkpoint: passed to the plan's quantization method, if the plan has one.
+        checkpoint: passed to the plan's quantization methods, if the plan has any.
         load_object: imports ``"module:attribute"``, of ``plugin`` (name and version), ``id`` and ``kind``
             (:func:`llmk.kernel.loader.load_object`).
 
     Attributes:
-        quantization: the quantization method that layers use while they load.
+        methods: the quantization methods, by weight format.
+        cache_scales: names of the K scales and of the V scales of all quantization methods (:class:`Quantization`).
         layers: every layer built so far that owns parameters.
         here: whether the layers that are built now belong to this process's pipeline stage.
         shadows: state that the plan's shadow kernels share; ``None`` if the plan has no shadow.
@@ -117,11 +119,16 @@ class Build:
         self.max_model_len = max_model_len
         self.device = device
         self.parallel = parallel or Parallel()
-        self.quantization = Quantization(checkpoint)
-        if checkpoint is not None and plan.quantization_implementation:
-            self.quantization = load_object(
-                plan.quantization_implementation, kind="quantization", id=plan.quantization
-            )(checkpoint)
+        self.methods: dict[str, Quantization] = {
+            method.weight_format: load_object(method.implementation, kind="quantization", id=method.id)(checkpoint)
+            for method in plan.quantization
+            if checkpoint is not None
+        }
+        self.cache_scales = tuple(
+            tuple(dict.fromkeys(name for method in self.methods.values() for name in method.cache_scales[i]))
+            for i in range(2)
+        )
+        self._variants = {(v.kind, v.site, member): v.variant for v in plan.variants for member in v.members}
         self.layers: list[Layer] = []
         self.here = True
         self.shadows = Shadows() if plan.shadows else None
@@ -147,6 +154,7 @@ class Build:
         Raises:
             KeyError: the plan has no such site.
         """
+        site = self._variants.get((kind, site, linear), site)
         key = (kind, site, attention, linear)
         self._lookups.append(key)
         if key not in self._kernels:
@@ -167,16 +175,24 @@ class Build:
             self._kernels[key] = kernel
         return self._kernels[key]
 
-    def linear(self, site: str, *, own_switch: bool = False) -> WeightKernel:
-        """The kernel of a linear site. With ``own_switch``, a piecewise choice returns a switch that only the caller
-        switches, by its own row count; otherwise the step's token count switches it."""
-        return self._with_weights("linear", site, own_switch, _plain_weight)
+    def quantization(self, weight_format: str) -> Quantization:
+        """The quantization method that loads weights of a format."""
+        return self.methods.get(weight_format) or Quantization()
 
-    def moe(self, site: str) -> WeightKernel:
-        """The kernel of a mixture-of-experts site."""
-        return self._with_weights("moe", site, False, dict)
+    def linear(self, site: str, *, module: str = "", own_switch: bool = False) -> WeightKernel:
+        """The kernel of a linear site. ``module`` is the layer's first module, as in
+        :attr:`~llmk.api.LinearFacts.modules`. With ``own_switch``, a piecewise choice returns a switch that only the
+        caller switches, by its own row count; otherwise the step's token count switches it."""
+        return self._with_weights("linear", site, module, own_switch, _plain_weight)
 
-    def _with_weights(self, kind: str, site: str, own_switch: bool, plain: Callable[..., Any]) -> WeightKernel:
+    def moe(self, site: str, *, module: str = "") -> WeightKernel:
+        """The kernel of a mixture-of-experts site; ``module`` as for :meth:`linear`."""
+        return self._with_weights("moe", site, module, False, dict)
+
+    def _with_weights(
+        self, kind: str, site: str, module: str, own_switch: bool, plain: Callable[..., Any]
+    ) -> WeightKernel:
+        site = self._variants.get((kind, site, module), site)
         self._lookups.append((kind, site, own_switch))
         if (kind, site, own_switch) not in self._weighted:
             choice, shadow = self.plan.choice(kind, site), self.plan.shadow(kind, site)
@@ -188,7 +204,7 @@ class Build:
                 if choice.pieces[0].prepare != shadow.choice.pieces[0].prepare:
                     prepare = self.shadows.preparing_both(prepare, self._preparing(shadow.choice, plain))
             weight_format = getattr(choice.query, "weight_format", "plain")
-            self._weighted[kind, site, own_switch] = WeightKernel(run, prepare, weight_format)
+            self._weighted[kind, site, own_switch] = WeightKernel(run, prepare, weight_format, site)
         return self._weighted[kind, site, own_switch]
 
     def _run(self, kind: str, site: str, own_switch: bool = False, *, of_shadow: bool = False) -> Any:

@@ -74,9 +74,9 @@ class Builder:
         (site,) = self._sites.ops(spec)
         return site
 
-    def kernel(self, spec: tree.Spec) -> Callable[..., Any]:
-        """The kernel of the only op site of a spec."""
-        return self.build.kernel("op", self.op(spec), **self._sites.neighbours(spec))
+    def kernel(self, spec: tree.Spec, linear: Linear | None = None) -> Callable[..., Any]:
+        """The kernel of the only op site of a spec; ``linear``: the layer whose GEMM is part of it, if any."""
+        return self.build.kernel("op", self.op(spec), linear=linear.site if linear else "")
 
     def keep(self, site: str, spec: CacheSpec) -> int:
         """Registers what a layer keeps between steps; returns its position in ``StepContext.caches``."""
@@ -168,9 +168,8 @@ class Builder:
         if joint.entry is None:
             return Normed(make_joint(self, joint), self.block(spec.block))
         assert joint.norm is not None
-        op, norm = self.kernel(joint), NormWeight(self.build, joint.norm)
-        block = self.block(spec.block, fused=True)
-        return Fused(op, norm, self.linear(joint.entry.linear), block)
+        norm, linear = NormWeight(self.build, joint.norm), self.linear(joint.entry.linear)
+        return Fused(self.kernel(joint, linear), norm, linear, self.block(spec.block, fused=True))
 
     def stream(self, spec: tree.Stream) -> Any:
         """What starts and ends a stream."""

@@ -32,7 +32,7 @@ class LatentUp(Linear):
 
     def __init__(self, build: Build, prefix: str, shape: LatentShape, *, site: str = "latent_up") -> None:
         self._latent = shape
-        self._kernel = build.linear(site, own_switch=True)
+        self._kernel = build.linear(site, module=prefix, own_switch=True)
         rows = shape.num_heads * (shape.qk_nope_head_dim + shape.v_head_dim)
         super().__init__(
             build,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -36,6 +36,7 @@ class Linear(Layer):
         partial: skip the all-reduce of a row-parallel layer. The caller does it, perhaps for a sum with other tensors.
 
     Attributes:
+        site: the plan's site, which :meth:`Build.kernel` takes for ops over this layer.
         in_features: input features of the whole layer.
         weight: the weights that the kernel's ``prepare`` returned; any type.
         bias: this rank's share of ``[sum(sizes)]``, or ``None``.
@@ -59,14 +60,15 @@ class Linear(Layer):
         units: Sequence[int] = (),
         partial: bool = False,
     ) -> None:
-        kernel = build.linear(site)
+        parent = prefix.rpartition(".")[0]
+        self._prefixes = [f"{parent}.{part}" if parent else part for part in parts] or [prefix]
+        kernel = build.linear(site, module=self._prefixes[0])
+        self.site = kernel.site
         self._build = build
         self._run = build.parallel.all_reduced(kernel.run) if parallel == "row" and not partial else kernel.run
         self._prepare = kernel.prepare
-        self._quantization = None if kernel.weight_format == "plain" else build.quantization
+        self._quantization = None if kernel.weight_format == "plain" else build.quantization(kernel.weight_format)
         self._prefix = prefix
-        parent = prefix.rpartition(".")[0]
-        self._prefixes = [f"{parent}.{part}" if parent else part for part in parts] or [prefix]
         self._whole = (*([prefix] if parts else []), *aliases)
         self.in_features = in_features
         self._rows = list(sizes) if parts else [sum(sizes)]
@@ -88,9 +90,11 @@ class Linear(Layer):
             return
         found = [prefix for prefix in self._prefixes if prefix in stored]
         prefixes = self._prefixes if found or self._prefix not in stored else [self._prefix]
+        sizes = self._rows if len(prefixes) == len(self._rows) else [sum(self._rows)]
         by_name: dict[str, dict[str, StoredTensor]] = {}
-        for prefix in prefixes:
-            tensors = weight_tensors(self._quantization, prefix, stored.get(prefix, ()))
+        for prefix, size in zip(prefixes, sizes, strict=True):
+            tensors = weight_tensors(self._build, self._quantization, prefix, stored.get(prefix, ()))
+            check_shape(self._quantization, prefix, tensors, (size, self.in_features))
             for name, tensor in tensors.items():
                 by_name.setdefault(name, {})[prefix] = tensor
         for name, tensors in by_name.items():
@@ -98,8 +102,7 @@ class Linear(Layer):
             some = next(iter(shapes.values()))
             rows, columns = [shapes.get(prefix, some)[0] for prefix in prefixes], some[1:]
             if name == "weight":
-                rows = self._rows if len(prefixes) == len(self._rows) else [sum(self._rows)]
-                columns = (self.in_features,)
+                rows, columns = sizes, (self.in_features,)
             names = [f"{prefix}.{name}" for prefix in prefixes]
             dtype = stored_dtype(next(iter(tensors.values())))
             kept = self._kept(names, rows, columns)
@@ -129,9 +132,12 @@ class Linear(Layer):
         """
         if self._build.parallel.tensor_size == 1 or not (self._kept_rows or self._kept_columns):
             return {}
+        name, quantization = names[0].rpartition(".")[2], self._quantization
         if all(count == 1 for count in rows) and not any(count > 1 for count in columns):
             return {}  # one scale per tensor
-        if names[0].rpartition(".")[2] not in _SCALED or len(rows) != len(self._rows):
+        if quantization is not None and name in quantization.unsharded:
+            return {}
+        if name not in _SCALED or len(rows) != len(self._rows):
             raise sharding_error(names[0], self._build.parallel.tensor_size)
         try:
             if self._kept_rows:
@@ -143,7 +149,7 @@ class Linear(Layer):
         return {}
 
     def finish(self) -> None:
-        rows = next(iter(self._named.values())).rows
+        rows = self._named[main_tensor(self._named)].rows
         tensors = {name: parameter.take() for name, parameter in self._named.items()}
         self.bias = tensors.pop("bias", None)
         if self.bias is not None and self._kept_columns and self._build.parallel.tensor_rank:
@@ -157,15 +163,38 @@ class Linear(Layer):
         return self._run(x, self.weight, self.bias)
 
 
-def weight_tensors(quantization: Quantization, module: str, stored: Sequence[StoredTensor]) -> dict[str, StoredTensor]:
+def weight_tensors(
+    build: Build, quantization: Quantization, module: str, stored: Sequence[StoredTensor]
+) -> dict[str, StoredTensor]:
     """The tensors that the files store for a projection's weight, by the last part of their names, checked by the
     quantization method."""
-    cache_scales = {name.rpartition(".")[2] for names in quantization.cache_scales for name in names}
+    cache_scales = {name.rpartition(".")[2] for names in build.cache_scales for name in names}
     by_name = {tensor.name.rpartition(".")[2]: tensor for tensor in stored}
     tensors = {name: tensor for name, tensor in by_name.items() if name not in {"bias", *cache_scales}}
     if tensors:
         quantization.check(module, tensors)
     return tensors
+
+
+def main_tensor(names: Collection[str]) -> str:
+    """Of the tensors of a weight, the one that has a row for each output feature: ``weight``, or what a format has
+    instead."""
+    return next((name for name in _SCALED if name in names), next(iter(names)))
+
+
+def check_shape(
+    quantization: Quantization, module: str, tensors: Mapping[str, StoredTensor], wanted: tuple[int, ...]
+) -> None:
+    """Checks the shape of a weight that is not stored as a tensor of its shape, which the loader checks.
+
+    Raises:
+        CheckpointError: it is not ``wanted``.
+    """
+    if tensors and "weight" not in tensors and (found := quantization.shape(tensors)) and found != wanted:
+        raise CheckpointError(
+            f"{module} stores a weight of shape {list(found)}, not {list(wanted)} as config.json says",
+            hint="check that config.json belongs to these weights",
+        )
 
 
 def stored_share(kept: Sequence[slice], size: int, stored: int) -> list[slice]:

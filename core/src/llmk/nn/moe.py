@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from llmk.nn.layer import Layer, Parameter, stored_dtype
-from llmk.nn.linear import sharding_error, stored_share, weight_tensors
+from llmk.nn.linear import check_shape, main_tensor, sharding_error, stored_share, weight_tensors
 from llmk.nn.tensor_file import StoredTensor
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ class Experts(Layer):
     def __init__(
         self, build: Build, prefix: str, facts: MoEFacts, names: tuple[str, str, str], aliases: Sequence[str] = ()
     ) -> None:
-        kernel = build.moe(facts.site)
+        kernel = build.moe(facts.site, module=f"{prefix}.0.{names[0]}")
         self._build = build
         self._run = kernel.run
         self._prepare = kernel.prepare
-        self._quantization = None if kernel.weight_format == "plain" else build.quantization
+        self._quantization = None if kernel.weight_format == "plain" else build.quantization(kernel.weight_format)
         self._prefix = prefix
         self._tensor_rank = build.parallel.tensor_rank
         self._options = {
@@ -78,12 +78,16 @@ class Experts(Layer):
         for key, parameters in self._weights.items():
             weight = parameters["weight"]
             stems = [name.removesuffix(".weight") for name in weight.names]
-            found = [weight_tensors(self._quantization, stem, stored.get(stem, ())) for stem in stems]
-            for name, tensor in next(filter(None, found), {}).items():
+            found = [weight_tensors(self._build, self._quantization, stem, stored.get(stem, ())) for stem in stems]
+            for stem, tensors in zip(stems, found, strict=True):
+                check_shape(self._quantization, stem, tensors, weight.shape((0,)))
+            for name, tensor in (some := next(filter(None, found), {})).items():
                 rows, *columns = weight.shape((0,)) if name == "weight" else tensor.shape or (1,)
                 dtype = stored_dtype(tensor)
                 others = {n: of for n, of in weight.targets.items() if len(of) > 1} if name == "weight" else {}
                 parameters[name] = self._parameter(key, stems, name, rows, columns, dtype=dtype, aliases=others)
+            if some and "weight" not in some:
+                del parameters["weight"]
         self.parameters = tuple(self._all())
 
     def _parameter(
@@ -98,6 +102,8 @@ class Experts(Layer):
         names = [f"{stem}.{name}" for stem in stems]
         parallel = self._build.parallel
         kept = [parallel.share(self._inner)]
+        if self._quantization is not None and name in self._quantization.unsharded:
+            return Parameter(self._build, names, [rows] * len(stems), columns, stacks=self._num_experts, **options)
         try:
             if parallel.tensor_size > 1 and key == "gate_up":
                 options["kept_rows"] = [stored_share(kept, self._inner, rows)] * len(stems)
@@ -115,7 +121,7 @@ class Experts(Layer):
         if self._tensor_rank and "down_bias" in weights:
             weights["down_bias"].zero_()  # the all-reduce adds it once, from the first rank
         for key, parameters in self._weights.items():
-            rows = parameters["weight"].rows
+            rows = parameters[main_tensor(parameters)].rows
             tensors = {name: parameter.take() for name, parameter in parameters.items()}
             if self._quantization is not None:
                 tensors = self._converted(tensors, rows[: len(rows) // self._num_experts])

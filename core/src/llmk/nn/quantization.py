@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from torch import Tensor
 
@@ -12,18 +12,26 @@ from llmk.nn.tensor_file import StoredTensor
 
 class Quantization:
     """The implementation of a :class:`~llmk.api.QuantizationSpec`: one instance per model and process, which the layers
-    at sites of its weight format call while they load. This base class loads the stored tensors unchanged; methods
-    override what they need.
+    at sites of its weight format call while they load. A model may have several, of different formats. This base class
+    loads the stored tensors unchanged; methods override what they need.
 
     Attributes:
         cache_scales: names of the K scale and of the V scale of an fp8 cache, below an attention module's name in the
             checkpoint. Each is one number, by which stored keys or values are multiplied.
+        unsharded: names of stored tensors that every tensor-parallel rank loads whole, although they have several
+            elements.
     """
 
     cache_scales: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    unsharded: tuple[str, ...] = ()
 
     def __init__(self, checkpoint: Checkpoint | None = None) -> None:
         self.checkpoint = checkpoint
+
+    def unmatched(self, modules: Collection[str]) -> list[str]:
+        """Entries of the config's lists of modules that match none of ``modules``, which are all that the checkpoint
+        stores."""
+        return []
 
     def check(self, module: str, stored: Mapping[str, StoredTensor]) -> None:
         """Checks which tensors the files store for the projection ``module``, before any is read. ``stored`` is keyed
@@ -32,6 +40,10 @@ class Quantization:
         Raises:
             CheckpointError: the method can't read them.
         """
+
+    def shape(self, stored: Mapping[str, StoredTensor]) -> tuple[int, ...]:
+        """The shape ``[out, in]`` of the weight that ``stored``, which were checked, represent."""
+        return stored["weight"].shape if "weight" in stored else ()
 
     def convert(self, layer: str, parameters: dict[str, Tensor], rows: Sequence[int]) -> dict[str, Tensor]:
         """Returns the parameters of the weight format (``llmk.reference.quantized_weight``).

@@ -17,6 +17,7 @@ from llmk.api import (
     PlatformFacts,
     PlatformSpec,
     Problem,
+    QuantizationChoice,
     QuantizationSpec,
 )
 from llmk.api.errors import ConfigError, PluginError, describe
@@ -28,6 +29,7 @@ from llmk.kernel.registry import Registered, Registry
 from llmk.kernel.watchdog import watching
 from llmk.planning.advice import ABLE, with_advice
 from llmk.planning.checkpoint import read_checkpoint
+from llmk.planning.formats import choose_formats, with_formats
 from llmk.planning.models import TREE_MODEL, choose_model, describe_model, find_checkpoint, model_program
 from llmk.planning.op_references import reference_ops
 from llmk.planning.platforms import choose_platform
@@ -85,7 +87,10 @@ def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None) -
     _check(settings, registry, platform_facts, facts)
     facts = replace(facts, max_model_len=settings.config.model.max_model_len or facts.max_model_len)
     find: Find = load_object if verify and on is None else check_present
-    plan = _resolve(registry, settings.config, checkpoint, facts, platform_facts, find)
+    formats = choose_formats(registry, settings.config, checkpoint)
+    facts = with_formats(facts, formats) if formats else facts
+    chosen = formats.choices if formats else ()
+    plan = _resolve(registry, settings.config, facts, platform_facts, chosen, find)
     registry.call("llmk_plan_resolved", object, plan=plan)
     return Boot(settings, registry, checkpoint, facts, platform_facts, plan)
 
@@ -96,13 +101,14 @@ def verified(boot: Boot) -> Boot:
     with watching(config.plugins.import_seconds):
         if not dict(_broken_winners(boot.registry, boot.plan, load_object)):
             return boot
-        plan = _resolve(boot.registry, config, boot.checkpoint, boot.facts, boot.platform_facts, load_object)
+        known = (boot.facts, boot.platform_facts, boot.plan.quantization)
+        plan = _resolve(boot.registry, config, *known, load_object)
     return replace(boot, plan=plan)
 
 
 def advised(boot: Boot) -> Boot:
     """``boot`` with hints in its plan on how to choose each candidate that supports its site but was not chosen."""
-    config, known = boot.settings.config, (boot.checkpoint, boot.facts, boot.platform_facts)
+    config, known = boot.settings.config, (boot.facts, boot.platform_facts, boot.plan.quantization)
     plan = with_advice(boot.plan, config, lambda other: _resolve(boot.registry, other, *known, check_present), ABLE)
     return replace(boot, plan=plan)
 
@@ -169,9 +175,9 @@ def _pinned_plugins(config: Config) -> list[str]:
 def _resolve(
     registry: Registry,
     config: Config,
-    checkpoint: Checkpoint,
     facts: ModelFacts,
     platform_facts: PlatformFacts,
+    quantization: tuple[QuantizationChoice, ...],
     find: Find,
 ) -> Plan:
     """Resolves the plan, and again without the implementations for which ``find`` raises PluginError, until all can be
@@ -179,7 +185,7 @@ def _resolve(
     excluded: dict[str, Reason] = {}
 
     def resolved(config: Config) -> Plan:
-        return resolve(registry, config, checkpoint, facts, platform_facts, excluded=excluded)
+        return resolve(registry, config, facts, platform_facts, quantization, excluded=excluded)
 
     while True:
         plan = resolved(config)
@@ -194,9 +200,11 @@ def _resolve(
 
 
 def _broken_winners(registry: Registry, plan: Plan, find: Find) -> Iterator[tuple[str, PluginError]]:
-    for kind in ("platform", "model", "quantization"):
-        if getattr(plan, f"{kind}_implementation"):
-            _load_named(registry, plan, kind, find)
+    for kind in ("platform", "model"):
+        _load_named(registry, plan, kind, find)
+    for method in plan.quantization:
+        owner = next(r.plugin for r in registry.of(QuantizationSpec) if r.spec.id == method.id)
+        find(method.implementation, plugin=owner, kind="quantization", id=method.id)
     references = reference_ops(registry)
     for choice in plan.all_choices():
         for piece in choice.pieces:
@@ -212,13 +220,8 @@ def _broken_winners(registry: Registry, plan: Plan, find: Find) -> Iterator[tupl
 
 
 def _load_named(registry: Registry, plan: Plan, kind: str, find: Find) -> Any:
-    """What the plan has one of: its platform, its model or its method of quantization."""
-    chosen = {
-        "platform": (PlatformSpec, plan.platform_id),
-        "model": (ModelSpec, plan.model),
-        "quantization": (QuantizationSpec, plan.quantization),
-    }
-    spec_type, id = chosen[kind]
+    """What the plan has one of: its platform or its model."""
+    spec_type, id = {"platform": (PlatformSpec, plan.platform_id), "model": (ModelSpec, plan.model)}[kind]
     specs: list[Registered[Any]] = registry.of(spec_type)
     owner = next(r.plugin for r in specs if r.spec.id == id)
     implementation = getattr(plan, f"{kind}_implementation")

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from llmk.api import (
@@ -95,7 +96,7 @@ def forecast(boot: Boot) -> MemoryPlan | None:
     if not total:
         return None
     facts = sharded(boot.facts, plan.tensor)
-    weights = weight_bytes(boot.facts, plan.dtype, bool(plan.quantization)) * sharing // plan.num_ranks
+    weights = weight_bytes(boot.facts, plan.dtype, plan.weight_bits) * sharing // plan.num_ranks
     activations = activation_bytes(facts, limits.max_num_batched_tokens, limits.max_num_seqs) * sharing
     sited = list(_cache_specs(boot, facts))[:: plan.pipeline]
     specs = [spec for _, spec in sited]
@@ -131,25 +132,41 @@ def _cache_specs(boot: Boot, facts: ModelFacts) -> Iterator[tuple[str, CacheSpec
         yield from [(state.site, RecurrentCache.of(state.tensors))] * state.num_layers
 
 
-def weight_bytes(facts: ModelFacts, dtype: str, quantized: bool = False) -> int:
-    """Bytes of a model's weights. If ``quantized``, weights of quantizable sites have one byte per element."""
-    narrow = 0
-    if quantized:
-        narrow += sum(site.count * site.in_features * site.out_features for site in facts.linear if site.quantizable)
-        narrow += sum(3 * moe.count * moe.num_experts * moe.hidden_size * moe.intermediate_size for moe in facts.moe)
-    return narrow + (facts.num_parameters - narrow) * DTYPE_BYTES[dtype]
+def weight_bytes(facts: ModelFacts, dtype: str, weight_bits: Mapping[str, float] = MappingProxyType({})) -> int:
+    """Bytes of a model's weights. ``weight_bits`` are the bits per element of weight formats; weights of other sites,
+    and other parameters, have ``dtype``."""
+    quantized, size = 0, 0.0
+    for weight_format, elements in _elements(facts):
+        if weight_format in weight_bits:
+            quantized += elements
+            size += elements * weight_bits[weight_format] / 8
+    return int(size) + (facts.num_parameters - quantized) * DTYPE_BYTES[dtype]
+
+
+def _elements(facts: ModelFacts) -> Iterator[tuple[str, int]]:
+    """The weight format of each linear and MoE site, and how many elements its weights have."""
+    for site in facts.linear:
+        yield site.weight_format, site.count * site.in_features * site.out_features
+    for moe in facts.moe:
+        yield moe.weight_format, 3 * moe.count * moe.num_experts * moe.hidden_size * moe.intermediate_size
 
 
 def check_weights(
-    facts: ModelFacts, dtype: str, available: int, *, share: float = 1.0, quantized: bool = False
+    facts: ModelFacts,
+    dtype: str,
+    available: int,
+    *,
+    share: float = 1.0,
+    weight_bits: Mapping[str, float] = MappingProxyType({}),
 ) -> None:
     """Raises :class:`~llmk.api.NotEnoughMemory` if a fraction ``share`` of the weights alone exceeds ``available``
     bytes."""
-    needed = int(share * weight_bytes(facts, dtype, quantized))
+    needed = int(share * weight_bytes(facts, dtype, weight_bits))
     if needed > available:
+        narrow = " and ".join(f"{bits:g}" for bits in sorted(set(weight_bits.values())))
         raise NotEnoughMemory(
             f"the weights need {gib(needed)} ({int(share * facts.num_parameters):,} parameters in {dtype}"
-            f"{', linear layers in 8 bits' if quantized else ''}), {gib(available)} is free",
+            f"{f', quantized layers in {narrow} bits' if narrow else ''}), {gib(available)} is free",
             hint="free memory, choose a smaller checkpoint, or a narrower --model.dtype",
         )
 

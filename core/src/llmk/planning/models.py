@@ -1,4 +1,4 @@
-"""Chooses the model family and quantization method for a checkpoint, and gets the model's facts from the family."""
+"""Chooses the model family for a checkpoint, and gets the model's facts from it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 import importlib_metadata as metadata
 
-from llmk.api import Checkpoint, CheckpointError, ModelFacts, ModelSpec, QuantizationSpec, Reason
+from llmk.api import Checkpoint, ModelFacts, ModelSpec, Reason
 from llmk.api.errors import LlmkError, ModelNotFound, PluginError, SelectionError, UnknownArchitecture, describe
-from llmk.api.matching import evaluate, match_model
+from llmk.api.matching import match_model
 from llmk.kernel.loader import load_object
 from llmk.kernel.registry import Registered, Registry
 from llmk.kernel.watchdog import watched
@@ -103,25 +103,3 @@ def choose_model(registry: Registry, config: Config, checkpoint: Checkpoint) -> 
     if not any(metadata.distributions(name=MODELS_WHEEL)):
         hint = f"pip install {MODELS_WHEEL}"
     raise UnknownArchitecture(f"no installed plugin registers the architecture {wanted!r}", hint=hint)
-
-
-def choose_quantization(
-    registry: Registry, config: Config, checkpoint: Checkpoint
-) -> Registered[QuantizationSpec] | None:
-    """The method that claims the checkpoint's weights, or that ``model.quantization`` names; ``None`` if the weights
-    are plain and stay so. Raises CheckpointError, SelectionError."""
-    wanted, rules = config.model.quantization, config.select.quantization
-    if not (wanted or checkpoint.quantization):
-        return None
-    methods = [method for method in registry.of(QuantizationSpec) if method.spec.online == bool(wanted)]
-    claims = [(method, evaluate(method.spec.claims, checkpoint)) for method in methods]
-    if wanted:
-        return elect("[model] quantization", rules.model_copy(update={"use": wanted}), claims)[0]
-    chosen, _ = elect("[select.quantization]", rules, claims)
-    if chosen is None:
-        name, ids = checkpoint.quantization.get("quant_method", "unnamed"), [method.spec.id for method in methods]
-        message = f"the checkpoint is quantized with {name!r}, which no installed method claims"
-        reasons = [reason.about(method.spec.id) for method, verdict in claims for reason in verdict.reasons]
-        hint = "install a wheel with that method (pip install llmk-quantization), or use an unquantized checkpoint"
-        raise CheckpointError(f"{message} (installed: {', '.join(ids) or 'none'})", reasons=reasons, hint=hint)
-    return chosen

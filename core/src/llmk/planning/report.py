@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from llmk.api import Choice, Plan, Reason, Rejection
+from llmk.api import Choice, LinearQuery, MoEQuery, Plan, Reason, Rejection
 from llmk.planning.ranking import END
 
 
@@ -22,7 +22,8 @@ def render_table(plan: Plan) -> str:
     lines = [
         f"platform  {platform.label} ({plan.platform_id}){f': {platform.device_name}' if platform.device_name else ''}",
         f"model     {plan.architecture} by {plan.model}, {plan.dtype}"
-        + (f", weights by {plan.quantization}" if plan.quantization else ""),
+        + (f", weights by {', '.join(method.id for method in plan.quantization)}" if plan.quantization else ""),
+        *_formats(plan),
         f"parallel  {plan.tensor} x {plan.pipeline} processes (tensor x pipeline)",
         "",
         render_rows(("site", "tokens", "kernel", "wheel", "tier", "why"), list(_rows(plan.choices))),
@@ -73,6 +74,20 @@ def _lone_reasons(plan: Plan, code: str) -> Iterator[tuple[Choice, Rejection, Re
         for out in choice.rejected:
             if [reason.code for reason in out.reasons] == [code]:
                 yield choice, out, out.reasons[0]
+
+
+def _formats(plan: Plan) -> Iterator[str]:
+    """A line for each weight format of a quantized model, with its sites."""
+    layers = {(each.kind, each.variant): len(each.members) for each in plan.variants}
+    sites: dict[str, list[str]] = {}
+    for choice in plan.choices:
+        if isinstance(choice.query, (LinearQuery, MoEQuery)):
+            count = layers.get((choice.kind, choice.site))
+            name = f"{choice.site} ({count} layer{'s' if count > 1 else ''})" if count else choice.site
+            sites.setdefault(choice.query.weight_format, []).append(name)
+    methods = {method.weight_format: f" by {method.id}" for method in plan.quantization}
+    for weight_format, names in sites.items() if plan.quantization else ():
+        yield f"format    {weight_format}{methods.get(weight_format, '')}: {', '.join(names)}"
 
 
 def _rows(choices: Sequence[Choice], depth: int = 0) -> Iterator[list[str]]:

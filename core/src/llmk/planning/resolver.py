@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any
 import importlib_metadata as metadata
 from packaging.utils import canonicalize_name
 
-from llmk.api.checkpoint import Checkpoint
 from llmk.api.errors import SelectionError
 from llmk.api.facts import ModelFacts, OpFacts
 from llmk.api.matching import facts_to_know, match
-from llmk.api.plan import Choice, Piece, Plan, Rejection
+from llmk.api.plan import Choice, Piece, Plan, QuantizationChoice, Rejection
 from llmk.api.platform import PlatformFacts
 from llmk.api.query import OpQuery, Query, make_query, site_queries
 from llmk.api.sharding import sharded
-from llmk.api.specs import GIVEN_PARTS, ModelSpec, TunedConfigs
+from llmk.api.specs import GIVEN_PARTS, ModelSpec, QuantizationSpec, TunedConfigs
 from llmk.api.verdict import Reason
 from llmk.config.measurements import Measurements, load_measurements
 from llmk.config.traffic import Traffic, load_traffic
 from llmk.kernel.discovery import CORE
 from llmk.kernel.first_party import how_to_install
 from llmk.kernel.registry import Registry
-from llmk.planning.models import TREE_MODEL, choose_quantization
+from llmk.planning.formats import variants
+from llmk.planning.models import TREE_MODEL
 from llmk.planning.policies import choose_policy
 from llmk.planning.ranking import Candidate, IncompatibleParts, Ranking, TokenRange
 from llmk.planning.selection import unknown_id
@@ -52,21 +52,23 @@ class NoCandidate(SelectionError):
 def resolve(
     registry: Registry,
     config: Config,
-    checkpoint: Checkpoint,
     facts: ModelFacts,
     platform_facts: PlatformFacts,
+    quantization: tuple[QuantizationChoice, ...] = (),
     *,
     excluded: Mapping[str, Reason] | None = None,
 ) -> Plan:
     """Chooses kernels for every site of the model and of the engine.
 
-    Measurements are those of ``platform.measurements`` and those in wheels that the platform vouches for. ``excluded``
+    Measurements are those of ``platform.measurements`` and those in wheels that the platform vouches for.
+    ``quantization`` are the methods of the weight formats in ``facts`` (:mod:`llmk.planning.formats`). ``excluded``
     maps ids that can't be loaded to the reason. Raises SelectionError if no kernel supports a site, a pin can't be
-    honoured or two candidates tie, CheckpointError if no method claims the checkpoint's quantization.
+    honoured or two candidates tie.
     """
     platform = next(p for p in registry.platforms if p.spec.name == platform_facts.name)
     model = next(m for m in registry.of(ModelSpec) if m.spec.id == facts.model)
-    quantization = choose_quantization(registry, config, checkpoint)
+    ids = {method.id for method in quantization}
+    methods = [method for method in registry.of(QuantizationSpec) if method.spec.id in ids]
     dtype, warnings = choose_dtype(config, facts, platform_facts)
     vouched = (CORE, platform.plugin.distribution, *platform.spec.vouches, *config.plugins.trust)
     vouched_names = frozenset(canonicalize_name(name) for name in vouched)
@@ -75,10 +77,11 @@ def resolve(
     traffic = load_traffic(config.platform.traffic)
     resolver = Resolver(registry, config, platform_facts, dtype, vouched_names, measured, traffic, excluded or {})
     share = sharded(facts, config.parallel.tensor)
-    choices = resolver.choose_all(share, quantization.spec.weight_format if quantization else "plain")
+    choices = resolver.choose_all(share)
     choices.append(choose_policy(registry, config, excluded or {}))
     resolver.wheels |= {piece.distribution: piece.version for piece in choices[-1].pieces}
-    others = {r.plugin.distribution: r.plugin.version for r in (platform, model, quantization) if r is not None}
+    plugins = [platform.plugin, model.plugin, *(method.plugin for method in methods)]
+    others = {plugin.distribution: plugin.version for plugin in plugins}
     return Plan(
         platform=platform_facts,
         platform_id=platform.spec.id,
@@ -90,8 +93,8 @@ def resolve(
         choices=tuple(choices),
         wheels=tuple(sorted((resolver.wheels | others).items())),
         warnings=(*registry.warnings, *warnings, *stale, *resolver.check_rules()),
-        quantization=quantization.spec.id if quantization else "",
-        quantization_implementation=quantization.spec.implementation if quantization else "",
+        quantization=quantization,
+        variants=tuple(variants(facts)),
         tensor=config.parallel.tensor,
         pipeline=config.parallel.pipeline,
         traffic=tuple(traffic.shares.items()),
@@ -128,7 +131,7 @@ class Resolver:
     wheels: dict[str, str] = field(default_factory=lambda: {CORE: metadata.version(CORE)})
     seen: dict[str, set[str]] = field(default_factory=lambda: {k: set() for k in ("attention", "linear", "moe", "op")})
 
-    def choose_all(self, facts: ModelFacts, weight_format: str) -> list[Choice]:
+    def choose_all(self, facts: ModelFacts) -> list[Choice]:
         """Attention and linear sites come first, since queries of ops contain the kernels chosen there."""
         deterministic = self.config.engine.deterministic
         common: dict[str, Any] = {"platform": self.platform, "dtype": self.dtype, "deterministic": deterministic}
@@ -137,7 +140,7 @@ class Resolver:
             "block_size": cache.block_size,
             "cache_dtype": self.dtype if cache.dtype == "auto" else cache.dtype,
         }
-        queries = site_queries(facts, weight_format=weight_format, **stored, **common)
+        queries = site_queries(facts, **stored, **common)
         chosen = {(query.kind, query.site): self.choose(query) for query in queries}
         named = {op.site for op in facts.ops}
         sizes = {"vocab_size": facts.vocab_size, "hidden_size": facts.hidden_size}

@@ -13,9 +13,11 @@ from torch import Tensor
 from llmk.reference.activations import ACTIVATIONS, INVARIANT_ACTIVATIONS
 from llmk.reference.linear import linear_dequantized, linear_invariant
 from llmk.reference.quantized_weight import (
+    PackedWeight,
     ScaledWeight,
     prepare_fp8_block,
     prepare_fp8_channel,
+    prepare_int4_group,
     prepare_int8_channel,
 )
 from llmk.reference.tiles import TiledWeight, tiled
@@ -32,7 +34,7 @@ _GROUP_SCORING: Mapping[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-Weight = TypeVar("Weight", TiledWeight, ScaledWeight)
+Weight = TypeVar("Weight", TiledWeight, ScaledWeight, PackedWeight)
 Activation = Callable[[Tensor], Tensor]
 
 
@@ -119,7 +121,12 @@ def fused_moe_invariant(
 
 
 def fused_moe_dequantized(
-    x: Tensor, router_logits: Tensor, weights: Experts[ScaledWeight], *, activation: str = "silu", **routing: Any
+    x: Tensor,
+    router_logits: Tensor,
+    weights: Experts[ScaledWeight] | Experts[PackedWeight],
+    *,
+    activation: str = "silu",
+    **routing: Any,
 ) -> Tensor:
     """:func:`fused_moe_invariant` with an expert's weights dequantized to ``x``'s dtype in each call in which it has
     tokens."""
@@ -145,32 +152,38 @@ def _by_tiles(
 def prepare_moe_int8_channel(parameters: Mapping[str, Tensor]) -> Experts[ScaledWeight]:
     """Parameters as :func:`fused_moe` takes them, in int8, and ``gate_up_scale`` ``[E, 2 * I, 1]`` and ``down_scale``
     ``[E, H, 1]``."""
-    return _scaled(prepare_int8_channel, parameters)
+    return _prepared(prepare_int8_channel, parameters)
+
+
+def prepare_moe_int4_group(parameters: Mapping[str, Tensor]) -> Experts[PackedWeight]:
+    """``gate_up_packed`` uint8 ``[E, 2 * I, H / 2]``, ``gate_up_scale`` ``[E, 2 * I, groups]``, ``down_packed``
+    ``[E, H, I / 2]``, ``down_scale`` ``[E, H, groups]``, and optionally zero points like scales."""
+    return _prepared(prepare_int4_group, parameters)
 
 
 def prepare_moe_fp8_channel(parameters: Mapping[str, Tensor]) -> Experts[ScaledWeight]:
     """Parameters as :func:`fused_moe` takes them, in fp8, and ``gate_up_scale`` ``[E, 2 * I, 1]`` and ``down_scale``
     ``[E, H, 1]``."""
-    return _scaled(prepare_fp8_channel, parameters)
+    return _prepared(prepare_fp8_channel, parameters)
 
 
 def prepare_moe_fp8_block(parameters: Mapping[str, Tensor]) -> Experts[ScaledWeight]:
     """Parameters as :func:`fused_moe` takes them, in fp8, and ``gate_up_scale`` ``[E, ceil(2 * I / 128), ceil(H /
     128)]`` and ``down_scale`` ``[E, ceil(H / 128), ceil(I / 128)]``."""
-    return _scaled(prepare_fp8_block, parameters)
+    return _prepared(prepare_fp8_block, parameters)
 
 
-def _scaled(
-    prepare: Callable[[Mapping[str, Tensor]], ScaledWeight], parameters: Mapping[str, Tensor]
-) -> Experts[ScaledWeight]:
-    gate_up, down = (
-        tuple(
-            prepare({"weight": weight, "weight_scale": scale})
-            for weight, scale in zip(parameters[name], parameters[f"{name}_scale"], strict=True)
-        )
-        for name in ("gate_up", "down")
-    )
-    return Experts(gate_up, down, parameters.get("gate_up_bias"), parameters.get("down_bias"))
+def _prepared(prepare: Callable[[Mapping[str, Tensor]], Weight], parameters: Mapping[str, Tensor]) -> Experts[Weight]:
+    """Prepares each expert's weights."""
+
+    def experts(name: str) -> tuple[Weight, ...]:
+        names = [key for key in parameters if key.startswith(name) and key != f"{name}_bias"]
+        stored = [f"weight{key.removeprefix(name)}" for key in names]
+        each = zip(*(parameters[key] for key in names), strict=True)
+        return tuple(prepare(dict(zip(stored, tensors, strict=True))) for tensors in each)
+
+    biases = parameters.get("gate_up_bias"), parameters.get("down_bias")
+    return Experts(experts("gate_up"), experts("down"), *biases)
 
 
 def prepare_invariant(parameters: Mapping[str, Tensor]) -> Experts[TiledWeight]:

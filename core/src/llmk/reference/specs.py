@@ -82,7 +82,7 @@ _QUANTIZED = (
 )
 
 
-_QUANTIZED_EXPERTS = ("int8_channel", "fp8_channel", "fp8_block")
+_QUANTIZED_EXPERTS = ("int8_channel", "int4_group", "fp8_channel", "fp8_block")
 
 _INVARIANT_SCORE = -1
 """Score of the batch-invariant kernels: they are slower, so they only win if a deterministic kernel is required."""

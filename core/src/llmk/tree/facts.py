@@ -33,15 +33,14 @@ class Sites:
 
     def __init__(self, leaves: Iterable[Spec], dtype: str) -> None:
         self._roles: dict[tuple[str, str], list[Any]] = {}
-        self._facts: dict[str, dict[str, list[Any]]] = {kind: {} for kind, _ in _KINDS.values()}
-        """For each kind, by the name of a site: its facts for one layer, and the number of layers."""
+        self._facts: dict[str, dict[str, tuple[Any, list[tuple[str, ...]]]]] = {kind: {} for kind, _ in _KINDS.values()}
+        """For each kind, by the name of a site: its facts for one layer, and the modules of each layer."""
         self._names: dict[int, str] = {}
         self._ops: dict[int, list[str]] = {}
-        self._neighbours: dict[int, dict[str, str]] = {}
         self._leaves = list(leaves)  # kept, so that their ids stay theirs
         for leaf in self._leaves:
             if (own := leaf.site(dtype)) is not None:
-                self._names[id(leaf)] = self._add(own)
+                self._names[id(leaf)] = self._add(own, leaf.quantizable_modules())
         fused: set[int] = set()
         for leaf in self._leaves:
             ops = leaf.ops(self.name)
@@ -51,9 +50,6 @@ class Sites:
                 ops = leaf.own_ops(self.name)
             if ops:
                 self._ops[id(leaf)] = [self._add(op) for op in ops]
-                self._neighbours[id(leaf)] = {
-                    kind: site for kind in ("attention", "linear") if (site := getattr(ops[0], kind))
-                }
 
     def name(self, leaf: Spec) -> str:
         """The name of the attention, linear, expert or state site that ``leaf`` binds."""
@@ -63,27 +59,26 @@ class Sites:
         """The names of the op sites that ``leaf`` binds, in the order of its ``ops``."""
         return self._ops.get(id(leaf), [])
 
-    def neighbours(self, leaf: Spec) -> dict[str, str]:
-        """The attention and linear sites over which the first op of ``leaf`` is, by kind."""
-        return self._neighbours.get(id(leaf), {})
-
     def of(self, kind: str) -> tuple[Any, ...]:
         """The facts of all sites of a kind: a field of :class:`~llmk.api.ModelFacts`."""
         counted = next(count for each, count in _KINDS.values() if each == kind)
-        found = self._facts[kind].items()
-        if not counted:
-            return tuple(replace(facts, site=name) for name, (facts, _) in found)
-        return tuple(replace(facts, site=name, **{counted: count}) for name, (facts, count) in found)
+        found = []
+        for name, (facts, layers) in self._facts[kind].items():
+            own: dict[str, Any] = {counted: len(layers)} if counted else {}
+            if any(layers):
+                own["modules"] = tuple(layers)
+            found.append(replace(facts, site=name, **own))
+        return tuple(found)
 
-    def _add(self, facts: Any) -> str:
-        """Counts a site with ``facts``; returns its name."""
+    def _add(self, facts: Any, modules: tuple[str, ...] = ()) -> str:
+        """Adds a layer to the site with ``facts``; returns its name."""
         kind, role = _KINDS[type(facts)][0], facts.site
         alike = self._roles.setdefault((kind, role), [])
         number = next((n for n, other in enumerate(alike) if other is facts or other == facts), len(alike))
         if number == len(alike):
             alike.append(facts)
         name = f"{role}.{number + 1}" if number else role
-        self._facts[kind].setdefault(name, [facts, 0])[1] += 1
+        self._facts[kind].setdefault(name, (facts, []))[1].append(modules)
         return name
 
 

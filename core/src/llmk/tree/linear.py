@@ -93,6 +93,9 @@ class Linear(Leaf):
         biases = [Tensor(f"{name}.bias", (rows,)) for name, rows in modules] if self.bias else []
         return (*weights, *biases)
 
+    def quantizable_modules(self) -> tuple[str, ...]:
+        return tuple(self.modules) if self.quantizable else ()
+
     def site(self, dtype: str) -> LinearFacts:
         return _facts(self.role, self.size, self.outputs, self.bias, self.cut, self.quantizable)
 

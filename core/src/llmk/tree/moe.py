@@ -35,6 +35,9 @@ class Experts(Leaf):
         biases = [Tensor(f"{stem}.{name}.bias", shape[:1], copies) for name, shape in shapes.items()]
         return (*weights, *biases) if facts.bias else tuple(weights)
 
+    def quantizable_modules(self) -> tuple[str, ...]:
+        return tuple(f"{self.at}.0.{name}" for name in self.names)
+
     def site(self, dtype: str) -> MoEFacts:
         return self.facts
 

@@ -55,6 +55,11 @@ class Spec:
         """The tensors that it owns, without those of its parts."""
         return ()
 
+    def quantizable_modules(self) -> tuple[str, ...]:
+        """The checkpoint's names of the modules that its own site computes, if their weights may be quantized; of
+        experts, those of the first."""
+        return ()
+
     def site(self, dtype: str) -> SiteFacts | None:
         """The facts of the attention, linear, expert or state site that it binds, named by its role, for one layer.
 

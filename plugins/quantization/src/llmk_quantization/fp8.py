@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from llmk.nn.quantization import Quantization
 from llmk.nn.tensor_file import StoredTensor
 from llmk.reference.quantize import quantize_fp8_block, quantize_fp8_channel, quantize_fp8_tensor
 from llmk.reference.quantized_weight import FP8_BLOCK
+from llmk_quantization.modules import unmatched
 
 _FP8 = "F8_E4M3"
 _WIDE = ("F32", "BF16", "F16")
@@ -22,32 +23,37 @@ _UNUSED = ("input_scale",)
 """The static activation scale from calibration. It is ignored: kernels compute a scale per row."""
 
 
+CACHE_SCALES = (
+    ("k_scale", "k_proj.k_scale", "k_proj.output_scale"),
+    ("v_scale", "v_proj.v_scale", "v_proj.output_scale"),
+)
+"""As ``Quantization.cache_scales``."""
+
+
 class Stored(Quantization, ABC):
     """Base of methods that read fp8 weights with their scales."""
 
-    cache_scales = (
-        ("k_scale", "k_proj.k_scale", "k_proj.output_scale"),
-        ("v_scale", "v_proj.v_scale", "v_proj.output_scale"),
-    )
+    cache_scales = CACHE_SCALES
+
+    def unmatched(self, modules: Collection[str]) -> list[str]:
+        """As the base class says."""
+        return unmatched(self.checkpoint.quantization, modules) if self.checkpoint else []
 
     def check(self, module: str, stored: Mapping[str, StoredTensor]) -> None:
         """Requires ``weight`` in fp8, one of the scales in a shape of the format, and no unknown tensors."""
         weight = stored.get("weight")
         if weight is None:
-            raise _bad(module, f"stores {', '.join(sorted(stored))}, but no weight")
+            raise bad(module, f"stores {', '.join(sorted(stored))}, but no weight")
         if weight.dtype != _FP8:
-            raise CheckpointError(
-                f"{module} is stored as {weight.dtype}, not as {_FP8}: all linear layers must be quantized",
-                hint="use the unquantized checkpoint, with --model.quantization fp8 if it is to be smaller",
-            )
+            raise of_other_dtype(module, weight.dtype, _FP8)
         if unknown := sorted(set(stored) - {"weight", *_SCALES, *_UNUSED}):
-            raise _bad(module, f"stores {', '.join(unknown)}, which fp8 weights don't have")
+            raise bad(module, f"stores {', '.join(unknown)}, which fp8 weights don't have")
         scale = next((stored[name] for name in _SCALES if name in stored), None)
         if scale is None:
-            raise _bad(module, f"lacks a scale ({' or '.join(_SCALES)})")
+            raise bad(module, f"lacks a scale ({' or '.join(_SCALES)})")
         if scale.dtype not in _WIDE or scale.shape not in (shapes := self._shapes(*weight.shape)):
             wanted = " or ".join(str(list(shape)) for shape in shapes)
-            raise _bad(module, f"has a scale of {scale.dtype} {list(scale.shape)}, not of {wanted}")
+            raise bad(module, f"has a scale of {scale.dtype} {list(scale.shape)}, not of {wanted}")
 
     def convert(self, layer: str, parameters: dict[str, Tensor], rows: Sequence[int]) -> dict[str, Tensor]:
         """``weight`` and ``weight_scale``."""
@@ -85,7 +91,7 @@ class StoredChannels(Stored):
         if scale.numel() == sum(rows):
             return scale[:, None]
         if scale.numel() != len(rows):
-            raise _bad(layer, f"mixes scales per output and per matrix: {scale.numel()} for {list(rows)} rows")
+            raise bad(layer, f"mixes scales per output and per matrix: {scale.numel()} for {list(rows)} rows")
         return scale.repeat_interleave(torch.tensor(rows, device=scale.device))[:, None]
 
 
@@ -100,7 +106,7 @@ class StoredBlocks(Stored):
 
     def _packed(self, layer: str, scale: Tensor, rows: Sequence[int]) -> Tensor:
         if any(count % FP8_BLOCK for count in rows[:-1]):
-            raise _bad(layer, f"packs {list(rows)} rows, which are not all whole blocks of {FP8_BLOCK}")
+            raise bad(layer, f"packs {list(rows)} rows, which are not all whole blocks of {FP8_BLOCK}")
         return scale
 
 
@@ -111,7 +117,7 @@ class Online(Quantization):
         """Accepts a plain ``weight`` and nothing else."""
         found = [f"{name} ({tensor.dtype})" for name, tensor in stored.items()]
         if [*stored] != ["weight"] or stored["weight"].dtype not in _WIDE:
-            raise _bad(module, f"stores {', '.join(found)}, expected a plain weight to quantize")
+            raise bad(module, f"stores {', '.join(found)}, expected a plain weight to quantize")
 
 
 class OnlineChannels(Online):
@@ -142,6 +148,15 @@ class OnlineBlocks(Online):
         return quantize_fp8_block(parameters["weight"])
 
 
-def _bad(name: str, what: str) -> CheckpointError:
+def of_other_dtype(module: str, found: str, wanted: str) -> CheckpointError:
+    """The error for a module whose weight is not in the format that ``quantization_config`` says."""
+    return CheckpointError(
+        f"{module} is stored as {found}, not as {wanted}, as quantization_config in config.json says",
+        hint="if its weight is plain, list it there, in modules_to_not_convert (fp8) or ignore (compressed-tensors)",
+    )
+
+
+def bad(name: str, what: str) -> CheckpointError:
+    """The error for stored tensors that don't fit the format."""
     hint = "check that quantization_config in config.json belongs to these weights, and that the download is complete"
     return CheckpointError(f"{name} {what}", hint=hint)

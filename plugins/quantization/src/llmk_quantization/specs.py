@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from llmk.api import OK, Checkpoint, QuantizationSpec, Verdict, hookimpl, no
+from llmk.api.specs import ReadsModule
+from llmk_quantization.modules import Group, group_finder, groups_of, texts, unconverted
 
 _BLOCK = [128, 128]
+Claims = Callable[[Checkpoint], Verdict]
+Reads = Callable[[Group], Verdict]
+"""Whether a method reads the weights of a group of compressed-tensors."""
 
 
-def claims_fp8(block: bool) -> Callable[[Checkpoint], Verdict]:
+def claims_fp8(block: bool) -> Claims:
     """Claims ``quant_method`` ``"fp8"``, with a scale per block or with one per matrix."""
 
     def claims(checkpoint: Checkpoint) -> Verdict:
@@ -24,23 +30,77 @@ def claims_fp8(block: bool) -> Callable[[Checkpoint], Verdict]:
     return claims
 
 
-def claims_compressed(*strategies: str) -> Callable[[Checkpoint], Verdict]:
-    """Claims ``quant_method`` ``"compressed-tensors"`` with 8-bit floats scaled by one of ``strategies``."""
+def converted(checkpoint: Checkpoint) -> ReadsModule:
+    """All modules but those in ``modules_to_not_convert``."""
+    plain = [unconverted(entry) for entry in texts(checkpoint.quantization, "modules_to_not_convert")]
+    return lambda module: None if any(matches(module) for matches in plain) else OK
+
+
+def claims_groups(reads: Reads) -> Claims:
+    """Claims ``quant_method`` ``"compressed-tensors"`` with a group that the method reads."""
 
     def claims(checkpoint: Checkpoint) -> Verdict:
         config = checkpoint.quantization
         if not (verdict := _equal(config, "quant_method", "compressed-tensors")):
             return verdict
-        groups = list(_object(config.get("config_groups")).values())
-        for weights in (_object(_object(group).get("weights")) for group in groups):
-            verdict &= _equal(weights, "type", "float") & _equal(weights, "num_bits", 8)
-            if weights.get("strategy") not in strategies:
-                verdict &= no("strategy", wanted=" or ".join(strategies), found=weights.get("strategy"))
-            if weights.get("strategy") == "block":
-                verdict &= _equal(weights, "block_structure", _BLOCK)
-        return verdict if groups else no("config_groups", wanted="a group of quantized weights", found="none")
+        verdicts = [reads(group) for group in groups_of(config)]
+        if not verdicts:
+            return no("config_groups", wanted="a group of quantized weights", found="none")
+        return next((verdict for verdict in verdicts if verdict), verdicts[0])
 
     return claims
+
+
+def in_groups(reads: Reads) -> Callable[[Checkpoint], ReadsModule]:
+    """The modules of those groups."""
+
+    def modules(checkpoint: Checkpoint) -> ReadsModule:
+        group_of = group_finder(checkpoint.quantization)
+        verdicts = {group.name: reads(group) for group in groups_of(checkpoint.quantization)}
+
+        def verdict(module: str) -> Verdict | None:
+            group = group_of(module)
+            return None if group is None else verdicts[group.name]
+
+        return verdict
+
+    return modules
+
+
+def reads_fp8(*strategies: str) -> Reads:
+    """8-bit floats scaled by one of ``strategies``."""
+
+    def reads(group: Group) -> Verdict:
+        weights = group.weights
+        verdict = _equal(weights, "type", "float") & _equal(weights, "num_bits", 8) & _strategy(weights, strategies)
+        if weights.get("strategy") == "block":
+            verdict &= _equal(weights, "block_structure", _BLOCK)
+        return verdict
+
+    return reads
+
+
+def reads_int8(group: Group) -> Verdict:
+    """8-bit integers scaled by output channel or matrix, without zero points."""
+    weights = group.weights
+    return (
+        _equal(weights, "type", "int", default="int")
+        & _equal(weights, "num_bits", 8)
+        & _strategy(weights, ("tensor", "channel"))
+        & _equal(weights, "symmetric", True, default=True)
+        & _format(group, ("int-quantized", "naive-quantized"))
+    )
+
+
+def reads_int4(group: Group) -> Verdict:
+    """4-bit integers, packed, scaled by groups of consecutive inputs or by output channel."""
+    weights = group.weights
+    return (
+        _equal(weights, "type", "int", default="int")
+        & _equal(weights, "num_bits", 4)
+        & _strategy(weights, ("group", "channel"))
+        & _format(group, ("pack-quantized",))
+    )
 
 
 def claims_plain(checkpoint: Checkpoint) -> Verdict:
@@ -51,52 +111,92 @@ def claims_plain(checkpoint: Checkpoint) -> Verdict:
     return no("quantized", wanted="plain weights", found=found, hint="leave out model.quantization")
 
 
-def _object(value: Any) -> Mapping[str, Any]:
-    """An object of the config; an empty one if the value is not an object."""
-    return value if isinstance(value, Mapping) else {}
-
-
 def _equal(config: Mapping[str, Any], key: str, wanted: Any, default: Any = None) -> Verdict:
     found = config.get(key, default)
     return OK if found == wanted else no(key, wanted=wanted, found=found)
 
 
-_METHODS: tuple[tuple[str, str, str, Callable[[Checkpoint], Verdict], str], ...] = (
-    ("stored_fp8", "StoredChannels", "fp8_channel", claims_fp8(block=False), "fp8 checkpoints, a scale per matrix"),
-    ("stored_fp8_block", "StoredBlocks", "fp8_block", claims_fp8(block=True), "fp8 checkpoints, scales per 128x128"),
-    (
-        "compressed_tensors",
-        "StoredChannels",
-        "fp8_channel",
-        claims_compressed("tensor", "channel"),
-        "compressed-tensors, fp8 with a scale per matrix or output",
+def _strategy(weights: Mapping[str, Any], known: tuple[str, ...]) -> Verdict:
+    found = weights.get("strategy")
+    return OK if found in known else no("strategy", wanted=" or ".join(known), found=found)
+
+
+def _format(group: Group, known: tuple[str, ...]) -> Verdict:
+    return OK if group.stored in known else no("format", wanted=" or ".join(known), found=group.stored)
+
+
+@dataclass(frozen=True, slots=True)
+class _Method:
+    """A method. ``options`` are further fields of its spec."""
+
+    name: str
+    implementation: str
+    weight_format: str
+    claims: Claims
+    summary: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _of_groups(name: str, implementation: str, weight_format: str, reads: Reads, summary: str, **spec: Any) -> _Method:
+    options = {"modules": in_groups(reads), **spec}
+    return _Method(name, implementation, weight_format, claims_groups(reads), f"compressed-tensors, {summary}", options)
+
+
+_CONVERTED, _ONLINE = {"modules": converted}, {"online": True}
+_METHODS = (
+    _Method(
+        *("stored_fp8", "fp8:StoredChannels", "fp8_channel", claims_fp8(block=False)),
+        *("fp8 checkpoints, a scale per matrix", _CONVERTED),
     ),
-    (
-        "compressed_tensors_block",
-        "StoredBlocks",
-        "fp8_block",
-        claims_compressed("block"),
-        "compressed-tensors, fp8 with scales per 128x128",
+    _Method(
+        *("stored_fp8_block", "fp8:StoredBlocks", "fp8_block", claims_fp8(block=True)),
+        *("fp8 checkpoints, scales per 128x128", _CONVERTED),
     ),
-    ("fp8", "OnlineChannels", "fp8_channel", claims_plain, "fp8 while loading, a scale per output"),
-    ("fp8_tensor", "OnlineTensors", "fp8_channel", claims_plain, "fp8 while loading, a scale per matrix"),
-    ("fp8_block", "OnlineBlocks", "fp8_block", claims_plain, "fp8 while loading, scales per 128x128"),
+    _of_groups(
+        *("compressed_tensors", "fp8:StoredChannels", "fp8_channel", reads_fp8("tensor", "channel")),
+        "fp8 with a scale per matrix or output",
+    ),
+    _of_groups(
+        *("compressed_tensors_block", "fp8:StoredBlocks", "fp8_block", reads_fp8("block")),
+        "fp8 with scales per 128x128",
+    ),
+    _of_groups(
+        *("compressed_tensors_int8", "ints:StoredInt8", "int8_channel", reads_int8),
+        "int8 with a scale per matrix or output",
+    ),
+    _of_groups(
+        *("compressed_tensors_int4", "ints:PackedInt4", "int4_group", reads_int4),
+        "packed int4 with scales per group of inputs",
+        weight_bits=4.5,
+    ),
+    _Method(
+        *("fp8", "fp8:OnlineChannels", "fp8_channel", claims_plain),
+        *("fp8 while loading, a scale per output", _ONLINE),
+    ),
+    _Method(
+        *("fp8_tensor", "fp8:OnlineTensors", "fp8_channel", claims_plain),
+        *("fp8 while loading, a scale per matrix", _ONLINE),
+    ),
+    _Method(
+        *("fp8_block", "fp8:OnlineBlocks", "fp8_block", claims_plain),
+        *("fp8 while loading, scales per 128x128", _ONLINE),
+    ),
 )
 
 
 @hookimpl
 def llmk_quantization_methods() -> Iterable[QuantizationSpec]:
-    """Methods for stored fp8 weights, and for quantizing plain weights to fp8 while loading."""
+    """Methods for stored fp8 and integer weights, and for quantizing plain weights to fp8 while loading."""
     return [
         QuantizationSpec(
-            id=f"quantization.{name}",
-            name=name,
-            weight_format=weight_format,
-            claims=claims,
-            implementation=f"llmk_quantization.fp8:{kind}",
-            online=claims is claims_plain,
-            examples=f"llmk_quantization.examples:{name.upper()}",
-            summary=summary,
+            id=f"quantization.{method.name}",
+            name=method.name,
+            weight_format=method.weight_format,
+            claims=method.claims,
+            implementation=f"llmk_quantization.{method.implementation}",
+            examples=f"llmk_quantization.examples:{method.name.upper()}",
+            summary=method.summary,
+            **method.options,
         )
-        for name, kind, weight_format, claims, summary in _METHODS
+        for method in _METHODS
     ]

@@ -51,6 +51,7 @@ class ModelHarness:
             self.model,
             boot.checkpoint,
             self.build.dtype,
+            methods=self.build.methods.values(),
             progress=False,
             load_format=config.model.load_format,
             seed=config.engine.seed,

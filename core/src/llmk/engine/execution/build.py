@@ -75,17 +75,19 @@ def load_model(boot: Boot, rank: int = 0, join: Callable[[Platform], Parallel] =
     threads = config.platform.threads
     platform.device.setup(rank, max(1, threads // neighbours) if threads else 0)
     device = platform.device.torch_device(rank)
-    share, quantized = neighbours / plan.num_ranks, bool(plan.quantization)
-    check_weights(boot.facts, plan.dtype, platform.memory.available(), share=share, quantized=quantized)
+    share = neighbours / plan.num_ranks
+    available = platform.memory.available()
+    check_weights(boot.facts, plan.dtype, available, share=share, weight_bits=plan.weight_bits)
     kept = plan.dtype if config.cache.dtype == "auto" else config.cache.dtype
-    check_context(boot.facts, kept, platform.memory.available(), share=share)
+    check_context(boot.facts, kept, available, share=share)
     dtype = getattr(torch, plan.dtype)
     where: dict[str, Any] = {"device": device, "parallel": join(platform), "max_model_len": boot.facts.max_model_len}
     build = Build(plan, dtype=dtype, load_object=load_object, checkpoint=boot.checkpoint, **where)
     model: Model = boot.load("model")(build, boot.checkpoint)
-    how, seed = config.model.load_format, config.engine.seed
+    how: dict[str, Any] = {"load_format": config.model.load_format, "seed": config.engine.seed}
+    how["methods"] = build.methods.values() if rank == 0 else ()
     start = time.perf_counter()
-    read = load_weights(model, boot.checkpoint, dtype, progress=rank == 0, load_format=how, seed=seed)
+    read = load_weights(model, boot.checkpoint, dtype, progress=rank == 0, **how)
     platform.device.synchronize()
     seconds = time.perf_counter() - start
     logger.info("weights: %.2f s%s", seconds, f", {gib(read)} at {read / seconds / 1e9:.1f} GB/s" if read else "")

@@ -6,8 +6,9 @@ and no more than a set number of bytes is read meanwhile.
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,9 @@ from llmk.nn.tensor_file import StoredTensor, read_headers, weight_files
 if TYPE_CHECKING:
     from llmk.nn.layer import Layer, Parameter
     from llmk.nn.model import Model
+    from llmk.nn.quantization import Quantization
+
+logger = logging.getLogger(__name__)
 
 _WIDE = {torch.float64, torch.float32, torch.float16, torch.bfloat16}
 _LISTED = 10
@@ -45,6 +49,7 @@ def load_weights(
     *,
     load_format: str = "safetensors",
     seed: int = 0,
+    methods: Collection[Quantization] = (),
 ) -> int:
     """Fills all of the model's parameters and prepares them for their kernels. Returns how many bytes were read here.
 
@@ -53,6 +58,7 @@ def load_weights(
         progress: show a bar on stderr where that is a terminal.
         load_format: ``"safetensors"``, or ``"dummy"`` for normal random values (standard deviation 0.02, norms 1) drawn
             from ``seed`` and each tensor's name.
+        methods: the quantization methods, for warnings about entries of the config's lists that match no module.
 
     Raises:
         CheckpointError: where a file is missing, truncated or damaged, or its tensors are not the model's.
@@ -62,7 +68,7 @@ def load_weights(
     elif load_format == "dummy":
         _fill(model.weights, seed, progress)
     else:
-        return _load(model, checkpoint, progress)
+        return _load(model, checkpoint, progress, methods)
     return 0
 
 
@@ -74,11 +80,13 @@ def _fill(layers: Sequence[Layer], seed: int, progress: bool) -> None:
         layer.finish()
 
 
-def _load(model: Model, checkpoint: Checkpoint, progress: bool) -> int:
+def _load(model: Model, checkpoint: Checkpoint, progress: bool, methods: Collection[Quantization]) -> int:
     stored = read_headers(weight_files(checkpoint))
     by_prefix: dict[str, list[StoredTensor]] = {}
     for tensor in stored:
         by_prefix.setdefault(tensor.name.rpartition(".")[0], []).append(tensor)
+    for entry in dict.fromkeys(entry for method in methods for entry in method.unmatched(by_prefix)):
+        logger.warning("quantization_config in %s names %r, which matches no module", checkpoint.path, entry)
     for layer in model.weights:
         layer.discover(by_prefix)
     targets: dict[str, list[_Target]] = {}

@@ -172,7 +172,9 @@ class BenchmarkInputs:
     def _parameters(self, weight_format: str, rows: int, columns: int) -> dict[str, Tensor]:
         """A random matrix, in the parameters of a weight format."""
         parameters = {"weight": self._random(rows, columns, scale=columns**-0.5)}
-        return parameters if weight_format == "plain" else self.build.quantization.convert("", parameters, [rows])
+        if weight_format == "plain":
+            return parameters
+        return self.build.quantization(weight_format).convert("", parameters, [rows])
 
     def _inputs(self, *shape: int) -> Tensor:
         """The first random tensor of a call: the same for all kernels of a site, no matter what they ran before."""

@@ -73,7 +73,8 @@ def modules_of(plan: Plan) -> list[str]:
 
 
 def _locations(plan: Plan) -> Iterable[str]:
-    yield from (plan.platform_implementation, plan.model_implementation, plan.quantization_implementation)
+    yield from (plan.platform_implementation, plan.model_implementation)
+    yield from (method.implementation for method in plan.quantization)
     for choice in plan.all_choices():
         for piece in choice.pieces:
             yield from (piece.implementation, piece.prepare)

@@ -3,14 +3,14 @@
 Counted are matrix multiplications (two operations for each element of the weight and row), attention by the keys that
 each query sees, weights once a step (of experts as many as the tokens can reach), what matrix multiplications read and
 write of their activations, and K/V and recurrent state as they are read and written. Norms, activations and the like
-are left out: they add little, and kernels fuse them in different ways. Quantized weights are counted in the engine's
-dtype.
+are left out: they add little, and kernels fuse them in different ways.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from llmk.api import ModelFacts
 from llmk.api.cache import DTYPE_BYTES
@@ -53,15 +53,25 @@ class _Attention:
 
 
 class CostModel:
-    """What each of ``devices`` does of a model whose weights have ``dtype`` and whose K/V have ``cache_dtype``."""
+    """What each of ``devices`` does of a model whose K/V have ``cache_dtype``. Weights have ``dtype``, or the
+    ``weight_bits`` of their format."""
 
-    def __init__(self, facts: ModelFacts, *, dtype: str, cache_dtype: str, devices: int = 1) -> None:
+    def __init__(
+        self,
+        facts: ModelFacts,
+        *,
+        dtype: str,
+        cache_dtype: str,
+        weight_bits: Mapping[str, float] = MappingProxyType({}),
+        devices: int = 1,
+    ) -> None:
         self._share = 1 / devices
         self._token = Cost()
         self._sample = Cost()
         self._weight_bytes = self._head_bytes = self._state_bytes = 0
         self._experts: list[_Experts] = []
         self._attention: dict[int | None, _Attention] = {}
+        self._bytes = {weight_format: bits / 8 for weight_format, bits in weight_bits.items()}
         self._count_linear(facts, DTYPE_BYTES[dtype])
         self._count_experts(facts, DTYPE_BYTES[dtype])
         self._count_caches(facts, DTYPE_BYTES[cache_dtype])
@@ -88,7 +98,8 @@ class CostModel:
         self._token = Cost(0, facts.hidden_size * width, facts.hidden_size * width)  # the embedding
         for linear in facts.linear:
             rows, columns, count = linear.out_features, linear.in_features, linear.count
-            weight = rows * (columns + linear.bias) * count * width
+            stored = self._bytes.get(linear.weight_format, width)
+            weight = int(rows * (columns * stored + linear.bias * width) * count)
             one = Cost(2 * rows * columns * count, columns * count * width, rows * count * width)
             if linear.site == HEAD_SITE:
                 self._head_bytes += weight
@@ -103,8 +114,9 @@ class CostModel:
     def _count_experts(self, facts: ModelFacts, width: int) -> None:
         for moe in facts.moe:
             hidden, inner = moe.hidden_size, moe.intermediate_size
-            elements = 3 * hidden * inner + (2 * inner + hidden) * moe.bias
-            self._experts.append(_Experts(moe.num_experts, moe.top_k, elements * moe.count * width))
+            stored = self._bytes.get(moe.weight_format, width)
+            size = int(3 * hidden * inner * stored + (2 * inner + hidden) * moe.bias * width)
+            self._experts.append(_Experts(moe.num_experts, moe.top_k, size * moe.count))
             one = Cost(6 * hidden * inner, (hidden + inner) * width, (2 * inner + hidden) * width)
             self._token.add(one, moe.top_k * moe.count)
 

@@ -20,9 +20,9 @@ class GatedMLP:
     _op: Callable[..., Tensor]
 
     def __init__(self, builder: Builder, spec: tree.GatedMLP, *, fused: bool) -> None:
-        if not fused:
-            self._op = builder.kernel(spec)
         self._gate_up, self._down = builder.linear(spec.gate_up), builder.linear(spec.down)
+        if not fused:
+            self._op = builder.kernel(spec, self._gate_up)
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
         return self._down(self._op(x, self._gate_up.weight, self._gate_up.bias))
