@@ -7,7 +7,9 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from transformers import GptOssConfig
 from transformers.models.gemma2.modeling_gemma2 import Gemma2TextScaledWordEmbedding
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
 from llmk.reference.activations import (
     ACTIVATIONS,
@@ -57,6 +59,31 @@ def test_invariant_activations_of_extreme_values() -> None:
         torch.testing.assert_close(
             kernel(torch.cat((gate, gate.sign()))), ACTIVATIONS[name](torch.cat((gate, gate.sign())))
         )
+
+
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize(("alpha", "limit", "offset"), [(1.702, 0.8, 1.0), (1.0, 1.5, 0.0), (0.5, None, -2.0)])
+def test_parameters_of_gated_activations(
+    name: str, alpha: float, limit: float | None, offset: float, dtype: torch.dtype
+) -> None:
+    x = (2 * torch.randn(5, 34)).to(dtype)
+    gate, up = x.double().chunk(2, dim=-1)
+    if limit is not None:
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    expected = FORMULAS[name](alpha * gate) / alpha * (up + offset)
+    for kernels in (ACTIVATIONS, INVARIANT_ACTIVATIONS):
+        out = kernels[name](x, activation_alpha=alpha, activation_limit=limit, up_offset=offset)
+        assert out.dtype == dtype
+        assert float((out.double() - expected).norm() / expected.norm()) < BOUND[dtype]
+
+
+def test_the_clamped_activation_of_gpt_oss() -> None:
+    theirs = GptOssExperts(GptOssConfig(hidden_size=4, intermediate_size=17, num_local_experts=2))
+    gate, up = 6 * torch.randn(9, 17), 6 * torch.randn(9, 17)
+    expected = theirs._apply_gate(torch.stack((gate, up), dim=-1).flatten(1))
+    options = {"activation_alpha": theirs.alpha, "activation_limit": theirs.limit, "up_offset": 1.0}
+    torch.testing.assert_close(silu_and_mul(torch.cat((gate, up), dim=-1), **options), expected)
 
 
 @pytest.mark.parametrize("name", ["silu", "gelu_tanh"])

@@ -102,6 +102,18 @@ class MoEFacts:
     top_groups: int = 1
     group_scoring: str = "max"
     """How a group is scored: by its best expert (``"max"``), or by the sum of its two best (``"top2_sum"``)."""
+    activation_alpha: float = 1.0
+    """The gated activation is ``activation(alpha * gate) / alpha * (up + up_offset)``; with ``"silu"``, this is
+    ``gate * sigmoid(alpha * gate) * (up + up_offset)``."""
+    activation_limit: float | None = None
+    """Before it, gate features are clamped to at most this limit, and up features to the range between minus and plus
+    the limit; ``None``: not clamped."""
+    up_offset: float = 0.0
+    selection_bias: bool = False
+    """Whether the checkpoint has a bias per expert that is added to the scores to choose experts, but not to the
+    weights. Every MoE kernel takes one."""
+    router_bias: bool = False
+    """Whether the router's linear layer has a bias."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from llmk.api.cache import DTYPE_BYTES
 from llmk.api.checkpoint import Checkpoint
-from llmk.api.facts import ModelFacts
+from llmk.api.facts import ModelFacts, MoEFacts
 from llmk.api.platform import PlatformFacts
 
 FIRST_FIELDS: frozenset[str] = frozenset(
@@ -95,6 +95,9 @@ class MoEQuery(Query):
     top_groups: int = 1
     group_scoring: str = "max"
     weight_format: str = "plain"
+    activation_alpha: float = 1.0
+    activation_limit: float | None = None
+    up_offset: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,11 +130,31 @@ class ParserQuery:
 
 Q = TypeVar("Q", bound=Query)
 
+_FIRST_OPTIONS = (
+    "top_k",
+    "renormalize",
+    "activation",
+    "scoring",
+    "scaling",
+    "num_groups",
+    "top_groups",
+    "group_scoring",
+)
+_LATER_OPTIONS = ("activation_alpha", "activation_limit", "up_offset")
+_NEUTRAL_OPTIONS = {option.name: option.default for option in fields(MoEQuery)}
+
 
 def make_query(query_type: type[Q], facts: object, **values: Any) -> Q:
     """A query whose fields are taken from the attributes of ``facts`` with the same names, and from ``values``."""
     names = {f.name for f in fields(query_type)} & set(getattr(facts, "__slots__", ()))
     return query_type(**({name: getattr(facts, name) for name in names} | values))
+
+
+def moe_options(site: MoEFacts | MoEQuery) -> dict[str, Any]:
+    """The keyword arguments of a MoE kernel (:class:`~llmk.api.MoEKernel`) for a site. Fields that were added after the
+    first release are left out at their default, so that kernels which don't know them need not take them."""
+    later = {name: value for name in _LATER_OPTIONS if (value := getattr(site, name)) != _NEUTRAL_OPTIONS[name]}
+    return {name: getattr(site, name) for name in _FIRST_OPTIONS} | later
 
 
 def shared_block_size(facts: ModelFacts, block_size: int, cache_dtype: str) -> int:

@@ -322,6 +322,7 @@ def router_linear(facts: MoEFacts) -> LinearFacts:
         site=router_site(facts.site),
         in_features=facts.hidden_size,
         out_features=facts.num_experts,
+        bias=facts.router_bias,
         count=facts.count,
         quantizable=False,
     )

@@ -7,12 +7,25 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
-from llmk.api import OK, AttentionQuery, KernelSpec, LinearQuery, MoEQuery, OpContract, Tier, Verdict, hookimpl, no
+from llmk.api import (
+    FIRST_FIELDS,
+    OK,
+    AttentionQuery,
+    KernelSpec,
+    LinearQuery,
+    MoEQuery,
+    OpContract,
+    Tier,
+    Verdict,
+    hookimpl,
+    no,
+)
 from llmk.reference.contracts import CONTRACTS
 
 _PACKAGE = "llmk.reference"
 _CACHE_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn")
 _ATTENTION_FIELDS = frozenset({"sliding_window", "softcap", "sinks", "latent_dim"})
+_MOE_FIELDS = FIRST_FIELDS | {"activation_alpha", "activation_limit", "up_offset"}
 _ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 _SCORINGS = ("softmax", "sigmoid")
 _GROUP_SCORINGS = ("max", "top2_sum")
@@ -185,6 +198,7 @@ def llmk_moe_kernels() -> Iterable[KernelSpec]:
             implementation=f"{_PACKAGE}.moe:fused_moe",
             tier=Tier.REFERENCE,
             supports=supports_moe,
+            knows=_MOE_FIELDS,
             summary="Loops over the experts that tokens chose.",
         ),
         KernelSpec(
@@ -195,6 +209,7 @@ def llmk_moe_kernels() -> Iterable[KernelSpec]:
             tier=Tier.REFERENCE,
             score=_INVARIANT_SCORE,
             supports=supports_moe,
+            knows=_MOE_FIELDS,
             layout="reference_tiled",
             deterministic=True,
             summary="Each expert by tiles of tokens: batch-invariant.",
@@ -207,6 +222,7 @@ def llmk_moe_kernels() -> Iterable[KernelSpec]:
                 prepare=f"{_PACKAGE}.moe:prepare_moe_{weight_format}",
                 tier=Tier.REFERENCE,
                 supports=partial(supports_moe, weight_format=weight_format),
+                knows=_MOE_FIELDS,
                 layout=f"reference_{weight_format}",
                 deterministic=True,
                 summary=summary,

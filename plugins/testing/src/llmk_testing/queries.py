@@ -69,6 +69,11 @@ _MIXTURES: tuple[tuple[str, dict[str, Any]], ...] = (
             "scoring": "sigmoid",
         },
     ),
+    ("a clamped activation", {"activation_limit": 1.5}),
+    (
+        "a clamped activation with alpha and offset, biases",
+        {"activation_alpha": 1.702, "activation_limit": 2.0, "up_offset": 1.0, "bias": True},
+    ),
     ("long sums", {"num_experts": 3, "hidden_size": 2048, "intermediate_size": 64}),
 )
 

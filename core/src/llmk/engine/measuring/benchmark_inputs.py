@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from llmk.api import AttentionQuery, CacheStep, Choice, LinearQuery, ModelFacts, MoEQuery, OpQuery
+from llmk.api.query import moe_options
 from llmk.kernel.registry import Registry
 from llmk.nn.build import Build
 from llmk.reference.op_examples import Draw, load_examples
@@ -19,8 +20,6 @@ DECODES = 256
 _CONTEXT, _PROMPT = 1024, 2048
 _ROTATED_BYTES = 256 << 20
 """Weights that calls take in turn: more than a device's cache holds, as in a model of many layers."""
-
-_ROUTING = ("top_k", "renormalize", "activation", "scoring", "scaling", "num_groups", "top_groups", "group_scoring")
 
 Run = Callable[[int], Any]
 
@@ -71,7 +70,7 @@ class BenchmarkInputs:
         return BenchmarkInput(at, len(weights))
 
     def _moe(self, query: MoEQuery) -> BenchmarkInput:
-        kernel, options = self.build.moe(query.site), {name: getattr(query, name) for name in _ROUTING}
+        kernel, options = self.build.moe(query.site), moe_options(query)
         experts, hidden, inner = query.num_experts, query.hidden_size, query.intermediate_size
         parameters = {}
         for name, rows, columns in (("gate_up", 2 * inner, hidden), ("down", hidden, inner)):
