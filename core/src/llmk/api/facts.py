@@ -42,7 +42,9 @@ class AttentionFacts:
     """The factor of the logits; ``None`` means ``head_dim ** -0.5``."""
     latent_dim: int | None = None
     """For latent attention: values are the first ``latent_dim`` elements of the keys and are not stored separately.
-    ``None``: values are stored, with the width of the keys."""
+    ``None``: values are stored."""
+    value_dim: int | None = None
+    """Elements of a head's value; ``None``: as many as of its key, ``head_dim``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from llmk.api.cache import DTYPE_BYTES
 from llmk.api.checkpoint import Checkpoint
-from llmk.api.facts import ModelFacts, MoEFacts
+from llmk.api.facts import AttentionFacts, ModelFacts, MoEFacts
 from llmk.api.platform import PlatformFacts
 
 FIRST_FIELDS: frozenset[str] = frozenset(
@@ -45,7 +45,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionQuery(Query):
-    """Paged attention over one cache group."""
+    """Paged attention over one cache group. The fields are documented in :class:`~llmk.api.facts.AttentionFacts`."""
 
     kind: ClassVar[str] = "attention"
 
@@ -60,6 +60,7 @@ class AttentionQuery(Query):
     sinks: bool = False
     causal: bool = True
     latent_dim: int | None = None
+    value_dim: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +158,13 @@ def moe_options(site: MoEFacts | MoEQuery) -> dict[str, Any]:
     return {name: getattr(site, name) for name in _FIRST_OPTIONS} | later
 
 
+def cached_elements(site: AttentionFacts | AttentionQuery) -> int:
+    """Elements that one layer of an attention site caches per token."""
+    if site.latent_dim:
+        return site.head_dim
+    return site.num_kv_heads * (site.head_dim + (site.value_dim or site.head_dim))
+
+
 def shared_block_size(facts: ModelFacts, block_size: int, cache_dtype: str) -> int:
     """Tokens per block of a model's attention caches.
 
@@ -166,8 +174,8 @@ def shared_block_size(facts: ModelFacts, block_size: int, cache_dtype: str) -> i
     states = [sum(tensor.num_bytes for tensor in site.tensors) for site in facts.recurrent]
     if not (states and facts.attention):
         return block_size
-    rows = [site.head_dim if site.latent_dim else 2 * site.num_kv_heads * site.head_dim for site in facts.attention]
-    return -(-max(states) // (block_size * max(rows) * DTYPE_BYTES[cache_dtype])) * block_size
+    widest = max(cached_elements(site) for site in facts.attention)
+    return -(-max(states) // (block_size * widest * DTYPE_BYTES[cache_dtype])) * block_size
 
 
 def site_queries(

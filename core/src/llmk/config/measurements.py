@@ -12,7 +12,8 @@ are used for queries that the user has not measured. A folder has a JSON file fo
 
 ``query`` has the fields of a query except platform and site, so that measurements for one model are used for others
 with equal sites, and except fields that are newer than the first release and at their default, so that measurements
-from before such a field are still used. A file is used only if every distribution in ``versions`` that is installed has that version.
+from before such a field are still used. A file is used only if every distribution in ``versions`` that is installed
+has that version.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from llmk.reference.contracts import CONTRACTS
 
 _PACKAGE = "llmk.reference"
 _CACHE_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn")
-_ATTENTION_FIELDS = frozenset({"sliding_window", "softcap", "sinks", "latent_dim"})
+_ATTENTION_FIELDS = frozenset({"sliding_window", "softcap", "sinks", "latent_dim", "value_dim"})
 _MOE_FIELDS = FIRST_FIELDS | {"activation_alpha", "activation_limit", "up_offset"}
 _ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 _SCORINGS = ("softmax", "sigmoid")

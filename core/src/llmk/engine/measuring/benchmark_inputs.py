@@ -114,8 +114,9 @@ class BenchmarkInputs:
         layout = backend.cache_layout(step.block_table.numel())
         cache = torch.zeros(layout.shape, dtype=getattr(torch, layout.dtype), device=self.build.device)
         length = step.max_seq_len
-        shape = (step.num_requests * length, query.num_kv_heads, query.head_dim)
-        key, value = self._random(*shape), None if query.latent_dim else self._random(*shape)
+        shape = (step.num_requests * length, query.num_kv_heads)
+        key = self._random(*shape, query.head_dim)
+        value = None if query.latent_dim else self._random(*shape, query.value_dim or query.head_dim)
         whole = _step(step.block_table.long(), length, length, query.block_size)
         backend.write(key, value, cache, backend.prepare(whole), **_scaled(query))
         return cache
