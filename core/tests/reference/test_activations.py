@@ -14,7 +14,7 @@ from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 from llmk.reference.activations import (
     ACTIVATIONS,
     INVARIANT_ACTIVATIONS,
-    gelu_tanh_and_mul,
+    make_gate_up_gelu,
     make_gate_up_gelu_tanh,
     make_gate_up_silu,
     sigmoid_gate,
@@ -86,14 +86,17 @@ def test_the_clamped_activation_of_gpt_oss() -> None:
     torch.testing.assert_close(silu_and_mul(torch.cat((gate, up), dim=-1), **options), expected)
 
 
-@pytest.mark.parametrize("name", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("name", FORMULAS)
 def test_gate_up_is_the_linear_layer_and_then_the_activation(name: str) -> None:
     x, weight, bias = torch.randn(3, 10), torch.randn(16, 10), torch.randn(16)
-    make = {"silu": make_gate_up_silu, "gelu_tanh": make_gate_up_gelu_tanh}[name]
-    op = make({"linear": linear, "silu_and_mul": silu_and_mul, "gelu_tanh_and_mul": gelu_tanh_and_mul})
+    make = {"silu": make_gate_up_silu, "gelu": make_gate_up_gelu, "gelu_tanh": make_gate_up_gelu_tanh}[name]
+    op = make({"linear": linear, **{f"{each}_and_mul": kernel for each, kernel in ACTIVATIONS.items()}})
     both = x.double() @ weight.double().T + bias.double()
     expected = FORMULAS[name](both[:, :8]) * both[:, 8:]
     torch.testing.assert_close(op(x, weight, bias).double(), expected, rtol=1e-5, atol=1e-5)
+    clamped = FORMULAS[name](both[:, :8].clamp(max=0.5)) * both[:, 8:].clamp(-0.5, 0.5)
+    found = op(x, weight, bias, activation_limit=0.5)
+    torch.testing.assert_close(found.double(), clamped, rtol=1e-5, atol=1e-5)
 
 
 def test_gate_up_silu_passes_the_prepared_weight_to_its_linear_kernel() -> None:

@@ -5,8 +5,9 @@ Needs no torch. Sizes are in elements.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from llmk.api import AttentionFacts, LinearFacts, MoEFacts, OpFacts, RecurrentFacts, StateTensor
 
@@ -167,9 +168,18 @@ def attention_op(facts: AttentionFacts, *, qk_norm: bool, rotary_dim: int, plus_
         "rotary_dim": rotary_dim,
         "qk_norm": qk_norm,
     }
+    sizes |= attention_variants(facts, rotary_dim=rotary_dim)
     op = f"qk_norm_{'plus_one_' if plus_one else ''}rope_attention"
     divided = ("num_heads", "num_kv_heads")
     return OpFacts(site=attention_op_site(facts.site), op=op, facts=sizes, attention=facts.site, divided=divided)
+
+
+def attention_variants(facts: AttentionFacts, *, rotary_dim: int) -> dict[str, Any]:
+    """The facts of an attention op that were added after the first release, where they are not neutral."""
+    variants: dict[str, Any] = {"attention_sinks": True} if facts.sinks else {}
+    if facts.value_dim is not None:
+        variants["value_dim"] = facts.value_dim
+    return variants if rotary_dim else {**variants, "no_rope": True}
 
 
 def latent_attention_facts(shape: LatentShape, *, count: int) -> AttentionFacts:
@@ -283,9 +293,15 @@ def sigmoid_gate_op(site: str, size: int, gate_size: int, *, by_heads: bool = Fa
     return OpFacts(site=site, op="sigmoid_gate", facts=facts, divided=tuple(facts) if by_heads else ())
 
 
-def mlp_op(intermediate_size: int, activation: str = "silu", *, prefix: str = "") -> OpFacts:
+def mlp_op(
+    intermediate_size: int,
+    activation: str = "silu",
+    *,
+    prefix: str = "",
+    activation_options: Mapping[str, Any] | None = None,
+) -> OpFacts:
     """The op of :class:`~llmk.nn.GatedMLP`; ``prefix`` is prepended to the names of its sites."""
-    facts, name = {"intermediate_size": intermediate_size}, f"gate_up_{activation}"
+    facts, name = {"intermediate_size": intermediate_size, **(activation_options or {})}, f"gate_up_{activation}"
     site, gate_up, divided = f"{prefix}{name}", f"{prefix}gate_up", ("intermediate_size",)
     return OpFacts(site=site, op=name, facts=facts, linear=gate_up, divided=divided)
 

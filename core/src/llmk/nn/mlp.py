@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -52,8 +53,9 @@ class GatedLinears:
 
 
 class GatedMLP:
-    """A gated MLP. The op at ``site`` computes the gate and up projection with the activation; the down projection
-    follows. ``options`` are those of :class:`GatedLinears`."""
+    """A gated MLP. The op at ``site`` computes the gate and up projection with the activation, whose parameters are
+    ``activation_options`` (``llmk.reference.activations.GatedOptions``); the down projection follows. ``options`` are
+    those of :class:`GatedLinears`."""
 
     def __init__(
         self,
@@ -64,8 +66,10 @@ class GatedMLP:
         *,
         site: str = "gate_up_silu",
         gate_up_site: str = "gate_up",
+        activation_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
+        self._activation_options = dict(activation_options or {})
         self._op = build.kernel("op", site, linear=gate_up_site)
         self._linears = GatedLinears(
             build, prefix, hidden_size, intermediate_size, gate_up_site=gate_up_site, **options
@@ -74,12 +78,12 @@ class GatedMLP:
     def __call__(self, x: Tensor) -> Tensor:
         """Maps ``[tokens, hidden]`` to ``[tokens, hidden]``."""
         gate_up = self._linears.gate_up
-        return self._linears.down(self._op(x, gate_up.weight, gate_up.bias))
+        return self._linears.down(self._op(x, gate_up.weight, gate_up.bias, **self._activation_options))
 
 
 class NormedMLP:
-    """A norm and a gated MLP. The op at ``site`` computes the norm, the gate and up projection, and the activation.
-    ``options`` are those of :class:`GatedLinears`."""
+    """A norm and a gated MLP. The op at ``site`` computes the norm, the gate and up projection, and the activation,
+    whose parameters are ``activation_options``. ``options`` are those of :class:`GatedLinears`."""
 
     def __init__(
         self,
@@ -91,12 +95,14 @@ class NormedMLP:
         *,
         site: str = "norm_gate_up_silu",
         gate_up_site: str = "gate_up",
+        activation_options: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
         self._linears = GatedLinears(
             build, prefix, hidden_size, intermediate_size, gate_up_site=gate_up_site, **options
         )
-        self._gated = NormedLinear(build, norm, self._linears.gate_up, site=site, linear_site=gate_up_site)
+        sites = {"site": site, "linear_site": gate_up_site}
+        self._gated = NormedLinear(build, norm, self._linears.gate_up, **sites, options=activation_options)
 
     def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
         """As :class:`~llmk.nn.AddRMSNorm`, but the first result is the MLP's output for the normed sum."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from llmk.nn.layer import Layer, Parameter
+from llmk.nn.parallel import Parallel
 
 if TYPE_CHECKING:
     from llmk.nn.build import Build
@@ -31,6 +32,33 @@ class RMSNorm(Layer):
     def __call__(self, x: Tensor) -> Tensor:
         """Maps ``[..., size]`` to ``[..., size]``."""
         return self._norm(x, self.weight, self._eps)
+
+
+class HeadsNorm(Layer):
+    """A root-mean-square norm over all heads together, by the op at ``site`` over ``num_heads * head_dim`` elements.
+    Tensor-parallel ranks, each of which has some of the heads, gather all of them."""
+
+    def __init__(self, build: Build, prefix: str, num_heads: int, head_dim: int, eps: float, *, site: str) -> None:
+        self._norm: Callable[..., Tensor] = build.kernel("op", site)
+        self._eps = eps
+        self._parallel = build.parallel
+        size, ranks = num_heads * head_dim, build.parallel.tensor_size
+        # Heads that several ranks have are gathered as often. All are then, so the mean of squares is the same.
+        runs = [Parallel(rank, ranks).share(size, num_heads) for rank in range(ranks)]
+        self._parameter = Parameter(build, [f"{prefix}.weight"], [size], dummy_std=None, kept_rows=[runs])
+        super().__init__(build, [self._parameter])
+
+    def finish(self) -> None:
+        self.weight = self._parameter.take()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Maps this rank's heads, ``[tokens, heads, head_dim]``, to the same."""
+        rows = x.flatten(1)
+        if self._parallel.tensor_size == 1:
+            return self._norm(rows, self.weight, self._eps).view(x.shape)
+        normed: Tensor = self._norm(self._parallel.all_gather(rows), self.weight, self._eps)
+        start = self._parallel.tensor_rank * rows.shape[1]
+        return normed[:, start : start + rows.shape[1]].unflatten(1, x.shape[1:])
 
 
 class AddRMSNorm(Layer):
@@ -73,9 +101,20 @@ class NormedLinear:
 
     Args:
         linear: the linear layer at ``linear_site``, whose kernel is a part of the op at ``site``.
+        options: further arguments of the op, by name.
     """
 
-    def __init__(self, build: Build, norm: AddRMSNorm, linear: Linear, *, site: str, linear_site: str) -> None:
+    def __init__(
+        self,
+        build: Build,
+        norm: AddRMSNorm,
+        linear: Linear,
+        *,
+        site: str,
+        linear_site: str,
+        options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._options = dict(options or {})
         self._op: Callable[..., tuple[Tensor, Tensor]] = build.kernel("op", site, linear=linear_site)
         self._norm = norm
         self._linear = linear
@@ -83,7 +122,7 @@ class NormedLinear:
     def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
         """Maps ``[tokens, hidden]`` to the op's output for the normed sum, and the sum itself as the next residual."""
         norm, linear = self._norm, self._linear
-        return self._op(x, residual, norm.weight, norm.eps, linear.weight, linear.bias)
+        return self._op(x, residual, norm.weight, norm.eps, linear.weight, linear.bias, **self._options)
 
 
 class SandwichNorm(Layer):

@@ -87,14 +87,17 @@ INVARIANT_ACTIVATIONS: Mapping[str, Callable[..., Tensor]] = {
 """The batch-invariant versions of :data:`ACTIVATIONS`."""
 
 
-def make_gate_up_silu(parts: Mapping[str, Callable[..., Tensor]]) -> Callable[[Tensor, Any, Tensor | None], Tensor]:
+def make_gate_up_silu(parts: Mapping[str, Callable[..., Tensor]]) -> Callable[..., Tensor]:
     """Builds ``gate_up_silu`` from the site's linear kernel (part ``linear``) and ``silu_and_mul``."""
     return _gate_up(parts["linear"], parts["silu_and_mul"])
 
 
-def make_gate_up_gelu_tanh(
-    parts: Mapping[str, Callable[..., Tensor]],
-) -> Callable[[Tensor, Any, Tensor | None], Tensor]:
+def make_gate_up_gelu(parts: Mapping[str, Callable[..., Tensor]]) -> Callable[..., Tensor]:
+    """Builds ``gate_up_gelu``, which is ``gate_up_silu`` with the part ``gelu_and_mul``."""
+    return _gate_up(parts["linear"], parts["gelu_and_mul"])
+
+
+def make_gate_up_gelu_tanh(parts: Mapping[str, Callable[..., Tensor]]) -> Callable[..., Tensor]:
     """Builds ``gate_up_gelu_tanh``, which is ``gate_up_silu`` with the part ``gelu_tanh_and_mul``."""
     return _gate_up(parts["linear"], parts["gelu_tanh_and_mul"])
 
@@ -130,12 +133,10 @@ def _gate(x: Tensor, activate: Callable[[Tensor], Tensor], **options: Unpack[Gat
     return (activate(alpha * gate) / alpha * (up + options.get("up_offset", 0.0))).to(x.dtype)
 
 
-def _gate_up(
-    linear: Callable[..., Tensor], activate: Callable[..., Tensor]
-) -> Callable[[Tensor, Any, Tensor | None], Tensor]:
-    def gate_up(x: Tensor, weight: Any, bias: Tensor | None) -> Tensor:
+def _gate_up(linear: Callable[..., Tensor], activate: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    def gate_up(x: Tensor, weight: Any, bias: Tensor | None, **options: Unpack[GatedOptions]) -> Tensor:
         """``activate(linear(x, weight, bias))``: ``[tokens, H]`` to ``[tokens, I]``; ``weight`` is the linear kernel's
-        prepared weight."""
-        return activate(linear(x, weight, bias))
+        prepared weight, ``options`` are the activation's parameters."""
+        return activate(linear(x, weight, bias), **options)
 
     return gate_up

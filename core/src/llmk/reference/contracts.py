@@ -205,6 +205,12 @@ _WITH_LINEAR = (
     _GATE_UP,
     _like(
         _GATE_UP,
+        "gate_up_gelu",
+        "Gate and up projection, then GEGLU with the exact GELU.",
+        parts=("linear", "gelu_and_mul"),
+    ),
+    _like(
+        _GATE_UP,
         "gate_up_gelu_tanh",
         "Gate and up projection, then GEGLU with GELU's tanh approximation.",
         parts=("linear", "gelu_tanh_and_mul"),

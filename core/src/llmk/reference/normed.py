@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from torch import Tensor
 
-NormedLinear = Callable[[Tensor, Tensor | None, Tensor, float, Any, Tensor | None], tuple[Tensor, Tensor]]
+from llmk.reference.activations import GatedOptions
+
+NormedLinear = Callable[..., tuple[Tensor, Tensor]]
 NormedRouter = Callable[[Tensor, Tensor | None, Tensor, float, Any, Tensor | None], tuple[Tensor, Tensor, Tensor]]
 
 
@@ -41,7 +43,13 @@ def _make(parts: Mapping[str, Callable[..., Any]], name: str) -> NormedLinear:
     norm, add_norm, linear = parts["rms_norm"], parts["add_rms_norm"], parts[name]
 
     def normed_linear(
-        x: Tensor, residual: Tensor | None, norm_weight: Tensor, eps: float, weight: Any, bias: Tensor | None
+        x: Tensor,
+        residual: Tensor | None,
+        norm_weight: Tensor,
+        eps: float,
+        weight: Any,
+        bias: Tensor | None,
+        **options: Unpack[GatedOptions],
     ) -> tuple[Tensor, Tensor]:
         """``(linear(norm(total), weight, bias), total)`` with ``total = x + residual``: ``[tokens, out]`` and
         ``[tokens, H]``.
@@ -50,10 +58,11 @@ def _make(parts: Mapping[str, Callable[..., Any]], name: str) -> NormedLinear:
             x, residual: ``[tokens, H]``; without a residual (``None``), ``x`` is the sum. Neither is changed.
             norm_weight, eps: as in :func:`llmk.reference.norms.rms_norm`.
             weight, bias: of the linear layer; ``weight`` is the linear kernel's prepared weight.
+            options: the parameters of the activation, if ``linear`` has one.
         """
         if residual is None:
-            return linear(norm(x, norm_weight, eps), weight, bias), x
+            return linear(norm(x, norm_weight, eps), weight, bias, **options), x
         normed, total = add_norm(x, residual, norm_weight, eps)
-        return linear(normed, weight, bias), total
+        return linear(normed, weight, bias, **options), total
 
     return normed_linear

@@ -25,7 +25,8 @@ from llmk.reference.contracts import CONTRACTS
 _PACKAGE = "llmk.reference"
 _CACHE_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn")
 _ATTENTION_FIELDS = frozenset({"sliding_window", "softcap", "sinks", "latent_dim", "value_dim"})
-_MOE_FIELDS = FIRST_FIELDS | {"activation_alpha", "activation_limit", "up_offset"}
+_GATED_FIELDS = frozenset({"activation_alpha", "activation_limit", "up_offset"})
+_MOE_FIELDS = FIRST_FIELDS | _GATED_FIELDS
 _ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 _SCORINGS = ("softmax", "sigmoid")
 _GROUP_SCORINGS = ("max", "top2_sum")
@@ -68,9 +69,22 @@ _OPS = {
     "add_rms_norm_linear": "normed:make_add_rms_norm_linear",
     "add_rms_norm_router": "normed:make_add_rms_norm_router",
     "add_rms_norm_gate_up_silu": "normed:make_add_rms_norm_gate_up_silu",
+    "gate_up_gelu": "activations:make_gate_up_gelu",
     "gate_up_gelu_tanh": "activations:make_gate_up_gelu_tanh",
 }
 """Each op's reference; for a composite op, the factory that builds it from its parts."""
+
+_WRITE_FACTS = frozenset({"value_dim", "no_rope", "rotary_sections"})
+_LATER_FACTS = {
+    **dict.fromkeys(("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul"), _GATED_FIELDS),
+    **dict.fromkeys(("gate_up_silu", "gate_up_gelu", "gate_up_gelu_tanh"), _GATED_FIELDS),
+    "add_rms_norm_gate_up_silu": _GATED_FIELDS,
+    **dict.fromkeys(("rope", "rope_interleaved"), frozenset({"rotary_sections"})),
+    **dict.fromkeys(("qk_norm_rope_write_kv", "qk_norm_plus_one_rope_write_kv"), _WRITE_FACTS),
+    **dict.fromkeys(("qk_norm_rope_attention", "qk_norm_plus_one_rope_attention"), _WRITE_FACTS | {"attention_sinks"}),
+}
+"""By op, the facts that were added after the first release: kernels that don't know them are refused where a site has
+one."""
 
 _SCANS = {
     "state_space_scan": ("recurrent.state_space_scan", "Selective scan over a state space"),
@@ -266,6 +280,7 @@ def _op(name: str, where: str) -> KernelSpec:
         op=name,
         implementation=f"{_PACKAGE}.{where}",
         tier=Tier.REFERENCE,
+        knows=FIRST_FIELDS | _LATER_FACTS.get(name, frozenset()),
         parts=contract.parts,
         deterministic=True,
         capture="none" if "recurrent" in where else "full",

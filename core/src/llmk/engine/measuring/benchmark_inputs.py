@@ -138,10 +138,12 @@ class BenchmarkInputs:
 
         def at(tokens: int) -> Run:
             self._draw.random.manual_seed(1)
-            draw, last, options = self._draw, (), dict(examples.options)
+            draw, last, options = self._draw, (), examples.options_at(self._draw, facts)
             if "attention" in sites:
                 tokens, draw, last, scaled = self._step_at(sites["attention"], tokens)
                 options |= scaled
+            if "attention_sinks" in facts and "attention.run" in contract.parts:
+                options["sinks"] = draw.reals(facts["num_heads"])
             given = make(draw, facts, tokens)
             calls = [(*given, weight, None) for weight in weights] or [(*given, *last)]
             changed = [given[place] for place in mutated]
