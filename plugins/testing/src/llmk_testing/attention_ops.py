@@ -72,9 +72,17 @@ def _sites(bench: Bench, examples: OpExamples) -> Iterator[tuple[str, Site]]:
             if label not in _SITES or not any(match(backend, query) for query in queries):
                 continue
             found = examples.facts_at(queries[0])
+            if not all(_says(facts, queries[0]) for facts in found):
+                continue
             for facts in found if label == _ORDINARY else found[:1]:
                 special = [f", {name} {value}" for name, value in facts.items() if found[0].get(name) != value]
                 yield f"{label}{''.join(special)}, of {backend.id}", Site(backend, make, facts)
+
+
+def _says(facts: Facts, site: AttentionQuery) -> bool:
+    """Whether an op's facts say what differs at a site in what the op gets; an op whose facts don't is for others."""
+    sinks, wide = site.sinks, site.value_dim is not None
+    return (not sinks or "attention_sinks" in facts) and (not wide or "value_dim" in facts)
 
 
 def _query(op: str, over: Site, **fields: Any) -> OpQuery:
@@ -107,7 +115,7 @@ class Fused:
         self.reference = bind(bench.registry, oracle(bench.registry, spec.op), kept)
         options = examples.options_at(Draw(self.random("options"), self.dtype), site.facts)
         self.options = {**options, **self.paged.scaled}
-        if self.paged.sinks is not None and "attention.run" in contract.parts:
+        if "attention_sinks" in site.facts and "attention.run" in contract.parts:
             self.options["sinks"] = self.paged.sinks
         self.on_device = mapped_values(lambda tensor: tensor.to(bench.device), self.options)
 
