@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from plans import ALWAYS, PLATFORM, Build, build
+from plans import PLATFORM, Build, build, from_reference
 from torch import Tensor
 from transformers import Gemma3TextConfig, GptOssConfig, Olmo2Config, PreTrainedConfig, SmolLM3Config
 from transformers.models.gemma3.modeling_gemma3 import Gemma3Attention, Gemma3RotaryEmbedding
@@ -16,7 +16,7 @@ from transformers.models.gpt_oss.modeling_gpt_oss import GptOssAttention, GptOss
 from transformers.models.olmo2.modeling_olmo2 import Olmo2Attention, Olmo2RotaryEmbedding
 from transformers.models.smollm3.modeling_smollm3 import SmolLM3Attention, SmolLM3RotaryEmbedding
 
-from llmk.api import AttentionQuery, CacheStep, Choice, Piece
+from llmk.api import AttentionQuery, CacheStep, Choice
 from llmk.nn import Attention, StepContext
 from llmk.nn.parallel import Parallel
 from llmk.reference.rope.rotation import cos_sin_cache
@@ -31,8 +31,7 @@ def reference(
 ) -> Choice:
     given = {"write_kv": ("attention.write",), "attention": ("attention.run",)}
     names = (*(part.op for part in parts), *given.get(op.rpartition("rope_")[2], ()))
-    piece = Piece(*ALWAYS, where, "a-wheel", "1.0", f"llmk.reference.{where}", "", "reference", "", parts=names)
-    return Choice(kind, site, op or site, query, (piece,), (), parts)
+    return Choice(kind, site, op or site, query, (from_reference(where, parts=names),), (), parts)
 
 
 def bound(plus_one: bool = False, parallel: Parallel | None = None, **query: Any) -> Build:

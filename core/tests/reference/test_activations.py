@@ -8,12 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import GptOssConfig
+from transformers.activations import ACT2FN
 from transformers.models.gemma2.modeling_gemma2 import Gemma2TextScaledWordEmbedding
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
 from llmk.reference.activations import (
     ACTIVATIONS,
     INVARIANT_ACTIVATIONS,
+    PLAIN_ACTIVATIONS,
+    activate,
     make_gate_up_gelu,
     make_gate_up_gelu_tanh,
     make_gate_up_silu,
@@ -51,6 +54,16 @@ def test_gated_activations(name: str, shape: tuple[int, ...], dtype: torch.dtype
         out = kernels[name](x)
         assert out.dtype == dtype
         assert float((out.double() - expected).norm() / expected.norm()) < BOUND[dtype]
+
+
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+@pytest.mark.parametrize("name", PLAIN_ACTIVATIONS)
+def test_activations_without_a_gate(name: str, dtype: torch.dtype) -> None:
+    x = (2 * torch.randn(3, 17)).to(dtype)
+    theirs = ACT2FN[{"gelu_tanh": "gelu_pytorch_tanh"}.get(name, name)]
+    out = activate(x, name)
+    assert out.dtype == dtype
+    torch.testing.assert_close(out.double(), theirs(x.double()), rtol=BOUND[dtype], atol=1e-7)
 
 
 def test_invariant_activations_of_extreme_values() -> None:

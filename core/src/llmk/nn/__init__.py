@@ -10,17 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llmk.nn.attention import Attention, GatedAttention
+    from llmk.nn.attention import Attention, GatedAttention, OutputGate
     from llmk.nn.build import AttentionSwitch, Build, Switch, WeightKernel
     from llmk.nn.context import StepContext
     from llmk.nn.embedding import Embedding, LMHead
     from llmk.nn.latent import LatentAttention
     from llmk.nn.layer import Layer, Parameter
     from llmk.nn.linear import Linear
-    from llmk.nn.mlp import GatedMLP, NormedMLP
+    from llmk.nn.mlp import MLP, GatedMLP, NormedMLP, TokenGate
     from llmk.nn.model import Model, SelfLoading
     from llmk.nn.moe import MoE, NormedMoE
-    from llmk.nn.norm import AddRMSNorm, NormedLinear, RMSNorm, SandwichNorm
+    from llmk.nn.norm import AddRMSNorm, NormAdd, NormedLinear, RMSNorm, SandwichNorm
     from llmk.nn.quantization import Quantization
     from llmk.nn.recurrent import GatedDeltaNet, StateSpaceMixer
 
@@ -38,11 +38,14 @@ _LAZY = {
     "Layer": "layer",
     "Linear": "linear",
     "StateSpaceMixer": "recurrent",
+    "MLP": "mlp",
     "MoE": "moe",
     "Model": "model",
+    "NormAdd": "norm",
     "NormedMLP": "mlp",
     "NormedMoE": "moe",
     "NormedLinear": "norm",
+    "OutputGate": "attention",
     "Parameter": "layer",
     "Quantization": "quantization",
     "RMSNorm": "norm",
@@ -50,10 +53,12 @@ _LAZY = {
     "SelfLoading": "model",
     "StepContext": "context",
     "Switch": "build",
+    "TokenGate": "mlp",
     "WeightKernel": "build",
 }
 
 __all__ = [
+    "MLP",
     "AddRMSNorm",
     "Attention",
     "AttentionSwitch",
@@ -68,9 +73,11 @@ __all__ = [
     "Linear",
     "MoE",
     "Model",
+    "NormAdd",
     "NormedLinear",
     "NormedMLP",
     "NormedMoE",
+    "OutputGate",
     "Parameter",
     "Quantization",
     "RMSNorm",
@@ -79,6 +86,7 @@ __all__ = [
     "StateSpaceMixer",
     "StepContext",
     "Switch",
+    "TokenGate",
     "WeightKernel",
 ]
 

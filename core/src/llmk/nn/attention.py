@@ -12,6 +12,7 @@ from llmk.api import AttentionBackend, AttentionQuery, CacheSpec, FullAttentionC
 from llmk.nn.context import StepContext
 from llmk.nn.facts import attention_op_site
 from llmk.nn.layer import Layer, Parameter
+from llmk.nn.linear import Linear
 from llmk.nn.norm import HeadsNorm
 
 if TYPE_CHECKING:
@@ -141,6 +142,40 @@ class GatedAttention(Attention):
         q, gate = q_and_gate.unflatten(1, (num_heads, 2)).transpose(1, 2).contiguous().unbind(1)
         out: Tensor = self._gate(self._attend(q, k, v, step), gate.flatten(1))
         return out
+
+
+class OutputGate:
+    """A sigmoid gate of attention's output, by a projection of the attention's input (arXiv:2505.06708): one value for
+    each element of a head, or, with ``per_head``, one for each head. The op at ``site`` has the sizes of all heads, or,
+    with ``per_head``, those of one."""
+
+    def __init__(
+        self,
+        build: Build,
+        prefix: str,
+        hidden_size: int,
+        num_heads: int,
+        head_dim: int,
+        *,
+        per_head: bool = False,
+        gate_site: str = "output_gate",
+        site: str = "attention_gate",
+    ) -> None:
+        self._head_dim = head_dim if per_head else 0
+        rows, units = num_heads * (1 if per_head else head_dim), (num_heads,)
+        cut: dict[str, Any] = {"parallel": "column", "units": units}
+        self._linear = Linear(build, prefix, hidden_size, (rows,), site=gate_site, **cut)
+        self._gate = build.kernel("op", site)
+
+    def __call__(self, out: Tensor, x: Tensor) -> Tensor:
+        """Gates the attention's output, ``[tokens, heads * head_dim]`` of this rank's heads, for its input ``x``,
+        ``[tokens, hidden]``."""
+        gate = self._linear(x)
+        if self._head_dim:
+            heads: Tensor = self._gate(out.unflatten(1, (-1, self._head_dim)), gate.unsqueeze(2))
+            return heads.flatten(1)
+        gated: Tensor = self._gate(out, gate)
+        return gated
 
 
 def cache_spec(build: Build, site: str) -> CacheSpec:

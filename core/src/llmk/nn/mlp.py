@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -50,6 +50,71 @@ class GatedLinears:
             parallel="row",
             partial=partial,
         )
+
+
+class MLP:
+    """``down(activate(up(x)))``, without a gate. The activation, a name in
+    ``llmk.reference.activations.PLAIN_ACTIVATIONS``, is the op at ``site``. ``names`` are the checkpoint's names of the
+    two linear layers."""
+
+    def __init__(
+        self,
+        build: Build,
+        prefix: str,
+        hidden_size: int,
+        intermediate_size: int,
+        activation: str,
+        *,
+        names: tuple[str, str] = ("up_proj", "down_proj"),
+        bias: bool = False,
+        site: str = "activate",
+        up_site: str = "up",
+        down_site: str = "down",
+        partial: bool = False,
+    ) -> None:
+        up, down = (f"{prefix}.{name}" for name in names)
+        self._up = Linear(build, up, hidden_size, (intermediate_size,), site=up_site, bias=bias, parallel="column")
+        self._activate = build.kernel("op", site)
+        self._activation = activation
+        self._down = Linear(
+            build,
+            down,
+            intermediate_size,
+            (hidden_size,),
+            site=down_site,
+            bias=bias,
+            parallel="row",
+            partial=partial,
+        )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Maps ``[tokens, hidden]`` to ``[tokens, hidden]``."""
+        return self._down(self._activate(self._up(x), self._activation))
+
+
+class TokenGate:
+    """Scales what ``block`` returns by a sigmoid gate with one value per token, which a linear layer at ``gate_site``
+    computes (shared experts of Qwen2-MoE, arXiv:2407.10671). With tensor parallelism, ``block`` may return an addend of
+    a sum."""
+
+    def __init__(
+        self,
+        build: Build,
+        prefix: str,
+        block: Callable[[Tensor], Tensor],
+        hidden_size: int,
+        *,
+        gate_site: str = "shared_gate",
+        site: str = "shared_sigmoid_gate",
+    ) -> None:
+        self._block = block
+        self._linear = Linear(build, prefix, hidden_size, (1,), site=gate_site)
+        self._gate = build.kernel("op", site)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Maps ``[tokens, hidden]`` to ``[tokens, hidden]``."""
+        out: Tensor = self._gate(self._block(x), self._linear(x))
+        return out
 
 
 class GatedMLP:

@@ -261,5 +261,5 @@ class NormedMoE:
         """Maps the previous block's output and the residual, both ``[tokens, hidden]``, to this block's output and the
         next residual."""
         norm, router = self._norm, self.block.router
-        logits, normed, total = self._op(x, residual, norm.weight, norm.eps, router.weight, router.bias)
+        logits, normed, total = self._op(x, residual, norm.weight, norm.eps, router.weight, router.bias, **norm.options)
         return self.block.mix(normed, logits), total

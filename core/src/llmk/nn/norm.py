@@ -58,11 +58,34 @@ class HeadsNorm(Layer):
             return self._norm(rows, self.weight, self._eps).view(x.shape)
         normed: Tensor = self._norm(self._parallel.all_gather(rows), self.weight, self._eps)
         start = self._parallel.tensor_rank * rows.shape[1]
-        return normed[:, start : start + rows.shape[1]].unflatten(1, x.shape[1:])
+        return normed[:, start : start + rows.shape[1]].view(x.shape)
+
+
+class NormAdd(Layer):
+    """Norms a block's output and adds the residual, for blocks whose input is not normed (OLMo 2)."""
+
+    weight: Tensor
+
+    def __init__(self, build: Build, prefix: str, size: int, eps: float, *, site: str = "rms_norm_add") -> None:
+        self._norm_add: Callable[..., Tensor] = build.kernel("op", site)
+        self._eps = eps
+        self._weight = Parameter(build, [f"{prefix}.weight"], [size], dummy_std=None)
+        super().__init__(build, [self._weight])
+
+    def finish(self) -> None:
+        self.weight = self._weight.take()
+
+    def __call__(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Maps a block's output and its input, both ``[..., size]``, to the next block's input."""
+        return self._norm_add(x, residual, self.weight, self._eps)
 
 
 class AddRMSNorm(Layer):
-    """Adds the residual, then normalizes."""
+    """Adds the residual, then normalizes.
+
+    Args:
+        residual_multiplier: factor of what is added to the residual (Granite). If it is not 1, the op's facts have it.
+    """
 
     weight: Tensor
 
@@ -75,7 +98,9 @@ class AddRMSNorm(Layer):
         *,
         site: str = "add_rms_norm",
         first_site: str = "rms_norm",
+        residual_multiplier: float = 1.0,
     ) -> None:
+        self.options = {} if residual_multiplier == 1.0 else {"residual_multiplier": residual_multiplier}
         self._add_norm: Callable[..., tuple[Tensor, Tensor]] = build.kernel("op", site)
         self._norm: Callable[..., Tensor] = build.kernel("op", first_site)
         self.eps = eps
@@ -92,7 +117,7 @@ class AddRMSNorm(Layer):
         """
         if residual is None:
             return self._norm(x, self.weight, self.eps), x
-        return self._add_norm(x, residual, self.weight, self.eps)
+        return self._add_norm(x, residual, self.weight, self.eps, **self.options)
 
 
 class NormedLinear:
@@ -114,7 +139,7 @@ class NormedLinear:
         linear_site: str,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        self._options = dict(options or {})
+        self._options: dict[str, Any] = {**norm.options, **(options or {})}
         self._op: Callable[..., tuple[Tensor, Tensor]] = build.kernel("op", site, linear=linear_site)
         self._norm = norm
         self._linear = linear

@@ -87,6 +87,16 @@ INVARIANT_ACTIVATIONS: Mapping[str, Callable[..., Tensor]] = {
 """The batch-invariant versions of :data:`ACTIVATIONS`."""
 
 
+PLAIN_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "silu": silu,
+    "gelu": lambda x: _gelu(x),
+    "gelu_tanh": lambda x: _gelu_tanh(x),
+    "relu": torch.relu,
+    "relu2": lambda x: torch.relu(x).square(),
+}
+"""Activations without a gate, of float32; ``"relu2"`` is the square of ReLU (arXiv:2109.08668)."""
+
+
 def make_gate_up_silu(parts: Mapping[str, Callable[..., Tensor]]) -> Callable[..., Tensor]:
     """Builds ``gate_up_silu`` from the site's linear kernel (part ``linear``) and ``silu_and_mul``."""
     return _gate_up(parts["linear"], parts["silu_and_mul"])
@@ -100,6 +110,16 @@ def make_gate_up_gelu(parts: Mapping[str, Callable[..., Tensor]]) -> Callable[..
 def make_gate_up_gelu_tanh(parts: Mapping[str, Callable[..., Tensor]]) -> Callable[..., Tensor]:
     """Builds ``gate_up_gelu_tanh``, which is ``gate_up_silu`` with the part ``gelu_tanh_and_mul``."""
     return _gate_up(parts["linear"], parts["gelu_tanh_and_mul"])
+
+
+def activate(x: Tensor, activation: str) -> Tensor:
+    """An activation without a gate, elementwise, any shape, in ``x``'s dtype; the arithmetic is float32, rounded once,
+    and batch-invariant.
+
+    Args:
+        activation: a name in :data:`PLAIN_ACTIVATIONS`.
+    """
+    return PLAIN_ACTIVATIONS[activation](x.float()).to(x.dtype)
 
 
 def softcap(x: Tensor, cap: float) -> Tensor:

@@ -99,6 +99,14 @@ _NORMS = (
         "Residual sum, then norm with weight + 1.",
         parts=("rms_norm_plus_one",),
     ),
+    _contract(
+        op="rms_norm_add",
+        signature="(x, residual, weight, eps) -> total",
+        facts=("size",),
+        parts=("rms_norm",),
+        examples="rows:RMS_NORM_ADD",
+        summary="Norm after a block, then residual sum.",
+    ),
     _like(
         _ADD_NORM,
         "sandwich_norm_plus_one",
@@ -117,6 +125,13 @@ _NORMS = (
 
 _ROWS = (
     _GATED,
+    _contract(
+        op="activate",
+        signature="(x, activation) -> activated",
+        facts=("intermediate_size", "activation"),
+        examples="rows:ACTIVATE",
+        summary="An activation without a gate.",
+    ),
     _like(_GATED, "gelu_and_mul", "GEGLU with the exact GELU."),
     _like(_GATED, "gelu_tanh_and_mul", "GEGLU with GELU's tanh approximation."),
     _ROPE,

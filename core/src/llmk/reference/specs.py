@@ -36,6 +36,7 @@ _OPS = {
     "rms_norm_plus_one": "norms:rms_norm_plus_one",
     "rope": "rope.rotation:rope",
     "rope_interleaved": "rope.rotation:rope_interleaved",
+    "activate": "activations:activate",
     "softcap": "activations:softcap",
     "sigmoid_gate": "activations:sigmoid_gate",
     "embedding": "embedding:embedding",
@@ -53,6 +54,7 @@ _OPS = {
     "compute_slot_mapping": "batch:compute_slot_mapping",
     "append_tokens": "batch:append_tokens",
     "add_rms_norm": "norms:make_add_rms_norm",
+    "rms_norm_add": "norms:make_rms_norm_add",
     "add_rms_norm_plus_one": "norms:make_add_rms_norm_plus_one",
     "sandwich_norm_plus_one": "norms:make_sandwich_norm_plus_one",
     "add_rms_norm_fp32_residual": "norms:make_add_rms_norm_fp32_residual",
@@ -74,11 +76,15 @@ _OPS = {
 }
 """Each op's reference; for a composite op, the factory that builds it from its parts."""
 
+_SUM_FACTS = frozenset({"residual_multiplier"})
 _WRITE_FACTS = frozenset({"value_dim", "no_rope", "rotary_sections"})
 _LATER_FACTS = {
     **dict.fromkeys(("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul"), _GATED_FIELDS),
     **dict.fromkeys(("gate_up_silu", "gate_up_gelu", "gate_up_gelu_tanh"), _GATED_FIELDS),
-    "add_rms_norm_gate_up_silu": _GATED_FIELDS,
+    "add_rms_norm_gate_up_silu": _GATED_FIELDS | _SUM_FACTS,
+    **dict.fromkeys(
+        ("add_rms_norm", "add_rms_norm_plus_one", "add_rms_norm_linear", "add_rms_norm_router"), _SUM_FACTS
+    ),
     **dict.fromkeys(("rope", "rope_interleaved"), frozenset({"rotary_sections"})),
     **dict.fromkeys(("qk_norm_rope_write_kv", "qk_norm_plus_one_rope_write_kv"), _WRITE_FACTS),
     **dict.fromkeys(("qk_norm_rope_attention", "qk_norm_plus_one_rope_attention"), _WRITE_FACTS | {"attention_sinks"}),

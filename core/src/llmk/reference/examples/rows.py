@@ -17,6 +17,9 @@ _INNER = tuple({"intermediate_size": size} for size in (128, 40, 33, 1536))
 PARAMETERS: Facts = {"activation_alpha": 1.702, "activation_limit": 1.5, "up_offset": 1.0}
 """Facts of a gated activation with parameters."""
 _GATED = (*_INNER, {"intermediate_size": 72, **PARAMETERS}, {"intermediate_size": 72, "activation_limit": 0.7})
+_ACTIVATED = tuple(
+    {"intermediate_size": 33, "activation": name} for name in ("relu2", "gelu", "gelu_tanh", "silu", "relu")
+)
 _HEADS = (
     {"num_heads": 8, "num_kv_heads": 2, "head_dim": 64, "rotary_dim": 64, "qk_norm": True},
     {"num_heads": 3, "num_kv_heads": 1, "head_dim": 40, "rotary_dim": 16, "qk_norm": True},
@@ -43,6 +46,11 @@ def _add_norm(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     return x, draw.floats(*x.shape), weight, eps
 
 
+def sum_keywords(draw: Draw, facts: Facts) -> Facts:
+    """The factor in a residual sum."""
+    return {name: facts[name] for name in facts if name == "residual_multiplier"}
+
+
 def _sandwich(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     x, residual, weight, eps = _add_norm(draw, facts, rows)
     return x, residual, draw.floats(*weight.shape), weight, eps
@@ -60,6 +68,10 @@ def _gated_norm(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
 
 def _gated(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     return (draw.floats(rows, 2 * facts["intermediate_size"], scale=2.0),)
+
+
+def _activate(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    return draw.floats(rows, facts["intermediate_size"], scale=2.0), facts["activation"]
 
 
 def _sigmoid_gate(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
@@ -126,11 +138,15 @@ def _per_head(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
 
 
 RMS_NORM = OpExamples(_SIZES, _norm, by_row=("x",), wide=("x",))
-ADD_RMS_NORM = OpExamples(_SIZES, _add_norm, by_row=("x", "residual"))
+ADD_RMS_NORM = OpExamples(
+    (*_SIZES, {"size": 72, "residual_multiplier": 0.22}), _add_norm, by_row=("x", "residual"), keywords=sum_keywords
+)
+RMS_NORM_ADD = OpExamples(_SIZES, _add_norm, by_row=("x", "residual"))
 SANDWICH_NORM = OpExamples(_SIZES, _sandwich, by_row=("x", "residual"))
 ADD_RMS_NORM_FP32_RESIDUAL = OpExamples(_SIZES, _wide_residual, by_row=("x", "residual"))
 GATED_RMS_NORM = OpExamples(_SPACE, _gated_norm, by_row=("x", "gate"), wide=("gate",), options={"groups": 2})
 GATED = OpExamples(_GATED, _gated, by_row=("x",), keywords=gated_keywords)
+ACTIVATE = OpExamples(_ACTIVATED, _activate, by_row=("x",))
 SIGMOID_GATE = OpExamples(_GATES, _sigmoid_gate, by_row=("x", "gate"))
 SOFTCAP = OpExamples(_SIZES, _softcap, benchmark=_softcap_of_logits, by_row=("x",))
 _ROPE: Any = {"by_row": ("q", "k", "positions"), "wide": ("q", "k"), "keywords": rotary_keywords}
