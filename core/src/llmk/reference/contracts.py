@@ -93,19 +93,13 @@ _NORMS = (
     _NORM,
     _like(_NORM, "rms_norm_plus_one", "attention.write"),
     _ADD_NORM,
+    _like(_ADD_NORM, "add_rms_norm_plus_one", "Residual sum, then norm with weight + 1.", parts=("rms_norm_plus_one",)),
     _like(
         _ADD_NORM,
-        "add_rms_norm_plus_one",
-        "Residual sum, then norm with weight + 1.",
-        parts=("rms_norm_plus_one",),
-    ),
-    _contract(
-        op="rms_norm_add",
+        "rms_norm_add",
+        "Norm after a block, then residual sum.",
         signature="(x, residual, weight, eps) -> total",
-        facts=("size",),
-        parts=("rms_norm",),
         examples="rows:RMS_NORM_ADD",
-        summary="Norm after a block, then residual sum.",
     ),
     _like(
         _ADD_NORM,
