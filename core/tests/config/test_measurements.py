@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from importlib.metadata import version
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from llmk.api import ConfigError, LinearQuery, OpQuery, PlatformFacts, TunedConfigs
+from llmk.api import ConfigError, LinearQuery, MoEQuery, OpQuery, PlatformFacts, TunedConfigs
 from llmk.config.measurements import NOTHING, Measured, Measurements, folder_of, key_of, load_measurements
 from llmk.config.measurements import save_measurements as save
 
@@ -37,6 +38,14 @@ def test_ops_are_distinguished_by_their_facts_and_neighbours() -> None:
     op = OpQuery(platform=BOX, site="s", dtype="bfloat16", op="norm", facts={"size": 64}, linear="a.fast")
     others = (replace(op, op="act"), replace(op, facts={"size": 65}), replace(op, linear="a.slow"))
     assert len({key_of(each) for each in (op, replace(op, site="t"), *others)}) == 4
+
+
+def test_a_later_field_is_part_of_the_key_where_it_is_set() -> None:
+    sizes = {"num_experts": 4, "top_k": 2, "hidden_size": 8, "intermediate_size": 8}
+    query = MoEQuery(platform=BOX, site="moe", dtype="bfloat16", **sizes)
+    assert "activation_limit" not in json.loads(key_of(query))
+    assert json.loads(key_of(replace(query, activation_limit=7.0)))["activation_limit"] == 7.0
+    assert {"activation", "renormalize", "deterministic", "weight_format"} <= json.loads(key_of(query)).keys()
 
 
 def test_new_measurements_join_old_ones_and_replace_those_of_their_query(tmp_path: Path) -> None:

@@ -187,6 +187,13 @@ def test_a_field_that_was_added_later_refuses_kernels_that_do_not_know_it() -> N
     ]
 
 
+LATER_VALUES: dict[type[Query], dict[str, Any]] = {
+    AttentionQuery: {"value_dim": 8},
+    LinearQuery: {},
+    MoEQuery: {"activation_alpha": 1.702, "activation_limit": 7.0, "up_offset": 1.0},
+    OpQuery: {},
+}
+"""Values of fields that were added after the first release."""
 OTHER_VALUES = {
     AttentionQuery: {"sliding_window": 8, "softcap": 2.0, "sinks": True, "causal": False, "latent_dim": 8},
     LinearQuery: {"bias": True, "weight_format": "fp8_channel"},
@@ -221,7 +228,7 @@ NEEDED = {
 @pytest.mark.parametrize("kind", OTHER_VALUES, ids=lambda kind: kind.__name__)
 def test_a_kernel_that_knows_less_is_refused_field_by_field(kind: type[Query]) -> None:
     common: dict[str, Any] = {"platform": BOX, "site": "up", "dtype": "float32"} | NEEDED[kind]
-    assert set(OTHER_VALUES[kind]) == set(neutral_values(kind))
+    assert {*OTHER_VALUES[kind], *LATER_VALUES[kind]} == set(neutral_values(kind))
     assert set(OTHER_VALUES[kind]) <= FIRST_FIELDS
     plain = replace(spec(), knows=frozenset())
     assert match(plain, kind(**common))
@@ -230,6 +237,16 @@ def test_a_kernel_that_knows_less_is_refused_field_by_field(kind: type[Query]) -
         assert (reason.code, reason.wanted) == ("not_understood", f"{name} = {value!r}")
         assert match(replace(plain, knows=frozenset({name})), kind(**common, **{name: value}))
         assert match(spec(), kind(**common, **{name: value}))
+
+
+@pytest.mark.parametrize("kind", LATER_VALUES, ids=lambda kind: kind.__name__)
+def test_a_kernel_of_the_first_release_is_refused_with_a_later_field(kind: type[Query]) -> None:
+    common: dict[str, Any] = {"platform": BOX, "site": "up", "dtype": "float32"} | NEEDED[kind]
+    assert not set(LATER_VALUES[kind]) & FIRST_FIELDS
+    for name, value in LATER_VALUES[kind].items():
+        (reason,) = match(spec(), kind(**common, **{name: value})).reasons
+        assert (reason.code, reason.wanted) == ("not_understood", f"{name} = {value!r}")
+        assert match(replace(spec(), knows=FIRST_FIELDS | {name}), kind(**common, **{name: value}))
 
 
 def test_facts_that_an_ops_reference_names_must_be_known() -> None:

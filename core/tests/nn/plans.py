@@ -26,6 +26,12 @@ def piece(name: str, *, band: tuple[int, int] = ALWAYS, prepare: str = "", parts
     return Piece(*band, name, "a-wheel", "1.0", f"{__name__}:{name}", where, "native", "only candidate", parts=parts)
 
 
+def from_reference(where: str, *, parts: tuple[str, ...] = ()) -> Piece:
+    """A piece that runs a reference kernel, ``where`` in ``llmk.reference``."""
+    place = f"llmk.reference.{where}"
+    return Piece(*ALWAYS, where, "a-wheel", "1.0", place, "", "reference", "only candidate", parts=parts)
+
+
 def choice(kind: str, site: str, *pieces: Piece, op: str = "", parts: tuple[Choice, ...] = (), **query: Any) -> Choice:
     """A choice with a linear query where ``query`` has its fields."""
     asked = LinearQuery(platform=PLATFORM, site=site, dtype="float32", **query) if query else None

@@ -9,11 +9,15 @@ import pytest
 import torch
 from plans import Build, build, builder, choice, piece
 from torch import Tensor
+from transformers import DeepseekV3Config, GptOssConfig
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3MoE
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssMLP
 
 from llmk import tree
-from llmk.api import MoEFacts
+from llmk.api import CheckpointError, MoEFacts
 from llmk.nn import Experts, Parameter, StepContext
 from llmk.nn.blocks.moe import MoE
+from llmk.nn.parallel import Parallel
 from llmk.reference.moe import fused_moe
 
 FACTS = MoEFacts(site="moe", num_experts=3, top_k=2, hidden_size=6, intermediate_size=4, renormalize=False, scaling=1.5)
@@ -22,13 +26,14 @@ SHARED_LINEARS = [choice("linear", f"shared_{name}", piece("linear")) for name i
 OPTIONS = {"top_k": 2, "renormalize": False, "scaling": 1.5}
 
 
-def made(kernel: str = "moe", prepare: str = "") -> Build:
-    return build(choice("moe", "moe", piece(kernel, prepare=prepare)), choice("linear", "moe.router", piece("linear")))
+def made(kernel: str = "moe", prepare: str = "", parallel: Parallel | None = None) -> Build:
+    choices = choice("moe", "moe", piece(kernel, prepare=prepare)), choice("linear", "moe.router", piece("linear"))
+    return build(*choices, parallel=parallel)
 
 
-def moe_block(made: Build, at: str, **own: Any) -> MoE:
+def moe_block(made: Build, at: str, facts: MoEFacts | None = None, **own: Any) -> MoE:
     """The block of a spec."""
-    spec = tree.MoE.of(at, FACTS, **own)
+    spec = tree.MoE.of(at, facts or FACTS, **own)
     block: MoE = builder(made, spec).block(spec)
     return block
 
@@ -158,3 +163,103 @@ def test_the_kernel_may_depend_on_the_number_of_tokens() -> None:
     assert experts(x, logits).any()
     both.select(64)
     assert not experts(x, logits).any()
+
+
+def filled(block: torch.nn.Module) -> dict[str, Tensor]:
+    """The block's state with random values."""
+    state = block.state_dict()
+    for tensor in state.values():
+        tensor.normal_(std=0.5)
+    return state
+
+
+def loaded(block: MoE, state: dict[str, Tensor]) -> MoE:
+    load((*block.experts.parameters, *block.router.parameters), state)
+    block.experts.finish()
+    block.router.finish()
+    return block
+
+
+@pytest.mark.parametrize("kernel", [("moe", ""), ("moe_transposed", "transpose_experts")])
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_the_block_of_gpt_oss_in_its_layout(kernel: tuple[str, str], ranks: int) -> None:
+    theirs = GptOssMLP(GptOssConfig(hidden_size=10, intermediate_size=6, num_local_experts=5, num_experts_per_tok=2))
+    state = filled(theirs)
+    if kernel[1]:  # whose kernel takes no biases
+        for name in ("experts.gate_up_proj_bias", "experts.down_proj_bias"):
+            state[name].zero_()
+    facts = MoEFacts(
+        site="moe",
+        num_experts=5,
+        top_k=2,
+        hidden_size=10,
+        intermediate_size=6,
+        bias=not kernel[1],
+        router_bias=True,
+        activation_alpha=theirs.experts.alpha,
+        activation_limit=theirs.experts.limit,
+        up_offset=1.0,
+    )
+    stored = {f"mlp.{name}": tensor for name, tensor in state.items() if facts.bias or "proj_bias" not in name}
+    x, out = 3 * torch.randn(7, 10), torch.zeros(7, 10)
+    for rank in range(ranks):
+        here = made(*kernel, parallel=Parallel(tensor_rank=rank, tensor_size=ranks))
+        out += loaded(moe_block(here, "mlp", facts, interleaved=True, router="router"), stored)(x, CONTEXT)
+    with torch.no_grad():
+        expected = theirs(x[None])[0][0]
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("groups", [(1, 1), (4, 2)])
+def test_the_block_of_deepseek_v3_with_its_selection_bias(groups: tuple[int, int]) -> None:
+    num_groups, top_groups = groups
+    config = DeepseekV3Config(
+        hidden_size=10,
+        moe_intermediate_size=6,
+        n_routed_experts=8,
+        n_shared_experts=1,
+        num_experts_per_tok=3,
+        n_group=num_groups,
+        topk_group=top_groups,
+        norm_topk_prob=True,
+        routed_scaling_factor=2.5,
+    )
+    theirs = DeepseekV3MoE(config)
+    state = filled(theirs)
+    facts = MoEFacts(
+        site="moe",
+        num_experts=8,
+        top_k=3,
+        hidden_size=10,
+        intermediate_size=6,
+        scoring="sigmoid",
+        scaling=2.5,
+        num_groups=num_groups,
+        top_groups=top_groups,
+        group_scoring="top2_sum",
+        selection_bias=True,
+    )
+    stored = {f"mlp.{name}": tensor for name, tensor in state.items() if "shared" not in name}
+    ours = loaded(moe_block(made(), "mlp", facts), stored)
+    x = torch.randn(20, 10)
+    with torch.no_grad():
+        expected, out = theirs(x[None])[0], ours(x, CONTEXT) + theirs.shared_experts(x)
+        state["gate.e_score_correction_bias"].zero_()
+        unbiased = theirs(x[None])[0]
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
+    assert not torch.allclose(unbiased, expected)
+
+
+def test_a_selection_bias_stays_in_float32() -> None:
+    facts = replace(FACTS, selection_bias=True)
+    half = build(choice("moe", "moe", piece("moe")), choice("linear", "moe.router", piece("linear")), dtype=torch.half)
+    *_, bias = moe_block(half, "a", facts, aliases=("b",), selection_bias="gate.bias").experts.parameters
+    assert bias.dtype == torch.float32
+    assert bias.targets == {"a.gate.bias": (0,), "b.gate.bias": (0,)}
+
+
+def test_quantized_experts_with_alternating_features_are_refused() -> None:
+    query = {"in_features": 1, "out_features": 1, "weight_format": "fp8_channel"}
+    here = build(choice("moe", "moe", piece("moe"), **query), choice("linear", "moe.router", piece("linear")))
+    with pytest.raises(CheckpointError, match="experts are quantized"):
+        moe_block(here, "mlp", interleaved=True)

@@ -7,12 +7,17 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from transformers import GptOssConfig
+from transformers.activations import ACT2FN
 from transformers.models.gemma2.modeling_gemma2 import Gemma2TextScaledWordEmbedding
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
 from llmk.reference.activations import (
     ACTIVATIONS,
     INVARIANT_ACTIVATIONS,
-    gelu_tanh_and_mul,
+    PLAIN_ACTIVATIONS,
+    activate,
+    make_gate_up_gelu,
     make_gate_up_gelu_tanh,
     make_gate_up_silu,
     sigmoid_gate,
@@ -51,6 +56,16 @@ def test_gated_activations(name: str, shape: tuple[int, ...], dtype: torch.dtype
         assert float((out.double() - expected).norm() / expected.norm()) < BOUND[dtype]
 
 
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+@pytest.mark.parametrize("name", PLAIN_ACTIVATIONS)
+def test_activations_without_a_gate(name: str, dtype: torch.dtype) -> None:
+    x = (2 * torch.randn(3, 17)).to(dtype)
+    theirs = ACT2FN[{"gelu_tanh": "gelu_pytorch_tanh"}.get(name, name)]
+    out = activate(x, name)
+    assert out.dtype == dtype
+    torch.testing.assert_close(out.double(), theirs(x.double()), rtol=BOUND[dtype], atol=1e-7)
+
+
 def test_invariant_activations_of_extreme_values() -> None:
     gate = torch.tensor([-1e30, -200.0, -1e-30, 0.0, 1e-30, 200.0, 1e30])
     for name, kernel in INVARIANT_ACTIVATIONS.items():
@@ -59,14 +74,42 @@ def test_invariant_activations_of_extreme_values() -> None:
         )
 
 
-@pytest.mark.parametrize("name", ["silu", "gelu_tanh"])
+@pytest.mark.parametrize("dtype", BOUND, ids=str)
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize(("alpha", "limit", "offset"), [(1.702, 0.8, 1.0), (1.0, 1.5, 0.0), (0.5, None, -2.0)])
+def test_parameters_of_gated_activations(
+    name: str, alpha: float, limit: float | None, offset: float, dtype: torch.dtype
+) -> None:
+    x = (2 * torch.randn(5, 34)).to(dtype)
+    gate, up = x.double().chunk(2, dim=-1)
+    if limit is not None:
+        gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    expected = FORMULAS[name](alpha * gate) / alpha * (up + offset)
+    for kernels in (ACTIVATIONS, INVARIANT_ACTIVATIONS):
+        out = kernels[name](x, activation_alpha=alpha, activation_limit=limit, up_offset=offset)
+        assert out.dtype == dtype
+        assert float((out.double() - expected).norm() / expected.norm()) < BOUND[dtype]
+
+
+def test_the_clamped_activation_of_gpt_oss() -> None:
+    theirs = GptOssExperts(GptOssConfig(hidden_size=4, intermediate_size=17, num_local_experts=2))
+    gate, up = 6 * torch.randn(9, 17), 6 * torch.randn(9, 17)
+    expected = theirs._apply_gate(torch.stack((gate, up), dim=-1).flatten(1))
+    options = {"activation_alpha": theirs.alpha, "activation_limit": theirs.limit, "up_offset": 1.0}
+    torch.testing.assert_close(silu_and_mul(torch.cat((gate, up), dim=-1), **options), expected)
+
+
+@pytest.mark.parametrize("name", FORMULAS)
 def test_gate_up_is_the_linear_layer_and_then_the_activation(name: str) -> None:
     x, weight, bias = torch.randn(3, 10), torch.randn(16, 10), torch.randn(16)
-    make = {"silu": make_gate_up_silu, "gelu_tanh": make_gate_up_gelu_tanh}[name]
-    op = make({"linear": linear, "silu_and_mul": silu_and_mul, "gelu_tanh_and_mul": gelu_tanh_and_mul})
+    make = {"silu": make_gate_up_silu, "gelu": make_gate_up_gelu, "gelu_tanh": make_gate_up_gelu_tanh}[name]
+    op = make({"linear": linear, **{f"{each}_and_mul": kernel for each, kernel in ACTIVATIONS.items()}})
     both = x.double() @ weight.double().T + bias.double()
     expected = FORMULAS[name](both[:, :8]) * both[:, 8:]
     torch.testing.assert_close(op(x, weight, bias).double(), expected, rtol=1e-5, atol=1e-5)
+    clamped = FORMULAS[name](both[:, :8].clamp(max=0.5)) * both[:, 8:].clamp(-0.5, 0.5)
+    found = op(x, weight, bias, activation_limit=0.5)
+    torch.testing.assert_close(found.double(), clamped, rtol=1e-5, atol=1e-5)
 
 
 def test_gate_up_silu_passes_the_prepared_weight_to_its_linear_kernel() -> None:

@@ -59,10 +59,9 @@ class Step:
         random = torch.Generator().manual_seed(seed)
         total = sum(r.queries for r in requests)
         self.q = torch.randn(total, spec.num_heads, spec.head_dim, generator=random).to(dtype)
-        planes = 2 if spec.latent_dim is None else 1
+        planes, width = 2 if spec.latent_dim is None else 1, max(spec.head_dim, spec.value_dim or 0)
         self.kv = [
-            torch.randn(planes, r.length, spec.num_kv_heads, spec.head_dim, generator=random).to(dtype)
-            for r in requests
+            torch.randn(planes, r.length, spec.num_kv_heads, width, generator=random).to(dtype) for r in requests
         ]
         self.sinks = torch.randn(spec.num_heads, generator=random) if spec.sinks else None
         blocks = [-(-r.length // spec.block_size) for r in requests]
@@ -93,8 +92,14 @@ class Step:
             block_size=self.spec.block_size,
         )
 
-    def new_kv(self) -> Tensor:
-        return torch.cat([kv[:, r.length - r.queries :] for kv, r in zip(self.kv, self.requests, strict=True)], dim=1)
+    def new_kv(self) -> list[Tensor]:
+        news = [kv[:, r.length - r.queries :] for kv, r in zip(self.kv, self.requests, strict=True)]
+        return self.parts(torch.cat(news, dim=1))
+
+    def parts(self, kv: Tensor) -> list[Tensor]:
+        """Keys and values, each of its width; latent vectors are one part."""
+        widths = (self.spec.head_dim, self.spec.value_dim or self.spec.head_dim)
+        return [plane[..., :width] for plane, width in zip(kv, widths, strict=False)]
 
     def run(self, kind: type[ReferenceAttention] = ReferenceAttention) -> Tensor:
         backend = kind(self.spec, DEVICE)
@@ -109,7 +114,9 @@ class Step:
         size = self.spec.block_size
         for row, (request, kv) in enumerate(zip(self.requests, self.kv, strict=True)):
             for position, slot in enumerate(self.slots(row, 0, request.length - request.queries).tolist()):
-                cache[slot // size, :, slot % size] = kv[:, position].to(cache.dtype)
+                parts = self.parts(kv[:, position])
+                stored = torch.stack(parts) if self.spec.value_dim is None else torch.cat(parts, dim=-1)[None]
+                cache[slot // size, :, slot % size] = stored.to(cache.dtype)
         meta = backend.prepare(self.index())
         key, *value = self.new_kv()
         if scales == (1.0, 1.0):
@@ -130,8 +137,8 @@ class Step:
         for request, kv in zip(self.requests, self.kv, strict=True):
             for position in range(request.length - request.queries, request.length):
                 first = 0 if spec.sliding_window is None else max(0, position - spec.sliding_window + 1)
-                k = kv[0, first : position + 1].double()
-                v = k[..., : spec.latent_dim] if len(kv) == 1 else kv[1, first : position + 1].double()
+                k, *rest = (part.double() for part in self.parts(kv[:, first : position + 1]))
+                v = rest[0] if rest else k[..., : spec.latent_dim]
                 out.append(torch.stack([self.one(self.q[row, h].double(), k, v, h) for h in range(spec.num_heads)]))
                 row += 1
         return torch.stack(out)
@@ -161,6 +168,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "sinks": {"sinks": True},
     "all": {"sliding_window": 5, "softcap": 1.5, "sinks": True},
     "latent": {"latent_dim": 17, "num_kv_heads": 1},
+    "narrow values": {"value_dim": 17},
+    "wide values": {"value_dim": 40, "sliding_window": 5},
+    "narrow values, all": {"value_dim": 8, "sliding_window": 5, "softcap": 1.5, "sinks": True},
     "latent all": {"latent_dim": 8, "num_kv_heads": 1, "sliding_window": 5, "softcap": 1.5, "sinks": True},
 }
 GAPS = {"together": 0, "a token apart": 2 * 24, "in odd places": 20, "in very odd places": 7}
@@ -177,11 +187,11 @@ def test_matches_the_formula(backend: type[ReferenceAttention], step: str, kind:
     case = Step(query(dtype=name, cache_dtype=name, **KINDS[kind]), STEPS[step])
     out = case.run(backend)
     assert out.dtype == dtype
-    assert out.shape == (*case.q.shape[:2], case.spec.latent_dim or case.spec.head_dim)
+    assert out.shape == (*case.q.shape[:2], case.spec.latent_dim or case.spec.value_dim or case.spec.head_dim)
     assert error(out, case.expected()) < BOUND[dtype]
 
 
-@pytest.mark.parametrize("kind", ["plain", "all", "latent", "latent all"])
+@pytest.mark.parametrize("kind", ["plain", "all", "latent", "latent all", "narrow values"])
 @pytest.mark.parametrize("step", STEPS)
 @pytest.mark.parametrize("gap", GAPS)
 def test_blocks_may_be_strided_in_a_pool(gap: str, step: str, kind: str) -> None:
@@ -343,7 +353,7 @@ def test_lengths_that_the_host_knows_are_not_read_from_the_device(padding: int) 
     step.query_start, step.seq_lens = step.query_start.to("meta"), step.seq_lens.to("meta")
     meta = backend.prepare(step)
     assert torch.equal(meta.key_rows, written.key_rows)
-    key, value = torch.nn.functional.pad(case.new_kv(), (0, 0, 0, 0, 0, padding), value=float("nan"))
+    key, value = torch.nn.functional.pad(torch.stack(case.new_kv()), (0, 0, 0, 0, 0, padding), value=float("nan"))
     backend.write(key, value, cache, meta)
     out = backend.run(torch.nn.functional.pad(case.q, (0, 0, 0, 0, 0, padding)), cache, meta)
     assert error(out[: len(case.q)], case.expected()) < BOUND[torch.float32]

@@ -5,17 +5,22 @@ from __future__ import annotations
 import pytest
 import torch
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
+from transformers.models.granite.modeling_granite import GraniteRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
+from llmk.reference.linear import linear
+from llmk.reference.normed import make_add_rms_norm_linear, make_add_rms_norm_router
 from llmk.reference.norms import (
     make_add_rms_norm,
     make_add_rms_norm_fp32_residual,
     make_add_rms_norm_plus_one,
+    make_rms_norm_add,
     make_sandwich_norm_plus_one,
     rms_norm,
     rms_norm_plus_one,
 )
 
+MULTIPLIER = 0.22
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 BOUND = {torch.float32: 1e-6, torch.float16: 1e-3, torch.bfloat16: 6e-3}
 
@@ -100,3 +105,35 @@ def test_rows_do_not_depend_on_the_batch() -> None:
     together = rms_norm(x, weight, 1e-6)
     for row in range(37):
         assert torch.equal(rms_norm(x[row : row + 1], weight, 1e-6)[0], together[row])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_the_norm_after_a_block(dtype: torch.dtype) -> None:
+    x, residual, weight = torch.randn(5, 33).to(dtype), torch.randn(5, 33).to(dtype), torch.randn(33).to(dtype)
+    theirs = LlamaRMSNorm(33, 1e-5).to(dtype)
+    theirs.weight.data = weight
+    assert torch.equal(make_rms_norm_add({"rms_norm": rms_norm})(x, residual, weight, 1e-5), residual + theirs(x))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_what_is_added_may_have_a_factor(dtype: torch.dtype) -> None:
+    """As in Granite, also where the norm is one op with the linear layer or router after it."""
+    x, residual, weight = torch.randn(5, 33).to(dtype), torch.randn(5, 33).to(dtype), torch.randn(33).to(dtype)
+    projection = torch.randn(7, 33).to(dtype)
+    theirs = GraniteRMSNorm(33, 1e-5).to(dtype)
+    theirs.weight.data = weight
+    total = residual + x * MULTIPLIER
+    normed = theirs(total)
+    add_norm = make_add_rms_norm({"rms_norm": rms_norm})
+    parts = {"rms_norm": rms_norm, "add_rms_norm": add_norm, "linear": linear}
+    expected = linear(normed, projection, None)
+    both, router = make_add_rms_norm_linear(parts), make_add_rms_norm_router(parts)
+    asked = (x, residual, weight, 1e-5)
+    found = add_norm(*asked, residual_multiplier=MULTIPLIER)
+    fused = both(*asked, projection, None, residual_multiplier=MULTIPLIER)
+    routed = router(*asked, projection, None, residual_multiplier=MULTIPLIER)
+    for actual, right in ((found, (normed, total)), (fused, (expected, total)), (routed, (expected, normed, total))):
+        assert all(torch.equal(one, other) for one, other in zip(actual, right, strict=True))
+    first, kept = both(x, None, weight, 1e-5, projection, None, residual_multiplier=MULTIPLIER)
+    assert torch.equal(kept, x)
+    assert torch.equal(first, linear(theirs(x), projection, None))

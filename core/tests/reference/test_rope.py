@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Qwen2VLTextConfig, Qwen3VLTextConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.models.deepseek_v2.modeling_deepseek_v2 import apply_rotary_emb
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.qwen2_vl.modeling_qwen2_vl import Qwen2VLRotaryEmbedding
+from transformers.models.qwen3_vl.modeling_qwen3_vl import Qwen3VLTextRotaryEmbedding
 
 from llmk.api import CheckpointError
-from llmk.reference.rope.rotation import cos_sin_cache, rope, rope_interleaved
+from llmk.reference.rope.rotation import axes_of_pairs, cos_sin_cache, rope, rope_interleaved
 from llmk.reference.rope.scaling import inverse_frequencies
 
 
@@ -194,3 +196,31 @@ def test_inputs_are_left_alone_and_may_be_views() -> None:
     assert torch.equal(joined, before)
     assert torch.equal(out[0], expected[0])
     assert torch.equal(out[1], expected[1])
+
+
+@pytest.mark.parametrize("sections", [(4, 6, 6), (6, 5, 5), (16, 0, 0)])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_positions_of_several_axes(interleaved: bool, sections: tuple[int, ...]) -> None:
+    """Time, height and width of Qwen2-VL, in consecutive sections, and of Qwen3-VL, interleaved."""
+    kind = (
+        (Qwen3VLTextConfig, Qwen3VLTextRotaryEmbedding) if interleaved else (Qwen2VLTextConfig, Qwen2VLRotaryEmbedding)
+    )
+    settings = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": list(sections)}
+    theirs = kind[1](kind[0](hidden_size=64, num_attention_heads=2, head_dim=32, rope_parameters=settings))
+    q, k, positions = torch.randn(9, 2, 32), torch.randn(9, 1, 32), torch.randint(0, 50, (9, 3))
+    cos, sin = theirs(q, positions.T[:, None])
+    expected = apply_rotary_pos_emb(q.transpose(0, 1)[None], k.transpose(0, 1)[None], cos, sin)
+    table, axes = cos_sin_cache(settings, 32, 50, 1e4), axes_of_pairs(sections, interleaved=interleaved)
+    for found, right in zip(rope(q, k, positions, table, axes=axes), expected, strict=True):
+        torch.testing.assert_close(found, right[0].transpose(0, 1), rtol=1e-5, atol=1e-5)
+
+
+def test_neighbours_with_positions_of_several_axes() -> None:
+    """Each pair rotates as with the position of its own axis alone."""
+    q, k, positions = torch.randn(5, 2, 20), torch.randn(5, 1, 20), torch.randint(0, 30, (5, 2))
+    table, axes = cos_sin_cache({}, 16, 30, 1e4), axes_of_pairs((3, 5))
+    assert axes.tolist() == [0, 0, 0, 1, 1, 1, 1, 1]
+    found = rope_interleaved(q, k, positions, table, axes=axes)
+    for i, part in enumerate(found):
+        first, second = (rope_interleaved(q, k, positions[:, axis], table)[i] for axis in (0, 1))
+        assert torch.equal(part, torch.cat((first[..., :6], second[..., 6:]), dim=-1))

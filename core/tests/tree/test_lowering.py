@@ -11,6 +11,7 @@ import pytest
 
 from llmk.api import MoEFacts, PluginError
 from llmk.tree import (
+    MLP,
     CausalLM,
     Embedding,
     GatedMLP,
@@ -181,3 +182,78 @@ def test_trees_need_no_torch() -> None:
     code = "import sys, llmk.tree; assert 'torch' not in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def blocks(*found: Any, **own: Any) -> Program:
+    """A model with one layer of these blocks."""
+    layer = tuple(Residual(norm=norm(f"norm.{i}"), block=block, **own) for i, block in enumerate(found))
+    return lower(model(layer))
+
+
+def test_variants_of_attention_are_facts_where_they_are_not_neutral() -> None:
+    own: dict[str, Any] = {"qk_norm": 1e-6, "whole_qk_norm": True, "value_dim": 5, "sinks": True}
+    attention = SelfAttention.of("attn", HIDDEN, Heads(4, 2, 6), None, **own)
+    program = blocks(attention)
+    ops, linear = sites(program, "ops"), sites(program, "linear")
+    assert dict(ops["attention.whole"].facts) == {
+        "num_heads": 4, "num_kv_heads": 2, "head_dim": 6, "rotary_dim": 0, "qk_norm": False,
+        "no_rope": True, "attention_sinks": True, "value_dim": 5,
+    }  # fmt: skip
+    assert (ops["q_norm"].facts["size"], ops["k_norm"].facts["size"]) == (24, 12)
+    assert (linear["qkv"].units, linear["out"].in_features) == (((4, 6), (2, 6), (2, 5)), 20)
+    (facts,) = sites(program, "attention").values()
+    assert (facts.value_dim, facts.sinks) == (5, True)
+    shapes = weight_map(program)
+    assert (shapes["attn.q_norm.weight"], shapes["attn.k_norm.weight"], shapes["attn.sinks"]) == ((24,), (12,), (4,))
+
+
+@pytest.mark.parametrize("per_head", [True, False])
+def test_an_output_gate_needs_the_normed_input(per_head: bool) -> None:
+    attention = SelfAttention.of("attn", HIDDEN, Heads(4, 2, 6), ROPE).gated_by("attn.g", HIDDEN, per_head=per_head)
+    program = blocks(attention)
+    ops = sites(program, "ops")
+    assert "norm_qkv" not in ops
+    sizes = (6, 1) if per_head else (24, 24)
+    assert tuple(ops["attention_gate"].facts.values()) == sizes
+    assert weight_map(program)["attn.g.weight"] == (4 if per_head else 24, HIDDEN)
+
+
+def test_experts_of_other_layouts_and_with_other_biases() -> None:
+    facts = MoEFacts(
+        site="moe", num_experts=5, top_k=2, hidden_size=HIDDEN, intermediate_size=7,
+        bias=True, router_bias=True, selection_bias=True,
+    )  # fmt: skip
+    block = MoE.of("mlp", facts, interleaved=True, router="router", selection_bias="router.bias_of_choice")
+    assert {name: shape for name, shape in weight_map(blocks(block)).items() if name.startswith("mlp.")} == {
+        "mlp.router.weight": (5, HIDDEN),
+        "mlp.router.bias": (5,),
+        "mlp.router.bias_of_choice": (5,),
+        "mlp.experts.gate_up_proj": (5, HIDDEN, 14),
+        "mlp.experts.down_proj": (5, 7, HIDDEN),
+        "mlp.experts.gate_up_proj_bias": (5, 14),
+        "mlp.experts.down_proj_bias": (5, HIDDEN),
+    }
+
+
+def test_factors_and_activations_reach_the_op_that_spans_the_norm() -> None:
+    mlp = GatedMLP.of("mlp", HIDDEN, INNER, activation_limit=7.0, up_offset=1.0)
+    ops = sites(blocks(MLP.of("first", HIDDEN, INNER, "relu2"), mlp, scale=0.25), "ops")
+    assert dict(ops["norm_gate_up_silu"].facts) == {
+        "size": HIDDEN, "intermediate_size": INNER, "residual_multiplier": 0.25, "activation_limit": 7.0,
+        "up_offset": 1.0,
+    }  # fmt: skip
+    assert dict(ops["add_rms_norm"].facts) == {"size": HIDDEN, "residual_multiplier": 0.25}
+    assert dict(ops["activate"].facts) == {"intermediate_size": INNER, "activation": "relu2"}
+
+
+def test_a_block_without_a_norm_before_it() -> None:
+    mlp = GatedMLP.of("mlp", HIDDEN, INNER)
+    program = lower(model((Residual(norm=None, block=mlp, post=norm("post")),), (layer("1")[1],)))
+    ops = sites(program, "ops")
+    assert {"gate_up_silu", "sandwich_norm"} <= set(ops)
+    assert program.layers[0][0].joint.first  # type: ignore[union-attr]
+
+
+def test_a_scale_after_a_norm_is_refused() -> None:
+    with pytest.raises(PluginError, match=r"Norm at 'post' norms the output of a block that has the scale 0\.5"):
+        blocks(GatedMLP.of("mlp", HIDDEN, INNER), post=norm("post"), scale=0.5)

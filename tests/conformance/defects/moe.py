@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from defects import Defect
-from llmk.api import OK, MoEQuery, Verdict, no
+from llmk.api import FIRST_FIELDS, OK, MoEQuery, Verdict, no
 from llmk.reference.moe import MoEExamples, fused_moe
 
 
@@ -31,6 +31,11 @@ not_renormalized, unscaled = _with(renormalize=False), _with(scaling=1.0)
 always_silu, always_softmax = _with(activation="silu"), _with(scoring="softmax")
 without_groups, groups_by_best = _with(top_groups=1, num_groups=1), _with(group_scoring="max")
 unbiased_choice = _with(selection_bias=None)
+unclamped, without_offset, without_alpha = (
+    _with(activation_limit=None),
+    _with(up_offset=0.0),
+    _with(activation_alpha=1.0),
+)
 
 
 def one_expert_less(
@@ -85,6 +90,9 @@ DEFECTS = (
     Defect("renormalize", "weights are not divided by their sum", not_renormalized, _AGREES + _FIRST),
     Defect("scaling", "the scaling is forgotten", unscaled, f"{_AGREES}: sigmoid scores, scaled, float32"),
     Defect("activation", "SiLU for every activation", always_silu, f"{_AGREES}: GELU, float32"),
+    Defect("limit", "the activation's limit is ignored", unclamped, f"{_AGREES}: a clamped activation, float32"),
+    Defect("offset", "up features have no offset", without_offset, f"{_AGREES}: a clamped activation with alpha"),
+    Defect("alpha", "the activation's alpha is ignored", without_alpha, f"{_AGREES}: a clamped activation with alpha"),
     Defect("scoring", "softmax for every scoring", always_softmax, f"{_AGREES}: sigmoid scores as they are, float32"),
     Defect("groups", "groups are not looked at", without_groups, f"{_AGREES}: 2 of 4 groups by the best, float32"),
     Defect(
@@ -161,6 +169,7 @@ OWN: dict[str, Any] = {
     "supports": supports_clipped,
     "implementation": "defects.moe:clipped",
     "examples": "defects.moe:EXAMPLES",
+    "knows": FIRST_FIELDS,
 }
 LIMITED = (
     Defect(

@@ -34,7 +34,8 @@ class AttentionBackend(Protocol):
     :meth:`run` never writes to the cache; only :meth:`write` does, so that a fused op can replace it.
 
     If the query has a ``latent_dim``, a token's value is the first ``latent_dim`` elements of its key and isn't stored
-    separately: :meth:`write` gets ``None`` as ``value``, and :meth:`run` returns ``[tokens, heads, latent_dim]``.
+    separately: :meth:`write` gets ``None`` as ``value``, and :meth:`run` returns ``[tokens, heads, latent_dim]``. If it
+    has a ``value_dim``, values are ``[tokens, kv_heads, value_dim]``, and the result is ``[tokens, heads, value_dim]``.
 
     If the query's ``cache_dtype`` is fp8, the cache holds the keys and values divided by the layer's ``scales`` (one
     for keys, one for values), rounded to nearest and clamped to the dtype's range; :meth:`run` multiplies by the
@@ -67,8 +68,8 @@ class AttentionBackend(Protocol):
         meta: Any,
         scales: tuple[float, float] = (1.0, 1.0),
     ) -> None:
-        """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``) in ``cache`` at the step's slots, in
-        place."""
+        """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``, values of ``value_dim`` if the query has one)
+        in ``cache`` at the step's slots, in place."""
         ...
 
     @abstractmethod
@@ -81,7 +82,7 @@ class AttentionBackend(Protocol):
         scales: tuple[float, float] = (1.0, 1.0),
     ) -> torch.Tensor:
         """Attention of ``query`` (``[tokens, heads, head_dim]``) over the cache. The result has the same shape and
-        dtype, except for latent attention.
+        dtype, unless the query has a ``latent_dim`` or ``value_dim``.
 
         ``sinks`` (``[heads]``, float32) are the logits of an attention sink, which has no value; given if
         ``AttentionQuery.sinks``.

@@ -42,7 +42,9 @@ class AttentionFacts:
     """The factor of the logits; ``None`` means ``head_dim ** -0.5``."""
     latent_dim: int | None = None
     """For latent attention: values are the first ``latent_dim`` elements of the keys and are not stored separately.
-    ``None``: values are stored, with the width of the keys."""
+    ``None``: values are stored."""
+    value_dim: int | None = None
+    """Elements of a head's value; ``None``: as many as of its key, ``head_dim``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +120,18 @@ class MoEFacts:
     variant_of: str = ""
     """Set by planning: the site's name in the model, if its layers have several weight formats, so that each format is
     planned as a site of its own."""
+    activation_alpha: float = 1.0
+    """The gated activation is ``activation(alpha * gate) / alpha * (up + up_offset)``; with ``"silu"``, this is
+    ``gate * sigmoid(alpha * gate) * (up + up_offset)``."""
+    activation_limit: float | None = None
+    """Before it, gate features are clamped to at most this limit, and up features to the range between minus and plus
+    the limit; ``None``: not clamped."""
+    up_offset: float = 0.0
+    selection_bias: bool = False
+    """Whether the checkpoint has a bias per expert that is added to the scores to choose experts, but not to the
+    weights. Every MoE kernel takes one."""
+    router_bias: bool = False
+    """Whether the router's linear layer has a bias."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

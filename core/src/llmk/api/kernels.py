@@ -24,7 +24,10 @@ class LinearKernel(Protocol):
 
 class MoEKernel(Protocol):
     """Sends every token through its experts and returns their weighted sum; ``llmk.reference.moe.fused_moe`` says what
-    each argument means."""
+    each argument means.
+
+    A kernel that knows a later field of the query (``KernelSpec.knows``), such as ``activation_limit``, gets it as a
+    keyword argument of the same name where it is not at its default."""
 
     @abstractmethod
     def __call__(

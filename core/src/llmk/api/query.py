@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from llmk.api.cache import DTYPE_BYTES
 from llmk.api.checkpoint import Checkpoint
-from llmk.api.facts import ModelFacts
+from llmk.api.facts import AttentionFacts, ModelFacts, MoEFacts
 from llmk.api.platform import PlatformFacts
 
 FIRST_FIELDS: frozenset[str] = frozenset(
@@ -45,7 +45,7 @@ class Query:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionQuery(Query):
-    """Paged attention over one cache group."""
+    """Paged attention over one cache group. The fields are documented in :class:`~llmk.api.facts.AttentionFacts`."""
 
     kind: ClassVar[str] = "attention"
 
@@ -60,6 +60,7 @@ class AttentionQuery(Query):
     sinks: bool = False
     causal: bool = True
     latent_dim: int | None = None
+    value_dim: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +96,9 @@ class MoEQuery(Query):
     top_groups: int = 1
     group_scoring: str = "max"
     weight_format: str = "plain"
+    activation_alpha: float = 1.0
+    activation_limit: float | None = None
+    up_offset: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,11 +131,38 @@ class ParserQuery:
 
 Q = TypeVar("Q", bound=Query)
 
+_FIRST_OPTIONS = (
+    "top_k",
+    "renormalize",
+    "activation",
+    "scoring",
+    "scaling",
+    "num_groups",
+    "top_groups",
+    "group_scoring",
+)
+_LATER_OPTIONS = ("activation_alpha", "activation_limit", "up_offset")
+_NEUTRAL_OPTIONS = {option.name: option.default for option in fields(MoEQuery)}
+
 
 def make_query(query_type: type[Q], facts: object, **values: Any) -> Q:
     """A query whose fields are taken from the attributes of ``facts`` with the same names, and from ``values``."""
     names = {f.name for f in fields(query_type)} & set(getattr(facts, "__slots__", ()))
     return query_type(**({name: getattr(facts, name) for name in names} | values))
+
+
+def moe_options(site: MoEFacts | MoEQuery) -> dict[str, Any]:
+    """The keyword arguments of a MoE kernel (:class:`~llmk.api.MoEKernel`) for a site. Fields that were added after the
+    first release are left out at their default, so that kernels which don't know them need not take them."""
+    later = {name: value for name in _LATER_OPTIONS if (value := getattr(site, name)) != _NEUTRAL_OPTIONS[name]}
+    return {name: getattr(site, name) for name in _FIRST_OPTIONS} | later
+
+
+def cached_elements(site: AttentionFacts | AttentionQuery) -> int:
+    """Elements that one layer of an attention site caches per token."""
+    if site.latent_dim:
+        return site.head_dim
+    return site.num_kv_heads * (site.head_dim + (site.value_dim or site.head_dim))
 
 
 def shared_block_size(facts: ModelFacts, block_size: int, cache_dtype: str) -> int:
@@ -143,8 +174,8 @@ def shared_block_size(facts: ModelFacts, block_size: int, cache_dtype: str) -> i
     states = [sum(tensor.num_bytes for tensor in site.tensors) for site in facts.recurrent]
     if not (states and facts.attention):
         return block_size
-    rows = [site.head_dim if site.latent_dim else 2 * site.num_kv_heads * site.head_dim for site in facts.attention]
-    return -(-max(states) // (block_size * max(rows) * DTYPE_BYTES[cache_dtype])) * block_size
+    widest = max(cached_elements(site) for site in facts.attention)
+    return -(-max(states) // (block_size * widest * DTYPE_BYTES[cache_dtype])) * block_size
 
 
 def site_queries(facts: ModelFacts, *, block_size: int, cache_dtype: str, **common: Any) -> list[Query]:

@@ -10,8 +10,10 @@ are used for queries that the user has not measured. A folder has a JSON file fo
                    "date": "2026-11-21",
                    "microseconds": {"1": {"acme.linear": 5.2, "reference.linear": 7.8}, ...}}]}
 
-``query`` has all fields of a query except platform and site, so that measurements for one model are used for others
-with equal sites. A file is used only if every distribution in ``versions`` that is installed has that version.
+``query`` has the fields of a query except platform and site, so that measurements for one model are used for others
+with equal sites, and except fields that are newer than the first release and at their default, so that measurements
+from before such a field are still used. A file is used only if every distribution in ``versions`` that is installed
+has that version.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ from typing import Any
 import importlib_metadata as metadata
 from pydantic import BaseModel, ValidationError
 
-from llmk.api import CheckpointError, ConfigError, PlatformFacts, Query, TunedConfigs
+from llmk.api import FIRST_FIELDS, CheckpointError, ConfigError, PlatformFacts, Query, TunedConfigs
 from llmk.api.checkpoint import LONGEST_JSON, read_named
+from llmk.api.matching import neutral_values
 
 OFF = "none"
 """The value of ``platform.measurements`` for choosing without measurements."""
@@ -103,8 +106,13 @@ class _File(BaseModel):
 
 
 def key_of(query: Query) -> str:
-    """The key of a query's measurements: its fields except platform and site, as JSON."""
+    """The key of a query's measurements: its fields as JSON, except platform, site, and later fields at their
+    default."""
+    neutral = neutral_values(type(query))
     values = {f.name: getattr(query, f.name) for f in fields(query) if f.name not in ("platform", "site")}
+    for name in neutral.keys() - FIRST_FIELDS:
+        if values[name] == neutral[name]:
+            del values[name]
     return _dump({"kind": query.kind, **values})
 
 

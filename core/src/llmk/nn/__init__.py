@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from llmk.nn.layer import Layer, Parameter
     from llmk.nn.linear import Linear
     from llmk.nn.model import Model, SelfLoading
-    from llmk.nn.moe import Experts
-    from llmk.nn.norm import AddRMSNorm, RMSNorm, SandwichNorm
+    from llmk.nn.moe import Experts, InterleavedExperts
+    from llmk.nn.norm import AddRMSNorm, NormAdd, RMSNorm, SandwichNorm
     from llmk.nn.quantization import Quantization
     from llmk.nn.recurrent import GatedDeltaNet, StateSpaceMixer
     from llmk.nn.tree_model import TreeModel
@@ -41,7 +41,9 @@ _LAZY = {
     "Layer": "layer",
     "Linear": "linear",
     "StateSpaceMixer": "recurrent",
+    "InterleavedExperts": "moe",
     "Model": "model",
+    "NormAdd": "norm",
     "Parameter": "layer",
     "Quantization": "quantization",
     "RMSNorm": "norm",
@@ -63,12 +65,14 @@ __all__ = [
     "Experts",
     "GatedAttention",
     "GatedDeltaNet",
+    "InterleavedExperts",
     "LMHead",
     "LatentAttention",
     "LatentUp",
     "Layer",
     "Linear",
     "Model",
+    "NormAdd",
     "Parameter",
     "Quantization",
     "RMSNorm",

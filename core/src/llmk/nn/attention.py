@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from llmk.api import AttentionBackend, AttentionQuery, CacheSpec, FullAttentionCache, LatentCache, SlidingWindowCache
 from llmk.nn.context import StepContext
 from llmk.nn.layer import Layer, Parameter
+from llmk.nn.norm import HeadsNorm
 
 if TYPE_CHECKING:
     from llmk.nn.build import Build
@@ -25,8 +26,13 @@ class Attention(Layer):
         prefix: the attention module's name in the checkpoint.
         index: position of this layer's cache in ``StepContext.caches``.
         num_heads, num_kv_heads: the model's totals; tensor-parallel ranks share them.
-        cos_sin: float32 ``[positions, rotary_dim]``, see ``llmk.reference.rope.rotation``; shared by all layers.
-        qk_norm_eps: epsilon of the per-head Q and K norms; ``None``: the model has none.
+        cos_sin: float32 ``[positions, rotary_dim]``, see ``llmk.reference.rope.rotation``; shared by all layers of a
+            kind. ``None``: queries and keys are not rotated (the op's facts have ``no_rope``).
+        qk_norm_eps: epsilon of the Q and K norms; ``None``: the model has none.
+        whole_qk_norm: whether the Q and K norms are over all heads together, not over each head by itself (OLMo 2,
+            arXiv:2501.00656). They are then ops of their own, at ``norm_sites``.
+        value_dim: elements of a head's value; ``None``: ``head_dim``.
+        sinks: whether each head has a sink, a learned logit in the softmax's denominator (GPT-OSS, arXiv:2508.10925).
     """
 
     def __init__(
@@ -38,17 +44,21 @@ class Attention(Layer):
         num_heads: int,
         num_kv_heads: int,
         head_dim: int,
-        cos_sin: Tensor,
+        cos_sin: Tensor | None,
         qk_norm_eps: float | None = None,
+        whole_qk_norm: bool = False,
+        value_dim: int | None = None,
+        sinks: bool = False,
         site: str = "attention",
         op_site: str = "attention.whole",
+        norm_sites: tuple[str, str] = ("q_norm", "k_norm"),
     ) -> None:
         self.site = site
         self._op = build.kernel("op", op_site, attention=site)
         self._index = index
         count = build.parallel.count
         self._heads = (count(num_heads), count(num_kv_heads), count(num_kv_heads))
-        self._head_dim = head_dim
+        self._head_dim, self._value_dim = head_dim, value_dim
         self._cos_sin = cos_sin
         self._eps = qk_norm_eps or 0.0
         self._q_weight: Tensor | None = None
@@ -56,11 +66,24 @@ class Attention(Layer):
         self._build = build
         self._prefix = prefix
         cache_dtype = getattr(build.plan.choice("attention", site).query, "cache_dtype", "")
-        self._scaled: dict[str, Any] = {"scales": (1.0, 1.0)} if cache_dtype.startswith("float8") else {}
+        self._scaled = cache_dtype.startswith("float8")
+        self._options: dict[str, Any] = {"scales": (1.0, 1.0)} if self._scaled else {}
         self._scales: dict[int, Parameter] = {}
+        self._whole_norms: list[Callable[[Tensor], Tensor]] = []
         names = ("q_norm", "k_norm") if qk_norm_eps is not None else ()
+        if whole_qk_norm and qk_norm_eps is not None:
+            self._whole_norms = [
+                HeadsNorm(build, f"{prefix}.{name}", heads, head_dim, qk_norm_eps, site=norm_site)
+                for name, heads, norm_site in zip(names, (num_heads, num_kv_heads), norm_sites, strict=True)
+            ]
+            names = ()
         self._norms = [Parameter(build, [f"{prefix}.{name}.weight"], [head_dim], dummy_std=None) for name in names]
-        super().__init__(build, self._norms)
+        kept = [[build.parallel.share(num_heads)]]
+        self._sinks = [
+            Parameter(build, [f"{prefix}.sinks"], [num_heads], dtype=torch.float32, kept_rows=kept)
+            for _ in range(sinks)
+        ]
+        super().__init__(build, [*self._norms, *self._sinks])
 
     def discover(self, stored: Mapping[str, Sequence[StoredTensor]]) -> None:
         """Adds parameters for the K and V scales of an fp8 cache where the checkpoint stores them, even if the cache is
@@ -69,26 +92,36 @@ class Attention(Layer):
             for name in (f"{self._prefix}.{name}" for name in names):
                 if any(tensor.name == name for tensor in stored.get(name.rpartition(".")[0], ())):
                     self._scales[i] = Parameter(self._build, [name], [1], dtype=torch.float32)
-        self.parameters = (*self._norms, *self._scales.values())
+        self.parameters = (*self._norms, *self._sinks, *self._scales.values())
 
     def finish(self) -> None:
         if self._norms:
             self._q_weight, self._k_weight = (parameter.take() for parameter in self._norms)
         stored = {i: parameter.take().item() for i, parameter in self._scales.items()}
         if self._scaled:
-            self._scaled = {"scales": (stored.get(0, 1.0), stored.get(1, 1.0))}
+            self._options["scales"] = (stored.get(0, 1.0), stored.get(1, 1.0))
+        for parameter in self._sinks:
+            self._options["sinks"] = parameter.take()
 
     def __call__(self, qkv: Tensor, step: StepContext) -> Tensor:
         """Maps ``[tokens, (heads + 2 * kv_heads) * head_dim]`` to ``[tokens, heads * head_dim]``; head counts are this
-        rank's."""
-        heads = qkv.view(qkv.shape[0], -1, self._head_dim)
-        q, k, v = heads.split_with_sizes(self._heads, 1)
+        rank's. Values have ``value_dim`` instead."""
+        if self._value_dim is None:
+            heads = qkv.view(qkv.shape[0], -1, self._head_dim)
+            q, k, v = heads.split_with_sizes(self._heads, 1)
+        else:
+            widths = (self._head_dim, self._head_dim, self._value_dim)
+            sizes = [count * width for count, width in zip(self._heads, widths, strict=True)]
+            parts = zip(qkv.split_with_sizes(sizes, 1), widths, strict=True)
+            q, k, v = (part.unflatten(1, (-1, width)) for part, width in parts)
         return self._attend(q, k, v, step)
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, step: StepContext) -> Tensor:
+        if self._whole_norms:
+            q, k = (norm(x) for norm, x in zip(self._whole_norms, (q, k), strict=True))
         cache, meta = step.caches[self._index], step.meta[self._index]
         norms = self._q_weight, self._k_weight, self._eps
-        out: Tensor = self._op(q, k, v, *norms, step.positions, self._cos_sin, cache, meta, **self._scaled)
+        out: Tensor = self._op(q, k, v, *norms, step.positions, self._cos_sin, cache, meta, **self._options)
         return out.flatten(1)
 
 

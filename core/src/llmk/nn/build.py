@@ -260,8 +260,9 @@ class Build:
             site_parts |= {"attention.write": backend.write, "attention.run": backend.run}
             if shadow is not None and self.shadows is not None:
                 self.shadows.backends[attention] = backend
-                latent_dim = getattr(self.plan.choice("attention", attention).query, "latent_dim", None)
-                site_parts["attention.run"] = self.shadows.sampled_attention(backend.run, shadow.rate, latent_dim)
+                query = self.plan.choice("attention", attention).query
+                width = getattr(query, "latent_dim", None) or getattr(query, "value_dim", None)
+                site_parts["attention.run"] = self.shadows.sampled_attention(backend.run, shadow.rate, width)
         if linear:
             site_parts["linear"] = self._run("linear", linear, of_shadow=shadow is not None)
         return site_parts

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import torch
 from torch import Tensor
 
 from llmk import tree
-from llmk.api import CacheSpec, MoEFacts
+from llmk.api import CacheSpec
 from llmk.nn.attention import Attention, cache_spec
-from llmk.nn.blocks.gated_mlp import GatedMLP
+from llmk.nn.blocks.mlp import MLP, GatedMLP
 from llmk.nn.blocks.moe import MoE
 from llmk.nn.blocks.scan_mixer import ScanMixer
 from llmk.nn.blocks.self_attention import LatentAttention, SelfAttention
 from llmk.nn.blocks.sublayer import Fused, Normed, NormWeight, make_joint
 from llmk.nn.latent import LatentAttention as LatentLayer
 from llmk.nn.linear import Linear
+from llmk.nn.moe import Experts, InterleavedExperts
 from llmk.nn.norm import RMSNorm
 from llmk.nn.recurrent import GatedDeltaNet, StateSpaceMixer
 from llmk.reference.rope.rotation import cos_sin_cache
@@ -35,6 +35,7 @@ BLOCKS: dict[type[tree.Spec], Callable[..., Any]] = {
     tree.SelfAttention: SelfAttention,
     tree.LatentAttention: LatentAttention,
     tree.GatedMLP: GatedMLP,
+    tree.MLP: MLP,
     tree.MoE: MoE,
     tree.ScanMixer: ScanMixer,
 }
@@ -59,7 +60,7 @@ class Builder:
         self.layer = 0
         self._sites = sites
         self._linears: dict[int, Linear] = {}
-        self.cos_sin: Callable[[tree.Rope | None], Tensor] = cache(self._cos_sin)
+        self.cos_sin: Callable[[tree.Rope], Tensor] = cache(self._cos_sin)
 
     def site(self, spec: tree.Spec) -> str:
         """The name of the attention, linear, expert or state site of a spec."""
@@ -104,6 +105,9 @@ class Builder:
 
     def attention(self, spec: tree.Attend, kind: type[A], **options: Any) -> A:
         """Attention of a class, with further ``options`` of that class."""
+        op_site, *norm_sites = self.ops(spec)
+        if norm_sites:
+            options["norm_sites"] = tuple(norm_sites)
         return kind(
             self.build,
             spec.at,
@@ -111,10 +115,13 @@ class Builder:
             num_heads=spec.heads,
             num_kv_heads=spec.kv_heads,
             head_dim=spec.head_dim,
-            cos_sin=self.cos_sin(spec.rope),
+            cos_sin=None if spec.rope is None else self.cos_sin(spec.rope),
             qk_norm_eps=spec.qk_norm,
+            whole_qk_norm=spec.whole_qk_norm,
+            value_dim=spec.value_dim,
+            sinks=spec.sinks,
             site=self.site(spec),
-            op_site=self.op(spec),
+            op_site=op_site,
             **options,
         )
 
@@ -133,9 +140,10 @@ class Builder:
         site = self.site(spec)
         return self.keep(site, cache_spec(self.build, site))
 
-    def expert_facts(self, spec: tree.Experts) -> MoEFacts:
-        """The facts of experts, with the name of their site."""
-        return replace(spec.facts, site=self.site(spec))
+    def experts(self, spec: tree.Experts) -> Experts:
+        """The experts of a block."""
+        kind, facts = InterleavedExperts if spec.interleaved else Experts, replace(spec.facts, site=self.site(spec))
+        return kind(self.build, spec.at, facts, spec.names, spec.aliases, spec.selection_bias)
 
     def state_space(self, spec: tree.Recurrent) -> StateSpaceMixer:
         """The selective scan."""
@@ -169,15 +177,16 @@ class Builder:
             return Normed(make_joint(self, joint), self.block(spec.block))
         assert joint.norm is not None
         norm, linear = NormWeight(self.build, joint.norm), self.linear(joint.entry.linear)
-        return Fused(self.kernel(joint, linear), norm, linear, self.block(spec.block, fused=True))
+        options = joint.options | dict(joint.entry.options)
+        op = self.kernel(joint, linear)
+        op = partial(op, **options) if options else op
+        return Fused(op, norm, linear, self.block(spec.block, fused=True))
 
     def stream(self, spec: tree.Stream) -> Any:
         """What starts and ends a stream."""
         return _load(spec.implementation)(self, spec)
 
-    def _cos_sin(self, rope: tree.Rope | None) -> Tensor:
-        if rope is None:
-            return torch.empty(self.build.max_model_len or 1, 0, device=self.build.device)
+    def _cos_sin(self, rope: tree.Rope) -> Tensor:
         own = rope.parameters
         longest = self.build.max_model_len or rope.max_model_len
         table = cos_sin_cache(own, rope.dim, longest, own["rope_theta"], trained_positions=rope.positions)

@@ -79,6 +79,7 @@ class LMHead(Layer):
     Args:
         tied_to: the embedding whose table is this head's weight. The head then owns no parameter, unless the table
             belongs to another pipeline stage, or the checkpoint stores a different table for the head.
+        scale: factor of the logits, before a soft cap (Granite, Cohere).
         softcap: soft cap of the logits, applied by the op at ``softcap_site``; ``None``: no cap.
     """
 
@@ -95,9 +96,11 @@ class LMHead(Layer):
         site: str = "lm_head",
         bias: bool = False,
         tied_to: Embedding | None = None,
+        scale: float = 1.0,
         softcap: float | None = None,
         softcap_site: str = "softcap",
     ) -> None:
+        self._scale = scale
         self._cap = None if softcap is None else partial(build.kernel("op", softcap_site), cap=softcap)
         self._kernel = build.linear(site, own_switch=True)
         self._switch = self._kernel.run if isinstance(self._kernel.run, (Switch, Shadowed)) else None
@@ -161,6 +164,8 @@ class LMHead(Layer):
         if self._switch:
             self._switch.select(hidden.shape[0])
         logits = self._kernel.run(hidden, self.weight, self.bias)
+        if self._scale != 1.0:
+            logits = logits * self._scale
         if self._cap is not None:
             logits = self._cap(logits.float())
         if self._parallel.tensor_size == 1:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from llmk.api import CheckpointError
+from llmk.api.query import moe_options
 from llmk.nn.layer import Layer, Parameter, stored_dtype
 from llmk.nn.linear import check_shape, main_tensor, sharding_error, stored_share, weight_tensors
 from llmk.nn.tensor_file import StoredTensor
@@ -29,6 +31,8 @@ class Experts(Layer):
     Args:
         names: the checkpoint's names of an expert's gate, up and down projections.
         aliases: further prefixes of the two stacked tensors.
+        selection_bias: the checkpoint's names of the bias per expert that affects only which experts are chosen; if
+            ``facts.selection_bias``.
 
     Attributes:
         weights: the weights that the kernel's ``prepare`` returned; any type.
@@ -37,7 +41,13 @@ class Experts(Layer):
     weights: Any
 
     def __init__(
-        self, build: Build, prefix: str, facts: MoEFacts, names: tuple[str, str, str], aliases: Sequence[str] = ()
+        self,
+        build: Build,
+        prefix: str,
+        facts: MoEFacts,
+        names: tuple[str, str, str],
+        aliases: Sequence[str] = (),
+        selection_bias: Sequence[str] = (),
     ) -> None:
         kernel = build.moe(facts.site, module=f"{prefix}.0.{names[0]}")
         self._build = build
@@ -46,29 +56,30 @@ class Experts(Layer):
         self._quantization = None if kernel.weight_format == "plain" else build.quantization(kernel.weight_format)
         self._prefix = prefix
         self._tensor_rank = build.parallel.tensor_rank
-        self._options = {
-            "top_k": facts.top_k,
-            "renormalize": facts.renormalize,
-            "activation": facts.activation,
-            "scoring": facts.scoring,
-            "scaling": facts.scaling,
-            "num_groups": facts.num_groups,
-            "top_groups": facts.top_groups,
-            "group_scoring": facts.group_scoring,
-        }
+        self._options = moe_options(facts)
         self._weights: dict[str, dict[str, Parameter]] = {}
         self._biases: dict[str, Parameter] = {}
-        self._num_experts, self._inner = facts.num_experts, facts.intermediate_size
-        prefixes, hidden, inner = (prefix, *aliases), facts.hidden_size, facts.intermediate_size
+        self._num_experts, self._hidden, self._inner = facts.num_experts, facts.hidden_size, facts.intermediate_size
+        self._selection_bias: list[Parameter] = []
+        if facts.selection_bias:
+            name, *others = selection_bias
+            also = dict.fromkeys(others, (0,))
+            self._selection_bias = [Parameter(build, [name], [facts.num_experts], aliases=also, dtype=torch.float32)]
+        self._declare((prefix, *aliases), names, bias=facts.bias)
+        super().__init__(build, self._all())
+
+    def _declare(self, prefixes: tuple[str, ...], names: tuple[str, str, str], *, bias: bool) -> None:
+        """Creates the parameters for the experts' weights and biases, ``prefixes`` being the checkpoint's names of the
+        experts, of which the first is theirs one by one."""
+        hidden, inner = self._hidden, self._inner
         for key, parts, rows, columns in (("gate_up", names[:2], inner, hidden), ("down", names[2:], hidden, inner)):
-            stems = [f"{prefix}.{expert}.{part}" for expert in range(facts.num_experts) for part in parts]
+            stems = [f"{prefixes[0]}.{expert}.{part}" for expert in range(self._num_experts) for part in parts]
             for name, kind in (("weight", ""), ("bias", "_bias")):
                 others = {f"{p}.{key}_proj{kind}": tuple(range(len(stems))) for p in prefixes}
                 if name == "weight":
                     self._weights[key] = {name: self._parameter(key, stems, name, rows, [columns], aliases=others)}
-                elif facts.bias:
+                elif bias:
                     self._biases[key + kind] = self._parameter(key, stems, name, rows, [], aliases=others)
-        super().__init__(build, self._all())
 
     def discover(self, stored: Mapping[str, Sequence[StoredTensor]]) -> None:
         """If the kernel's weight format is not plain, replaces the parameters by those that the checkpoint stores for
@@ -114,15 +125,22 @@ class Experts(Layer):
         return Parameter(self._build, names, [rows] * len(stems), columns, stacks=self._num_experts, **options)
 
     def _all(self) -> list[Parameter]:
-        return [*(p for parameters in self._weights.values() for p in parameters.values()), *self._biases.values()]
+        weights = [parameter for parameters in self._weights.values() for parameter in parameters.values()]
+        return [*weights, *self._biases.values(), *self._selection_bias]
+
+    def _arrange(self, name: str, tensor: Tensor) -> Tensor:
+        """A loaded weight or bias in the form that kernels take; ``name`` is the kernels' name."""
+        return tensor
 
     def finish(self) -> None:
-        weights = {name: parameter.take() for name, parameter in self._biases.items()}
+        for parameter in self._selection_bias:
+            self._options["selection_bias"] = parameter.take()
+        weights = {name: self._arrange(name, parameter.take()) for name, parameter in self._biases.items()}
         if self._tensor_rank and "down_bias" in weights:
             weights["down_bias"].zero_()  # the all-reduce adds it once, from the first rank
         for key, parameters in self._weights.items():
             rows = parameters[main_tensor(parameters)].rows
-            tensors = {name: parameter.take() for name, parameter in parameters.items()}
+            tensors = {name: self._arrange(key, parameter.take()) for name, parameter in parameters.items()}
             if self._quantization is not None:
                 tensors = self._converted(tensors, rows[: len(rows) // self._num_experts])
             weights |= {key + name.removeprefix("weight"): tensor for name, tensor in tensors.items()}
@@ -140,3 +158,39 @@ class Experts(Layer):
     def __call__(self, x: Tensor, router_logits: Tensor) -> Tensor:
         """Maps hidden states ``[tokens, hidden]`` and router logits ``[tokens, experts]`` to ``[tokens, hidden]``."""
         return self._run(x, router_logits, self.weights, **self._options)
+
+
+class InterleavedExperts(Experts):
+    """Experts that the checkpoint stores transposed, all of them in two tensors: ``{prefix}.gate_up_proj`` ``[E, H, 2 *
+    I]``, in which gate and up features alternate, and ``{prefix}.down_proj`` ``[E, I, H]``; biases, if any, in
+    ``{prefix}.gate_up_proj_bias`` and ``{prefix}.down_proj_bias`` (GPT-OSS). Only unquantized."""
+
+    def _declare(self, prefixes: tuple[str, ...], names: tuple[str, str, str], *, bias: bool) -> None:
+        if self._quantization is not None:
+            raise CheckpointError(
+                f"{prefixes[0]}: the experts are quantized, and stored with alternating gate and up features",
+                hint="serve an unquantized checkpoint of the model",
+            )
+        experts, hidden, inner = self._num_experts, self._hidden, self._inner
+        kept = self._build.parallel.share(inner)
+        pairs = {"kept_columns": slice(2 * kept.start, 2 * kept.stop)}
+        runs = [slice(expert * inner + kept.start, expert * inner + kept.stop) for expert in range(experts)]
+
+        def stored(name: str, rows: int, columns: int, **options: Any) -> Parameter:
+            first, *others = (f"{prefix}.{name}" for prefix in prefixes)
+            also = dict.fromkeys(others, (0,))
+            return Parameter(self._build, [first], [rows], [columns], aliases=also, **options)
+
+        whole = {"stacks": experts}
+        self._weights["gate_up"] = {"weight": stored("gate_up_proj", experts * hidden, 2 * inner, **whole, **pairs)}
+        self._weights["down"] = {"weight": stored("down_proj", experts * inner, hidden, **whole, kept_rows=[runs])}
+        if bias:
+            self._biases["gate_up_bias"] = stored("gate_up_proj_bias", experts, 2 * inner, **pairs)
+            self._biases["down_bias"] = stored("down_proj_bias", experts, hidden)
+
+    def _arrange(self, name: str, tensor: Tensor) -> Tensor:
+        if name in ("gate_up", "down"):
+            tensor = tensor.transpose(1, 2)
+        if name.startswith("gate_up"):
+            tensor = torch.cat((tensor[:, ::2], tensor[:, 1::2]), dim=1)
+        return tensor.contiguous()

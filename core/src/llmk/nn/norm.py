@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from llmk.nn.layer import Layer, Parameter
+from llmk.nn.parallel import Parallel
 
 if TYPE_CHECKING:
     from llmk.nn.build import Build
@@ -32,8 +33,58 @@ class RMSNorm(Layer):
         return self._norm(x, self.weight, self._eps)
 
 
+class HeadsNorm(Layer):
+    """A root-mean-square norm over all heads together, by the op at ``site`` over ``num_heads * head_dim`` elements.
+    Tensor-parallel ranks, each of which has some of the heads, gather all of them."""
+
+    def __init__(self, build: Build, prefix: str, num_heads: int, head_dim: int, eps: float, *, site: str) -> None:
+        self._norm: Callable[..., Tensor] = build.kernel("op", site)
+        self._eps = eps
+        self._parallel = build.parallel
+        size, ranks = num_heads * head_dim, build.parallel.tensor_size
+        # Heads that several ranks have are gathered as often. All are then, so the mean of squares is the same.
+        runs = [Parallel(rank, ranks).share(size, num_heads) for rank in range(ranks)]
+        self._parameter = Parameter(build, [f"{prefix}.weight"], [size], dummy_std=None, kept_rows=[runs])
+        super().__init__(build, [self._parameter])
+
+    def finish(self) -> None:
+        self.weight = self._parameter.take()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Maps this rank's heads, ``[tokens, heads, head_dim]``, to the same."""
+        rows = x.flatten(1)
+        if self._parallel.tensor_size == 1:
+            return self._norm(rows, self.weight, self._eps).view(x.shape)
+        normed: Tensor = self._norm(self._parallel.all_gather(rows), self.weight, self._eps)
+        start = self._parallel.tensor_rank * rows.shape[1]
+        return normed[:, start : start + rows.shape[1]].view(x.shape)
+
+
+class NormAdd(Layer):
+    """Norms a block's output and adds the residual, for blocks whose input is not normed (OLMo 2)."""
+
+    weight: Tensor
+
+    def __init__(self, build: Build, prefix: str, size: int, eps: float, *, site: str = "rms_norm_add") -> None:
+        self._norm_add: Callable[..., Tensor] = build.kernel("op", site)
+        self._eps = eps
+        self._weight = Parameter(build, [f"{prefix}.weight"], [size], dummy_std=None)
+        super().__init__(build, [self._weight])
+
+    def finish(self) -> None:
+        self.weight = self._weight.take()
+
+    def __call__(self, x: Tensor, residual: Tensor) -> Tensor:
+        """Maps a block's output and its input, both ``[..., size]``, to the next block's input."""
+        return self._norm_add(x, residual, self.weight, self._eps)
+
+
 class AddRMSNorm(Layer):
-    """Adds the residual, then normalizes."""
+    """Adds the residual, then normalizes.
+
+    Args:
+        residual_multiplier: factor of what is added to the residual (Granite). If it is not 1, the op's facts have it.
+    """
 
     weight: Tensor
 
@@ -46,7 +97,9 @@ class AddRMSNorm(Layer):
         *,
         site: str = "add_rms_norm",
         first_site: str = "rms_norm",
+        residual_multiplier: float = 1.0,
     ) -> None:
+        self.options = {} if residual_multiplier == 1.0 else {"residual_multiplier": residual_multiplier}
         self._add_norm: Callable[..., tuple[Tensor, Tensor]] = build.kernel("op", site)
         self._norm: Callable[..., Tensor] = build.kernel("op", first_site)
         self.eps = eps
@@ -63,7 +116,7 @@ class AddRMSNorm(Layer):
         """
         if residual is None:
             return self._norm(x, self.weight, self.eps), x
-        return self._add_norm(x, residual, self.weight, self.eps)
+        return self._add_norm(x, residual, self.weight, self.eps, **self.options)
 
 
 class SandwichNorm(Layer):

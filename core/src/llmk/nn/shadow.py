@@ -90,14 +90,14 @@ class Shadows:
 
         return both
 
-    def sampled_attention(
-        self, run: Callable[..., Tensor], rate: float, latent_dim: int | None
-    ) -> Callable[..., Tensor]:
+    def sampled_attention(self, run: Callable[..., Tensor], rate: float, width: int | None) -> Callable[..., Tensor]:
         """A backend's ``run``, for use in a shadow that runs in every step to fill its cache. In steps that are not
-        compared, attention is skipped."""
+        compared, attention is skipped. ``width`` is that of a head's result; ``None``: a query's."""
 
         def attend(query: Tensor, *args: Any, **options: Any) -> Tensor:
-            return run(query, *args, **options) if self.draw < rate else query[..., :latent_dim]
+            if self.draw < rate:
+                return run(query, *args, **options)
+            return query if width is None else query.new_empty(*query.shape[:-1], width)
 
         return attend
 

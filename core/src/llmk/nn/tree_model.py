@@ -88,7 +88,7 @@ class TreeModel:
 
     def _lm_head(self, builder: Builder, spec: tree.Head) -> LMHead:
         tied_to = self.embed if spec.tied else None
-        options: dict[str, Any] = {"bias": spec.bias, "tied_to": tied_to, "softcap": spec.softcap}
+        options: dict[str, Any] = {"bias": spec.bias, "tied_to": tied_to, "softcap": spec.softcap, "scale": spec.scale}
         options["site"] = builder.site(spec)
         if spec.softcap is not None:
             options["softcap_site"] = builder.op(spec)

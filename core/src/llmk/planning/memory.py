@@ -22,6 +22,7 @@ from llmk.api import (
     SlidingWindowCache,
 )
 from llmk.api.cache import DTYPE_BYTES
+from llmk.api.query import cached_elements
 from llmk.api.sharding import sharded
 from llmk.planning.cache_groups import CacheGroup, block_bytes, cache_groups
 
@@ -123,8 +124,7 @@ def _cache_specs(boot: Boot, facts: ModelFacts) -> Iterator[tuple[str, CacheSpec
     for site in facts.attention:
         query = boot.plan.choice("attention", site.site).query
         assert isinstance(query, AttentionQuery)
-        row = query.head_dim if query.latent_dim else 2 * query.num_kv_heads * query.head_dim
-        size = (query.block_size, query.block_size * row * DTYPE_BYTES[query.cache_dtype])
+        size = (query.block_size, query.block_size * cached_elements(query) * DTYPE_BYTES[query.cache_dtype])
         window = query.sliding_window
         kind = SlidingWindowCache(*size, window) if window else FullAttentionCache(*size)
         yield from [(site.site, LatentCache(*size) if query.latent_dim else kind)] * site.num_layers
@@ -174,7 +174,7 @@ def check_weights(
 def check_context(facts: ModelFacts, dtype: str, available: int, *, share: float = 1.0) -> None:
     """Raises :class:`~llmk.api.NotEnoughMemory` if, for the longest request, a fraction ``share`` of the full-attention
     cache alone exceeds ``available`` bytes. Called before anything of that length is allocated."""
-    widths = [site.latent_dim or 2 * site.num_kv_heads * site.head_dim for site in facts.attention]
+    widths = [site.latent_dim or cached_elements(site) for site in facts.attention]
     full = sum(w * s.num_layers for w, s in zip(widths, facts.attention, strict=True) if not s.sliding_window)
     per_token = max(1.0, full * share * DTYPE_BYTES[dtype])
     if facts.max_model_len * per_token > available:

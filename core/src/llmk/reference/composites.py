@@ -3,10 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
+
+
+class WriteOptions(TypedDict, total=False):
+    """What an op that writes to the cache gets by name, where the site has it. ``scales`` are those of
+    :meth:`llmk.api.AttentionBackend.write`, if the cache is fp8; ``axes`` those of
+    :class:`llmk.reference.rope.rotation.RopeOptions`, if the site's facts have ``rotary_sections``."""
+
+    scales: tuple[float, float]
+    axes: Tensor
+
+
+class AttentionOptions(WriteOptions, total=False):
+    """What an op that attends also gets: ``sinks``, as in :meth:`llmk.api.AttentionBackend.run`, if the site's facts
+    have ``attention_sinks``."""
+
+    sinks: Tensor
 
 
 def make_qk_norm_rope_write_kv(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
@@ -31,20 +47,22 @@ def _make_qk_norm_rope_write_kv(
         k_weight: Tensor | None,
         eps: float,
         positions: Tensor,
-        cos_sin: Tensor,
+        cos_sin: Tensor | None,
         cache: Tensor,
         meta: Any,
-        **scaled: Any,
+        **options: Unpack[WriteOptions],
     ) -> Tensor:
         """Norms the heads of ``q`` and ``k`` if a weight is given, applies RoPE to both, and stores ``k`` and ``v`` in
         the cache.
 
         Args:
-            q: ``[tokens, heads, head_dim]``; ``k`` and ``v``: ``[tokens, kv_heads, head_dim]``.
+            q: ``[tokens, heads, head_dim]``; ``k`` and ``v``: ``[tokens, kv_heads, head_dim]``, values of ``value_dim``
+                if the site's facts have one.
             q_weight, k_weight: ``[head_dim]``; ``None``: not normed.
-            positions, cos_sin: as in :func:`llmk.reference.rope.rotation.rope`.
+            positions, cos_sin: as in :func:`llmk.reference.rope.rotation.rope`; ``cos_sin`` is ``None``, and nothing
+                rotated, if the site's facts have ``no_rope``.
             cache, meta: as in :meth:`llmk.api.AttentionBackend.write`.
-            scaled: ``scales``, as in the same method, if the cache is fp8.
+            options: see :class:`WriteOptions`.
 
         Returns:
             The new ``q``.
@@ -53,8 +71,12 @@ def _make_qk_norm_rope_write_kv(
             q = norm(q, q_weight, eps)
         if k_weight is not None:
             k = norm(k, k_weight, eps)
-        q, k = rotate(q, k, positions, cos_sin)
-        write(k, v, cache, meta, **scaled)
+        axes = options.pop("axes", None)
+        if axes is not None:
+            q, k = rotate(q, k, positions, cos_sin, axes=axes)
+        elif cos_sin is not None:
+            q, k = rotate(q, k, positions, cos_sin)
+        write(k, v, cache, meta, **options)
         return q
 
     return qk_norm_rope_write_kv
@@ -81,17 +103,22 @@ def _make_qk_norm_rope_attention(write: Callable[..., Any], attend: Callable[...
         k_weight: Tensor | None,
         eps: float,
         positions: Tensor,
-        cos_sin: Tensor,
+        cos_sin: Tensor | None,
         cache: Tensor,
         meta: Any,
-        **scaled: Any,
+        **options: Unpack[AttentionOptions],
     ) -> Tensor:
         """Stores the keys and values of a step's tokens in the cache, then computes their attention over it.
 
-        Args are those of ``qk_norm_rope_write_kv``. Returns ``[tokens, heads, head_dim]``.
+        Args are those of ``qk_norm_rope_write_kv``, and ``options`` those of :class:`AttentionOptions`. Returns
+        ``[tokens, heads, head_dim]``, or of ``value_dim``.
         """
-        q = write(q, k, v, q_weight, k_weight, eps, positions, cos_sin, cache, meta, **scaled)
-        out: Tensor = attend(q, cache, meta, **scaled)
+        sinks = options.pop("sinks", None)
+        q = write(q, k, v, q_weight, k_weight, eps, positions, cos_sin, cache, meta, **options)
+        options.pop("axes", None)
+        if sinks is not None:
+            options["sinks"] = sinks
+        out: Tensor = attend(q, cache, meta, **options)
         return out
 
     return qk_norm_rope_attention

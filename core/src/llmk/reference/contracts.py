@@ -93,11 +93,13 @@ _NORMS = (
     _NORM,
     _like(_NORM, "rms_norm_plus_one", "attention.write"),
     _ADD_NORM,
+    _like(_ADD_NORM, "add_rms_norm_plus_one", "Residual sum, then norm with weight + 1.", parts=("rms_norm_plus_one",)),
     _like(
         _ADD_NORM,
-        "add_rms_norm_plus_one",
-        "Residual sum, then norm with weight + 1.",
-        parts=("rms_norm_plus_one",),
+        "rms_norm_add",
+        "Norm after a block, then residual sum.",
+        signature="(x, residual, weight, eps) -> total",
+        examples="rows:RMS_NORM_ADD",
     ),
     _like(
         _ADD_NORM,
@@ -117,6 +119,13 @@ _NORMS = (
 
 _ROWS = (
     _GATED,
+    _contract(
+        op="activate",
+        signature="(x, activation) -> activated",
+        facts=("intermediate_size", "activation"),
+        examples="rows:ACTIVATE",
+        summary="An activation without a gate.",
+    ),
     _like(_GATED, "gelu_and_mul", "GEGLU with the exact GELU."),
     _like(_GATED, "gelu_tanh_and_mul", "GEGLU with GELU's tanh approximation."),
     _ROPE,
@@ -203,6 +212,12 @@ _OVER_ATTENTION = (
 
 _WITH_LINEAR = (
     _GATE_UP,
+    _like(
+        _GATE_UP,
+        "gate_up_gelu",
+        "Gate and up projection, then GEGLU with the exact GELU.",
+        parts=("linear", "gelu_and_mul"),
+    ),
     _like(
         _GATE_UP,
         "gate_up_gelu_tanh",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from llmk.reference.activations import ACTIVATIONS, INVARIANT_ACTIVATIONS
+from llmk.reference.activations import ACTIVATIONS, INVARIANT_ACTIVATIONS, GatedOptions
 from llmk.reference.linear import linear_dequantized, linear_invariant
 from llmk.reference.quantized_weight import (
     PackedWeight,
@@ -35,7 +35,7 @@ _GROUP_SCORING: Mapping[str, Callable[[Tensor], Tensor]] = {
 
 
 Weight = TypeVar("Weight", TiledWeight, ScaledWeight, PackedWeight)
-Activation = Callable[[Tensor], Tensor]
+Activation = Callable[..., Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,8 @@ class MoEExamples:
     The conformance kit compares the kernel with them.
 
     ``activations`` maps a name, as in :class:`~llmk.api.MoEFacts`, to a function from the gate and up features ``[...,
-    2 * I]``, gate first, to ``[..., I]`` in the same dtype.
+    2 * I]``, gate first, to ``[..., I]`` in the same dtype. One whose kernel knows the query's ``activation_alpha``,
+    ``activation_limit`` or ``up_offset`` gets them as keyword arguments where they are not at their default.
     """
 
     activations: Mapping[str, Activation]
@@ -74,6 +75,7 @@ def fused_moe(
     num_groups: int = 1,
     top_groups: int = 1,
     group_scoring: str = "max",
+    **gated_options: Unpack[GatedOptions],
 ) -> Tensor:
     """Routes every token to its ``top_k`` experts, and returns the weighted sum of their outputs. ``x`` is not changed.
 
@@ -86,6 +88,7 @@ def fused_moe(
             have biases, ``gate_up_bias`` ``[E, 2 * I]`` and ``down_bias`` ``[E, H]``.
         renormalize, scoring, selection_bias, scaling, num_groups, top_groups, group_scoring: as in :func:`route`.
         activation: a name in :data:`llmk.reference.activations.ACTIVATIONS`, or a function.
+        gated_options: parameters of the activation.
 
     Returns:
         ``[T, H]`` in ``x``'s dtype; the weighted sum is float32.
@@ -96,7 +99,7 @@ def fused_moe(
 
     def compute(expert: int, rows: Tensor) -> Tensor:
         gated = F.linear(rows, gate_up[expert], _expert_bias(gate_up_bias, expert))
-        return F.linear(gate(gated), down[expert], _expert_bias(down_bias, expert))
+        return F.linear(gate(gated, **gated_options), down[expert], _expert_bias(down_bias, expert))
 
     shares, experts = route(
         router_logits,
@@ -113,11 +116,11 @@ def fused_moe(
 
 
 def fused_moe_invariant(
-    x: Tensor, router_logits: Tensor, weights: Experts[TiledWeight], *, activation: str = "silu", **routing: Any
+    x: Tensor, router_logits: Tensor, weights: Experts[TiledWeight], *, activation: str = "silu", **options: Any
 ) -> Tensor:
     """Batch-invariant :func:`fused_moe`: each expert computes its tokens in tiles (:mod:`llmk.reference.tiles`), so a
     token's result is bit-identical in any batch. ``weights`` are the result of :func:`prepare_invariant`."""
-    return _by_tiles(linear_invariant, x, router_logits, weights, activation, routing)
+    return _by_tiles(linear_invariant, x, router_logits, weights, activation, options)
 
 
 def fused_moe_dequantized(
@@ -126,11 +129,11 @@ def fused_moe_dequantized(
     weights: Experts[ScaledWeight] | Experts[PackedWeight],
     *,
     activation: str = "silu",
-    **routing: Any,
+    **options: Any,
 ) -> Tensor:
     """:func:`fused_moe_invariant` with an expert's weights dequantized to ``x``'s dtype in each call in which it has
     tokens."""
-    return _by_tiles(linear_dequantized, x, router_logits, weights, activation, routing)
+    return _by_tiles(linear_dequantized, x, router_logits, weights, activation, options)
 
 
 def _by_tiles(
@@ -139,11 +142,14 @@ def _by_tiles(
     router_logits: Tensor,
     weights: Experts[Any],
     activation: str,
-    routing: Mapping[str, Any],
+    options: Mapping[str, Any],
 ) -> Tensor:
+    gated_options = {name: value for name, value in options.items() if name in GatedOptions.__annotations__}
+    routing = {name: value for name, value in options.items() if name not in gated_options}
+
     def compute(expert: int, rows: Tensor) -> Tensor:
         gated = multiply(rows, weights.gate_up[expert], _expert_bias(weights.gate_up_bias, expert))
-        gated = INVARIANT_ACTIVATIONS[activation](gated)
+        gated = INVARIANT_ACTIVATIONS[activation](gated, **gated_options)
         return multiply(gated, weights.down[expert], _expert_bias(weights.down_bias, expert))
 
     return _mix(x, *route(router_logits, **routing), len(weights.gate_up), compute)

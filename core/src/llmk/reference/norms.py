@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
+
+AddNorm = Callable[..., tuple[Tensor, Tensor]]
+
+
+class SumOptions(TypedDict, total=False):
+    """What an op that adds the residual gets by name, where the site's facts have it: ``residual_multiplier``, the
+    factor of ``x`` in the sum (Granite)."""
+
+    residual_multiplier: float
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -32,18 +41,26 @@ def rms_norm_plus_one(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return (normed * (1.0 + weight.float())).to(x.dtype)
 
 
-def make_add_rms_norm(
-    parts: Mapping[str, Callable[..., Tensor]],
-) -> Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]:
+def make_add_rms_norm(parts: Mapping[str, Callable[..., Tensor]]) -> AddNorm:
     """Builds ``add_rms_norm`` from the part ``rms_norm``."""
     return _make_add_norm(parts["rms_norm"])
 
 
-def make_add_rms_norm_plus_one(
-    parts: Mapping[str, Callable[..., Tensor]],
-) -> Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]:
+def make_add_rms_norm_plus_one(parts: Mapping[str, Callable[..., Tensor]]) -> AddNorm:
     """Builds ``add_rms_norm_plus_one``, which is ``add_rms_norm`` with the norm of the part ``rms_norm_plus_one``."""
     return _make_add_norm(parts["rms_norm_plus_one"])
+
+
+def make_rms_norm_add(parts: Mapping[str, Callable[..., Tensor]]) -> Callable[[Tensor, Tensor, Tensor, float], Tensor]:
+    """Builds ``rms_norm_add`` from the part ``rms_norm``."""
+    norm = parts["rms_norm"]
+
+    def rms_norm_add(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Tensor:
+        """``residual + norm(x)``, ``[..., H]`` in ``x``'s dtype: the norm after a block whose input is not normed (OLMo
+        2, arXiv:2501.00656). Nothing is changed in place."""
+        return residual + norm(x, weight, eps)
+
+    return rms_norm_add
 
 
 def make_add_rms_norm_fp32_residual(
@@ -83,10 +100,14 @@ def make_sandwich_norm_plus_one(
     return sandwich_norm_plus_one
 
 
-def _make_add_norm(norm: Callable[..., Tensor]) -> Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]:
-    def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        """``(normed, sum)`` with ``sum = x + residual``, both ``[..., H]`` in ``x``'s dtype. Nothing is changed in
-        place."""
+def _make_add_norm(norm: Callable[..., Tensor]) -> AddNorm:
+    def add_rms_norm(
+        x: Tensor, residual: Tensor, weight: Tensor, eps: float, **options: Unpack[SumOptions]
+    ) -> tuple[Tensor, Tensor]:
+        """``(normed, sum)`` with ``sum = x + residual``, both ``[..., H]`` in ``x``'s dtype; ``options`` may have a
+        factor of ``x``. Nothing is changed in place."""
+        if options:
+            x = x * options["residual_multiplier"]
         total = x + residual
         return norm(total, weight, eps), total
 

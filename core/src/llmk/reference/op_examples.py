@@ -81,8 +81,14 @@ class OpExamples:
     """Names of tensors in place of which ``None`` may be passed."""
     options: Facts = field(default_factory=dict)
     """Keyword arguments of every call."""
+    keywords: Callable[[Draw, Facts], Facts] = lambda draw, facts: {}
+    """Makes further keyword arguments: those that a call has where the site has some facts."""
     chained: bool = False
     """Whether it is several ops that round what they hand on, to what they keep in float32 as well."""
+
+    def options_at(self, draw: Draw, facts: Facts) -> dict[str, Any]:
+        """The keyword arguments of a call at a site with these facts."""
+        return {**self.options, **self.keywords(draw, facts)}
 
     def facts_at(self, site: AttentionQuery | LinearQuery | None = None) -> tuple[Facts, ...]:
         """``facts``, for the site that the op works with, if any."""

@@ -7,12 +7,26 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
-from llmk.api import OK, AttentionQuery, KernelSpec, LinearQuery, MoEQuery, OpContract, Tier, Verdict, hookimpl, no
+from llmk.api import (
+    FIRST_FIELDS,
+    OK,
+    AttentionQuery,
+    KernelSpec,
+    LinearQuery,
+    MoEQuery,
+    OpContract,
+    Tier,
+    Verdict,
+    hookimpl,
+    no,
+)
 from llmk.reference.contracts import CONTRACTS
 
 _PACKAGE = "llmk.reference"
 _CACHE_DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn")
-_ATTENTION_FIELDS = frozenset({"sliding_window", "softcap", "sinks", "latent_dim"})
+_ATTENTION_FIELDS = frozenset({"sliding_window", "softcap", "sinks", "latent_dim", "value_dim"})
+_GATED_FIELDS = frozenset({"activation_alpha", "activation_limit", "up_offset"})
+_MOE_FIELDS = FIRST_FIELDS | _GATED_FIELDS
 _ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 _SCORINGS = ("softmax", "sigmoid")
 _GROUP_SCORINGS = ("max", "top2_sum")
@@ -22,6 +36,7 @@ _OPS = {
     "rms_norm_plus_one": "norms:rms_norm_plus_one",
     "rope": "rope.rotation:rope",
     "rope_interleaved": "rope.rotation:rope_interleaved",
+    "activate": "activations:activate",
     "softcap": "activations:softcap",
     "sigmoid_gate": "activations:sigmoid_gate",
     "embedding": "embedding:embedding",
@@ -39,6 +54,7 @@ _OPS = {
     "compute_slot_mapping": "batch:compute_slot_mapping",
     "append_tokens": "batch:append_tokens",
     "add_rms_norm": "norms:make_add_rms_norm",
+    "rms_norm_add": "norms:make_rms_norm_add",
     "add_rms_norm_plus_one": "norms:make_add_rms_norm_plus_one",
     "sandwich_norm_plus_one": "norms:make_sandwich_norm_plus_one",
     "add_rms_norm_fp32_residual": "norms:make_add_rms_norm_fp32_residual",
@@ -55,9 +71,26 @@ _OPS = {
     "add_rms_norm_linear": "normed:make_add_rms_norm_linear",
     "add_rms_norm_router": "normed:make_add_rms_norm_router",
     "add_rms_norm_gate_up_silu": "normed:make_add_rms_norm_gate_up_silu",
+    "gate_up_gelu": "activations:make_gate_up_gelu",
     "gate_up_gelu_tanh": "activations:make_gate_up_gelu_tanh",
 }
 """Each op's reference; for a composite op, the factory that builds it from its parts."""
+
+_SUM_FACTS = frozenset({"residual_multiplier"})
+_WRITE_FACTS = frozenset({"value_dim", "no_rope", "rotary_sections"})
+_LATER_FACTS = {
+    **dict.fromkeys(("silu_and_mul", "gelu_and_mul", "gelu_tanh_and_mul"), _GATED_FIELDS),
+    **dict.fromkeys(("gate_up_silu", "gate_up_gelu", "gate_up_gelu_tanh"), _GATED_FIELDS),
+    "add_rms_norm_gate_up_silu": _GATED_FIELDS | _SUM_FACTS,
+    **dict.fromkeys(
+        ("add_rms_norm", "add_rms_norm_plus_one", "add_rms_norm_linear", "add_rms_norm_router"), _SUM_FACTS
+    ),
+    **dict.fromkeys(("rope", "rope_interleaved"), frozenset({"rotary_sections"})),
+    **dict.fromkeys(("qk_norm_rope_write_kv", "qk_norm_plus_one_rope_write_kv"), _WRITE_FACTS),
+    **dict.fromkeys(("qk_norm_rope_attention", "qk_norm_plus_one_rope_attention"), _WRITE_FACTS | {"attention_sinks"}),
+}
+"""By op, the facts that were added after the first release: kernels that don't know them are refused where a site has
+one."""
 
 _SCANS = {
     "state_space_scan": ("recurrent.state_space_scan", "Selective scan over a state space"),
@@ -185,6 +218,7 @@ def llmk_moe_kernels() -> Iterable[KernelSpec]:
             implementation=f"{_PACKAGE}.moe:fused_moe",
             tier=Tier.REFERENCE,
             supports=supports_moe,
+            knows=_MOE_FIELDS,
             summary="Loops over the experts that tokens chose.",
         ),
         KernelSpec(
@@ -195,6 +229,7 @@ def llmk_moe_kernels() -> Iterable[KernelSpec]:
             tier=Tier.REFERENCE,
             score=_INVARIANT_SCORE,
             supports=supports_moe,
+            knows=_MOE_FIELDS,
             layout="reference_tiled",
             deterministic=True,
             summary="Each expert by tiles of tokens: batch-invariant.",
@@ -207,6 +242,7 @@ def llmk_moe_kernels() -> Iterable[KernelSpec]:
                 prepare=f"{_PACKAGE}.moe:prepare_moe_{weight_format}",
                 tier=Tier.REFERENCE,
                 supports=partial(supports_moe, weight_format=weight_format),
+                knows=_MOE_FIELDS,
                 layout=f"reference_{weight_format}",
                 deterministic=True,
                 summary=summary,
@@ -250,6 +286,7 @@ def _op(name: str, where: str) -> KernelSpec:
         op=name,
         implementation=f"{_PACKAGE}.{where}",
         tier=Tier.REFERENCE,
+        knows=FIRST_FIELDS | _LATER_FACTS.get(name, frozenset()),
         parts=contract.parts,
         deterministic=True,
         capture="none" if "recurrent" in where else "full",

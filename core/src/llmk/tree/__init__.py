@@ -13,7 +13,7 @@ from llmk.tree.facts import Sites, model_facts
 from llmk.tree.latent import LatentAttend, LatentAttention, LatentShape
 from llmk.tree.linear import Linear, Part
 from llmk.tree.lowering import Joint, Program, Sublayer, lower, weight_map
-from llmk.tree.mlp import GatedMLP
+from llmk.tree.mlp import MLP, GatedMLP
 from llmk.tree.moe import Experts, MoE
 from llmk.tree.norm import Norm
 from llmk.tree.recurrent import DeltaNetSizes, Recurrent, RecurrentSizes, ScanMixer, StateSpaceSizes
@@ -21,6 +21,7 @@ from llmk.tree.rope import Rope, default_length
 from llmk.tree.spec import Leaf, Spec, Tensor, nameless
 
 __all__ = [
+    "MLP",
     "Attend",
     "Block",
     "Carried",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from llmk.api import AttentionFacts, OpFacts
@@ -59,7 +59,10 @@ class Attend(Leaf):
     rope: Rope | None
     """``None``: queries and keys are not rotated."""
     qk_norm: float | None = None
-    """Epsilon of the norm of each head's query and key; ``None``: they are not normed."""
+    """Epsilon of the norms of queries and keys; ``None``: they are not normed."""
+    whole_qk_norm: bool = False
+    """Whether the norms are over all heads together, not over each by itself (OLMo 2); they are then ops of their
+    own."""
     norm_offset: float = 0.0
     """As :attr:`~llmk.tree.Norm.offset`."""
     window: int | None = None
@@ -68,13 +71,21 @@ class Attend(Leaf):
     """Soft cap of the attention logits."""
     scale: float | None = None
     """Factor of the attention logits; ``None``: ``head_dim ** -0.5``."""
+    value_dim: int | None = None
+    """Elements of a head's value; ``None``: ``head_dim``."""
     sinks: bool = False
     """Whether each query head has a learned logit that takes part in the softmax (``{at}.sinks``)."""
 
     def tensors(self) -> tuple[Tensor, ...]:
         names = () if self.qk_norm is None else ("q_norm", "k_norm")
-        norms = tuple(Tensor(f"{self.at}.{name}.weight", (self.head_dim,)) for name in names)
+        sizes = zip(names, self._norm_sizes, strict=False)
+        norms = tuple(Tensor(f"{self.at}.{name}.weight", (size,)) for name, size in sizes)
         return (*norms, Tensor(f"{self.at}.sinks", (self.heads,))) if self.sinks else norms
+
+    @property
+    def _norm_sizes(self) -> tuple[int, int]:
+        queries, keys = (self.heads, self.kv_heads) if self.whole_qk_norm else (1, 1)
+        return queries * self.head_dim, keys * self.head_dim
 
     def site(self, dtype: str) -> AttentionFacts:
         return AttentionFacts(
@@ -87,19 +98,29 @@ class Attend(Leaf):
             softcap=self.softcap,
             sinks=self.sinks,
             scale=self.scale,
+            value_dim=self.value_dim,
         )
 
     def ops(self, name: Callable[[Spec], str]) -> tuple[OpFacts, ...]:
-        facts = {
+        """The whole of it, and the norms over all heads, if there are any."""
+        facts: dict[str, Any] = {
             "num_heads": self.heads,
             "num_kv_heads": self.kv_heads,
             "head_dim": self.head_dim,
             "rotary_dim": self.rope.rotary_dim if self.rope else 0,
-            "qk_norm": self.qk_norm is not None,
+            "qk_norm": self.qk_norm is not None and not self.whole_qk_norm,
         }
+        # Facts that were added after the first release are left out where they are neutral.
+        facts |= {"no_rope": True} if self.rope is None else {}
+        facts |= {"attention_sinks": True} if self.sinks else {}
+        facts |= {"value_dim": self.value_dim} if self.value_dim is not None else {}
         op = "qk_norm_plus_one_rope_attention" if self.norm_offset else "qk_norm_rope_attention"
         divided = ("num_heads", "num_kv_heads")
-        return (OpFacts(site=f"{self.role}.whole", op=op, facts=facts, attention=name(self), divided=divided),)
+        whole = OpFacts(site=f"{self.role}.whole", op=op, facts=facts, attention=name(self), divided=divided)
+        if self.qk_norm is None or not self.whole_qk_norm:
+            return (whole,)
+        sizes = zip(("q_norm", "k_norm"), self._norm_sizes, strict=True)
+        return (whole, *(OpFacts(site=site, op="rms_norm", facts={"size": size}) for site, size in sizes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +147,10 @@ class SelfAttention(Block):
     attend: Attend
     out: Linear
     gate: Gate | None = None
-    """Gates the attention's output per element (arXiv:2505.06708). The query projection then returns, for each head,
-    the query followed by the gate."""
+    """Gates the attention's output (arXiv:2505.06708): by ``gate_proj``, or, if there is none, by a query projection
+    that returns, for each head, the query followed by the gate."""
+    gate_proj: Linear | None = None
+    """From the attention's input to the gates: one for each element, or one for each head (``gate.gate_size`` 1)."""
 
     @classmethod
     def of(
@@ -154,7 +177,8 @@ class SelfAttention(Block):
             attend: further fields of :class:`Attend`.
         """
         queries = heads.count * heads.dim
-        rows = (queries * (2 if gated else 1), heads.kv * heads.dim, heads.kv * heads.dim)
+        value_dim = attend.get("value_dim") or heads.dim
+        rows = (queries * (2 if gated else 1), heads.kv * heads.dim, heads.kv * value_dim)
         units = (heads.count, heads.kv, heads.kv)
         role = "attention" if window is None else "sliding_attention"
         sizes: dict[str, Any] = {"heads": heads.count, "kv_heads": heads.kv, "head_dim": heads.dim}
@@ -165,10 +189,18 @@ class SelfAttention(Block):
             at=at,
             qkv=Linear.packed(f"{at}.qkv_proj", "qkv", hidden_size, names[:3], rows, units, bias=bias),
             attend=Attend(at=at, **own),
-            out=Linear.row(f"{at}.{names[3]}", "out", queries, hidden_size, bias=out_bias),
+            out=Linear.row(f"{at}.{names[3]}", "out", heads.count * value_dim, hidden_size, bias=out_bias),
             gate=gate,
         )
 
+    def gated_by(self, at: str, hidden_size: int, *, per_head: bool = False) -> Self:
+        """The same with an output gate, a projection ``at`` of the attention's input: one value for each element of a
+        head, or one ``per_head``."""
+        heads, width = self.attend.heads, self.attend.value_dim or self.attend.head_dim
+        size, rows = (width, heads) if per_head else (heads * width, heads * width)
+        gate = Gate(role="attention_gate", size=size, gate_size=1 if per_head else size, by_heads=not per_head)
+        return replace(self, gate=gate, gate_proj=Linear.column(at, "output_gate", hidden_size, rows, heads))
+
     @property
     def entry(self) -> Entry | None:
-        return Entry("add_rms_norm_linear", self.qkv)
+        return Entry("add_rms_norm_linear", self.qkv) if self.gate_proj is None else None

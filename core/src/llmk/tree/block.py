@@ -23,6 +23,8 @@ class Entry(NamedTuple):
     """What the op's site has after the linear layer's."""
     inner_size: int = 0
     """The op's ``intermediate_size``; 0: it has none."""
+    options: tuple[tuple[str, float], ...] = ()
+    """Further facts of the op, which its kernel gets by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

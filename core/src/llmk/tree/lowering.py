@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from llmk.api import OpFacts, PluginError
 from llmk.tree.block import Block, Entry, Residual
@@ -46,14 +47,21 @@ class Joint(Spec):
             return offset_op("sandwich_norm", self.norm.offset)
         return offset_op("add_rms_norm", self.norm.offset) + ("_fp32_residual" if self.residual_dtype else "")
 
+    @property
+    def options(self) -> dict[str, float]:
+        """Facts of the op that adds the residual, which its kernel gets by name."""
+        return {} if self.scale == 1.0 else {"residual_multiplier": self.scale}
+
     def ops(self, name: Callable[[Spec], str]) -> tuple[OpFacts, ...]:
         if self.norm is None:
-            return () if self.post is None else (_norm_op(self.post),)
-        size = {"size": self.norm.size}
+            return () if self.post is None else (_op("rms_norm_add", {"size": self.post.size}),)
+        size: dict[str, Any] = {"size": self.norm.size}
         if self.entry is None:
-            return tuple(OpFacts(site=op, op=op, facts=size) for op in (self.first_op, self.sum_op) if op)
-        op, linear, suffix, inner = self.entry
+            sums = (_op(self.sum_op, size | self.options),) if self.sum_op else ()
+            return (_op(self.first_op, size), *sums)
+        op, linear, suffix, inner, options = self.entry
         facts, divided = (size | {"intermediate_size": inner}, ("intermediate_size",)) if inner else (size, ())
+        facts |= self.options | dict(options)
         site = f"norm_{linear.role}{suffix}"
         return (OpFacts(site=site, op=op, facts=facts, linear=name(linear), divided=divided),)
 
@@ -123,8 +131,9 @@ def lower(model: CausalLM, *, fuse: bool = True) -> Program:
                 parts.append(part)
                 continue
             norm, entry = part.norm, part.block.entry
-            if not fuse or ends != _NO_END or dtype or norm is None or norm.offset:
+            if not fuse or ends[0] is not None or dtype or norm is None or norm.offset:
                 entry = None  # the ops know one norm, whose weight is stored as it is
+            _check_scale(part)
             joint = Joint(post=ends[0], scale=ends[1], norm=norm, entry=entry, first=first, residual_dtype=dtype)
             parts.append(Sublayer(joint=joint, block=part.block))
             ends, first = (part.post, part.scale), False
@@ -144,9 +153,16 @@ def weight_map(program: Program) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def _norm_op(norm: Norm) -> OpFacts:
-    op = offset_op("rms_norm", norm.offset)
-    return OpFacts(site=op, op=op, facts={"size": norm.size})
+def _op(op: str, facts: dict[str, Any]) -> OpFacts:
+    return OpFacts(site=op, op=op, facts=facts)
+
+
+def _check_scale(part: Residual) -> None:
+    if part.scale != 1.0 and part.post is not None:
+        raise PluginError(
+            f"{_shown(part.post)} norms the output of a block that has the scale {part.scale}",
+            hint="leave out one of them; no op has both",
+        )
 
 
 def _shown(spec: Spec) -> str:

@@ -1,4 +1,4 @@
-"""The gated feed-forward block (MLP)."""
+"""Feed-forward blocks (MLPs)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ from llmk.tree.spec import Spec
 class GatedMLP(Block):
     """``down(activation(gate(x)) * up(x))``, with gate and up packed into one linear layer.
 
-    ``activation`` is ``"silu"`` or ``"gelu_tanh"``.
+    ``activation`` is ``"silu"``, ``"gelu"`` or ``"gelu_tanh"``. The parameters of the activation are those of
+    :class:`~llmk.api.MoEFacts`.
     """
 
     gate_up: Linear
     down: Linear
     activation: str = "silu"
+    activation_alpha: float = 1.0
+    activation_limit: float | None = None
+    up_offset: float = 0.0
 
     @classmethod
     def of(
@@ -34,8 +38,10 @@ class GatedMLP(Block):
         bias: bool = False,
         prefix: str = "",
         partial: bool = False,
+        **activation_options: float,
     ) -> Self:
-        """With the usual names. ``prefix`` is prepended to its roles; ``partial``: see :class:`~llmk.tree.Linear`."""
+        """With the usual names. ``prefix`` is prepended to its roles; ``partial``: see :class:`~llmk.tree.Linear`;
+        ``activation_options`` are the parameters of the activation."""
         names, rows = ("gate_proj", "up_proj"), (inner_size, inner_size)
         down = f"{prefix}down"
         return cls(
@@ -43,15 +49,57 @@ class GatedMLP(Block):
             gate_up=Linear.packed(f"{at}.gate_up_proj", f"{prefix}gate_up", hidden_size, names, rows, bias=bias),
             down=Linear.row(f"{at}.down_proj", down, inner_size, hidden_size, bias=bias, partial=partial),
             activation=activation,
+            **activation_options,
         )
 
     @property
     def entry(self) -> Entry | None:
         if self.activation != "silu":
             return None
-        return Entry("add_rms_norm_gate_up_silu", self.gate_up, "_silu", self.down.size)
+        return Entry("add_rms_norm_gate_up_silu", self.gate_up, "_silu", self.down.size, tuple(self.options.items()))
+
+    @property
+    def options(self) -> dict[str, float]:
+        """The parameters of the activation that are not neutral: facts of its op, which its kernel gets by name."""
+        limit = {} if self.activation_limit is None else {"activation_limit": self.activation_limit}
+        others = {"activation_alpha": (self.activation_alpha, 1.0), "up_offset": (self.up_offset, 0.0)}
+        return limit | {name: value for name, (value, neutral) in others.items() if value != neutral}
 
     def own_ops(self, name: Callable[[Spec], str]) -> tuple[OpFacts, ...]:
-        op, facts = f"gate_up_{self.activation}", {"intermediate_size": self.down.size}
+        op, facts = f"gate_up_{self.activation}", {"intermediate_size": self.down.size, **self.options}
         site, divided = f"{self.gate_up.role}_{self.activation}", ("intermediate_size",)
         return (OpFacts(site=site, op=op, facts=facts, linear=name(self.gate_up), divided=divided),)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MLP(Block):
+    """``down(activation(up(x)))``, without a gate. ``activation`` is a name in
+    ``llmk.reference.activations.PLAIN_ACTIVATIONS``."""
+
+    up: Linear
+    down: Linear
+    activation: str
+
+    @classmethod
+    def of(
+        cls,
+        at: str,
+        hidden_size: int,
+        inner_size: int,
+        activation: str,
+        *,
+        bias: bool = False,
+        names: tuple[str, str] = ("up_proj", "down_proj"),
+    ) -> Self:
+        """With the checkpoint's ``names`` of its two linear layers."""
+        up, down = (f"{at}.{name}" for name in names)
+        return cls(
+            at=at,
+            up=Linear.column(up, "up", hidden_size, inner_size, bias=bias),
+            down=Linear.row(down, "down", inner_size, hidden_size, bias=bias),
+            activation=activation,
+        )
+
+    def own_ops(self, name: Callable[[Spec], str]) -> tuple[OpFacts, ...]:
+        facts = {"intermediate_size": self.down.size, "activation": self.activation}
+        return (OpFacts(site="activate", op="activate", facts=facts, divided=("intermediate_size",)),)

@@ -25,8 +25,25 @@ class Experts(Leaf):
     """The checkpoint's names of an expert's projections."""
     aliases: tuple[str, ...] = ()
     """Other names of the list."""
+    interleaved: bool = False
+    """Whether they are stored transposed, in two tensors, in the first of which gate and up features alternate
+    (``llmk.nn.InterleavedExperts``)."""
+    selection_bias: tuple[str, ...] = ()
+    """The checkpoint's names of the bias of ``facts.selection_bias``: its own, then others."""
 
     def tensors(self) -> tuple[Tensor, ...]:
+        bias = tuple(Tensor(name, (self.facts.num_experts,)) for name in self.selection_bias[:1])
+        return (*(self._interleaved() if self.interleaved else self._one_by_one()), *bias)
+
+    def _interleaved(self) -> tuple[Tensor, ...]:
+        facts = self.facts
+        count, hidden, inner = facts.num_experts, facts.hidden_size, facts.intermediate_size
+        shapes = {"gate_up_proj": (count, hidden, 2 * inner), "down_proj": (count, inner, hidden)}
+        weights = [Tensor(f"{self.at}.{name}", shape) for name, shape in shapes.items()]
+        biases = [Tensor(f"{self.at}.{name}_bias", (count, shape[2])) for name, shape in shapes.items()]
+        return (*weights, *biases) if facts.bias else tuple(weights)
+
+    def _one_by_one(self) -> tuple[Tensor, ...]:
         facts, gate_up, down = self.facts, self.names[:2], self.names[2]
         hidden, inner = facts.hidden_size, facts.intermediate_size
         shapes = {**dict.fromkeys(gate_up, (inner, hidden)), down: (hidden, inner)}
@@ -36,7 +53,7 @@ class Experts(Leaf):
         return (*weights, *biases) if facts.bias else tuple(weights)
 
     def quantizable_modules(self) -> tuple[str, ...]:
-        return tuple(f"{self.at}.0.{name}" for name in self.names)
+        return () if self.interleaved else tuple(f"{self.at}.0.{name}" for name in self.names)
 
     def site(self, dtype: str) -> MoEFacts:
         return self.facts
@@ -63,6 +80,8 @@ class MoE(Block):
         names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
         aliases: tuple[str, ...] = (),
         router: str = "gate",
+        selection_bias: str = "gate.e_score_correction_bias",
+        interleaved: bool = False,
         shared: GatedMLP | None = None,
         shared_gate: str = "",
     ) -> Self:
@@ -70,21 +89,29 @@ class MoE(Block):
 
         Args:
             aliases: other names of the block in the checkpoint.
-            router, shared_gate: the checkpoint's names of the router and of the gate of the shared MLP; empty: it has
-                no gate.
+            router, selection_bias: the checkpoint's names of the router and of the bias of ``facts.selection_bias``.
+            interleaved: see :class:`Experts`.
+            shared_gate: the checkpoint's name of the gate of the shared MLP; empty: it has none.
             shared: made with ``partial=True``, because the sum of all experts is all-reduced.
         """
         hidden, role = facts.hidden_size, shared.gate_up.role.removesuffix("gate_up") if shared else ""
+        biased = (at, *aliases) if facts.selection_bias else ()
         gate = {"size": hidden, "rows": 1, "quantizable": False}
         return cls(
             at=at,
             router=Linear.whole(
                 *(f"{at}.{router}", f"{facts.site}.router", hidden, facts.num_experts),
+                bias=facts.router_bias,
                 quantizable=False,
                 aliases=tuple(f"{name}.{router}" for name in aliases),
             ),
             experts=Experts(
-                at=f"{at}.experts", facts=facts, names=names, aliases=tuple(f"{name}.experts" for name in aliases)
+                at=f"{at}.experts",
+                facts=facts,
+                names=names,
+                aliases=tuple(f"{name}.experts" for name in aliases),
+                interleaved=interleaved,
+                selection_bias=tuple(f"{name}.{selection_bias}" for name in biased),
             ),
             shared=shared,
             shared_gate=Linear.whole(f"{at}.{shared_gate}", f"{role}gate", **gate) if shared_gate else None,

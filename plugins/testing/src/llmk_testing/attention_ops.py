@@ -21,7 +21,7 @@ from llmk_testing.paged import OF_PADDING, Paged, Work, decode, history
 from llmk_testing.queries import attention_queries
 from llmk_testing.recording import check_recorded
 from llmk_testing.tolerance import Right, bits, chained, check
-from llmk_testing.trees import tensors
+from llmk_testing.trees import mapped_values, tensors
 from llmk_testing.watch import poisoned
 
 _ORDINARY = "8 heads over 2 of 64, blocks of 16"
@@ -30,6 +30,8 @@ _SITES = (
     "6 heads over 2 of 24, blocks of 4",
     "a window of 21",
     "a soft cap",
+    "window, soft cap and sinks",
+    "values of 40, keys of 64",
     "a cache in float8_e4m3fn",
     "latent rows of 48 and 16",
 )
@@ -70,9 +72,17 @@ def _sites(bench: Bench, examples: OpExamples) -> Iterator[tuple[str, Site]]:
             if label not in _SITES or not any(match(backend, query) for query in queries):
                 continue
             found = examples.facts_at(queries[0])
+            if not all(_says(facts, queries[0]) for facts in found):
+                continue
             for facts in found if label == _ORDINARY else found[:1]:
                 special = [f", {name} {value}" for name, value in facts.items() if found[0].get(name) != value]
                 yield f"{label}{''.join(special)}, of {backend.id}", Site(backend, make, facts)
+
+
+def _says(facts: Facts, site: AttentionQuery) -> bool:
+    """Whether an op's facts say what differs at a site in what the op gets; an op whose facts don't is for others."""
+    sinks, wide = site.sinks, site.value_dim is not None
+    return (not sinks or "attention_sinks" in facts) and (not wide or "value_dim" in facts)
 
 
 def _query(op: str, over: Site, **fields: Any) -> OpQuery:
@@ -103,7 +113,11 @@ class Fused:
         self._work: Work = ()
         kept: dict[str, Callable[..., Any]] = {"attention.write": self._keep, "attention.run": self._right}
         self.reference = bind(bench.registry, oracle(bench.registry, spec.op), kept)
-        self.options = {**examples.options, **self.paged.scaled}
+        options = examples.options_at(Draw(self.random("options"), self.dtype), site.facts)
+        self.options = {**options, **self.paged.scaled}
+        if "attention_sinks" in site.facts and "attention.run" in contract.parts:
+            self.options["sinks"] = self.paged.sinks
+        self.on_device = mapped_values(lambda tensor: tensor.to(bench.device), self.options)
 
     def arguments(self, work: Work, padding: int = 0) -> tuple[Any, ...]:
         """All but cache and metadata, on the host; the same for the same work. In padding the first argument of rows,
@@ -138,15 +152,15 @@ class Fused:
         """On the device; a token's queries, keys and values as parts of one row."""
         moved = [x.to(self.device) if isinstance(x, Tensor) else x for x in arguments]
         if self.wide:
-            parts = [moved[place] for place in self.wide]
+            parts = [moved[place].flatten(1) for place in self.wide]
             split = torch.cat(parts, dim=1).split_with_sizes([part.shape[1] for part in parts], 1)
             for place, part in zip(self.wide, split, strict=True):
-                moved[place] = part
+                moved[place] = part.unflatten(1, moved[place].shape[1:])
         return tuple(moved)
 
     def call(self, arguments: tuple[Any, ...], meta: Any) -> Any:
         """The op."""
-        return self.run(*arguments, self.paged.cache, meta, **self.options)
+        return self.run(*arguments, self.paged.cache, meta, **self.on_device)
 
     def check(self, out: Any, work: Work, what: str) -> float:
         """Compares the result, and by the backend's own attention what was stored."""
@@ -160,7 +174,7 @@ class Fused:
         ]
         q, _, _ = self.paged.given(work)
         meta = self.paged.backend.prepare(self.paged.step(work))
-        seen = self.paged.backend.run(q, self.paged.cache, meta, None, **self.paged.scaled)
+        seen = self.paged.attend(q, meta)
         stored = Right(self.paged.right(work), self.dtype)
         return max(*errors, check(seen, stored, f"{what}: what attention sees in the cache", bound))
 

@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import torch
 
 from llmk.api import FIRST_FIELDS, KernelSpec, PlatformFacts, Query, Verdict
-from llmk.api.matching import check_needs, match, neutral_values
+from llmk.api.matching import check_needs, facts_to_know, match, neutral_values
 from llmk.kernel.loader import load_object
 from llmk_testing.bench import Bench
 from llmk_testing.case import Case, Skip
@@ -57,6 +57,11 @@ class Candidate(Generic[Q]):
     ) -> None:
         self.spec, self.bench = spec, bench
         self._wanted, self._advice = wanted, advice
+        self._facts = facts_to_know(spec.op, (kernel.spec for kernel in bench.registry.kernels("op")))
+
+    def _match(self, query: Q) -> Verdict:
+        """Whether the resolver would let the spec serve ``query``."""
+        return match(self.spec, query, self._facts)
 
     def case(self, name: str, run: Callable[[], str | None]) -> Case:
         """A case of the spec; it runs in inference mode, as kernels always do."""
@@ -84,7 +89,7 @@ class Candidate(Generic[Q]):
         found: list[Asked[Q]] = []
         common = 0
         for in_dtypes in self.queries:
-            able = [asked for asked in in_dtypes if match(self.spec, asked.query)]
+            able = [asked for asked in in_dtypes if self._match(asked.query)]
             found += able if self.bench.thorough or common < _EVERYWHERE else able[:1]
             common += bool(able)
         return found
@@ -93,7 +98,7 @@ class Candidate(Generic[Q]):
     def deterministic(self) -> list[Asked[Q]]:
         """Those of the first queries that it also serves with ``deterministic`` required."""
         invariant = [Asked(asked.label, replace(asked.query, deterministic=True)) for asked in self.served]
-        return [asked for asked in invariant if match(self.spec, asked.query)][:_EVERYWHERE]
+        return [asked for asked in invariant if self._match(asked.query)][:_EVERYWHERE]
 
     def load(self, location: str) -> Any:
         """Imports the object at ``location``."""
@@ -149,7 +154,7 @@ class Candidate(Generic[Q]):
             raise AssertionError(f"it declares to know {name!r}, which no query of its kind has; {hint}")
         for name, asked in having.items():
             idle = asked and check_needs(self.spec.needs, self.bench.facts, asked[0].dtype)
-            if idle and not any(match(self.spec, query) for query in asked):
+            if idle and not any(self._match(query) for query in asked):
                 raise AssertionError(
                     f"it declares to know {name}, and serves none of {len(asked)} queries that have it"
                 )
@@ -160,7 +165,7 @@ class Candidate(Generic[Q]):
         first: dict[str, str] = {}
         counts: Counter[str] = Counter()
         for asked in (asked for in_dtypes in self.queries for asked in in_dtypes[:1]):
-            for reason in map(str, match(self.spec, asked.query).reasons):
+            for reason in map(str, self._match(asked.query).reasons):
                 first.setdefault(reason, asked.label)
                 counts[reason] += 1
         lines = [f"{count} times: {text}; first for: {first[text]}" for text, count in counts.most_common(_SHOWN)]

@@ -20,7 +20,7 @@ from llmk_testing.case import Case
 from llmk_testing.recording import check_recorded
 from llmk_testing.rows import counts
 from llmk_testing.tolerance import Right, chained, check, check_same
-from llmk_testing.trees import mapped, tensors
+from llmk_testing.trees import mapped, mapped_values, tensors
 from llmk_testing.watch import poisoned
 from llmk_testing.weights import formats, stored
 
@@ -104,6 +104,8 @@ class LinearOp:
         weight = self.draw.floats(query.out_features, query.in_features, scale=query.in_features**-0.5)
         self.stored = stored(bench.registry, query.weight_format, weight)
         self.bias = self.draw.floats(query.out_features) if query.bias else None
+        self.options = examples.options_at(self.draw, self.facts)
+        self.on_device = mapped_values(lambda tensor: tensor.to(bench.device), self.options)
         prepare = candidate.load(site.kernel.prepare) if site.kernel.prepare else lambda given: given["weight"]
         self.weight = prepare({name: tensor.to(bench.device) for name, tensor in self.stored.parameters.items()})
         linear: Callable[..., Tensor] = candidate.load(site.kernel.implementation)
@@ -118,13 +120,13 @@ class LinearOp:
 
     def __call__(self, rows: tuple[Any, ...]) -> list[Tensor]:
         bias = None if self.bias is None else self.bias.to(self.device)
-        return tensors(self.run(*rows, self.weight, bias, **self.examples.options))
+        return tensors(self.run(*rows, self.weight, bias, **self.on_device))
 
     def check(self, out: list[Tensor], after: tuple[Any, ...], rows: tuple[Any, ...], what: str) -> float:
         """Compares results, and what became of the arguments: those that the op does not change are the same."""
         wide = mapped(lambda x: x.float() if x.is_floating_point() else x.clone(), rows)
         bias = None if self.bias is None else self.bias.float()
-        right = tensors(self.reference(*wide, self.stored.meaning, bias, **self.examples.options))
+        right = tensors(self.reference(*wide, self.stored.meaning, bias, **self.options))
         assert len(out) == len(right), f"{what}: {len(out)} tensors came, {len(right)} were expected"
         bounds = [self.stored.bound or chained(self.dtype), *[None] * len(right)]
         pairs = zip(out, right, bounds, strict=False)

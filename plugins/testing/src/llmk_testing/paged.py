@@ -57,12 +57,13 @@ class Paged:
     ) -> None:
         self.query, self.backend, self.device = query, backend, device
         dtype, size = getattr(torch, query.dtype), query.block_size
-        self.sizes = [query.num_heads, query.num_kv_heads, query.num_kv_heads]
+        heads, value_dim = (query.num_heads, query.head_dim), query.value_dim or query.head_dim
+        self.shapes = [heads, (query.num_kv_heads, query.head_dim), (query.num_kv_heads, value_dim)]
         if query.latent_dim is not None:
-            self.sizes.pop()
-        shape = (requests, longest, sum(self.sizes), query.head_dim)
-        self.rows = torch.randn(shape, generator=random).to(dtype)
-        self.rows[:, : shared * size, query.num_heads :] = self.rows[:1, : shared * size, query.num_heads :]
+            self.shapes.pop()
+        self.sizes = [count * width for count, width in self.shapes]
+        self.rows = torch.randn(requests, longest, sum(self.sizes), generator=random).to(dtype)
+        self.rows[:, : shared * size, self.sizes[0] :] = self.rows[:1, : shared * size, self.sizes[0] :]
         self.sinks = torch.randn(query.num_heads, generator=random) if query.sinks else None
         each = -(-longest // size)
         self.nobodys = requests * each
@@ -71,7 +72,7 @@ class Paged:
         self.tables[:, :shared] = self.tables[:1, :shared]
         self.poison = int(order[-1])
         self.cache = allocate(backend.cache_layout(requests * each + 2), device, stride)
-        self.kept = torch.full((requests, longest, len(self.sizes) - 1, query.num_kv_heads, query.head_dim), torch.nan)
+        self.kept = [torch.full((requests, longest, *shape), torch.nan) for shape in self.shapes[1:]]
         self.scales = FP8_SCALES if query.cache_dtype.startswith("float8") else (1.0, 1.0)
         self.scaled: dict[str, Any] = {"scales": self.scales} if query.cache_dtype.startswith("float8") else {}
 
@@ -110,15 +111,20 @@ class Paged:
     def given(self, work: Work, *, padding: int = 0) -> tuple[Tensor, Tensor, Tensor | None]:
         """Queries, keys and values of a step, on the device: slices of one tensor, as a packed QKV projection returns
         them."""
-        parts = self.own_rows(work, padding).to(self.device).split_with_sizes(self.sizes, 1)
+        parts = self.parts(self.own_rows(work, padding).to(self.device))
         return parts[0], parts[1], parts[2] if len(parts) == 3 else None
 
+    def parts(self, rows: Tensor) -> list[Tensor]:
+        """Rows of all heads as queries, keys and values, ``[tokens, heads, head_dim or value_dim]``."""
+        split = rows.split_with_sizes(self.sizes, 1)
+        return [part.unflatten(1, shape) for part, shape in zip(split, self.shapes, strict=True)]
+
     def own_rows(self, work: Work, padding: int = 0) -> Tensor:
-        """The tokens' queries, keys and values as one tensor, on the host. In padding, queries are NaN; keys and values
+        """The tokens' queries, keys and values as one matrix, on the host. In padding, queries are NaN; keys and values
         are not, so that a write of them is visible in a cache of NaN."""
         rows = [self.rows[request, start:stop] for request, start, stop in work]
-        rows.append(torch.full((padding, *self.rows.shape[2:]), OF_PADDING, dtype=self.rows.dtype))
-        rows[-1][:, : self.query.num_heads] = torch.nan
+        rows.append(torch.full((padding, self.rows.shape[2]), OF_PADDING, dtype=self.rows.dtype))
+        rows[-1][:, : self.sizes[0]] = torch.nan
         return torch.cat(rows)
 
     def play(self, work: Work, *, padding: int = 0, beyond: int = 0) -> Tensor:
@@ -139,13 +145,13 @@ class Paged:
     def keep(self, work: Work, key: Tensor, value: Tensor | None) -> None:
         """Records the expected contents of the cache for these tokens, ``[tokens, kv_heads, head_dim]`` on the host."""
         row, cache_dtype = 0, getattr(torch, self.query.cache_dtype)
-        planes = [key] if value is None else [key, value]
+        given = [key] if value is None else [key, value]
         for request, start, stop in work:
-            for plane, (rows, scale) in enumerate(zip(planes, self.scales, strict=False)):
+            for kept, rows, scale in zip(self.kept, given, self.scales, strict=False):
                 stored = rows[row : row + stop - start].float() / scale
                 if cache_dtype.itemsize == 1:
                     stored = stored.clamp(-torch.finfo(cache_dtype).max, torch.finfo(cache_dtype).max)
-                self.kept[request, start:stop, plane] = stored.to(cache_dtype).float() * scale
+                kept[request, start:stop] = stored.to(cache_dtype).float() * scale
             row += stop - start
 
     def right(self, work: Work, q: Tensor | None = None) -> Tensor:
@@ -157,17 +163,17 @@ class Paged:
             allowed = key <= position
             if spec.sliding_window is not None:
                 allowed &= key > position - spec.sliding_window
-            rows = self.rows[request, start:stop, : spec.num_heads] if q is None else q[row : row + stop - start]
-            planes = torch.where(allowed.any(0)[:, None, None, None], self.kept[request, :stop], 0.0)
-            k, v = planes[None, :, 0], planes[None, :, -1]
-            attended = attend_plain(rows.float()[None], k, v, allowed[None], spec.scale, spec.softcap, self.sinks)
+            rows = self.parts(self.rows[request, start:stop])[0] if q is None else q[row : row + stop - start]
+            kept = [torch.where(allowed.any(0)[:, None, None], each[request, :stop], 0.0)[None] for each in self.kept]
+            masked, options = (allowed[None], spec.scale), (spec.softcap, self.sinks)
+            attended = attend_plain(rows.float()[None], kept[0], kept[-1], *masked, *options)
             out.append(attended[0])
             row += stop - start
         return torch.cat(out)[..., : spec.latent_dim]
 
     def keep_own(self, work: Work) -> None:
         """Records the requests' own keys and values as the cache's contents."""
-        _, key, *value = self.own_rows(work).split_with_sizes(self.sizes, 1)
+        _, key, *value = self.parts(self.own_rows(work))
         self.keep(work, key, value[0] if value else None)
 
     def check(self, out: Tensor, work: Work, what: str) -> float:

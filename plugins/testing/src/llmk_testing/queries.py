@@ -32,6 +32,12 @@ _HEADS: tuple[tuple[str, dict[str, Any]], ...] = (
         {"cache_dtype": "float8_e4m3fn", "sliding_window": 21, "softcap": 1.5},
     ),
     ("a cache in bfloat16", {"cache_dtype": "bfloat16"}),
+    ("values of 40, keys of 64", {"value_dim": 40}),
+    (
+        "values of 48, keys of 24, window, soft cap and sinks",
+        {"shape": (6, 2, 24, 4), "value_dim": 48, "sliding_window": 21, "softcap": 1.5, "sinks": True},
+    ),
+    ("values of 40, keys of 64, a cache in float8_e4m3fn", {"value_dim": 40, "cache_dtype": "float8_e4m3fn"}),
     ("latent rows of 48 and 16", {"shape": (4, 1, 64, 16), "latent_dim": 48}),
     ("latent rows of 512 and 64", {"shape": (3, 1, 576, 16), "latent_dim": 512}),
 )
@@ -68,6 +74,11 @@ _MIXTURES: tuple[tuple[str, dict[str, Any]], ...] = (
             "group_scoring": "top2_sum",
             "scoring": "sigmoid",
         },
+    ),
+    ("a clamped activation", {"activation_limit": 1.5}),
+    (
+        "a clamped activation with alpha and offset, biases",
+        {"activation_alpha": 1.702, "activation_limit": 2.0, "up_offset": 1.0, "bias": True},
     ),
     ("long sums", {"num_experts": 3, "hidden_size": 2048, "intermediate_size": 64}),
 )

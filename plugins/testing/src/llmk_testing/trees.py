@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -22,6 +22,11 @@ def mapped(change: Callable[[Tensor], Tensor], value: Any) -> Any:
         changed = [mapped(change, one) for one in value]
         return type(value)(*changed) if hasattr(value, "_fields") else tuple(changed)
     return value
+
+
+def mapped_values(change: Callable[[Tensor], Tensor], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments, with every tensor in them changed."""
+    return {name: mapped(change, value) for name, value in values.items()}
 
 
 def tensors(value: Any) -> list[Tensor]:

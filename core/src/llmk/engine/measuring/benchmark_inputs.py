@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from llmk.api import AttentionQuery, CacheStep, Choice, LinearQuery, ModelFacts, MoEQuery, OpQuery
+from llmk.api.query import moe_options
 from llmk.kernel.registry import Registry
 from llmk.nn.build import Build
 from llmk.reference.op_examples import Draw, load_examples
@@ -19,8 +20,6 @@ DECODES = 256
 _CONTEXT, _PROMPT = 1024, 2048
 _ROTATED_BYTES = 256 << 20
 """Weights that calls take in turn: more than a device's cache holds, as in a model of many layers."""
-
-_ROUTING = ("top_k", "renormalize", "activation", "scoring", "scaling", "num_groups", "top_groups", "group_scoring")
 
 Run = Callable[[int], Any]
 
@@ -71,7 +70,7 @@ class BenchmarkInputs:
         return BenchmarkInput(at, len(weights))
 
     def _moe(self, query: MoEQuery) -> BenchmarkInput:
-        kernel, options = self.build.moe(query.site), {name: getattr(query, name) for name in _ROUTING}
+        kernel, options = self.build.moe(query.site), moe_options(query)
         experts, hidden, inner = query.num_experts, query.hidden_size, query.intermediate_size
         parameters = {}
         for name, rows, columns in (("gate_up", 2 * inner, hidden), ("down", hidden, inner)):
@@ -115,8 +114,9 @@ class BenchmarkInputs:
         layout = backend.cache_layout(step.block_table.numel())
         cache = torch.zeros(layout.shape, dtype=getattr(torch, layout.dtype), device=self.build.device)
         length = step.max_seq_len
-        shape = (step.num_requests * length, query.num_kv_heads, query.head_dim)
-        key, value = self._random(*shape), None if query.latent_dim else self._random(*shape)
+        shape = (step.num_requests * length, query.num_kv_heads)
+        key = self._random(*shape, query.head_dim)
+        value = None if query.latent_dim else self._random(*shape, query.value_dim or query.head_dim)
         whole = _step(step.block_table.long(), length, length, query.block_size)
         backend.write(key, value, cache, backend.prepare(whole), **_scaled(query))
         return cache
@@ -138,10 +138,12 @@ class BenchmarkInputs:
 
         def at(tokens: int) -> Run:
             self._draw.random.manual_seed(1)
-            draw, last, options = self._draw, (), dict(examples.options)
+            draw, last, options = self._draw, (), examples.options_at(self._draw, facts)
             if "attention" in sites:
                 tokens, draw, last, scaled = self._step_at(sites["attention"], tokens)
                 options |= scaled
+            if "attention_sinks" in facts and "attention.run" in contract.parts:
+                options["sinks"] = draw.reals(facts["num_heads"])
             given = make(draw, facts, tokens)
             calls = [(*given, weight, None) for weight in weights] or [(*given, *last)]
             changed = [given[place] for place in mutated]

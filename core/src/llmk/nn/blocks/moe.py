@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from llmk.nn.blocks.gated_mlp import GatedMLP
+from llmk.nn.blocks.mlp import GatedMLP
 from llmk.nn.context import StepContext
-from llmk.nn.moe import Experts
 
 if TYPE_CHECKING:
     from llmk import tree
@@ -26,8 +25,7 @@ class MoE:
     def __init__(self, builder: Builder, spec: tree.MoE, *, fused: bool) -> None:
         self._shared = None if spec.shared is None else SharedExpert(builder, spec)
         self.router = builder.linear(spec.router)
-        experts = spec.experts
-        self.experts = Experts(builder.build, experts.at, builder.expert_facts(experts), experts.names, experts.aliases)
+        self.experts = builder.experts(spec.experts)
         self._all_reduce = builder.build.parallel.all_reduce
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:

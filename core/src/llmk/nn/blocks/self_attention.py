@@ -16,19 +16,45 @@ if TYPE_CHECKING:
 
 
 class SelfAttention:
-    """Follows :class:`~llmk.nn.blocks.block.Entered`; its entry is the projection to queries, keys and values."""
+    """Follows :class:`~llmk.nn.blocks.block.Entered`; its entry is the projection to queries, keys and values, unless
+    the attention's output is gated by its input."""
 
     def __init__(self, builder: Builder, spec: tree.SelfAttention, *, fused: bool) -> None:
         self._qkv = builder.linear(spec.qkv)
-        kind, options = (Attention, {}) if spec.gate is None else (GatedAttention, {"gate_site": builder.op(spec.gate)})
-        self._attention = builder.attention(spec.attend, kind, **options)
+        self._attention: Attention
+        if spec.gate is None or spec.gate_proj is not None:
+            self._attention = builder.attention(spec.attend, Attention)
+        else:
+            self._attention = builder.attention(spec.attend, GatedAttention, gate_site=builder.op(spec.gate))
+        self._gate = None if spec.gate_proj is None else OutputGate(builder, spec)
         self._out = builder.linear(spec.out)
 
     def __call__(self, x: Tensor, step: StepContext) -> Tensor:
-        return self._out(self._attention(self._qkv(x), step))
+        out = self._attention(self._qkv(x), step)
+        return self._out(out if self._gate is None else self._gate(out, x))
 
     def after(self, qkv: Tensor, *, step: StepContext) -> Tensor:
         return self._out(self._attention(qkv, step))
+
+
+class OutputGate:
+    """A sigmoid gate of attention's output, by a projection of its input."""
+
+    def __init__(self, builder: Builder, spec: tree.SelfAttention) -> None:
+        assert spec.gate is not None
+        assert spec.gate_proj is not None
+        self._head_dim = spec.gate.size if spec.gate.gate_size == 1 else 0
+        self._linear, self._gate = builder.linear(spec.gate_proj), builder.kernel(spec.gate)
+
+    def __call__(self, out: Tensor, x: Tensor) -> Tensor:
+        """Gates the attention's output, ``[tokens, heads * value_dim]`` of this rank's heads, for its input ``x``,
+        ``[tokens, hidden]``."""
+        gate = self._linear(x)
+        if self._head_dim:
+            heads: Tensor = self._gate(out.unflatten(1, (-1, self._head_dim)), gate.unsqueeze(2))
+            return heads.flatten(1)
+        gated: Tensor = self._gate(out, gate)
+        return gated
 
 
 class LatentAttention:

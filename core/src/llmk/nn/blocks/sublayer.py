@@ -10,7 +10,7 @@ from torch import Tensor
 from llmk.nn.blocks.block import Block, Entered
 from llmk.nn.context import StepContext
 from llmk.nn.layer import Layer, Parameter
-from llmk.nn.norm import AddRMSNorm, SandwichNorm
+from llmk.nn.norm import AddRMSNorm, NormAdd, SandwichNorm
 
 if TYPE_CHECKING:
     from llmk import tree
@@ -50,7 +50,7 @@ class Normed:
 
 
 class Fused:
-    """One op for the sum, the norm and the start of a block, then the rest of the block."""
+    """One op for the sum, the norm and the start of a block, then the rest of the block. ``op`` has its options."""
 
     def __init__(self, op: Callable[..., Any], norm: NormWeight, linear: Linear, block: Entered) -> None:
         self._op, self._norm, self._linear, self._after = op, norm, linear, block.after
@@ -75,38 +75,44 @@ class FirstNorm(NormWeight):
 
 
 class Sum:
-    """The sum alone, of a block's output that may be normed first."""
+    """The sum alone."""
 
-    def __init__(self, builder: Builder, spec: tree.Joint) -> None:
-        self._post = None if spec.post is None else NormWeight(builder.build, spec.post)
-        self._op = None if spec.post is None else builder.kernel(spec)
+    def __init__(self, scale: float) -> None:
+        self._scale = scale
 
     def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
         """See :data:`Join`."""
         if residual is None:
             return x, x
-        if self._post is not None and self._op is not None:
-            x = self._op(x, self._post.weight, self._post.eps)
-        total = x + residual
+        total = residual + (x if self._scale == 1.0 else x * self._scale)
+        return total, total
+
+
+class PostNormed:
+    """The norm after a block, and the sum; the next block's input is not normed."""
+
+    def __init__(self, norm: NormAdd) -> None:
+        self._norm = norm
+
+    def __call__(self, x: Tensor, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+        """See :data:`Join`."""
+        assert residual is not None
+        total = self._norm(x, residual)
         return total, total
 
 
 def make_joint(builder: Builder, spec: tree.Joint) -> Join:
     """The sum and the norms of a joint."""
-    join = _join(builder, spec)
-    if spec.scale == 1.0:
-        return join
-    return lambda x, residual: join(x * spec.scale, residual)
-
-
-def _join(builder: Builder, spec: tree.Joint) -> Join:
     build, norm, post = builder.build, spec.norm, spec.post
+    if norm is None and post is None:
+        return Sum(spec.scale)
     if norm is None:
-        return Sum(builder, spec)
+        assert post is not None
+        return PostNormed(NormAdd(build, post.at, post.size, post.eps, site=builder.op(spec)))
     first_site, *others = builder.ops(spec)
     if spec.first:
         return FirstNorm(build, norm, first_site)
     sites = {"first_site": first_site, "site": others[0]}
     if post is None:
-        return AddRMSNorm(build, norm.at, norm.size, norm.eps, **sites)
+        return AddRMSNorm(build, norm.at, norm.size, norm.eps, **sites, residual_multiplier=spec.scale)
     return SandwichNorm(build, post.at, norm.at, norm.size, norm.eps, **sites)

@@ -1,8 +1,8 @@
 """Attention over contiguous keys and values: one function in plain float32, and one through torch's fused kernel.
 
-Shapes throughout: ``q`` ``[requests, queries, heads, head_dim]``, ``k`` and ``v`` ``[requests, keys, kv_heads,
-head_dim]``; head ``i`` of ``q`` reads head ``i // (heads // kv_heads)`` of ``k`` and ``v``. The result has ``q``'s
-shape and dtype.
+Shapes throughout: ``q`` ``[requests, queries, heads, head_dim]``, ``k`` ``[requests, keys, kv_heads, head_dim]`` and
+``v`` ``[requests, keys, kv_heads, value_dim]``; head ``i`` of ``q`` reads head ``i // (heads // kv_heads)`` of ``k``
+and ``v``. The result is ``[requests, queries, heads, value_dim]`` in ``q``'s dtype.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def attend_plain(
         if allowed is not None:
             scores = scores.masked_fill(~allowed[:, None, None, start : start + step], float("-inf"))
         out = _softmax(scores, sinks).flatten(2, 3) @ values
-        chunks.append(out.view(requests, kv_heads, group, -1, head_dim))
-    return torch.cat(chunks, dim=3).permute(0, 3, 1, 2, 4).reshape(q.shape).to(q.dtype)
+        chunks.append(out.view(requests, kv_heads, group, -1, v.shape[-1]))
+    return torch.cat(chunks, dim=3).permute(0, 3, 1, 2, 4).reshape(*q.shape[:-1], v.shape[-1]).to(q.dtype)
 
 
 def attend_fused(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, causal: bool, scale: float) -> Tensor:
@@ -89,7 +89,7 @@ def _attend_decode(q: Tensor, k: Tensor, v: Tensor, allowed: Tensor | None, scal
     out = F.scaled_dot_product_attention(rows, k.transpose(1, 2), v.transpose(1, 2), attn_mask=mask, scale=scale)
     if single:
         out = out[:, :, :1]
-    return out.reshape(q.shape)
+    return out.reshape(*q.shape[:-1], v.shape[-1])
 
 
 def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:

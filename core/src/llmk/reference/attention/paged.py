@@ -56,10 +56,12 @@ class ReferenceAttention:
     vectors, for prefill, chunked prefill and decode in one step.
 
     The cache is ``[num_blocks, planes, block_size, kv_heads, head_dim]``. There are two planes, keys and values; for
-    latent vectors there is only one. Slots that no sequence has written are never read, so they may contain anything.
-    Decode requests of similar length are computed in one batch, padded with copies of their own last token, which the
-    mask hides; every other request is computed alone. The padding depends on the other requests, and with it the order
-    in which torch's kernels sum, so a row's result is the same in any batch only up to rounding.
+    latent vectors there is only one. If the query has a ``value_dim``, there is also one, whose rows are a head's key
+    followed by its value: ``[num_blocks, 1, block_size, kv_heads, head_dim + value_dim]``. Slots that no sequence has
+    written are never read, so they may contain anything. Decode requests of similar length are computed in one batch,
+    padded with copies of their own last token, which the mask hides; every other request is computed alone. The padding
+    depends on the other requests, and with it the order in which torch's kernels sum, so a row's result is the same in
+    any batch only up to rounding.
 
     :meth:`prepare` copies the groups to the device; if the step does not contain the lengths on the host, it also
     synchronizes with the device to read them. An instance keeps one buffer for gathered keys and values, as large as
@@ -69,13 +71,14 @@ class ReferenceAttention:
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:
         self.query = query
         self.device = device
-        self._planes = 2 if query.latent_dim is None else 1
+        self._planes = 2 if query.latent_dim is None and query.value_dim is None else 1
+        self._row_dim = query.head_dim + (query.value_dim or 0)
         self._gathered = torch.empty(0, 0)
 
     def cache_layout(self, num_blocks: int) -> CacheLayout:
-        """``[num_blocks, planes, block_size, kv_heads, head_dim]`` in the query's ``cache_dtype``."""
+        """``[num_blocks, planes, block_size, kv_heads, row_dim]`` in the query's ``cache_dtype``."""
         query = self.query
-        shape = (num_blocks, self._planes, query.block_size, query.num_kv_heads, query.head_dim)
+        shape = (num_blocks, self._planes, query.block_size, query.num_kv_heads, self._row_dim)
         return CacheLayout("reference", shape, query.cache_dtype)
 
     def prepare(self, step: CacheStep) -> AttentionMeta:
@@ -108,13 +111,17 @@ class ReferenceAttention:
     ) -> None:
         """Stores ``key`` and ``value`` (``[tokens, kv_heads, head_dim]``, cast to the cache's dtype); slots of -1 and
         padding are skipped."""
-        for tensor, rows, scale in zip((key, value), (meta.key_rows, meta.value_rows), scales, strict=True):
-            if tensor is not None:
-                kept = tensor if meta.written is None else tensor[meta.written]
-                if cache.itemsize == 1:
-                    limit = torch.finfo(cache.dtype).max
-                    kept = (kept.float() / scale).clamp_(-limit, limit)
-                _write_rows(cache, rows, kept.to(cache.dtype))
+        key_scale, value_scale = scales
+        keys = _stored(key, cache, meta, key_scale)
+        if value is None:
+            _write_rows(cache, meta.key_rows, keys)
+        elif self._planes == 1:
+            values = _stored(value, cache, meta, value_scale)
+            joined = torch.cat((_indexable(keys), _indexable(values)), dim=-1).view(cache.dtype)
+            _write_rows(cache, meta.key_rows, joined)
+        else:
+            _write_rows(cache, meta.key_rows, keys)
+            _write_rows(cache, meta.value_rows, _stored(value, cache, meta, value_scale))
 
     def run(
         self,
@@ -128,7 +135,8 @@ class ReferenceAttention:
         zeros."""
         if meta.single_group:
             return self._attend(query, cache, meta.groups[0], sinks, scales)
-        out = torch.zeros_like(query[..., : self.query.latent_dim])
+        width = self.query.latent_dim or self.query.value_dim or self.query.head_dim
+        out = query.new_zeros(*query.shape[:-1], width)
         for group in meta.groups:
             out[group.tokens] = self._attend(query[group.tokens], cache, group, sinks, scales)
         return out
@@ -136,10 +144,9 @@ class ReferenceAttention:
     def _attend(
         self, query: Tensor, cache: Tensor, group: Group, sinks: Tensor | None, scales: tuple[float, float]
     ) -> Tensor:
-        planes = self._gather(cache, group, query.dtype, scales)
         # The whole latent vectors are used as values and the result is truncated, because torch's fast kernels need
         # values as wide as keys.
-        k, v = planes if self._planes == 2 else planes.expand(2, *planes.shape[1:])
+        k, v = self._gather(cache, group, query.dtype, scales)
         q = query.reshape(group.requests, -1, *query.shape[1:])
         spec = self.query
         if spec.softcap is None and sinks is None:
@@ -149,22 +156,29 @@ class ReferenceAttention:
             if group.causal:
                 allowed = torch.ones(1, q.shape[1], k.shape[1], dtype=torch.bool, device=q.device).tril()
             out = attend_plain(q, k, v, allowed, spec.scale, spec.softcap, sinks)
-        out = out.reshape(query.shape)
+        out = out.reshape(*query.shape[:-1], v.shape[-1])
         return out if spec.latent_dim is None else out[..., : spec.latent_dim]
 
-    def _gather(self, cache: Tensor, group: Group, dtype: torch.dtype, scales: tuple[float, float]) -> Tensor:
-        """The group's keys and values, ``[planes, requests, keys, kv_heads, head_dim]``. They are gathered into the
-        instance's buffer, because page faults of a new buffer would cost more than the copy."""
+    def _gather(
+        self, cache: Tensor, group: Group, dtype: torch.dtype, scales: tuple[float, float]
+    ) -> tuple[Tensor, Tensor]:
+        """The group's keys and values, ``[requests, keys, kv_heads, head_dim or value_dim]``; latent vectors are both.
+        They are gathered into the instance's buffer, because page faults of a new buffer would cost more than the
+        copy."""
         raw, needed = _indexable(cache), group.gather.shape[0]
         if self._gathered.dtype != raw.dtype or self._gathered.shape[0] < needed:
             with torch.inference_mode(False):
                 self._gathered = torch.empty(needed, *raw.shape[3:], dtype=raw.dtype, device=raw.device)
         buffer = _read_rows(raw, group.gather, self._gathered[:needed])
         planes = buffer.view(self._planes, group.requests, -1, *raw.shape[3:]).view(cache.dtype).to(dtype)
+        if self.query.value_dim is not None:
+            parts = planes[0].split_with_sizes([self.query.head_dim, self.query.value_dim], dim=-1)
+        else:
+            parts = planes.unbind()
         if cache.itemsize == 1:
-            for plane, scale in zip(planes, scales, strict=False):
-                plane.mul_(scale)
-        return planes
+            for part, scale in zip(parts, scales, strict=False):
+                part.mul_(scale)
+        return parts[0], parts[-1]
 
     def _groups(self, step: CacheStep, starts: list[int], lengths: list[int]) -> Iterator[Group]:
         """The groups of a step; ``starts``: the requests' first rows, and the end; ``lengths``: their numbers of
@@ -182,7 +196,7 @@ class ReferenceAttention:
             elif queries:
                 yield [request]
         decoding.sort(reverse=True)
-        tokens_at_once = GATHER_ELEMENTS // (self._planes * self.query.num_kv_heads * self.query.head_dim)
+        tokens_at_once = GATHER_ELEMENTS // (self._planes * self.query.num_kv_heads * self._row_dim)
         members: list[int] = []
         longest = 0
         for span, request in decoding:
@@ -230,6 +244,15 @@ class ReferenceAttention:
         """Rows of the keys in the cache viewed as one row per token; the row of a value is ``block_size`` higher."""
         block_size = self.query.block_size
         return blocks.to(torch.int64) * (self._planes * block_size) + positions % block_size
+
+
+def _stored(tensor: Tensor, cache: Tensor, meta: AttentionMeta, scale: float) -> Tensor:
+    """The rows of ``tensor`` that are written, in the cache's dtype."""
+    kept = tensor if meta.written is None else tensor[meta.written]
+    if cache.itemsize == 1:
+        limit = torch.finfo(cache.dtype).max
+        kept = (kept.float() / scale).clamp_(-limit, limit)
+    return kept.to(cache.dtype)
 
 
 def _read_rows(cache: Tensor, cache_rows: Tensor, out: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ class InvariantAttention(ReferenceAttention):
     def __init__(self, query: AttentionQuery, device: torch.device) -> None:
         super().__init__(query, device)
         keys = (1, query.num_kv_heads, BLOCK, query.head_dim)
-        values = (1, query.num_kv_heads, query.head_dim, BLOCK)
+        values = (1, query.num_kv_heads, query.value_dim or query.head_dim, BLOCK)
         self._score_sizes = invariant_sizes(_scores, keys, torch.float32, device, _lay_out_keys)
         self._value_sizes = invariant_sizes(_values, values, torch.float32, device, _lay_out_values)
 
@@ -51,7 +51,7 @@ class InvariantAttention(ReferenceAttention):
                 by_shape.setdefault((chunk.queries, chunk.keys), []).append(chunk)
         query = self.query
         for (queries, keys), chunks in by_shape.items():
-            gathered = self._planes * keys * query.num_kv_heads * query.head_dim
+            gathered = self._planes * keys * query.num_kv_heads * self._row_dim
             scores = queries * query.num_heads * keys
             at_once = max(1, min(GATHER_ELEMENTS // gathered, SCORES_AT_ONCE // scores))
             for first in range(0, len(chunks), at_once):
@@ -87,8 +87,7 @@ class InvariantAttention(ReferenceAttention):
     def _attend(
         self, query: Tensor, cache: Tensor, group: Group, sinks: Tensor | None, scales: tuple[float, float]
     ) -> Tensor:
-        planes = self._gather(cache, group, torch.float32, scales)
-        keys, values = planes[0], planes[-1]
+        keys, values = self._gather(cache, group, torch.float32, scales)
         spec, allowed = self.query, group.allowed
         assert allowed is not None
         requests, queries, num_keys = allowed.shape
@@ -101,7 +100,7 @@ class InvariantAttention(ReferenceAttention):
         by_query = scores.view(requests, spec.num_kv_heads, queries, -1, num_keys)
         by_query.masked_fill_(~allowed[:, None, :, None], float("-inf"))
         peak = scores.amax(dim=-1, keepdim=True)
-        total, mixed = torch.zeros_like(peak), torch.zeros_like(rows)
+        total, mixed = torch.zeros_like(peak), rows.new_zeros(*rows.shape[:-1], values.shape[-1])
         if sinks is not None:
             sink = sinks.float().view(spec.num_kv_heads, 1, -1).repeat(requests, 1, queries, 1).view(peak.shape)
             peak = torch.maximum(peak, sink)
@@ -111,8 +110,8 @@ class InvariantAttention(ReferenceAttention):
             part = weights[..., block]
             total += part.sum(dim=-1, keepdim=True)
             mixed += in_tiles(_values, part, values[:, block], self._value_sizes)
-        out = (mixed / total).view(requests, spec.num_kv_heads, queries, -1, spec.head_dim).transpose(1, 2)
-        return out.reshape(query.shape)[..., : spec.latent_dim].to(query.dtype)
+        out = (mixed / total).view(requests, spec.num_kv_heads, queries, -1, values.shape[-1]).transpose(1, 2)
+        return out.reshape(*query.shape[:-1], -1)[..., : spec.latent_dim].to(query.dtype)
 
 
 def _scores(rows: Tensor, keys: Tensor) -> Tensor:

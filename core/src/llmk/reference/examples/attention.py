@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from llmk.api import AttentionQuery
-from llmk.reference.examples.rows import EPS, rotation
+from llmk.reference.examples.rows import EPS, rotary_keywords, rotation
 from llmk.reference.op_examples import Draw, Facts, OpExamples
 
 _KEY_DIM, _VALUE_DIM = 32, 24
@@ -13,12 +13,23 @@ _KEY_DIM, _VALUE_DIM = 32, 24
 
 
 def _head_facts(site: AttentionQuery) -> tuple[Facts, ...]:
-    """With norms of queries and keys, and without. Small heads are rotated whole, others by half."""
+    """With norms of queries and keys, and without; not rotated, and with positions of several axes. Small heads are
+    rotated whole, others by half."""
     if site.latent_dim is not None:
         return ()
     sizes = {name: getattr(site, name) for name in ("num_heads", "num_kv_heads", "head_dim")}
     rotary_dim = site.head_dim if site.head_dim < 64 else site.head_dim // 2
-    return tuple({**sizes, "rotary_dim": rotary_dim, "qk_norm": qk_norm} for qk_norm in (True, False))
+    if site.sinks:
+        sizes["attention_sinks"] = True
+    if site.value_dim is not None:
+        sizes["value_dim"] = site.value_dim
+    kinds: tuple[Facts, ...] = (
+        {"rotary_dim": rotary_dim, "qk_norm": True},
+        {"rotary_dim": rotary_dim, "qk_norm": False},
+        {"rotary_dim": 0, "qk_norm": True, "no_rope": True},
+        {"rotary_dim": rotary_dim, "qk_norm": False, "rotary_sections": (2, rotary_dim // 2 - 2)},
+    )
+    return tuple({**sizes, **kind} for kind in kinds)
 
 
 def _latent_facts(site: AttentionQuery) -> tuple[Facts, ...]:
@@ -30,9 +41,12 @@ def _latent_facts(site: AttentionQuery) -> tuple[Facts, ...]:
 
 def _qkv(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     heads, kv_heads, width = (facts[name] for name in ("num_heads", "num_kv_heads", "head_dim"))
-    qkv = [draw.floats(rows, count, width) for count in (heads, kv_heads, kv_heads)]
+    widths = (width, width, facts.get("value_dim", width))
+    qkv = [draw.floats(rows, *shape) for shape in zip((heads, kv_heads, kv_heads), widths, strict=True)]
     norms = [draw.floats(width) if facts["qk_norm"] else None for _ in range(2)]
-    return *qkv, *norms, EPS, *rotation(draw, facts["rotary_dim"], rows)
+    if "no_rope" in facts:
+        return *qkv, *norms, EPS, draw.positions(rows), None
+    return *qkv, *norms, EPS, *rotation(draw, facts["rotary_dim"], rows, facts)
 
 
 def _latent(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
@@ -43,7 +57,7 @@ def _latent(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
 def _write_latent(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     rope = facts["qk_rope_head_dim"]
     q_rope = draw.floats(rows, facts["num_heads"], rope)
-    return q_rope, *_latent(draw, facts, rows), *rotation(draw, rope, rows)
+    return q_rope, *_latent(draw, facts, rows), *rotation(draw, rope, rows, {})
 
 
 def _latent_attention(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
@@ -53,9 +67,11 @@ def _latent_attention(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     q, latent = draw.floats(rows, heads, plain + rope), _latent(draw, facts, rows)
     k_up = draw.floats(heads, plain, rank, scale=plain**-0.5)
     v_up = draw.floats(heads, rank, value, scale=rank**-0.5)
-    return q, *latent, k_up, v_up, *rotation(draw, rope, rows)
+    return q, *latent, k_up, v_up, *rotation(draw, rope, rows, {})
 
 
-QK_NORM_ROPE = OpExamples(_head_facts, _qkv, by_row=("q", "k", "v", "positions"), wide=("q", "k", "v"))
+QK_NORM_ROPE = OpExamples(
+    _head_facts, _qkv, by_row=("q", "k", "v", "positions"), wide=("q", "k", "v"), keywords=rotary_keywords
+)
 WRITE_LATENT = OpExamples(_latent_facts, _write_latent, by_row=("q_rope", "latent", "positions"))
 LATENT_ATTENTION = OpExamples(_latent_facts, _latent_attention, by_row=("q", "latent", "positions"))

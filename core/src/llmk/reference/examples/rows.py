@@ -8,18 +8,27 @@ import torch
 from torch import Tensor
 
 from llmk.reference.op_examples import Draw, Facts, OpExamples
+from llmk.reference.rope.rotation import axes_of_pairs
 
 EPS = 1e-6
 
 _SIZES = tuple({"size": size} for size in (128, 72, 4096, 33))
 _INNER = tuple({"intermediate_size": size} for size in (128, 40, 33, 1536))
+PARAMETERS: Facts = {"activation_alpha": 1.702, "activation_limit": 1.5, "up_offset": 1.0}
+"""Facts of a gated activation with parameters."""
+_GATED = (*_INNER, {"intermediate_size": 72, **PARAMETERS}, {"intermediate_size": 72, "activation_limit": 0.7})
+_ACTIVATED = tuple(
+    {"intermediate_size": 33, "activation": name} for name in ("relu2", "gelu", "gelu_tanh", "silu", "relu")
+)
 _HEADS = (
     {"num_heads": 8, "num_kv_heads": 2, "head_dim": 64, "rotary_dim": 64, "qk_norm": True},
     {"num_heads": 3, "num_kv_heads": 1, "head_dim": 40, "rotary_dim": 16, "qk_norm": True},
+    {"num_heads": 3, "num_kv_heads": 1, "head_dim": 40, "rotary_dim": 24, "rotary_sections": (2, 7, 3)},
 )
 _LATENT_HEADS = (
     {"num_heads": 8, "num_kv_heads": 2, "qk_rope_head_dim": 64},
     {"num_heads": 3, "head_dim": 40, "qk_rope_head_dim": 16},
+    {"num_heads": 3, "head_dim": 40, "qk_rope_head_dim": 16, "rotary_sections": (5, 3)},
 )
 _TABLES = ({"vocab_size": 1000, "hidden_size": 128}, {"vocab_size": 33, "hidden_size": 72})
 _LATENT = {"num_heads": 4, "kv_lora_rank": 48, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 24}
@@ -35,6 +44,11 @@ def _norm(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
 def _add_norm(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     x, weight, eps = _norm(draw, facts, rows)
     return x, draw.floats(*x.shape), weight, eps
+
+
+def sum_keywords(draw: Draw, facts: Facts) -> Facts:
+    """The factor in a residual sum."""
+    return {name: facts[name] for name in facts if name == "residual_multiplier"}
 
 
 def _sandwich(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
@@ -56,6 +70,10 @@ def _gated(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     return (draw.floats(rows, 2 * facts["intermediate_size"], scale=2.0),)
 
 
+def _activate(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    return draw.floats(rows, facts["intermediate_size"], scale=2.0), facts["activation"]
+
+
 def _sigmoid_gate(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     return draw.floats(rows, facts["size"]), draw.floats(rows, facts["gate_size"], scale=2.0)
 
@@ -70,19 +88,34 @@ def _softcap_of_logits(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
 
 def _rope(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     q, k = (draw.floats(rows, facts[heads], facts["head_dim"]) for heads in ("num_heads", "num_kv_heads"))
-    return q, k, *rotation(draw, facts["rotary_dim"], rows)
+    return q, k, *rotation(draw, facts["rotary_dim"], rows, facts)
 
 
 def _rope_interleaved(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     """In latent attention all heads share a key, and what is rotated is a tensor of its own."""
     rotary_dim = facts["qk_rope_head_dim"]
     heads, width = (facts["num_heads"], facts.get("num_kv_heads", 1)), facts.get("head_dim", rotary_dim)
-    return *(draw.floats(rows, count, width) for count in heads), *rotation(draw, rotary_dim, rows)
+    return *(draw.floats(rows, count, width) for count in heads), *rotation(draw, rotary_dim, rows, facts)
 
 
-def rotation(draw: Draw, rotary_dim: int, rows: int) -> tuple[Tensor, Tensor]:
-    """Positions of tokens, and cosines and sines, float32 ``[positions, rotary_dim]``."""
+def gated_keywords(draw: Draw, facts: Facts) -> Facts:
+    """The parameters of a gated activation."""
+    return {name: facts[name] for name in PARAMETERS if name in facts}
+
+
+def rotary_keywords(draw: Draw, facts: Facts) -> Facts:
+    """The axis of each rotated pair, where positions have several axes."""
+    sections = facts.get("rotary_sections")
+    return {"axes": axes_of_pairs(sections).to(draw.random.device)} if sections else {}
+
+
+def rotation(draw: Draw, rotary_dim: int, rows: int, facts: Facts) -> tuple[Tensor, Tensor]:
+    """Positions of tokens, and cosines and sines, float32 ``[positions, rotary_dim]``. Where positions have several
+    axes, each axis has others."""
     positions = draw.positions(rows)
+    if "rotary_sections" in facts:
+        apart = torch.arange(len(facts["rotary_sections"]), device=positions.device)
+        positions = (positions[:, None] + 3 * apart) % draw.longest
     frequencies = 100.0 ** -(torch.arange(rotary_dim // 2) / (rotary_dim // 2))
     turned = torch.outer(torch.arange(draw.longest, dtype=torch.float32), frequencies)
     return positions, torch.cat((turned.cos(), turned.sin()), dim=-1).to(positions.device)
@@ -105,15 +138,20 @@ def _per_head(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
 
 
 RMS_NORM = OpExamples(_SIZES, _norm, by_row=("x",), wide=("x",))
-ADD_RMS_NORM = OpExamples(_SIZES, _add_norm, by_row=("x", "residual"))
+ADD_RMS_NORM = OpExamples(
+    (*_SIZES, {"size": 72, "residual_multiplier": 0.22}), _add_norm, by_row=("x", "residual"), keywords=sum_keywords
+)
+RMS_NORM_ADD = OpExamples(_SIZES, _add_norm, by_row=("x", "residual"))
 SANDWICH_NORM = OpExamples(_SIZES, _sandwich, by_row=("x", "residual"))
 ADD_RMS_NORM_FP32_RESIDUAL = OpExamples(_SIZES, _wide_residual, by_row=("x", "residual"))
 GATED_RMS_NORM = OpExamples(_SPACE, _gated_norm, by_row=("x", "gate"), wide=("gate",), options={"groups": 2})
-GATED = OpExamples(_INNER, _gated, by_row=("x",))
+GATED = OpExamples(_GATED, _gated, by_row=("x",), keywords=gated_keywords)
+ACTIVATE = OpExamples(_ACTIVATED, _activate, by_row=("x",))
 SIGMOID_GATE = OpExamples(_GATES, _sigmoid_gate, by_row=("x", "gate"))
 SOFTCAP = OpExamples(_SIZES, _softcap, benchmark=_softcap_of_logits, by_row=("x",))
-ROPE = OpExamples(_HEADS, _rope, by_row=("q", "k", "positions"), wide=("q", "k"))
-ROPE_INTERLEAVED = OpExamples(_LATENT_HEADS, _rope_interleaved, by_row=("q", "k", "positions"), wide=("q", "k"))
+_ROPE: Any = {"by_row": ("q", "k", "positions"), "wide": ("q", "k"), "keywords": rotary_keywords}
+ROPE = OpExamples(_HEADS, _rope, **_ROPE)
+ROPE_INTERLEAVED = OpExamples(_LATENT_HEADS, _rope_interleaved, **_ROPE)
 EMBEDDING = OpExamples(_TABLES, _embedding, by_row=("ids",))
 SCALED_EMBEDDING = OpExamples(_TABLES, _scaled_embedding, by_row=("ids",))
 PER_HEAD_MATMUL = OpExamples((_LATENT,), _per_head, by_row=("x",), wide=("x",))

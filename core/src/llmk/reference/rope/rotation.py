@@ -3,8 +3,8 @@ reads."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -12,25 +12,51 @@ from torch import Tensor
 from llmk.reference.rope.scaling import inverse_frequencies
 
 
-def rope(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> tuple[Tensor, Tensor]:
+class RopeOptions(TypedDict, total=False):
+    """Positions of several axes, such as time, height and width (M-RoPE: Qwen2-VL, arXiv:2409.12191). ``axes``: int64
+    ``[rot / 2]``, the axis of each pair (:func:`axes_of_pairs`); ``positions`` are then ``[tokens, axes]``."""
+
+    axes: Tensor
+
+
+def rope(
+    q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor, **options: Unpack[RopeOptions]
+) -> tuple[Tensor, Tensor]:
     """Rotates the first ``rot`` elements of every head by its token's angles, element ``i`` paired with ``i + rot /
     2``.
 
     Args:
         q: ``[tokens, heads, head_dim]``.
         k: ``[tokens, kv_heads, head_dim]``.
-        positions: int64 ``[tokens]``.
+        positions: int64 ``[tokens]``, or ``[tokens, axes]`` with ``axes``.
         cos_sin: float32 ``[max_position, rot]``, each row ``rot / 2`` cosines and as many sines; ``rot <= head_dim``.
+        options: see :class:`RopeOptions`.
 
     Returns:
         New tensors like ``q`` and ``k``; the arithmetic is float32, rounded once.
     """
-    return _rotate(q, k, positions, cos_sin, _halves)
+    return _rotate(q, k, positions, cos_sin, _halves, **options)
 
 
-def rope_interleaved(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor) -> tuple[Tensor, Tensor]:
+def rope_interleaved(
+    q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor, **options: Unpack[RopeOptions]
+) -> tuple[Tensor, Tensor]:
     """:func:`rope` that pairs element ``2 * i`` with ``2 * i + 1``, as in the RoPE paper and in DeepSeek."""
-    return _rotate(q, k, positions, cos_sin, _neighbours)
+    return _rotate(q, k, positions, cos_sin, _neighbours, **options)
+
+
+def axes_of_pairs(sections: Sequence[int], *, interleaved: bool = False) -> Tensor:
+    """The axis of each rotated pair, int64 ``[sum(sections)]``, if ``sections[i]`` pairs rotate by axis ``i``.
+
+    The pairs of an axis are consecutive (Qwen2-VL). If ``interleaved``, the axes take turns, pair by pair, for as long
+    as each has pairs left, and what remains belongs to the first axis (Qwen3-VL).
+    """
+    axes = torch.repeat_interleave(torch.arange(len(sections)), torch.tensor(sections))
+    if interleaved:
+        axes = torch.zeros_like(axes)
+        for axis, pairs in enumerate(sections[1:], start=1):
+            axes[axis : pairs * len(sections) : len(sections)] = axis
+    return axes
 
 
 def cos_sin_cache(
@@ -56,10 +82,18 @@ def cos_sin_cache(
 
 
 def _rotate(
-    q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor, turn: Callable[[Tensor, Tensor, Tensor], Tensor]
+    q: Tensor,
+    k: Tensor,
+    positions: Tensor,
+    cos_sin: Tensor,
+    turn: Callable[[Tensor, Tensor, Tensor], Tensor],
+    axes: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     rot = cos_sin.shape[1]
-    cos, sin = cos_sin[positions].unsqueeze(1).chunk(2, dim=-1)
+    angles = cos_sin[positions]
+    if axes is not None:
+        angles = angles.gather(1, axes.repeat(2).expand(len(positions), 1, -1)).squeeze(1)
+    cos, sin = angles.unsqueeze(1).chunk(2, dim=-1)
     heads = torch.cat((q, k), dim=1)
     rotated = turn(heads[..., :rot].float(), cos, sin).to(heads.dtype)
     if rot < heads.shape[-1]:

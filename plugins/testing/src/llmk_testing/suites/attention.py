@@ -45,12 +45,14 @@ def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
 
 
 def _typical(served: list[Asked[AttentionQuery]]) -> list[Asked[AttentionQuery]]:
-    """The first query, and the first with a window, with an fp8 cache, and with latent vectors."""
+    """The first query, and the first with a window, with an fp8 cache, with latent vectors, and with values of another
+    width than keys."""
     kinds: tuple[Callable[[AttentionQuery], bool], ...] = (
         lambda query: True,
         lambda query: (query.sliding_window or 0) > 1,
         lambda query: query.cache_dtype.startswith("float8"),
         lambda query: query.latent_dim is not None,
+        lambda query: query.value_dim is not None,
     )
     found = [next((asked for asked in served if kind(asked.query)), None) for kind in kinds]
     return list({asked.label: asked for asked in found if asked is not None}.values())
@@ -157,7 +159,8 @@ def _shares(candidate: Candidate[AttentionQuery], asked: Asked[AttentionQuery]) 
     errors = []
     for work in steps:
         errors.append(paged.check(paged.play(work), work, "requests that share their first blocks"))
-        paged.kept[:, :prefix] = paged.kept[:1, :prefix]
+        for kept in paged.kept:
+            kept[:, :prefix] = kept[:1, :prefix]
     return agreeing(errors)
 
 

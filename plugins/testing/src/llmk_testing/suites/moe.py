@@ -11,6 +11,7 @@ from torch import Tensor
 
 from llmk.api import KernelSpec, MoEQuery, PluginError
 from llmk.api.matching import match
+from llmk.api.query import moe_options
 from llmk.kernel.loader import load_object
 from llmk.reference.activations import ACTIVATIONS
 from llmk.reference.moe import Activation, MoEExamples, fused_moe
@@ -23,9 +24,6 @@ from llmk_testing.rows import counts
 from llmk_testing.tolerance import Right, check, check_same
 from llmk_testing.watch import poisoned
 from llmk_testing.weights import formats, stored_experts
-
-_ROUTING = ("top_k", "renormalize", "activation", "scoring", "scaling", "num_groups", "top_groups", "group_scoring")
-
 
 _ADVICE = (
     "for an activation that the core doesn't know, KernelSpec.examples names an llmk.reference.moe.MoEExamples,"
@@ -68,7 +66,7 @@ class PreparedMoE:
         on_device = {name: tensor.to(bench.device) for name, tensor in parameters.items()}
         self.kernel: Callable[..., Tensor] = candidate.load(spec.implementation)
         self.weights = candidate.load(spec.prepare)(on_device) if spec.prepare else on_device
-        self.options = {name: getattr(query, name) for name in _ROUTING}
+        self.options = moe_options(query)
         self.activation = candidate.activations.get(query.activation, query.activation)
 
     def draw(self, *shape: int) -> Tensor:

@@ -19,7 +19,7 @@ from llmk_testing.case import Case, Skip
 from llmk_testing.recording import check_recorded
 from llmk_testing.rows import counts
 from llmk_testing.tolerance import Right, chained, check, check_same, equal
-from llmk_testing.trees import mapped, tensors
+from llmk_testing.trees import mapped, mapped_values, tensors
 from llmk_testing.watch import poisoned
 
 _HALVES = (torch.bfloat16, torch.float16)
@@ -40,6 +40,8 @@ class Op:
         self.draw = Draw(bench.random("op", asked.label), asked.dtype)
         self.run: Callable[..., Any] = bind(bench.registry, spec, {})
         self.reference: Callable[..., Any] = bind(bench.registry, oracle(bench.registry, spec.op), {})
+        self.options = examples.options_at(self.draw, self.facts)
+        self.on_device = mapped_values(lambda tensor: tensor.to(bench.device), self.options)
 
     def arguments(self, rows: int, without: str = "") -> tuple[Any, ...]:
         """On the host; ``None`` in place of the argument ``without``."""
@@ -83,7 +85,7 @@ class Op:
     def by_reference(self, arguments: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
         """What the reference returns, and what becomes of the arguments, which are copied."""
         own = mapped(torch.clone, arguments)
-        return self.reference(*own, **self.examples.options), own
+        return self.reference(*own, **self.options), own
 
 
 def cases(spec: KernelSpec, bench: Bench) -> Iterator[Case]:
@@ -138,7 +140,7 @@ def _agrees(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) ->
             arguments = op.arguments(rows, without)
             given = op.placed(arguments)
             with poisoned():
-                result = op.run(*given, **op.examples.options)
+                result = op.run(*given, **op.on_device)
             what = f"{rows} rows{f', without {without}' if without else ''}"
             errors.append(op.check(result, given, arguments, what))
     return agreeing(errors)
@@ -154,7 +156,7 @@ def _apart(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) -> 
         for place in op.by_row:
             if rows > 1 and spoilt[place].is_floating_point():
                 spoilt[place][row] = torch.nan
-        whole, other = (tensors(op.run(*op.placed(given), **op.examples.options)) for given in (arguments, spoilt))
+        whole, other = (tensors(op.run(*op.placed(given), **op.on_device)) for given in (arguments, spoilt))
         kept = [i for i in range(rows) if i != row]
         for i, (expected, actual) in enumerate(zip(whole, other, strict=True)):
             right = Right(expected.cpu()[kept], expected.dtype)
@@ -176,7 +178,7 @@ def _recorded(candidate: Candidate[OpQuery], make: Make, asked: Asked[OpQuery]) 
     def judge(i: int, result: Any) -> float:
         return op.check(result, given, others[i], "a replay for other rows" if i else "a recorded call")
 
-    return check_recorded(candidate.bench, lambda: op.run(*given, **op.examples.options), load, judge, len(others))
+    return check_recorded(candidate.bench, lambda: op.run(*given, **op.on_device), load, judge, len(others))
 
 
 def _shuffled(op: Op, tensor: Tensor) -> Tensor:
@@ -186,11 +188,11 @@ def _shuffled(op: Op, tensor: Tensor) -> Tensor:
 def _deterministic(make: Make, asked: Asked[OpQuery]) -> None:
     op = make(asked)
     arguments = op.arguments(70)
-    whole = tensors(op.run(*op.placed(arguments), **op.examples.options))
+    whole = tensors(op.run(*op.placed(arguments), **op.on_device))
     for count in (1, 2, 3, 17, 69):
         rows = op.draw.order(70)[:count]
         some = tuple(value[rows] if i in op.by_row else value for i, value in enumerate(arguments))
-        for i, part in enumerate(tensors(op.run(*op.placed(some), **op.examples.options))):
+        for i, part in enumerate(tensors(op.run(*op.placed(some), **op.on_device))):
             check_same(part, whole[i][rows.to(part.device)], f"result {i}: rows {rows.tolist()} of 70 as a batch")
 
 

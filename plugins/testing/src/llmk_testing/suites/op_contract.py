@@ -62,13 +62,14 @@ def _check_examples(contract: OpContract, bench: Bench) -> None:
         rows = len(one[contract.arguments.index(name)])
         assert rows == _ROWS, f"argument {name} is by_row, but has {rows} rows where {_ROWS} were requested"
     if not kinds:
-        _check_mutation(contract, examples, bench, one)
+        options = examples.options_at(Draw(bench.random("options", contract.op), torch.float32), known[0])
+        _check_mutation(contract, options, bench, one)
 
 
-def _check_mutation(contract: OpContract, examples: OpExamples, bench: Bench, arguments: tuple[Any, ...]) -> None:
+def _check_mutation(contract: OpContract, options: Facts, bench: Bench, arguments: tuple[Any, ...]) -> None:
     reference = bind(bench.registry, oracle(bench.registry, contract.op), {})
     after = mapped(torch.clone, arguments)
-    reference(*after, **examples.options)
+    reference(*after, **options)
     named = zip(contract.arguments, arguments, after, strict=True)
     changed = [name for name, old, new in named if not all(map(equal, tensors(old), tensors(new)))]
     declared = sorted(contract.mutates_args, key=contract.arguments.index)
