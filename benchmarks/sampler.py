@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from llmk.engine.sampling.sampler import Sampler
-from llmk.engine.wire.request import SamplingParams
+from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.engine.wire.step import NewRequest
 
 ROWS = (8, 256)

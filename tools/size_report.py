@@ -1,4 +1,4 @@
-"""Lines per package, and the files and functions that exceed the limits. Exits with 1 where there are any.
+"""Lines per package, and the files, functions and folders that exceed the limits. Exits with 1 where there are any.
 
 Totals are reported and have no limit: one bends where code goes. They count lines of code, without blank lines,
 comments and docstrings, so that nobody saves on those, and physical lines, what a reader scrolls past; files and
@@ -11,6 +11,7 @@ import ast
 import io
 import sys
 import tokenize
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,8 @@ NOT_CODE = frozenset(
 
 FILE_LIMIT = 400
 FUNCTION_LIMIT = 60
+FOLDER_LIMIT = 20
+"""Modules of a folder of the core, ``__init__.py`` aside."""
 STRANGER_LIMIT = 300
 
 
@@ -109,6 +112,14 @@ def long_functions(root: Path = ROOT, limit: int = FUNCTION_LIMIT) -> list[tuple
     return sorted(rows, reverse=True)
 
 
+def full_folders(root: Path = ROOT, limit: int = FOLDER_LIMIT) -> list[tuple[int, str]]:
+    """Folders of the core with more than ``limit`` modules, fullest first."""
+    counts = Counter(file.parent for file in python_files(root / CORE) if file.name != "__init__.py")
+    return sorted(
+        ((count, str(folder.relative_to(root))) for folder, count in counts.items() if count > limit), reverse=True
+    )
+
+
 def main() -> int:
     """Prints the report; 1 where a limit is exceeded."""
     print(f"{'package':24}{'code':>7}{'lines':>8}{'files':>7}")
@@ -121,7 +132,9 @@ def main() -> int:
         print(f"long file  {place}: {length} lines, at most {FILE_LIMIT}")
     for length, place in long_functions():
         print(f"long function  {place}: {length} lines, at most {FUNCTION_LIMIT}")
-    return 1 if long_files() or long_functions() else 0
+    for count, folder in full_folders():
+        print(f"full folder  {folder}: {count} modules, at most {FOLDER_LIMIT}")
+    return 1 if long_files() or long_functions() or full_folders() else 0
 
 
 if __name__ == "__main__":

@@ -6,11 +6,13 @@ from pathlib import Path
 
 from size_report import (
     FILE_LIMIT,
+    FOLDER_LIMIT,
     FUNCTION_LIMIT,
     ROOT,
     STRANGER,
     STRANGER_LIMIT,
     code_lines,
+    full_folders,
     long_files,
     long_functions,
     python_files,
@@ -30,6 +32,12 @@ def test_no_file_is_two_files() -> None:
 def test_no_function_is_two_functions() -> None:
     rows = long_functions()
     assert not rows, f"over {FUNCTION_LIMIT} lines: ask what it is really two of:\n{rows}"
+
+
+def test_no_folder_is_two_folders() -> None:
+    rows = full_folders()
+    assert not rows, f"over {FOLDER_LIMIT} modules: ask what it is really two of:\n{rows}"
+    assert full_folders(limit=1), "folders are counted"
 
 
 def test_only_code_counts(tmp_path: Path) -> None:

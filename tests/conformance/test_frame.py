@@ -140,11 +140,14 @@ def test_an_implementation_that_patches_is_named(site: Site) -> None:
     assert "importing acme_impl:Good added llmk.nn.linear.Linear.forward" in message
 
 
+HALF = "class Good:\n    def __init__(self, context): pass\n    def push(self, text): return []"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        ("class Good:\n    def push(self, text): return []", "contract: wanted llmk.api.ToolParser, found no finish()"),
+        (HALF, "contract: wanted llmk.api.ToolParser, found no finish()"),
         ("raise OSError('libacme.so is missing')", "OSError: libacme.so is missing"),
         ("", "has no attribute 'Good'"),
     ],

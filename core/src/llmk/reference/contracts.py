@@ -29,7 +29,7 @@ _NORM = _contract(
     signature="(x, weight, eps) -> normed",
     facts=("size",),
     examples="rows:RMS_NORM",
-    summary="gate_up_silu",
+    summary="Root-mean-square norm.",
 )
 _ADD_NORM = _contract(
     op="add_rms_norm",
@@ -197,7 +197,7 @@ _OVER_ATTENTION = (
         facts=("num_heads", "kv_lora_rank", "qk_rope_head_dim"),
         parts=("rms_norm", "rope_interleaved", "attention.write"),
         examples="attention:WRITE_LATENT",
-        summary="attention.run",
+        summary="K norm and RoPE of the latent row, and its write to the cache.",
     ),
     _contract(
         op="latent_attention",
@@ -339,7 +339,7 @@ _RECURRENT = (
         examples="recurrent:CAUSAL_CONV",
         measured=False,
         mutates_args=("cache",),
-        summary="gated_rms_norm",
+        summary="Causal convolution per channel, with the last inputs of each request kept.",
     ),
     _contract(
         op="state_space_scan",
