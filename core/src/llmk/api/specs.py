@@ -306,6 +306,23 @@ class LogitsProcessorSpec(CheckedSpec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculatorSpec(CheckedSpec):
+    """A speculator, which the config names by ``name`` or ``id``. ``implementation`` names a class that implements
+    :class:`~llmk.api.Speculator`, or with ``on_device`` :class:`~llmk.api.DeviceSpeculator`; it is imported in the
+    process that uses it. ``supports`` returns whether it supports a checkpoint."""
+
+    id: str
+    name: str
+    implementation: str
+    on_device: bool = False
+    supports: Callable[[Checkpoint], Verdict] = lambda checkpoint: OK
+    examples: str = ""
+    """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""
+    overrides: str = ""
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatLoggerSpec(CheckedSpec):
     """A stat logger, which exports the server's metrics. ``implementation`` names a class that implements
     :class:`~llmk.api.StatLogger`."""
@@ -354,6 +371,7 @@ Spec = (
     | IOProcessorSpec
     | LogitsProcessorSpec
     | PolicySpec
+    | SpeculatorSpec
     | StatLoggerSpec
     | CommandSpec
     | TunedConfigs
