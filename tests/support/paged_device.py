@@ -104,18 +104,19 @@ class PagedDevice(Executor):
         assert plan.num_tokens <= self.max_tokens_per_step
         self.steps.append(plan.num_tokens)
         self.seconds += self.takes(plan.num_tokens)
-        result = StepResult(step=plan.step, slots=[], token_ids=[], logprobs={}, scored={})
+        result = StepResult(step=plan.step)
         for number, work in enumerate(plan.work):
             first = self.rows[work.slot].computed
+            assert work.before == first
             self._write(work.slot, work.num_tokens, work.new_blocks)
             self._score(number, self.rows[work.slot], first, result)
             self._tell(number, self.rows[work.slot], first, result)
-        for work in plan.work:
+        for number, work in enumerate(plan.work):
             row = self.rows[work.slot]
             wanted = row.request.returns == "tokens"
             assert work.sample == (wanted and row.computed == len(row.tokens)), "sampled exactly when all are computed"
             if work.sample:
-                self._sample(work.slot, row, result)
+                self._sample(number, row, result)
         return DonePending(plan.step, result)
 
     def _write(self, slot: int, count: int, new_blocks: list[list[int]]) -> None:
@@ -178,16 +179,15 @@ class PagedDevice(Executor):
                 )
             result.hidden[number] = HiddenRows(begin, stop - begin, "uint8", bytes(row.tokens[begin:stop]))
 
-    def _sample(self, slot: int, row: Row, result: StepResult) -> None:
+    def _sample(self, work: int, row: Row, result: StepResult) -> None:
         for number, group in enumerate(self.groups):
             assert self._read(number, group, row) == self._expected(number, group, row.tokens)
         token = next_token(row.tokens, row.request.seed)
         row.tokens.append(token)
-        result.slots.append(slot)
-        result.token_ids.append(token)
+        result.tokens.append([token])
         if row.request.params.logprobs is not None:
             top = tuple((t, -float(t + 1)) for t in range(row.request.params.logprobs))
-            result.logprobs[slot] = TokenLogprobs(token, -0.5, 1, top)
+            result.logprobs[work] = [TokenLogprobs(token, -0.5, 1, top)]
 
 
 def digest(state: int | bytes, token: int) -> bytes:

@@ -115,7 +115,7 @@ class EngineCore:
             result = self._wait(pending)
         except BaseException as error:
             return self._fail(pending.step, error)
-        if result.slots or result.scored or result.hidden:
+        if result.tokens or result.scored or result.hidden:
             self._failures = 0
         add_counts(self.scheduler.stats.shadows, result.shadows)
         return self._update(result)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from llmk.api import CacheStep
+from llmk.engine.device.sample_rows import SampleRows
 from llmk.engine.device.transfer import to_device
 from llmk.engine.wire.step import NewRequest, StepPlan
 
@@ -25,13 +26,9 @@ class LaidOutStep:
 
     tensors: StepTensors
     groups: list[CacheStep]
-    slots: Tensor
-    """int64 ``[requests]``."""
-    sample_rows: Tensor
+    token_rows: Tensor
     """int64 ``[samples]``: the token rows whose logits are wanted."""
-    sample_indices: Tensor
-    """int64 ``[samples]``: which of the step's requests those are."""
-    sample_slots: list[int]
+    sampled: SampleRows
 
 
 class Batch:
@@ -56,7 +53,6 @@ class Batch:
         self._build_step = build.kernel("op", "build_step")
         self._compute_slot_mapping = build.kernel("op", "compute_slot_mapping")
         self._append_tokens = build.kernel("op", "append_tokens")
-        self._host_computed = [0] * num_slots
         self._host_blocks = [[0] * num_slots for _ in block_sizes]
 
     def apply(self, plan: StepPlan) -> None:
@@ -74,20 +70,15 @@ class Batch:
         for count in counts:
             total += count
             ends.append(total)
-        sampled = [i for i, work in enumerate(plan.work) if work.sample]
-        sample_ends = [ends[i] - 1 for i in sampled]
-        device_slots, device_counts, sample_rows, indices = self._upload(slots, counts, sample_ends, sampled)
-        lengths = self.count(slots, counts)
+        lengths = [work.before + work.num_tokens for work in plan.work]
+        sampled = plan.sampled_work
+        sample_ends, sample_slots = [ends[i] - 1 for i in sampled], [slots[i] for i in sampled]
+        device_slots, device_counts, token_rows, index = self._upload(slots, counts, sample_ends, sample_slots)
         tensors, groups = self.place(device_slots, device_counts, total, max(counts), max(lengths))
         for group in groups:
             group.host_query_lens, group.host_seq_lens = counts, lengths
-        return LaidOutStep(tensors, groups, device_slots, sample_rows, indices, [slots[i] for i in sampled])
-
-    def count(self, slots: Sequence[int], counts: Sequence[int]) -> list[int]:
-        """Takes note, on the host, that so many tokens of each slot are computed; returns those of each so far."""
-        for slot, count in zip(slots, counts, strict=True):
-            self._host_computed[slot] += count
-        return [self._host_computed[slot] for slot in slots]
+        rows = SampleRows(sample_slots, index, self.computed, [lengths[i] for i in sampled])
+        return LaidOutStep(tensors, groups, token_rows, rows)
 
     def place(
         self, slots: Tensor, counts: Tensor, num_tokens: int, max_query: int, max_seq: int
@@ -110,10 +101,6 @@ class Batch:
     def max_len(self) -> int:
         """Tokens that a request may have, and one more."""
         return self.tokens.shape[1]
-
-    def num_computed(self, slot: int) -> int:
-        """Tokens of ``slot`` in the cache once the step laid out last has run."""
-        return self._host_computed[slot]
 
     def _cache_step(
         self,
@@ -151,7 +138,6 @@ class Batch:
         self._update_rows(self.tokens, rows, starts, runs, tokens)
         self.computed[rows] = done
         for request in new:
-            self._host_computed[request.slot] = request.num_computed
             for blocks in self._host_blocks:
                 blocks[request.slot] = 0
 

@@ -12,15 +12,17 @@ from torch import Tensor
 from llmk.api import AttentionBackend, CacheStep
 from llmk.engine.device.batch import Batch, LaidOutStep
 from llmk.engine.device.graphs import Decoded, DecodeGraphs
+from llmk.engine.device.sample_rows import SampleRows
 from llmk.engine.device.trace import NULL_TRACE, NullTrace
 from llmk.engine.device.transfer import event
 from llmk.engine.execution.executor import Executor
-from llmk.engine.measuring.shadow_comparisons import PendingComparison, ShadowComparisons
+from llmk.engine.execution.pending_result import PendingResult
+from llmk.engine.measuring.shadow_comparisons import ShadowComparisons
 from llmk.engine.sampling import finite_check as finite
-from llmk.engine.sampling.prompt_logprobs import PendingLogprobs, PromptLogprobs
-from llmk.engine.sampling.prompt_rows import HiddenReader, PendingCopy
+from llmk.engine.sampling.prompt_logprobs import PromptLogprobs
+from llmk.engine.sampling.prompt_rows import HiddenReader
 from llmk.engine.sampling.sampler import Sampled, Sampler
-from llmk.engine.wire.step import StepPlan, StepResult
+from llmk.engine.wire.step import StepPlan
 from llmk.nn.context import StepContext
 
 if TYPE_CHECKING:
@@ -29,37 +31,6 @@ if TYPE_CHECKING:
     from llmk.nn.build import Build
     from llmk.nn.model import Model
     from llmk.reference.batch import StepTensors
-
-
-@dataclass(slots=True)
-class PendingResult:
-    """A step that was issued. Its tokens already stand where the next step reads them; :meth:`result` waits until the
-    host's copies are ``done``."""
-
-    step: int
-    sampled: Sampled | None
-    scored: Sequence[PendingLogprobs] = ()
-    hidden: Sequence[PendingCopy] = ()
-    done: torch.Event | None = None
-    compared: PendingComparison | None = None
-
-    def result(self) -> StepResult:
-        """Waits for the device and returns what was sampled."""
-        if self.done is not None:
-            self.done.synchronize()
-        scored = {part.work: part.result() for part in self.scored}
-        shadows = self.compared.result() if self.compared else []
-        hidden = {part.work: part.result() for part in self.hidden}
-        broken = [part.work for part in self.hidden if not part.rows.isfinite().all()]
-        broken += [work for work, part in scored.items() if part.broken]
-        result = StepResult(step=self.step, scored=scored, hidden=hidden, shadows=shadows, broken=broken)
-        if self.sampled is None:
-            return result
-        result.slots = self.sampled.slots
-        result.token_ids, wrong = self.sampled.read()
-        result.logprobs = self.sampled.logprobs_by_slot(result.token_ids)
-        result.num_broken, result.errors = len(wrong), wrong | self.sampled.errors
-        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,26 +136,27 @@ class Runner(Executor):
 
     def _issue_recorded(self, plan: StepPlan) -> PendingResult:
         slots = [work.slot for work in plan.work]
-        self.batch.count(slots, [1] * len(slots))
-        rows, decoded = self._replay(slots)
+        index, decoded = self._replay(slots)
         scored = self.scorer(decoded.hidden, plan.work)
         if self.sampler.all_plain_greedy(slots):
-            sampled = Sampled(slots, decoded.token_ids, decoded.readback, decoded.logits.dtype)
+            sampled = Sampled(decoded.token_ids, decoded.readback, decoded.logits.dtype)
         else:
-            sampled = self._sample(decoded.logits, slots, rows, self.batch)
-            self._keep(rows, sampled.token_ids)
-        return PendingResult(plan.step, sampled.to_host(), scored, done=event(self.batch.device))
+            rows = SampleRows(slots, index, self.batch.computed, [work.before + 1 for work in plan.work])
+            sampled = self._sample(decoded.logits, rows, self.batch)
+            self._keep(index, sampled.token_ids)
+        done, items = event(self.batch.device), range(len(slots))
+        return PendingResult(plan.step, sampled.to_host(), scored, done=done, items=items)
 
     def _finish(self, plan: StepPlan, step: LaidOutStep, hidden: Tensor) -> PendingResult:
         """Scores prompts, copies what is wanted of the final hidden states, and samples from them."""
         prompts = self.scorer(hidden, plan.work), self.reader(hidden, plan.work)
-        if not step.sample_slots:
+        if not step.sampled.slots:
             return PendingResult(plan.step, None, *prompts, event(self.batch.device))
-        logits = self.model.logits(hidden[step.sample_rows])
-        slots = step.slots[step.sample_indices]
-        sampled = self._sample(logits, step.sample_slots, slots, self.batch)
-        self._keep(slots, sampled.token_ids)
-        return PendingResult(plan.step, sampled.to_host(), *prompts, event(self.batch.device))
+        logits = self.model.logits(hidden[step.token_rows])
+        sampled = self._sample(logits, step.sampled, self.batch)
+        self._keep(step.sampled.index, sampled.token_ids)
+        copied = sampled.to_host()
+        return PendingResult(plan.step, copied, *prompts, event(self.batch.device), plan.sampled_work)
 
     def _keep(self, slots: Tensor, token_ids: Tensor) -> None:
         """Puts sampled tokens where the next step reads them."""

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from llmk.engine.execution.runner import PendingResult, Runner
+from llmk.engine.execution.pending_result import PendingResult
+from llmk.engine.execution.runner import Runner
 
 if TYPE_CHECKING:
     from llmk.engine.device.batch import LaidOutStep
@@ -37,8 +38,8 @@ class StageRunner(Runner):
     def _finish(self, plan: StepPlan, step: LaidOutStep, hidden: Tensor) -> PendingResult:
         if self._parallel.is_last:
             return super()._finish(plan, step, hidden)
-        if self._parallel.is_first and step.sample_slots:
-            slots = step.slots[step.sample_indices]
+        if self._parallel.is_first and step.sampled.slots:
+            slots = step.sampled.index
             token_ids = torch.empty_like(slots)
             self._awaited = self._parallel.receive(token_ids, self._parallel.num_stages - 1), slots, token_ids
         return PendingResult(plan.step, None)

@@ -113,7 +113,7 @@ class WarmUp:
         for parts in self._steps():
             new = [self._request(slot, part) for slot, part in enumerate(parts)]
             work = [
-                Work(slot=slot, num_tokens=part.num_tokens, new_blocks=[], sample=True)
+                Work(slot=slot, before=part.before, num_tokens=part.num_tokens, sample=True)
                 for slot, part in enumerate(parts)
             ]
             self.runner.submit(StepPlan(step=0, new=new, work=work)).result()

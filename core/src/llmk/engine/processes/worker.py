@@ -38,7 +38,8 @@ from llmk.nn.parallel import Parallel
 from llmk.planning.packed_boot import unpack
 
 if TYPE_CHECKING:
-    from llmk.engine.execution.runner import PendingResult, Runner
+    from llmk.engine.execution.pending_result import PendingResult
+    from llmk.engine.execution.runner import Runner
     from llmk.planning.boot import Boot
 
 logger = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from llmk.engine.scheduling.sequence import Sequence
 
 Entry = tuple["Sequence", int, int, bool]
-"""A sequence, the admission under which a step computes it, its length in the cache after the step, and whether a token
-is sampled for it."""
+"""A sequence, the admission under which a step computes it, its length in the cache after the step, and whether it is
+sampled."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,7 +28,7 @@ class IssuedStep:
 
     def issue(self, sequence: Sequence, count: int) -> None:
         """Has the step compute the next ``count`` tokens of a sequence."""
-        plan = self.plan
+        plan, before = self.plan, sequence.num_computed
         self.budget -= count
         sequence.num_computed += count
         sequence.issued = plan.step
@@ -37,6 +37,8 @@ class IssuedStep:
         if sample:
             sequence.num_pending += 1
         new_blocks = sequence.tables.take_new_blocks()
-        plan.work.append(Work(slot=sequence.slot, num_tokens=count, new_blocks=new_blocks, sample=sample))
+        plan.work.append(
+            Work(slot=sequence.slot, before=before, num_tokens=count, new_blocks=new_blocks, sample=sample)
+        )
         self.entries.append((sequence, sequence.admissions, sequence.num_computed, sample))
         self.policy.computed(sequence.ticket, count)

@@ -142,11 +142,11 @@ class Scheduler:
         """Applies the result of the oldest issued step: appends tokens, ends sequences, and makes full blocks hits."""
         step = self._take(result.step)
         outputs: list[TokenOutput] = []
-        sampled = iter(zip(result.slots, result.token_ids, strict=True))
+        sampled = iter(result.tokens)
         scored, errors, logprobs = result.scored, result.errors, result.logprobs
         self.stats.broken_logits += result.num_broken + len(result.broken)
         for work, (sequence, admission, num_computed, sample) in enumerate(step.entries):
-            slot, token = next(sampled) if sample else (NO_SLOT, NO_SLOT)
+            tokens = next(sampled) if sample else []
             if sequence.finished:
                 continue
             if work in scored:
@@ -156,11 +156,11 @@ class Scheduler:
             if work in result.broken:
                 outputs.append(failed(sequence, *BROKEN_MODEL))
                 self.live.finish(sequence)
-            elif sample and slot in errors:
-                outputs.append(failed(sequence, *errors[slot]))
+            elif work in errors:
+                outputs.append(failed(sequence, *errors[work]))
                 self.live.finish(sequence)
             elif sample:
-                outputs.append(self._append(sequence, token, logprobs.get(slot)))
+                outputs.append(self._append(sequence, tokens, logprobs.get(work, [])))
             elif sequence.request.returns != "tokens":
                 ended = num_computed == sequence.num_prompt
                 outputs += self._prompt_outputs(sequence, result.hidden.get(work), ended=ended)
@@ -315,11 +315,10 @@ class Scheduler:
         step.issue(sequence, count)
         return True
 
-    def _append(self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None) -> TokenOutput:
-        sequence.tokens.append(token)
+    def _append(self, sequence: Sequence, tokens: list[int], logprobs: list[TokenLogprobs]) -> TokenOutput:
         sequence.num_pending -= 1
-        self.stats.generated_tokens += 1
-        reason, stop_token = sequence.end(token)
+        reason, stop_token = sequence.append(tokens)
+        self.stats.generated_tokens += len(tokens)
         pinned = self._pin(sequence) if sequence.request.pin else 0
         if sequence.request.pin and not pinned:
             self.live.finish(sequence)
@@ -329,8 +328,8 @@ class Scheduler:
             self.live.finish(sequence, completed=True)
         output = TokenOutput(
             id=sequence.request.id,
-            token_ids=[token],
-            logprobs=[] if logprobs is None else [logprobs],
+            token_ids=tokens,
+            logprobs=logprobs[: len(tokens)],
             finish_reason=reason,
             stop_token_id=stop_token,
             num_cached_tokens=sequence.num_cached,

@@ -110,10 +110,18 @@ class Sequence:
             output.prompt_logprobs, self.scored = self.scored, []
         return output
 
-    def end(self, token: int) -> tuple[FinishReason | None, int | None]:
-        """Whether the sequence ends with ``token``, its last one: the reason, and the stop token that the request
-        named.
-        """
+    def append(self, tokens: list[int]) -> tuple[FinishReason | None, int | None]:
+        """Adds tokens until one ends the sequence, and removes from ``tokens`` those behind it. Returns the reason for
+        the end, if it has come, and the stop token that the request named."""
+        for count, token in enumerate(tokens, 1):
+            self.tokens.append(token)
+            end = self._end(token)
+            if end[0] is not None:
+                del tokens[count:]
+                return end
+        return None, None
+
+    def _end(self, token: int) -> tuple[FinishReason | None, int | None]:
         length = len(self.tokens)
         if token in self.stops and length >= self.num_prompt + self.request.params.min_tokens:
             return "stop", token if token in self.request.params.stop_token_ids else None
