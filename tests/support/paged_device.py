@@ -11,19 +11,22 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import Any
 
 import msgspec
 
-from llmk.api import SchedulingPolicy
+from llmk.api import SchedulingPolicy, Speculator
 from llmk.engine.core import EngineCore
 from llmk.engine.execution.executor import Executor
 from llmk.engine.scheduling.deadlines import Deadlines
+from llmk.engine.scheduling.draft_length import Acceptance, DraftLength
+from llmk.engine.scheduling.drafting import Drafting
 from llmk.engine.scheduling.guarded_policy import GuardedPolicy
 from llmk.engine.scheduling.scheduler import Scheduler
 from llmk.engine.scheduling.step_limit import StepLimit
 from llmk.engine.wire.cost import CostModel
 from llmk.engine.wire.request import HiddenRows, TokenLogprobs
-from llmk.engine.wire.step import NewRequest, ScoredTokens, StepPlan, StepResult
+from llmk.engine.wire.step import NewRequest, ScoredTokens, StepPlan, StepResult, Work
 from llmk.planning.cache_groups import CacheGroup
 
 VOCAB = 50
@@ -55,6 +58,8 @@ class Row:
     tokens: list[int]
     computed: int
     tables: list[list[int]]
+    tail: int = 0
+    """Accepted drafts of the last step, which recurrent states do not have yet."""
 
 
 @dataclass
@@ -72,8 +77,11 @@ class PagedDevice(Executor):
     once slots were freed.
 
     A group that keeps everything stores token ids; so does one with a window, which reads its own window alone. A
-    recurrent one (``states``) stores a digest of all tokens up to the last of the block. What each entry was written
-    for is kept with it, so that reading another group's block, or another prefix's, shows.
+    recurrent one (``states``) stores a digest of all tokens up to the last of the block, of drafts once it is known
+    that they were accepted. What each entry was written for is kept with it, so that reading another group's block, or
+    another prefix's, shows.
+
+    Where a step does not say what the drafts are, the device drafts tokens of which some are right.
     """
 
     num_blocks: int
@@ -106,29 +114,32 @@ class PagedDevice(Executor):
         self.seconds += self.takes(plan.num_tokens)
         result = StepResult(step=plan.step)
         for number, work in enumerate(plan.work):
-            first = self.rows[work.slot].computed
-            assert work.before == first
-            self._write(work.slot, work.num_tokens, work.new_blocks)
-            self._score(number, self.rows[work.slot], first, result)
-            self._tell(number, self.rows[work.slot], first, result)
-        for number, work in enumerate(plan.work):
             row = self.rows[work.slot]
+            first = row.computed
+            assert work.before - work.num_uncertain <= first <= work.before
+            drafts = work.drafts or drafted(row, work.num_drafts)
+            assert len(drafts) == work.num_drafts
+            self._write(row, work, drafts)
+            self._score(number, row, first, result)
+            self._tell(number, row, first, result)
             wanted = row.request.returns == "tokens"
-            assert work.sample == (wanted and row.computed == len(row.tokens)), "sampled exactly when all are computed"
+            known = row.computed - len(drafts)
+            assert work.sample == (wanted and known == len(row.tokens)), "sampled exactly when all are computed"
             if work.sample:
-                self._sample(number, row, result)
+                self._verify(number, row, drafts, result)
         return DonePending(plan.step, result)
 
-    def _write(self, slot: int, count: int, new_blocks: list[list[int]]) -> None:
-        row = self.rows[slot]
-        for table, blocks in zip(row.tables, new_blocks, strict=bool(new_blocks)):
+    def _write(self, row: Row, work: Work, drafts: list[int]) -> None:
+        for table, blocks in zip(row.tables, work.new_blocks, strict=bool(work.new_blocks)):
             table.extend(blocks)
-        assert count > 0
-        assert row.computed + count <= len(row.tokens)
+        tokens, end = row.tokens + drafts, row.computed + work.num_tokens
+        assert work.num_tokens > len(drafts)
+        assert end <= len(tokens)
         for number, (group, table) in enumerate(zip(self.groups, row.tables, strict=True)):
-            for position in range(row.computed, row.computed + count):
-                self._store(number, group, table, position, row.tokens[position])
-        row.computed += count
+            of_states = range(row.computed - row.tail, end - len(drafts))
+            for position in of_states if number in self.states else range(row.computed, end):
+                self._store(number, group, table, position, tokens[position])
+        row.computed, row.tail = end, 0
 
     def _store(self, number: int, group: CacheGroup, table: list[int], position: int, token: int) -> None:
         block = self.pool[table[position // group.block_size]]
@@ -142,13 +153,19 @@ class PagedDevice(Executor):
         block.clear()
         block[number, position] = state
 
-    def _read(self, number: int, group: CacheGroup, row: Row) -> list[int | bytes]:
-        """What a group gives for the last token that has been computed."""
-        last = row.computed - 1
+    def _read(self, number: int, group: CacheGroup, row: Row, drafts: Sequence[int] = (), behind: int = 0) -> list[Any]:
+        """What a group gives for the token that has so many computed ones ``behind`` it; states advance over ``drafts``
+        from the last token that they were stored for."""
+        last = row.computed - 1 - behind
         first = 0 if group.retained is None else max(0, last - group.retained)
         table = row.tables[number]
-        places = [last] if number in self.states else range(first, last + 1)
-        return [self.pool[table[place // group.block_size]][number, place] for place in places]
+        if number in self.states:
+            place = last - len(drafts)
+            state = self.pool[table[place // group.block_size]][number, place]
+            for token in drafts:
+                state = digest(state, token)
+            return [state]
+        return [self.pool[table[place // group.block_size]][number, place] for place in range(first, last + 1)]
 
     def _expected(self, number: int, group: CacheGroup, tokens: list[int]) -> list[int | bytes]:
         if number in self.states:
@@ -179,15 +196,67 @@ class PagedDevice(Executor):
                 )
             result.hidden[number] = HiddenRows(begin, stop - begin, "uint8", bytes(row.tokens[begin:stop]))
 
-    def _sample(self, work: int, row: Row, result: StepResult) -> None:
-        for number, group in enumerate(self.groups):
-            assert self._read(number, group, row) == self._expected(number, group, row.tokens)
-        token = next_token(row.tokens, row.request.seed)
-        row.tokens.append(token)
-        result.tokens.append([token])
+    def _verify(self, work: int, row: Row, drafts: list[int], result: StepResult) -> None:
+        """Samples at each draft and behind them, and keeps what is sampled up to the first that is not the draft."""
+        sampled: list[int] = []
+        for count in range(len(drafts) + 1):
+            history, behind = row.tokens + drafts[:count], len(drafts) - count
+            for number, group in enumerate(self.groups):
+                found = self._read(number, group, row, drafts[:count], behind)
+                assert found == self._expected(number, group, history)
+            sampled.append(next_token(history, row.request.seed))
+            if sampled[-1:] != drafts[count : count + 1]:
+                break
+        row.tokens += sampled
+        row.tail = len(sampled) - 1
+        row.computed -= len(drafts) - row.tail
+        result.tokens.append(list(sampled))
         if row.request.params.logprobs is not None:
             top = tuple((t, -float(t + 1)) for t in range(row.request.params.logprobs))
-            result.logprobs[work] = [TokenLogprobs(token, -0.5, 1, top)]
+            result.logprobs[work] = [TokenLogprobs(token, -0.5, 1, top) for token in sampled]
+
+
+def drafted(row: Row, count: int) -> list[int]:
+    """Drafts of the device: the tokens that follow, but for every third."""
+    tokens = list(row.tokens)
+    for _ in range(count):
+        right = next_token(tokens, row.request.seed)
+        tokens.append(right if len(tokens) % 3 else (right + 1) % VOCAB)
+    return tokens[len(row.tokens) :]
+
+
+class Foresight(Speculator):
+    """Drafts on the host what follows, but for every ``wrong``-th token, and nothing at every fifth place."""
+
+    def __init__(self, wrong: int = 4) -> None:
+        self.wrong = wrong
+        self.seeds: dict[str, int] = {}
+        self.seen: dict[str, list[int]] = {}
+        self.left: list[str] = []
+
+    def propose(self, request: str, tokens: Sequence[int], most: int) -> list[int]:
+        assert request not in self.left
+        assert most > 0
+        before = self.seen.get(request, [])
+        assert list(tokens[: len(before)]) == before, "tokens only grow"
+        self.seen[request] = known = list(tokens)
+        for _ in range(most if len(tokens) % 5 else 0):
+            right = next_token(known, self.seeds.get(request, 0))
+            known = [*known, right if len(known) % self.wrong else (right + 1) % VOCAB]
+        return known[len(tokens) :]
+
+    def leave(self, request: str) -> None:
+        self.left.append(request)
+
+
+class Always(DraftLength):
+    """As many drafts as there may be, no matter what they gain."""
+
+    def choose(self, batch_size: int) -> int:
+        return self.most
+
+    def choose_for(self, request: Acceptance, chosen: int) -> int:
+        return chosen
 
 
 def digest(state: int | bytes, token: int) -> bytes:
@@ -238,6 +307,7 @@ def make_core(
     request_timeout: float = 0.0,
     step_limit: StepLimit | None = None,
     cost: CostModel | None = None,
+    drafting: Drafting | None = None,
     seconds: Callable[[int], float] = lambda num_tokens: 1.0,
 ) -> EngineCore:
     """An engine over a paged device, on which a step of so many tokens takes so many ``seconds``. No other time
@@ -254,6 +324,7 @@ def make_core(
         deadlines=Deadlines(queue_timeout, request_timeout),
         step_limit=step_limit,
         cost=cost,
+        drafting=drafting,
         clock=lambda: device.seconds,
     )
     device = PagedDevice(

@@ -171,6 +171,7 @@ def batch_state() -> None:
     step = batch.build_step(tokens, computed, slots, slots, 2)
     batch.compute_slot_mapping(tokens, slots, step.rows, step.positions, 16, 4)
     batch.append_tokens(tokens, computed, slots, slots)
+    batch.accept_drafts(tokens, computed, slots, slots, slots, slots, 5)
     batch.update_rows(tokens, slots, slots, slots, slots)
 
 

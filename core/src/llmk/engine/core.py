@@ -100,7 +100,7 @@ class EngineCore:
         stats, now = self.stats, self._clock()
         times = StepTimes(num_tokens, now - started, now - started - self._away) if num_tokens else None
         if times is not None:
-            self.scheduler.step_limit.take(times.num_tokens, times.seconds)
+            self.scheduler.measure(times.num_tokens, times.seconds)
         return EngineOutputs(outputs=outputs, stats=stats, time=now, step=times)
 
     def _issue(self, plan: StepPlan) -> list[TokenOutput]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from llmk.config import Config
 
 ENGINE_OPS = (
-    *("update_rows", "build_step", "compute_slot_mapping", "append_tokens", "embedding"),
+    *("update_rows", "build_step", "compute_slot_mapping", "append_tokens", "accept_drafts", "embedding"),
     *("apply_penalties", "apply_bias", "match_suffixes", "allow_tokens", "sample", "logprobs"),
 )
 """Ops that the engine uses for every model; each is a site with the op's name unless the model's facts have one."""

@@ -314,6 +314,15 @@ _BATCH = (
         mutates_args=("tokens",),
         summary="Writes sampled tokens where the next step reads them.",
     ),
+    _contract(
+        op="accept_drafts",
+        signature="(tokens, computed, slots, starts, counts, sampled, most) -> gained",
+        facts=("vocab_size",),
+        examples="batch:ACCEPT_DRAFTS",
+        measured=False,
+        mutates_args=("tokens", "computed"),
+        summary="Compares drafts with what was sampled in their place, and keeps those that are equal.",
+    ),
 )
 
 _RECURRENT = (

@@ -38,6 +38,7 @@ _OPS = {
     "build_step": "batch:build_step",
     "compute_slot_mapping": "batch:compute_slot_mapping",
     "append_tokens": "batch:append_tokens",
+    "accept_drafts": "batch:accept_drafts",
     "add_rms_norm": "norms:make_add_rms_norm",
     "add_rms_norm_plus_one": "norms:make_add_rms_norm_plus_one",
     "sandwich_norm_plus_one": "norms:make_sandwich_norm_plus_one",

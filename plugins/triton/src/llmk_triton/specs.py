@@ -90,6 +90,11 @@ _OPS = (
         "batch.batch_state:append_tokens",
         "Writes sampled tokens where the next step reads them.",
     ),
+    (
+        "accept_drafts",
+        "batch.batch_state:accept_drafts",
+        "Compares drafts with what was sampled in their place in one launch.",
+    ),
 )
 
 

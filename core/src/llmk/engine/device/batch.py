@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,22 +14,35 @@ from torch import Tensor
 from llmk.api import CacheStep
 from llmk.engine.device.sample_rows import SampleRows
 from llmk.engine.device.transfer import to_device
-from llmk.engine.wire.step import NewRequest, StepPlan
+from llmk.engine.wire.step import NewRequest, StepPlan, Work
 
 if TYPE_CHECKING:
     from llmk.nn.build import Build
     from llmk.reference.batch import StepTensors
 
 
+@dataclass(frozen=True, slots=True)
+class DraftRows:
+    """How sampled rows belong to requests: request ``i`` of ``slots`` has the ``counts[i]`` rows from ``starts[i]`` on,
+    all but one for its drafts. int64 ``[requests]`` on the device; ``host_counts`` is ``counts`` on the host."""
+
+    host_counts: list[int]
+    slots: Tensor
+    starts: Tensor
+    counts: Tensor
+
+
 @dataclass(slots=True)
 class LaidOutStep:
-    """A step on the device, ready for the model. ``groups`` has one entry per cache group."""
+    """A step on the device, ready for the model. ``groups`` has one entry per cache group; ``drafts`` is ``None`` where
+    the step verifies none."""
 
     tensors: StepTensors
     groups: list[CacheStep]
     token_rows: Tensor
     """int64 ``[samples]``: the token rows whose logits are wanted."""
     sampled: SampleRows
+    drafts: DraftRows | None = None
 
 
 class Batch:
@@ -53,6 +67,7 @@ class Batch:
         self._build_step = build.kernel("op", "build_step")
         self._compute_slot_mapping = build.kernel("op", "compute_slot_mapping")
         self._append_tokens = build.kernel("op", "append_tokens")
+        self._accept_drafts = build.kernel("op", "accept_drafts")
         self._host_blocks = [[0] * num_slots for _ in block_sizes]
 
     def apply(self, plan: StepPlan) -> None:
@@ -61,24 +76,53 @@ class Batch:
             self._enter(plan.new)
         for group, table in enumerate(self.block_tables):
             self._grow(group, table, plan)
+        if drafted := [work for work in plan.work if work.drafts]:
+            self._write_drafts(drafted)
 
     def lay_out(self, plan: StepPlan) -> LaidOutStep:
         """Lays out the plan's work on the device and counts it as computed."""
         counts = [work.num_tokens for work in plan.work]
         slots = [work.slot for work in plan.work]
-        ends, total = [], 0
-        for count in counts:
-            total += count
-            ends.append(total)
         lengths = [work.before + work.num_tokens for work in plan.work]
-        sampled = plan.sampled_work
-        sample_ends, sample_slots = [ends[i] - 1 for i in sampled], [slots[i] for i in sampled]
-        device_slots, device_counts, token_rows, index = self._upload(slots, counts, sample_ends, sample_slots)
-        tensors, groups = self.place(device_slots, device_counts, total, max(counts), max(lengths))
+        ends, sampled = list(accumulate(counts)), plan.sampled_work
+        if plan.is_speculative:
+            return self._lay_out_drafts(plan, slots, counts, lengths, ends, sampled)
+        row_slots, token_rows = [slots[i] for i in sampled], [ends[i] - 1 for i in sampled]
+        device_slots, device_counts, device_rows, index = self._upload(slots, counts, token_rows, row_slots)
+        tensors, groups = self.place(device_slots, device_counts, ends[-1], max(counts), max(lengths))
         for group in groups:
             group.host_query_lens, group.host_seq_lens = counts, lengths
-        rows = SampleRows(sample_slots, index, self.computed, [lengths[i] for i in sampled])
-        return LaidOutStep(tensors, groups, token_rows, rows)
+        rows = SampleRows(row_slots, index, self.computed, [lengths[i] for i in sampled])
+        return LaidOutStep(tensors, groups, device_rows, rows)
+
+    def _lay_out_drafts(
+        self,
+        plan: StepPlan,
+        slots: list[int],
+        counts: list[int],
+        lengths: list[int],
+        ends: list[int],
+        sampled: list[int],
+    ) -> LaidOutStep:
+        """As :meth:`lay_out`, for a step in which requests may be sampled at several rows, or whose lengths may be
+        upper bounds."""
+        work = plan.work
+        samples = [1 + work[i].num_drafts for i in sampled]
+        row_of = [(i, back) for i, count in zip(sampled, samples, strict=True) for back in range(count - 1, -1, -1)]
+        row_slots, behind = [slots[i] for i, _ in row_of], [back for _, back in row_of]
+        token_rows = [ends[i] - 1 - back for i, back in row_of]
+        starts, request_slots = list(accumulate(samples[:-1], initial=0)), [slots[i] for i in sampled]
+        device_slots, device_counts, device_rows, index, device_behind, *request = self._upload(
+            slots, counts, token_rows, row_slots, behind, request_slots, starts[: len(samples)], samples
+        )
+        tensors, groups = self.place(device_slots, device_counts, ends[-1], max(counts), max(lengths))
+        if not any(item.num_uncertain for item in work):
+            for group in groups:
+                group.host_query_lens, group.host_seq_lens = counts, lengths
+        most = [lengths[i] - back for i, back in row_of]
+        fewest = [length - work[i].num_uncertain for length, (i, _) in zip(most, row_of, strict=True)]
+        rows = SampleRows(row_slots, index, self.computed, most, fewest, device_behind)
+        return LaidOutStep(tensors, groups, device_rows, rows, DraftRows(samples, *request) if samples else None)
 
     def place(
         self, slots: Tensor, counts: Tensor, num_tokens: int, max_query: int, max_seq: int
@@ -96,6 +140,14 @@ class Batch:
         """Puts each sampled token (int64 ``[samples]``) behind what its slot has computed, where the next step reads
         it."""
         self._append_tokens(self.tokens, self.computed, slots, sampled)
+
+    def accept(self, drafts: DraftRows, sampled: Tensor) -> Tensor:
+        """Takes back what is computed of drafts that differ from what was ``sampled`` (int64 ``[samples]``), and puts
+        the token behind the others where the next step reads it. Returns how many tokens each request gained, int64
+        ``[requests]``."""
+        where = drafts.slots, drafts.starts, drafts.counts
+        gained: Tensor = self._accept_drafts(self.tokens, self.computed, *where, sampled, max(drafts.host_counts))
+        return gained
 
     @property
     def max_len(self) -> int:
@@ -140,6 +192,13 @@ class Batch:
         for request in new:
             for blocks in self._host_blocks:
                 blocks[request.slot] = 0
+
+    def _write_drafts(self, drafted: Sequence[Work]) -> None:
+        """Puts drafts behind the last known token, where the step reads them."""
+        slots, lengths = [work.slot for work in drafted], [work.num_drafts for work in drafted]
+        starts = [work.before + work.num_tokens - work.num_drafts for work in drafted]
+        values = [token for work in drafted for token in work.drafts]
+        self._update_rows(self.tokens, *self._upload(slots, starts, lengths, values))
 
     def _grow(self, group: int, table: Tensor, plan: StepPlan) -> None:
         held = self._host_blocks[group]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from llmk.engine.wire.step import StepResult
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
     from llmk.engine.measuring.shadow_comparisons import PendingComparison
     from llmk.engine.sampling.prompt_logprobs import PendingLogprobs
@@ -20,8 +22,8 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class PendingResult:
     """A step that was issued. Its tokens already stand where the next step reads them; :meth:`result` waits until the
-    host's copies are ``done``. ``items`` are the numbers of the work items that are sampled, in the order of the
-    rows."""
+    host's copies are ``done``. ``items`` are the numbers of the work items that are sampled. Each has one row, or where
+    drafts are verified, ``counts`` rows, of which the first ``gained`` (int64, one per item) have tokens."""
 
     step: int
     sampled: Sampled | None
@@ -29,6 +31,8 @@ class PendingResult:
     hidden: Sequence[PendingCopy] = ()
     done: torch.Event | None = None
     items: Sequence[int] = ()
+    gained: Tensor | None = None
+    counts: Sequence[int] = ()
     compared: PendingComparison | None = None
 
     def result(self) -> StepResult:
@@ -47,9 +51,16 @@ class PendingResult:
 
     def _read(self, sampled: Sampled, result: StepResult) -> None:
         token_ids, wrong = sampled.read()
-        result.tokens = [[token] for token in token_ids]
-        result.num_broken = len(wrong)
-        for row, problem in (wrong | sampled.errors).items():
-            result.errors[self.items[row]] = problem
+        if self.gained is None:
+            result.tokens = [[token] for token in token_ids]
+            items = dict(enumerate(self.items)) if wrong or sampled.has_details else {}
+        else:
+            runs = list(zip(accumulate(self.counts, initial=0), self.gained.tolist(), self.items, strict=False))
+            result.tokens = [token_ids[start : start + gained] for start, gained, _ in runs]
+            items = {row: item for start, gained, item in runs for row in range(start, start + gained)}
+        broken = {items[row]: problem for row, problem in wrong.items() if row in items}
+        result.num_broken = len(broken)
+        result.errors = broken | {items[row]: problem for row, problem in sampled.errors.items() if row in items}
         for row, entry in sampled.logprobs_by_row(token_ids).items():
-            result.logprobs.setdefault(self.items[row], []).append(entry)
+            if row in items:
+                result.logprobs.setdefault(items[row], []).append(entry)

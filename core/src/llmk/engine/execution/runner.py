@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from llmk.api import AttentionBackend, CacheStep
-from llmk.engine.device.batch import Batch, LaidOutStep
+from llmk.engine.device.batch import Batch, DraftRows, LaidOutStep
 from llmk.engine.device.graphs import Decoded, DecodeGraphs
 from llmk.engine.device.sample_rows import SampleRows
 from llmk.engine.device.trace import NULL_TRACE, NullTrace
-from llmk.engine.device.transfer import event
+from llmk.engine.device.transfer import event, to_host
 from llmk.engine.execution.executor import Executor
 from llmk.engine.execution.pending_result import PendingResult
 from llmk.engine.measuring.shadow_comparisons import ShadowComparisons
@@ -154,13 +154,20 @@ class Runner(Executor):
             return PendingResult(plan.step, None, *prompts, event(self.batch.device))
         logits = self.model.logits(hidden[step.token_rows])
         sampled = self._sample(logits, step.sampled, self.batch)
-        self._keep(step.sampled.index, sampled.token_ids)
-        copied = sampled.to_host()
-        return PendingResult(plan.step, copied, *prompts, event(self.batch.device), plan.sampled_work)
+        gained = self._keep(step.sampled.index, sampled.token_ids, step.drafts)
+        pending = PendingResult(plan.step, sampled.to_host(), *prompts, items=plan.sampled_work)
+        if gained is not None and step.drafts is not None:
+            pending.gained, pending.counts = to_host(gained), step.drafts.host_counts
+        pending.done = event(self.batch.device)
+        return pending
 
-    def _keep(self, slots: Tensor, token_ids: Tensor) -> None:
-        """Puts sampled tokens where the next step reads them."""
-        self.batch.append(slots, token_ids)
+    def _keep(self, slots: Tensor, token_ids: Tensor, drafts: DraftRows | None = None) -> Tensor | None:
+        """Puts sampled tokens where the next step reads them: one for each of ``slots``, or where these are rows of
+        ``drafts``, those up to the first rejected draft. Returns how many these are then (:meth:`Batch.accept`)."""
+        if drafts is None:
+            self.batch.append(slots, token_ids)
+            return None
+        return self.batch.accept(drafts, token_ids)
 
 
 def _decodes(plan: StepPlan, most: int) -> bool:

@@ -51,6 +51,11 @@ class Sampled:
     errors: dict[int, Problem] = field(default_factory=dict)
     processors: Sequence[str] = ()
 
+    @property
+    def has_details(self) -> bool:
+        """Whether anything but tokens is to be read."""
+        return bool(self.errors) or self.logprobs is not None
+
     def to_host(self) -> Sampled:
         """The same on its way to the host (:func:`~llmk.engine.device.transfer.to_host`)."""
         scores = None if self.logprobs is None else scores_to_host(self.logprobs)

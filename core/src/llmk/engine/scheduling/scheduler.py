@@ -18,6 +18,7 @@ from llmk.engine.cache.block_tables import BlockCache
 from llmk.engine.cache.pinned_blocks import PinnedBlocks
 from llmk.engine.scheduling.admission import Admission
 from llmk.engine.scheduling.deadlines import Deadlines
+from llmk.engine.scheduling.drafting import Drafting
 from llmk.engine.scheduling.guarded_policy import GuardedPolicy
 from llmk.engine.scheduling.issued_step import IssuedStep
 from llmk.engine.scheduling.live_sequences import LiveSequences, failed
@@ -26,7 +27,7 @@ from llmk.engine.scheduling.step_limit import StepLimit, in_turns
 from llmk.engine.wire.cost import CostModel
 from llmk.engine.wire.failure import BROKEN_MODEL
 from llmk.engine.wire.request import EngineRequest, EngineStats, HiddenRows, TokenLogprobs, TokenOutput
-from llmk.engine.wire.step import NewRequest, StepPlan, StepResult
+from llmk.engine.wire.step import NewRequest, StepPlan, StepResult, Work
 from llmk.planning.cache_groups import CacheGroup
 
 
@@ -43,6 +44,10 @@ class Scheduler:
 
     Sequences that miss their ``deadlines`` fail; ``clock`` returns seconds. ``cost`` estimates what steps cost, for the
     statistics.
+
+    With ``drafting``, sequences that decode may compute drafted tokens as well, as far as budget and free blocks go.
+    While drafts are in flight, lengths are upper bounds, which results correct; blocks are made hits and given back by
+    what is known to be computed.
 
     ``max_num_batched_tokens`` limits how many tokens a step is given, ``max_run_tokens`` how many the runner can run at
     once. Both are the same unless prompts must stay whole: then a step may be given a prompt longer than the first
@@ -65,6 +70,7 @@ class Scheduler:
         deadlines: Deadlines | None = None,
         step_limit: StepLimit | None = None,
         cost: CostModel | None = None,
+        drafting: Drafting | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.max_issued_tokens = max_num_batched_tokens
@@ -90,6 +96,9 @@ class Scheduler:
         self.running = self.live.running
         self.waiting = self.live.waiting
         self._cost = cost
+        self._drafting = self.live.drafting = drafting
+        self._decoded = False
+        """Whether the step whose result came last only decoded."""
         self._issued: deque[IssuedStep] = deque()
         self._arrivals = 0
 
@@ -144,6 +153,7 @@ class Scheduler:
         outputs: list[TokenOutput] = []
         sampled = iter(result.tokens)
         scored, errors, logprobs = result.scored, result.errors, result.logprobs
+        self._decoded = self._drafting is not None and all(sample for *_, sample in step.entries)
         self.stats.broken_logits += result.num_broken + len(result.broken)
         for work, (sequence, admission, num_computed, sample) in enumerate(step.entries):
             tokens = next(sampled) if sample else []
@@ -151,7 +161,10 @@ class Scheduler:
                 continue
             if work in scored:
                 sequence.take_scores(scored[work])
-            if sequence.admissions == admission and sequence.slot != NO_SLOT:
+            is_running = sequence.admissions == admission and sequence.slot != NO_SLOT
+            if sample and self._drafting is not None:
+                num_computed = self._settle(self._drafting, sequence, step.plan.work[work], tokens, is_running)
+            if is_running:
                 self.cache.commit(sequence.tables, sequence.tokens, num_computed)
             if work in result.broken:
                 outputs.append(failed(sequence, *BROKEN_MODEL))
@@ -165,6 +178,12 @@ class Scheduler:
                 ended = num_computed == sequence.num_prompt
                 outputs += self._prompt_outputs(sequence, result.hidden.get(work), ended=ended)
         return outputs
+
+    def measure(self, num_tokens: int, seconds: float) -> None:
+        """Takes note of what the step took whose result came last."""
+        self.step_limit.take(num_tokens, seconds)
+        if self._drafting is not None and self._decoded:
+            self._drafting.length.measure(num_tokens, seconds)
 
     def requests_in(self, step: int) -> list[str]:
         """The ids, as the log has them, of the requests that an issued step computes."""
@@ -224,6 +243,8 @@ class Scheduler:
                 continue
             if rest == 1 and known >= sequence.limit:
                 continue
+            if self._drafting is not None and sequence.num_pending and self._drafting.waits(sequence):
+                continue
             if sequence.num_computed >= sequence.tables.capacity and not live.make_room(
                 sequence, in_flight=bool(self._issued)
             ):
@@ -240,9 +261,43 @@ class Scheduler:
         limit = budget - budget // 2 if prompts and budget < self.max_issued_tokens else budget
         if len(ready) > limit:
             ready = in_turns(ready)[:limit]
-        for sequence in ready:
-            step.issue(sequence, 1)
+        if self._drafting is None:
+            for sequence in ready:
+                step.issue(sequence, 1)
+        else:
+            self._issue_drafts(self._drafting, step, ready, bool(prompts))
         return [sequence for sequence in prefills if sequence.slot != NO_SLOT]
+
+    def _issue_drafts(self, drafting: Drafting, step: IssuedStep, ready: list[Sequence], prompts: bool) -> None:
+        """Issues one token for each of ``ready``, and drafts from what the budget leaves, half of it where there are
+        ``prompts`` to compute. Drafts take no block that may be needed soon, and delay that blocks are given back: so
+        there are none where few blocks are free."""
+        drafting.start_step(len(ready))
+        room = max(0, step.budget - len(ready))
+        room -= room // 2 if prompts else 0
+        spare = len(self.running) * len(self.cache.groups)
+        for sequence in ready:
+            left = sequence.limit - len(sequence.tokens) - sequence.num_pending - 1
+            is_free = sequence.request.returns == "tokens" and self.cache.num_free >= spare
+            count, drafts = drafting.draft(sequence, min(room, left) if is_free else 0)
+            end = sequence.num_computed + 1
+            if end + count > sequence.tables.capacity:
+                self.cache.extend(sequence.tables, end + count, spare=spare)
+                count = min(count, sequence.tables.capacity - end)
+            room -= count
+            step.issue(sequence, 1 + count, count, drafts[:count])
+
+    def _settle(self, drafting: Drafting, sequence: Sequence, work: Work, tokens: list[int], is_running: bool) -> int:
+        """Corrects a sequence's bounds by what a step sampled; returns how many of its tokens are settled: computed
+        without the drafts that this step accepted, which recurrent state takes in with the next step."""
+        if work.num_drafts:
+            rejected = 1 + work.num_drafts - len(tokens)
+            sequence.num_pending -= work.num_drafts
+            sequence.num_uncertain -= work.num_drafts
+            if is_running:
+                sequence.num_computed -= rejected
+            drafting.observe(sequence, work.num_drafts, len(tokens) - 1)
+        return len(sequence.tokens)
 
     def _extend(self, sequence: Sequence, count: int) -> int:
         """Gets free blocks for the next ``count`` tokens of a sequence; returns for how many of these tokens it has
@@ -318,6 +373,8 @@ class Scheduler:
     def _append(self, sequence: Sequence, tokens: list[int], logprobs: list[TokenLogprobs]) -> TokenOutput:
         sequence.num_pending -= 1
         reason, stop_token = sequence.append(tokens)
+        if self._drafting is not None and reason is None:
+            self._drafting.follow(sequence)
         self.stats.generated_tokens += len(tokens)
         pinned = self._pin(sequence) if sequence.request.pin else 0
         if sequence.request.pin and not pinned:

@@ -9,6 +9,7 @@ from llmk.api import Ticket
 
 if TYPE_CHECKING:
     from llmk.engine.cache.block_tables import BlockTables
+    from llmk.engine.scheduling.drafting import SequenceDrafts
     from llmk.engine.wire.request import EngineRequest, FinishReason, HiddenRows, TokenLogprobs, TokenOutput
     from llmk.engine.wire.step import ScoredTokens
 
@@ -24,8 +25,10 @@ class Sequence:
         admitted: when it first entered the batch.
         tokens: prompt and output as far as the host knows them.
         limit: length at which it ends, in tokens.
-        num_computed: tokens in the cache once all issued steps have run.
-        num_pending: tokens that issued steps will sample, not yet known to the host.
+        num_computed: tokens in the cache once all issued steps have run, if all drafts are accepted.
+        num_pending: tokens that issued steps will sample then, not yet known to the host.
+        num_uncertain: drafts among these tokens.
+        drafts: what is known of drafts for it, if any were tried.
         scored: log-probabilities of the prompt's second token and on, until they are reported.
         num_wanted: how many of the prompt's last tokens have log-probabilities or hidden states that are wanted and
             were not computed yet. Until there are none, it reads no cached prefix.
@@ -38,6 +41,7 @@ class Sequence:
         "admissions",
         "admitted",
         "arrived",
+        "drafts",
         "finished",
         "issued",
         "limit",
@@ -46,6 +50,7 @@ class Sequence:
         "num_computed",
         "num_pending",
         "num_prompt",
+        "num_uncertain",
         "num_wanted",
         "request",
         "scored",
@@ -72,6 +77,8 @@ class Sequence:
         self.slot = NO_SLOT
         self.num_computed = 0
         self.num_pending = 0
+        self.num_uncertain = 0
+        self.drafts: SequenceDrafts | None = None
         self.num_cached = 0
         self.scored: list[TokenLogprobs] = []
         scored = params.prompt_logprobs is not None and not request.generated_token_ids

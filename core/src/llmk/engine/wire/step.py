@@ -73,9 +73,9 @@ class StepPlan(msgspec.Struct, kw_only=True):
         return [number for number, work in enumerate(self.work) if work.sample]
 
     @property
-    def has_drafts(self) -> bool:
-        """Whether the step verifies any drafts."""
-        return any(work.num_drafts for work in self.work)
+    def is_speculative(self) -> bool:
+        """Whether the step verifies drafts, or continues requests whose drafts a step in flight verifies."""
+        return any(work.num_drafts or work.num_uncertain for work in self.work)
 
 
 class ScoredTokens(msgspec.Struct, array_like=True, gc=False):

@@ -1,0 +1,161 @@
+"""Which tokens are drafted for each sequence, and how many."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from llmk.api.errors import describe
+from llmk.engine.scheduling.draft_length import Acceptance, DraftLength
+from llmk.engine.wire.plugin_calls import SPECULATOR, Call, is_distrusted, is_interrupt
+
+if TYPE_CHECKING:
+    from llmk.api import Speculator
+    from llmk.engine.scheduling.sequence import Sequence
+
+logger = logging.getLogger(__name__)
+
+_WORTH_WAITING = 1.0
+"""Accepted drafts per step from which a sequence waits for its last token: the next step that it could have had
+meanwhile yields one."""
+_GAIN_WEIGHT = 0.2
+"""Of the latest attempt in what drafts gain."""
+_GUESSES = 16
+"""Tokens after which a sequence that does not wait is tried again, without verifying anything."""
+
+
+class SequenceDrafts:
+    """What is known of drafts for one sequence.
+
+    Attributes:
+        acceptance: how often they were accepted.
+        gain: accepted drafts per attempt, of late; attempts that found nothing to draft count too.
+        guess, guessed_at: drafts that are compared with what comes after so many tokens, rather than verified.
+        passed: whether the sequence was last issued without an attempt.
+    """
+
+    __slots__ = ("acceptance", "gain", "guess", "guessed_at", "passed")
+
+    def __init__(self, gain: float) -> None:
+        self.acceptance = Acceptance()
+        self.gain = gain
+        self.guess: list[int] = []
+        self.guessed_at = 0
+        self.passed = False
+
+
+class Drafting:
+    """Drafts for the sequences of one scheduler.
+
+    A speculator on the host needs to know a sequence's last token. Where steps are in flight, a sequence waits for it
+    as long as that gains more than the step that it misses; else it goes on without drafts, and what would have been
+    drafted is compared with its tokens now and then. Without a speculator on the host, the device drafts inside the
+    step.
+
+    A speculator that raises, or returns something other than token ids, is logged with its traceback, and nothing is
+    drafted from then on.
+    """
+
+    def __init__(
+        self, length: DraftLength, vocab_size: int, speculator: Speculator | None, *, id: str = "", wheel: str = ""
+    ) -> None:
+        self.length = length
+        self.on_host = speculator is not None
+        self._vocab_size = vocab_size
+        self._speculator = speculator
+        self._id, self._wheel = id, wheel
+        self._chosen = 0
+        self._gain = _WORTH_WAITING
+        self._failed = bool(id) and is_distrusted(id)
+
+    def start_step(self, num_requests: int) -> None:
+        """Called before drafts of a step, in which ``num_requests`` sequences decode."""
+        self._chosen = 0 if self._failed else self.length.choose(num_requests)
+
+    def waits(self, sequence: Sequence) -> bool:
+        """Whether a sequence whose last token is still being computed should wait for it, to draft."""
+        return self.on_host and self._chosen > 0 and self._of(sequence).gain >= _WORTH_WAITING
+
+    def draft(self, sequence: Sequence, most: int) -> tuple[int, list[int]]:
+        """How many tokens to draft for a sequence in this step, ``most`` or fewer; and which, if the host drafts."""
+        own = self._of(sequence)
+        own.passed = self.on_host and sequence.num_pending > 0
+        most = min(most, self.length.choose_for(own.acceptance, self._chosen))
+        if most < 1 or own.passed:
+            return 0, []
+        if not self.on_host:
+            return most, []
+        drafts = self._propose(sequence, most)
+        if not drafts:
+            self._learn(own, 0)
+        return len(drafts), drafts
+
+    def observe(self, sequence: Sequence, num_drafts: int, accepted: int) -> None:
+        """Takes note that the first ``accepted`` of ``num_drafts`` drafts were accepted."""
+        own = self._of(sequence)
+        self.length.observe(num_drafts, accepted, own.acceptance)
+        self._learn(own, accepted)
+
+    def follow(self, sequence: Sequence) -> None:
+        """Takes note of new tokens of a sequence."""
+        own = self._of(sequence)
+        if not own.passed or self._failed:
+            return
+        known = len(sequence.tokens)
+        if own.guess and known >= own.guessed_at + len(own.guess):
+            found = sequence.tokens[own.guessed_at : own.guessed_at + len(own.guess)]
+            equal = [draft == token for draft, token in zip(own.guess, found, strict=True)]
+            accepted = equal.index(False) if False in equal else len(equal)
+            self.length.observe(len(equal), accepted, own.acceptance)
+            self._learn(own, accepted)
+            own.guess = []
+        elif not own.guess and known >= own.guessed_at + _GUESSES:
+            own.guess, own.guessed_at = self._propose(sequence, self.length.most), known
+            if not own.guess:
+                self._learn(own, 0)
+
+    def leave(self, sequence: Sequence) -> None:
+        """Forgets a sequence that has ended."""
+        if self._speculator is None or sequence.drafts is None or self._failed:
+            return
+        try:
+            with self._call(sequence.id):
+                self._speculator.leave(sequence.id)
+        except BaseException as error:
+            self._give_up(error)
+
+    def _of(self, sequence: Sequence) -> SequenceDrafts:
+        if sequence.drafts is None:
+            sequence.drafts = SequenceDrafts(self._gain)
+        return sequence.drafts
+
+    def _learn(self, own: SequenceDrafts, accepted: int) -> None:
+        own.gain += _GAIN_WEIGHT * (accepted - own.gain)
+        self._gain += _GAIN_WEIGHT / 4 * (accepted - self._gain)
+
+    def _propose(self, sequence: Sequence, most: int) -> list[int]:
+        if self._speculator is None or self._failed:
+            return []
+        try:
+            with self._call(sequence.id):
+                drafts = list(self._speculator.propose(sequence.id, sequence.tokens, most))[:most]
+            for draft in drafts:
+                if type(draft) is not int or not 0 <= draft < self._vocab_size:
+                    raise ValueError(f"propose() returned {draft!r}, which is not a token id below {self._vocab_size}")
+            return drafts
+        except BaseException as error:
+            self._give_up(error)
+            return []
+
+    def _call(self, request: str) -> Call:
+        return Call(SPECULATOR, self._id, self._wheel, request)
+
+    def _give_up(self, error: BaseException) -> None:
+        if is_interrupt(error):
+            raise error
+        self._failed, self._chosen = True, 0
+        name = f"{self._id} of {self._wheel}" if self._wheel else self._id
+        logger.error(
+            "the speculator %s failed (%s); requests go on without drafts until the engine is restarted",
+            name, describe(error), exc_info=error,
+        )  # fmt: skip
