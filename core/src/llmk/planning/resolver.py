@@ -29,6 +29,7 @@ from llmk.planning.models import choose_quantization
 from llmk.planning.policies import choose_policy
 from llmk.planning.ranking import Candidate, IncompatibleParts, Ranking, TokenRange
 from llmk.planning.selection import unknown_id
+from llmk.planning.speculation import choose_speculator
 
 if TYPE_CHECKING:
     from llmk.config import Config
@@ -73,8 +74,10 @@ def resolve(
     resolver = Resolver(registry, config, platform_facts, dtype, vouched_names, measured, traffic, excluded or {})
     share = sharded(facts, config.parallel.tensor)
     choices = resolver.choose_all(share, quantization.spec.weight_format if quantization else "plain")
-    choices.append(choose_policy(registry, config, excluded or {}))
-    resolver.wheels |= {piece.distribution: piece.version for piece in choices[-1].pieces}
+    own = [choose_policy(registry, config, excluded or {})]
+    if speculator := choose_speculator(registry, config, checkpoint, excluded or {}):
+        own.append(speculator)
+    resolver.wheels |= {piece.distribution: piece.version for choice in own for piece in choice.pieces}
     others = {r.plugin.distribution: r.plugin.version for r in (platform, model, quantization) if r is not None}
     return Plan(
         platform=platform_facts,
@@ -84,7 +87,7 @@ def resolve(
         model_implementation=model.spec.implementation,
         architecture=facts.architecture,
         dtype=dtype,
-        choices=tuple(choices),
+        choices=(*choices, *own),
         wheels=tuple(sorted((resolver.wheels | others).items())),
         warnings=(*registry.warnings, *warnings, *stale, *resolver.check_rules()),
         quantization=quantization.spec.id if quantization else "",
