@@ -145,6 +145,9 @@ class KernelSpec(CheckedSpec):
     layout: str = "plain"
     """For attention, the name of the cache layout; for linear and MoE, of the layout of ``prepare``'s result. All
     pieces of a site have the same layout."""
+    host_lengths: bool = False
+    """Attention: whether the backend reads ``CacheStep.host_query_lens`` and ``host_seq_lens`` of steps that are not
+    captured. Then no step computes a request whose length only the device knows."""
     parts: tuple[str, ...] = ()
     deterministic: bool = False
     """Whether a row's result is bitwise independent of the other rows in the batch (``docs/determinism.md``)."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from llmk.api import CacheStep
+from llmk.api import CacheStep, DeviceSpeculator
 from llmk.engine.device.sample_rows import SampleRows
 from llmk.engine.device.transfer import to_device
 from llmk.engine.wire.step import NewRequest, StepPlan, Work
@@ -55,9 +55,20 @@ class Batch:
     """
 
     def __init__(
-        self, build: Build, *, num_slots: int, max_len: int, block_sizes: Sequence[int], device: torch.device
+        self,
+        build: Build,
+        *,
+        num_slots: int,
+        max_len: int,
+        block_sizes: Sequence[int],
+        device: torch.device,
+        speculator: DeviceSpeculator | None = None,
+        vocab_size: int = 0,
     ) -> None:
+        """``speculator`` drafts tokens below ``vocab_size`` where a plan says how many, but not which."""
         self.device = device
+        self._speculator = speculator
+        self._vocab_size = vocab_size
         self.block_sizes = tuple(block_sizes)
         self.tokens = torch.zeros(num_slots, max_len + 1, dtype=torch.int32, device=device)
         self.computed = torch.zeros(num_slots, dtype=torch.int64, device=device)
@@ -112,9 +123,15 @@ class Batch:
         row_slots, behind = [slots[i] for i, _ in row_of], [back for _, back in row_of]
         token_rows = [ends[i] - 1 - back for i, back in row_of]
         starts, request_slots = list(accumulate(samples[:-1], initial=0)), [slots[i] for i in sampled]
-        device_slots, device_counts, device_rows, index, device_behind, *request = self._upload(
-            slots, counts, token_rows, row_slots, behind, request_slots, starts[: len(samples)], samples
+        wanted = [0 if work[i].drafts else work[i].num_drafts for i in sampled]
+        known = [counts[i] - work[i].num_drafts for i in sampled]
+        lists = slots, counts, token_rows, row_slots, behind, wanted, known
+        device_slots, device_counts, device_rows, index, device_behind, *rest = self._upload(
+            *lists, request_slots, starts[: len(samples)], samples
         )
+        wanted_of, known_of, *request = rest
+        if any(wanted):
+            self._draft(request[0], wanted_of, known_of, max(wanted))
         tensors, groups = self.place(device_slots, device_counts, ends[-1], max(counts), max(lengths))
         if not any(item.num_uncertain for item in work):
             for group in groups:
@@ -192,6 +209,18 @@ class Batch:
         for request in new:
             for blocks in self._host_blocks:
                 blocks[request.slot] = 0
+
+    def _draft(self, slots: Tensor, wanted: Tensor, known: Tensor, most: int) -> None:
+        """Drafts ``wanted`` tokens of each of ``slots``, at most ``most``, behind the ``known`` ones of this step (all
+        int64 ``[requests]``)."""
+        assert self._speculator is not None, "without a speculator on the device, the plan has the drafts"
+        first = self.computed[slots] + known
+        drafts = self._speculator.propose(self.tokens, first, slots, most)
+        column = torch.arange(most, device=self.device)
+        places = (first[:, None] + column).clamp(max=self.max_len - 1), slots[:, None]
+        drafts = torch.where((drafts >= 0) & (drafts < self._vocab_size), drafts, 0).to(self.tokens.dtype)
+        before = self.tokens[places[1], places[0]]
+        self.tokens[places[1], places[0]] = torch.where(column < wanted[:, None], drafts, before)
 
     def _write_drafts(self, drafted: Sequence[Work]) -> None:
         """Puts drafts behind the last known token, where the step reads them."""

@@ -31,6 +31,7 @@ from llmk.nn.build import Build
 from llmk.nn.parallel import Parallel
 from llmk.planning.cache_groups import CacheGroup, cache_groups
 from llmk.planning.memory import activation_bytes, check_context, check_weights, gib
+from llmk.planning.speculation import device_speculator
 
 if TYPE_CHECKING:
     from llmk.kernel.registry import Registered
@@ -104,6 +105,8 @@ def build_runner(
         max_len=boot.facts.max_model_len,
         block_sizes=[group.block_size for group in groups],
         device=build.device,
+        speculator=device_speculator(boot),
+        vocab_size=boot.facts.vocab_size,
     )
     laid_out = caches.allocate(num_blocks), caches.layers()
     options: dict[str, Any] = {"asynchronous": why_asynchronous(build.plan.platform), "trace": trace}

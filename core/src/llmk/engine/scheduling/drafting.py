@@ -5,13 +5,16 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+from llmk.api import ConfigError, KernelSpec
 from llmk.api.errors import describe
 from llmk.engine.scheduling.draft_length import Acceptance, DraftLength
 from llmk.engine.wire.plugin_calls import SPECULATOR, Call, is_distrusted, is_interrupt
+from llmk.planning.speculation import DEVICE, HOST, host_speculator, speculation_of
 
 if TYPE_CHECKING:
     from llmk.api import Speculator
     from llmk.engine.scheduling.sequence import Sequence
+    from llmk.planning.boot import Boot
 
 logger = logging.getLogger(__name__)
 
@@ -53,14 +56,26 @@ class Drafting:
     step.
 
     A speculator that raises, or returns something other than token ids, is logged with its traceback, and nothing is
-    drafted from then on.
+    drafted from then on; ``failures`` counts it.
+
+    With ``host_lengths``, attention is planned on the host: a sequence waits until it is known how many of its drafts
+    were accepted.
     """
 
     def __init__(
-        self, length: DraftLength, vocab_size: int, speculator: Speculator | None, *, id: str = "", wheel: str = ""
+        self,
+        length: DraftLength,
+        vocab_size: int,
+        speculator: Speculator | None,
+        *,
+        id: str = "",
+        wheel: str = "",
+        host_lengths: bool = False,
     ) -> None:
         self.length = length
         self.on_host = speculator is not None
+        self.failures = 0
+        self._host_lengths = host_lengths
         self._vocab_size = vocab_size
         self._speculator = speculator
         self._id, self._wheel = id, wheel
@@ -68,12 +83,41 @@ class Drafting:
         self._gain = _WORTH_WAITING
         self._failed = bool(id) and is_distrusted(id)
 
+    @classmethod
+    def load(cls, boot: Boot) -> Drafting | None:
+        """What drafts by the plan of ``boot``; ``None`` where nothing does.
+
+        Raises:
+            ConfigError: for a model, or a number of processes, that drafts are not possible with.
+            PluginError: where the speculator can't be made.
+        """
+        choice, plan = speculation_of(boot.plan), boot.plan
+        if choice is None:
+            return None
+        if boot.facts.recurrent:
+            sites = ", ".join(facts.site for facts in boot.facts.recurrent)
+            what = f"{choice.id} drafts tokens, which layers with recurrent state ({sites}) can't take back yet"
+            raise ConfigError(what, hint="leave speculation.use empty for this model")
+        if choice.kind == DEVICE and plan.pipeline > 1:
+            what = f"{choice.id} drafts on the device, where each of {plan.pipeline} stages knows its own tokens alone"
+            raise ConfigError(what, hint="set parallel.pipeline = 1, or name a speculator of the host")
+        specs = {found.spec.id: found.spec for found in boot.registry.of(KernelSpec)}
+        host_lengths = any(
+            piece.id in specs and specs[piece.id].host_lengths for each in plan.all_choices() for piece in each.pieces
+        )
+        length, (piece,) = DraftLength(boot.settings.config.speculation.num_drafts), choice.pieces
+        wheel = f"{piece.distribution} {piece.version}"
+        made = host_speculator(boot) if choice.kind == HOST else None
+        return cls(length, boot.facts.vocab_size, made, id=piece.id, wheel=wheel, host_lengths=host_lengths)
+
     def start_step(self, num_requests: int) -> None:
         """Called before drafts of a step, in which ``num_requests`` sequences decode."""
         self._chosen = 0 if self._failed else self.length.choose(num_requests)
 
     def waits(self, sequence: Sequence) -> bool:
         """Whether a sequence whose last token is still being computed should wait for it, to draft."""
+        if self._host_lengths and sequence.num_uncertain:
+            return True
         return self.on_host and self._chosen > 0 and self._of(sequence).gain >= _WORTH_WAITING
 
     def draft(self, sequence: Sequence, most: int) -> tuple[int, list[int]]:
@@ -154,6 +198,7 @@ class Drafting:
         if is_interrupt(error):
             raise error
         self._failed, self._chosen = True, 0
+        self.failures += 1
         name = f"{self._id} of {self._wheel}" if self._wheel else self._id
         logger.error(
             "the speculator %s failed (%s); requests go on without drafts until the engine is restarted",

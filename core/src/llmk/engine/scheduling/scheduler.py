@@ -216,6 +216,7 @@ class Scheduler:
             pinned_blocks=self.pins.num_blocks,
             pins=self.pins.ids,
             policy_failures=self.live.policy.failures,
+            speculator_failures=0 if self._drafting is None else self._drafting.failures,
         )
 
     def _budget(self) -> int:
@@ -297,6 +298,7 @@ class Scheduler:
             if is_running:
                 sequence.num_computed -= rejected
             drafting.observe(sequence, work.num_drafts, len(tokens) - 1)
+            self.stats.count_drafts(work.num_drafts, len(tokens) - 1)
         return len(sequence.tokens)
 
     def _extend(self, sequence: Sequence, count: int) -> int:
