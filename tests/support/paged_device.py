@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from llmk.api import SchedulingPolicy, Speculator
+from llmk.api import Grammar, SchedulingPolicy, Speculator
 from llmk.engine.core import EngineCore
 from llmk.engine.execution.executor import Executor
 from llmk.engine.scheduling.deadlines import Deadlines
@@ -26,7 +26,7 @@ from llmk.engine.scheduling.scheduler import Scheduler
 from llmk.engine.scheduling.step_limit import StepLimit
 from llmk.engine.wire.cost import CostModel
 from llmk.engine.wire.request import HiddenRows, TokenLogprobs
-from llmk.engine.wire.step import NewRequest, ScoredTokens, StepPlan, StepResult, Work
+from llmk.engine.wire.step import Masks, NewRequest, ScoredTokens, StepPlan, StepResult, Work
 from llmk.planning.cache_groups import CacheGroup
 
 VOCAB = 50
@@ -38,13 +38,52 @@ def next_token(history: list[int], seed: int = 0) -> int:
     return int.from_bytes(blake2b(packed, digest_size=4, salt=seed.to_bytes(8, "little")).digest(), "little") % VOCAB
 
 
+def masked_token(history: list[int], seed: int, bits: bytes) -> int:
+    """The first token from the one that follows ``history`` on that a mask allows."""
+    first = next_token(history, seed)
+    candidates = [(first + more) % VOCAB for more in range(VOCAB)]
+    return next(token for token in candidates if bits[token // 8] >> token % 8 & 1)
+
+
+class Thirds(Grammar):
+    """Allows a third of all tokens, which depends on those before."""
+
+    def __init__(self) -> None:
+        self.accepted: list[int] = []
+
+    def fill(self, bits: memoryview) -> None:
+        rest = (sum(self.accepted) + len(self.accepted)) % 3
+        for token in range(rest, VOCAB, 3):
+            bits[token // 32] |= 1 << token % 32 if token % 32 < 31 else -(1 << 31)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            assert token % 3 == (sum(self.accepted) + len(self.accepted)) % 3
+            self.accepted.append(token)
+
+    def rollback(self, num_tokens: int) -> None:
+        del self.accepted[-num_tokens:]
+
+
 def run_alone(
-    prompt: list[int], max_tokens: int, *, limit: int, stops: tuple[int, ...] = (), seed: int = 0
+    prompt: list[int],
+    max_tokens: int,
+    *,
+    limit: int,
+    stops: tuple[int, ...] = (),
+    seed: int = 0,
+    grammar: Grammar | None = None,
 ) -> list[int]:
     """What a sequence must come to."""
     tokens = list(prompt)
     while len(tokens) - len(prompt) < max_tokens and len(tokens) < limit:
-        tokens.append(next_token(tokens, seed))
+        if grammar is None:
+            tokens.append(next_token(tokens, seed))
+        else:
+            bits = bytearray(8)
+            grammar.fill(memoryview(bits).cast("i"))
+            tokens.append(masked_token(tokens, seed, bytes(bits)))
+            grammar.accept(tokens[-1:])
         if tokens[-1] in stops:
             break
     return tokens[len(prompt) :]
@@ -99,8 +138,10 @@ class PagedDevice(Executor):
 
     def __post_init__(self) -> None:
         self.pool: list[dict[tuple[int, int], int | bytes]] = [{} for _ in range(self.num_blocks)]
+        self.unsampled: tuple[StepPlan, list[list[int]], StepResult] | None = None
 
     def submit(self, plan: StepPlan) -> DonePending:
+        assert self.unsampled is None, "the step before has no masks yet"
         for slot in plan.freed:
             self.rows.pop(slot, None)
         self.before_step(plan)
@@ -112,7 +153,7 @@ class PagedDevice(Executor):
         assert plan.num_tokens <= self.max_tokens_per_step
         self.steps.append(plan.num_tokens)
         self.seconds += self.takes(plan.num_tokens)
-        result = StepResult(step=plan.step)
+        result, all_drafts = StepResult(step=plan.step), list[list[int]]()
         for number, work in enumerate(plan.work):
             row = self.rows[work.slot]
             first = row.computed
@@ -125,9 +166,24 @@ class PagedDevice(Executor):
             wanted = row.request.returns == "tokens"
             known = row.computed - len(drafts)
             assert work.sample == (wanted and known == len(row.tokens)), "sampled exactly when all are computed"
-            if work.sample:
-                self._verify(number, row, drafts, result)
+            all_drafts.append(drafts)
+        assert plan.deferred == any(work.masked for work in plan.work)
+        self.unsampled = plan, all_drafts, result
+        if not plan.deferred:
+            self.sample(Masks(step=plan.step, rows=[], bits=b""))
         return DonePending(plan.step, result)
+
+    def sample(self, masks: Masks) -> None:
+        assert self.unsampled is not None
+        (plan, all_drafts, result), self.unsampled = self.unsampled, None
+        assert masks.step == plan.step
+        bits = {row: masks.bits[8 * at : 8 * at + 8] for at, row in enumerate(masks.rows)}
+        first = 0
+        for number, (work, drafts) in enumerate(zip(plan.work, all_drafts, strict=True)):
+            if work.sample:
+                self._verify(number, self.rows[work.slot], drafts, result, bits.pop(first, b""))
+                first += 1 + len(drafts)
+        assert not bits
 
     def _write(self, row: Row, work: Work, drafts: list[int]) -> None:
         for table, blocks in zip(row.tables, work.new_blocks, strict=bool(work.new_blocks)):
@@ -196,7 +252,7 @@ class PagedDevice(Executor):
                 )
             result.hidden[number] = HiddenRows(begin, stop - begin, "uint8", bytes(row.tokens[begin:stop]))
 
-    def _verify(self, work: int, row: Row, drafts: list[int], result: StepResult) -> None:
+    def _verify(self, work: int, row: Row, drafts: list[int], result: StepResult, bits: bytes) -> None:
         """Samples at each draft and behind them, and keeps what is sampled up to the first that is not the draft."""
         sampled: list[int] = []
         for count in range(len(drafts) + 1):
@@ -204,7 +260,8 @@ class PagedDevice(Executor):
             for number, group in enumerate(self.groups):
                 found = self._read(number, group, row, drafts[:count], behind)
                 assert found == self._expected(number, group, history)
-            sampled.append(next_token(history, row.request.seed))
+            seed = row.request.seed
+            sampled.append(masked_token(history, seed, bits) if bits else next_token(history, seed))
             if sampled[-1:] != drafts[count : count + 1]:
                 break
         row.tokens += sampled
@@ -286,6 +343,9 @@ class BehindDevice(Executor):
     def submit(self, plan: StepPlan) -> BehindPending:
         return BehindPending(plan.step, self._pool.submit(self._run, msgspec.msgpack.encode(plan)))
 
+    def sample(self, masks: Masks) -> None:
+        self._pool.submit(self.device.sample, masks).result()
+
     def _run(self, plan: bytes) -> StepResult:
         time.sleep(self.seconds)
         return self.device.submit(msgspec.msgpack.decode(plan, type=StepPlan)).result()
@@ -325,6 +385,7 @@ def make_core(
         step_limit=step_limit,
         cost=cost,
         drafting=drafting,
+        vocab_size=VOCAB,
         clock=lambda: device.seconds,
     )
     device = PagedDevice(

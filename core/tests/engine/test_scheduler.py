@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paged_device import VOCAB, Always, Foresight, PagedDevice, make_core, run_alone
+from paged_device import VOCAB, Always, Foresight, PagedDevice, Thirds, make_core, run_alone
 
 from llmk.api import PolicyContext, SchedulingPolicy, Ticket
 from llmk.engine.scheduling.drafting import Drafting
@@ -77,7 +77,14 @@ def wanted_of(a: dict[str, Any], outputs: Sequence[TokenOutput], limit: int) -> 
     if a["returns"] != "tokens":
         assert a["returns"] == "prompt_logprobs" or not any(output.prompt_logprobs for output in outputs)
         return []
-    return run_alone(a["prompt"], a["max_tokens"], limit=limit, stops=tuple(a["stop"]), seed=a["seed"])
+    return run_alone(
+        a["prompt"],
+        a["max_tokens"],
+        limit=limit,
+        stops=tuple(a["stop"]),
+        seed=a["seed"],
+        grammar=Thirds() if a["masked"] else None,
+    )
 
 
 def drafting_of(drafts: tuple[str, int] | None, arrivals: Sequence[dict[str, Any]]) -> Drafting | None:
@@ -108,6 +115,7 @@ arrival = st.fixed_dictionaries(
         "delivered": st.integers(0, 5),
         "pin": st.sampled_from(["", "", "", "p", "q"]),
         "at": st.integers(0, 20),
+        "masked": st.sampled_from([False, False, True]),
         "abort_at": st.none() | st.none() | st.integers(0, 40),
     }
 ).map(settled)
@@ -166,7 +174,7 @@ def test_any_load_comes_out_as_if_alone(
     for step in range(3000):
         for i, a in enumerate(arrivals):
             if a["at"] == step:
-                core.add(
+                core.scheduler.add(
                     EngineRequest(
                         id=str(i),
                         context=RequestContext(tenant=a["tenant"], priority=a["priority"], cache_salt=a["salt"]),
@@ -179,7 +187,8 @@ def test_any_load_comes_out_as_if_alone(
                         pin_seconds=float(a["at"] % 7),
                         returns=a["returns"],
                         num_delivered=a["delivered"],
-                    )
+                    ),
+                    grammar=Thirds() if a["masked"] else None,
                 )
             if a["abort_at"] == step and a["at"] <= step:
                 core.abort([str(i)])

@@ -75,6 +75,7 @@ def build_core(boot: Boot, trace: NullTrace = NULL_TRACE) -> tuple[EngineCore, E
         deadlines=Deadlines(limits.queue_timeout, limits.request_timeout),
         step_limit=StepLimit(limits.max_slowdown),
         cost=CostModel(facts, dtype=plan.dtype, cache_dtype=cache_dtype, devices=plan.num_ranks),
+        vocab_size=facts.vocab_size,
         drafting=drafting,
     )
     info = EngineInfo(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from llmk.api import CacheStep, DeviceSpeculator
+from llmk.engine.device.host_rows import HostRows
 from llmk.engine.device.sample_rows import SampleRows
 from llmk.engine.device.transfer import to_device
 from llmk.engine.wire.step import NewRequest, StepPlan, Work
@@ -96,8 +97,8 @@ class Batch:
         slots = [work.slot for work in plan.work]
         lengths = [work.before + work.num_tokens for work in plan.work]
         ends, sampled = list(accumulate(counts)), plan.sampled_work
-        if plan.is_speculative:
-            return self._lay_out_drafts(plan, slots, counts, lengths, ends, sampled)
+        if plan.speculative:
+            return self._lay_out_drafts(plan, slots, counts, ends, max(lengths))
         row_slots, token_rows = [slots[i] for i in sampled], [ends[i] - 1 for i in sampled]
         device_slots, device_counts, device_rows, index = self._upload(slots, counts, token_rows, row_slots)
         tensors, groups = self.place(device_slots, device_counts, ends[-1], max(counts), max(lengths))
@@ -107,39 +108,46 @@ class Batch:
         return LaidOutStep(tensors, groups, device_rows, rows)
 
     def _lay_out_drafts(
-        self,
-        plan: StepPlan,
-        slots: list[int],
-        counts: list[int],
-        lengths: list[int],
-        ends: list[int],
-        sampled: list[int],
+        self, plan: StepPlan, slots: list[int], counts: list[int], ends: list[int], longest: int
     ) -> LaidOutStep:
         """As :meth:`lay_out`, for a step in which requests may be sampled at several rows, or whose lengths may be
         upper bounds."""
-        work = plan.work
-        samples = [1 + work[i].num_drafts for i in sampled]
-        row_of = [(i, back) for i, count in zip(sampled, samples, strict=True) for back in range(count - 1, -1, -1)]
-        row_slots, behind = [slots[i] for i, _ in row_of], [back for _, back in row_of]
-        token_rows = [ends[i] - 1 - back for i, back in row_of]
-        starts, request_slots = list(accumulate(samples[:-1], initial=0)), [slots[i] for i in sampled]
-        wanted = [0 if work[i].drafts else work[i].num_drafts for i in sampled]
-        known = [counts[i] - work[i].num_drafts for i in sampled]
-        lists = slots, counts, token_rows, row_slots, behind, wanted, known
-        device_slots, device_counts, device_rows, index, device_behind, *rest = self._upload(
-            *lists, request_slots, starts[: len(samples)], samples
-        )
-        wanted_of, known_of, *request = rest
-        if any(wanted):
-            self._draft(request[0], wanted_of, known_of, max(wanted))
-        tensors, groups = self.place(device_slots, device_counts, ends[-1], max(counts), max(lengths))
-        if not any(item.num_uncertain for item in work):
+        self.draft(plan)
+        host = HostRows.of(plan)
+        token_rows = [ends[item] - 1 - back for item, back in zip(host.row_items, host.behind, strict=True)]
+        device_slots, device_counts, device_rows = self._upload(slots, counts, token_rows)
+        tensors, groups = self.place(device_slots, device_counts, ends[-1], max(counts), longest)
+        if not any(work.num_uncertain for work in plan.work):
             for group in groups:
-                group.host_query_lens, group.host_seq_lens = counts, lengths
-        most = [lengths[i] - back for i, back in row_of]
-        fewest = [length - work[i].num_uncertain for length, (i, _) in zip(most, row_of, strict=True)]
-        rows = SampleRows(row_slots, index, self.computed, most, fewest, device_behind)
-        return LaidOutStep(tensors, groups, device_rows, rows, DraftRows(samples, *request) if samples else None)
+                group.host_query_lens = counts
+                group.host_seq_lens = [work.before + work.num_tokens for work in plan.work]
+        return LaidOutStep(tensors, groups, device_rows, *self.sample_rows(plan, host))
+
+    def sample_rows(self, plan: StepPlan, host: HostRows) -> tuple[SampleRows, DraftRows | None]:
+        """The rows of a speculative step on the device, and how they belong to requests, if there are any."""
+        slots = [plan.work[item].slot for item in host.items]
+        index, behind, *request = self._upload(host.slots, host.behind, slots, host.starts, host.counts)
+        rows = SampleRows(host.slots, index, self.computed, host.most, host.fewest, behind)
+        return rows, DraftRows(host.counts, *request) if slots else None
+
+    def draft(self, plan: StepPlan) -> None:
+        """Drafts on the device what the plan's work has no drafts for, behind the last known token."""
+        drafting = [work for work in plan.work if work.num_drafts and not work.drafts]
+        if not drafting:
+            return
+        assert self._speculator is not None, "without a speculator on the device, the plan has the drafts"
+        most = max(work.num_drafts for work in drafting)
+        slots, wanted, ahead = self._upload(
+            [work.slot for work in drafting],
+            [work.num_drafts for work in drafting],
+            [work.num_tokens - work.num_drafts for work in drafting],
+        )
+        known = self.computed[slots] + ahead
+        drafts = self._speculator.propose(self.tokens, known, slots, most)
+        column = torch.arange(most, device=self.device)
+        at = slots[:, None], (known[:, None] + column).clamp(max=self.max_len - 1)
+        drafts = torch.where((drafts >= 0) & (drafts < self._vocab_size), drafts, 0).to(self.tokens.dtype)
+        self.tokens[at] = torch.where(column < wanted[:, None], drafts, self.tokens[at])
 
     def place(
         self, slots: Tensor, counts: Tensor, num_tokens: int, max_query: int, max_seq: int
@@ -209,18 +217,6 @@ class Batch:
         for request in new:
             for blocks in self._host_blocks:
                 blocks[request.slot] = 0
-
-    def _draft(self, slots: Tensor, wanted: Tensor, known: Tensor, most: int) -> None:
-        """Drafts ``wanted`` tokens of each of ``slots``, at most ``most``, behind the ``known`` ones of this step (all
-        int64 ``[requests]``)."""
-        assert self._speculator is not None, "without a speculator on the device, the plan has the drafts"
-        first = self.computed[slots] + known
-        drafts = self._speculator.propose(self.tokens, first, slots, most)
-        column = torch.arange(most, device=self.device)
-        places = (first[:, None] + column).clamp(max=self.max_len - 1), slots[:, None]
-        drafts = torch.where((drafts >= 0) & (drafts < self._vocab_size), drafts, 0).to(self.tokens.dtype)
-        before = self.tokens[places[1], places[0]]
-        self.tokens[places[1], places[0]] = torch.where(column < wanted[:, None], drafts, before)
 
     def _write_drafts(self, drafted: Sequence[Work]) -> None:
         """Puts drafts behind the last known token, where the step reads them."""

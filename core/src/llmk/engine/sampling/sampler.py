@@ -102,6 +102,7 @@ class Sampler:
         self._bias: Callable[..., Tensor] = build.kernel("op", "apply_bias")
         self._match: Callable[..., Tensor] = build.kernel("op", "match_suffixes")
         self._allow: Callable[..., Tensor] = build.kernel("op", "allow_tokens")
+        self._mask: Callable[..., Tensor] = build.kernel("op", "apply_mask")
         self._sample: Callable[..., Tensor] = build.kernel("op", "sample")
         self.logprobs: Callable[[Tensor, Tensor, int], Scores] = build.kernel("op", "logprobs")
 
@@ -123,9 +124,14 @@ class Sampler:
         """What rows of ``logits`` take then, int64 ``[samples]``."""
         return self._sample(logits, None, None, None, None, None, None)
 
-    def __call__(self, logits: Tensor, rows: SampleRows, batch: Batch) -> Sampled:
-        """Samples one token per row of ``logits`` (``[samples, vocab]``, which may be changed)."""
-        if self.all_plain_greedy(rows.slots):
+    def __call__(
+        self, logits: Tensor, rows: SampleRows, batch: Batch, masks: tuple[Tensor, Tensor] | None = None
+    ) -> Sampled:
+        """Samples one token per row of ``logits`` (``[samples, vocab]``, which may be changed).
+
+        ``masks`` are the last two arguments of the op ``apply_mask``: rows, and what these allow.
+        """
+        if masks is None and self.all_plain_greedy(rows.slots):
             token_ids = self.most_likely(logits)
             return Sampled(token_ids, finite.pack(token_ids, finite.greatest(logits)), logits.dtype)
         controls = self._controls
@@ -134,7 +140,8 @@ class Sampler:
         controls.steps -= 1
         raw = None if controls.scored is None else logits[controls.scored]
         processed = self._processors is not None and self._processors.active
-        state = finite.after_model(logits) if processed or controls.changes_logits else None
+        changed = processed or controls.changes_logits or masks is not None
+        state = finite.after_model(logits) if changed else None
         if state is not None:
             logits = logits.float()
         if controls.penalized is not None:
@@ -151,6 +158,8 @@ class Sampler:
             logits = self._ban_words(logits, controls, controls.words, rows, batch)
         if controls.allowed is not None:
             logits = self._allow(logits, *controls.allowed)
+        if masks is not None:
+            logits = self._mask(logits, *masks)
         token_ids = self._draw(logits, controls, rows)
         readback = finite.pack(token_ids, finite.greatest(logits), state)
         sampled = Sampled(token_ids, readback, logits.dtype, errors=errors, processors=names)

@@ -13,6 +13,8 @@ from llmk.planning.speculation import DEVICE, HOST, host_speculator, speculation
 
 if TYPE_CHECKING:
     from llmk.api import Speculator
+    from llmk.engine.cache.block_tables import BlockCache
+    from llmk.engine.scheduling.issued_step import IssuedStep
     from llmk.engine.scheduling.sequence import Sequence
     from llmk.planning.boot import Boot
 
@@ -110,35 +112,44 @@ class Drafting:
         made = host_speculator(boot) if choice.kind == HOST else None
         return cls(length, boot.facts.vocab_size, made, id=piece.id, wheel=wheel, host_lengths=host_lengths)
 
-    def start_step(self, num_requests: int) -> None:
-        """Called before drafts of a step, in which ``num_requests`` sequences decode."""
-        self._chosen = 0 if self._failed else self.length.choose(num_requests)
+    def issue(self, step: IssuedStep, ready: list[Sequence], room: int, cache: BlockCache, num_running: int) -> None:
+        """Issues one token for each of ``ready``, and at most ``room`` drafts in all.
+
+        Drafts take no block that one of ``num_running`` sequences may need soon, and delay that blocks are given back:
+        so there are none where few blocks are free.
+        """
+        if ready and not self._failed:
+            self._chosen = self.length.choose(len(ready))
+        spare = num_running * len(cache.groups)
+        for sequence in ready:
+            left = sequence.limit - len(sequence.tokens) - sequence.num_pending - 1
+            is_free = sequence.request.returns == "tokens" and cache.num_free >= spare
+            count, drafts = self._draft(sequence, min(room, left) if is_free else 0)
+            end = sequence.num_computed + 1
+            if end + count > sequence.tables.capacity:
+                cache.extend(sequence.tables, end + count, spare=spare)
+                count = min(count, sequence.tables.capacity - end)
+            room -= count
+            step.issue(sequence, 1 + count, count, drafts[:count])
+
+    def settle(self, sequence: Sequence, num_drafts: int, accepted: int, is_running: bool) -> None:
+        """Corrects a sequence's bounds, now that the first ``accepted`` of ``num_drafts`` drafts were. ``is_running``:
+        it has not been preempted since."""
+        sequence.num_pending -= num_drafts
+        sequence.num_uncertain -= num_drafts
+        if is_running:
+            sequence.num_computed -= num_drafts - accepted
+        own = self._of(sequence)
+        self.length.observe(num_drafts, accepted, own.acceptance)
+        self._learn(own, accepted)
 
     def waits(self, sequence: Sequence) -> bool:
         """Whether a sequence whose last token is still being computed should wait for it, to draft."""
         if self._host_lengths and sequence.num_uncertain:
             return True
-        return self.on_host and self._chosen > 0 and self._of(sequence).gain >= _WORTH_WAITING
-
-    def draft(self, sequence: Sequence, most: int) -> tuple[int, list[int]]:
-        """How many tokens to draft for a sequence in this step, ``most`` or fewer; and which, if the host drafts."""
-        own = self._of(sequence)
-        own.passed = self.on_host and sequence.num_pending > 0
-        most = min(most, self.length.choose_for(own.acceptance, self._chosen))
-        if most < 1 or own.passed:
-            return 0, []
-        if not self.on_host:
-            return most, []
-        drafts = self._propose(sequence, most)
-        if not drafts:
-            self._learn(own, 0)
-        return len(drafts), drafts
-
-    def observe(self, sequence: Sequence, num_drafts: int, accepted: int) -> None:
-        """Takes note that the first ``accepted`` of ``num_drafts`` drafts were accepted."""
-        own = self._of(sequence)
-        self.length.observe(num_drafts, accepted, own.acceptance)
-        self._learn(own, accepted)
+        return (
+            self.on_host and self._chosen > 0 and sequence.grammar is None and self._of(sequence).gain >= _WORTH_WAITING
+        )
 
     def follow(self, sequence: Sequence) -> None:
         """Takes note of new tokens of a sequence."""
@@ -167,6 +178,22 @@ class Drafting:
                 self._speculator.leave(sequence.id)
         except BaseException as error:
             self._give_up(error)
+
+    def _draft(self, sequence: Sequence, most: int) -> tuple[int, list[int]]:
+        """How many tokens to draft for a sequence in this step, ``most`` or fewer; and which, if the host drafts."""
+        own = self._of(sequence)
+        own.passed = self.on_host and sequence.num_pending > 0
+        if sequence.grammar is not None:
+            return 0, []
+        most = min(most, self.length.choose_for(own.acceptance, self._chosen))
+        if most < 1 or own.passed:
+            return 0, []
+        if not self.on_host:
+            return most, []
+        drafts = self._propose(sequence, most)
+        if not drafts:
+            self._learn(own, 0)
+        return len(drafts), drafts
 
     def _of(self, sequence: Sequence) -> SequenceDrafts:
         if sequence.drafts is None:

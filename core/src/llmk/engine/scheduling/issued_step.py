@@ -43,6 +43,9 @@ class IssuedStep:
         if num_drafts or sequence.num_uncertain:
             work.num_drafts, work.drafts, work.num_uncertain = num_drafts, list(drafts), sequence.num_uncertain
             sequence.num_uncertain += num_drafts
+            plan.speculative = True
+        if sample and sequence.grammar is not None:
+            work.masked = plan.deferred = True
         plan.work.append(work)
         self.entries.append((sequence, sequence.admissions, sequence.num_computed, sample))
         self.policy.computed(sequence.ticket, count)

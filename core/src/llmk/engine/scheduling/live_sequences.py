@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable
 
-from llmk.api import NotEnoughMemory, RequestError, Ticket
+from llmk.api import LlmkError, NotEnoughMemory, RequestError, Ticket
 from llmk.engine.cache.block_tables import BlockCache
 from llmk.engine.cache.pinned_blocks import PinnedBlocks
 from llmk.engine.scheduling.admission import Admission
@@ -112,6 +112,10 @@ class LiveSequences:
         else:
             self.running.remove(sequence)
             self._vacate(sequence)
+
+    def fail(self, sequence: Sequence, error: LlmkError) -> None:
+        """Ends a sequence with an error."""
+        self._fail(sequence, error.message, error.code)
 
     def fail_overdue(self, deadlines: Deadlines) -> None:
         """Fails the sequences that miss their deadlines."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from llmk.api import RequestError, Ticket
+from llmk.api import Grammar, LlmkError, RequestError, Ticket
 from llmk.engine.cache.block_tables import BlockCache
 from llmk.engine.cache.pinned_blocks import PinnedBlocks
 from llmk.engine.scheduling.admission import Admission
@@ -22,12 +22,13 @@ from llmk.engine.scheduling.drafting import Drafting
 from llmk.engine.scheduling.guarded_policy import GuardedPolicy
 from llmk.engine.scheduling.issued_step import IssuedStep
 from llmk.engine.scheduling.live_sequences import LiveSequences, failed
+from llmk.engine.scheduling.masks import fill_masks
 from llmk.engine.scheduling.sequence import NO_SLOT, Sequence
 from llmk.engine.scheduling.step_limit import StepLimit, in_turns
 from llmk.engine.wire.cost import CostModel
 from llmk.engine.wire.failure import BROKEN_MODEL
 from llmk.engine.wire.request import EngineRequest, EngineStats, HiddenRows, TokenLogprobs, TokenOutput
-from llmk.engine.wire.step import NewRequest, StepPlan, StepResult, Work
+from llmk.engine.wire.step import Masks, StepPlan, StepResult
 from llmk.planning.cache_groups import CacheGroup
 
 
@@ -48,6 +49,8 @@ class Scheduler:
     With ``drafting``, sequences that decode may compute drafted tokens as well, as far as budget and free blocks go.
     While drafts are in flight, lengths are upper bounds, which results correct; blocks are made hits and given back by
     what is known to be computed.
+
+    The outputs of sequences with a grammar are constrained by masks of ``vocab_size`` tokens (:meth:`masks`).
 
     ``max_num_batched_tokens`` limits how many tokens a step is given, ``max_run_tokens`` how many the runner can run at
     once. Both are the same unless prompts must stay whole: then a step may be given a prompt longer than the first
@@ -71,6 +74,7 @@ class Scheduler:
         step_limit: StepLimit | None = None,
         cost: CostModel | None = None,
         drafting: Drafting | None = None,
+        vocab_size: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.max_issued_tokens = max_num_batched_tokens
@@ -97,6 +101,7 @@ class Scheduler:
         self.waiting = self.live.waiting
         self._cost = cost
         self._drafting = self.live.drafting = drafting
+        self._vocab_size = vocab_size
         self._decoded = False
         """Whether the step whose result came last only decoded."""
         self._issued: deque[IssuedStep] = deque()
@@ -109,11 +114,13 @@ class Scheduler:
         live = self.live
         return bool(live or self._issued or live.failures or live.freed_slots)
 
-    def add(self, request: EngineRequest) -> None:
-        """Queues a sequence. One that can never fit fails with its first output."""
+    def add(self, request: EngineRequest, grammar: Grammar | None = None) -> None:
+        """Queues a sequence, whose output must match ``grammar``, if there is one. One that can never fit fails with
+        its first output."""
         tables = self.cache.new_tables(request.context.cache_salt)
         sequence = Sequence(request, self._arrivals, self.max_model_len, tables, self.live.clock() - request.age)
         self._arrivals += 1
+        sequence.grammar = grammar
         self.live.add(sequence)
 
     def abort(self, ids: Iterable[str]) -> None:
@@ -163,7 +170,10 @@ class Scheduler:
                 sequence.take_scores(scored[work])
             is_running = sequence.admissions == admission and sequence.slot != NO_SLOT
             if sample and self._drafting is not None:
-                num_computed = self._settle(self._drafting, sequence, step.plan.work[work], tokens, is_running)
+                num_computed = len(sequence.tokens)  # without drafts: recurrent state takes them in with the next step
+                if num_drafts := step.plan.work[work].num_drafts:
+                    self._drafting.settle(sequence, num_drafts, len(tokens) - 1, is_running)
+                    self.stats.count_drafts(num_drafts, len(tokens) - 1)
             if is_running:
                 self.cache.commit(sequence.tables, sequence.tokens, num_computed)
             if work in result.broken:
@@ -178,6 +188,11 @@ class Scheduler:
                 ended = num_computed == sequence.num_prompt
                 outputs += self._prompt_outputs(sequence, result.hidden.get(work), ended=ended)
         return outputs
+
+    def masks(self, step: int) -> Masks:
+        """The masks of an issued step, once the results of all before it were applied."""
+        issued = next(issued for issued in self._issued if issued.plan.step == step)
+        return fill_masks(issued, self._vocab_size, self.live.fail)
 
     def measure(self, num_tokens: int, seconds: float) -> None:
         """Takes note of what the step took whose result came last."""
@@ -266,40 +281,9 @@ class Scheduler:
             for sequence in ready:
                 step.issue(sequence, 1)
         else:
-            self._issue_drafts(self._drafting, step, ready, bool(prompts))
+            room = max(0, step.budget - len(ready))
+            self._drafting.issue(step, ready, room // 2 if prompts else room, self.cache, len(self.running))
         return [sequence for sequence in prefills if sequence.slot != NO_SLOT]
-
-    def _issue_drafts(self, drafting: Drafting, step: IssuedStep, ready: list[Sequence], prompts: bool) -> None:
-        """Issues one token for each of ``ready``, and drafts from what the budget leaves, half of it where there are
-        ``prompts`` to compute. Drafts take no block that may be needed soon, and delay that blocks are given back: so
-        there are none where few blocks are free."""
-        drafting.start_step(len(ready))
-        room = max(0, step.budget - len(ready))
-        room -= room // 2 if prompts else 0
-        spare = len(self.running) * len(self.cache.groups)
-        for sequence in ready:
-            left = sequence.limit - len(sequence.tokens) - sequence.num_pending - 1
-            is_free = sequence.request.returns == "tokens" and self.cache.num_free >= spare
-            count, drafts = drafting.draft(sequence, min(room, left) if is_free else 0)
-            end = sequence.num_computed + 1
-            if end + count > sequence.tables.capacity:
-                self.cache.extend(sequence.tables, end + count, spare=spare)
-                count = min(count, sequence.tables.capacity - end)
-            room -= count
-            step.issue(sequence, 1 + count, count, drafts[:count])
-
-    def _settle(self, drafting: Drafting, sequence: Sequence, work: Work, tokens: list[int], is_running: bool) -> int:
-        """Corrects a sequence's bounds by what a step sampled; returns how many of its tokens are settled: computed
-        without the drafts that this step accepted, which recurrent state takes in with the next step."""
-        if work.num_drafts:
-            rejected = 1 + work.num_drafts - len(tokens)
-            sequence.num_pending -= work.num_drafts
-            sequence.num_uncertain -= work.num_drafts
-            if is_running:
-                sequence.num_computed -= rejected
-            drafting.observe(sequence, work.num_drafts, len(tokens) - 1)
-            self.stats.count_drafts(work.num_drafts, len(tokens) - 1)
-        return len(sequence.tokens)
 
     def _extend(self, sequence: Sequence, count: int) -> int:
         """Gets free blocks for the next ``count`` tokens of a sequence; returns for how many of these tokens it has
@@ -352,29 +336,19 @@ class Scheduler:
         self.live.enter(sequence, cached)
         rest = length - cached
         count = self._extend(sequence, min(rest, step.budget)) if self.chunked_prefill else rest
-        request = sequence.request
-        step.plan.new.append(
-            NewRequest(
-                id=request.id,
-                slot=sequence.slot,
-                token_ids=sequence.tokens,
-                num_prompt_tokens=sequence.num_prompt,
-                num_computed=cached,
-                block_ids=sequence.tables.all_blocks(),
-                params=request.params,
-                eos_token_ids=request.eos_token_ids,
-                seed=request.seed,
-                returns=request.returns,
-                num_delivered=sequence.num_prompt - sequence.num_wanted,
-                request_id=request.context.log_id,
-            )
-        )
+        step.plan.new.append(sequence.entering())
         step.issue(sequence, count)
         return True
 
     def _append(self, sequence: Sequence, tokens: list[int], logprobs: list[TokenLogprobs]) -> TokenOutput:
         sequence.num_pending -= 1
         reason, stop_token = sequence.append(tokens)
+        if reason is None and sequence.grammar is not None:
+            try:
+                sequence.grammar.accept(tokens)
+            except LlmkError as error:
+                self.live.finish(sequence)
+                return failed(sequence, error.message, error.code)
         if self._drafting is not None and reason is None:
             self._drafting.follow(sequence)
         self.stats.generated_tokens += len(tokens)

@@ -6,8 +6,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from llmk.api import Ticket
+from llmk.engine.wire.step import NewRequest
 
 if TYPE_CHECKING:
+    from llmk.api import Grammar
     from llmk.engine.cache.block_tables import BlockTables
     from llmk.engine.scheduling.drafting import SequenceDrafts
     from llmk.engine.wire.request import EngineRequest, FinishReason, HiddenRows, TokenLogprobs, TokenOutput
@@ -29,6 +31,7 @@ class Sequence:
         num_pending: tokens that issued steps will sample then, not yet known to the host.
         num_uncertain: drafts among these tokens.
         drafts: what is known of drafts for it, if any were tried.
+        grammar: what its output must match, if anything.
         scored: log-probabilities of the prompt's second token and on, until they are reported.
         num_wanted: how many of the prompt's last tokens have log-probabilities or hidden states that are wanted and
             were not computed yet. Until there are none, it reads no cached prefix.
@@ -43,6 +46,7 @@ class Sequence:
         "arrived",
         "drafts",
         "finished",
+        "grammar",
         "issued",
         "limit",
         "no_output",
@@ -79,6 +83,7 @@ class Sequence:
         self.num_pending = 0
         self.num_uncertain = 0
         self.drafts: SequenceDrafts | None = None
+        self.grammar: Grammar | None = None
         self.num_cached = 0
         self.scored: list[TokenLogprobs] = []
         scored = params.prompt_logprobs is not None and not request.generated_token_ids
@@ -94,6 +99,24 @@ class Sequence:
     def id(self) -> str:
         """The request's id."""
         return self.request.id
+
+    def entering(self) -> NewRequest:
+        """What the runner must know of it as it enters the batch, with nothing computed but what is cached."""
+        request = self.request
+        return NewRequest(
+            id=request.id,
+            slot=self.slot,
+            token_ids=self.tokens,
+            num_prompt_tokens=self.num_prompt,
+            num_computed=self.num_computed,
+            block_ids=self.tables.all_blocks(),
+            params=request.params,
+            eos_token_ids=request.eos_token_ids,
+            seed=request.seed,
+            returns=request.returns,
+            num_delivered=self.num_prompt - self.num_wanted,
+            request_id=request.context.log_id,
+        )
 
     def take_scores(self, part: ScoredTokens) -> None:
         """Adds log-probabilities of the prompt, but those that are there already because it was computed again."""

@@ -41,6 +41,8 @@ class Work(msgspec.Struct, kw_only=True, gc=False):
     tokens are drafts, behind the last known one; a token is sampled at each of them too, and drafts are accepted while
     they equal what was sampled before them. ``drafts`` are their ids; empty: the device drafts them itself.
 
+    ``masked``: the row may take only tokens that a mask allows, which follows (:class:`Masks`).
+
     While a step in flight may reject drafts, ``before`` is an upper bound, and at most ``num_uncertain`` too large.
     """
 
@@ -52,15 +54,20 @@ class Work(msgspec.Struct, kw_only=True, gc=False):
     num_drafts: int = 0
     drafts: list[int] = []
     num_uncertain: int = 0
+    masked: bool = False
 
 
 class StepPlan(msgspec.Struct, kw_only=True):
-    """One step. ``freed`` slots are vacant from this step on, before ``new`` ones are filled."""
+    """One step. ``freed`` slots are vacant from this step on, before ``new`` ones are filled. ``speculative``: it
+    verifies drafts, or continues requests whose drafts a step in flight verifies. ``deferred``: it samples only once
+    its :class:`Masks` have come."""
 
     step: int
     freed: list[int] = []
     new: list[NewRequest] = []
     work: list[Work] = []
+    speculative: bool = False
+    deferred: bool = False
 
     @property
     def num_tokens(self) -> int:
@@ -72,10 +79,15 @@ class StepPlan(msgspec.Struct, kw_only=True):
         """Numbers of the work items that are sampled."""
         return [number for number, work in enumerate(self.work) if work.sample]
 
-    @property
-    def is_speculative(self) -> bool:
-        """Whether the step verifies drafts, or continues requests whose drafts a step in flight verifies."""
-        return any(work.num_drafts or work.num_uncertain for work in self.work)
+
+class Masks(msgspec.Struct, kw_only=True):
+    """The tokens that rows of a step may take: bit ``t % 32`` of word ``t // 32`` of a row is 1 for a token that is
+    allowed. ``rows`` are sampled rows by their number in the step, in the plan's order, as slots may have other
+    owners by then. ``bits`` are their masks, int32 words, one row after the other."""
+
+    step: int
+    rows: list[int]
+    bits: bytes
 
 
 class ScoredTokens(msgspec.Struct, array_like=True, gc=False):

@@ -48,9 +48,9 @@ def _append(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
 
 def _accept(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     """From no drafts to four, of which none to all are what was sampled, then padding."""
-    slots, vocab = draw.order(rows + 2)[:rows], facts["vocab_size"]
+    slots = draw.order(rows + 2)[:rows]
     counts, computed = draw.whole(1, 6, rows), draw.whole(5, 50, rows + 2)
-    tokens, sampled = draw.whole(0, vocab, rows + 2, 64).to(torch.int32), draw.whole(0, vocab, int(counts.sum()) + 1)
+    tokens, sampled = draw.whole(0, _VOCAB, rows + 2, 64).to(torch.int32), draw.whole(0, _VOCAB, int(counts.sum()) + 1)
     starts, kept = counts.cumsum(0) - counts, draw.whole(0, 6, rows)
     for draft in range(4):
         places = computed[slots] - counts + 1 + draft
@@ -70,5 +70,5 @@ def _measured_append(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
 UPDATE_ROWS = OpExamples(_NO_FACTS, _update_rows)
 BUILD_STEP = OpExamples(_NO_FACTS, _build_step)
 SLOT_MAPPING = OpExamples(_NO_FACTS, _compute_slot_mapping, benchmark=_measured_slots)
-ACCEPT_DRAFTS = OpExamples(({"vocab_size": _VOCAB},), _accept)
+ACCEPT_DRAFTS = OpExamples(_NO_FACTS, _accept)
 APPEND_TOKENS = OpExamples(({"vocab_size": _VOCAB},), _append, benchmark=_measured_append)
