@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from llmk.config import load
 from llmk.engine.core import EngineCore
 from llmk.engine.launch import build_core
-from llmk.engine.wire.request import EngineRequest, SamplingParams
+from llmk.engine.wire.request import EngineRequest
+from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.planning.boot import boot
 
 PROMPT, STEPS, PREFILL = 128, 12, 512

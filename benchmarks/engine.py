@@ -37,7 +37,8 @@ from llmk.engine.execution.executor import Executor
 from llmk.engine.scheduling.fair_policy import FairPolicy
 from llmk.engine.scheduling.guarded_policy import GuardedPolicy
 from llmk.engine.scheduling.scheduler import Scheduler
-from llmk.engine.wire.request import EngineRequest, RequestContext, SamplingParams
+from llmk.engine.wire.request import EngineRequest, RequestContext
+from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.engine.wire.step import StepPlan, StepResult
 from llmk.planning.cache_groups import CacheGroup
 from llmk_policies.fair import Fair

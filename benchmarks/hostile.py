@@ -55,6 +55,8 @@ LOG_PER_CASE = 1 << 16
 FILLING = ("cache", "choices-128", "logprobs-128", "answers-200", "tools")
 """Valid load after which the memory at the start is measured: batches of all sizes, long contexts and log-probabilities
 grow the engine's heap to its working size, once."""
+MOST_FILLS = 8
+"""Rounds of it at most."""
 STEADY = 5.0
 """Seconds in which memory must not grow until it counts as the start's: a process that stands by imports at leisure."""
 AGAIN = 8 << 20
@@ -125,9 +127,7 @@ class Siege:
             self._wait(self.args.calm_seconds)
             self.calm = self._row("before", time.monotonic() - self.args.calm_seconds, self.args.warm_up)
             print(TITLE, _line(self.calm), sep="\n", flush=True)
-            for name in FILLING if self.args.fill_seconds else ():
-                self._attack(CASES[name], 0, self.args.fill_seconds)
-                self._recover()
+            self._fill()
             self._start_of_memory()
             self._seen = ([], [])
             before = len(self.server.metrics())
@@ -153,6 +153,19 @@ class Siege:
         self._wait(seconds)
         self.memory[name] = held(self.server.process.pid)
         print(f"{name}: {self.memory[name]}", flush=True)
+
+    def _fill(self) -> None:
+        """Valid load, until a round of it adds nothing more: caches that are bounded by their number of entries, such
+        as that of compiled matrix multiplications, are then full."""
+        last = 0
+        for _ in range(MOST_FILLS if self.args.fill_seconds else 0):
+            for name in FILLING:
+                self._attack(CASES[name], 0, self.args.fill_seconds)
+                self._recover()
+            now = resident(self.server.process.pid)
+            if now <= last + AGAIN:
+                return
+            last = now
 
     def _start_of_memory(self) -> None:
         """Measures the memory at the start, once it is steady."""

@@ -32,7 +32,8 @@ from shapes import SHAPES, Shape
 from llmk.config import load
 from llmk.engine.core import EngineCore
 from llmk.engine.launch import build_core
-from llmk.engine.wire.request import EngineRequest, SamplingParams
+from llmk.engine.wire.request import EngineRequest
+from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.planning.boot import boot
 
 STEPS = 20

@@ -18,7 +18,8 @@ from equal_tokens import KINDS
 
 from llmk.config import load
 from llmk.engine.launch import build_core
-from llmk.engine.wire.request import EngineRequest, EngineStats, SamplingParams, TokenLogprobs
+from llmk.engine.wire.request import EngineRequest, EngineStats, TokenLogprobs
+from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.planning.boot import boot
 from llmk_testing.checkpoints import write_checkpoint
 

@@ -15,7 +15,8 @@ from served import LLMK
 
 from llmk.engine.core import EngineCore
 from llmk.engine.device.trace import Sizes, Trace
-from llmk.engine.wire.request import EngineRequest, SamplingParams
+from llmk.engine.wire.request import EngineRequest
+from llmk.engine.wire.sampling_params import SamplingParams
 from llmk_testing.checkpoints import write_checkpoint
 
 REQUESTS, PROMPT, OUTPUT = 5, 12, 7

@@ -19,7 +19,8 @@ from llmk.api import NotEnoughMemory
 from llmk.config import load
 from llmk.engine.core import EngineCore
 from llmk.engine.launch import build_core
-from llmk.engine.wire.request import EngineRequest, RequestContext, SamplingParams, TokenOutput
+from llmk.engine.wire.request import EngineRequest, RequestContext, TokenOutput
+from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.planning.boot import boot
 
 MAX_LEN = 96

@@ -21,7 +21,7 @@ from triton.runtime._async_compile import active_mode
 
 from kernel_cases.harness import SHAPES, TINY, Bench, Case, Named, Shape, relative_error
 from llmk.reference import activations, norms
-from llmk.reference.normed import make_add_rms_norm_gate_up_silu, make_add_rms_norm_linear
+from llmk.reference.norm_linear import make_add_rms_norm_gate_up_silu, make_add_rms_norm_linear
 from llmk_cuda.forks import Forks
 from llmk_triton.common import activations as triton_activations
 from llmk_triton.common import norms as triton_norms

@@ -9,7 +9,8 @@ from paged_device import make_core, run_alone
 
 from llmk.api import SchedulingPolicy
 from llmk.engine.core import EngineCore
-from llmk.engine.wire.request import EngineRequest, RequestContext, SamplingParams, TokenOutput
+from llmk.engine.wire.request import EngineRequest, RequestContext, TokenOutput
+from llmk.engine.wire.sampling_params import SamplingParams
 
 
 def request(id_: str, prompt: list[int], tenant: str = "", *, priority: int = 0, new: int = 4) -> EngineRequest:

@@ -9,7 +9,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from llmk.engine.async_llm import AsyncLLM
     from llmk.engine.llm import LLM
-    from llmk.engine.wire.request import RequestContext, SamplingParams
+    from llmk.engine.wire.request import RequestContext
+    from llmk.engine.wire.sampling_params import SamplingParams
 
 __version__ = "0.1.0"
 __all__ = ["LLM", "AsyncLLM", "RequestContext", "SamplingParams", "__version__"]

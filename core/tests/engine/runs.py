@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 
 from llmk.engine.core import EngineCore
-from llmk.engine.wire.request import EngineRequest, RequestContext, SamplingParams, TokenOutput
+from llmk.engine.wire.request import EngineRequest, RequestContext, TokenOutput
+from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.planning.cache_groups import CacheGroup
 
 KINDS: dict[str, Callable[[int], tuple[list[CacheGroup], set[int]]]] = {

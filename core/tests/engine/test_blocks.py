@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from llmk.engine.cache.block_cache import BlockCache
 from llmk.engine.cache.block_pool import BlockPool
-from llmk.engine.cache.block_tables import BlockCache
 from llmk.planning.cache_groups import CacheGroup
 
 

@@ -27,7 +27,8 @@ from llmk.engine.processes.engine_loop import Ping
 from llmk.engine.processes.engine_process import ProcessClient
 from llmk.engine.processes.in_process_client import InProcessClient
 from llmk.engine.processes.spawn import spawn
-from llmk.engine.wire.request import EngineRequest, SamplingParams
+from llmk.engine.wire.request import EngineRequest
+from llmk.engine.wire.sampling_params import SamplingParams
 
 pytestmark = pytest.mark.usefixtures("child_path", "own_temporary_folder")
 

@@ -11,7 +11,8 @@ from paged_device import BehindDevice, PagedDevice, make_core, run_alone
 from llmk.api import PlatformFacts
 from llmk.engine.core import EngineCore
 from llmk.engine.scheduling.async_scheduling import choose_depth, why_asynchronous
-from llmk.engine.wire.request import EngineRequest, RequestContext, SamplingParams, StepTimes
+from llmk.engine.wire.request import EngineRequest, RequestContext, StepTimes
+from llmk.engine.wire.sampling_params import SamplingParams
 
 HOST, DEVICE = 0.012, 0.02
 

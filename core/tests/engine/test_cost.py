@@ -9,7 +9,8 @@ from paged_device import make_core
 
 from llmk.api import AttentionFacts, LinearFacts, ModelFacts, MoEFacts, RecurrentFacts, StateTensor
 from llmk.engine.wire.cost import Cost, CostModel
-from llmk.engine.wire.request import EngineRequest, SamplingParams
+from llmk.engine.wire.request import EngineRequest
+from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.engine.wire.step import StepPlan, Work
 
 HIDDEN, VOCAB = 8, 100

@@ -10,7 +10,8 @@ from paged_device import make_core, run_alone
 
 from llmk.api import EngineDead, QueueTimeout, RequestError, RequestTimeout
 from llmk.engine.core import MAX_FAILURES, EngineCore
-from llmk.engine.wire.request import EngineOutputs, EngineRequest, SamplingParams
+from llmk.engine.wire.request import EngineOutputs, EngineRequest
+from llmk.engine.wire.sampling_params import SamplingParams
 
 
 def request(id_: str, prompt: list[int], generated: tuple[int, ...] = (), age: float = 0.0, **params) -> EngineRequest:

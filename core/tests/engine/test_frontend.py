@@ -30,7 +30,8 @@ from llmk.engine.processes.in_process_client import InProcessClient
 from llmk.engine.text.input_processor import derived_seed
 from llmk.engine.text.output_processor import SequenceTimes
 from llmk.engine.text.tokenizer import Tokenizer
-from llmk.engine.wire.request import RequestContext, SamplingParams
+from llmk.engine.wire.request import RequestContext
+from llmk.engine.wire.sampling_params import SamplingParams
 
 PROMPT = [11, 12, 13]
 

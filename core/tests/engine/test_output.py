@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from llmk.engine.text.output_processor import SequenceOutput, StopStrings
-from llmk.engine.wire.request import SamplingParams, TokenLogprobs, TokenOutput
+from llmk.engine.text.output_processor import SequenceOutput
+from llmk.engine.text.stop_strings import StopStrings
+from llmk.engine.wire.request import TokenLogprobs, TokenOutput
+from llmk.engine.wire.sampling_params import SamplingParams
 
 
 class Letters:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from paged_device import make_core
 
-from llmk.engine.wire.request import EngineRequest, SamplingParams
+from llmk.engine.wire.request import EngineRequest
+from llmk.engine.wire.sampling_params import SamplingParams
 from runs import KINDS, assert_empty, drain, request, tokens_of
 
 

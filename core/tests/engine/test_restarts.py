@@ -17,7 +17,8 @@ from llmk.engine.processes import supervisor
 from llmk.engine.processes.engine_process import ProcessClient
 from llmk.engine.processes.in_process_client import InProcessClient
 from llmk.engine.processes.supervisor import Supervisor
-from llmk.engine.wire.request import EngineRequest, SamplingParams, TokenOutput
+from llmk.engine.wire.request import EngineRequest, TokenOutput
+from llmk.engine.wire.sampling_params import SamplingParams
 
 
 @pytest.fixture(autouse=True)

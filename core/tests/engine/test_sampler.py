@@ -12,7 +12,7 @@ import torch
 from llmk.engine.device.sample_rows import SampleRows
 from llmk.engine.sampling.controls import ControlTable
 from llmk.engine.sampling.sampler import Sampler
-from llmk.engine.wire.request import SamplingParams
+from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.engine.wire.step import NewRequest
 from llmk.reference.sampling import sample as sampling
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from llmk.api import RequestError
-from llmk.engine.wire.request import Parameter, SamplingParams, parameters
+from llmk.engine.wire.sampling_params import Parameter, SamplingParams, parameters
 
 
 @pytest.mark.parametrize("field", ["stop", "bad_words"])

@@ -14,7 +14,8 @@ from paged_device import VOCAB, Always, Foresight, PagedDevice, Thirds, make_cor
 from llmk.api import PolicyContext, SchedulingPolicy, Ticket
 from llmk.engine.scheduling.drafting import Drafting
 from llmk.engine.scheduling.fair_policy import FairPolicy
-from llmk.engine.wire.request import EngineRequest, RequestContext, SamplingParams, TokenOutput
+from llmk.engine.wire.request import EngineRequest, RequestContext, TokenOutput
+from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.planning.cache_groups import CacheGroup
 from runs import KINDS, assert_consistent, assert_empty, drain, request, tokens_of
 

@@ -15,7 +15,8 @@ from llmk.engine.processes.crash_suspects import TRIES
 from llmk.engine.processes.output_queue import OutputQueue, OutputSink
 from llmk.engine.processes.supervisor import Supervisor, delay_after
 from llmk.engine.wire.engine_info import EngineInfo
-from llmk.engine.wire.request import EngineOutputs, EngineRequest, EngineStats, HiddenRows, SamplingParams, TokenOutput
+from llmk.engine.wire.request import EngineOutputs, EngineRequest, EngineStats, HiddenRows, TokenOutput
+from llmk.engine.wire.sampling_params import SamplingParams
 
 
 def request(id_: str, prompt: tuple[int, ...] = (1, 2, 3), **params) -> EngineRequest:

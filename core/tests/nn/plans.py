@@ -13,7 +13,7 @@ from llmk.api import Choice, LinearQuery, Piece, Plan, PlatformFacts
 from llmk.nn import Build
 from llmk.nn.parallel import Parallel
 from llmk.reference.moe import fused_moe
-from llmk.reference.normed import make_add_rms_norm_router as make_add_rms_norm_router
+from llmk.reference.norm_linear import make_add_rms_norm_router as make_add_rms_norm_router
 
 PLATFORM = PlatformFacts(name="here", arch="any", device_type="cpu")
 ALWAYS = (0, 1 << 31)

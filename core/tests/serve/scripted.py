@@ -18,7 +18,8 @@ from llmk.engine.text.input_processor import InputProcessor, default_params
 from llmk.engine.text.output_processor import SequenceTimes
 from llmk.engine.text.tokenizer import ChatPrompt
 from llmk.engine.wire.engine_info import EngineInfo, Outage
-from llmk.engine.wire.request import EngineStats, RequestContext, SamplingParams, StepTimes, TokenLogprobs
+from llmk.engine.wire.request import EngineStats, RequestContext, StepTimes, TokenLogprobs
+from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.serve.generation.parsing import Dialect
 from llmk.serve.generation.reading import LocalReaders
 from llmk.serve.workers.prepare_worker import RequestPreparer

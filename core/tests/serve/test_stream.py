@@ -8,7 +8,7 @@ from contextlib import aclosing
 
 import pytest
 
-from llmk.serve.generation.event_stream import READY, merged
+from llmk.serve.generation.choice_deltas import READY, merged
 
 
 def test_streams_are_not_taken_from_ahead_of_who_reads() -> None:

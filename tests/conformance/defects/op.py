@@ -12,7 +12,7 @@ from defects import Defect
 from llmk.api import CacheStep
 from llmk.reference import activations, batch, embedding, norms
 from llmk.reference.composites import make_qk_norm_rope_attention, make_qk_norm_rope_write_kv
-from llmk.reference.normed import make_add_rms_norm_linear, make_add_rms_norm_router
+from llmk.reference.norm_linear import make_add_rms_norm_linear, make_add_rms_norm_router
 from llmk.reference.recurrent.causal_conv import causal_conv
 from llmk.reference.rope import rotation as rope
 from llmk.reference.sampling import sample as sampling

@@ -61,7 +61,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _load(random: Random, vocab_size: int, requests: int, prompt: int, output: int) -> Iterator[EngineRequest]:
     """Requests with random prompts, that generate exactly ``output`` tokens."""
-    from llmk.engine.wire.request import EngineRequest, SamplingParams
+    from llmk.engine.wire.request import EngineRequest
+    from llmk.engine.wire.sampling_params import SamplingParams
 
     params = SamplingParams(max_tokens=output, ignore_eos=True)
     for number in range(requests):

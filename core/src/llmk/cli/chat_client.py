@@ -22,7 +22,7 @@ from llmk.engine.wire.request import RequestContext
 
 if TYPE_CHECKING:
     from llmk.config import Settings
-    from llmk.serve.generation.event_stream import ChoiceDelta, Job
+    from llmk.serve.generation.choice_deltas import ChoiceDelta, Job
 
 Delta = dict[str, Any]
 M = TypeVar("M", bound=BaseModel)
@@ -88,8 +88,8 @@ class LocalChatClient:
         self._background.close()
 
     def _run(self, job: Job) -> Generator[Delta, None, None]:
-        from llmk.serve.generation.event_stream import Usage, answer
-        from llmk.serve.generation.render_chat import wires
+        from llmk.serve.generation.chat_response import wires
+        from llmk.serve.generation.choice_deltas import Usage, answer
 
         ready: queue.SimpleQueue[ChoiceDelta | BaseException | None] = queue.SimpleQueue()
 

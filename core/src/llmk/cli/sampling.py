@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from llmk.engine.wire.request import parameters
+from llmk.engine.wire.sampling_params import parameters
 
 _FLAGS = [parameter for parameter in parameters() if parameter.flag]
 

@@ -29,7 +29,8 @@ from llmk.engine.text.output_processor import GenerationDelta
 from llmk.engine.text.pinned_prefixes import PinnedPrefix, PinnedPrefixes, read_text
 from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
 from llmk.engine.wire.engine_info import EngineInfo, Outage
-from llmk.engine.wire.request import EngineStats, RequestContext, SamplingParams, StepTimes
+from llmk.engine.wire.request import EngineStats, RequestContext, StepTimes
+from llmk.engine.wire.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from subprocess import Popen

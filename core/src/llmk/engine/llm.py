@@ -17,7 +17,8 @@ from llmk.engine.text.io_processors import IOProcessors, IORun
 from llmk.engine.text.output_processor import CompletionOutput, GenerationDelta, RequestOutput, SequenceOutput
 from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
 from llmk.engine.wire.failure import Failure
-from llmk.engine.wire.request import EngineRequest, EngineStats, RequestContext, SamplingParams
+from llmk.engine.wire.request import EngineRequest, EngineStats, RequestContext
+from llmk.engine.wire.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from llmk.engine.core import EngineCore

@@ -54,9 +54,9 @@ _OPS = {
     "state_space_mixer": "recurrent.mixers:make_state_space_mixer",
     "gated_delta_net": "recurrent.mixers:make_gated_delta_net",
     "gate_up_silu": "activations:make_gate_up_silu",
-    "add_rms_norm_linear": "normed:make_add_rms_norm_linear",
-    "add_rms_norm_router": "normed:make_add_rms_norm_router",
-    "add_rms_norm_gate_up_silu": "normed:make_add_rms_norm_gate_up_silu",
+    "add_rms_norm_linear": "norm_linear:make_add_rms_norm_linear",
+    "add_rms_norm_router": "norm_linear:make_add_rms_norm_router",
+    "add_rms_norm_gate_up_silu": "norm_linear:make_add_rms_norm_gate_up_silu",
     "gate_up_gelu_tanh": "activations:make_gate_up_gelu_tanh",
 }
 """Each op's reference; for a composite op, the factory that builds it from its parts."""

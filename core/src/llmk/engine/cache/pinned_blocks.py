@@ -6,7 +6,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from llmk.engine.cache.block_tables import BlockCache, BlockTables
+from llmk.engine.cache.block_cache import BlockCache
+from llmk.engine.cache.block_tables import BlockTables
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from llmk.api import NotEnoughMemory
-from llmk.engine.wire.request import SamplingParams
+from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.engine.wire.step import NewRequest, StepPlan, Work
 from llmk.planning.memory import gib
 

@@ -13,7 +13,7 @@ from llmk.engine.device.transfer import to_device
 
 if TYPE_CHECKING:
     from llmk.engine.device.sample_rows import SampleRows
-    from llmk.engine.wire.request import SamplingParams
+    from llmk.engine.wire.sampling_params import SamplingParams
     from llmk.engine.wire.step import NewRequest
 
 BAN = -1e30

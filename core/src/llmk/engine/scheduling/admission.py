@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from llmk.engine.cache.block_tables import BlockCache
+from llmk.engine.cache.block_cache import BlockCache
 from llmk.engine.cache.pinned_blocks import PinnedBlocks
 from llmk.engine.scheduling.sequence import Sequence
 

@@ -13,7 +13,7 @@ from llmk.planning.speculation import DEVICE, HOST, host_speculator, speculation
 
 if TYPE_CHECKING:
     from llmk.api import Speculator
-    from llmk.engine.cache.block_tables import BlockCache
+    from llmk.engine.cache.block_cache import BlockCache
     from llmk.engine.scheduling.issued_step import IssuedStep
     from llmk.engine.scheduling.sequence import Sequence
     from llmk.planning.boot import Boot

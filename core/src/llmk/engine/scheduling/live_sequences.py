@@ -1,13 +1,12 @@
-"""The sequences that wait or run: their slots and blocks, which of them is preempted, and how they end."""
+"""The sequences that wait or run: their slots and blocks, and how they end."""
 
 from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable
 
-from llmk.api import LlmkError, NotEnoughMemory, RequestError, Ticket
-from llmk.engine.cache.block_tables import BlockCache
-from llmk.engine.cache.pinned_blocks import PinnedBlocks
+from llmk.api import RequestError, Ticket
+from llmk.engine.cache.block_cache import BlockCache
 from llmk.engine.scheduling.admission import Admission
 from llmk.engine.scheduling.deadlines import Deadlines
 from llmk.engine.scheduling.drafting import Drafting
@@ -32,7 +31,6 @@ class LiveSequences:
         max_num_seqs: int,
         admission: Admission,
         cache: BlockCache,
-        pins: PinnedBlocks,
         policy: GuardedPolicy,
         stats: EngineStats,
         clock: Callable[[], float],
@@ -53,7 +51,6 @@ class LiveSequences:
         """What drafts tokens, and must know which sequences have ended."""
         self._admission = admission
         self._cache = cache
-        self._pins = pins
         self._stats = stats
         self._by_id: dict[str, Sequence] = {}
         self._preemptions = 0
@@ -113,16 +110,12 @@ class LiveSequences:
             self.running.remove(sequence)
             self._vacate(sequence)
 
-    def fail(self, sequence: Sequence, error: LlmkError) -> None:
-        """Ends a sequence with an error."""
-        self._fail(sequence, error.message, error.code)
-
     def fail_overdue(self, deadlines: Deadlines) -> None:
         """Fails the sequences that miss their deadlines."""
         overdue = list(deadlines.overdue(self._by_id.values(), self.waiting, self.clock()))
         self._stats.timeouts += len(overdue)
         for sequence, error, code in overdue:
-            self._fail(sequence, error, code)
+            self.fail(sequence, error, code)
 
     def protect(self) -> None:
         """Protects the oldest running sequence from preemption, where that has become necessary."""
@@ -138,53 +131,14 @@ class LiveSequences:
         self.waiting.add(sequence)
         self._preemptions += 1
 
-    def displace(self) -> Sequence | None:
-        """Preempts others in favor of the first waiting sequence, where there is no room for it and the policy permits;
-        returns the sequence if it did."""
-        if self.free_slots and not self._admission.refused:
-            return None
-        newcomer = self.of(next(self.policy.order(self.waiting.tickets)))
-        if newcomer.num_pending or self._admission.awaits_another(newcomer):
-            return None
-        first = None
-        while not self.free_slots or self._admission.is_short(newcomer, len(self.running)):
-            victim = self.policy.displaced(self._preemptible(), newcomer.ticket)
-            if victim is None:
-                break
-            self.preempt(self.of(victim))
-            first = newcomer
-        return first
-
-    def make_room(self, sequence: Sequence, *, in_flight: bool) -> bool:
-        """Gets blocks for one more token of a running sequence, and preempts others, or the sequence itself, where none
-        are free; returns whether the sequence can go on. ``in_flight``: results of steps have yet to arrive."""
-        while not self._cache.extend(sequence.tables, sequence.num_computed + 1):
-            alone = len(self.running) == 1
-            if alone and in_flight:
-                return False  # the steps in flight may give blocks back
-            if alone and self._pins.drop_oldest():
-                continue
-            if alone:
-                blocks = self._cache.num_blocks
-                error = f"its {len(sequence.tokens)} tokens fill the cache of {blocks} blocks"
-                self._fail(sequence, error, NotEnoughMemory.code)
-                return False
-            victim = self.of(self.policy.victim(self._preemptible()))
-            self.preempt(victim)
-            if victim is sequence:
-                return False
-        return True
-
-    def _preemptible(self) -> tuple[Ticket, ...]:
-        return tuple([sequence.ticket for sequence in self.running if sequence is not self.protected])
-
     def _vacate(self, sequence: Sequence) -> None:
         self._cache.release(sequence.tables)
         self.free_slots.append(sequence.slot)
         self.freed_slots.append(sequence.slot)
         sequence.slot = NO_SLOT
 
-    def _fail(self, sequence: Sequence, error: str, code: str) -> None:
+    def fail(self, sequence: Sequence, error: str, code: str) -> None:
+        """Ends a sequence with an error."""
         self.failures.append(failed(sequence, error, code))
         self.finish(sequence)
 

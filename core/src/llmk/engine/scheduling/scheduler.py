@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from msgspec.structs import replace
 
 from llmk.api import Grammar, LlmkError, RequestError, Ticket
-from llmk.engine.cache.block_tables import BlockCache
+from llmk.engine.cache.block_cache import BlockCache
 from llmk.engine.cache.pinned_blocks import PinnedBlocks
 from llmk.engine.scheduling.admission import Admission
 from llmk.engine.scheduling.deadlines import Deadlines
@@ -23,6 +23,7 @@ from llmk.engine.scheduling.guarded_policy import GuardedPolicy
 from llmk.engine.scheduling.issued_step import IssuedStep
 from llmk.engine.scheduling.live_sequences import LiveSequences, failed
 from llmk.engine.scheduling.masks import fill_masks
+from llmk.engine.scheduling.preemption import Preemption
 from llmk.engine.scheduling.sequence import NO_SLOT, Sequence
 from llmk.engine.scheduling.step_limit import StepLimit, in_turns
 from llmk.engine.wire.cost import CostModel
@@ -95,8 +96,9 @@ class Scheduler:
         self.step_limit = step_limit or StepLimit(0.0)
         self.stats = EngineStats(total_blocks=num_blocks)
         self.live = LiveSequences(
-            max_num_seqs, self.admission, self.cache, self.pins, policy or GuardedPolicy(), self.stats, clock
+            max_num_seqs, self.admission, self.cache, policy or GuardedPolicy(), self.stats, clock
         )
+        self._preemption = Preemption(self.live, self.admission, self.cache, self.pins)
         self.running = self.live.running
         self.waiting = self.live.waiting
         self._cost = cost
@@ -140,7 +142,7 @@ class Scheduler:
         if self.deadlines:
             live.fail_overdue(self.deadlines)
         live.protect()
-        first = live.displace() if self.waiting and live.policy.displaces else None
+        first = self._preemption.displace()
         plan = StepPlan(step=self.stats.steps, freed=[], new=[], work=[])
         step = IssuedStep(plan, live.policy, self._budget())
         prefills = self._schedule_decodes(step)
@@ -261,7 +263,7 @@ class Scheduler:
                 continue
             if self._drafting is not None and sequence.num_pending and self._drafting.waits(sequence):
                 continue
-            if sequence.num_computed >= sequence.tables.capacity and not live.make_room(
+            if sequence.num_computed >= sequence.tables.capacity and not self._preemption.make_room(
                 sequence, in_flight=bool(self._issued)
             ):
                 continue

@@ -13,7 +13,8 @@ from llmk.api import CheckpointError, ContextLengthExceeded, RequestError
 from llmk.config.logs import request_id
 from llmk.engine.text.tokenizer import Tokenizer
 from llmk.engine.wire.engine_info import EngineInfo
-from llmk.engine.wire.request import EngineRequest, RequestContext, Returns, SamplingParams, parameters
+from llmk.engine.wire.request import EngineRequest, RequestContext, Returns
+from llmk.engine.wire.sampling_params import SamplingParams, parameters
 
 _SEED_BITS = 63
 _MAX_WORDS = 1000

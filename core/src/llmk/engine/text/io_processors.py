@@ -22,8 +22,9 @@ from llmk.api import (
 )
 from llmk.api.io import Returns
 from llmk.api.matching import evaluate
-from llmk.engine.wire.request import EngineRequest, HiddenRows, RequestContext, SamplingParams
+from llmk.engine.wire.request import EngineRequest, HiddenRows, RequestContext
 from llmk.engine.wire.request import Returns as EngineReturns
+from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.kernel.contracts import check_made
 from llmk.kernel.first_party import how_to_install
 from llmk.kernel.loader import load_object

@@ -7,7 +7,8 @@ import math
 
 import msgspec
 
-from llmk.engine.wire.request import HiddenRows, Returns, SamplingParams, ShadowCount, TokenLogprobs
+from llmk.engine.wire.request import HiddenRows, Returns, ShadowCount, TokenLogprobs
+from llmk.engine.wire.sampling_params import SamplingParams
 
 
 class NewRequest(msgspec.Struct, kw_only=True):

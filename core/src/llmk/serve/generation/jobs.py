@@ -12,9 +12,10 @@ from llmk.api import ContextLengthExceeded, ParserContext, RequestError
 from llmk.engine.text.control_tokens import texts
 from llmk.engine.text.input_processor import InputProcessor, check_text, is_long
 from llmk.engine.text.tokenizer import ChatPrompt
-from llmk.engine.wire.request import RequestContext, SamplingParams
+from llmk.engine.wire.request import RequestContext
+from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.serve.generation import tool_history as history
-from llmk.serve.generation.event_stream import Job
+from llmk.serve.generation.choice_deltas import Job
 from llmk.serve.generation.output_rules import OutputRules
 from llmk.serve.generation.parsing import Dialect
 from llmk.serve.generation.reading import ReaderSetup, encode_setup

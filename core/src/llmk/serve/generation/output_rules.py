@@ -17,7 +17,7 @@ from llmk.api import (
     ToolCallFailed,
     ToolCallStart,
 )
-from llmk.engine.text.output_processor import StopStrings
+from llmk.engine.text.stop_strings import StopStrings
 from llmk.serve.protocol.tool_schema import mismatch
 
 

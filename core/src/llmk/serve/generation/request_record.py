@@ -10,7 +10,7 @@ from starlette.types import Scope
 
 if TYPE_CHECKING:
     from llmk.engine.text.output_processor import SequenceTimes
-    from llmk.serve.generation.event_stream import Job, Usage
+    from llmk.serve.generation.choice_deltas import Job, Usage
 
 
 @dataclass(slots=True)

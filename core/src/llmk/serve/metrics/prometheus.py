@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from llmk.api import Stat, StatsSnapshot
-from llmk.serve.generation.event_stream import ChoiceDelta
+from llmk.serve.generation.choice_deltas import ChoiceDelta
 from llmk.serve.generation.output_rules import call_error
 from llmk.serve.generation.request_record import RequestRecord
 

@@ -10,7 +10,7 @@ from pydantic import Field, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from llmk.api import RequestError
-from llmk.engine.wire.request import Parameter, SamplingParams, parameters
+from llmk.engine.wire.sampling_params import Parameter, SamplingParams, parameters
 from llmk.serve.protocol.base import Body, Entries, Refused, RequestModel
 
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
-from llmk.serve.answering import AnswerResponse
-from llmk.serve.generation.render_chat import ChatRenderer
+from llmk.serve.generation.chat_response import ChatRenderer
 from llmk.serve.http.openapi import body
 from llmk.serve.protocol.chat import ChatRequest
 from llmk.serve.service import Service, new_id, service
+from llmk.serve.streaming import AnswerResponse
 from llmk.serve.workers.prepared_request import Generation
 
 router = APIRouter()

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Depends
 from starlette.requests import Request
 from starlette.responses import Response
 
-from llmk.serve.answering import AnswerResponse
-from llmk.serve.generation.render_completions import CompletionRenderer
+from llmk.serve.generation.completion_response import CompletionRenderer
 from llmk.serve.http.openapi import body
 from llmk.serve.protocol.completions import CompletionRequest
 from llmk.serve.service import Service, new_id, service
+from llmk.serve.streaming import AnswerResponse
 from llmk.serve.workers.prepared_request import Generation
 
 router = APIRouter()

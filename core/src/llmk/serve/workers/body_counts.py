@@ -8,7 +8,7 @@ from typing import Any
 from llmk.api import RequestError
 from llmk.config.schema import LimitsSection
 from llmk.engine.text.input_processor import check_length
-from llmk.engine.wire.request import SamplingParams
+from llmk.engine.wire.sampling_params import SamplingParams
 
 _COUNTED = (
     "messages",

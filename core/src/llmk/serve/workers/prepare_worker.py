@@ -19,8 +19,9 @@ from llmk.config import logs
 from llmk.engine.text.tokenizer import Tokenizer
 from llmk.engine.wire.engine_info import EngineInfo
 from llmk.engine.wire.plugin_mark import PluginMark
-from llmk.engine.wire.request import RequestContext, SamplingParams
-from llmk.serve.generation.event_stream import Job
+from llmk.engine.wire.request import RequestContext
+from llmk.engine.wire.sampling_params import SamplingParams
+from llmk.serve.generation.choice_deltas import Job
 from llmk.serve.generation.jobs import Jobs
 from llmk.serve.http import errors
 from llmk.serve.protocol.base import Body

@@ -9,8 +9,9 @@ from typing import Any, overload
 import msgspec
 
 from llmk.engine.wire.engine_info import EngineInfo
-from llmk.engine.wire.request import RequestContext, SamplingParams
-from llmk.serve.generation.event_stream import Job
+from llmk.engine.wire.request import RequestContext
+from llmk.engine.wire.sampling_params import SamplingParams
+from llmk.serve.generation.choice_deltas import Job
 from llmk.serve.http.json_response import JsonResponse
 
 
@@ -50,7 +51,7 @@ class Pinning(msgspec.Struct, array_like=True, tag=True):
 
 class Generation(msgspec.Struct, array_like=True, tag=True):
     """A request for the engine. ``prompts`` are packed; the other fields are those of
-    :class:`~llmk.serve.generation.event_stream.Job`, and options for rendering the response.
+    :class:`~llmk.serve.generation.choice_deltas.Job`, and options for rendering the response.
     """
 
     context: RequestContext

@@ -10,7 +10,7 @@ from llmk.config import logs
 from llmk.config.schema import LimitsSection
 from llmk.engine.text.input_processor import default_params
 from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
-from llmk.engine.wire.request import SamplingParams
+from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.planning.packed_boot import pack, unpack
 from llmk.serve.generation.parsing import Dialect
 

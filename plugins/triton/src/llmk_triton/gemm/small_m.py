@@ -161,21 +161,21 @@ def gate_up_silu(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
 def add_rms_norm_linear(
     x: Tensor, residual: Tensor | None, norm_weight: Tensor, eps: float, weight: Weight, bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """See :func:`llmk.reference.normed.make_add_rms_norm_linear`."""
+    """See :func:`llmk.reference.norm_linear.make_add_rms_norm_linear`."""
     return run("add_rms_norm_linear", Operands(x, weight, bias, residual, norm_weight, eps))
 
 
 def add_rms_norm_gate_up_silu(
     x: Tensor, residual: Tensor | None, norm_weight: Tensor, eps: float, weight: Weight, bias: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """See :func:`llmk.reference.normed.make_add_rms_norm_gate_up_silu`."""
+    """See :func:`llmk.reference.norm_linear.make_add_rms_norm_gate_up_silu`."""
     return run("add_rms_norm_gate_up_silu", Operands(x, weight, bias, residual, norm_weight, eps))
 
 
 def add_rms_norm_router(
     x: Tensor, residual: Tensor | None, norm_weight: Tensor, eps: float, weight: Weight, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """See :func:`llmk.reference.normed.make_add_rms_norm_router`; only for one row."""
+    """See :func:`llmk.reference.norm_linear.make_add_rms_norm_router`; only for one row."""
     normed = x.new_empty(x.shape)
     logits, total = run("add_rms_norm_router", Operands(x, weight, bias, residual, norm_weight, eps, normed))
     return logits, normed, total

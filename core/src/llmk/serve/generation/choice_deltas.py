@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from llmk.api import EngineDead, Event, ToolCallFailed, ToolCallStart
 from llmk.engine.cooperative import Yielder
 from llmk.engine.text.output_streams import size_of
-from llmk.engine.wire.request import RequestContext, SamplingParams, TokenLogprobs
+from llmk.engine.wire.request import RequestContext, TokenLogprobs
+from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.serve.generation.reading import PLAIN, ParsedPiece, Reader, Readers
 
 if TYPE_CHECKING:

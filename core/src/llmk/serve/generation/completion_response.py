@@ -9,8 +9,8 @@ from msgspec import Raw
 
 from llmk.api import TextDelta
 from llmk.engine.wire.request import TokenLogprobs
-from llmk.serve.generation.event_stream import ChoiceDelta, Usage
-from llmk.serve.generation.render_chat import Tokens, usage_object
+from llmk.serve.generation.chat_response import Tokens, usage_object
+from llmk.serve.generation.choice_deltas import ChoiceDelta, Usage
 from llmk.serve.http.json_response import encoded
 
 Wire = dict[str, Any]

@@ -19,7 +19,7 @@ from llmk.api import (
     ToolCallStart,
 )
 from llmk.engine.wire.request import TokenLogprobs
-from llmk.serve.generation.event_stream import ChoiceDelta, Usage
+from llmk.serve.generation.choice_deltas import ChoiceDelta, Usage
 from llmk.serve.generation.output_rules import call_error
 from llmk.serve.http.json_response import encoded
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from llmk.engine.cooperative import Yielder
-from llmk.serve.generation.event_stream import ChoiceDelta, Job, Usage, answer
+from llmk.serve.generation.choice_deltas import ChoiceDelta, Job, Usage, answer
 from llmk.serve.generation.request_record import RequestRecord
 from llmk.serve.http import errors
 from llmk.serve.http.disconnects import ClientGone, while_connected
