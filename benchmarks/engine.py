@@ -83,8 +83,7 @@ class NullRunner(Executor):
 
     def submit(self, plan: StepPlan) -> Done:
         """Runs nothing."""
-        slots = [work.slot for work in plan.work if work.sample]
-        return Done(plan.step, StepResult(step=plan.step, slots=slots, token_ids=[7] * len(slots)))
+        return Done(plan.step, StepResult(step=plan.step, tokens=[[7] for work in plan.work if work.sample]))
 
 
 class SleepingRunner:

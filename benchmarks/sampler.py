@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from llmk.engine.device.sample_rows import SampleRows
 from llmk.engine.sampling.sampler import Sampler
 from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.engine.wire.step import NewRequest
@@ -49,7 +50,7 @@ def microseconds(rows: int, params: SamplingParams, *, churn: bool) -> float:
     """Per step."""
     sampler = Sampler(NullOps(), rows, torch.device("cpu"))  # type: ignore[arg-type]
     tokens, computed = torch.zeros(rows, 64, dtype=torch.int32), torch.full((rows,), 20)
-    batch: Any = SimpleNamespace(tokens=tokens, computed=computed, num_computed=lambda slot: 20)
+    batch: Any = SimpleNamespace(tokens=tokens, computed=computed)
     requests = [
         NewRequest(
             id=str(slot),
@@ -66,13 +67,14 @@ def microseconds(rows: int, params: SamplingParams, *, churn: bool) -> float:
     ]
     sampler.update([], requests, tokens)
     logits, slots, index = torch.zeros(rows, 64), list(range(rows)), torch.arange(rows)
+    lengths = [20] * rows
     best = float("inf")
     for _ in range(ROUNDS):
         start = time.process_time()
         for step in range(STEPS):
             if churn:
                 sampler.update([step % rows], [requests[step % rows]], tokens)
-            sampler(logits, list(slots), index, batch)
+            sampler(logits, SampleRows(list(slots), index, computed, lengths), batch)
         best = min(best, (time.process_time() - start) / STEPS)
     return best * 1e6
 

@@ -15,7 +15,7 @@ WORKSPACE = {
     for name in (
         *("core", "models", "backends-cpu", "backends-cuda"),
         *("plugins/embeddings", "plugins/int8", "plugins/parsers", "plugins/policies"),
-        *("plugins/quantization", "plugins/statsd", "plugins/testing", "plugins/triton"),
+        *("plugins/quantization", "plugins/speculators", "plugins/statsd", "plugins/testing", "plugins/triton"),
     )
 }
 FIXTURES = {folder.name: folder for folder in sorted((ROOT / "tests/plugins/fixtures").iterdir()) if folder.is_dir()}

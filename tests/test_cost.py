@@ -46,7 +46,7 @@ def test_operations_equal_those_that_torch_counts(folder: Path, prompt: int) -> 
     model = CostModel(booted.facts, dtype="float32", cache_dtype="float32")
 
     def estimate(tokens: int, length: int) -> float:
-        plan = StepPlan(step=0, work=[Work(slot=0, num_tokens=tokens, new_blocks=[], sample=True)])
+        plan = StepPlan(step=0, work=[Work(slot=0, before=0, num_tokens=tokens, sample=True)])
         return model.step(plan, [length]).flops
 
     prefill, past = counted(oracle, prompt)

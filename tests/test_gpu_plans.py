@@ -12,7 +12,7 @@ import pytest
 
 from llmk.api import Choice, Piece, Plan, SelectionError
 from llmk.config import load
-from llmk.engine.device.graphs import why_not_recorded
+from llmk.engine.device.graphs import StepShape, verifying_shapes, why_not_recorded
 from llmk.planning.boot import Boot, boot
 from llmk.planning.memory import forecast
 
@@ -78,7 +78,7 @@ def test_hot_sites_have_their_kernels(tmp_path: Path, model: str, on: str) -> No
         router = plan.choice("linear", "moe.router")
         assert at(router, 64).id == ("triton.linear_small_n" if on in HOPPER else "cuda.linear")
         assert at(router, 65).id == "cuda.linear"
-    assert not why_not_recorded(plan, [1, 64, 256])
+    assert not why_not_recorded(plan, [StepShape(64, 64), *verifying_shapes(256, 4)])
 
 
 def test_what_fits_is_told_before_anything_is_loaded(tmp_path: Path) -> None:

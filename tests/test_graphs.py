@@ -1,4 +1,4 @@
-"""Recorded decode steps on the real engine: answers are those of steps that are issued kernel by kernel.
+"""Recorded steps on the real engine: answers are those of steps that are issued kernel by kernel.
 
 The recorder here runs the step again, on the tensors that it was recorded with, as a device's graph would.
 """
@@ -6,17 +6,22 @@ The recorder here runs the step again, on the tensors that it was recorded with,
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from paged_device import Always
 from rerun import Rerun
+from spread import answers, check, make, tight
 from torch import Tensor
 
 from llmk import LLM, SamplingParams
-from llmk.engine.device.graphs import graph_sizes, why_not_recorded
+from llmk.api import Speculator, SpeculatorContext
+from llmk.engine.device.graphs import StepShape, decoding_shapes, verifying_shapes, why_not_recorded
+from llmk.engine.scheduling.drafting import Drafting
 from llmk.engine.text.output_processor import CompletionOutput
 from llmk_testing.checkpoints import write_checkpoint
 
@@ -36,7 +41,7 @@ def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LLM, LLM
     with ExitStack() as stack:
         plain, recorded = [stack.enter_context(LLM(str(folder), dtype="float32", **SETTINGS)) for _ in range(2)]
         graphs = Rerun()
-        runner(recorded).record(graphs, [1, 3, 6])
+        runner(recorded).record(graphs, [StepShape(size, size) for size in (1, 3, 6)])
         yield plain, recorded, graphs
 
 
@@ -68,25 +73,65 @@ def test_answers_are_those_of_steps_that_are_not_recorded(
     assert graphs.replays > before + (10 if count <= 6 else 0)
 
 
+SHAPES = [
+    *(StepShape(size, size) for size in (1, 3, 6)),
+    *(StepShape(tokens, requests) for tokens in (8, 24) for requests in (3, 9)),
+    *(StepShape(requests * samples, requests, samples) for requests in (2, 9) for samples in (2, 5)),
+]
+
+
+@pytest.mark.parametrize("family", ["qwen3-tied-odd-vocabulary", "gemma2", "deepseek-v2-biases", "mixtral"])
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_steps_of_any_shape_are_replayed(family: str, drafts: int, tmp_path: Path) -> None:
+    """Prompts, and drafts of different numbers, some of which are right, next to requests without."""
+    folder = make(tmp_path, family)
+    graphs = Rerun()
+    with LLM(str(folder), **tight(family)) as llm:
+        expected = answers(llm)
+    with LLM(str(folder), **tight(family)) as llm:
+        runner(llm).record(graphs, SHAPES)
+        used: list[StepShape] = []
+        steps, replay = runner(llm)._graphs, runner(llm)._graphs.run
+        steps.run = lambda graph, *rest: used.append(graph.shape) or replay(graph, *rest)
+        scheduler: Any = llm._core and llm._core.scheduler
+        if drafts:
+            vocab = llm.boot.facts.vocab_size
+            repeating = Repeating(SpeculatorContext(vocab, drafts, 80))
+            scheduler._drafting = scheduler.live.drafting = Drafting(Always(drafts), vocab, repeating)
+        check(answers(llm, preempted=not drafts), expected)
+    assert {shape.samples for shape in used} >= ({1, 2, 5} if drafts else {1})
+    assert 24 in {shape.tokens for shape in used if shape.samples == 1}
+    assert graphs.replays > len(used)
+
+
+class Repeating(Speculator):
+    """Drafts from none to ``most`` tokens that have occurred."""
+
+    def propose(self, request: str, tokens: Sequence[int], most: int) -> list[int]:
+        return list(tokens[-1 : -1 - len(tokens) % (most + 1) : -1])
+
+
 def test_recording_leaves_the_batch_as_it_was(engines: tuple[LLM, LLM, Rerun]) -> None:
     _, recorded, _ = engines
     batch = runner(recorded).batch
     before = [tensor.clone() for tensor in (batch.tokens, batch.computed, *batch.block_tables)]
-    runner(recorded).record(Rerun(), [2])
+    runner(recorded).record(Rerun(), [StepShape(2, 2), StepShape(9, 4), StepShape(6, 2, 3)])
     after = (batch.tokens, batch.computed, *batch.block_tables)
     assert all(map(Tensor.equal, before, after))
 
 
 def test_sizes_reach_what_may_run_at_once() -> None:
-    assert graph_sizes(1) == [1]
-    assert graph_sizes(6) == [1, 2, 4, 6]
-    assert graph_sizes(4096)[-1] == 512
+    assert decoding_shapes(1) == [(1, 1, 1)]
+    assert decoding_shapes(6) == [(1, 1, 1), (2, 2, 1), (4, 4, 1), (6, 6, 1)]
+    assert decoding_shapes(4096)[-1] == (512, 512, 1)
+    assert verifying_shapes(2, 3) == [(2, 1, 2), (4, 2, 2), (3, 1, 3), (6, 2, 3), (4, 1, 4), (8, 2, 4)]
+    assert verifying_shapes(4096, 8)[-1] == (64 * 9, 64, 9)
 
 
 def test_what_speaks_against_it_is_told(tmp_path: Any, caplog: pytest.LogCaptureFixture) -> None:
     folder = write_checkpoint(tmp_path, "qwen3")
     with caplog.at_level(logging.INFO, "llmk"), LLM(str(folder), dtype="float32", **SETTINGS) as llm:
         plan = llm.boot.plan
-    assert "reference.attention at attention can't be recorded" in why_not_recorded(plan, [1, 2])
-    assert why_not_recorded(plan, [1, 2], wanted=False) == "engine.graphs"
+    assert "reference.attention at attention can't be recorded" in why_not_recorded(plan, decoding_shapes(2))
+    assert why_not_recorded(plan, decoding_shapes(2), wanted=False) == "engine.graphs"
     assert "graphs: none (" in caplog.text

@@ -81,7 +81,7 @@ def alone(folder: Path) -> Any:
 
 def nonsense(step: int) -> StepPlan:
     """A plan that a runner raises on, before it exchanges anything."""
-    return StepPlan(step=step, work=[Work(slot=1 << 20, num_tokens=1, new_blocks=[], sample=True)])
+    return StepPlan(step=step, work=[Work(slot=1 << 20, before=0, num_tokens=1, sample=True)])
 
 
 @pytest.mark.slow

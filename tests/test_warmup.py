@@ -15,6 +15,7 @@ from equal_tokens import KINDS
 
 from llmk import LLM, SamplingParams
 from llmk.api import NotEnoughMemory
+from llmk.engine.device.graphs import StepShape
 from llmk.engine.execution import build
 from llmk.engine.execution.runner import Runner
 from llmk.engine.execution.warmup import WarmUp
@@ -54,7 +55,8 @@ def test_answers_are_those_of_an_engine_that_is_not_warm(
     assert "warm-up: " in caplog.text
     assert {1, 2, 4, 8, 16, 32, 48} <= set(steps)
     if kind == "dense":  # of which the reference can be recorded, which is all there is here
-        monkeypatch.setattr(build, "recordable", lambda boot, platform: ([1, 2, 5], ""))
+        shapes = [StepShape(size, size) for size in (1, 2, 5)]
+        monkeypatch.setattr(build, "recordable", lambda boot, platform: (shapes, ""))
         assert answers(folder) == cold
     steps.clear()
     caplog.clear()
@@ -90,7 +92,7 @@ def warm_up(submit: Callable[[StepPlan], Any], *limits: int, recorded: tuple[int
     plan = SimpleNamespace(all_choices=lambda: [SimpleNamespace(pieces=(SimpleNamespace(start=3),))])
     build = SimpleNamespace(plan=plan, representative_layers=nullcontext)
     runner: Any = SimpleNamespace(build=build, submit=submit, record=lambda graphs, sizes: None)
-    return WarmUp(runner, [CacheGroup(4)], *limits, recorded)
+    return WarmUp(runner, [CacheGroup(4)], *limits, [StepShape(size, size) for size in recorded])
 
 
 def test_what_steps_and_graphs_take_is_added(caplog: pytest.LogCaptureFixture) -> None:

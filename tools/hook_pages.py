@@ -69,6 +69,9 @@ CONTRACTS = {
     "llmk_logits_processors": tuple(
         f"llmk.api.logits:Logits{name}" for name in ("Processor", "Batch", "Request", "Rows")
     ),
+    "llmk_speculators": tuple(
+        f"llmk.api.speculator:{name}" for name in ("Speculator", "DeviceSpeculator", "SpeculatorContext")
+    ),
     "llmk_stat_loggers": (
         *("llmk.api.stats:StatLogger", "llmk.api.stats:StatLoggerContext"),
         *("llmk.api.stats:StatsSnapshot", "llmk.api.stats:Stat"),

@@ -6,6 +6,7 @@ import pytest
 
 from llmk.api import KernelSpec, Piece
 from llmk.config import load
+from llmk.kernel.contracts import kind_of
 from llmk.kernel.loader import load_object
 from llmk.kernel.registry import HOOKS, Registered, Registry
 from llmk.planning.op_references import reference_ops
@@ -22,7 +23,7 @@ def test_all_kinds_are_tried() -> None:
 @pytest.mark.parametrize("found", SPECS, ids=lambda found: f"{found.kind} {found.spec.id}")
 def test_an_implementation_follows_its_contract(found: Registered[KernelSpec]) -> None:
     spec, wheel = found.spec, found.plugin.wheel
-    kind = "composite" if getattr(spec, "parts", ()) else found.kind
+    kind = kind_of(spec, found.kind)
     try:
         implementation = spec.implementation and load_object(spec.implementation, plugin=wheel, kind=kind, id=spec.id)
         for name in ("prepare", "describe", "tree"):

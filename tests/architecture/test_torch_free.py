@@ -27,6 +27,7 @@ STATEMENTS = [
     "import llmk_embeddings.specs",
     "import llmk_policies.specs",
     "import llmk_quantization.specs",
+    "import llmk_speculators.specs",
     "import llmk_statsd.specs",
     "import llmk_triton.specs",
 ]

@@ -60,6 +60,7 @@ def test_what_is_missing_is_named_with_its_wheel(
         ("--select.linear.use", "triton.linear_skinny", "llmk-triton"),
         ("--platform.use", "cuda", "llmk-backends-cuda"),
         ("--plugins.require", "statsd", "llmk-statsd"),
+        ("--speculation.use", "suffix_tree", "llmk-speculators"),
     ):
         done = environment.llmk("explain", option, named, cwd=tmp_path)
         assert done.returncode, done.stdout

@@ -23,6 +23,7 @@ PACKAGES = {
     "plugins-parsers": "llmk_parsers",
     "plugins-policies": "llmk_policies",
     "plugins-quantization": "llmk_quantization",
+    "plugins-speculators": "llmk_speculators",
     "plugins-statsd": "llmk_statsd",
     "plugins-testing": "llmk_testing",
     "plugins-triton": "llmk_triton",

@@ -11,19 +11,22 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from typing import Any
 
 import msgspec
 
-from llmk.api import SchedulingPolicy
+from llmk.api import Grammar, SchedulingPolicy, Speculator
 from llmk.engine.core import EngineCore
 from llmk.engine.execution.executor import Executor
 from llmk.engine.scheduling.deadlines import Deadlines
+from llmk.engine.scheduling.draft_length import Acceptance, DraftLength
+from llmk.engine.scheduling.drafting import Drafting
 from llmk.engine.scheduling.guarded_policy import GuardedPolicy
 from llmk.engine.scheduling.scheduler import Scheduler
 from llmk.engine.scheduling.step_limit import StepLimit
 from llmk.engine.wire.cost import CostModel
 from llmk.engine.wire.request import HiddenRows, TokenLogprobs
-from llmk.engine.wire.step import NewRequest, ScoredTokens, StepPlan, StepResult
+from llmk.engine.wire.step import Masks, NewRequest, ScoredTokens, StepPlan, StepResult, Work
 from llmk.planning.cache_groups import CacheGroup
 
 VOCAB = 50
@@ -35,13 +38,52 @@ def next_token(history: list[int], seed: int = 0) -> int:
     return int.from_bytes(blake2b(packed, digest_size=4, salt=seed.to_bytes(8, "little")).digest(), "little") % VOCAB
 
 
+def masked_token(history: list[int], seed: int, bits: bytes) -> int:
+    """The first token from the one that follows ``history`` on that a mask allows."""
+    first = next_token(history, seed)
+    candidates = [(first + more) % VOCAB for more in range(VOCAB)]
+    return next(token for token in candidates if bits[token // 8] >> token % 8 & 1)
+
+
+class Thirds(Grammar):
+    """Allows a third of all tokens, which depends on those before."""
+
+    def __init__(self) -> None:
+        self.accepted: list[int] = []
+
+    def fill(self, bits: memoryview) -> None:
+        rest = (sum(self.accepted) + len(self.accepted)) % 3
+        for token in range(rest, VOCAB, 3):
+            bits[token // 32] |= 1 << token % 32 if token % 32 < 31 else -(1 << 31)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        for token in tokens:
+            assert token % 3 == (sum(self.accepted) + len(self.accepted)) % 3
+            self.accepted.append(token)
+
+    def rollback(self, num_tokens: int) -> None:
+        del self.accepted[-num_tokens:]
+
+
 def run_alone(
-    prompt: list[int], max_tokens: int, *, limit: int, stops: tuple[int, ...] = (), seed: int = 0
+    prompt: list[int],
+    max_tokens: int,
+    *,
+    limit: int,
+    stops: tuple[int, ...] = (),
+    seed: int = 0,
+    grammar: Grammar | None = None,
 ) -> list[int]:
     """What a sequence must come to."""
     tokens = list(prompt)
     while len(tokens) - len(prompt) < max_tokens and len(tokens) < limit:
-        tokens.append(next_token(tokens, seed))
+        if grammar is None:
+            tokens.append(next_token(tokens, seed))
+        else:
+            bits = bytearray(8)
+            grammar.fill(memoryview(bits).cast("i"))
+            tokens.append(masked_token(tokens, seed, bytes(bits)))
+            grammar.accept(tokens[-1:])
         if tokens[-1] in stops:
             break
     return tokens[len(prompt) :]
@@ -55,6 +97,8 @@ class Row:
     tokens: list[int]
     computed: int
     tables: list[list[int]]
+    tail: int = 0
+    """Accepted drafts of the last step, which recurrent states do not have yet."""
 
 
 @dataclass
@@ -72,8 +116,11 @@ class PagedDevice(Executor):
     once slots were freed.
 
     A group that keeps everything stores token ids; so does one with a window, which reads its own window alone. A
-    recurrent one (``states``) stores a digest of all tokens up to the last of the block. What each entry was written
-    for is kept with it, so that reading another group's block, or another prefix's, shows.
+    recurrent one (``states``) stores a digest of all tokens up to the last of the block, of drafts once it is known
+    that they were accepted. What each entry was written for is kept with it, so that reading another group's block, or
+    another prefix's, shows.
+
+    Where a step does not say what the drafts are, the device drafts tokens of which some are right.
     """
 
     num_blocks: int
@@ -91,8 +138,10 @@ class PagedDevice(Executor):
 
     def __post_init__(self) -> None:
         self.pool: list[dict[tuple[int, int], int | bytes]] = [{} for _ in range(self.num_blocks)]
+        self.unsampled: tuple[StepPlan, list[list[int]], StepResult] | None = None
 
     def submit(self, plan: StepPlan) -> DonePending:
+        assert self.unsampled is None, "the step before has no masks yet"
         for slot in plan.freed:
             self.rows.pop(slot, None)
         self.before_step(plan)
@@ -104,30 +153,49 @@ class PagedDevice(Executor):
         assert plan.num_tokens <= self.max_tokens_per_step
         self.steps.append(plan.num_tokens)
         self.seconds += self.takes(plan.num_tokens)
-        result = StepResult(step=plan.step, slots=[], token_ids=[], logprobs={}, scored={})
+        result, all_drafts = StepResult(step=plan.step), list[list[int]]()
         for number, work in enumerate(plan.work):
-            first = self.rows[work.slot].computed
-            self._write(work.slot, work.num_tokens, work.new_blocks)
-            self._score(number, self.rows[work.slot], first, result)
-            self._tell(number, self.rows[work.slot], first, result)
-        for work in plan.work:
             row = self.rows[work.slot]
+            first = row.computed
+            assert work.before - work.num_uncertain <= first <= work.before
+            drafts = work.drafts or drafted(row, work.num_drafts)
+            assert len(drafts) == work.num_drafts
+            self._write(row, work, drafts)
+            self._score(number, row, first, result)
+            self._tell(number, row, first, result)
             wanted = row.request.returns == "tokens"
-            assert work.sample == (wanted and row.computed == len(row.tokens)), "sampled exactly when all are computed"
-            if work.sample:
-                self._sample(work.slot, row, result)
+            known = row.computed - len(drafts)
+            assert work.sample == (wanted and known == len(row.tokens)), "sampled exactly when all are computed"
+            all_drafts.append(drafts)
+        assert plan.deferred == any(work.masked for work in plan.work)
+        self.unsampled = plan, all_drafts, result
+        if not plan.deferred:
+            self.sample(Masks(step=plan.step, rows=[], bits=b""))
         return DonePending(plan.step, result)
 
-    def _write(self, slot: int, count: int, new_blocks: list[list[int]]) -> None:
-        row = self.rows[slot]
-        for table, blocks in zip(row.tables, new_blocks, strict=bool(new_blocks)):
+    def sample(self, masks: Masks) -> None:
+        assert self.unsampled is not None
+        (plan, all_drafts, result), self.unsampled = self.unsampled, None
+        assert masks.step == plan.step
+        bits = {row: masks.bits[8 * at : 8 * at + 8] for at, row in enumerate(masks.rows)}
+        first = 0
+        for number, (work, drafts) in enumerate(zip(plan.work, all_drafts, strict=True)):
+            if work.sample:
+                self._verify(number, self.rows[work.slot], drafts, result, bits.pop(first, b""))
+                first += 1 + len(drafts)
+        assert not bits
+
+    def _write(self, row: Row, work: Work, drafts: list[int]) -> None:
+        for table, blocks in zip(row.tables, work.new_blocks, strict=bool(work.new_blocks)):
             table.extend(blocks)
-        assert count > 0
-        assert row.computed + count <= len(row.tokens)
+        tokens, end = row.tokens + drafts, row.computed + work.num_tokens
+        assert work.num_tokens > len(drafts)
+        assert end <= len(tokens)
         for number, (group, table) in enumerate(zip(self.groups, row.tables, strict=True)):
-            for position in range(row.computed, row.computed + count):
-                self._store(number, group, table, position, row.tokens[position])
-        row.computed += count
+            of_states = range(row.computed - row.tail, end - len(drafts))
+            for position in of_states if number in self.states else range(row.computed, end):
+                self._store(number, group, table, position, tokens[position])
+        row.computed, row.tail = end, 0
 
     def _store(self, number: int, group: CacheGroup, table: list[int], position: int, token: int) -> None:
         block = self.pool[table[position // group.block_size]]
@@ -141,13 +209,19 @@ class PagedDevice(Executor):
         block.clear()
         block[number, position] = state
 
-    def _read(self, number: int, group: CacheGroup, row: Row) -> list[int | bytes]:
-        """What a group gives for the last token that has been computed."""
-        last = row.computed - 1
+    def _read(self, number: int, group: CacheGroup, row: Row, drafts: Sequence[int] = (), behind: int = 0) -> list[Any]:
+        """What a group gives for the token that has so many computed ones ``behind`` it; states advance over ``drafts``
+        from the last token that they were stored for."""
+        last = row.computed - 1 - behind
         first = 0 if group.retained is None else max(0, last - group.retained)
         table = row.tables[number]
-        places = [last] if number in self.states else range(first, last + 1)
-        return [self.pool[table[place // group.block_size]][number, place] for place in places]
+        if number in self.states:
+            place = last - len(drafts)
+            state = self.pool[table[place // group.block_size]][number, place]
+            for token in drafts:
+                state = digest(state, token)
+            return [state]
+        return [self.pool[table[place // group.block_size]][number, place] for place in range(first, last + 1)]
 
     def _expected(self, number: int, group: CacheGroup, tokens: list[int]) -> list[int | bytes]:
         if number in self.states:
@@ -178,16 +252,68 @@ class PagedDevice(Executor):
                 )
             result.hidden[number] = HiddenRows(begin, stop - begin, "uint8", bytes(row.tokens[begin:stop]))
 
-    def _sample(self, slot: int, row: Row, result: StepResult) -> None:
-        for number, group in enumerate(self.groups):
-            assert self._read(number, group, row) == self._expected(number, group, row.tokens)
-        token = next_token(row.tokens, row.request.seed)
-        row.tokens.append(token)
-        result.slots.append(slot)
-        result.token_ids.append(token)
+    def _verify(self, work: int, row: Row, drafts: list[int], result: StepResult, bits: bytes) -> None:
+        """Samples at each draft and behind them, and keeps what is sampled up to the first that is not the draft."""
+        sampled: list[int] = []
+        for count in range(len(drafts) + 1):
+            history, behind = row.tokens + drafts[:count], len(drafts) - count
+            for number, group in enumerate(self.groups):
+                found = self._read(number, group, row, drafts[:count], behind)
+                assert found == self._expected(number, group, history)
+            seed = row.request.seed
+            sampled.append(masked_token(history, seed, bits) if bits else next_token(history, seed))
+            if sampled[-1:] != drafts[count : count + 1]:
+                break
+        row.tokens += sampled
+        row.tail = len(sampled) - 1
+        row.computed -= len(drafts) - row.tail
+        result.tokens.append(list(sampled))
         if row.request.params.logprobs is not None:
             top = tuple((t, -float(t + 1)) for t in range(row.request.params.logprobs))
-            result.logprobs[slot] = TokenLogprobs(token, -0.5, 1, top)
+            result.logprobs[work] = [TokenLogprobs(token, -0.5, 1, top) for token in sampled]
+
+
+def drafted(row: Row, count: int) -> list[int]:
+    """Drafts of the device: the tokens that follow, but for every third."""
+    tokens = list(row.tokens)
+    for _ in range(count):
+        right = next_token(tokens, row.request.seed)
+        tokens.append(right if len(tokens) % 3 else (right + 1) % VOCAB)
+    return tokens[len(row.tokens) :]
+
+
+class Foresight(Speculator):
+    """Drafts on the host what follows, but for every ``wrong``-th token, and nothing at every fifth place."""
+
+    def __init__(self, wrong: int = 4) -> None:
+        self.wrong = wrong
+        self.seeds: dict[str, int] = {}
+        self.seen: dict[str, list[int]] = {}
+        self.left: list[str] = []
+
+    def propose(self, request: str, tokens: Sequence[int], most: int) -> list[int]:
+        assert request not in self.left
+        assert most > 0
+        before = self.seen.get(request, [])
+        assert list(tokens[: len(before)]) == before, "tokens only grow"
+        self.seen[request] = known = list(tokens)
+        for _ in range(most if len(tokens) % 5 else 0):
+            right = next_token(known, self.seeds.get(request, 0))
+            known = [*known, right if len(known) % self.wrong else (right + 1) % VOCAB]
+        return known[len(tokens) :]
+
+    def leave(self, request: str) -> None:
+        self.left.append(request)
+
+
+class Always(DraftLength):
+    """As many drafts as there may be, no matter what they gain."""
+
+    def choose(self, batch_size: int) -> int:
+        return self.most
+
+    def choose_for(self, request: Acceptance, chosen: int) -> int:
+        return chosen
 
 
 def digest(state: int | bytes, token: int) -> bytes:
@@ -217,6 +343,9 @@ class BehindDevice(Executor):
     def submit(self, plan: StepPlan) -> BehindPending:
         return BehindPending(plan.step, self._pool.submit(self._run, msgspec.msgpack.encode(plan)))
 
+    def sample(self, masks: Masks) -> None:
+        self._pool.submit(self.device.sample, masks).result()
+
     def _run(self, plan: bytes) -> StepResult:
         time.sleep(self.seconds)
         return self.device.submit(msgspec.msgpack.decode(plan, type=StepPlan)).result()
@@ -238,6 +367,7 @@ def make_core(
     request_timeout: float = 0.0,
     step_limit: StepLimit | None = None,
     cost: CostModel | None = None,
+    drafting: Drafting | None = None,
     seconds: Callable[[int], float] = lambda num_tokens: 1.0,
 ) -> EngineCore:
     """An engine over a paged device, on which a step of so many tokens takes so many ``seconds``. No other time
@@ -254,6 +384,8 @@ def make_core(
         deadlines=Deadlines(queue_timeout, request_timeout),
         step_limit=step_limit,
         cost=cost,
+        drafting=drafting,
+        vocab_size=VOCAB,
         clock=lambda: device.seconds,
     )
     device = PagedDevice(

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from llmk.engine.device.graphs import Decoded
+from llmk.engine.device.graphs import Recorded
 
 
 class Rerun:
@@ -19,9 +19,9 @@ class Rerun:
     def capture(self, run: Callable[[], Any]) -> Callable[[], Any]:
         for _ in range(2):
             run()
-        kept: Decoded = run()
+        kept: Recorded = run()
 
-        def replay() -> Decoded:
+        def replay() -> Recorded:
             self.replays += 1
             for there, new in zip(_tensors(kept), _tensors(run()), strict=True):
                 there.copy_(new)
@@ -30,5 +30,5 @@ class Rerun:
         return replay
 
 
-def _tensors(decoded: Decoded) -> tuple[Tensor, ...]:
-    return decoded.hidden, decoded.logits, decoded.token_ids, decoded.readback
+def _tensors(recorded: Recorded) -> tuple[Tensor, ...]:
+    return recorded.hidden, recorded.logits, recorded.token_ids, recorded.readback

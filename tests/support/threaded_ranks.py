@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 from rerun import Rerun
 
+from llmk.engine.device.graphs import StepShape
 from llmk.engine.execution.build import LoadedModel, build_runner, load_model
 from llmk.engine.execution.executor import Executor
 from llmk.engine.processes.multiprocess_executor import smallest_cache
-from llmk.engine.wire.step import StepPlan, StepResult
+from llmk.engine.wire.step import Masks, StepPlan, StepResult
 from llmk.planning.cache_groups import cache_groups
 from llmk.planning.memory import CachePlan
 from llmk_testing.ranks import PATIENCE, Meeting, on_all
@@ -47,6 +48,7 @@ class ThreadedRanks(Executor):
         self._ranks = range(boot.plan.num_ranks)
         self._meeting = Meeting(boot.plan.tensor, boot.plan.pipeline)
         self._plans: list[queue.Queue[bytes | None]] = [queue.Queue() for _ in self._ranks]
+        self._masks: list[queue.Queue[bytes]] = [queue.Queue() for _ in self._ranks]
         self._results: queue.Queue[Any] = queue.Queue()
         self._threads: list[threading.Thread] = []
 
@@ -61,7 +63,10 @@ class ThreadedRanks(Executor):
         cache = smallest_cache(boot, groups, specs, [loaded[0].platform.memory.available()] * len(specs))
         runners = [build_runner(boot, each, cache.num_blocks, groups[each.build.parallel.stage]) for each in loaded]
         if cls.sizes:
-            on_all(ranks._meeting, lambda rank: runners[rank].record(ranks.graphs[rank], cls.sizes))
+            on_all(
+                ranks._meeting,
+                lambda rank: runners[rank].record(ranks.graphs[rank], [StepShape(n, n) for n in cls.sizes]),
+            )
         for rank in ranks._ranks:
             thread = threading.Thread(target=ranks._run, args=(rank, runners[rank]), daemon=True)
             ranks._threads.append(thread)
@@ -73,6 +78,11 @@ class ThreadedRanks(Executor):
         for plans in self._plans:
             plans.put(data)
         return _Pending(plan.step, self._results)
+
+    def sample(self, masks: Masks) -> None:
+        data = msgspec.msgpack.encode(masks)
+        for plans in self._masks:
+            plans.put(data)
 
     def close(self) -> None:
         for plans in self._plans:
@@ -87,7 +97,11 @@ class ThreadedRanks(Executor):
         tells = rank == self.boot.plan.tensor * (self.boot.plan.pipeline - 1)
         while (data := self._plans[rank].get()) is not None:
             try:
-                result = runner.submit(msgspec.msgpack.decode(data, type=StepPlan)).result()
+                plan = msgspec.msgpack.decode(data, type=StepPlan)
+                pending = runner.submit(plan)
+                if plan.deferred:
+                    runner.sample(msgspec.msgpack.decode(self._masks[rank].get(timeout=PATIENCE), type=Masks))
+                result = pending.result()
             except BaseException as error:
                 self._meeting.abandon()
                 self._results.put(error)

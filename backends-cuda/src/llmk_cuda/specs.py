@@ -126,6 +126,7 @@ def llmk_attention_backends() -> list[KernelSpec]:
             supports=supports_flashinfer,
             knows=frozenset({"softcap"}),
             layout="flashinfer_hnd",
+            host_lengths=True,
             host_cost_us=500.0,
             jit=True,
             opt_in="it compiles for tens of seconds at first",

@@ -33,7 +33,7 @@ def model(**parts: Any) -> ModelFacts:
 
 def cost(facts: ModelFacts, *work: tuple[int, int, bool], devices: int = 1) -> Cost:
     """Of a step with ``(tokens before, tokens now, sample)`` for each request."""
-    items = [Work(slot=i, num_tokens=now, new_blocks=[], sample=sample) for i, (_, now, sample) in enumerate(work)]
+    items = [Work(slot=i, before=0, num_tokens=now, sample=sample) for i, (_, now, sample) in enumerate(work)]
     estimate = CostModel(facts, dtype="bfloat16", cache_dtype="float32", devices=devices)
     return estimate.step(StepPlan(step=0, work=items), [before + now for before, now, _ in work])
 

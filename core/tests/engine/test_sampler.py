@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from llmk.engine.device.sample_rows import SampleRows
 from llmk.engine.sampling.controls import ControlTable
 from llmk.engine.sampling.sampler import Sampler
 from llmk.engine.wire.sampling_params import SamplingParams
@@ -54,13 +54,31 @@ class Harness:
     def step(self) -> list[int]:
         logits = (torch.arange(VOCAB) / VOCAB).repeat(len(self.slots), 1)
         rows = torch.tensor(self.slots)
-        batch: Any = SimpleNamespace(
-            tokens=self.tokens, computed=self.lengths, num_computed=lambda slot: int(self.lengths[slot])
-        )
-        sampled = self.sampler(logits, self.slots, rows, batch)
+        sampled = self.sampler(logits, SampleRows(self.slots, rows, self.lengths, self.lengths[rows].tolist()), self)
         self.tokens[rows, self.lengths[rows]] = sampled.token_ids.int()
         self.lengths[rows] += 1
         return sampled.token_ids.tolist()
+
+    def append(self, token_ids: Sequence[int]) -> None:
+        for slot, token in enumerate(token_ids):
+            self.tokens[slot, self.lengths[slot]] = token
+            self.lengths[slot] += 1
+
+    def verify(self, drafts: list[list[int]], doubt: int) -> list[list[int]]:
+        """What each slot samples at its drafts and after them. The host takes lengths for ``doubt`` more or less."""
+        counts = [len(of_slot) + 1 for of_slot in drafts]
+        for slot, of_slot in enumerate(drafts):
+            start = int(self.lengths[slot])
+            self.tokens[slot, start : start + len(of_slot)] = torch.tensor(of_slot)
+            self.lengths[slot] += len(of_slot)
+        slots = [slot for slot, count in enumerate(counts) for _ in range(count)]
+        behind = torch.tensor([back for count in counts for back in range(count)][::-1])
+        known = self.lengths[slots] - behind
+        most, fewest = (known + doubt).tolist(), (known - doubt).tolist()
+        logits = (torch.arange(VOCAB) / VOCAB).repeat(len(slots), 1)
+        rows = SampleRows(slots, torch.tensor(slots), self.lengths, most, fewest, behind)
+        sampled = self.sampler(logits, rows, self)
+        return [part.tolist() for part in sampled.token_ids.split(counts)]
 
 
 def new(slot: int, params: SamplingParams) -> NewRequest:
@@ -144,3 +162,26 @@ def test_words_count_what_was_sampled_alone() -> None:
     steps = [harness.step() for _ in range(6)]
     assert [a for a, _ in steps] == [28, 28, 30, 28, 28, 30]
     assert [b for _, b in steps] == [28, 31] * 3
+
+
+@pytest.mark.parametrize("doubt", [0, 2])
+@pytest.mark.parametrize("steps", [2, 5])
+def test_rows_of_one_slot_sample_what_one_row_at_a_time_does(doubt: int, steps: int) -> None:
+    """Each row of a slot sees the tokens before it alone: seeds, penalties, suffixes and least lengths go by these."""
+    everything: dict[str, Any] = {"min_tokens": 3, "bad_word_ids": ((30, 31), (29, 29)), "presence_penalty": 0.02}
+    params = [
+        SamplingParams(seed=1, temperature=3.0),
+        SamplingParams(temperature=0, min_tokens=4, logit_bias={31: 50.0}),
+        SamplingParams(temperature=0, min_tokens=2, logit_bias={31: 50.0}, stop_token_ids=(30,)),
+        SamplingParams(temperature=0, frequency_penalty=0.05, repetition_penalty=1.1),
+        SamplingParams(seed=3, temperature=0.1, top_k=8, **everything),
+        SamplingParams(temperature=0),
+    ]
+    one_by_one = Harness(params)
+    expected = list(zip(*[one_by_one.step() for _ in range(2 * steps)], strict=True))
+    harness = Harness(params)
+    for first in (0, steps):
+        drafts = [list(tokens[first : first + steps - 1]) for tokens in expected]
+        found = harness.verify(drafts, doubt)
+        assert found == [list(tokens[first : first + steps]) for tokens in expected]
+        harness.append([tokens[-1] for tokens in found])

@@ -144,6 +144,16 @@ KINDS = {
         *(makes("batch", enter="slot, request", apply="logits, rows"), "no leave(slot)"),
         *(makes("batch", **LOGITS | {"apply": "logits"}), "apply(self, logits) instead of apply(logits, rows)"),
     ),
+    "speculator": Kind(
+        makes("context", propose="request, tokens, most"),
+        *(makes("context"), "no propose(request, tokens, most)"),
+        *(makes("context", propose="tokens, most"), "propose(self, tokens, most) instead of propose(request, tokens"),
+    ),
+    "device_speculator": Kind(
+        makes("context", propose="tokens, known, slots, width"),
+        *(makes("context"), "no propose(tokens, known, slots, width)"),
+        *(makes("context", propose="request, tokens, most"), "instead of propose(tokens, known, slots, width)"),
+    ),
     "stat_logger": Kind(
         makes("context", record="snapshot", close=""),
         *(makes("context", record="snapshot"), "no close()"),

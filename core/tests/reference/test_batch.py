@@ -6,7 +6,7 @@ import random
 
 import torch
 
-from llmk.reference.batch import append_tokens, build_step, compute_slot_mapping, update_rows
+from llmk.reference.batch import accept_drafts, append_tokens, build_step, compute_slot_mapping, update_rows
 
 
 def test_update_rows_writes_runs_of_different_lengths() -> None:
@@ -66,3 +66,37 @@ def test_padding_appends_nothing() -> None:
     tokens = torch.arange(12, dtype=torch.int32).view(3, 4)
     append_tokens(tokens, torch.tensor([1, 2, 3]), torch.tensor([2, -1, -1]), torch.tensor([77, 88, 99]))
     assert tokens.tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 77]]
+
+
+def test_drafts_are_kept_up_to_the_first_that_was_not_sampled() -> None:
+    rng = random.Random(5)
+    for _ in range(60):
+        num_slots, width, most = rng.randint(1, 8), 40, rng.randint(1, 6)
+        tokens = [[rng.randrange(3) for _ in range(width)] for _ in range(num_slots)]
+        computed = [rng.randint(most, width - 1) for _ in range(num_slots)]
+        slots = rng.sample(range(num_slots), rng.randint(1, num_slots))
+        counts = [rng.randint(1, most) for _ in slots]
+        sampled = [[rng.randrange(3) for _ in range(count)] for count in counts]
+        padding = rng.choice([0, 2])
+        table, lengths = torch.tensor(tokens, dtype=torch.int32), torch.tensor(computed)
+        gained = accept_drafts(
+            table,
+            lengths,
+            torch.tensor(slots + [-1] * padding),
+            torch.tensor([sum(counts[:i]) for i in range(len(counts))] + [0] * padding),
+            torch.tensor(counts + [0] * padding),
+            torch.tensor([token for row in sampled for token in row]),
+            most,
+        )
+        expected = []
+        for slot, count, row in zip(slots, counts, sampled, strict=True):
+            start = computed[slot] - count + 1
+            accepted = 0
+            while accepted < count - 1 and row[accepted] == tokens[slot][start + accepted]:
+                accepted += 1
+            computed[slot] = start + accepted
+            tokens[slot][computed[slot]] = row[accepted]
+            expected.append(accepted + 1)
+        assert gained.tolist() == expected + [0] * padding
+        assert lengths.tolist() == computed
+        assert table.tolist() == tokens

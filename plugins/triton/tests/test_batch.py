@@ -8,6 +8,8 @@ import pytest
 import torch
 
 from llmk.reference import batch as reference
+from llmk.reference.examples.batch import ACCEPT_DRAFTS
+from llmk.reference.op_examples import Draw
 from llmk_triton.batch import batch_state as batch
 
 
@@ -56,6 +58,19 @@ def test_tokens_are_appended_after_the_computed_ones_and_padding_is_skipped() ->
         op.append_tokens(target, computed, slots, sampled)
     assert torch.equal(*tokens)
     assert int((tokens[0] > 0).sum()) == 25
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_drafts_are_accepted_as_by_the_reference(seed: int) -> None:
+    draw = Draw(torch.Generator().manual_seed(seed), torch.float32)
+    arguments = ACCEPT_DRAFTS.make(draw, {}, 1 + 7 * seed)
+    outcomes = []
+    for op in (batch, reference):
+        tokens, computed, *rest = arguments
+        tokens, computed = tokens.clone(), computed.clone()
+        outcomes.append((op.accept_drafts(tokens, computed, *rest), tokens, computed))
+    for actual, expected in zip(*outcomes, strict=True):
+        assert torch.equal(actual, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64], ids=str)

@@ -109,6 +109,10 @@ def bias_on_a_copy(logits: Tensor, rows: Tensor, ids: Tensor, values: Tensor) ->
     return sampling.apply_bias(logits.clone(), rows, ids, values)
 
 
+def accept_without_taking_back(tokens: Tensor, computed: Tensor, *rest: Any) -> Tensor:
+    return batch.accept_drafts(tokens, computed.clone(), *rest)
+
+
 def append_padding(tokens: Tensor, computed: Tensor, slots: Tensor, sampled: Tensor) -> None:
     """-1 is the last slot, to Python."""
     tokens[slots, computed[slots]] = sampled.to(tokens.dtype)
@@ -205,6 +209,7 @@ DEFECTS: tuple[tuple[str, Defect], ...] = (
     ("apply_bias", Defect("twice", "one of two biases is lost", bias_once, _AGREES)),
     ("apply_bias", Defect("copy", "what is to be changed in place is not", bias_on_a_copy, _AGREES)),
     ("append_tokens", Defect("padding", "padding writes to the last slot", append_padding, _AGREES)),
+    ("accept_drafts", Defect("rejected", "rejected drafts stay computed", accept_without_taking_back, _AGREES)),
     ("build_step", Defect("count", "tokens are not counted as computed", uncounted, _AGREES)),
     ("causal_conv", Defect("state", "new requests inherit a state", state_of_the_last_request, _AGREES)),
     ("causal_conv", Defect("snapshots", "full blocks are not kept", no_snapshots, _AGREES)),

@@ -36,6 +36,7 @@ from llmk.api.errors import (
     UnknownArchitecture,
 )
 from llmk.api.facts import AttentionFacts, DescribeModel, LinearFacts, ModelFacts, MoEFacts, OpFacts, RecurrentFacts
+from llmk.api.grammar import Grammar
 from llmk.api.hooks import Command, Default, Problem
 from llmk.api.io import IOContext, IOOutput, IOProcessor, IOPrompt, IORequest, IOTokenizer
 from llmk.api.kernels import CompositeOp, LinearKernel, MoEKernel, Op, Prepare
@@ -89,11 +90,13 @@ from llmk.api.specs import (
     PlatformSpec,
     PolicySpec,
     QuantizationSpec,
+    SpeculatorSpec,
     StatLoggerSpec,
     Tier,
     TokenBand,
     TunedConfigs,
 )
+from llmk.api.speculator import DeviceSpeculator, Speculator, SpeculatorContext
 from llmk.api.stats import Stat, StatLogger, StatLoggerContext, StatsSnapshot
 from llmk.api.verdict import OK, Reason, Verdict, no
 
@@ -129,9 +132,11 @@ __all__ = [
     "Default",
     "DescribeModel",
     "Device",
+    "DeviceSpeculator",
     "EngineDead",
     "Event",
     "FullAttentionCache",
+    "Grammar",
     "Graphs",
     "Host",
     "IOContext",
@@ -198,6 +203,9 @@ __all__ = [
     "Shadow",
     "SiteVariant",
     "SlidingWindowCache",
+    "Speculator",
+    "SpeculatorContext",
+    "SpeculatorSpec",
     "Stat",
     "StatLogger",
     "StatLoggerContext",

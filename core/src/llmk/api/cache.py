@@ -99,7 +99,9 @@ class CacheStep:
         max_query_len, max_seq_len: upper bounds that the host knows; they are never computed from tensors.
         block_size: tokens per block of this group.
         host_query_lens, host_seq_lens: tokens of each request in this step, and in the cache after it, without padding,
-            for backends that plan on the host; empty when a step is captured. All tokens that they count have slots.
+            for backends that plan on the host (``KernelSpec.host_lengths``); empty when a step is captured, and where
+            only the device knows the lengths, as while drafts in flight may be rejected. All tokens that they count
+            have slots.
     """
 
     query_start: torch.Tensor

@@ -27,6 +27,7 @@ from llmk.api.specs import (
     PlatformSpec,
     PolicySpec,
     QuantizationSpec,
+    SpeculatorSpec,
     StatLoggerSpec,
     TunedConfigs,
 )
@@ -146,6 +147,12 @@ def llmk_scheduling_policies() -> Iterable[PolicySpec]:
 @hookspec
 def llmk_logits_processors() -> Iterable[LogitsProcessorSpec]:
     """Logits processors, which requests name together with parameters for them."""
+    return ()
+
+
+@hookspec
+def llmk_speculators() -> Iterable[SpeculatorSpec]:
+    """Speculators, which draft tokens for the model to verify several in one step."""
     return ()
 
 

@@ -38,7 +38,12 @@ class LogitsRequest:
 @dataclass(frozen=True, slots=True)
 class LogitsRows:
     """The rows to process: ``slots`` are their batch slots, ``index`` the same as int64 ``[rows]`` on the device, and
-    ``lengths`` the number of tokens that each request has so far (int64 ``[rows]``, on the device)."""
+    ``lengths`` the number of tokens of the request that come before what the row samples (int64 ``[rows]``, on the
+    device).
+
+    A slot has several rows, with different lengths, where drafted tokens are verified: each row samples what would
+    follow the tokens before it, drafts included.
+    """
 
     slots: Sequence[int]
     index: Tensor

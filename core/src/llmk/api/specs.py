@@ -149,6 +149,9 @@ class KernelSpec(CheckedSpec):
     layout: str = "plain"
     """For attention, the name of the cache layout; for linear and MoE, of the layout of ``prepare``'s result. All
     pieces of a site have the same layout."""
+    host_lengths: bool = False
+    """Attention: whether the backend reads ``CacheStep.host_query_lens`` and ``host_seq_lens`` of steps that are not
+    captured. Then no step computes a request whose length only the device knows."""
     parts: tuple[str, ...] = ()
     deterministic: bool = False
     """Whether a row's result is bitwise independent of the other rows in the batch (``docs/determinism.md``)."""
@@ -334,6 +337,23 @@ class LogitsProcessorSpec(CheckedSpec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SpeculatorSpec(CheckedSpec):
+    """A speculator, which the config names by ``name`` or ``id``. ``implementation`` names a class that implements
+    :class:`~llmk.api.Speculator`, or with ``on_device`` :class:`~llmk.api.DeviceSpeculator`; it is imported in the
+    process that uses it. ``supports`` returns whether it supports a checkpoint."""
+
+    id: str
+    name: str
+    implementation: str
+    on_device: bool = False
+    supports: Callable[[Checkpoint], Verdict] = lambda checkpoint: OK
+    examples: str = ""
+    """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""
+    overrides: str = ""
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatLoggerSpec(CheckedSpec):
     """A stat logger, which exports the server's metrics. ``implementation`` names a class that implements
     :class:`~llmk.api.StatLogger`."""
@@ -382,6 +402,7 @@ Spec = (
     | IOProcessorSpec
     | LogitsProcessorSpec
     | PolicySpec
+    | SpeculatorSpec
     | StatLoggerSpec
     | CommandSpec
     | TunedConfigs

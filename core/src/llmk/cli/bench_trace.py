@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from llmk.engine.core import EngineCore
     from llmk.engine.wire.request import EngineRequest
 
-SECTIONS = ("model", "platform", "select", "plugins", "engine", "scheduler", "cache")
+SECTIONS = ("model", "platform", "select", "plugins", "engine", "scheduler", "speculation", "cache")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from llmk.config import flags
 if TYPE_CHECKING:
     from llmk.cli.chat_client import ChatClient
 
-SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "scheduler", "cache")
+SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "scheduler", "speculation", "cache")
 
 HELP = """/help            this text
 /reset           forget the conversation

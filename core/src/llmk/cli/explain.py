@@ -13,8 +13,9 @@ from llmk.planning.boot import advised, boot
 from llmk.planning.memory import forecast
 from llmk.planning.report import render_layouts, render_table
 from llmk.planning.shadows import render_shadows, shadowed
+from llmk.planning.speculation import render_speculation
 
-SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "scheduler", "cache")
+SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "scheduler", "speculation", "cache")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -43,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
         print(layouts)
     if booted.plan.shadows:
         print(render_shadows(booted))
+    if speculation := render_speculation(booted):
+        print(speculation)
     print(f"memory of a device: {memory or 'unknown'}")
     several = booted.plan.num_ranks > 1
     asynchronous = OTHER_PROCESSES if several else why_asynchronous(booted.platform_facts)

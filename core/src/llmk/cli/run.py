@@ -11,7 +11,7 @@ from llmk.api import ConfigError
 from llmk.cli import sampling
 from llmk.config import flags
 
-SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "scheduler", "cache")
+SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "scheduler", "speculation", "cache")
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "scheduler", "cache", "server", "limits")
+SECTIONS = (
+    *("model", "platform", "parallel", "select", "plugins", "engine", "scheduler", "speculation", "cache"),
+    *("server", "limits"),
+)
 
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

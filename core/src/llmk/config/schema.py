@@ -176,6 +176,17 @@ class SchedulerSection(Section):
     )
 
 
+class SpeculationSection(Section):
+    """Drafting tokens, and verifying several in one step. Output does not depend on it."""
+
+    use: str = Field(default="", description="Speculator to use, by id or name. Empty: none.")
+    num_drafts: Annotated[int, Field(ge=1, le=64)] = Field(
+        default=8,
+        description="Most tokens to draft per request and step. As many are drafted as pay, by how many are accepted "
+        "and how long steps take.",
+    )
+
+
 class PinnedPrompt(Section):
     """A prompt prefix that stays in the cache."""
 
@@ -369,6 +380,7 @@ class Config(Section):
     plugins: PluginsSection = Field(default_factory=PluginsSection)
     engine: EngineSection = Field(default_factory=EngineSection)
     scheduler: SchedulerSection = Field(default_factory=SchedulerSection)
+    speculation: SpeculationSection = Field(default_factory=SpeculationSection)
     cache: CacheSection = Field(default_factory=CacheSection)
     server: ServerSection = Field(default_factory=ServerSection)
     limits: LimitsSection = Field(default_factory=LimitsSection)

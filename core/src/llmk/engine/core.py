@@ -38,10 +38,13 @@ class EngineCore:
         self.depth = depth
         self._in_flight: deque[tuple[PendingStep, int]] = deque()
         """Steps, and how many tokens each computes."""
+        self._deferred: int | None = None
+        """The newest of them, where it has not been sampled."""
         self._clock = scheduler.live.clock
         self._away = 0.0
         """Seconds of this step in which the host ran it or waited for it."""
         self._schedule = trace.timed("schedule", scheduler.schedule)
+        self._fill_masks = trace.timed("fill masks", scheduler.masks)
         self._update = trace.timed("update", scheduler.update)
         submit, wait = trace.submitting(runner.submit), trace.timed("wait", _result)
         self._submit = submit if runner.asynchronous else self._counted(submit)
@@ -92,30 +95,51 @@ class EngineCore:
         if plan is not None:
             if announce is not None and plan.new:
                 announce(EngineOutputs(admitted=[request.id for request in plan.new], stats=self.stats))
+            outputs += self._sample()
             outputs += self._issue(plan)
         if self._in_flight and (plan is None or len(self._in_flight) >= self.depth):
-            pending, num_tokens = self._in_flight.popleft()
-            outputs += self._receive(pending)
+            if len(self._in_flight) == 1:
+                outputs += self._sample()
+            if self._in_flight:
+                pending, num_tokens = self._in_flight.popleft()
+                outputs += self._receive(pending)
         outputs += self.scheduler.take_failures()
         stats, now = self.stats, self._clock()
         times = StepTimes(num_tokens, now - started, now - started - self._away) if num_tokens else None
         if times is not None:
-            self.scheduler.step_limit.take(times.num_tokens, times.seconds)
+            self.scheduler.measure(times.num_tokens, times.seconds)
         return EngineOutputs(outputs=outputs, stats=stats, time=now, step=times)
 
     def _issue(self, plan: StepPlan) -> list[TokenOutput]:
         try:
             self._in_flight.append((self._submit(plan), plan.num_tokens))
+            self._deferred = plan.step if plan.deferred else None
         except BaseException as error:
             return self._fail(plan.step, error)
         return []
+
+    def _sample(self) -> list[TokenOutput]:
+        """Samples the newest step if it waits for masks. These need the tokens of all steps before it, and are filled
+        while the device computes its logits."""
+        outputs: list[TokenOutput] = []
+        if self._deferred is None:
+            return outputs
+        step, self._deferred = self._deferred, None
+        while len(self._in_flight) > 1:
+            outputs += self._receive(self._in_flight.popleft()[0])
+        try:
+            self.runner.sample(self._fill_masks(step))
+        except BaseException as error:
+            self._in_flight.pop()
+            outputs += self._fail(step, error)
+        return outputs
 
     def _receive(self, pending: PendingStep) -> list[TokenOutput]:
         try:
             result = self._wait(pending)
         except BaseException as error:
             return self._fail(pending.step, error)
-        if result.slots or result.scored or result.hidden:
+        if result.tokens or result.scored or result.hidden:
             self._failures = 0
         add_counts(self.scheduler.stats.shadows, result.shadows)
         return self._update(result)

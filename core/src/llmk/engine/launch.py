@@ -22,6 +22,7 @@ from llmk.engine.processes.multiprocess_executor import MultiProcessExecutor
 from llmk.engine.processes.spawn import STANDBY
 from llmk.engine.scheduling.async_scheduling import choose_depth
 from llmk.engine.scheduling.deadlines import Deadlines
+from llmk.engine.scheduling.drafting import Drafting
 from llmk.engine.scheduling.guarded_policy import GuardedPolicy
 from llmk.engine.scheduling.scheduler import Scheduler
 from llmk.engine.scheduling.step_limit import StepLimit
@@ -43,8 +44,9 @@ def build_core(boot: Boot, trace: NullTrace = NULL_TRACE) -> tuple[EngineCore, E
     """Turns a boot into an engine that is ready to step, and is recorded by ``trace``.
 
     Raises:
-        ConfigError: where the platform can't join the processes that the model is to be spread over.
-        PluginError: where a wheel's version is not the plan's, or the scheduling policy can't be made.
+        ConfigError: where the platform can't join the processes that the model is to be spread over, or the model
+            can't be used with drafts.
+        PluginError: where a wheel's version is not the plan's, or the scheduling policy or speculator can't be made.
         CheckpointError: where the weights don't fit the model.
         NotEnoughMemory: where weights or cache don't fit the device.
     """
@@ -52,6 +54,7 @@ def build_core(boot: Boot, trace: NullTrace = NULL_TRACE) -> tuple[EngineCore, E
     max_model_len = facts.max_model_len
     context = PolicyContext(config.scheduler.weights, config.scheduler.max_num_batched_tokens)
     policy = GuardedPolicy.load(plan, context)
+    drafting = Drafting.load(boot)
     executor, cache = start_executor(boot, trace)
     sizes = " + ".join(str(group.block_size) for group in cache.groups)
     logger.info("cache: %d blocks of %s tokens, %s, by %s", cache.num_blocks, sizes, gib(cache.total_bytes), cache.why)
@@ -74,6 +77,8 @@ def build_core(boot: Boot, trace: NullTrace = NULL_TRACE) -> tuple[EngineCore, E
         cost=CostModel(
             facts, dtype=plan.dtype, cache_dtype=cache_dtype, weight_bits=plan.weight_bits, devices=plan.num_ranks
         ),
+        vocab_size=facts.vocab_size,
+        drafting=drafting,
     )
     info = EngineInfo(
         max_model_len=max_model_len,

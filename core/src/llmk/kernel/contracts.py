@@ -36,6 +36,8 @@ CONTRACTS: Mapping[str, str] = {
     "io_request": "llmk.api:IORequest",
     "policy": "llmk.api:SchedulingPolicy",
     "logits_processor": "llmk.api:LogitsProcessor",
+    "speculator": "llmk.api:Speculator",
+    "device_speculator": "llmk.api:DeviceSpeculator",
     "stat_logger": "llmk.api:StatLogger",
     "command": "llmk.api:Command",
 }
@@ -99,6 +101,13 @@ def checked(found: Any, kind: str, raises: Callable[[NotFollowed], Exception]) -
         return made
 
     return make
+
+
+def kind_of(spec: object, kind: str) -> str:
+    """The kind in :data:`CONTRACTS` of what a spec of ``kind`` names as its implementation."""
+    if getattr(spec, "parts", ()):
+        return "composite"
+    return "device_speculator" if getattr(spec, "on_device", False) else kind
 
 
 def check_made(made: object, kind: str) -> None:

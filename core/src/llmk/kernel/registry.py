@@ -18,6 +18,7 @@ from llmk.api import (
     PlatformSpec,
     PolicySpec,
     QuantizationSpec,
+    SpeculatorSpec,
     StatLoggerSpec,
     TunedConfigs,
 )
@@ -47,6 +48,7 @@ HOOKS: dict[str, dict[str, type]] = {
     "llmk_io_processors": {"io_processor": IOProcessorSpec},
     "llmk_scheduling_policies": {"policy": PolicySpec},
     "llmk_logits_processors": {"logits_processor": LogitsProcessorSpec},
+    "llmk_speculators": {"speculator": SpeculatorSpec},
     "llmk_stat_loggers": {"stat_logger": StatLoggerSpec},
     "llmk_commands": {"command": CommandSpec},
     "llmk_tuned_configs": {"tuned": TunedConfigs},

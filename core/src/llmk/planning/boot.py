@@ -167,7 +167,7 @@ def _check(settings: Settings, registry: Registry, platform_facts: PlatformFacts
 
 def _pinned_plugins(config: Config) -> list[str]:
     """The plugins whose ids the configuration pins."""
-    uses = [getattr(config.select, kind).use for kind in type(config.select).model_fields]
+    uses = [config.speculation.use, *(getattr(config.select, kind).use for kind in type(config.select).model_fields)]
     pins = [pin for use in uses for pin in ([use] if isinstance(use, str) else use.values())]
     return [pin.partition(".")[0] for pin in pins if "." in pin]
 

@@ -30,13 +30,14 @@ from llmk.planning.models import TREE_MODEL
 from llmk.planning.policies import choose_policy
 from llmk.planning.ranking import Candidate, IncompatibleParts, Ranking, TokenRange
 from llmk.planning.selection import unknown_id
+from llmk.planning.speculation import choose_speculator
 
 if TYPE_CHECKING:
     from llmk.config import Config
 
 ENGINE_OPS = (
-    *("update_rows", "build_step", "compute_slot_mapping", "append_tokens", "embedding"),
-    *("apply_penalties", "apply_bias", "match_suffixes", "allow_tokens", "sample", "logprobs"),
+    *("update_rows", "build_step", "compute_slot_mapping", "append_tokens", "accept_drafts", "embedding"),
+    *("apply_penalties", "apply_bias", "match_suffixes", "allow_tokens", "apply_mask", "sample", "logprobs"),
 )
 """Ops that the engine uses for every model; each is a site with the op's name unless the model's facts have one."""
 
@@ -78,8 +79,10 @@ def resolve(
     resolver = Resolver(registry, config, platform_facts, dtype, vouched_names, measured, traffic, excluded or {})
     share = sharded(facts, config.parallel.tensor)
     choices = resolver.choose_all(share)
-    choices.append(choose_policy(registry, config, excluded or {}))
-    resolver.wheels |= {piece.distribution: piece.version for piece in choices[-1].pieces}
+    own = [choose_policy(registry, config, excluded or {})]
+    if speculator := choose_speculator(registry, config, checkpoint, excluded or {}):
+        own.append(speculator)
+    resolver.wheels |= {piece.distribution: piece.version for choice in own for piece in choice.pieces}
     plugins = [platform.plugin, model.plugin, *(method.plugin for method in methods)]
     others = {plugin.distribution: plugin.version for plugin in plugins}
     return Plan(
@@ -90,7 +93,7 @@ def resolve(
         model_implementation=model.spec.implementation or TREE_MODEL,
         architecture=facts.architecture,
         dtype=dtype,
-        choices=tuple(choices),
+        choices=(*choices, *own),
         wheels=tuple(sorted((resolver.wheels | others).items())),
         warnings=(*registry.warnings, *warnings, *stale, *resolver.check_rules()),
         quantization=quantization,

@@ -95,3 +95,36 @@ def append_tokens(tokens: Tensor, computed: Tensor, slots: Tensor, sampled: Tens
     slots = slots.clamp(min=0)
     positions = computed[slots].masked_fill(padding, 0)
     tokens[slots, positions] = torch.where(padding, tokens[0, 0], sampled.to(tokens.dtype))
+
+
+def accept_drafts(
+    tokens: Tensor, computed: Tensor, slots: Tensor, starts: Tensor, counts: Tensor, sampled: Tensor, most: int
+) -> Tensor:
+    """Accepts drafts as long as they equal what was sampled in their place, reduces ``computed`` by those that were
+    rejected, and writes the token behind the accepted ones where the next step reads it; both in place.
+
+    Request ``i`` has ``counts[i] - 1`` drafts, the last of the tokens that its slot has computed. ``sampled[starts[i] +
+    j]`` was sampled in place of draft ``j``, given the drafts before it; the last of the request's ``counts[i]`` rows
+    behind all of them. So what is kept is what would have been sampled one token at a time (Leviathan et al., "Fast
+    Inference from Transformers via Speculative Decoding", 2023, with equality in place of its rejection sampling).
+
+    Args:
+        tokens: int32 ``[slots, max_len]``.
+        computed: int64 ``[slots]``, drafts included.
+        slots, starts, counts: int64 ``[requests]``; slots below 0 are padding and are skipped.
+        sampled: int64 ``[samples]``.
+        most: the greatest of ``counts``, known on the host.
+
+    Returns:
+        int64 ``[requests]``, how many tokens each request gained: 1 and the accepted drafts; 0 for padding.
+    """
+    padding, at = slots < 0, slots.clamp(min=0)
+    num_drafts = (counts - 1).clamp(min=0)
+    column = torch.arange(most, device=tokens.device)
+    found = sampled[(starts[:, None] + column).clamp(max=sampled.shape[0] - 1)]
+    places = ((computed[at] - num_drafts)[:, None] + column).clamp(min=0, max=tokens.shape[1] - 1)
+    equal = (found == tokens[at[:, None], places]) & (column < num_drafts[:, None])
+    accepted = equal.to(torch.int64).cumprod(dim=1).sum(dim=1)
+    computed.index_add_(0, at, torch.where(padding, 0, accepted - num_drafts))
+    append_tokens(tokens, computed, slots, found.gather(1, accepted[:, None]).squeeze(1))
+    return torch.where(padding, 0, accepted + 1)

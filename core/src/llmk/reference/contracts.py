@@ -275,6 +275,14 @@ _SAMPLING = (
         summary="Excludes all tokens except those allowed, in place.",
     ),
     _contract(
+        op="apply_mask",
+        signature="(logits, rows, bits) -> logits",
+        facts=("vocab_size",),
+        examples="sampling:APPLY_MASK",
+        mutates_args=("logits",),
+        summary="Excludes the tokens that packed masks exclude, in place.",
+    ),
+    _contract(
         op="mask_top_k_top_p_min_p",
         signature="(logits, top_k, top_p, min_p) -> logits",
         facts=("vocab_size",),
@@ -328,6 +336,14 @@ _BATCH = (
         examples="batch:APPEND_TOKENS",
         mutates_args=("tokens",),
         summary="Writes sampled tokens where the next step reads them.",
+    ),
+    _contract(
+        op="accept_drafts",
+        signature="(tokens, computed, slots, starts, counts, sampled, most) -> gained",
+        examples="batch:ACCEPT_DRAFTS",
+        measured=False,
+        mutates_args=("tokens", "computed"),
+        summary="Compares drafts with what was sampled in their place, and keeps those that are equal.",
     ),
 )
 

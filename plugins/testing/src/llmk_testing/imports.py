@@ -23,6 +23,7 @@ from packaging.utils import canonicalize_name
 from llmk.api import ENTRY_POINT_GROUP, Host, PlatformSpec, PluginError, Probe
 from llmk.api.errors import describe
 from llmk.api.matching import evaluate
+from llmk.kernel.contracts import kind_of
 from llmk.kernel.interpreter import PYTHON
 from llmk.kernel.loader import load_object
 from llmk.kernel.registry import Registered, Registry
@@ -82,7 +83,7 @@ class Imports:
 def _kind(registered: Registered[Any], place: str) -> str:
     """The kind by which what a spec names is held against its contract; empty where there is none."""
     if place == getattr(registered.spec, "implementation", ""):
-        return "composite" if getattr(registered.spec, "parts", ()) else registered.kind
+        return kind_of(registered.spec, registered.kind)
     return next((name for name in ("prepare", "describe") if place == getattr(registered.spec, name, "")), "")
 
 

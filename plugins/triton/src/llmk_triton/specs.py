@@ -74,6 +74,7 @@ _OPS = (
         "sampling.penalties:apply_penalties",
         "Sampling penalties, in place.",
     ),
+    ("apply_mask", "sampling.mask:apply_mask", "Packed masks, in one launch, in place."),
     (
         "update_rows",
         "batch.batch_state:update_rows",
@@ -89,6 +90,11 @@ _OPS = (
         "append_tokens",
         "batch.batch_state:append_tokens",
         "Writes sampled tokens where the next step reads them.",
+    ),
+    (
+        "accept_drafts",
+        "batch.batch_state:accept_drafts",
+        "Compares drafts with what was sampled in their place in one launch.",
     ),
 )
 

@@ -91,9 +91,9 @@ class BlockCache:
         hits = self._hits(tables, token_ids, reuse)
         return self._suffices(hits, sum(self._fresh(hits.length, len(token_ids), ahead)) + spare)
 
-    def extend(self, tables: BlockTables, num_tokens: int) -> bool:
-        """Takes blocks until there is room for ``num_tokens`` tokens, or no block is free; returns whether there is
-        room for more than before.
+    def extend(self, tables: BlockTables, num_tokens: int, *, spare: int = 0) -> bool:
+        """Takes blocks until there is room for ``num_tokens`` tokens, or no block is free but ``spare`` others; returns
+        whether there is room for more than before.
         """
         before = tables.capacity
         while tables.capacity < num_tokens:
@@ -102,7 +102,7 @@ class BlockCache:
                 for group, table in zip(self.groups, tables.tables, strict=True)
                 if len(table) * group.block_size <= tables.capacity
             ]
-            if len(full) > self.pool.num_free:
+            if len(full) + spare > self.pool.num_free:
                 break
             for table in full:
                 table.extend(self.pool.take(1))

@@ -5,33 +5,45 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from llmk.api import CacheStep
+from llmk.api import CacheStep, DeviceSpeculator
+from llmk.engine.device.host_rows import HostRows
+from llmk.engine.device.sample_rows import SampleRows
 from llmk.engine.device.transfer import to_device
-from llmk.engine.wire.step import NewRequest, StepPlan
+from llmk.engine.wire.step import NewRequest, StepPlan, Work
 
 if TYPE_CHECKING:
     from llmk.nn.build import Build
     from llmk.reference.batch import StepTensors
 
 
+@dataclass(frozen=True, slots=True)
+class DraftRows:
+    """How sampled rows belong to requests: request ``i`` of ``slots`` has the ``counts[i]`` rows from ``starts[i]`` on,
+    all but one for its drafts. int64 ``[requests]`` on the device; ``host_counts`` is ``counts`` on the host."""
+
+    host_counts: list[int]
+    slots: Tensor
+    starts: Tensor
+    counts: Tensor
+
+
 @dataclass(slots=True)
 class LaidOutStep:
-    """A step on the device, ready for the model. ``groups`` has one entry per cache group."""
+    """A step on the device, ready for the model. ``groups`` has one entry per cache group; ``drafts`` is ``None`` where
+    the step verifies none."""
 
     tensors: StepTensors
     groups: list[CacheStep]
-    slots: Tensor
-    """int64 ``[requests]``."""
-    sample_rows: Tensor
+    token_rows: Tensor
     """int64 ``[samples]``: the token rows whose logits are wanted."""
-    sample_indices: Tensor
-    """int64 ``[samples]``: which of the step's requests those are."""
-    sample_slots: list[int]
+    sampled: SampleRows
+    drafts: DraftRows | None = None
 
 
 class Batch:
@@ -44,9 +56,20 @@ class Batch:
     """
 
     def __init__(
-        self, build: Build, *, num_slots: int, max_len: int, block_sizes: Sequence[int], device: torch.device
+        self,
+        build: Build,
+        *,
+        num_slots: int,
+        max_len: int,
+        block_sizes: Sequence[int],
+        device: torch.device,
+        speculator: DeviceSpeculator | None = None,
+        vocab_size: int = 0,
     ) -> None:
+        """``speculator`` drafts tokens below ``vocab_size`` where a plan says how many, but not which."""
         self.device = device
+        self._speculator = speculator
+        self._vocab_size = vocab_size
         self.block_sizes = tuple(block_sizes)
         self.tokens = torch.zeros(num_slots, max_len + 1, dtype=torch.int32, device=device)
         self.computed = torch.zeros(num_slots, dtype=torch.int64, device=device)
@@ -56,7 +79,7 @@ class Batch:
         self._build_step = build.kernel("op", "build_step")
         self._compute_slot_mapping = build.kernel("op", "compute_slot_mapping")
         self._append_tokens = build.kernel("op", "append_tokens")
-        self._host_computed = [0] * num_slots
+        self._accept_drafts = build.kernel("op", "accept_drafts")
         self._host_blocks = [[0] * num_slots for _ in block_sizes]
 
     def apply(self, plan: StepPlan) -> None:
@@ -65,29 +88,66 @@ class Batch:
             self._enter(plan.new)
         for group, table in enumerate(self.block_tables):
             self._grow(group, table, plan)
+        if drafted := [work for work in plan.work if work.drafts]:
+            self._write_drafts(drafted)
 
     def lay_out(self, plan: StepPlan) -> LaidOutStep:
         """Lays out the plan's work on the device and counts it as computed."""
         counts = [work.num_tokens for work in plan.work]
         slots = [work.slot for work in plan.work]
-        ends, total = [], 0
-        for count in counts:
-            total += count
-            ends.append(total)
-        sampled = [i for i, work in enumerate(plan.work) if work.sample]
-        sample_ends = [ends[i] - 1 for i in sampled]
-        device_slots, device_counts, sample_rows, indices = self._upload(slots, counts, sample_ends, sampled)
-        lengths = self.count(slots, counts)
-        tensors, groups = self.place(device_slots, device_counts, total, max(counts), max(lengths))
+        lengths = [work.before + work.num_tokens for work in plan.work]
+        ends, sampled = list(accumulate(counts)), plan.sampled_work
+        if plan.speculative:
+            return self._lay_out_drafts(plan, slots, counts, ends, max(lengths))
+        row_slots, token_rows = [slots[i] for i in sampled], [ends[i] - 1 for i in sampled]
+        device_slots, device_counts, device_rows, index = self._upload(slots, counts, token_rows, row_slots)
+        tensors, groups = self.place(device_slots, device_counts, ends[-1], max(counts), max(lengths))
         for group in groups:
             group.host_query_lens, group.host_seq_lens = counts, lengths
-        return LaidOutStep(tensors, groups, device_slots, sample_rows, indices, [slots[i] for i in sampled])
+        rows = SampleRows(row_slots, index, self.computed, [lengths[i] for i in sampled])
+        return LaidOutStep(tensors, groups, device_rows, rows)
 
-    def count(self, slots: Sequence[int], counts: Sequence[int]) -> list[int]:
-        """Takes note, on the host, that so many tokens of each slot are computed; returns those of each so far."""
-        for slot, count in zip(slots, counts, strict=True):
-            self._host_computed[slot] += count
-        return [self._host_computed[slot] for slot in slots]
+    def _lay_out_drafts(
+        self, plan: StepPlan, slots: list[int], counts: list[int], ends: list[int], longest: int
+    ) -> LaidOutStep:
+        """As :meth:`lay_out`, for a step in which requests may be sampled at several rows, or whose lengths may be
+        upper bounds."""
+        self.draft(plan)
+        host = HostRows.of(plan)
+        token_rows = [ends[item] - 1 - back for item, back in zip(host.row_items, host.behind, strict=True)]
+        device_slots, device_counts, device_rows = self._upload(slots, counts, token_rows)
+        tensors, groups = self.place(device_slots, device_counts, ends[-1], max(counts), longest)
+        if not any(work.num_uncertain for work in plan.work):
+            for group in groups:
+                group.host_query_lens = counts
+                group.host_seq_lens = [work.before + work.num_tokens for work in plan.work]
+        return LaidOutStep(tensors, groups, device_rows, *self.sample_rows(plan, host))
+
+    def sample_rows(self, plan: StepPlan, host: HostRows) -> tuple[SampleRows, DraftRows | None]:
+        """The rows of a speculative step on the device, and how they belong to requests, if there are any."""
+        slots = [plan.work[item].slot for item in host.items]
+        index, behind, *request = self._upload(host.slots, host.behind, slots, host.starts, host.counts)
+        rows = SampleRows(host.slots, index, self.computed, host.most, host.fewest, behind)
+        return rows, DraftRows(host.counts, *request) if slots else None
+
+    def draft(self, plan: StepPlan) -> None:
+        """Drafts on the device what the plan's work has no drafts for, behind the last known token."""
+        drafting = [work for work in plan.work if work.num_drafts and not work.drafts]
+        if not drafting:
+            return
+        assert self._speculator is not None, "without a speculator on the device, the plan has the drafts"
+        most = max(work.num_drafts for work in drafting)
+        slots, wanted, ahead = self._upload(
+            [work.slot for work in drafting],
+            [work.num_drafts for work in drafting],
+            [work.num_tokens - work.num_drafts for work in drafting],
+        )
+        known = self.computed[slots] + ahead
+        drafts = self._speculator.propose(self.tokens, known, slots, most)
+        column = torch.arange(most, device=self.device)
+        at = slots[:, None], (known[:, None] + column).clamp(max=self.max_len - 1)
+        drafts = torch.where((drafts >= 0) & (drafts < self._vocab_size), drafts, 0).to(self.tokens.dtype)
+        self.tokens[at] = torch.where(column < wanted[:, None], drafts, self.tokens[at])
 
     def place(
         self, slots: Tensor, counts: Tensor, num_tokens: int, max_query: int, max_seq: int
@@ -106,14 +166,18 @@ class Batch:
         it."""
         self._append_tokens(self.tokens, self.computed, slots, sampled)
 
+    def accept(self, drafts: DraftRows, sampled: Tensor) -> Tensor:
+        """Takes back what is computed of drafts that differ from what was ``sampled`` (int64 ``[samples]``), and puts
+        the token behind the others where the next step reads it. Returns how many tokens each request gained, int64
+        ``[requests]``."""
+        where = drafts.slots, drafts.starts, drafts.counts
+        gained: Tensor = self._accept_drafts(self.tokens, self.computed, *where, sampled, max(drafts.host_counts))
+        return gained
+
     @property
     def max_len(self) -> int:
         """Tokens that a request may have, and one more."""
         return self.tokens.shape[1]
-
-    def num_computed(self, slot: int) -> int:
-        """Tokens of ``slot`` in the cache once the step laid out last has run."""
-        return self._host_computed[slot]
 
     def _cache_step(
         self,
@@ -151,9 +215,15 @@ class Batch:
         self._update_rows(self.tokens, rows, starts, runs, tokens)
         self.computed[rows] = done
         for request in new:
-            self._host_computed[request.slot] = request.num_computed
             for blocks in self._host_blocks:
                 blocks[request.slot] = 0
+
+    def _write_drafts(self, drafted: Sequence[Work]) -> None:
+        """Puts drafts behind the last known token, where the step reads them."""
+        slots, lengths = [work.slot for work in drafted], [work.num_drafts for work in drafted]
+        starts = [work.before + work.num_tokens - work.num_drafts for work in drafted]
+        values = [token for work in drafted for token in work.drafts]
+        self._update_rows(self.tokens, *self._upload(slots, starts, lengths, values))
 
     def _grow(self, group: int, table: Tensor, plan: StepPlan) -> None:
         held = self._host_blocks[group]

@@ -1,11 +1,11 @@
-"""Steps in which every request computes one token, recorded once for each of some numbers of requests, and replayed:
-the host then issues one thing, however many kernels there are."""
+"""Steps that are recorded once for each of some shapes, and replayed: the host then issues one thing, however many
+kernels there are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
@@ -16,114 +16,178 @@ if TYPE_CHECKING:
     from llmk.nn.build import Build
 
 _NOT_RECORDED = frozenset(
-    {"update_rows", "apply_penalties", "apply_bias", "match_suffixes", "allow_tokens", "logprobs"}
+    {
+        *("update_rows", "accept_drafts", "apply_penalties", "apply_bias", "match_suffixes", "allow_tokens"),
+        *("apply_mask", "logprobs"),
+    }
 )
 """Ops that run before or after what is recorded."""
 
 _SIZES = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512)
+_MOST_VERIFYING = 64
+"""Requests up to which steps that verify drafts are recorded: with more, devices take longer than issuing does."""
+
+
+class StepShape(NamedTuple):
+    """Room of a recorded step: tokens, requests, and sampled rows per request. What a step has less is padded."""
+
+    tokens: int
+    requests: int
+    samples: int = 1
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it is for steps in which each request computes one token."""
+        return self.tokens == self.requests
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
-    """What a recorded step leaves, a row per request; it holds until the next one runs."""
+class Recorded:
+    """What a recorded step leaves; it holds until the next one runs.
+
+    ``hidden`` has a row per token, all else a row per sample: those of request ``i`` from ``i * samples`` on.
+    """
 
     hidden: Tensor
     logits: Tensor
     token_ids: Tensor
-    """int64 ``[requests]``, each request's most likely next token, which already stands where the next step reads
-    it."""
+    """int64 ``[requests * samples]``, each row's most likely token. With one sample per request, it already stands
+    where the next step reads it."""
     readback: Tensor
     """What is read back of them (:attr:`llmk.engine.sampling.sampler.Sampled.readback`)."""
 
-    def first(self, count: int) -> Decoded:
-        """What the first requests are left."""
-        return Decoded(self.hidden[:count], self.logits[:count], self.token_ids[:count], self.readback[:count])
+    def first(self, count: int) -> Recorded:
+        """What the first rows are left, where each token has one."""
+        return Recorded(self.hidden[:count], self.logits[:count], self.token_ids[:count], self.readback[:count])
+
+    def rows(self, index: Tensor) -> Recorded:
+        """Chosen rows (int64) of the samples."""
+        return Recorded(self.hidden, self.logits[index], self.token_ids[index], self.readback[index])
+
+
+Run = Callable[[StepShape, Tensor, Tensor, Tensor], Recorded]
+"""Runs a step of a shape, given int64 ``[requests]`` slots, counts of tokens, and counts of sampled rows; padding has a
+slot of -1 and counts of 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """``inputs`` is int64 ``[2 * size]``: slots, then counts; ``num_calls`` collectives are in it."""
+    """``inputs`` is int64 ``[3 * requests]``: slots, counts of tokens, and counts of samples, which steps that decode
+    don't have, as they equal those of tokens; ``num_calls`` collectives are in it."""
 
-    size: int
+    shape: StepShape
     inputs: Tensor
     num_calls: int
-    replay: Callable[[], Decoded]
+    replay: Callable[[], Recorded]
 
 
-class DecodeGraphs:
+class StepGraphs:
     """The recorded steps.
 
     Args:
-        decode: runs such a step, given int64 ``[size]`` slots and counts; padding has a slot of -1 and a count of 0.
-        sizes: numbers of requests to record it for.
+        run: what is recorded.
+        shapes: for which shapes.
         build: of the model, which says where it runs and with which other ranks.
     """
 
-    def __init__(
-        self, graphs: Graphs, decode: Callable[[Tensor, Tensor], Decoded], sizes: Sequence[int], build: Build
-    ) -> None:
+    def __init__(self, graphs: Graphs, run: Run, shapes: Iterable[StepShape], build: Build) -> None:
         self._device = build.device
         self._parallel = build.parallel
         # The largest first: the others find room in what it leaves.
-        by_size = {size: self._record(graphs, decode, size) for size in sorted(sizes, reverse=True)}
-        largest = max(sizes)
-        self._fitting = [by_size[min(size for size in sizes if size >= count)] for count in range(1, largest + 1)]
+        made = [self._record(graphs, run, shape) for shape in sorted(shapes, reverse=True)]
+        decoding = {graph.shape.requests: graph for graph in made if graph.shape.decodes}
+        self._decoding = [
+            decoding[min(size for size in decoding if size >= count)]
+            for count in range(1, max(decoding, default=0) + 1)
+        ]
+        self._others = [graph for graph in reversed(made) if not graph.shape.decodes]
 
     @property
-    def largest(self) -> int:
-        """Requests that a recorded step has room for."""
-        return len(self._fitting)
+    def most_decoding(self) -> int:
+        """Requests that a recorded step has room for in which each computes one token."""
+        return len(self._decoding)
 
-    def replay(self, slots: list[int]) -> tuple[Tensor, Decoded]:
-        """Runs the step for ``slots``; returns them, int64 on the device, and the result without padding."""
+    def decode(self, slots: list[int]) -> tuple[Tensor, Recorded]:
+        """Runs a step of one token for each of ``slots``; returns them, int64 on the device, and the result without
+        padding."""
         count = len(slots)
-        graph = self._fitting[count - 1]
-        padding = graph.size - count
+        graph = self._decoding[count - 1]
+        padding = graph.shape.requests - count
         graph.inputs.copy_(to_device([*slots, *(-1,) * padding, *(1,) * count, *(0,) * padding], self._device))
-        decoded = graph.replay()
+        recorded = graph.replay()
         self._parallel.num_calls += graph.num_calls
-        return graph.inputs[:count], decoded.first(count)
+        return graph.inputs[:count], recorded.first(count)
 
-    def _record(self, graphs: Graphs, decode: Callable[[Tensor, Tensor], Decoded], size: int) -> _Graph:
-        inputs = to_device([-1] * size + [0] * size, self._device)
-        slots, counts = inputs.split(size)
+    def find(self, tokens: int, requests: int, samples: int) -> _Graph | None:
+        """The least of the recorded steps that has room for so many tokens, requests, and samples per request, and is
+        not for decoding alone."""
+        fitting = (
+            graph
+            for graph in self._others
+            if graph.shape.tokens >= tokens and graph.shape.requests >= requests and graph.shape.samples >= samples
+        )
+        return next(fitting, None)
+
+    def run(self, graph: _Graph, slots: list[int], counts: list[int], samples: list[int]) -> tuple[Tensor, Recorded]:
+        """Runs a step that was found; returns ``slots``, int64 on the device, and the result."""
+        none = (0,) * (graph.shape.requests - len(slots))
+        values = [*slots, *(-1 for _ in none), *counts, *none, *samples, *none]
+        graph.inputs.copy_(to_device(values, self._device))
+        recorded = graph.replay()
+        self._parallel.num_calls += graph.num_calls
+        return graph.inputs[: len(slots)], recorded
+
+    def _record(self, graphs: Graphs, run: Run, shape: StepShape) -> _Graph:
+        lists = 2 if shape.decodes else 3
+        inputs = to_device([-1] * shape.requests + [0] * (lists - 1) * shape.requests, self._device)
+        slots, counts, *rest = inputs.split(shape.requests)
         num_calls = 0
 
-        def run() -> Decoded:
+        def step() -> Recorded:
             nonlocal num_calls
             before = self._parallel.num_calls
-            decoded = decode(slots, counts)
+            recorded = run(shape, slots, counts, rest[0] if rest else counts)
             num_calls = self._parallel.num_calls - before
-            return decoded
+            return recorded
 
-        replay = graphs.capture(run)
-        return _Graph(size, inputs, num_calls, replay)
-
-
-def graph_sizes(most: int) -> list[int]:
-    """Numbers of requests to record steps for, where ``most`` may run at once."""
-    return [*(size for size in _SIZES if size < most), min(most, _SIZES[-1])]
+        replay = graphs.capture(step)
+        return _Graph(shape, inputs, num_calls, replay)
 
 
-def why_not_recorded(plan: Plan, sizes: Sequence[int], wanted: bool = True) -> str:
-    """Why steps of so many tokens can't be recorded, in words; empty where nothing speaks against it."""
+def decoding_shapes(most: int) -> list[StepShape]:
+    """Shapes to record of steps in which at most ``most`` requests compute one token each."""
+    sizes = [*(size for size in _SIZES if size < most), min(most, _SIZES[-1])]
+    return [StepShape(size, size) for size in sizes]
+
+
+def verifying_shapes(most: int, num_drafts: int) -> list[StepShape]:
+    """Shapes to record of steps in which at most ``most`` requests verify up to ``num_drafts`` drafts each."""
+    sizes = [shape.requests for shape in decoding_shapes(min(most, _MOST_VERIFYING))]
+    powers = {1 << power for power in range(num_drafts.bit_length())}
+    samples = sorted(1 + drafts for drafts in powers | {num_drafts} if 0 < drafts <= num_drafts)
+    return [StepShape(size * count, size, count) for count in samples for size in sizes]
+
+
+def why_not_recorded(plan: Plan, shapes: Sequence[StepShape], wanted: bool = True) -> str:
+    """Why steps of such shapes can't be recorded, in words; empty where nothing speaks against it."""
     if not wanted:
         return "engine.graphs"
     if plan.pipeline > 1:
         return "layers are spread over stages"
     choices = [choice for choice in plan.choices if choice.kind != "policy" and choice.op not in _NOT_RECORDED]
-    found = dict(pair for size in sizes for choice in choices for pair in obstacles(choice, size))
+    found = dict(pair for shape in shapes for choice in choices for pair in obstacles(choice, *shape[:2]))
     for shadow in plan.shadows:
         if shadow.choice.kind == "attention" or getattr(shadow.choice.query, "attention", None):
             return f"the shadow of {shadow.choice.site} has its own cache, which every step must fill"
     return "; ".join(f"{id} at {site} can't be recorded" for id, site in found.items())
 
 
-def obstacles(choice: Choice, num_tokens: int) -> Iterator[tuple[str, str]]:
-    """Ids and sites of what was chosen for so many tokens, parts included, and can't be recorded."""
+def obstacles(choice: Choice, num_tokens: int, num_requests: int) -> Iterator[tuple[str, str]]:
+    """Ids and sites of what was chosen for so many tokens, parts included, and can't be recorded in a step of so many
+    requests."""
     piece = choice.piece(num_tokens)
-    if piece.capture == "none":
+    if piece.capture == "none" or (piece.capture == "decode" and num_tokens != num_requests):
         yield piece.id, choice.site
     for part in choice.parts:
         if part.op in piece.parts:
-            yield from obstacles(part, num_tokens)
+            yield from obstacles(part, num_tokens, num_requests)

@@ -31,6 +31,12 @@ def to_device(values: Sequence[object], device: torch.device, dtype: torch.dtype
     return torch.tensor(values, dtype=dtype, pin_memory=has_pinned_memory(device)).to(device, non_blocking=True)
 
 
+def bits_to_device(bits: bytes, rows: int, device: torch.device) -> Tensor:
+    """Packed masks as int32 ``[rows, words]`` on ``device``."""
+    words = torch.frombuffer(bytearray(bits), dtype=torch.int32).view(rows, -1)
+    return (words.pin_memory() if has_pinned_memory(device) else words).to(device, non_blocking=True)
+
+
 def to_host(tensor: Tensor) -> Tensor:
     """A copy on the host, which is complete once an :func:`event` made after it has come; where there are none,
     ``tensor`` itself, where reading waits."""

@@ -15,7 +15,7 @@ import torch
 
 from llmk.api import CacheSpec, LogitsProcessor, LogitsProcessorSpec, Plan, Platform, PluginError
 from llmk.engine.device.batch import Batch
-from llmk.engine.device.graphs import graph_sizes, why_not_recorded
+from llmk.engine.device.graphs import StepShape, decoding_shapes, verifying_shapes, why_not_recorded
 from llmk.engine.device.trace import NULL_TRACE, NullTrace
 from llmk.engine.execution.cache_tensors import CacheTensors
 from llmk.engine.execution.runner import Runner
@@ -31,6 +31,7 @@ from llmk.nn.build import Build
 from llmk.nn.parallel import Parallel
 from llmk.planning.cache_groups import CacheGroup, cache_groups
 from llmk.planning.memory import activation_bytes, check_context, check_weights, gib
+from llmk.planning.speculation import device_speculator, speculation_of
 
 if TYPE_CHECKING:
     from llmk.kernel.registry import Registered
@@ -106,6 +107,8 @@ def build_runner(
         max_len=boot.facts.max_model_len,
         block_sizes=[group.block_size for group in groups],
         device=build.device,
+        speculator=device_speculator(boot),
+        vocab_size=boot.facts.vocab_size,
     )
     laid_out = caches.allocate(num_blocks), caches.layers()
     options: dict[str, Any] = {"asynchronous": why_asynchronous(build.plan.platform), "trace": trace}
@@ -140,9 +143,9 @@ def cache_room(boot: Boot, loaded: LoadedModel, rank: int = 0) -> int:
     if boot.settings.config.engine.warm_up and compiles(boot.plan):
         (groups,) = cache_groups(boot, [loaded.cache_specs])
         runner = build_runner(boot, loaded, BLOCKS, groups)
-        sizes, against = recordable(boot, loaded.platform)
+        shapes, against = recordable(boot, loaded.platform)
         most = (limits.max_num_batched_tokens, limits.max_num_seqs, boot.facts.max_model_len)
-        warm_up = WarmUp(runner, groups, *most, () if against else sizes)
+        warm_up = WarmUp(runner, groups, *most, () if against else shapes)
         with loaded.build.shadows.compare_every_step() if loaded.build.shadows else nullcontext():
             needed = warm_up.run(loaded.platform)
     if needed is None:
@@ -151,29 +154,36 @@ def cache_room(boot: Boot, loaded: LoadedModel, rank: int = 0) -> int:
     return max(0, loaded.platform.memory.available() - needed * len(boot.plan.ranks_on_same_device(rank)))
 
 
-def recordable(boot: Boot, platform: Platform) -> tuple[list[int], str]:
-    """Numbers of requests for which steps that decode are to be recorded, and what speaks against it, if anything."""
+def recordable(boot: Boot, platform: Platform) -> tuple[list[StepShape], str]:
+    """Shapes of which steps are to be recorded, and what speaks against it, if anything: steps that decode, and those
+    that verify drafts, where nothing speaks against these."""
     config, plan = boot.settings.config, boot.plan
-    sizes = graph_sizes(config.scheduler.max_num_seqs)
-    against = why_not_recorded(plan, sizes, config.engine.graphs)
+    shapes = decoding_shapes(config.scheduler.max_num_seqs)
+    against = why_not_recorded(plan, shapes, config.engine.graphs)
     if not against and platform.graphs is None:
         against = f"{plan.platform.label} has none"
     if not against and plan.num_ranks > 1 and not (platform.collectives and platform.collectives.recordable):
         against = f"{plan.platform.label} can't record how processes exchange tensors"
-    return sizes, against
+    if not against and speculation_of(plan) is not None:
+        verifying = verifying_shapes(config.scheduler.max_num_seqs, config.speculation.num_drafts)
+        if refused := why_not_recorded(plan, verifying):
+            logger.info("graphs: none of steps that verify drafts (%s)", refused)
+        else:
+            shapes += verifying
+    return shapes, against
 
 
 def record_graphs(boot: Boot, platform: Platform, runner: Runner) -> None:
     """Records steps that decode, where nothing speaks against it; else the log says what does."""
-    sizes, against = recordable(boot, platform)
+    shapes, against = recordable(boot, platform)
     if against or platform.graphs is None:
         logger.info("graphs: none (%s)", against)
         return
     start = time.perf_counter()
-    runner.record(platform.graphs, sizes)
+    runner.record(platform.graphs, shapes)
     platform.device.synchronize()
-    took = time.perf_counter() - start
-    logger.info("graphs: steps of 1 to %d decoding requests, %d recorded in %.1f s", sizes[-1], len(sizes), took)
+    took, most = time.perf_counter() - start, max(shape.requests for shape in shapes)
+    logger.info("graphs: steps of 1 to %d decoding requests, %d recorded in %.1f s", most, len(shapes), took)
 
 
 def check_wheels(plan: Plan) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from llmk.engine.wire.step import StepPlan, StepResult
+from llmk.engine.wire.step import Masks, StepPlan, StepResult
 
 
 class PendingStep(Protocol):
@@ -27,10 +27,17 @@ class Executor(Protocol):
     asynchronous: str
 
     def submit(self, plan: StepPlan) -> PendingStep:
-        """Issues a step without waiting for it. What of the plan is read after this returns must be copied: the
-        scheduler goes on with its lists. Raises :class:`~llmk.api.EngineDead` where no more can be run, and so does
-        what is pending."""
+        """Issues a step without waiting for it; of a deferred plan, all but sampling (:meth:`sample`).
+
+        What of the plan is read after this returns must be copied: the scheduler goes on with its lists. Raises
+        :class:`~llmk.api.EngineDead` where no more can be run, and so does what is pending.
+        """
         ...
+
+    def sample(self, masks: Masks) -> None:
+        """Samples the step that was submitted last, whose plan is deferred: after the results of all steps before it,
+        and before the next step. Raises what :meth:`submit` does."""
+        raise NotImplementedError
 
     def check(self) -> None:
         """Raises :class:`~llmk.api.EngineDead` where no more steps can be run."""

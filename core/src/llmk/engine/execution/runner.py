@@ -10,17 +10,20 @@ import torch
 from torch import Tensor
 
 from llmk.api import AttentionBackend, CacheStep
-from llmk.engine.device.batch import Batch, LaidOutStep
-from llmk.engine.device.graphs import Decoded, DecodeGraphs
+from llmk.engine.device.batch import Batch, DraftRows, LaidOutStep
+from llmk.engine.device.graphs import Recorded, StepGraphs, StepShape
+from llmk.engine.device.host_rows import HostRows
+from llmk.engine.device.sample_rows import SampleRows
 from llmk.engine.device.trace import NULL_TRACE, NullTrace
-from llmk.engine.device.transfer import event
+from llmk.engine.device.transfer import bits_to_device, event, to_device, to_host
 from llmk.engine.execution.executor import Executor
-from llmk.engine.measuring.shadow_comparisons import PendingComparison, ShadowComparisons
+from llmk.engine.execution.pending_result import PendingResult
+from llmk.engine.measuring.shadow_comparisons import ShadowComparisons
 from llmk.engine.sampling import finite_check as finite
-from llmk.engine.sampling.prompt_logprobs import PendingLogprobs, PromptLogprobs
-from llmk.engine.sampling.prompt_rows import HiddenReader, PendingCopy
+from llmk.engine.sampling.prompt_logprobs import PromptLogprobs
+from llmk.engine.sampling.prompt_rows import HiddenReader
 from llmk.engine.sampling.sampler import Sampled, Sampler
-from llmk.engine.wire.step import StepPlan, StepResult
+from llmk.engine.wire.step import Masks, StepPlan
 from llmk.nn.context import StepContext
 
 if TYPE_CHECKING:
@@ -29,37 +32,6 @@ if TYPE_CHECKING:
     from llmk.nn.build import Build
     from llmk.nn.model import Model
     from llmk.reference.batch import StepTensors
-
-
-@dataclass(slots=True)
-class PendingResult:
-    """A step that was issued. Its tokens already stand where the next step reads them; :meth:`result` waits until the
-    host's copies are ``done``."""
-
-    step: int
-    sampled: Sampled | None
-    scored: Sequence[PendingLogprobs] = ()
-    hidden: Sequence[PendingCopy] = ()
-    done: torch.Event | None = None
-    compared: PendingComparison | None = None
-
-    def result(self) -> StepResult:
-        """Waits for the device and returns what was sampled."""
-        if self.done is not None:
-            self.done.synchronize()
-        scored = {part.work: part.result() for part in self.scored}
-        shadows = self.compared.result() if self.compared else []
-        hidden = {part.work: part.result() for part in self.hidden}
-        broken = [part.work for part in self.hidden if not part.rows.isfinite().all()]
-        broken += [work for work, part in scored.items() if part.broken]
-        result = StepResult(step=self.step, scored=scored, hidden=hidden, shadows=shadows, broken=broken)
-        if self.sampled is None:
-            return result
-        result.slots = self.sampled.slots
-        result.token_ids, wrong = self.sampled.read()
-        result.logprobs = self.sampled.logprobs_by_slot(result.token_ids)
-        result.num_broken, result.errors = len(wrong), wrong | self.sampled.errors
-        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +72,9 @@ class Runner(Executor):
         self.batch = batch
         self.caches = caches
         self.asynchronous = asynchronous
-        self._graphs: DecodeGraphs | None = None
+        self._graphs: StepGraphs | None = None
+        self._unsampled: tuple[Tensor, SampleRows, DraftRows | None, PendingResult] | None = None
+        """Logits and rows of a deferred step."""
         self._trace = trace
         self._prepares = list(dict.fromkeys(layers))
         self._layers = [self._prepares.index(layer) for layer in layers]
@@ -117,15 +91,26 @@ class Runner(Executor):
         self._sample = trace.timed("sample", self.sampler)
 
     @torch.inference_mode()
-    def record(self, graphs: Graphs, sizes: Sequence[int]) -> None:
-        """Records steps of one token per request for ``sizes`` requests, which are replayed from then on."""
-        self._graphs = DecodeGraphs(graphs, self._decode, sizes, self.build)
-        self._replay = self._trace.timed("replay", self._graphs.replay)
+    def record(self, graphs: Graphs, shapes: Sequence[StepShape]) -> None:
+        """Records steps of ``shapes``, which are replayed from then on."""
+        self._graphs = StepGraphs(graphs, self._recorded, shapes, self.build)
+        self._decode = self._trace.timed("replay", self._graphs.decode)
 
     @torch.inference_mode()
     def submit(self, plan: StepPlan) -> PendingResult:
         """Issues a step: apply what changed, lay it out, run the model, sample. Does not wait for the device."""
         return self._run(plan)
+
+    @torch.inference_mode()
+    def sample(self, masks: Masks) -> None:
+        """Samples the deferred step that was submitted last. Does not wait for the device."""
+        if self._unsampled is None:
+            return  # another stage does
+        (logits, rows, drafts, pending), self._unsampled = self._unsampled, None
+        device, found = self.batch.device, None
+        if masks.rows:
+            found = to_device(masks.rows, device), bits_to_device(masks.bits, len(masks.rows), device)
+        self._keep_sampled(pending, self._sample(logits, rows, self.batch, found), rows, drafts)
 
     def _issue_compared(self, plan: StepPlan) -> PendingResult:
         """Issues a step in which kernels may be compared with their shadows. Such steps are not replayed."""
@@ -143,8 +128,12 @@ class Runner(Executor):
         if not plan.work:
             return PendingResult(plan.step, None)
         self._apply(plan)
-        if replay and self._graphs is not None and _decodes(plan, self._graphs.largest):
-            return self._issue_recorded(plan)
+        if replay and self._graphs is not None:
+            if all(work.num_tokens == 1 and work.sample for work in plan.work):
+                if len(plan.work) <= self._graphs.most_decoding:
+                    return self._replayed_decode(plan)
+            elif (pending := self._replayed(plan)) is not None:
+                return pending
         step = self._lay_out(plan)
         return self._finish(plan, step, self._compute(step.tensors, step.groups))
 
@@ -155,42 +144,104 @@ class Runner(Executor):
         context = StepContext(tensors.positions, self.caches, [meta[i] for i in self._layers])
         return self._forward(tensors.token_ids, context)
 
-    def _decode(self, slots: Tensor, counts: Tensor) -> Decoded:
-        """A step of one token per request, as it is recorded."""
-        hidden = self._compute(*self.batch.place(slots, counts, slots.shape[0], 1, self.batch.max_len))
-        logits = self.model.logits(hidden)
-        token_ids = self.sampler.most_likely(logits)
-        self.batch.append(slots, token_ids)
-        return Decoded(hidden, logits, token_ids, finite.pack(token_ids, finite.chosen(logits, token_ids)))
-
-    def _issue_recorded(self, plan: StepPlan) -> PendingResult:
-        slots = [work.slot for work in plan.work]
-        self.batch.count(slots, [1] * len(slots))
-        rows, decoded = self._replay(slots)
-        scored = self.scorer(decoded.hidden, plan.work)
-        if self.sampler.all_plain_greedy(slots):
-            sampled = Sampled(slots, decoded.token_ids, decoded.readback, decoded.logits.dtype)
+    def _recorded(self, shape: StepShape, slots: Tensor, counts: Tensor, samples: Tensor) -> Recorded:
+        """A step of fixed shape, as it is recorded (:data:`llmk.engine.device.graphs.Run`)."""
+        longest = 1 if shape.decodes else shape.tokens
+        tensors, groups = self.batch.place(slots, counts, shape.tokens, longest, self.batch.max_len)
+        hidden = self._compute(tensors, groups)
+        if shape.decodes:
+            logits = self.model.logits(hidden)
         else:
-            sampled = self._sample(decoded.logits, slots, rows, self.batch)
-            self._keep(rows, sampled.token_ids)
-        return PendingResult(plan.step, sampled.to_host(), scored, done=event(self.batch.device))
+            column = torch.arange(shape.samples, device=slots.device)
+            rows = (tensors.query_start[1:] - samples)[:, None] + column
+            logits = self.model.logits(hidden[torch.where(column < samples[:, None], rows, 0).view(-1)])
+            slots = slots.masked_fill(samples == 0, -1)
+        token_ids = self.sampler.most_likely(logits)
+        if shape.samples == 1:
+            self.batch.append(slots, token_ids)
+        return Recorded(hidden, logits, token_ids, finite.pack(token_ids, finite.chosen(logits, token_ids)))
+
+    def _replayed_decode(self, plan: StepPlan) -> PendingResult:
+        """A recorded step in which each request computes one token."""
+        slots = [work.slot for work in plan.work]
+        index, recorded = self._decode(slots)
+        scored = self.scorer(recorded.hidden, plan.work)
+        pending = PendingResult(plan.step, None, scored, items=range(len(slots)))
+        if self.sampler.all_plain_greedy(slots) and not plan.deferred:
+            pending.sampled = Sampled(recorded.token_ids, recorded.readback, recorded.logits.dtype).to_host()
+            pending.done = event(self.batch.device)
+            return pending
+        fewest, most = None, [work.before + 1 for work in plan.work]
+        if plan.speculative:
+            fewest = [bound - work.num_uncertain for bound, work in zip(most, plan.work, strict=True)]
+        rows = SampleRows(slots, index, self.batch.computed, most, fewest)
+        if plan.deferred:
+            return self._defer(recorded.logits, rows, None, pending)
+        return self._keep_sampled(pending, self._sample(recorded.logits, rows, self.batch), rows, None)
+
+    def _replayed(self, plan: StepPlan) -> PendingResult | None:
+        """A recorded step that is not for decoding alone; ``None`` where none has the shape. Drafts are verified in
+        steps without prompts alone, as the others have one sample per request."""
+        assert self._graphs is not None
+        samples = [work.sample + work.num_drafts for work in plan.work]
+        width = max(samples)
+        if width < 1 or (width > 1 and not all(samples)):
+            return None
+        graph = self._graphs.find(plan.num_tokens, len(plan.work), width)
+        if graph is None:
+            return None
+        self.batch.draft(plan)
+        counts = [work.num_tokens for work in plan.work]
+        _, recorded = self._graphs.run(graph, [work.slot for work in plan.work], counts, samples)
+        prompts = self.scorer(recorded.hidden, plan.work), self.reader(recorded.hidden, plan.work)
+        host, room = HostRows.of(plan), graph.shape.samples
+        rows, drafts = self.batch.sample_rows(plan, host)
+        at = [item * room + row for item, count in zip(host.items, host.counts, strict=True) for row in range(count)]
+        recorded = recorded.rows(to_device(at, self.batch.device))
+        pending = PendingResult(plan.step, None, *prompts, items=host.items)
+        drafts = drafts if plan.speculative else None
+        if plan.deferred:
+            return self._defer(recorded.logits, rows, drafts, pending)
+        if self.sampler.all_plain_greedy(rows.slots):
+            sampled = Sampled(recorded.token_ids, recorded.readback, recorded.logits.dtype)
+        else:
+            sampled = self._sample(recorded.logits, rows, self.batch)
+        return self._keep_sampled(pending, sampled, rows, drafts)
 
     def _finish(self, plan: StepPlan, step: LaidOutStep, hidden: Tensor) -> PendingResult:
         """Scores prompts, copies what is wanted of the final hidden states, and samples from them."""
         prompts = self.scorer(hidden, plan.work), self.reader(hidden, plan.work)
-        if not step.sample_slots:
+        if not step.sampled.slots:
             return PendingResult(plan.step, None, *prompts, event(self.batch.device))
-        logits = self.model.logits(hidden[step.sample_rows])
-        slots = step.slots[step.sample_indices]
-        sampled = self._sample(logits, step.sample_slots, slots, self.batch)
-        self._keep(slots, sampled.token_ids)
-        return PendingResult(plan.step, sampled.to_host(), *prompts, event(self.batch.device))
+        logits = self.model.logits(hidden[step.token_rows])
+        pending = PendingResult(plan.step, None, *prompts, items=plan.sampled_work)
+        if plan.deferred:
+            return self._defer(logits, step.sampled, step.drafts, pending)
+        sampled = self._sample(logits, step.sampled, self.batch)
+        return self._keep_sampled(pending, sampled, step.sampled, step.drafts)
 
-    def _keep(self, slots: Tensor, token_ids: Tensor) -> None:
-        """Puts sampled tokens where the next step reads them."""
-        self.batch.append(slots, token_ids)
+    def _defer(
+        self, logits: Tensor, rows: SampleRows, drafts: DraftRows | None, pending: PendingResult
+    ) -> PendingResult:
+        """Leaves a step to :meth:`sample`."""
+        self._unsampled = logits, rows, drafts, pending
+        return pending
 
+    def _keep_sampled(
+        self, pending: PendingResult, sampled: Sampled, rows: SampleRows, drafts: DraftRows | None
+    ) -> PendingResult:
+        """Puts what was sampled where the next step reads it, and on its way to the host."""
+        gained = self._keep(rows.index, sampled.token_ids, drafts)
+        pending.sampled = sampled.to_host()
+        if gained is not None and drafts is not None:
+            pending.gained, pending.counts = to_host(gained), drafts.host_counts
+        pending.done = event(self.batch.device)
+        return pending
 
-def _decodes(plan: StepPlan, most: int) -> bool:
-    """Whether the plan's work is one token for each of at most ``most`` requests, all of which go on to sample."""
-    return len(plan.work) <= most and all(work.num_tokens == 1 and work.sample for work in plan.work)
+    def _keep(self, slots: Tensor, token_ids: Tensor, drafts: DraftRows | None = None) -> Tensor | None:
+        """Puts sampled tokens where the next step reads them: one for each of ``slots``, or where these are rows of
+        ``drafts``, those up to the first rejected draft. Returns how many these are then (:meth:`Batch.accept`)."""
+        if drafts is None:
+            self.batch.append(slots, token_ids)
+            return None
+        return self.batch.accept(drafts, token_ids)

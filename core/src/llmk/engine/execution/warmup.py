@@ -21,6 +21,7 @@ from llmk.planning.memory import gib
 
 if TYPE_CHECKING:
     from llmk.api import Plan, Platform
+    from llmk.engine.device.graphs import StepShape
     from llmk.engine.execution.runner import Runner
     from llmk.planning.cache_groups import CacheGroup
 
@@ -65,7 +66,7 @@ class WarmUp:
 
     Attributes:
         max_tokens, max_requests, max_len: of a step, of a step, and of a request.
-        recorded: numbers of requests for which steps will be recorded; none: they won't be.
+        recorded: shapes of which steps will be recorded, those that decode by size; none: they won't be.
     """
 
     runner: Runner
@@ -73,7 +74,7 @@ class WarmUp:
     max_tokens: int
     max_requests: int
     max_len: int
-    recorded: Sequence[int]
+    recorded: Sequence[StepShape]
 
     def run(self, platform: Platform) -> int | None:
         """Compiles, then runs; returns the bytes that steps take at a time, where the platform can measure it.
@@ -86,7 +87,7 @@ class WarmUp:
         compiled = time.perf_counter()
         try:
             eager = platform.memory.measure(self._eager)
-            graphs = platform.memory.measure(lambda: self._record(self.recorded[-1:]))
+            graphs = platform.memory.measure(lambda: self._record(sorted(self.recorded)[-1:]))
         except torch.OutOfMemoryError as error:
             step = f"a step of {self.max_tokens} tokens and {self.max_requests} requests"
             hint = "lower scheduler.max_num_batched_tokens or scheduler.max_num_seqs"
@@ -104,7 +105,9 @@ class WarmUp:
             with platform.compiling.ahead(), self.runner.build.representative_layers():
                 self._eager()
                 # Kernels differ by powers of two at most: what lies between needs none of its own.
-                self._record([size for size in self.recorded if size == self.recorded[-1] or not size & (size - 1)])
+                most = max((shape.requests for shape in self.recorded), default=0)
+                sizes = {most, *(1 << power for power in range(most.bit_length()))}
+                self._record([shape for shape in self.recorded if shape.requests in sizes])
         except Exception:  # steps in which kernels are left out may fail where whole ones don't
             logger.warning("not all kernels could be compiled ahead", exc_info=True)
 
@@ -113,16 +116,16 @@ class WarmUp:
         for parts in self._steps():
             new = [self._request(slot, part) for slot, part in enumerate(parts)]
             work = [
-                Work(slot=slot, num_tokens=part.num_tokens, new_blocks=[], sample=True)
+                Work(slot=slot, before=part.before, num_tokens=part.num_tokens, sample=True)
                 for slot, part in enumerate(parts)
             ]
             self.runner.submit(StepPlan(step=0, new=new, work=work)).result()
             self.runner.submit(StepPlan(step=0, freed=[request.slot for request in new]))
 
-    def _record(self, sizes: Sequence[int]) -> None:
+    def _record(self, shapes: Sequence[StepShape]) -> None:
         """Steps as they will be recorded."""
-        if sizes:
-            self.runner.record(_NoCapture(), sizes)
+        if shapes:
+            self.runner.record(_NoCapture(), shapes)
 
     def _steps(self) -> Iterator[list[_Part]]:
         """Prompts of all lengths at which kernels take turns, and of some between; requests that decode, as many as no
@@ -136,7 +139,7 @@ class WarmUp:
         for params in _FEATURES:
             yield [_Part(1, few, params)]
         for count in self._counts(most):
-            if count > max(self.recorded, default=0):
+            if count > max((shape.requests for shape in self.recorded), default=0):
                 yield [_Part(1, few)] * count
                 yield [_Part(1, long), *[_Part(1, few)] * (count - 1)]
         prompt = min(self.max_tokens - most + 1, self.max_len)

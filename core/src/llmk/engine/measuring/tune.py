@@ -193,7 +193,7 @@ class _Entrant:
 
     def is_recorded(self, tokens: int) -> bool:
         """Whether steps with it can be recorded in a graph."""
-        return not any(obstacles(self.choice, tokens))
+        return not any(obstacles(self.choice, tokens, tokens))
 
 
 def _check(actual: Any, expected: Any, dtype: str, tokens: int) -> None:

@@ -30,13 +30,14 @@ from llmk.engine.processes.worker_messages import (
     Reply,
     Resume,
     Run,
+    Sample,
     ShadowComparison,
     Stepped,
 )
 from llmk.engine.scheduling.async_scheduling import OTHER_PROCESSES
 from llmk.engine.wire.plugin_calls import watching
 from llmk.engine.wire.request import ShadowCount, add_counts
-from llmk.engine.wire.step import StepPlan, StepResult
+from llmk.engine.wire.step import Masks, StepPlan, StepResult
 from llmk.kernel.interpreter import PYTHON
 from llmk.planning.cache_groups import CacheGroup, block_bytes, cache_groups
 from llmk.planning.memory import CachePlan, plan_cache
@@ -128,6 +129,10 @@ class MultiProcessExecutor(Executor):
         self._send(Run(plan))
         self._num_in_flight += 1
         return _PendingStep(plan.step, self)
+
+    def sample(self, masks: Masks) -> None:
+        self.check()
+        self._send(Sample(masks))
 
     def result(self, step: int) -> StepResult:
         """Waits for the result of ``step``, the oldest step whose result was not received yet.

@@ -27,18 +27,21 @@ from llmk.engine.processes.worker_messages import (
     Reply,
     Resume,
     Run,
+    Sample,
     ShadowComparison,
     Stepped,
 )
 from llmk.engine.scheduling.async_scheduling import why_asynchronous
 from llmk.engine.wire.failure import Failure
 from llmk.engine.wire.plugin_calls import watched
+from llmk.engine.wire.step import Masks
 from llmk.nn.distributed import Distributed
 from llmk.nn.parallel import Parallel
 from llmk.planning.packed_boot import unpack
 
 if TYPE_CHECKING:
-    from llmk.engine.execution.runner import PendingResult, Runner
+    from llmk.engine.execution.pending_result import PendingResult
+    from llmk.engine.execution.runner import Runner
     from llmk.planning.boot import Boot
 
 logger = logging.getLogger(__name__)
@@ -80,7 +83,12 @@ class Worker:
         while True:
             plan = self._receive(Run).plan
             try:
-                in_flight.append(runner.submit(plan))
+                pending = runner.submit(plan)
+                if plan.deferred:
+                    while in_flight:  # its masks depend on their tokens
+                        self._deliver(in_flight.popleft())
+                    runner.sample(self._masks(plan.step))
+                in_flight.append(pending)
             except Exception as error:
                 while in_flight:
                     self._deliver(in_flight.popleft())
@@ -88,6 +96,13 @@ class Worker:
             # With asynchronous scheduling, commands that have arrived are issued before any result is waited for.
             while in_flight and not (self._overlaps and (self._early or self._commands.poll(0))):
                 self._deliver(in_flight.popleft())
+
+    def _masks(self, step: int) -> Masks:
+        """Waits for the masks of a step; those of steps that failed before they came are dropped."""
+        masks = self._receive(Sample).masks
+        while masks.step != step:
+            masks = self._receive(Sample).masks
+        return masks
 
     def _build(self, packed: dict[str, Any], store: str) -> Runner:
         boot = unpack(packed)

@@ -6,7 +6,7 @@ import msgspec
 
 from llmk.engine.wire.failure import Failure
 from llmk.engine.wire.request import ShadowCount
-from llmk.engine.wire.step import StepPlan, StepResult
+from llmk.engine.wire.step import Masks, StepPlan, StepResult
 from llmk.planning.cache_groups import CacheGroup
 
 START = -1
@@ -24,6 +24,12 @@ class Run(msgspec.Struct, tag=True):
     """Carry out a step."""
 
     plan: StepPlan
+
+
+class Sample(msgspec.Struct, tag=True):
+    """Sample the deferred step that was sent last."""
+
+    masks: Masks
 
 
 class Resume(msgspec.Struct, tag=True):
@@ -88,5 +94,5 @@ class Ended(msgspec.Struct, tag=True):
     how: str
 
 
-Command = Allocate | Run | Resume | Ping
+Command = Allocate | Run | Sample | Resume | Ping
 Reply = Loaded | Ready | Stepped | Pong | ShadowComparison | Failed | Ended

@@ -12,6 +12,7 @@ from torch import Tensor
 from llmk.engine.device.transfer import to_device
 
 if TYPE_CHECKING:
+    from llmk.engine.device.sample_rows import SampleRows
     from llmk.engine.wire.sampling_params import SamplingParams
     from llmk.engine.wire.step import NewRequest
 
@@ -71,7 +72,8 @@ class Controls:
     steps more in which the same ``slots`` sample.
 
     ``table`` and ``whole`` are the rows of the sampler's tables. ``penalized`` are the rows with penalties;
-    ``bias`` is row, token id and what to add; ``allowed`` is the restricted rows, and row and id of what they allow.
+    ``bias`` is row, token id and what to add; ``held`` the same, each as long as its row's length is below the one in
+    ``held_until``; ``allowed`` is the restricted rows, and row and id of what they allow.
     """
 
     slots: list[int]
@@ -81,6 +83,8 @@ class Controls:
     whole: Tensor | None
     penalized: Tensor | None
     bias: Pairs | None
+    held: Pairs | None
+    held_until: Tensor | None
     words: BannedSequences | None
     allowed: Pairs | None
     scored: Tensor | None
@@ -89,7 +93,8 @@ class Controls:
     @property
     def changes_logits(self) -> bool:
         """Whether any row's logits are to be changed before one is sampled."""
-        return any(part is not None for part in (self.penalized, self.bias, self.words, self.allowed))
+        changes = (self.penalized, self.bias, self.held, self.words, self.allowed)
+        return any(part is not None for part in changes)
 
     def of(self, feature: str, column: Tensor) -> Tensor | None:
         """``column`` where any row uses the feature."""
@@ -145,9 +150,9 @@ class ControlTable:
         """Whether none of ``slots`` uses any feature."""
         return all(users.isdisjoint(slots) for users in self._users.values())
 
-    def controls(self, slots: list[int], rows: Tensor, length: Callable[[int], int]) -> Controls:
-        """What ``slots`` (``rows``: the same, int64 on the device) use; ``length`` returns how many tokens of a slot
-        are known."""
+    def controls(self, rows: SampleRows) -> Controls:
+        """What ``rows`` use."""
+        slots, index = rows.slots, rows.index
         using = {
             feature: [row for row, slot in enumerate(slots) if slot in users]
             for feature, users in self._users.items()
@@ -155,34 +160,54 @@ class ControlTable:
         }
         states = {row: self._slots[slots[row]] for feature in using for row in using[feature]}
         bias = [(row, part) for row in using.get("bias", ()) if (part := states[row].bias)]
-        steps = _ALWAYS
-        for row in using.get("held", ()):
-            left = states[row].held_until - length(slots[row])
-            if left > 0 and (part := states[row].held_back):
-                steps = min(steps, left)
-                bias.append((row, part))
-            else:
-                self._stop("held", slots[row])
+        steps, held = self._held(rows, using.get("held", ()), bias)
         tabled = not _TABLED.isdisjoint(using)
         return Controls(
             slots=list(slots),
             steps=steps,
             using=using,
-            table=self.table[rows] if tabled else None,
-            whole=self.whole[rows] if tabled else None,
+            table=self.table[index] if tabled else None,
+            whole=self.whole[index] if tabled else None,
             penalized=self._tensor(using["penalties"]) if "penalties" in using else None,
             bias=self._pairs(bias) if bias else None,
+            held=self._pairs(held) if held else None,
+            held_until=self._held_until(held, slots) if held else None,
             words=self._words(using["words"], states) if "words" in using else None,
             allowed=self._allowed(using["allowed"], states) if "allowed" in using else None,
             scored=self._tensor(using["logprobs"]) if "logprobs" in using else None,
             num_top=[states[row].params.logprobs or 0 for row in using.get("logprobs", ())],
         )
 
+    def _held(
+        self, rows: SampleRows, using: Sequence[int], bias: list[tuple[int, tuple[Tensor, Tensor]]]
+    ) -> tuple[int, list[tuple[int, tuple[Tensor, Tensor]]]]:
+        """Adds to ``bias`` what is held back of rows whose length the host knows. Returns for how many steps this
+        holds, and what may be held back of the others. Stops the feature for slots that are past it."""
+        steps, unsure = _ALWAYS, []
+        slots = rows.slots
+        for row in using:
+            state, slot = self._slots[slots[row]], slots[row]
+            alone = slot not in (*slots[row - 1 : row], *slots[row + 1 : row + 2])
+            if state.held_back is None or rows.fewest[row] >= state.held_until:
+                if row == slots.index(slot):  # else a later step may have a shorter row
+                    self._stop("held", slot)
+            elif rows.fewest[row] == rows.most[row]:
+                steps = min(steps, state.held_until - rows.most[row] if alone else 1)
+                bias.append((row, state.held_back))
+            else:
+                steps = 1
+                unsure.append((row, state.held_back))
+        return steps, unsure
+
+    def _held_until(self, held: list[tuple[int, tuple[Tensor, Tensor]]], slots: Sequence[int]) -> Tensor:
+        """int64, one per pair of :meth:`_pairs`."""
+        return self._tensor([self._slots[slots[row]].held_until for row, (ids, _) in held for _ in range(len(ids))])
+
     def _stop(self, feature: str, slot: int) -> None:
-        users = self._users[feature]
+        users = self._users.get(feature, set())
         users.discard(slot)
         if not users:
-            del self._users[feature]
+            self._users.pop(feature, None)
 
     def _slot(self, request: NewRequest) -> _Slot:
         p = request.params

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
 
@@ -14,9 +14,20 @@ from llmk.engine.sampling.finite_check import Problem, after_processor
 from llmk.engine.wire.plugin_calls import LOGITS_PROCESSOR, Call, Culprit, is_interrupt
 
 if TYPE_CHECKING:
+    from llmk.engine.device.sample_rows import SampleRows
     from llmk.engine.wire.step import NewRequest
 
 logger = logging.getLogger(__name__)
+
+
+class Share(NamedTuple):
+    """The rows of a step that a processor has: by number, on the host and on the device, and their slots likewise."""
+
+    id: str
+    rows: Sequence[int]
+    at: Tensor
+    slots: Sequence[int]
+    slots_at: Tensor
 
 
 class LogitsProcessors:
@@ -41,8 +52,8 @@ class LogitsProcessors:
         self._failed: dict[int, Problem] = {}
         self._request_ids: dict[int, str] = {}
         """For the log, of slots that name a processor."""
-        self._shares: tuple[list[int], list[tuple[str, Sequence[int], Tensor, Tensor]]] | None = None
-        """Slots of the last step, and which of them each processor has; good until the batch changes."""
+        self._shares: tuple[list[int], list[Share]] | None = None
+        """Slots of the last step's rows, and which of the rows each processor has; good until the batch changes."""
 
     @property
     def active(self) -> bool:
@@ -68,27 +79,29 @@ class LogitsProcessors:
                 except BaseException as error:
                     self._failed[request.slot] = self._problem(id, error, [request.slot])
 
-    def apply(
-        self, logits: Tensor, state: Tensor, slots: Sequence[int], rows: Tensor, lengths: Tensor
-    ) -> tuple[dict[int, Problem], list[str]]:
-        """Changes ``logits`` (float32 ``[samples, vocab]``) in place, row by row of ``slots`` (int64 on the device:
-        ``rows``), and each row's ``state`` (:mod:`llmk.engine.sampling.finite_check`); ``lengths`` is int64
-        ``[slots]``. Returns what went wrong, by slot, and what the processors are called that ``state`` numbers."""
-        if self._shares is None or self._shares[0] != slots:
-            self._shares = list(slots), list(self._share_out(slots, rows))
-        failed = {slot: problem for slot, problem in self._failed.items() if slot in slots}
-        for number, (id, own_slots, at, own) in enumerate(self._shares[1]):
+    def apply(self, logits: Tensor, state: Tensor, rows: SampleRows) -> tuple[dict[int, Problem], list[str]]:
+        """Changes ``logits`` (float32 ``[samples, vocab]``) of ``rows`` in place, and each row's ``state``
+        (:mod:`llmk.engine.sampling.finite_check`). Returns what went wrong, by row, and what the processors are called
+        that ``state`` numbers."""
+        if self._shares is None or self._shares[0] != rows.slots:
+            self._shares = list(rows.slots), list(self._share_out(rows))
+        failed = {
+            row: self._failed[slot]
+            for row, slot in enumerate(rows.slots if self._failed else ())
+            if slot in self._failed
+        }
+        for number, (id, own_rows, at, own_slots, slots_at) in enumerate(self._shares[1]):
             chosen = logits[at]
             try:
                 with self._call(id):
-                    out = self._bound[id].apply(chosen, LogitsRows(own_slots, own, lengths[own]))
+                    out = self._bound[id].apply(chosen, LogitsRows(own_slots, slots_at, rows.known[at]))
                 if out.shape != chosen.shape or out.dtype != chosen.dtype:
                     raise TypeError(f"apply returned {out.dtype} {tuple(out.shape)} for {tuple(chosen.shape)}")
                 logits[at] = out
                 state[at] = after_processor(state[at], out, number)
             except BaseException as error:
-                failed |= dict.fromkeys(own_slots, self._problem(id, error, own_slots))
-        return failed, [str(self._culprit(share[0])) for share in self._shares[1]]
+                failed |= dict.fromkeys(own_rows, self._problem(id, error, own_slots))
+        return failed, [str(self._culprit(share.id)) for share in self._shares[1]]
 
     def _make(self, id: str, tokens: Tensor) -> LogitsProcessor:
         return self._load[id]()(LogitsBatch(tokens, self._vocab_size))
@@ -99,13 +112,12 @@ class LogitsProcessors:
     def _call(self, id: str, request: str = "") -> Call:
         return Call(LOGITS_PROCESSOR, id, self._wheels.get(id, ""), request)
 
-    def _share_out(self, slots: Sequence[int], rows: Tensor) -> Iterator[tuple[str, Sequence[int], Tensor, Tensor]]:
-        """For each processor: its slots, their rows of the logits, and the slots on the device."""
+    def _share_out(self, rows: SampleRows) -> Iterator[Share]:
         for id, users in self._users.items():
-            at = [row for row, slot in enumerate(slots) if slot in users]
-            if at:
-                index = to_device(at, rows.device)
-                yield id, tuple(slots[row] for row in at), index, rows[index]
+            own = [row for row, slot in enumerate(rows.slots) if slot in users]
+            if own:
+                at = to_device(own, rows.index.device)
+                yield Share(id, own, at, tuple(rows.slots[row] for row in own), rows.index[at])
 
     def _leave(self, slot: int) -> None:
         self._failed.pop(slot, None)

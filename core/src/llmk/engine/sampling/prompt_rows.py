@@ -20,7 +20,6 @@ class Prompt:
 
     token_ids: Sequence[int]
     wanted: range
-    num_computed: int
     num_top: int
 
 
@@ -50,7 +49,7 @@ class PromptRows:
             if wanted := self._wanted(request):
                 prompt = request.token_ids[: request.num_prompt_tokens]
                 num_top = request.params.prompt_logprobs or 0
-                self._prompts[request.slot] = Prompt(prompt, wanted, request.num_computed, num_top)
+                self._prompts[request.slot] = Prompt(prompt, wanted, num_top)
 
     def of(self, hidden: Tensor, work: Sequence[Work]) -> Iterator[Rows]:
         """The rows among ``hidden`` (``[tokens, hidden]``, in the order of the work)."""
@@ -58,8 +57,8 @@ class PromptRows:
         for number, item in enumerate(work if self._prompts else ()):
             prompt = self._prompts.get(item.slot)
             if prompt is not None:
-                first, prompt.num_computed = prompt.num_computed, prompt.num_computed + item.num_tokens
-                start, stop = max(first, prompt.wanted.start), min(prompt.num_computed, prompt.wanted.stop)
+                first, end = item.before, item.before + item.num_tokens
+                start, stop = max(first, prompt.wanted.start), min(end, prompt.wanted.stop)
                 if start < stop:
                     yield Rows(number, start, hidden[row + start - first : row + stop - first], prompt)
                 if stop == prompt.wanted.stop:

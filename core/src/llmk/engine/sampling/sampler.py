@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from llmk.engine.device.batch import Batch
+    from llmk.engine.device.sample_rows import SampleRows
     from llmk.engine.sampling.logits_processors import LogitsProcessors
     from llmk.engine.wire.step import NewRequest
     from llmk.nn.build import Build
@@ -33,15 +34,14 @@ Scores = tuple[Tensor, Tensor, Tensor, Tensor]
 
 @dataclass(slots=True)
 class Sampled:
-    """What was sampled: ``token_ids`` int64 ``[samples]``, one per slot in ``slots``. ``readback`` is what is read
-    back: they, and whether they mean anything (:mod:`llmk.engine.sampling.finite_check`), by numbers of that ``dtype``;
-    where they don't, ``processors`` may have caused it.
+    """What was sampled: ``token_ids`` int64 ``[samples]``, one per row. ``readback`` is what is read back: they, and
+    whether they mean anything (:mod:`llmk.engine.sampling.finite_check`), by numbers of that ``dtype``; where they
+    don't, ``processors`` may have caused it.
 
     ``logprobs`` are those of the rows in ``logprob_rows``, of which ``num_top`` says how many most likely tokens each
-    wants. ``errors`` has message and code for slots whose logits processors failed.
+    wants. ``errors`` has message and code for rows whose logits processors failed.
     """
 
-    slots: list[int]
     token_ids: Tensor
     readback: Tensor
     dtype: torch.dtype
@@ -51,24 +51,29 @@ class Sampled:
     errors: dict[int, Problem] = field(default_factory=dict)
     processors: Sequence[str] = ()
 
+    @property
+    def has_details(self) -> bool:
+        """Whether anything but tokens is to be read."""
+        return bool(self.errors) or self.logprobs is not None
+
     def to_host(self) -> Sampled:
         """The same on its way to the host (:func:`~llmk.engine.device.transfer.to_host`)."""
         scores = None if self.logprobs is None else scores_to_host(self.logprobs)
         return replace(self, readback=to_host(self.readback), logprobs=scores)
 
     def read(self) -> tuple[list[int], dict[int, Problem]]:
-        """The tokens, and what was wrong with rows, by slot, once all is on the host."""
+        """The tokens, and what was wrong, by row, once all is on the host."""
         token_ids, states = finite.unpack(self.readback, self.dtype)
-        wrong = {slot: problem(state, self.processors) for slot, state in zip(self.slots, states, strict=True) if state}
+        wrong = {row: problem(state, self.processors) for row, state in enumerate(states) if state}
         return token_ids, wrong
 
-    def logprobs_by_slot(self, token_ids: list[int]) -> dict[int, TokenLogprobs]:
+    def logprobs_by_row(self, token_ids: list[int]) -> dict[int, TokenLogprobs]:
         """Reads the log-probabilities back; ``token_ids`` is the host's copy of :attr:`token_ids`."""
         if self.logprobs is None:
             return {}
         chosen = [token_ids[row] for row in self.logprob_rows]
         entries = read_scores(self.logprobs, chosen, self.num_top)
-        return {self.slots[row]: entry for row, entry in zip(self.logprob_rows, entries, strict=True)}
+        return dict(zip(self.logprob_rows, entries, strict=True))
 
 
 def scores_to_host(scores: Scores) -> Scores:
@@ -97,6 +102,7 @@ class Sampler:
         self._bias: Callable[..., Tensor] = build.kernel("op", "apply_bias")
         self._match: Callable[..., Tensor] = build.kernel("op", "match_suffixes")
         self._allow: Callable[..., Tensor] = build.kernel("op", "allow_tokens")
+        self._mask: Callable[..., Tensor] = build.kernel("op", "apply_mask")
         self._sample: Callable[..., Tensor] = build.kernel("op", "sample")
         self.logprobs: Callable[[Tensor, Tensor, int], Scores] = build.kernel("op", "logprobs")
 
@@ -118,43 +124,51 @@ class Sampler:
         """What rows of ``logits`` take then, int64 ``[samples]``."""
         return self._sample(logits, None, None, None, None, None, None)
 
-    def __call__(self, logits: Tensor, slots: list[int], rows: Tensor, batch: Batch) -> Sampled:
+    def __call__(
+        self, logits: Tensor, rows: SampleRows, batch: Batch, masks: tuple[Tensor, Tensor] | None = None
+    ) -> Sampled:
         """Samples one token per row of ``logits`` (``[samples, vocab]``, which may be changed).
 
-        ``slots`` are the rows' slots on the host, ``rows`` the same as int64 on the device.
+        ``masks`` are the last two arguments of the op ``apply_mask``: rows, and what these allow.
         """
-        if self.all_plain_greedy(slots):
+        if masks is None and self.all_plain_greedy(rows.slots):
             token_ids = self.most_likely(logits)
-            return Sampled(slots, token_ids, finite.pack(token_ids, finite.greatest(logits)), logits.dtype)
+            return Sampled(token_ids, finite.pack(token_ids, finite.greatest(logits)), logits.dtype)
         controls = self._controls
-        if controls is None or controls.slots != slots or not controls.steps:
-            controls = self._controls = self._slots.controls(slots, rows, batch.num_computed)
+        if controls is None or controls.slots != rows.slots or not controls.steps:
+            controls = self._controls = self._slots.controls(rows)
         controls.steps -= 1
         raw = None if controls.scored is None else logits[controls.scored]
         processed = self._processors is not None and self._processors.active
-        state = finite.after_model(logits) if processed or controls.changes_logits else None
+        changed = processed or controls.changes_logits or masks is not None
+        state = finite.after_model(logits) if changed else None
         if state is not None:
             logits = logits.float()
         if controls.penalized is not None:
             self._apply_penalties(logits, controls, rows, batch)
         errors, names = dict[int, Problem](), list[str]()
         if self._processors is not None and state is not None and processed:
-            errors, names = self._processors.apply(logits, state, slots, rows, batch.computed)
+            errors, names = self._processors.apply(logits, state, rows)
         if controls.bias is not None:
             logits = self._bias(logits, *controls.bias)
+        if controls.held is not None and controls.held_until is not None:
+            at, ids, values = controls.held
+            logits = self._bias(logits, at, ids, values * (rows.known[at] < controls.held_until))
         if controls.words is not None:
             logits = self._ban_words(logits, controls, controls.words, rows, batch)
         if controls.allowed is not None:
             logits = self._allow(logits, *controls.allowed)
-        token_ids = self._draw(logits, controls, rows, batch)
+        if masks is not None:
+            logits = self._mask(logits, *masks)
+        token_ids = self._draw(logits, controls, rows)
         readback = finite.pack(token_ids, finite.greatest(logits), state)
-        sampled = Sampled(slots, token_ids, readback, logits.dtype, errors=errors, processors=names)
+        sampled = Sampled(token_ids, readback, logits.dtype, errors=errors, processors=names)
         if raw is not None and controls.scored is not None:
             sampled.logprob_rows, sampled.num_top = controls.using["logprobs"], controls.num_top
             sampled.logprobs = self.logprobs(raw, token_ids[controls.scored], max(controls.num_top))
         return sampled
 
-    def _draw(self, logits: Tensor, controls: Controls, rows: Tensor, batch: Batch) -> Tensor:
+    def _draw(self, logits: Tensor, controls: Controls, rows: SampleRows) -> Tensor:
         table, whole = controls.table, controls.whole
         if "random" not in controls.using or table is None or whole is None:
             return self.most_likely(logits)
@@ -165,30 +179,30 @@ class Sampler:
             controls.of("top_p", table[:, 1]),
             controls.of("min_p", table[:, 2]),
             whole[:, 1],
-            batch.computed[rows],
+            rows.known,
         )
 
-    def _apply_penalties(self, logits: Tensor, controls: Controls, rows: Tensor, batch: Batch) -> None:
+    def _apply_penalties(self, logits: Tensor, controls: Controls, rows: SampleRows, batch: Batch) -> None:
         at, table, whole = controls.penalized, controls.table, controls.whole
         if at is None or table is None or whole is None:
             return
-        longest = max(batch.num_computed(controls.slots[row]) for row in controls.using["penalties"])
-        slots, penalties = rows[at], table[at]
+        longest = max(rows.most[row] for row in controls.using["penalties"])
+        slots, penalties = rows.index[at], table[at]
         self._penalize(
             logits,
             at,
             batch.tokens[:, :longest],
             slots,
             whole[at, 2],
-            batch.computed[slots],
+            rows.known[at],
             *(penalties[:, column] for column in (3, 4, 5)),
         )
 
     def _ban_words(
-        self, logits: Tensor, controls: Controls, words: BannedSequences, rows: Tensor, batch: Batch
+        self, logits: Tensor, controls: Controls, words: BannedSequences, rows: SampleRows, batch: Batch
     ) -> Tensor:
         if controls.whole is None:
             return logits
-        slots = rows[words.at]
-        matches = self._match(batch.tokens, slots, controls.whole[words.at, 2], batch.computed[slots], words.before)
+        slots, known = rows.index[words.at], rows.known[words.at]
+        matches = self._match(batch.tokens, slots, controls.whole[words.at, 2], known, words.before)
         return self._bias(logits, words.at, words.last, matches * BAN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,8 @@ if TYPE_CHECKING:
     from llmk.engine.scheduling.sequence import Sequence
 
 Entry = tuple["Sequence", int, int, bool]
-"""A sequence, the admission under which a step computes it, its length in the cache after the step, and whether a token
-is sampled for it."""
+"""A sequence, the admission under which a step computes it, its length in the cache after the step if all drafts are
+accepted, and whether it is sampled."""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,17 +27,25 @@ class IssuedStep:
     budget: int
     entries: list[Entry] = field(default_factory=list)
 
-    def issue(self, sequence: Sequence, count: int) -> None:
-        """Has the step compute the next ``count`` tokens of a sequence."""
-        plan = self.plan
+    def issue(self, sequence: Sequence, count: int, num_drafts: int = 0, drafts: Iterable[int] = ()) -> None:
+        """Has the step compute the next ``count`` tokens of a sequence, of which the last ``num_drafts`` are drafts
+        behind its last token: ``drafts``, or where that is empty, what the device drafts."""
+        plan, before = self.plan, sequence.num_computed
         self.budget -= count
         sequence.num_computed += count
         sequence.issued = plan.step
-        known = len(sequence.tokens) + sequence.num_pending
+        known = len(sequence.tokens) + sequence.num_pending + num_drafts
         sample = sequence.num_computed == known and sequence.request.returns == "tokens"
         if sample:
-            sequence.num_pending += 1
+            sequence.num_pending += 1 + num_drafts
         new_blocks = sequence.tables.take_new_blocks()
-        plan.work.append(Work(slot=sequence.slot, num_tokens=count, new_blocks=new_blocks, sample=sample))
+        work = Work(slot=sequence.slot, before=before, num_tokens=count, new_blocks=new_blocks, sample=sample)
+        if num_drafts or sequence.num_uncertain:
+            work.num_drafts, work.drafts, work.num_uncertain = num_drafts, list(drafts), sequence.num_uncertain
+            sequence.num_uncertain += num_drafts
+            plan.speculative = True
+        if sample and sequence.grammar is not None:
+            work.masked = plan.deferred = True
+        plan.work.append(work)
         self.entries.append((sequence, sequence.admissions, sequence.num_computed, sample))
         self.policy.computed(sequence.ticket, count)

@@ -9,6 +9,7 @@ from llmk.api import RequestError, Ticket
 from llmk.engine.cache.block_cache import BlockCache
 from llmk.engine.scheduling.admission import Admission
 from llmk.engine.scheduling.deadlines import Deadlines
+from llmk.engine.scheduling.drafting import Drafting
 from llmk.engine.scheduling.guarded_policy import GuardedPolicy
 from llmk.engine.scheduling.sequence import NO_SLOT, Sequence, arrival_of
 from llmk.engine.scheduling.step_limit import Tenants
@@ -46,6 +47,8 @@ class LiveSequences:
         self.tenants = Tenants()
         self.protected: Sequence | None = None
         """The running sequence that is not preempted."""
+        self.drafting: Drafting | None = None
+        """What drafts tokens, and must know which sequences have ended."""
         self._admission = admission
         self._cache = cache
         self._stats = stats
@@ -99,6 +102,8 @@ class LiveSequences:
         if sequence is self.protected:
             self.protected = None
         self._admission.forget(sequence)
+        if self.drafting is not None:
+            self.drafting.leave(sequence)
         if sequence.slot == NO_SLOT:
             self.waiting.remove(sequence)
         else:

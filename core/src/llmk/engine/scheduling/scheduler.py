@@ -13,21 +13,23 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from llmk.api import RequestError, Ticket
+from llmk.api import Grammar, LlmkError, RequestError, Ticket
 from llmk.engine.cache.block_cache import BlockCache
 from llmk.engine.cache.pinned_blocks import PinnedBlocks
 from llmk.engine.scheduling.admission import Admission
 from llmk.engine.scheduling.deadlines import Deadlines
+from llmk.engine.scheduling.drafting import Drafting
 from llmk.engine.scheduling.guarded_policy import GuardedPolicy
 from llmk.engine.scheduling.issued_step import IssuedStep
 from llmk.engine.scheduling.live_sequences import LiveSequences, failed
+from llmk.engine.scheduling.masks import fill_masks
 from llmk.engine.scheduling.preemption import Preemption
 from llmk.engine.scheduling.sequence import NO_SLOT, Sequence
 from llmk.engine.scheduling.step_limit import StepLimit, in_turns
 from llmk.engine.wire.cost import CostModel
 from llmk.engine.wire.failure import BROKEN_MODEL
 from llmk.engine.wire.request import EngineRequest, EngineStats, HiddenRows, TokenLogprobs, TokenOutput
-from llmk.engine.wire.step import NewRequest, StepPlan, StepResult
+from llmk.engine.wire.step import Masks, StepPlan, StepResult
 from llmk.planning.cache_groups import CacheGroup
 
 
@@ -44,6 +46,12 @@ class Scheduler:
 
     Sequences that miss their ``deadlines`` fail; ``clock`` returns seconds. ``cost`` estimates what steps cost, for the
     statistics.
+
+    With ``drafting``, sequences that decode may compute drafted tokens as well, as far as budget and free blocks go.
+    While drafts are in flight, lengths are upper bounds, which results correct; blocks are made hits and given back by
+    what is known to be computed.
+
+    The outputs of sequences with a grammar are constrained by masks of ``vocab_size`` tokens (:meth:`masks`).
 
     ``max_num_batched_tokens`` limits how many tokens a step is given, ``max_run_tokens`` how many the runner can run at
     once. Both are the same unless prompts must stay whole: then a step may be given a prompt longer than the first
@@ -66,6 +74,8 @@ class Scheduler:
         deadlines: Deadlines | None = None,
         step_limit: StepLimit | None = None,
         cost: CostModel | None = None,
+        drafting: Drafting | None = None,
+        vocab_size: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.max_issued_tokens = max_num_batched_tokens
@@ -92,6 +102,10 @@ class Scheduler:
         self.running = self.live.running
         self.waiting = self.live.waiting
         self._cost = cost
+        self._drafting = self.live.drafting = drafting
+        self._vocab_size = vocab_size
+        self._decoded = False
+        """Whether the step whose result came last only decoded."""
         self._issued: deque[IssuedStep] = deque()
         self._arrivals = 0
 
@@ -102,11 +116,13 @@ class Scheduler:
         live = self.live
         return bool(live or self._issued or live.failures or live.freed_slots)
 
-    def add(self, request: EngineRequest) -> None:
-        """Queues a sequence. One that can never fit fails with its first output."""
+    def add(self, request: EngineRequest, grammar: Grammar | None = None) -> None:
+        """Queues a sequence, whose output must match ``grammar``, if there is one. One that can never fit fails with
+        its first output."""
         tables = self.cache.new_tables(request.context.cache_salt)
         sequence = Sequence(request, self._arrivals, self.max_model_len, tables, self.live.clock() - request.age)
         self._arrivals += 1
+        sequence.grammar = grammar
         self.live.add(sequence)
 
     def abort(self, ids: Iterable[str]) -> None:
@@ -144,29 +160,47 @@ class Scheduler:
         """Applies the result of the oldest issued step: appends tokens, ends sequences, and makes full blocks hits."""
         step = self._take(result.step)
         outputs: list[TokenOutput] = []
-        sampled = iter(zip(result.slots, result.token_ids, strict=True))
+        sampled = iter(result.tokens)
         scored, errors, logprobs = result.scored, result.errors, result.logprobs
+        self._decoded = self._drafting is not None and all(sample for *_, sample in step.entries)
         self.stats.broken_logits += result.num_broken + len(result.broken)
         for work, (sequence, admission, num_computed, sample) in enumerate(step.entries):
-            slot, token = next(sampled) if sample else (NO_SLOT, NO_SLOT)
+            tokens = next(sampled) if sample else []
             if sequence.finished:
                 continue
             if work in scored:
                 sequence.take_scores(scored[work])
-            if sequence.admissions == admission and sequence.slot != NO_SLOT:
+            is_running = sequence.admissions == admission and sequence.slot != NO_SLOT
+            if sample and self._drafting is not None:
+                num_computed = len(sequence.tokens)  # without drafts: recurrent state takes them in with the next step
+                if num_drafts := step.plan.work[work].num_drafts:
+                    self._drafting.settle(sequence, num_drafts, len(tokens) - 1, is_running)
+                    self.stats.count_drafts(num_drafts, len(tokens) - 1)
+            if is_running:
                 self.cache.commit(sequence.tables, sequence.tokens, num_computed)
             if work in result.broken:
                 outputs.append(failed(sequence, *BROKEN_MODEL))
                 self.live.finish(sequence)
-            elif sample and slot in errors:
-                outputs.append(failed(sequence, *errors[slot]))
+            elif work in errors:
+                outputs.append(failed(sequence, *errors[work]))
                 self.live.finish(sequence)
             elif sample:
-                outputs.append(self._append(sequence, token, logprobs.get(slot)))
+                outputs.append(self._append(sequence, tokens, logprobs.get(work, [])))
             elif sequence.request.returns != "tokens":
                 ended = num_computed == sequence.num_prompt
                 outputs += self._prompt_outputs(sequence, result.hidden.get(work), ended=ended)
         return outputs
+
+    def masks(self, step: int) -> Masks:
+        """The masks of an issued step, once the results of all before it were applied."""
+        issued = next(issued for issued in self._issued if issued.plan.step == step)
+        return fill_masks(issued, self._vocab_size, self.live.fail)
+
+    def measure(self, num_tokens: int, seconds: float) -> None:
+        """Takes note of what the step took whose result came last."""
+        self.step_limit.take(num_tokens, seconds)
+        if self._drafting is not None and self._decoded:
+            self._drafting.length.measure(num_tokens, seconds)
 
     def requests_in(self, step: int) -> list[str]:
         """The ids, as the log has them, of the requests that an issued step computes."""
@@ -199,6 +233,7 @@ class Scheduler:
             pinned_blocks=self.pins.num_blocks,
             pins=self.pins.ids,
             policy_failures=self.live.policy.failures,
+            speculator_failures=0 if self._drafting is None else self._drafting.failures,
         )
 
     def _budget(self) -> int:
@@ -226,6 +261,8 @@ class Scheduler:
                 continue
             if rest == 1 and known >= sequence.limit:
                 continue
+            if self._drafting is not None and sequence.num_pending and self._drafting.waits(sequence):
+                continue
             if sequence.num_computed >= sequence.tables.capacity and not self._preemption.make_room(
                 sequence, in_flight=bool(self._issued)
             ):
@@ -242,8 +279,12 @@ class Scheduler:
         limit = budget - budget // 2 if prompts and budget < self.max_issued_tokens else budget
         if len(ready) > limit:
             ready = in_turns(ready)[:limit]
-        for sequence in ready:
-            step.issue(sequence, 1)
+        if self._drafting is None:
+            for sequence in ready:
+                step.issue(sequence, 1)
+        else:
+            room = max(0, step.budget - len(ready))
+            self._drafting.issue(step, ready, room // 2 if prompts else room, self.cache, len(self.running))
         return [sequence for sequence in prefills if sequence.slot != NO_SLOT]
 
     def _extend(self, sequence: Sequence, count: int) -> int:
@@ -297,31 +338,22 @@ class Scheduler:
         self.live.enter(sequence, cached)
         rest = length - cached
         count = self._extend(sequence, min(rest, step.budget)) if self.chunked_prefill else rest
-        request = sequence.request
-        step.plan.new.append(
-            NewRequest(
-                id=request.id,
-                slot=sequence.slot,
-                token_ids=sequence.tokens,
-                num_prompt_tokens=sequence.num_prompt,
-                num_computed=cached,
-                block_ids=sequence.tables.all_blocks(),
-                params=request.params,
-                eos_token_ids=request.eos_token_ids,
-                seed=request.seed,
-                returns=request.returns,
-                num_delivered=sequence.num_prompt - sequence.num_wanted,
-                request_id=request.context.log_id,
-            )
-        )
+        step.plan.new.append(sequence.entering())
         step.issue(sequence, count)
         return True
 
-    def _append(self, sequence: Sequence, token: int, logprobs: TokenLogprobs | None) -> TokenOutput:
-        sequence.tokens.append(token)
+    def _append(self, sequence: Sequence, tokens: list[int], logprobs: list[TokenLogprobs]) -> TokenOutput:
         sequence.num_pending -= 1
-        self.stats.generated_tokens += 1
-        reason, stop_token = sequence.end(token)
+        reason, stop_token = sequence.append(tokens)
+        if reason is None and sequence.grammar is not None:
+            try:
+                sequence.grammar.accept(tokens)
+            except LlmkError as error:
+                self.live.finish(sequence)
+                return failed(sequence, error.message, error.code)
+        if self._drafting is not None and reason is None:
+            self._drafting.follow(sequence)
+        self.stats.generated_tokens += len(tokens)
         pinned = self._pin(sequence) if sequence.request.pin else 0
         if sequence.request.pin and not pinned:
             self.live.finish(sequence)
@@ -331,8 +363,8 @@ class Scheduler:
             self.live.finish(sequence, completed=True)
         output = TokenOutput(
             id=sequence.request.id,
-            token_ids=[token],
-            logprobs=[] if logprobs is None else [logprobs],
+            token_ids=tokens,
+            logprobs=logprobs[: len(tokens)],
             finish_reason=reason,
             stop_token_id=stop_token,
             num_cached_tokens=sequence.num_cached,

@@ -6,9 +6,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from llmk.api import Ticket
+from llmk.engine.wire.step import NewRequest
 
 if TYPE_CHECKING:
+    from llmk.api import Grammar
     from llmk.engine.cache.block_tables import BlockTables
+    from llmk.engine.scheduling.drafting import SequenceDrafts
     from llmk.engine.wire.request import EngineRequest, FinishReason, HiddenRows, TokenLogprobs, TokenOutput
     from llmk.engine.wire.step import ScoredTokens
 
@@ -24,8 +27,11 @@ class Sequence:
         admitted: when it first entered the batch.
         tokens: prompt and output as far as the host knows them.
         limit: length at which it ends, in tokens.
-        num_computed: tokens in the cache once all issued steps have run.
-        num_pending: tokens that issued steps will sample, not yet known to the host.
+        num_computed: tokens in the cache once all issued steps have run, if all drafts are accepted.
+        num_pending: tokens that issued steps will sample then, not yet known to the host.
+        num_uncertain: drafts among these tokens.
+        drafts: what is known of drafts for it, if any were tried.
+        grammar: what its output must match, if anything.
         scored: log-probabilities of the prompt's second token and on, until they are reported.
         num_wanted: how many of the prompt's last tokens have log-probabilities or hidden states that are wanted and
             were not computed yet. Until there are none, it reads no cached prefix.
@@ -38,7 +44,9 @@ class Sequence:
         "admissions",
         "admitted",
         "arrived",
+        "drafts",
         "finished",
+        "grammar",
         "issued",
         "limit",
         "no_output",
@@ -46,6 +54,7 @@ class Sequence:
         "num_computed",
         "num_pending",
         "num_prompt",
+        "num_uncertain",
         "num_wanted",
         "request",
         "scored",
@@ -72,6 +81,9 @@ class Sequence:
         self.slot = NO_SLOT
         self.num_computed = 0
         self.num_pending = 0
+        self.num_uncertain = 0
+        self.drafts: SequenceDrafts | None = None
+        self.grammar: Grammar | None = None
         self.num_cached = 0
         self.scored: list[TokenLogprobs] = []
         scored = params.prompt_logprobs is not None and not request.generated_token_ids
@@ -87,6 +99,24 @@ class Sequence:
     def id(self) -> str:
         """The request's id."""
         return self.request.id
+
+    def entering(self) -> NewRequest:
+        """What the runner must know of it as it enters the batch, with nothing computed but what is cached."""
+        request = self.request
+        return NewRequest(
+            id=request.id,
+            slot=self.slot,
+            token_ids=self.tokens,
+            num_prompt_tokens=self.num_prompt,
+            num_computed=self.num_computed,
+            block_ids=self.tables.all_blocks(),
+            params=request.params,
+            eos_token_ids=request.eos_token_ids,
+            seed=request.seed,
+            returns=request.returns,
+            num_delivered=self.num_prompt - self.num_wanted,
+            request_id=request.context.log_id,
+        )
 
     def take_scores(self, part: ScoredTokens) -> None:
         """Adds log-probabilities of the prompt, but those that are there already because it was computed again."""
@@ -110,10 +140,18 @@ class Sequence:
             output.prompt_logprobs, self.scored = self.scored, []
         return output
 
-    def end(self, token: int) -> tuple[FinishReason | None, int | None]:
-        """Whether the sequence ends with ``token``, its last one: the reason, and the stop token that the request
-        named.
-        """
+    def append(self, tokens: list[int]) -> tuple[FinishReason | None, int | None]:
+        """Adds tokens until one ends the sequence, and removes from ``tokens`` those behind it. Returns the reason for
+        the end, if it has come, and the stop token that the request named."""
+        for count, token in enumerate(tokens, 1):
+            self.tokens.append(token)
+            end = self._end(token)
+            if end[0] is not None:
+                del tokens[count:]
+                return end
+        return None, None
+
+    def _end(self, token: int) -> tuple[FinishReason | None, int | None]:
         length = len(self.tokens)
         if token in self.stops and length >= self.num_prompt + self.request.params.min_tokens:
             return "stop", token if token in self.request.params.stop_token_ids else None

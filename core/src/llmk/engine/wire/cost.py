@@ -78,7 +78,7 @@ class CostModel:
 
     def step(self, plan: StepPlan, ends: Sequence[int]) -> Cost:
         """The cost of a step. ``ends`` are the lengths of its requests once it has run, in the order of its work."""
-        tokens, samples = plan.num_tokens, [work.sample for work in plan.work].count(True)
+        tokens, samples = plan.num_tokens, sum([work.sample + work.num_drafts for work in plan.work])
         cost = Cost(read_bytes=self._weight_bytes + (self._head_bytes if samples else 0))
         cost.add(self._token, tokens)
         cost.add(self._sample, samples)

@@ -156,6 +156,7 @@ class EngineStats(msgspec.Struct, kw_only=True):
     preemptions: int = 0
     timeouts: int = 0
     policy_failures: int = 0
+    speculator_failures: int = 0
     broken_logits: int = 0
     steps: int = 0
     prompt_tokens: int = 0
@@ -164,6 +165,9 @@ class EngineStats(msgspec.Struct, kw_only=True):
     read_bytes: float = 0.0
     written_bytes: float = 0.0
     """Estimated work of one device (:mod:`llmk.engine.wire.cost`)."""
+    drafted: list[int] = []
+    accepted: list[int] = []
+    """Drafts that were verified, and accepted, by position."""
     shadows: list[ShadowCount] = []
     up: int = 1
     restarts: int = 0
@@ -174,6 +178,16 @@ class EngineStats(msgspec.Struct, kw_only=True):
         self.flops += cost.flops
         self.read_bytes += cost.read_bytes
         self.written_bytes += cost.written_bytes
+
+    def count_drafts(self, drafted: int, accepted: int) -> None:
+        """Adds a request's drafts in a step, of which the first ``accepted`` were."""
+        if missing := max(0, drafted - len(self.drafted)):
+            self.drafted = [*self.drafted, *[0] * missing]
+            self.accepted = [*self.accepted, *[0] * missing]
+        for at in range(drafted):
+            self.drafted[at] += 1
+        for at in range(accepted):
+            self.accepted[at] += 1
 
 
 class StepTimes(msgspec.Struct, array_like=True, gc=False):

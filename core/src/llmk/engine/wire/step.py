@@ -35,30 +35,60 @@ class NewRequest(msgspec.Struct, kw_only=True):
 
 
 class Work(msgspec.Struct, kw_only=True, gc=False):
-    """Compute the next ``num_tokens`` tokens of ``slot``.
+    """Compute the next ``num_tokens`` tokens of ``slot``, after the ``before`` tokens that are in the cache by then.
 
-    ``new_blocks`` (one list per cache group) are appended to its block tables first. ``sample``: the last of these
-    tokens is the last known one, so the next is to be sampled from its logits, if any is wanted.
+    ``new_blocks`` (one list per cache group) are appended to its block tables first. ``sample``: the last known token
+    is among these tokens, so the next is to be sampled from its logits, if any is wanted. The last ``num_drafts``
+    tokens are drafts, behind the last known one; a token is sampled at each of them too, and drafts are accepted while
+    they equal what was sampled before them. ``drafts`` are their ids; empty: the device drafts them itself.
+
+    ``masked``: the row may take only tokens that a mask allows, which follows (:class:`Masks`).
+
+    While a step in flight may reject drafts, ``before`` is an upper bound, and at most ``num_uncertain`` too large.
     """
 
     slot: int
+    before: int
     num_tokens: int
-    new_blocks: list[list[int]]
-    sample: bool
+    new_blocks: list[list[int]] = []
+    sample: bool = False
+    num_drafts: int = 0
+    drafts: list[int] = []
+    num_uncertain: int = 0
+    masked: bool = False
 
 
 class StepPlan(msgspec.Struct, kw_only=True):
-    """One step. ``freed`` slots are vacant from this step on, before ``new`` ones are filled."""
+    """One step. ``freed`` slots are vacant from this step on, before ``new`` ones are filled. ``speculative``: it
+    verifies drafts, or continues requests whose drafts a step in flight verifies. ``deferred``: it samples only once
+    its :class:`Masks` have come."""
 
     step: int
     freed: list[int] = []
     new: list[NewRequest] = []
     work: list[Work] = []
+    speculative: bool = False
+    deferred: bool = False
 
     @property
     def num_tokens(self) -> int:
         """Tokens that the step computes."""
         return sum([work.num_tokens for work in self.work])
+
+    @property
+    def sampled_work(self) -> list[int]:
+        """Numbers of the work items that are sampled."""
+        return [number for number, work in enumerate(self.work) if work.sample]
+
+
+class Masks(msgspec.Struct, kw_only=True):
+    """The tokens that rows of a step may take: bit ``t % 32`` of word ``t // 32`` of a row is 1 for a token that is
+    allowed. ``rows`` are sampled rows by their number in the step, in the plan's order, as slots may have other
+    owners by then. ``bits`` are their masks, int32 words, one row after the other."""
+
+    step: int
+    rows: list[int]
+    bits: bytes
 
 
 class ScoredTokens(msgspec.Struct, array_like=True, gc=False):
@@ -74,17 +104,18 @@ class ScoredTokens(msgspec.Struct, array_like=True, gc=False):
 
 
 class StepResult(msgspec.Struct, kw_only=True):
-    """Sampled tokens, one per work item with ``sample``, in the plan's order. ``logprobs`` has an entry for slots that
-    want them. ``scored`` and ``hidden`` have parts of prompts, by the number of the work item that computed them;
-    ``errors`` has message and code, by slot, of requests that the sampler had to fail; their tokens mean nothing, and
-    ``num_broken`` of them have logits that nothing can be drawn from. ``broken`` are work items whose parts of prompts
-    are not finite. ``shadows`` is what the step compared.
+    """Sampled tokens per work item with ``sample``, in the plan's order: one, and one more for each draft that was
+    accepted.
+
+    All else is by the number of the work item: ``logprobs`` of items that want them, one per token; ``scored`` and
+    ``hidden`` parts of prompts; ``errors`` message and code of requests that the sampler had to fail, whose tokens mean
+    nothing, and ``num_broken`` of which have logits that nothing can be drawn from. ``broken`` are items whose parts of
+    prompts are not finite. ``shadows`` is what the step compared.
     """
 
     step: int
-    slots: list[int] = []
-    token_ids: list[int] = []
-    logprobs: dict[int, TokenLogprobs] = {}
+    tokens: list[list[int]] = []
+    logprobs: dict[int, list[TokenLogprobs]] = {}
     scored: dict[int, ScoredTokens] = {}
     hidden: dict[int, HiddenRows] = {}
     errors: dict[int, tuple[str, ...]] = {}

@@ -46,6 +46,22 @@ def _append(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     return tokens, computed, slots, draw.whole(0, vocab, rows + 1)
 
 
+def _accept(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    """From no drafts to four, of which none to all are what was sampled, then padding."""
+    slots = draw.order(rows + 2)[:rows]
+    counts, computed = draw.whole(1, 6, rows), draw.whole(5, 50, rows + 2)
+    tokens, sampled = draw.whole(0, _VOCAB, rows + 2, 64).to(torch.int32), draw.whole(0, _VOCAB, int(counts.sum()) + 1)
+    starts, kept = counts.cumsum(0) - counts, draw.whole(0, 6, rows)
+    for draft in range(4):
+        places = computed[slots] - counts + 1 + draft
+        equal = (draft < kept) & (draft < counts - 1)
+        found = sampled[(starts + draft).clamp(max=sampled.shape[0] - 1)].to(torch.int32)
+        tokens[slots, places] = torch.where(equal, found, tokens[slots, places])
+    padding = torch.zeros_like(slots[:1])
+    slots, starts, counts = (torch.cat(pair) for pair in ((slots, padding - 1), (starts, padding), (counts, padding)))
+    return tokens, computed, slots, starts, counts, sampled, 5
+
+
 def _measured_append(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     tokens, slots, known = history(draw, facts, rows)
     return tokens, known, slots, draw.whole(0, facts["vocab_size"], rows)
@@ -54,4 +70,5 @@ def _measured_append(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
 UPDATE_ROWS = OpExamples(_NO_FACTS, _update_rows)
 BUILD_STEP = OpExamples(_NO_FACTS, _build_step)
 SLOT_MAPPING = OpExamples(_NO_FACTS, _compute_slot_mapping, benchmark=_measured_slots)
+ACCEPT_DRAFTS = OpExamples(_NO_FACTS, _accept)
 APPEND_TOKENS = OpExamples(({"vocab_size": _VOCAB},), _append, benchmark=_measured_append)

@@ -45,6 +45,7 @@ _COUNTERS = (
     ("request_timeouts", "timeouts", "Sequences that were not started or finished in time."),
     ("broken_logits", "broken_logits", "Sequences that failed because of NaN or otherwise invalid logits."),
     ("scheduling_policy_failures", "policy_failures", "Times that the scheduling policy failed and was replaced."),
+    ("speculator_failures", "speculator_failures", "Times that the speculator failed and was not called again."),
     ("engine_steps", "steps", "Steps that the engine ran."),
     ("prompt_tokens", "prompt_tokens", "Prompt tokens computed."),
     ("generation_tokens", "generated_tokens", "Tokens generated."),
@@ -57,6 +58,11 @@ _COUNTERS = (
         "retried",
         "Sequences that were running when the engine died and were resumed by the next one.",
     ),
+)
+_DRAFTS = (
+    ("drafts", "Times that drafts of a request were verified in a step."),
+    ("draft_tokens", "Drafted tokens that were verified."),
+    ("accepted_tokens", "Drafted tokens that were accepted."),
 )
 _SHADOWS = (
     ("shadow_calls_compared", "compared", "Calls of a kernel that were compared with its shadow."),
@@ -84,6 +90,7 @@ class EngineCollector(Collector):
             counter.add_metric(label, getattr(stats, field))
             yield counter
         yield from self._shadows()
+        yield from self._drafts()
         usage = GaugeMetricFamily(
             "llmk:kv_cache_usage_perc", "Share of the K/V cache in use, 0 to 1.", labels=["model_name"]
         )
@@ -99,6 +106,29 @@ class EngineCollector(Collector):
                 at = [self._engine.model_name, one.kind, one.site, one.kernel, one.shadow]
                 family.add_metric(at, getattr(one, field))
             yield family
+
+    def _drafts(self) -> Iterator[Metric]:
+        """Only of engines that draft. The names of totals are those of other engines."""
+        stats, label = self._engine.stats, [self._engine.model_name]
+        if not stats.drafted:
+            return
+        totals = (stats.drafted[0], sum(stats.drafted), sum(stats.accepted))
+        for (name, text), total in zip(_DRAFTS, totals, strict=True):
+            counter = CounterMetricFamily(f"llmk:spec_decode_num_{name}", text, labels=["model_name"])
+            counter.add_metric(label, total)
+            yield counter
+        for (name, text), counts in zip(_DRAFTS[1:], (stats.drafted, stats.accepted), strict=True):
+            labels = ["model_name", "position"]
+            family = CounterMetricFamily(
+                f"llmk:spec_decode_num_{name}_per_pos", f"{text[:-1]}, by position.", labels=labels
+            )
+            for position, count in enumerate(counts):
+                family.add_metric([*label, str(position)], count)
+            yield family
+        text = "Mean tokens that a request gets of a step which verifies drafts of it."
+        mean = GaugeMetricFamily("llmk:spec_decode_tokens_per_step", text, labels=["model_name"])
+        mean.add_metric(label, 1 + totals[2] / totals[0])
+        yield mean
 
 
 class Metrics:

@@ -156,7 +156,8 @@ class TritonAttention:
         """Attention of ``query`` (``[tokens, heads, head_dim]``) over the cache. In a step with only decode requests,
         it can also do the Q/K norms, RoPE and K/V write for the ``new`` tokens."""
         query = rows(query)
-        padded = meta.prefills and query.shape[0] != meta.step.num_tokens
+        # In a captured step, rows of padding pass through what may index by them, such as routers.
+        padded = meta.prefills and (query.shape[0] != meta.step.num_tokens or not meta.step.host_seq_lens)
         out = (torch.zeros if padded else torch.empty)(query.shape, dtype=query.dtype, device=query.device)
         tensors = (out, query, cache, query if sinks is None else sinks)
         if meta.decoding is not None and meta.schedule is not None:

@@ -101,6 +101,29 @@ def append_tokens_kernel(
     tl.store(tokens + slot * stride + position, token.to(tl.int32), slot >= 0)
 
 
+@triton.jit(do_not_specialize=["slots", "starts", "counts", "sampled", "stride"])
+def accept_drafts_kernel(
+    tokens, computed, slots, starts, counts, sampled, gained, stride, WIDTH: tl.constexpr, PDL: tl.constexpr
+):  # fmt: skip
+    """One program per request; ``WIDTH`` is at least the greatest of ``counts``."""
+    request = tl.program_id(0)
+    column = tl.arange(0, WIDTH)
+    pdl.release(PDL)
+    pdl.wait(PDL)
+    slot, count = tl.load(slots + request), tl.load(counts + request)
+    there = slot >= 0
+    row = sampled + tl.load(starts + request)
+    end = tl.load(computed + slot, there, other=0)
+    drafted = there & (column < count - 1)
+    target = tokens + slot * stride + end - count + 1
+    found = tl.load(row + column, drafted, other=0)
+    equal = drafted & (found == tl.load(target + column, drafted, other=-1).to(tl.int64))
+    accepted = tl.min(tl.where(equal, WIDTH, column), axis=0)
+    tl.store(computed + slot, end - count + 1 + accepted, there)
+    tl.store(target + accepted, tl.load(row + accepted, there, other=0).to(tl.int32), there)
+    tl.store(gained + request, tl.where(there, accepted + 1, 0).to(tl.int64))
+
+
 @triton.jit(do_not_specialize=["rows", "starts", "lengths", "values", "stride"])
 def update_rows_kernel(
     table, rows, starts, lengths, values, stride, BLOCK: tl.constexpr, PDL: tl.constexpr
@@ -152,6 +175,18 @@ def append_tokens(tokens: Tensor, computed: Tensor, slots: Tensor, sampled: Tens
     append_tokens_kernel[(triton.cdiv(requests, _BLOCK),)](
         tokens, computed, slots, sampled, requests, tokens.stride(0), **_options()
     )
+
+
+def accept_drafts(
+    tokens: Tensor, computed: Tensor, slots: Tensor, starts: Tensor, counts: Tensor, sampled: Tensor, most: int
+) -> Tensor:
+    """As :func:`llmk.reference.batch.accept_drafts`."""
+    gained = torch.empty_like(slots)
+    accept_drafts_kernel[(slots.shape[0],)](
+        tokens, computed, slots, starts, counts, sampled, gained, tokens.stride(0),
+        WIDTH=triton.next_power_of_2(most), num_warps=1, **pdl.options(),
+    )  # fmt: skip
+    return gained
 
 
 def update_rows(table: Tensor, rows: Tensor, starts: Tensor, lengths: Tensor, values: Tensor) -> None:

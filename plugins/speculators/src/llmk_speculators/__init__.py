@@ -1,0 +1,4 @@
+"""Speculators for llmk.
+
+``llmk_speculators.specs`` is the plugin module.
+"""
