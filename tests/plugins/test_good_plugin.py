@@ -183,6 +183,14 @@ def test_policy_is_used_where_it_is_named(environment: Environment, checkpoint: 
         assert ["fixture-good", "1.0"] in plan["wheels"]
 
 
+@pytest.mark.hook("llmk_speculators")
+def test_speculator_is_used_where_it_is_named(environment: Environment, checkpoint: Path) -> None:
+    assert not [one for one in explain(environment, checkpoint)["choices"] if one["site"] == "speculation"]
+    for name in ("good.drafts", "good-drafts"):
+        plan = explain(environment, checkpoint, "--speculation.use", name)
+        assert chosen(plan, "device_speculator", "speculation") == "good.drafts"
+
+
 @pytest.mark.hook("llmk_logits_processors")
 def test_logits_processor_is_registered(environment: Environment, checkpoint: Path) -> None:
     expression = "[r.spec.id for r in registry.of(LogitsProcessorSpec)]"

@@ -110,6 +110,7 @@ def test_a_server_of_their_parts_alone(environment: Environment, tmp_path: Path)
     """Platform, model, attention, products, a norm and parsers of as many strangers, by the lines that were printed."""
     checkpoint = write_checkpoint(tmp_path / "tiny", "seed_oss", head_dim=16)
     parts = flags("platform", "attention", "linear", "op", "reasoning-parser", "tool-parser", "policy", "stat-logger")
+    parts |= flags("speculator")
     chosen = [f"--{path}={value}" for path, value in parts.items()]
     env = {"PYTHONPATH": ""}
     server = Served(
@@ -118,7 +119,7 @@ def test_a_server_of_their_parts_alone(environment: Environment, tmp_path: Path)
     try:
         plan = json.loads(server.get("/v1/plan")[1])
         ids = {piece["id"] for choice in plan["choices"] for piece in choice["pieces"]}
-        assert {"try-attention.attention", "try-linear.linear", "try-policy.shortest"} <= ids
+        assert {"try-attention.attention", "try-linear.linear", "try-policy.shortest", "try-speculator.pairs"} <= ids
         assert "try-op.rms_norm" in json.dumps(plan)
         assert plan["model"] == "try-model.seed_oss"
         processors = {"try-logits-processor.no_stutter": {"penalty": 2}}

@@ -43,7 +43,8 @@ class Speculator(Protocol):
         """Drafts for the request of that id: the tokens that may follow ``tokens``, in order, at most ``most`` (1 or
         more) and each in ``range(vocab_size)``. An empty result is good: nothing is verified then, at no cost.
 
-        ``tokens`` are the prompt and all output. They must not be changed. They only grow from call to call of one
+        ``tokens`` are the prompt and all output; those that a prompt gives as embeddings have the id ``vocab_size``.
+        They must not be changed. They only grow from call to call of one
         request, by any number, so that a speculator may keep what it has made of the tokens that it has seen.
         """
         ...

@@ -37,13 +37,13 @@ def look_up(tokens: Tensor, known: Tensor, slots: Tensor, width: int, min_match:
     known = known.clamp(1, size)[:, None]
     place = torch.arange(size, device=tokens.device, dtype=torch.int32)
     alive = place < known - 1  # where a match may end, so that a known token follows
-    length = torch.zeros_like(rows)
+    length = torch.zeros_like(rows, dtype=torch.int8)
     for offset in range(min(max_match, size)):
         last = rows.gather(1, (known - 1 - offset).clamp(min=0))
         alive[:, offset:] &= rows[:, : size - offset] == last
         alive[:, :offset] = False
         length += alive
-    score = torch.where(length >= min_match, length * size + place, -1)
+    score = torch.where(length >= min_match, length.int() * size + place, -1)
     best = score.amax(1, keepdim=True).long()
     start = best % size + 1
     steps = torch.arange(width, device=tokens.device)

@@ -111,6 +111,12 @@ KINDS = {
         summary="A logits processor",
         usage='requests name it, with its parameters: "logits_processors": {"acme.no_stutter": {"penalty": 2}}',
     ),
+    "speculator": Kind(
+        help="drafts tokens, of which the model verifies several in one step",
+        summary="A speculator",
+        section="speculation",
+        value="acme.pairs",
+    ),
     "stat-logger": Kind(
         help="exports the server's metrics",
         summary="A stat logger",

@@ -60,9 +60,9 @@ _COUNTERS = (
     ),
 )
 _DRAFTS = (
-    ("drafts", "Times that drafts of a request were verified in a step."),
-    ("draft_tokens", "Drafted tokens that were verified."),
-    ("accepted_tokens", "Drafted tokens that were accepted."),
+    ("spec_decode_num_drafts", "Times that drafts of a request were verified in a step."),
+    ("spec_decode_num_draft_tokens", "Drafted tokens that were verified."),
+    ("spec_decode_num_accepted_tokens", "Drafted tokens that were accepted."),
 )
 _SHADOWS = (
     ("shadow_calls_compared", "compared", "Calls of a kernel that were compared with its shadow."),
@@ -114,14 +114,12 @@ class EngineCollector(Collector):
             return
         totals = (stats.drafted[0], sum(stats.drafted), sum(stats.accepted))
         for (name, text), total in zip(_DRAFTS, totals, strict=True):
-            counter = CounterMetricFamily(f"llmk:spec_decode_num_{name}", text, labels=["model_name"])
+            counter = CounterMetricFamily(f"llmk:{name}", text, labels=["model_name"])
             counter.add_metric(label, total)
             yield counter
         for (name, text), counts in zip(_DRAFTS[1:], (stats.drafted, stats.accepted), strict=True):
             labels = ["model_name", "position"]
-            family = CounterMetricFamily(
-                f"llmk:spec_decode_num_{name}_per_pos", f"{text[:-1]}, by position.", labels=labels
-            )
+            family = CounterMetricFamily(f"llmk:{name}_per_pos", f"{text[:-1]}, by position.", labels=labels)
             for position, count in enumerate(counts):
                 family.add_metric([*label, str(position)], count)
             yield family

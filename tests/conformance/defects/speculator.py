@@ -1,0 +1,254 @@
+"""Speculators that make mistakes, on the host and on the device."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from defects import Defect
+from llmk.api import DeviceSpeculator, Speculator, SpeculatorContext
+
+
+class Good(Speculator):
+    """Drafts what followed the last token when it occurred before."""
+
+    def __init__(self, context: SpeculatorContext) -> None:
+        self._vocab = context.vocab_size
+        self._read: dict[str, int] = {}
+        self._followed: dict[str, dict[int, int]] = {}
+
+    def propose(self, request: str, tokens: Sequence[int], most: int) -> Sequence[int]:
+        followed = self._followed.setdefault(request, {})
+        for at in range(self._read.get(request, 1), len(tokens)):
+            followed[tokens[at - 1]] = tokens[at]
+        self._read[request] = len(tokens)
+        drafts: list[int] = []
+        draft = followed.get(tokens[-1], self._vocab)
+        while len(drafts) < most and draft < self._vocab:
+            drafts.append(draft)
+            draft = followed.get(draft, self._vocab)
+        return drafts
+
+    def leave(self, request: str) -> None:
+        self._read.pop(request, None)
+        self._followed.pop(request, None)
+
+
+class Leaking(Good):
+    """Has one table for all requests."""
+
+    def __init__(self, context: SpeculatorContext) -> None:
+        super().__init__(context)
+        self._all: dict[int, int] = {}
+
+    def propose(self, request: str, tokens: Sequence[int], most: int) -> Sequence[int]:
+        self._followed[request] = self._all
+        return super().propose(request, tokens, most)
+
+
+class Keeping(Good):
+    """Keeps the table of a request that ended."""
+
+    def leave(self, request: str) -> None:
+        self._read.pop(request, None)
+
+
+class Hoarding(Good):
+    """Keeps the tokens of all requests under new names."""
+
+    def __init__(self, context: SpeculatorContext) -> None:
+        super().__init__(context)
+        self._texts: list[list[int]] = []
+
+    def propose(self, request: str, tokens: Sequence[int], most: int) -> Sequence[int]:
+        self._texts.append(list(tokens))
+        return super().propose(request, tokens, most)
+
+
+class Foreign(Good):
+    """Drafts in a larger vocabulary."""
+
+    def propose(self, request: str, tokens: Sequence[int], most: int) -> Sequence[int]:
+        return [draft + 1 for draft in super().propose(request, tokens, most)]
+
+
+class Eager(Good):
+    """Drafts one more than is wanted."""
+
+    def propose(self, request: str, tokens: Sequence[int], most: int) -> Sequence[int]:
+        return super().propose(request, tokens, most + 1)
+
+
+class Nothing(Good):
+    """Returns no sequence where there are no drafts."""
+
+    def propose(self, request: str, tokens: Sequence[int], most: int) -> Sequence[int]:
+        return super().propose(request, tokens, most) or None  # type: ignore[return-value]
+
+
+class Writing(Good):
+    """Appends drafts to the request's tokens while it makes them."""
+
+    def propose(self, request: str, tokens: Sequence[int], most: int) -> Sequence[int]:
+        drafts = super().propose(request, tokens, most)
+        tokens.extend(drafts)  # type: ignore[attr-defined]
+        return drafts
+
+
+class Dice(Good):
+    """Drafts fewer tokens now and then, by the process's generator."""
+
+    def propose(self, request: str, tokens: Sequence[int], most: int) -> Sequence[int]:
+        return super().propose(request, tokens, random.randint(1, most))
+
+
+class Counting(Good):
+    """Drafts more from call to call, so that a request that resumes elsewhere gets fewer."""
+
+    def __init__(self, context: SpeculatorContext) -> None:
+        super().__init__(context)
+        self._calls: dict[str, int] = {}
+
+    def propose(self, request: str, tokens: Sequence[int], most: int) -> Sequence[int]:
+        self._calls[request] = calls = self._calls.get(request, 0) + 1
+        return super().propose(request, tokens, min(most, calls))
+
+    def leave(self, request: str) -> None:
+        super().leave(request)
+        self._calls.pop(request, None)
+
+
+class Rereading(Good):
+    """Reads all tokens in each call."""
+
+    def propose(self, request: str, tokens: Sequence[int], most: int) -> Sequence[int]:
+        self._read[request] = 1
+        return super().propose(request, tokens, most)
+
+
+class Silent(Good):
+    """Never drafts."""
+
+    def propose(self, request: str, tokens: Sequence[int], most: int) -> Sequence[int]:
+        return ()
+
+
+class GoodOnDevice(DeviceSpeculator):
+    """Drafts what followed the latest earlier occurrence of the last token."""
+
+    def __init__(self, context: SpeculatorContext) -> None:
+        self._vocab = context.vocab_size
+
+    def propose(self, tokens: Tensor, known: Tensor, slots: Tensor, width: int) -> Tensor:
+        rows = tokens[slots.clamp(min=0)]
+        place = torch.arange(rows.shape[1], device=rows.device)
+        end = known.clamp(min=1)[:, None] - 1
+        best = torch.where((rows == rows.gather(1, end)) & (place < end), place, -1).amax(1, keepdim=True)
+        at = best + 1 + torch.arange(width, device=rows.device)
+        drafts = rows.gather(1, at.clamp(max=rows.shape[1] - 1)).long()
+        return torch.where((best >= 0) & (at <= end), drafts, -1)
+
+
+class Beyond(GoodOnDevice):
+    """Finds the last token in tokens that are not known."""
+
+    def propose(self, tokens: Tensor, known: Tensor, slots: Tensor, width: int) -> Tensor:
+        return super().propose(tokens, torch.full_like(known, tokens.shape[1] - 8), slots, width)
+
+
+class Narrow(GoodOnDevice):
+    """Drafts one token, no matter how many are wanted."""
+
+    def propose(self, tokens: Tensor, known: Tensor, slots: Tensor, width: int) -> Tensor:
+        return super().propose(tokens, known, slots, 1)
+
+
+class Small(GoodOnDevice):
+    """Drafts int32."""
+
+    def propose(self, tokens: Tensor, known: Tensor, slots: Tensor, width: int) -> Tensor:
+        return super().propose(tokens, known, slots, width).int()
+
+
+class ByRow(GoodOnDevice):
+    """Takes a request's place in the step for its slot."""
+
+    def propose(self, tokens: Tensor, known: Tensor, slots: Tensor, width: int) -> Tensor:
+        return super().propose(tokens, known, torch.arange(len(slots), device=slots.device), width)
+
+
+class Neighbour(GoodOnDevice):
+    """Drafts for a request without a match what the batch's most usual draft is."""
+
+    def propose(self, tokens: Tensor, known: Tensor, slots: Tensor, width: int) -> Tensor:
+        drafts = super().propose(tokens, known, slots, width)
+        return torch.where(drafts < 0, drafts.amax(0, keepdim=True), drafts)
+
+
+class Remembering(GoodOnDevice):
+    """Drafts where nothing matches what it drafted there in the last step."""
+
+    def __init__(self, context: SpeculatorContext) -> None:
+        super().__init__(context)
+        self._last: Tensor | None = None
+
+    def propose(self, tokens: Tensor, known: Tensor, slots: Tensor, width: int) -> Tensor:
+        drafts = super().propose(tokens, known, slots, width)
+        if self._last is not None and self._last.shape == drafts.shape:
+            drafts = torch.where(drafts < 0, self._last, drafts)
+        self._last = drafts
+        return drafts
+
+
+class Scribbling(GoodOnDevice):
+    """Writes drafts behind the known tokens, which the engine does itself."""
+
+    def propose(self, tokens: Tensor, known: Tensor, slots: Tensor, width: int) -> Tensor:
+        drafts = super().propose(tokens, known, slots, width)
+        tokens[slots.clamp(min=0), known.clamp(max=tokens.shape[1] - 1)] = drafts[:, 0].int()
+        return drafts
+
+
+class Waiting(GoodOnDevice):
+    """Cuts the comparison at the longest request, whose length it reads back."""
+
+    def propose(self, tokens: Tensor, known: Tensor, slots: Tensor, width: int) -> Tensor:
+        return super().propose(tokens[:, : int(known.max()) + 1], known, slots, width)
+
+
+class Padded(GoodOnDevice):
+    """Skips padding, so that the rows are fewer than the requests."""
+
+    def propose(self, tokens: Tensor, known: Tensor, slots: Tensor, width: int) -> Tensor:
+        return super().propose(tokens, known[slots >= 0], slots[slots >= 0], width)
+
+
+APART, RESUMED = "depend only on the request's tokens", "a request that resumes elsewhere"
+DRAFTS, SHAPE = "token ids of the vocabulary", "int64 of the requests and the width"
+DEFECTS = (
+    Defect("leaking", "drafts are made of other requests' tokens", Leaking, APART),
+    Defect("keeping", "an id that is used again has the former request's state", Keeping, "used again"),
+    Defect("hoarding", "tokens of requests that ended are kept", Hoarding, "freed with it"),
+    Defect("foreign", "ids outside of the vocabulary are drafted", Foreign, DRAFTS),
+    Defect("eager", "more is drafted than is wanted", Eager, DRAFTS),
+    Defect("nothing", "what is returned is not a sequence", Nothing, DRAFTS),
+    Defect("writing", "the request's tokens are changed", Writing, "tokens stay as they are"),
+    Defect("dice", "drafts are random", Dice, "the same tokens give the same drafts"),
+    Defect("counting", "drafts depend on the calls, and are others after a restart", Counting, RESUMED),
+    Defect("rereading", "a call takes time in proportion to all tokens", Rereading, "in proportion"),
+    Defect("silent", "nothing is ever drafted", Silent, "something is drafted"),
+)
+DEVICE_DEFECTS = (
+    Defect("beyond", "tokens beyond the known ones are used", Beyond, "beyond the known ones"),
+    Defect("narrow", "fewer columns are returned than the width", Narrow, SHAPE),
+    Defect("small", "drafts are int32", Small, SHAPE),
+    Defect("by-row", "a row of the step is taken for a slot", ByRow, APART),
+    Defect("neighbour", "drafts are made of other requests' tokens", Neighbour, APART),
+    Defect("remembering", "drafts of the last step are returned again", Remembering, "nothing is kept"),
+    Defect("scribbling", "the batch's tokens are changed", Scribbling, "stay as they are"),
+    Defect("waiting", "the host waits for the device", Waiting, "recorded and replayed"),
+    Defect("padded", "padding has no row", Padded, "padding changes nothing"),
+)
