@@ -69,6 +69,10 @@ CONTRACTS = {
     "llmk_logits_processors": tuple(
         f"llmk.api.logits:Logits{name}" for name in ("Processor", "Batch", "Request", "Rows")
     ),
+    "llmk_grammars": (
+        *("llmk.api.grammar:GrammarCompiler", "llmk.api.grammar:GrammarContext", "llmk.api.grammar:GrammarLimits"),
+        *("llmk.api.grammar:CompiledGrammar", "llmk.api.grammar:Grammar"),
+    ),
     "llmk_stat_loggers": (
         *("llmk.api.stats:StatLogger", "llmk.api.stats:StatLoggerContext"),
         *("llmk.api.stats:StatsSnapshot", "llmk.api.stats:Stat"),

@@ -19,6 +19,7 @@ from llmk.reference.sampling.counter_rng import uniform_bits
 from llmk.reference.sampling.sample import (
     allow_tokens,
     apply_bias,
+    apply_mask,
     apply_penalties,
     logprobs,
     mask_top_k_top_p_min_p,
@@ -268,6 +269,23 @@ def test_suffixes_are_found_between_start_and_end() -> None:
     slots, starts, ends, suffixes, expected = zip(*cases, strict=True)
     found = match_suffixes(tokens, *map(torch.tensor, (slots, starts, ends, suffixes)))
     assert found.tolist() == list(expected)
+
+
+@pytest.mark.parametrize("vocab", [1, 31, 32, 33, 64, 1000])
+def test_packed_masks_exclude_tokens(vocab: int) -> None:
+    random, rows = torch.Generator().manual_seed(vocab), torch.tensor([4, 0, 2])
+    logits, allowed = torch.randn(5, vocab, generator=random), torch.rand(3, vocab, generator=random) < 0.5
+    words = [[0] * -(-vocab // 32) for _ in range(3)]
+    for row, token in allowed.nonzero().tolist():
+        words[row][token // 32] |= 1 << (token % 32)
+    bits = torch.tensor([[word - (word >> 31 << 32) for word in row] for row in words], dtype=torch.int32)
+    expected = logits.clone()
+    for number, row in enumerate(rows.tolist()):
+        for token in range(vocab):
+            if not allowed[number, token]:
+                expected[row, token] = float("-inf")
+    assert apply_mask(logits, rows, bits) is logits
+    assert torch.equal(logits, expected)
 
 
 def test_only_some_tokens_are_allowed() -> None:

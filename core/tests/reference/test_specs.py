@@ -97,6 +97,7 @@ def test_ops_are_all_there() -> None:
         "apply_bias",
         "match_suffixes",
         "allow_tokens",
+        "apply_mask",
         "mask_top_k_top_p_min_p",
         "sample",
         "logprobs",

@@ -23,6 +23,7 @@ from llmk_triton.common.tuned import architecture, table
 from llmk_triton.gemm import small_m
 from llmk_triton.moe import fused as moe
 from llmk_triton.sampling.logprobs import logprobs
+from llmk_triton.sampling.mask import apply_mask
 from llmk_triton.sampling.penalties import apply_penalties
 from llmk_triton.sampling.sample import sample
 
@@ -163,6 +164,7 @@ def choosing(vocab: int, dtype: torch.dtype) -> None:
     logprobs(logits, whole[:, 0], 5)
     tokens, rows = torch.zeros(2, 64, dtype=torch.int32), whole[:, 0].contiguous()
     apply_penalties(logits, rows, tokens, rows, rows, rows, real[:, 3], real[:, 4], real[:, 5])
+    apply_mask(logits, rows, torch.zeros(2, -(-vocab // 32), dtype=torch.int32))
 
 
 def batch_state() -> None:

@@ -95,7 +95,7 @@ def test_experts(target: str) -> None:
 def test_sampling(target: str) -> None:
     found = {kernel["kernel"] for kernel in of(target, HOPPER_CDNA, "^(sampling fp32|batch state)$")}
     choosing = {"peak_kernel", "top_token_kernel", "narrow_kernel", "collect_kernel", "choose_kernel"}
-    scoring = {"part_kernel", "merge_kernel", "count_kernel", "penalize_kernel"}
+    scoring = {"part_kernel", "merge_kernel", "count_kernel", "penalize_kernel", "mask_kernel"}
     state = {"build_step_kernel", "compute_slot_mapping_kernel", "append_tokens_kernel", "update_rows_kernel"}
     assert found == choosing | scoring | state
 

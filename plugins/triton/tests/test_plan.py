@@ -52,7 +52,7 @@ SERVED = {
     ("op", "norm_qkv"),
     ("op", "norm_gate_up_silu"),
     *(("linear", site) for site in ("qkv", "out", "gate_up", "down", "lm_head")),
-    *(("op", op) for op in ("sample", "logprobs", "apply_penalties")),
+    *(("op", op) for op in ("sample", "logprobs", "apply_penalties", "apply_mask")),
     *(("op", op) for op in ("update_rows", "build_step", "compute_slot_mapping", "append_tokens")),
 }
 

@@ -12,6 +12,7 @@ from llmk.reference.sampling import sample as reference
 from llmk_triton.sampling import sample as module
 from llmk_triton.sampling import truncation as narrow
 from llmk_triton.sampling.logprobs import logprobs
+from llmk_triton.sampling.mask import apply_mask
 from llmk_triton.sampling.penalties import apply_penalties
 from llmk_triton.sampling.sample import sample
 
@@ -175,3 +176,20 @@ def test_penalties(dtype: torch.dtype) -> None:
     expected = reference.apply_penalties(logits.float(), *arguments).to(dtype)
     torch.testing.assert_close(actual, expected, rtol=1e-6 if dtype == torch.float32 else 8e-3, atol=1e-6)
     assert torch.equal(actual[3], logits[3])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("vocab", [1, 31, 32, 33, 4096, 4097, 5000])
+def test_packed_masks(dtype: torch.dtype, vocab: int) -> None:
+    """Of parts of wider tensors, with nothing written behind the vocabulary or to other rows."""
+    random = torch.Generator().manual_seed(vocab)
+    words, rows = -(-vocab // 32), torch.tensor([[5, 0], [1, 0], [2, 0]])[:, 0]
+    table = torch.randint(-(2**31), 2**31, (3, words + 2), generator=random).to(torch.int32)
+    table[1] = 0
+    wide = random_logits(6, 1.0, vocab=vocab + 9).to(dtype)
+    actual, expected = wide.clone(), wide.clone()
+    given = actual[:, :vocab]
+    assert apply_mask(given, rows, table[:, :words]) is given
+    reference.apply_mask(expected[:, :vocab], rows, table[:, :words])
+    assert torch.equal(actual, expected)
+    assert apply_mask(given, rows[:0], table[:0, :words]) is given

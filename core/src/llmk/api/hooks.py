@@ -19,6 +19,7 @@ from llmk.api.plan import Plan
 from llmk.api.platform import PlatformFacts
 from llmk.api.specs import (
     CommandSpec,
+    GrammarSpec,
     IOProcessorSpec,
     KernelSpec,
     LogitsProcessorSpec,
@@ -146,6 +147,12 @@ def llmk_scheduling_policies() -> Iterable[PolicySpec]:
 @hookspec
 def llmk_logits_processors() -> Iterable[LogitsProcessorSpec]:
     """Logits processors, which requests name together with parameters for them."""
+    return ()
+
+
+@hookspec
+def llmk_grammars() -> Iterable[GrammarSpec]:
+    """Compilers of grammars, which constrain the outputs of requests."""
     return ()
 
 

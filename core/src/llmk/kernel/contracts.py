@@ -35,6 +35,9 @@ CONTRACTS: Mapping[str, str] = {
     "io_request": "llmk.api:IORequest",
     "policy": "llmk.api:SchedulingPolicy",
     "logits_processor": "llmk.api:LogitsProcessor",
+    "grammar": "llmk.api:GrammarCompiler",
+    "compiled_grammar": "llmk.api:CompiledGrammar",
+    "started_grammar": "llmk.api:Grammar",
     "stat_logger": "llmk.api:StatLogger",
     "command": "llmk.api:Command",
 }

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 ENGINE_OPS = (
     *("update_rows", "build_step", "compute_slot_mapping", "append_tokens", "embedding"),
-    *("apply_penalties", "apply_bias", "match_suffixes", "allow_tokens", "sample", "logprobs"),
+    *("apply_penalties", "apply_bias", "match_suffixes", "allow_tokens", "apply_mask", "sample", "logprobs"),
 )
 """Ops that the engine uses for every model; each is a site with the op's name unless the model's facts have one."""
 

@@ -260,6 +260,14 @@ _SAMPLING = (
         summary="Excludes all tokens except those allowed, in place.",
     ),
     _contract(
+        op="apply_mask",
+        signature="(logits, rows, bits) -> logits",
+        facts=("vocab_size",),
+        examples="sampling:APPLY_MASK",
+        mutates_args=("logits",),
+        summary="Excludes the tokens that packed masks exclude, in place.",
+    ),
+    _contract(
         op="mask_top_k_top_p_min_p",
         signature="(logits, top_k, top_p, min_p) -> logits",
         facts=("vocab_size",),

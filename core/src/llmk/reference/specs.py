@@ -31,6 +31,7 @@ _OPS = {
     "apply_bias": "sampling.sample:apply_bias",
     "match_suffixes": "sampling.sample:match_suffixes",
     "allow_tokens": "sampling.sample:allow_tokens",
+    "apply_mask": "sampling.sample:apply_mask",
     "mask_top_k_top_p_min_p": "sampling.sample:mask_top_k_top_p_min_p",
     "sample": "sampling.sample:sample",
     "logprobs": "sampling.sample:logprobs",

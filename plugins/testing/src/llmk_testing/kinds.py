@@ -111,6 +111,12 @@ KINDS = {
         summary="A logits processor",
         usage='requests name it, with its parameters: "logits_processors": {"acme.no_stutter": {"penalty": 2}}',
     ),
+    "grammar": Kind(
+        help="what the outputs of requests must match",
+        summary="A compiler of grammars",
+        section="select.grammar",
+        value="acme.choices",
+    ),
     "stat-logger": Kind(
         help="exports the server's metrics",
         summary="A stat logger",

@@ -74,6 +74,7 @@ _OPS = (
         "sampling.penalties:apply_penalties",
         "Sampling penalties, in place.",
     ),
+    ("apply_mask", "sampling.mask:apply_mask", "Packed masks, in one launch, in place."),
     (
         "update_rows",
         "batch.batch_state:update_rows",

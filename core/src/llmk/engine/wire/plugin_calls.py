@@ -14,7 +14,7 @@ from llmk.engine.wire.plugin_mark import MarkedCall, PluginMark
 MARKS = "mark"
 """What names of mark files start with, in the private folder of an engine's process."""
 
-POLICY, LOGITS_PROCESSOR = "scheduling policy", "logits processor"
+POLICY, LOGITS_PROCESSOR, GRAMMAR = "scheduling policy", "logits processor", "grammar compiler"
 """What such code is called."""
 
 _mark: PluginMark | None = None

@@ -10,6 +10,7 @@ from torch import Tensor
 from llmk.reference.op_examples import Draw, Facts, OpExamples
 
 _FACTS: tuple[Facts, ...] = ({"vocab_size": 1000},)
+_VOCABULARIES: tuple[Facts, ...] = (*_FACTS, {"vocab_size": 4097}, {"vocab_size": 64}, {"vocab_size": 31})
 _TOP = 20
 """Log-probabilities per token in what is measured."""
 
@@ -51,6 +52,19 @@ def _allowed(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     among = draw.order(2 * rows)[:rows]
     ids = draw.whole(0, facts["vocab_size"], 7 * rows)
     return _logits(draw, facts, 2 * rows), among, among.repeat(7), ids
+
+
+def _packed(draw: Draw, facts: Facts, rows: int) -> Tensor:
+    """Masks of all shares of allowed tokens: some rows allow all, some one alone, of the last word."""
+    words = -(-facts["vocab_size"] // 32)
+    bits = draw.whole(-(2**31), 2**31, rows, words) & draw.whole(-(2**31), 2**31, rows, words)
+    bits[::3], bits[1::3] = -1, 0
+    bits[1::3, -1] = 1
+    return bits.to(torch.int32)
+
+
+def _masks(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    return _logits(draw, facts, 2 * rows), draw.order(2 * rows)[:rows], _packed(draw, facts, rows)
 
 
 def _truncation(draw: Draw, rows: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -110,6 +124,10 @@ def _measured_allowed(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     return logits, at, at, ids
 
 
+def _measured_masks(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
+    return _logits(draw, facts, rows), _arange(draw, rows), _packed(draw, facts, rows)
+
+
 def _greedy(draw: Draw, facts: Facts, rows: int) -> tuple[Any, ...]:
     return _logits(draw, facts, rows), *(None,) * 6
 
@@ -125,6 +143,7 @@ APPLY_PENALTIES = OpExamples(_FACTS, _penalties, benchmark=_measured_penalties)
 APPLY_BIAS = OpExamples(_FACTS, _bias, benchmark=_measured_bias)
 MATCH_SUFFIXES = OpExamples(_FACTS, _suffixes, benchmark=_measured_suffixes)
 ALLOW_TOKENS = OpExamples(_FACTS, _allowed, benchmark=_measured_allowed)
+APPLY_MASK = OpExamples(_VOCABULARIES, _masks, benchmark=_measured_masks)
 MASK = OpExamples(_FACTS, _mask, by_row=("logits", "top_k", "top_p", "min_p"))
 SAMPLE = OpExamples(_FACTS, _sample, benchmark=_greedy, by_row=_CONTROLS)
 LOGPROBS = OpExamples(_FACTS, _logprobs, benchmark=_measured_logprobs, by_row=("logits", "token_ids"))

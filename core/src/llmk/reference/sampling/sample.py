@@ -86,6 +86,23 @@ def allow_tokens(logits: Tensor, rows: Tensor, at: Tensor, ids: Tensor) -> Tenso
     return logits.index_fill_(0, rows, float("-inf")).index_put_((at, ids), kept)
 
 
+def apply_mask(logits: Tensor, rows: Tensor, bits: Tensor) -> Tensor:
+    """Sets the logits of tokens that a packed mask excludes to ``-inf``, in place.
+
+    Args:
+        logits: float32 ``[R, V]``.
+        rows: int64 ``[M]``, the rows that have a mask, each once.
+        bits: int32 ``[M, ceil(V / 32)]``; token ``t`` is allowed where bit ``t % 32`` of word ``t // 32`` is 1.
+
+    Returns:
+        ``logits``.
+    """
+    places = torch.arange(32, dtype=torch.int32, device=bits.device)
+    allowed = ((bits[:, :, None] >> places) & 1).flatten(1)[:, : logits.shape[1]].bool()
+    logits[rows] = logits[rows].masked_fill(~allowed, float("-inf"))
+    return logits
+
+
 def mask_top_k_top_p_min_p(logits: Tensor, top_k: Tensor | None, top_p: Tensor | None, min_p: Tensor | None) -> Tensor:
     """Sets the logits of tokens that top-k, top-p and min-p exclude to ``-inf``. Each row keeps at least its most
     likely token.

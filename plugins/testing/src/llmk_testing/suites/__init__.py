@@ -25,6 +25,7 @@ SUITES = {
     "io_processor": "io_processor",
     "policy": "policy",
     "logits_processor": "logits_processor",
+    "grammar": "grammar",
     "stat_logger": "stat_logger",
 }
 """The module of each kind of spec."""
