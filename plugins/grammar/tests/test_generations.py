@@ -24,7 +24,7 @@ from llmk_grammar.compiler import Compiler
 
 LONGEST = 1500
 """Tokens within which an output must have ended."""
-CLOSING = {b'"': 1.0, b'"}': 1.0, b'"]': 1.0, b"}": 0.8, b"]": 0.8, b"a": 0.9, b"b": 0.9, b"@": 0.5, b".": 0.5}
+CLOSING = {b'"': 1.0, b'"}': 1.0, b'"]': 1.0, b"}": 0.8, b"]": 0.8, b"a": 0.9, b"b": 0.9, b"@": 1.0, b".": 1.0}
 """Which tokens end an output sooner or later, and how much more likely they become."""
 
 PATTERNS = (r"^\d{3}$", "^(ab|c)*$", r"^\w+@\w+\.(com|org)$", "^.{0,6}$")

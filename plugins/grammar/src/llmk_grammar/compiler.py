@@ -132,6 +132,8 @@ def _grammar(kind: GrammarKind, text: str) -> str:
     if kind == "choice":
         return LLMatcher.grammar_from_regex("|".join(map(re.escape, json.loads(text))))
     try:
+        if text.strip() == "false":
+            raise RequestError("nothing matches it")
         schema: Any = {} if text.strip() == "true" else text
         overrides: Any = _ENFORCED
         return LLMatcher.grammar_from_json_schema(schema, overrides=overrides)
