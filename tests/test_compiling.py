@@ -127,8 +127,10 @@ class Noting:
 
 class Here:
     def __init__(self, facts):
-        self.facts, self.graphs, self.compiling = facts, self, Noting()
-        self.memory = SimpleNamespace(available=lambda: 1 << 36, measure=lambda run: None)
+        self.facts, self.compiling, self.collectives = facts, Noting(), None
+        self.graphs = SimpleNamespace(capture=lambda run: None)
+        size = lambda: 1 << 36
+        self.memory = SimpleNamespace(total=size, available=size, measure=lambda run: None)
         here = {{"torch_device": lambda index: torch.device("cpu"), "synchronize": lambda: None}}
         self.device = SimpleNamespace(setup=lambda index, threads: None, **here)
 

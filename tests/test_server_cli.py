@@ -155,7 +155,8 @@ def test_ctrl_c_after_the_end_ends_it_at_once(wait: float) -> None:
     time.sleep(wait)
     process.send_signal(signal.SIGINT)
     _, printed = process.communicate(timeout=60)
-    assert process.returncode in (0, 130), printed
+    # A finalizing interpreter has no handler any more: the signal then ends the process, which shells report as 130.
+    assert process.returncode in (0, 130, -signal.SIGINT), printed
     assert b"terminate" not in printed
     assert b"Traceback" not in printed
 

@@ -57,7 +57,7 @@ def alike(kind, where, **others):
 
 @hookimpl
 def llmk_attention_backends():
-    return alike("attention", "attention:ReferenceAttention", layout="reference")
+    return alike("attention", "attention.paged:ReferenceAttention", layout="reference")
 
 @hookimpl
 def llmk_moe_kernels():
