@@ -57,6 +57,11 @@ class GrammarChecker:
         self._config = config
         self._compiler: GrammarCompiler | None = None
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of grammars that requests may have."""
+        return self._found.spec.kinds if self._found else ()
+
     def check(self, grammar: GrammarParams) -> None:
         """Raises :class:`~llmk.api.RequestError` where the engine would refuse the grammar, and
         :class:`~llmk.api.PluginError` where its compiler fails."""

@@ -16,7 +16,6 @@ from pydantic import ValidationError
 
 from llmk.api import RequestError
 from llmk.config import logs
-from llmk.engine.text.grammars import kinds_of
 from llmk.engine.text.tokenizer import Tokenizer
 from llmk.engine.wire.engine_info import EngineInfo
 from llmk.engine.wire.plugin_mark import PluginMark
@@ -64,7 +63,7 @@ def make(given: bytes) -> ServedModel:
     (compiled templates, validators, imports) is there for all workers.
     """
     served = served_model.make(given)
-    facts, kinds = served.boot.facts, kinds_of(served.boot)
+    facts, kinds = served.boot.facts, served.grammars.kinds
     info = EngineInfo(
         max_model_len=facts.max_model_len,
         vocab_size=facts.vocab_size,
