@@ -14,7 +14,7 @@ WORKSPACE = {
     name: ROOT / name
     for name in (
         *("core", "models", "backends-cpu", "backends-cuda"),
-        *("plugins/embeddings", "plugins/int8", "plugins/parsers", "plugins/policies"),
+        *("plugins/embeddings", "plugins/grammar", "plugins/int8", "plugins/parsers", "plugins/policies"),
         *("plugins/quantization", "plugins/speculators", "plugins/statsd", "plugins/testing", "plugins/triton"),
     )
 }

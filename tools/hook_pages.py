@@ -72,6 +72,10 @@ CONTRACTS = {
     "llmk_speculators": tuple(
         f"llmk.api.speculator:{name}" for name in ("Speculator", "DeviceSpeculator", "SpeculatorContext")
     ),
+    "llmk_grammars": (
+        *("llmk.api.grammar:GrammarCompiler", "llmk.api.grammar:GrammarContext", "llmk.api.grammar:GrammarLimits"),
+        *("llmk.api.grammar:CompiledGrammar", "llmk.api.grammar:Grammar"),
+    ),
     "llmk_stat_loggers": (
         *("llmk.api.stats:StatLogger", "llmk.api.stats:StatLoggerContext"),
         *("llmk.api.stats:StatsSnapshot", "llmk.api.stats:Stat"),

@@ -25,6 +25,7 @@ STATEMENTS = [
     "import llmk_int8.specs",
     "import llmk_parsers.specs",
     "import llmk_embeddings.specs",
+    "import llmk_grammar.specs",
     "import llmk_policies.specs",
     "import llmk_quantization.specs",
     "import llmk_speculators.specs",

@@ -64,7 +64,7 @@ def ask(environment: Environment, checkpoint: Path, expression: str) -> Any:
     """Evaluates an expression of ``registry`` and ``checkpoint`` inside the environment."""
     code = f"""
 import json
-from llmk.api import IOProcessorSpec, LogitsProcessorSpec, StatLoggerSpec
+from llmk.api import GrammarSpec, IOProcessorSpec, LogitsProcessorSpec, StatLoggerSpec
 from llmk.config import Config
 from llmk.planning.checkpoint import read_checkpoint
 from llmk.kernel.registry import Registry
@@ -195,6 +195,13 @@ def test_speculator_is_used_where_it_is_named(environment: Environment, checkpoi
 def test_logits_processor_is_registered(environment: Environment, checkpoint: Path) -> None:
     expression = "[r.spec.id for r in registry.of(LogitsProcessorSpec)]"
     assert ask(environment, checkpoint, expression) == ["good.ladder"]
+
+
+@pytest.mark.hook("llmk_grammars")
+def test_grammar_compiler_is_registered_and_explained(environment: Environment, checkpoint: Path) -> None:
+    assert ask(environment, checkpoint, "[r.spec.id for r in registry.of(GrammarSpec)]") == ["good.grammar"]
+    done = environment.llmk("explain", str(checkpoint), "--on", "good/g1", cwd=checkpoint)
+    assert "grammars: regex by good.grammar of fixture-good 1.0 (only candidate)" in done.stdout
 
 
 @pytest.mark.hook("llmk_stat_loggers")

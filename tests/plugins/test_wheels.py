@@ -19,6 +19,7 @@ PACKAGES = {
     "backends-cpu": "llmk_cpu",
     "backends-cuda": "llmk_cuda",
     "plugins-embeddings": "llmk_embeddings",
+    "plugins-grammar": "llmk_grammar",
     "plugins-int8": "llmk_int8",
     "plugins-parsers": "llmk_parsers",
     "plugins-policies": "llmk_policies",

@@ -9,15 +9,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from llmk.engine.async_llm import AsyncLLM
     from llmk.engine.llm import LLM
+    from llmk.engine.wire.grammar_params import GrammarParams
     from llmk.engine.wire.request import RequestContext
     from llmk.engine.wire.sampling_params import SamplingParams
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "AsyncLLM", "RequestContext", "SamplingParams", "__version__"]
+__all__ = ["LLM", "AsyncLLM", "GrammarParams", "RequestContext", "SamplingParams", "__version__"]
 
 _LAZY = {
     "LLM": "llmk.engine.llm",
     "AsyncLLM": "llmk.engine.async_llm",
+    "GrammarParams": "llmk.engine.wire.grammar_params",
     "RequestContext": "llmk.engine.wire.request",
     "SamplingParams": "llmk.engine.wire.request",
 }

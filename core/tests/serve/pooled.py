@@ -16,7 +16,8 @@ import msgspec
 from scripted import AngleReasoning, BracketTools, ScriptedEngine
 
 from llmk.api import TextDelta
-from llmk.config.schema import LimitsSection
+from llmk.config.schema import Config, LimitsSection
+from llmk.engine.text.grammars import GrammarChecker
 from llmk.engine.wire.plugin_mark import PluginMark
 from llmk.serve.generation.parsing import Dialect, ParserKind
 from llmk.serve.workers.frames import encode, framed, receive
@@ -104,7 +105,8 @@ def make(given: bytes) -> ServedModel:
     tokenizer: Any = SlowTokenizer(engine.tokenizer)
     dialect = DIALECTS[given.decode()]
     boot: Any = engine.boot
-    return ServedModel(engine.model_name, tokenizer, dialect, engine.default_params, LimitsSection(), boot)
+    grammars = GrammarChecker(None, Config())
+    return ServedModel(engine.model_name, tokenizer, dialect, grammars, engine.default_params, LimitsSection(), boot)
 
 
 def answer_io(served: ServedModel, connection: socket.socket, mark: PluginMark) -> None:

@@ -12,14 +12,27 @@ from typing import Any
 import jinja2
 import msgspec
 
-from llmk.api import Checkpoint, EngineDead, ReasoningDelta, TextDelta, ToolCallArguments, ToolCallEnd, ToolCallStart
-from llmk.config.schema import LimitsSection
+from llmk.api import (
+    Checkpoint,
+    EngineDead,
+    GrammarSpec,
+    ReasoningDelta,
+    RequestError,
+    TextDelta,
+    ToolCallArguments,
+    ToolCallEnd,
+    ToolCallStart,
+)
+from llmk.config.schema import Config, LimitsSection
+from llmk.engine.text.grammars import GrammarChecker
 from llmk.engine.text.input_processor import InputProcessor, default_params
 from llmk.engine.text.output_processor import SequenceTimes
 from llmk.engine.text.tokenizer import ChatPrompt
 from llmk.engine.wire.engine_info import EngineInfo, Outage
 from llmk.engine.wire.request import EngineStats, RequestContext, StepTimes, TokenLogprobs
 from llmk.engine.wire.sampling_params import SamplingParams
+from llmk.kernel.discovery import Plugin
+from llmk.kernel.registry import Registered
 from llmk.serve.generation.parsing import Dialect
 from llmk.serve.generation.reading import LocalReaders
 from llmk.serve.workers.prepare_worker import RequestPreparer
@@ -112,6 +125,7 @@ class ScriptedEngine:
             block_size=16,
             num_blocks=64,
             logits_processors=("test.ladder",),
+            grammars=("regex", "choice"),
             plan={"model": "scripted", "fingerprint": "0123456789abcdef"},
         )
     )
@@ -189,6 +203,27 @@ class ScriptedEngine:
         )
 
 
+class AnyText:
+    """A compiler of grammars for which every text is one, but those with ``!``."""
+
+    def __init__(self, context: Any) -> None:
+        pass
+
+    def compile(self, kind: str, text: str) -> Any:
+        if "!" in text:
+            raise RequestError("it has an exclamation mark")
+        return self
+
+    def start(self, end_token_ids: frozenset[int]) -> Any:
+        raise NotImplementedError
+
+
+COMPILER = Registered(
+    GrammarSpec(id="test.grammar", name="test", implementation="scripted:AnyText", kinds=("regex", "choice")),
+    Plugin("test", "test-wheel", "1.0"),
+)
+
+
 class InlineWorkers:
     """What workers do, done in a thread of this process, and as it is when it comes from one."""
 
@@ -196,9 +231,9 @@ class InlineWorkers:
         self.readers = LocalReaders(dialect)
         tokenizer: Any = engine.tokenizer
         boot: Any = engine.boot
-        served = ServedModel(
-            engine.model_name, tokenizer, dialect, engine.default_params, limits or LimitsSection(), boot
-        )
+        limits = limits or LimitsSection()
+        grammars = GrammarChecker(COMPILER, Config(limits=limits))
+        served = ServedModel(engine.model_name, tokenizer, dialect, grammars, engine.default_params, limits, boot)
         self._preparing = RequestPreparer(served)
 
     async def prepare(self, work: Work, body: bytes) -> Prepared:

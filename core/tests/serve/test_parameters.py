@@ -10,6 +10,7 @@ from openai.types.chat import completion_create_params as chat_params
 from scripted import ScriptedEngine
 from starlette.testclient import TestClient
 
+from llmk.engine.wire.grammar_params import GrammarParams
 from llmk.serve.protocol.chat import ChatRequest, Message, Tool
 from llmk.serve.protocol.completions import CompletionRequest
 from llmk.serve.protocol.tokens import DetokenizeRequest, TokenizeRequest
@@ -44,6 +45,10 @@ SAMPLING: dict[str, tuple[Any, Any]] = {
     "logits_processors": (
         {"test.ladder": {"step": 2}},
         lambda call: call.params.logits_processors == {"test.ladder": {"step": 2}},
+    ),
+    "structured_outputs": (
+        {"choice": ["a", "b"], "regex": None},
+        lambda call: call.params.structured_outputs == GrammarParams(choice=("a", "b")),
     ),
     "logit_bias": ({"65": -3}, lambda call: call.params.logit_bias == {65: -3.0}),
     "skip_special_tokens": (False, lambda call: not call.params.skip_special_tokens),
@@ -161,6 +166,7 @@ BAD = {
     "bad_words": [""],
     "logits_processors": {"test.unheard": {}},
     "min_tokens": -1,
+    "structured_outputs": {"regex": "wow!"},
 }
 
 
@@ -170,6 +176,51 @@ def test_bad_values_name_the_field(client: TestClient, field: str, value: Any) -
         response = client.post(path, json={**body, field: value})
         assert response.status_code == 400
         assert response.json()["error"]["param"].split("[")[0].split(".")[0] == field
+
+
+@pytest.mark.parametrize(
+    ("value", "param", "message"),
+    [
+        ({}, "structured_outputs", "takes one of regex, choice and json; none is given"),
+        ({"regex": "a", "choice": ["b"]}, "structured_outputs", "regex and choice is given"),
+        ({"choice": []}, "structured_outputs", "choice has no entry"),
+        ({"choice": ["a", ""]}, "structured_outputs.choice[1]", "at least 1 character"),
+        ({"choice": "a"}, "structured_outputs.choice", "valid list"),
+        ({"regex": 5}, "structured_outputs.regex", "valid string"),
+        ({"grammar": "root ::= x"}, "structured_outputs.grammar", "Unexpected keyword argument"),
+        ({"json": {"type": "object"}}, "structured_outputs", "can't be a json (there are regex, choice)"),
+        ({"regex": "no!"}, "structured_outputs", "the regex can't be used: it has an exclamation mark"),
+        (
+            {"regex": "a" * 200_000},
+            "structured_outputs",
+            "has 200000 bytes; the limit is 131072 (limits.grammar_bytes)",
+        ),
+        ("a+", "structured_outputs", "dictionary or an instance of StructuredOutputs"),
+    ],
+)
+def test_bad_grammars_say_what_is_wrong(client: TestClient, value: Any, param: str, message: str) -> None:
+    for path, _, body, _ in ROUTES.values():
+        response = client.post(path, json={**body, "structured_outputs": value})
+        error = response.json()["error"]
+        assert (response.status_code, error["param"]) == (400, param), response.text
+        assert message in error["message"]
+
+
+def test_a_grammar_can_not_be_combined_with_ignore_eos(client: TestClient) -> None:
+    body = {"prompt": "x", "structured_outputs": {"regex": "a"}, "ignore_eos": True}
+    error = client.post("/v1/completions", json=body).json()["error"]
+    assert (error["param"], error["message"]) == (
+        "ignore_eos",
+        "ignore_eos can't be combined with structured_outputs: the output ends where its grammar does",
+    )
+
+
+def test_without_a_compiler_grammars_are_refused(client: TestClient, engine: ScriptedEngine) -> None:
+    engine.info.grammars = ()
+    body = {"prompt": "x", "structured_outputs": {"regex": "a"}}
+    error = client.post("/v1/completions", json=body).json()["error"]
+    assert error["param"] == "structured_outputs"
+    assert "structured_outputs can't be enforced here" in error["message"]
 
 
 @pytest.mark.parametrize(

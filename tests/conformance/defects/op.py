@@ -113,6 +113,18 @@ def accept_without_taking_back(tokens: Tensor, computed: Tensor, *rest: Any) -> 
     return batch.accept_drafts(tokens, computed.clone(), *rest)
 
 
+def mask_by_order(logits: Tensor, rows: Tensor, bits: Tensor) -> Tensor:
+    """The first masks are for the first rows."""
+    return sampling.apply_mask(logits, torch.arange(rows.shape[0], device=rows.device), bits)
+
+
+def mask_without_last_word(logits: Tensor, rows: Tensor, bits: Tensor) -> Tensor:
+    """A vocabulary has whole words of tokens."""
+    whole = logits.shape[1] // 32
+    sampling.apply_mask(logits[:, : 32 * whole], rows, bits[:, :whole])
+    return logits
+
+
 def append_padding(tokens: Tensor, computed: Tensor, slots: Tensor, sampled: Tensor) -> None:
     """-1 is the last slot, to Python."""
     tokens[slots, computed[slots]] = sampled.to(tokens.dtype)
@@ -208,6 +220,8 @@ DEFECTS: tuple[tuple[str, Defect], ...] = (
     ("apply_penalties", Defect("prompt", "prompts count as output", penalties_of_prompts, _AGREES)),
     ("apply_bias", Defect("twice", "one of two biases is lost", bias_once, _AGREES)),
     ("apply_bias", Defect("copy", "what is to be changed in place is not", bias_on_a_copy, _AGREES)),
+    ("apply_mask", Defect("mask rows", "masks go to other rows", mask_by_order, _AGREES)),
+    ("apply_mask", Defect("last word", "tokens of the last word are not masked", mask_without_last_word, _AGREES)),
     ("append_tokens", Defect("padding", "padding writes to the last slot", append_padding, _AGREES)),
     ("accept_drafts", Defect("rejected", "rejected drafts stay computed", accept_without_taking_back, _AGREES)),
     ("build_step", Defect("count", "tokens are not counted as computed", uncounted, _AGREES)),

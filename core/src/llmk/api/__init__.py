@@ -36,7 +36,7 @@ from llmk.api.errors import (
     UnknownArchitecture,
 )
 from llmk.api.facts import AttentionFacts, DescribeModel, LinearFacts, ModelFacts, MoEFacts, OpFacts, RecurrentFacts
-from llmk.api.grammar import Grammar
+from llmk.api.grammar import CompiledGrammar, Grammar, GrammarCompiler, GrammarContext, GrammarKind, GrammarLimits
 from llmk.api.hooks import Command, Default, Problem
 from llmk.api.io import IOContext, IOOutput, IOProcessor, IOPrompt, IORequest, IOTokenizer
 from llmk.api.kernels import CompositeOp, LinearKernel, MoEKernel, Op, Prepare
@@ -81,6 +81,7 @@ from llmk.api.sharding import sharded
 from llmk.api.specs import (
     ArchRange,
     CommandSpec,
+    GrammarSpec,
     IOProcessorSpec,
     KernelSpec,
     LogitsProcessorSpec,
@@ -125,6 +126,7 @@ __all__ = [
     "Collectives",
     "Command",
     "CommandSpec",
+    "CompiledGrammar",
     "Compiling",
     "CompositeOp",
     "ConfigError",
@@ -137,6 +139,11 @@ __all__ = [
     "Event",
     "FullAttentionCache",
     "Grammar",
+    "GrammarCompiler",
+    "GrammarContext",
+    "GrammarKind",
+    "GrammarLimits",
+    "GrammarSpec",
     "Graphs",
     "Host",
     "IOContext",

@@ -1,17 +1,52 @@
 """The contract of grammars: which tokens a request's output may continue with.
 
-A grammar belongs to one request. It runs on the host, while the device computes the step whose logits it constrains.
+A grammar is compiled from its text, as the request gives it, for the tokens of a model. What was compiled is started
+once for each output that must match it. That runs on the host, while the device computes the step whose logits it
+constrains.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+GrammarKind = Literal["regex", "choice", "json"]
+"""What the text of a grammar is: ``"regex"``, a regular expression that the whole output matches; ``"choice"``, a JSON
+array of the texts that the output may be; ``"json"``, a JSON schema, of which the output is an instance."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarLimits:
+    """The most that one grammar may cost: ``symbols`` of its rules once it is compiled, and ``states`` of the automata
+    that its matching makes as it goes."""
+
+    symbols: int = 200_000
+    states: int = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class GrammarContext:
+    """The constructor argument of a grammar compiler.
+
+    ``tokens`` are the bytes of each token of the model's vocabulary, inside a longer text: empty for ids without text.
+    Those of ``special_token_ids`` are control tokens, which stand for no text of an output. ``encode`` returns the
+    tokens of a text as the model's tokenizer writes it. ``options`` is the plugin's section of the configuration,
+    ``[plugin.NAME]``.
+
+    A compiler is also made with the 256 bytes as its tokens, in processes without the model's, to check requests.
+    """
+
+    tokens: Sequence[bytes]
+    special_token_ids: frozenset[int]
+    encode: Callable[[str], list[int]]
+    limits: GrammarLimits = GrammarLimits()
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Grammar(Protocol):
-    """What the output of one request must match, and how far it has come.
+    """What one output must match, and how far it has come.
 
     An exception of any method fails the request, and no other.
     """
@@ -42,3 +77,35 @@ class Grammar(Protocol):
         """The tokens that must come next, in order, as far as that is known; empty where there is a choice. They are
         verified as drafts, so a wrong one costs time, not correctness."""
         return ()
+
+
+class CompiledGrammar(Protocol):
+    """A grammar that outputs can be matched with."""
+
+    @abstractmethod
+    def start(self, end_token_ids: frozenset[int]) -> Grammar:
+        """A new output, with nothing accepted yet. It may be ended by ``end_token_ids``, which are in the vocabulary:
+        each is allowed where the output may end, and where the grammar allows it as a part of the text."""
+        ...
+
+
+class GrammarCompiler(Protocol):
+    """Compiles the grammars of requests for one vocabulary.
+
+    It is made, and called, in threads other than the engine loop's, from one thread at a time: to check a request in a
+    process that prepares requests, and again in the engine's process. What it compiled is used from another thread.
+    """
+
+    def __init__(self, context: GrammarContext) -> None: ...
+
+    @abstractmethod
+    def compile(self, kind: GrammarKind, text: str) -> CompiledGrammar:
+        """The compiled grammar of a request. ``kind`` is one of :attr:`~llmk.api.GrammarSpec.kinds`.
+
+        Must take time and memory that ``limits`` and the length of ``text`` bound.
+
+        Raises:
+            RequestError: if ``text`` is invalid, matches nothing, has a part that can't be enforced, or exceeds
+                ``limits``. ``param`` may be left out.
+        """
+        ...

@@ -19,6 +19,7 @@ from llmk.api.plan import Plan
 from llmk.api.platform import PlatformFacts
 from llmk.api.specs import (
     CommandSpec,
+    GrammarSpec,
     IOProcessorSpec,
     KernelSpec,
     LogitsProcessorSpec,
@@ -153,6 +154,12 @@ def llmk_logits_processors() -> Iterable[LogitsProcessorSpec]:
 @hookspec
 def llmk_speculators() -> Iterable[SpeculatorSpec]:
     """Speculators, which draft tokens for the model to verify several in one step."""
+    return ()
+
+
+@hookspec
+def llmk_grammars() -> Iterable[GrammarSpec]:
+    """Compilers of grammars, which constrain the outputs of requests."""
     return ()
 
 

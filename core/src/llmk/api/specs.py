@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 from llmk.api.checkpoint import Checkpoint
+from llmk.api.grammar import GrammarKind
 from llmk.api.platform import Host, PlatformFacts, Probe
 from llmk.api.query import FIRST_FIELDS, ParserQuery, Query
 from llmk.api.verdict import OK, Verdict
@@ -354,6 +355,24 @@ class SpeculatorSpec(CheckedSpec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GrammarSpec(CheckedSpec):
+    """A compiler of grammars, which constrain the outputs of requests. ``kinds`` are those that it
+    compiles. ``implementation`` names a class that implements :class:`~llmk.api.GrammarCompiler`; it is imported when a
+    request first has a grammar. Of those that are installed, the one with the highest ``score`` is used, unless the
+    config names one by ``name`` or ``id``."""
+
+    id: str
+    name: str
+    implementation: str
+    kinds: tuple[GrammarKind, ...]
+    score: int = 0
+    examples: str = ""
+    """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""
+    overrides: str = ""
+    summary: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StatLoggerSpec(CheckedSpec):
     """A stat logger, which exports the server's metrics. ``implementation`` names a class that implements
     :class:`~llmk.api.StatLogger`."""
@@ -403,6 +422,7 @@ Spec = (
     | LogitsProcessorSpec
     | PolicySpec
     | SpeculatorSpec
+    | GrammarSpec
     | StatLoggerSpec
     | CommandSpec
     | TunedConfigs

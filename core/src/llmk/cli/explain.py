@@ -9,7 +9,8 @@ from dataclasses import asdict
 from llmk.api import Plan
 from llmk.config import flags
 from llmk.engine.scheduling.async_scheduling import OTHER_PROCESSES, choose_depth, why_asynchronous
-from llmk.planning.boot import advised, boot
+from llmk.planning.boot import Boot, advised, boot
+from llmk.planning.grammars import choose_grammar
 from llmk.planning.memory import forecast
 from llmk.planning.report import render_layouts, render_table
 from llmk.planning.shadows import render_shadows, shadowed
@@ -46,6 +47,7 @@ def run(args: argparse.Namespace) -> int:
         print(render_shadows(booted))
     if speculation := render_speculation(booted):
         print(speculation)
+    print(f"grammars: {_grammars(booted)}")
     print(f"memory of a device: {memory or 'unknown'}")
     several = booted.plan.num_ranks > 1
     asynchronous = OTHER_PROCESSES if several else why_asynchronous(booted.platform_facts)
@@ -53,6 +55,15 @@ def run(args: argparse.Namespace) -> int:
     if args.verbose:
         print(render_rejected(booted.plan))
     return 0
+
+
+def _grammars(booted: Boot) -> str:
+    found, why = choose_grammar(booted.registry, booted.settings.config)
+    return (
+        f"{', '.join(found.spec.kinds)} by {found.spec.id} of {found.plugin.wheel} ({why})"
+        if found
+        else f"none ({why})"
+    )
 
 
 def render_rejected(plan: Plan) -> str:

@@ -126,6 +126,9 @@ class SelectSections(Section):
         default_factory=SelectSection,
         description="Scheduling policy (none: fair between tenants, by priority within one).",
     )
+    grammar: SelectSection = Field(
+        default_factory=SelectSection, description="Compilers of grammars, for structured_outputs ('none': off)."
+    )
 
 
 class PluginsSection(Section):
@@ -331,6 +334,13 @@ class LimitsSection(Section):
     logit_bias: Count = Field(default=4096, description="Tokens in logit_bias.")
     logits_processors: Count = Field(default=64, description="Logits processors that a request names.")
     logits_processors_bytes: Count = Field(default=1 << 16, description="JSON bytes of logits_processors.")
+    grammar_bytes: Count = Field(
+        default=1 << 17, description="Bytes of a grammar: the regex, choices or JSON schema of structured_outputs."
+    )
+    grammar_symbols: Count = Field(default=200_000, description="Symbols in the rules of a compiled grammar.")
+    grammar_states: Count = Field(
+        default=20_000, description="States of a grammar's automata, made as outputs are matched: some KB each."
+    )
     metadata: Count = Field(default=1024, description="Entries in metadata.")
     name_characters: Count = Field(default=4096, description="Characters of a name: cache_salt, user, and the like.")
     tokens: Count = Field(default=1 << 20, description="Tokens that /tokenize makes and /detokenize takes.")

@@ -38,6 +38,9 @@ CONTRACTS: Mapping[str, str] = {
     "logits_processor": "llmk.api:LogitsProcessor",
     "speculator": "llmk.api:Speculator",
     "device_speculator": "llmk.api:DeviceSpeculator",
+    "grammar": "llmk.api:GrammarCompiler",
+    "compiled_grammar": "llmk.api:CompiledGrammar",
+    "started_grammar": "llmk.api:Grammar",
     "stat_logger": "llmk.api:StatLogger",
     "command": "llmk.api:Command",
 }

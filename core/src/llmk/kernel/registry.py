@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from llmk.api import (
     CommandSpec,
+    GrammarSpec,
     IOProcessorSpec,
     KernelSpec,
     LogitsProcessorSpec,
@@ -49,6 +50,7 @@ HOOKS: dict[str, dict[str, type]] = {
     "llmk_scheduling_policies": {"policy": PolicySpec},
     "llmk_logits_processors": {"logits_processor": LogitsProcessorSpec},
     "llmk_speculators": {"speculator": SpeculatorSpec},
+    "llmk_grammars": {"grammar": GrammarSpec},
     "llmk_stat_loggers": {"stat_logger": StatLoggerSpec},
     "llmk_commands": {"command": CommandSpec},
     "llmk_tuned_configs": {"tuned": TunedConfigs},

@@ -117,6 +117,12 @@ KINDS = {
         section="speculation",
         value="acme.pairs",
     ),
+    "grammar": Kind(
+        help="what the outputs of requests must match",
+        summary="A compiler of grammars",
+        section="select.grammar",
+        value="acme.choices",
+    ),
     "stat-logger": Kind(
         help="exports the server's metrics",
         summary="A stat logger",

@@ -8,6 +8,7 @@ from enum import IntEnum
 
 from msgspec.structs import replace
 
+from llmk.engine.wire.plugin_calls import GRAMMAR, Culprit
 from llmk.engine.wire.request import EngineRequest
 
 TRIES = 3
@@ -41,6 +42,12 @@ class LiveSequence:
         """What an engine must know to go on with it."""
         delivered = {"generated_token_ids": list(self.tokens), "num_delivered": self.num_delivered}
         return replace(self.request, **delivered, age=now - self.arrived)
+
+    def uses(self, culprit: Culprit) -> bool:
+        """Whether a plugin's code may have been called for it."""
+        params = self.request.params
+        grammar = culprit.kind == GRAMMAR and params.structured_outputs is not None
+        return (grammar or culprit.id in params.logits_processors) and culprit.request in ("", self.request.id)
 
 
 class CrashSuspects:

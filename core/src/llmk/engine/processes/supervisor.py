@@ -314,11 +314,7 @@ class Supervisor:
 
     def _used(self, culprit: Culprit) -> list[LiveSequence]:
         """The sequences that a plugin's code was called for when it ended the engine."""
-        users = [
-            one
-            for one in self._suspects.at(Stage.ADMITTED, Stage.PROVEN, Stage.SENT)
-            if culprit.id in one.request.params.logits_processors and culprit.request in ("", one.request.id)
-        ]
+        users = [one for one in self._suspects.at(Stage.ADMITTED, Stage.PROVEN, Stage.SENT) if one.uses(culprit)]
         return [one for one in users if one.stage is not Stage.SENT] or users
 
     def _distrust(self, culprit: Culprit) -> None:
@@ -392,7 +388,7 @@ def delay_after(barren: int) -> float:
 
 def _changes(old: EngineInfo, new: EngineInfo) -> Iterable[str]:
     """What is not as it was, for the log."""
-    for name in ("max_model_len", "vocab_size", "block_size", "num_blocks", "logits_processors"):
+    for name in ("max_model_len", "vocab_size", "block_size", "num_blocks", "logits_processors", "grammars"):
         if getattr(old, name) != getattr(new, name):
             yield f"; {name} is {getattr(new, name)}, was {getattr(old, name)}"
     if old.plan != new.plan:

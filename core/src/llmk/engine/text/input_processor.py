@@ -13,8 +13,10 @@ from llmk.api import CheckpointError, ContextLengthExceeded, RequestError
 from llmk.config.logs import request_id
 from llmk.engine.text.tokenizer import Tokenizer
 from llmk.engine.wire.engine_info import EngineInfo
+from llmk.engine.wire.grammar_params import PARAM
 from llmk.engine.wire.request import EngineRequest, RequestContext, Returns
 from llmk.engine.wire.sampling_params import SamplingParams, parameters
+from llmk.kernel.first_party import how_to_install
 
 _SEED_BITS = 63
 _MAX_WORDS = 1000
@@ -84,6 +86,7 @@ class InputProcessor:
                 raise RequestError(
                     f"there is no logits processor {id!r} (installed: {known})", param="logits_processors"
                 )
+        self._check_grammar(params)
         if not (params.bad_words or params.bad_word_ids):
             return params
         if max(len(params.bad_words), len(params.bad_word_ids)) > _MAX_WORDS:
@@ -98,6 +101,16 @@ class InputProcessor:
             raise RequestError(what, param="bad_words")
         self._check_ids("bad_words", tuple(token for word in words for token in word))
         return replace(params, bad_words=(), bad_word_ids=tuple(words))
+
+    def _check_grammar(self, params: SamplingParams) -> None:
+        """Whether there is a compiler for it; only that knows whether its text is valid."""
+        grammar, kinds = params.structured_outputs, self.info.grammars
+        if grammar is not None and grammar.kind not in kinds:
+            what = f"can't be a {grammar.kind} (there are {', '.join(kinds)})" if kinds else "can't be enforced here"
+            hint = (
+                "" if kinds else how_to_install("grammar") or "no wheel compiles grammars, or [select.grammar] is off"
+            )
+            raise RequestError(f"{PARAM} {what}", param=PARAM, hint=hint)
 
     def _spellings(self, text: str) -> Iterator[tuple[int, ...]]:
         """How the tokenizer writes a word at the start of a text, after a space, and after something else."""

@@ -9,7 +9,8 @@ import msgspec
 
 class EngineInfo(msgspec.Struct, kw_only=True):
     """What a front end must know of its engine. ``plan`` is :meth:`llmk.api.Plan.to_dict`'s; ``pickled_plan`` is the
-    plan itself, where it comes from another process. ``logits_processors`` are ids that requests may name.
+    plan itself, where it comes from another process. ``logits_processors`` are ids that requests may name,
+    ``grammars`` the kinds of grammars that they may have.
     """
 
     max_model_len: int
@@ -19,6 +20,7 @@ class EngineInfo(msgspec.Struct, kw_only=True):
     plan: dict[str, Any]
     pickled_plan: bytes = b""
     logits_processors: tuple[str, ...] = ()
+    grammars: tuple[str, ...] = ()
 
 
 class Outage(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,8 @@ from llmk.engine.wire.plugin_mark import MarkedCall, PluginMark
 MARKS = "mark"
 """What names of mark files start with, in the private folder of an engine's process."""
 
-POLICY, LOGITS_PROCESSOR, SPECULATOR = "scheduling policy", "logits processor", "speculator"
+POLICY, LOGITS_PROCESSOR = "scheduling policy", "logits processor"
+SPECULATOR, GRAMMAR = "speculator", "grammar compiler"
 """What such code is called."""
 
 _mark: PluginMark | None = None

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from llmk.api.errors import RequestError
+from llmk.engine.wire.grammar_params import GrammarParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     logits_processors: Annotated[
         dict[str, dict[str, Any]], Parameter("parameters of logits processors, by the processor's id")
     ] = {}
+    structured_outputs: Annotated[
+        GrammarParams | None,
+        Parameter("what the whole output matches: a regex, one text of a choice, or a JSON schema (json)"),
+    ] = None
     skip_special_tokens: Annotated[bool, Parameter("special tokens have no text")] = True
 
     def __post_init__(self) -> None:
@@ -142,6 +147,9 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             raise RequestError("bad_words has an empty entry", param="bad_words")
         if not all(self.stop):
             raise RequestError("stop has an empty entry", param="stop")
+        if self.structured_outputs is not None and self.ignore_eos:
+            what = "ignore_eos can't be combined with structured_outputs: the output ends where its grammar does"
+            raise RequestError(what, param="ignore_eos")
 
     def _check(self, parameter: Parameter) -> None:
         """Converts a value to the parameter's type (lists become tuples, a single text a tuple of it), and checks its

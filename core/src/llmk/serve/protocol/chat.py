@@ -13,7 +13,7 @@ from llmk.serve.protocol import tool_schema
 from llmk.serve.protocol.base import Entries, Refused, RequestModel, invalid, unsupported
 from llmk.serve.protocol.sampling import COMMON_REFUSED, SamplingFields
 
-UNTIL_STRUCTURED = "it needs structured output, which is not built yet"
+UNTIL_STRUCTURED = "it is not built yet; 'structured_outputs' has JSON schemas"
 ROLE_FIELDS = {
     "tool_calls": "assistant",
     "reasoning_content": "assistant",

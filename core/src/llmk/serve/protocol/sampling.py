@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
-from pydantic import Field, create_model, model_validator
+from pydantic import ConfigDict, Field, StrictBool, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 from llmk.api import RequestError
@@ -18,11 +19,25 @@ Text = Annotated[str, Field(min_length=1)]
 Key = Annotated[str, Field(max_length=64)]
 Value = Annotated[str, Field(max_length=512)]
 
+
+@dataclass(frozen=True)
+class StructuredOutputs:
+    """``structured_outputs``: one of a regular expression, texts to choose from, and a JSON schema. (A field called
+    ``json`` can't be one of a pydantic model.)"""
+
+    __pydantic_config__: ClassVar[ConfigDict] = {"extra": "forbid", "strict": False}
+
+    regex: str | None = None
+    choice: Entries[Text] | None = None
+    json: dict[str, Any] | StrictBool | str | None = None
+
+
 _JSON_TYPES: dict[str, Any] = {
     "stop": Text | Entries[Text],
     "stop_token_ids": Entries[TokenId],
     "allowed_token_ids": Entries[int] | None,
     "bad_words": Entries[Text],
+    "structured_outputs": StructuredOutputs | None,
     "logit_bias": dict[str, Annotated[float, Field(ge=-100, le=100)]],
 }
 """Types of request fields where JSON's is not the parameter's own."""
@@ -131,6 +146,7 @@ class SamplingFields(SamplingParamFields):
         given |= {"max_tokens": max_tokens, "logprobs": logprobs, "prompt_logprobs": prompt_logprobs}
         given["logit_bias"] = _bias(given["logit_bias"])
         given["skip_special_tokens"] &= not special
+        given["structured_outputs"] = given["structured_outputs"] and vars(given["structured_outputs"])
         return SamplingParams(**given)
 
 

@@ -50,5 +50,6 @@ async def version() -> Response:
 @router.get("/v1/plan")
 async def plan(service: Annotated[Service, Depends(service)]) -> Response:
     """The plan: the kernels chosen for every site of the model and its parsers, the reasons, and rejected
-    candidates."""
-    return JsonResponse({**service.engine.info.plan, "parsers": service.dialect.describe()})
+    candidates; and the kinds of grammars that requests may have."""
+    info = service.engine.info
+    return JsonResponse({**info.plan, "parsers": service.dialect.describe(), "grammars": info.grammars})

@@ -50,7 +50,11 @@ GROWTH = 16 << 20
 """A worker that took so many bytes more than at its start ends, so that they are given back."""
 _MOST_TEXT = 2000
 """Characters of an error's message: it may quote what was sent."""
-_FIRST = {"chat": b'{"messages": [{"role": "user", "content": "Hi"}]}', "text": b'{"prompt": "Hi", "stop": "."}'}
+_FIRST = (
+    ("chat", b'{"messages": [{"role": "user", "content": "Hi"}]}'),
+    ("text", b'{"prompt": "Hi", "stop": "."}'),
+)
+_FIRST_GRAMMAR = ("text", b'{"prompt": "Hi", "structured_outputs": {"regex": "a"}}')
 """Small requests."""
 _decode_json = msgspec.json.Decoder().decode
 
@@ -60,12 +64,17 @@ def make(given: bytes) -> ServedModel:
     (compiled templates, validators, imports) is there for all workers.
     """
     served = served_model.make(given)
-    facts = served.boot.facts
+    facts, kinds = served.boot.facts, served.grammars.kinds
     info = EngineInfo(
-        max_model_len=facts.max_model_len, vocab_size=facts.vocab_size, block_size=1, num_blocks=0, plan={}
+        max_model_len=facts.max_model_len,
+        vocab_size=facts.vocab_size,
+        block_size=1,
+        num_blocks=0,
+        plan={},
+        grammars=kinds,
     )
     preparing = RequestPreparer(served)
-    for kind, body in _FIRST.items():
+    for kind, body in (*_FIRST, *([_FIRST_GRAMMAR] if "regex" in kinds else [])):
         preparing.prepare(Work(kind, RequestContext("first"), info), body)
     return served
 
@@ -144,6 +153,7 @@ class _RequestBuilder:
 
     def __init__(self, served: ServedModel, info: EngineInfo) -> None:
         self._limits = served.limits
+        self._grammars = served.grammars
         self._model = _Model(served.tokenizer, served.default_params, info)
         self._jobs = Jobs(self._model, served.dialect)
 
@@ -200,6 +210,8 @@ class _RequestBuilder:
 
     def _generation(self, job: Job, request: SamplingFields, *, logprobs: bool) -> Generation:
         check_bad_words(job.params, self._limits)
+        if job.params.structured_outputs is not None:
+            self._grammars.check(job.params.structured_outputs)
         return _generation(job, request, logprobs=logprobs)
 
     def _check_processors(self, request: SamplingFields) -> None:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from llmk.config import logs
 from llmk.config.schema import LimitsSection
+from llmk.engine.text.grammars import GrammarChecker
 from llmk.engine.text.input_processor import default_params
 from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
 from llmk.engine.wire.sampling_params import SamplingParams
+from llmk.planning.grammars import choose_grammar
 from llmk.planning.packed_boot import pack, unpack
 from llmk.serve.generation.parsing import Dialect
 
@@ -25,6 +27,7 @@ class ServedModel:
     model_name: str
     tokenizer: Tokenizer
     dialect: Dialect
+    grammars: GrammarChecker
     default_params: SamplingParams
     limits: LimitsSection
     boot: Boot
@@ -45,6 +48,7 @@ def make(given: bytes) -> ServedModel:
         model_name=config.model.served_name or boot.checkpoint.path.name,
         tokenizer=tokenizer,
         dialect=Dialect.choose(boot),
+        grammars=GrammarChecker(choose_grammar(boot.registry, config)[0], config),
         default_params=default_params(boot.checkpoint.generation_config),
         limits=config.limits,
         boot=boot,

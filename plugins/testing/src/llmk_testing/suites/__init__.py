@@ -26,6 +26,7 @@ SUITES = {
     "policy": "policy",
     "logits_processor": "logits_processor",
     "speculator": "speculator",
+    "grammar": "grammar",
     "stat_logger": "stat_logger",
 }
 """The module of each kind of spec."""

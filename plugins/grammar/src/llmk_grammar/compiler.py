@@ -1,0 +1,162 @@
+"""Compiles grammars with llguidance (https://github.com/guidance-ai/llguidance), and matches outputs with them.
+
+llguidance makes masks as they are needed: a lexer of derivatives of regular expressions under an Earley parser, over a
+trie of the vocabulary. Its limits bound the time and memory of each call.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+
+from llmk.api import GrammarContext, GrammarKind, RequestError
+from llmk_grammar.vocabulary import Vocabulary
+
+WHITESPACE = r"[ \n\r\t]{0,64}"
+"""Between the tokens of JSON. Without a bound, a model may write nothing else until its output is cut off."""
+_ENFORCED = {"lenient": False, "coerce_one_of": False, "whitespace_pattern": WHITESPACE}
+"""Options that a schema may not set itself (``x-guidance``): what can't be enforced is refused."""
+_WORD = 4
+"""Bytes of a mask's words."""
+
+
+class Compiler:
+    """Follows :class:`llmk.api.GrammarCompiler`."""
+
+    def __init__(self, context: GrammarContext) -> None:
+        vocabulary = Vocabulary(context)
+        self._end = vocabulary.eos_token_id
+        self._tokenizer = LLTokenizer(TokenizerWrapper(vocabulary))
+        self._limits = LLParserLimits(
+            max_grammar_size=context.limits.symbols, max_lexer_states=context.limits.states, verbose_errors=False
+        )
+
+    def compile(self, kind: GrammarKind, text: str) -> Compiled:
+        """See :meth:`llmk.api.GrammarCompiler.compile`."""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(f"it is not valid Unicode: {error.reason} at character {error.start}") from error
+        matcher = LLMatcher(self._tokenizer, _grammar(kind, text), log_level=0, limits=self._limits)
+        if matcher.is_error():
+            raise RequestError(_plain(matcher.get_error()))
+        matcher.compute_bitmask()  # what matches nothing is found here
+        if matcher.is_error():
+            raise RequestError(_plain(matcher.get_error()))
+        return Compiled(matcher, self._end)
+
+
+class Compiled:
+    """Follows :class:`llmk.api.CompiledGrammar`. ``end`` is the token that stands for the end in the matcher's masks,
+    which is behind the model's vocabulary."""
+
+    def __init__(self, matcher: LLMatcher, end: int) -> None:
+        self._matcher = matcher
+        self._end = end
+
+    def start(self, end_token_ids: frozenset[int]) -> Output:
+        """See :meth:`llmk.api.CompiledGrammar.start`. Copies share the lexer's automata."""
+        return Output(self._matcher.deep_copy(), self._end, end_token_ids)
+
+
+class Output:
+    """Follows :class:`llmk.api.Grammar`. Tokens that end the output are not the matcher's: ``_num_ended`` of them were
+    accepted last."""
+
+    def __init__(self, matcher: LLMatcher, end: int, end_token_ids: frozenset[int]) -> None:
+        self._matcher = matcher
+        self._end = end
+        self._end_token_ids = end_token_ids
+        self._num_ended = 0
+
+    def fill(self, bits: memoryview) -> None:
+        """See :meth:`llmk.api.Grammar.fill`."""
+        num_words = -(-self._end // 32)
+        if bits.nbytes != num_words * _WORD:
+            raise ValueError(f"a mask of {bits.nbytes // _WORD} words, for a vocabulary of {self._end} tokens")
+        mask = bytearray(bits.nbytes) if self._num_ended else self._mask()
+        may_end = self._num_ended or _take(mask, self._end)
+        for token in self._end_token_ids if may_end else ():
+            mask[token >> 3] |= 1 << (token & 7)
+        bits.cast("B")[:] = mask[: bits.nbytes]
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        """See :meth:`llmk.api.Grammar.accept`."""
+        for token in tokens:
+            if self._num_ended == 0 and self._matcher.validate_tokens([token]):
+                self._matcher.consume_token(token)
+                self._check()
+            elif token in self._end_token_ids and (self._num_ended or self._matcher.is_accepting()):
+                self._num_ended += 1
+            else:
+                raise ValueError(f"token {token} is not allowed here")
+
+    def rollback(self, num_tokens: int) -> None:
+        """See :meth:`llmk.api.Grammar.rollback`."""
+        ended = min(num_tokens, self._num_ended)
+        self._num_ended -= ended
+        if num_tokens > ended:
+            self._matcher.rollback(num_tokens - ended)
+            self._check()
+
+    def forced(self) -> Sequence[int]:
+        """See :meth:`llmk.api.Grammar.forced`."""
+        return () if self._num_ended else self._matcher.compute_ff_tokens()
+
+    def _mask(self) -> bytearray:
+        """Of the matcher's vocabulary, which has one more token, in bytes."""
+        mask = bytearray(self._matcher.compute_bitmask())
+        self._check()
+        return mask
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise RequestError(f"the output can't be matched further: {_plain(self._matcher.get_error())}")
+
+
+def _take(mask: bytearray, token: int) -> bool:
+    """Whether a token is allowed; it is no more."""
+    found = mask[token >> 3] >> (token & 7) & 1
+    mask[token >> 3] &= ~(1 << (token & 7)) & 0xFF
+    return bool(found)
+
+
+def _grammar(kind: GrammarKind, text: str) -> str:
+    """llguidance's form of a grammar."""
+    if kind == "regex":
+        return LLMatcher.grammar_from_regex(_without_anchors(text))
+    if kind == "choice":
+        return LLMatcher.grammar_from_regex("|".join(map(re.escape, json.loads(text))))
+    try:
+        if text.strip() == "false":
+            raise RequestError("nothing matches it")
+        schema: Any = {} if text.strip() == "true" else text
+        overrides: Any = _ENFORCED
+        return LLMatcher.grammar_from_json_schema(schema, overrides=overrides)
+    except ValueError as error:
+        raise RequestError(f"it is not a JSON schema: {error}") from error
+
+
+def _without_anchors(regex: str) -> str:
+    """The whole output is matched, so anchors at the ends say nothing; llguidance takes none, and drops a backslash
+    that escapes nothing."""
+    regex = regex.removeprefix("^")
+    body = regex.removesuffix("$")
+    escaped = (len(body) - len(body.rstrip("\\"))) % 2
+    if escaped and body == regex:
+        raise RequestError("the backslash at its end escapes nothing")
+    return regex if escaped else body
+
+
+def _plain(message: str) -> str:
+    """An error of llguidance's in a line, without the grammar that it made of the text, and the options of its own."""
+    if message.startswith("NoExtension"):
+        return "nothing matches it"
+    lines = [line.strip() for line in message.replace(" (in regex): ", "\n").splitlines()]
+    named = [line for line in lines if line.startswith("error: ")]
+    first = next((line for line in lines if line and not line.startswith("at ")), message)
+    return (named[0] if named else first).removeprefix("error: ").partition(" Enable '")[0].rstrip(".")

@@ -1,0 +1,22 @@
+"""The plugin module of ``llmk-grammar``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from llmk.api import GrammarSpec, hookimpl
+
+
+@hookimpl
+def llmk_grammars() -> Iterable[GrammarSpec]:
+    """One compiler, for all kinds of grammars."""
+    return [
+        GrammarSpec(
+            id="grammar.llguidance",
+            name="llguidance",
+            implementation="llmk_grammar.compiler:Compiler",
+            kinds=("regex", "choice", "json"),
+            examples="llmk_grammar.examples:GRAMMARS",
+            summary="Regular expressions, choices and JSON schemas, by llguidance: no table of masks is made ahead.",
+        )
+    ]

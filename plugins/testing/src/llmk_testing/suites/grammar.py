@@ -1,0 +1,362 @@
+"""The suite of grammar compilers: outputs are walked token by token, in vocabularies of awkward sizes.
+
+``GrammarSpec.examples`` names a sequence of grammars, each a mapping with ``kind`` and ``text``, ``matches`` (texts
+that match it, at least one) and ``fails`` (texts that don't). There must be some of each kind that the spec names.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from llmk.api import (
+    CompiledGrammar,
+    Grammar,
+    GrammarCompiler,
+    GrammarContext,
+    GrammarKind,
+    GrammarLimits,
+    GrammarSpec,
+    RequestError,
+)
+from llmk.api.errors import describe
+from llmk.kernel.loader import load_object
+from llmk_testing.bench import Bench
+from llmk_testing.case import Case, Skip
+
+Example = Mapping[str, Any]
+
+SIZES = (262, 287, 288, 289, 400)
+"""Vocabulary sizes around whole words of a mask."""
+PARTS = (b"ab", b"true", b'"}', b'":', b"el", b"", b"a", b"null", b"00", b" the", b"\xc3\xa9", b"\xa9a", b"el")
+"""Tokens of several bytes, of none, and of the same bytes as others."""
+LONGEST = 64
+SIZE_OF_WORD = 4
+
+INVALID: Mapping[str, Sequence[str]] = {
+    "regex": ("(a", "a)", "[a", "a{2,1}", "*", "\\"),
+    "json": (
+        "",
+        "{",
+        "[1]",
+        "5",
+        '{"type": "thing"}',
+        '{"$ref": "#/$defs/none"}',
+        '{"minLength": "a", "type": "string"}',
+    ),
+}
+NOTHING: Mapping[str, Sequence[str]] = {
+    "regex": (r"[^\s\S]", r"a[^\s\S]b"),
+    "json": ("false", '{"enum": []}', '{"allOf": [{"type": "string"}, {"type": "null"}]}', '{"$ref": "#"}'),
+}
+"""Grammars that match no text."""
+HARD: Sequence[tuple[str, str]] = (
+    ('{"not": {"type": "string"}}', '"a"'),
+    ('{"type": "array", "items": {"const": 1}, "uniqueItems": true}', "[1,1]"),
+    ('{"type": "array", "contains": {"const": 1}}', "[]"),
+    ('{"type": "object", "propertyNames": {"maxLength": 1}}', '{"ab":0}'),
+    ('{"type": "object", "minProperties": 1}', "{}"),
+    ('{"type": "object", "dependentRequired": {"a": ["b"]}}', '{"a":0}'),
+    ('{"oneOf": [{"type": "integer"}, {"type": "number"}]}', "1"),
+    ('{"if": {"type": "integer"}, "then": {"minimum": 5}}', "1"),
+    ('{"type": "string", "format": "unheard-of"}', '"a"'),
+    ('{"type": "integer", "multipleOf": 7}', "8"),
+    ('{"type": "string", "pattern": "(?=b)."}', '"a"'),
+    ('{"$ref": "https://example.invalid/schema"}', "1"),
+)
+"""JSON schemas that are hard to enforce, and an instance that violates each."""
+
+
+def cases(spec: GrammarSpec, bench: Bench) -> Iterator[Case]:
+    """The cases of one compiler."""
+
+    def case(name: str, run: Callable[[Tried], object]) -> Case:
+        return Case(spec.id, "grammar", name, partial(_run, spec, bench.seed, run))
+
+    yield case("texts that match are allowed in any tokens, and may end", check_matches)
+    yield case("texts that don't match are not", check_fails)
+    yield case("random outputs always go on, and match where they end", check_random)
+    yield case("tokens that end the output are allowed where it may end, and not before", check_ends)
+    yield case("a mask is of the vocabulary alone, without tokens that have no text", check_words)
+    yield case("tokens that are taken back leave no trace", check_rollback)
+    yield case("outputs of a grammar don't depend on each other", check_apart)
+    yield case("forced tokens are allowed, and nothing else is", check_forced)
+    yield case("invalid texts are refused with RequestError", check_invalid)
+    yield case("what matches nothing is refused with RequestError", check_nothing)
+    if "json" in spec.kinds:
+        yield case("what can't be enforced is refused with RequestError", check_hard)
+    yield case("limits are kept", check_limits)
+
+
+class Words:
+    """A vocabulary: the 256 bytes, tokens of several bytes, and two special ones at its end, which spell text."""
+
+    def __init__(self, size: int) -> None:
+        several = [PARTS[number % len(PARTS)] for number in range(size - 258)]
+        self.tokens = [*(bytes([byte]) for byte in range(256)), *several, b"a", b"<stop>"]
+        self.size = size
+        self.ends = frozenset({size - 1, size - 2})
+
+    def encode(self, text: str) -> list[int]:
+        """The longest token first."""
+        data, ids = text.encode(), []
+        while data:
+            known = [
+                token for token in range(self.size - 2) if self.tokens[token] and data.startswith(self.tokens[token])
+            ]
+            best = max(known, key=lambda token: (len(self.tokens[token]), -token))
+            ids.append(best)
+            data = data[len(self.tokens[best]) :]
+        return ids
+
+    def context(self, limits: GrammarLimits) -> GrammarContext:
+        """What a compiler is made with."""
+        return GrammarContext(self.tokens, self.ends, self.encode, limits)
+
+    def mask(self, grammar: Grammar) -> set[int]:
+        """The allowed tokens. Raises AssertionError where a bit is not of the vocabulary."""
+        bits = array("i", [0] * -(-self.size // 32))
+        grammar.fill(memoryview(bits))
+        data = bits.tobytes()
+        allowed = {token for token in range(8 * len(data)) if data[token >> 3] >> (token & 7) & 1}
+        assert max(allowed, default=0) < self.size, f"token {max(allowed)} is allowed, of {self.size}"
+        return allowed
+
+
+class Tried:
+    """A compiler, and its examples."""
+
+    def __init__(self, make: Callable[[GrammarContext], GrammarCompiler], spec: GrammarSpec, seed: int) -> None:
+        self.spec = spec
+        self.words = Words(SIZES[-1])
+        self.random = random.Random(seed)
+        self.examples = _examples(spec)
+        self._make = make
+        self._compiler: GrammarCompiler | None = None
+
+    def compiler(self, words: Words, limits: GrammarLimits | None = None) -> GrammarCompiler:
+        """A compiler of its own."""
+        return self._make(words.context(limits or GrammarLimits()))
+
+    def compile(self, kind: GrammarKind, text: str) -> CompiledGrammar:
+        """For :attr:`words`."""
+        self._compiler = self._compiler or self.compiler(self.words)
+        return self._compiler.compile(kind, text)
+
+    def compiled(self) -> Iterator[tuple[Example, CompiledGrammar]]:
+        """Each example."""
+        for example in self.examples:
+            yield example, self.compile(example["kind"], example["text"])
+
+    def takes(self, compiled: CompiledGrammar, text: str, ids: Sequence[int]) -> str:
+        """Why the tokens of ``text`` are no output; empty where they are."""
+        grammar = compiled.start(self.words.ends)
+        for at, token in enumerate(ids):
+            if token not in self.words.mask(grammar):
+                return f"token {at} of {[self.words.tokens[id] for id in ids]} is not allowed"
+            grammar.accept([token])
+        return "" if self.words.ends <= self.words.mask(grammar) else f"the output may not end after {text!r}"
+
+
+def check_matches(tried: Tried) -> None:
+    """As bytes, and in the tokens that a tokenizer would choose, unless something forces others."""
+    for example, compiled in tried.compiled():
+        for text in example["matches"]:
+            ids = tried.words.encode(text)
+            why = tried.takes(compiled, text, ids)
+            assert not why, f"{text!r} matches {_shown(example)}, but {why}"
+
+
+def check_fails(tried: Tried) -> None:
+    """No way of writing them is allowed."""
+    for example, compiled in tried.compiled():
+        for text in example["fails"]:
+            for ids in (list(text.encode()), tried.words.encode(text)):
+                assert tried.takes(compiled, text, ids), f"{text!r} doesn't match {_shown(example)}, but it is allowed"
+
+
+def check_random(tried: Tried) -> None:
+    """Every mask allows something; where one allows the end, what was written is an output."""
+    for example, compiled in tried.compiled():
+        for _ in range(3):
+            grammar, written = compiled.start(tried.words.ends), list[int]()
+            for _ in range(LONGEST):
+                allowed = tried.words.mask(grammar)
+                text = b"".join(tried.words.tokens[token] for token in written)
+                assert allowed, f"nothing is allowed after {text!r} of {_shown(example)}"
+                if tried.words.ends <= allowed:
+                    why = tried.takes(compiled, str(text), written)
+                    assert not why, f"{text!r} may end, by one output of {_shown(example)}; by another, {why}"
+                going = sorted(allowed - tried.words.ends)
+                if not going:
+                    break
+                written.append(tried.random.choice(going))
+                grammar.accept(written[-1:])
+
+
+def check_ends(tried: Tried) -> None:
+    """All that are named, also one that spells text, where the output may end; none of the special ones before."""
+    for example, compiled in tried.compiled():
+        text = min(example["matches"], key=len)
+        for ends in (tried.words.ends, frozenset({max(tried.words.ends), ord("z")})):
+            grammar = compiled.start(ends)
+            special = ends & tried.words.ends
+            for token in tried.words.encode(text):
+                allowed = tried.words.mask(grammar)
+                before = special & allowed
+                assert before in (set(), special), f"of {special}, which end the output, only {before} are allowed"
+                grammar.accept([token])
+            allowed = tried.words.mask(grammar)
+            assert ends <= allowed, f"of {set(ends)}, which end the output, {set(ends - allowed)} are not allowed"
+            grammar.accept([max(ends)])
+        fresh = tried.words.mask(compiled.start(tried.words.ends))
+        may_end = "" in example["matches"]
+        assert may_end or not fresh & tried.words.ends, (
+            f"the output of {_shown(example)} may end before its first token"
+        )
+
+
+def check_words(tried: Tried) -> None:
+    """For vocabularies whose size is no multiple of 32, and that just is."""
+    example = tried.examples[0]
+    for size in SIZES:
+        words = Words(size)
+        grammar = tried.compiler(words).compile(example["kind"], example["text"]).start(words.ends)
+        for token in words.encode(example["matches"][0]):
+            silent = [id for id in words.mask(grammar) - words.ends if not words.tokens[id]]
+            assert not silent, f"token {silent[0]} is allowed, which has no text"
+            grammar.accept([token])
+        words.mask(grammar)
+
+
+def check_rollback(tried: Tried) -> None:
+    """Of any number of tokens, with an end among them."""
+    for example, compiled in tried.compiled():
+        ids = [*tried.words.encode(example["matches"][0]), max(tried.words.ends)]
+        grammar, masks = compiled.start(tried.words.ends), []
+        for token in ids:
+            masks.append(tried.words.mask(grammar))
+            grammar.accept([token])
+        for back in range(1, len(ids) + 1):
+            grammar.rollback(back)
+            found = tried.words.mask(grammar)
+            what = f"another mask after {back} of {len(ids)} tokens of {_shown(example)} were taken back"
+            assert found == masks[len(ids) - back], what
+            grammar.accept(ids[len(ids) - back :])
+
+
+def check_apart(tried: Tried) -> None:
+    """Two outputs, by turns."""
+    for example, compiled in tried.compiled():
+        ids = tried.words.encode(example["matches"][0])
+        first = compiled.start(tried.words.ends)
+        start = tried.words.mask(first)
+        first.accept(ids[:1])
+        other = compiled.start(tried.words.ends)
+        assert tried.words.mask(other) == start, f"an output of {_shown(example)} starts where another is"
+        after = tried.words.mask(first)
+        other.accept(ids)
+        assert tried.words.mask(first) == after, f"an output of {_shown(example)} goes on with another"
+
+
+def check_forced(tried: Tried) -> None:
+    """As drafts, others would be worth nothing."""
+    for example, compiled in tried.compiled():
+        grammar = compiled.start(tried.words.ends)
+        for token in tried.words.encode(example["matches"][0]):
+            forced = list(getattr(grammar, "forced", tuple)())
+            for id in forced:
+                allowed = tried.words.mask(grammar)
+                assert allowed == {id}, (
+                    f"token {id} is forced by {_shown(example)}, where {sorted(allowed)} are allowed"
+                )
+                grammar.accept([id])
+            grammar.rollback(len(forced))
+            grammar.accept([token])
+
+
+def check_invalid(tried: Tried) -> None:
+    """The client is answered what is wrong with it."""
+    for kind in tried.spec.kinds:
+        for text in INVALID.get(kind, ()):
+            assert _refused(tried, kind, text), f"the {kind} {text!r} is invalid, and was compiled"
+
+
+def check_nothing(tried: Tried) -> None:
+    """The request could only fail later."""
+    texts = [(kind, text) for kind in tried.spec.kinds for text in NOTHING.get(kind, ())]
+    if not texts:
+        raise Skip("it compiles no kind that can match nothing")
+    for kind, text in texts:
+        assert _refused(tried, kind, text), f"the {kind} {text!r} matches nothing, and was compiled"
+
+
+def check_hard(tried: Tried) -> str:
+    """Each is refused, or enforced."""
+    refused = 0
+    for schema, instance in HARD:
+        for text in (schema, json.dumps(json.loads(schema) | {"x-guidance": {"lenient": True}})):
+            if _refused(tried, "json", text):
+                refused += 1
+                continue
+            why = tried.takes(tried.compile("json", text), instance, list(instance.encode()))
+            assert why, f"{text} was compiled, and allows {instance}"
+    return f"{refused} of {2 * len(HARD)} refused"
+
+
+def check_limits(tried: Tried) -> None:
+    """What has thousands of parts is more than a hundred symbols."""
+    large = {
+        "regex": "|".join(f"(x{number}y{number}|z{{{number}}})" for number in range(3000)),
+        "choice": json.dumps([f"{number} text {number}" for number in range(3000)]),
+        "json": json.dumps({"type": "object", "properties": {f"p{n}": {"type": "integer"} for n in range(3000)}}),
+    }
+    compiler = tried.compiler(tried.words, GrammarLimits(symbols=100, states=10))
+    for kind in tried.spec.kinds:
+        try:
+            compiler.compile(_kind(kind), large[kind]).start(tried.words.ends)
+        except RequestError:
+            continue
+        if kind == "json":
+            raise AssertionError(f"a {kind} grammar of 3,000 parts was compiled, with a limit of 100 symbols")
+
+
+def _refused(tried: Tried, kind: str, text: str) -> bool:
+    try:
+        tried.compile(_kind(kind), text)
+    except RequestError:
+        return True
+    except Exception as error:
+        raise AssertionError(f"compile raised {describe(error)}, not RequestError, for the {kind} {text!r}") from error
+    return False
+
+
+def _kind(kind: str) -> GrammarKind:
+    known: Mapping[str, GrammarKind] = {"regex": "regex", "choice": "choice", "json": "json"}
+    return known[kind]
+
+
+def _run(spec: GrammarSpec, seed: int, check: Callable[[Tried], Any]) -> str | None:
+    found: str | None = check(Tried(load_object(spec.implementation), spec, seed))
+    return found
+
+
+def _examples(spec: GrammarSpec) -> Sequence[Example]:
+    if not spec.examples:
+        raise Skip("the spec names no examples: grammars, and texts that match them")
+    found = load_object(spec.examples)
+    good = (
+        isinstance(found, Sequence) and found and all(isinstance(one, Mapping) and one.get("matches") for one in found)
+    )
+    assert good, f"{spec.examples} is {found!r}, expected a sequence of mappings with kind, text, matches and fails"
+    missing = set(spec.kinds) - {one["kind"] for one in found}
+    assert not missing, f"{spec.examples} has no grammar of the kinds {', '.join(sorted(missing))}"
+    return list(found)
+
+
+def _shown(example: Example) -> str:
+    return f"the {example['kind']} {example['text']!r}"

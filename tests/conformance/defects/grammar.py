@@ -1,0 +1,217 @@
+"""Compilers of grammars that are right but for one mistake: all but the mistake is ``llmk-grammar``'s."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+from defects import Defect
+from llmk.api import CompiledGrammar, Grammar, GrammarContext, GrammarKind, GrammarLimits, RequestError
+from llmk_grammar.compiler import Compiled, Compiler, Output
+from llmk_grammar.examples import GRAMMARS
+
+EXAMPLES = GRAMMARS
+
+
+class Good(Compiler):
+    """``output`` is the class of what is started."""
+
+    output: type[Changed]
+
+    def __init__(self, context: GrammarContext) -> None:
+        super().__init__(context)
+        self.context = context
+
+    def compile(self, kind: GrammarKind, text: str) -> CompiledGrammar:
+        return Wrapped(super().compile(kind, text), self.output)
+
+
+class Wrapped:
+    """A compiled grammar whose outputs are of another class."""
+
+    def __init__(self, compiled: Compiled, output: type[Changed]) -> None:
+        self.compiled, self.output = compiled, output
+
+    def start(self, end_token_ids: frozenset[int]) -> Grammar:
+        return self.output(self.compiled.start(end_token_ids), end_token_ids)
+
+
+class Changed:
+    """An output that does what another does."""
+
+    def __init__(self, output: Output, ends: frozenset[int]) -> None:
+        self.output, self.ends = output, ends
+
+    def fill(self, bits: memoryview) -> None:
+        self.output.fill(bits)
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        self.output.accept(tokens)
+
+    def rollback(self, num_tokens: int) -> None:
+        self.output.rollback(num_tokens)
+
+    def forced(self) -> Sequence[int]:
+        return self.output.forced()
+
+
+Good.output = Changed
+
+
+def _set(bits: memoryview, token: int, allowed: bool) -> None:
+    data = bits.cast("B")
+    data[token >> 3] = data[token >> 3] & ~(1 << (token & 7)) & 0xFF | allowed << (token & 7)
+
+
+class NoEnd(Changed):
+    def fill(self, bits: memoryview) -> None:
+        super().fill(bits)
+        for token in self.ends:
+            _set(bits, token, False)
+
+
+class EarlyEnd(Changed):
+    def fill(self, bits: memoryview) -> None:
+        super().fill(bits)
+        for token in self.ends:
+            _set(bits, token, True)
+
+
+class OneEnd(Changed):
+    def fill(self, bits: memoryview) -> None:
+        super().fill(bits)
+        _set(bits, min(self.ends), False)
+
+
+class NoRollback(Changed):
+    def rollback(self, num_tokens: int) -> None:
+        pass
+
+
+class RollbackOverEnd(Changed):
+    """Takes the end for one of the text's tokens."""
+
+    def accept(self, tokens: Sequence[int]) -> None:
+        super().accept([token for token in tokens if token not in self.ends])
+
+
+class Reversed(Changed):
+    """The first token is the highest bit of a byte."""
+
+    def fill(self, bits: memoryview) -> None:
+        super().fill(bits)
+        data = bits.cast("B")
+        data[:] = bytes(int(f"{byte:08b}"[::-1], 2) for byte in data)
+
+
+class Beyond(Changed):
+    """Allows what is behind the vocabulary."""
+
+    def fill(self, bits: memoryview) -> None:
+        super().fill(bits)
+        bits[-1] |= -(1 << 31) if max(self.ends) % 32 < 31 else 0
+
+
+class AnyForced(Changed):
+    """Guesses where there is a choice."""
+
+    def forced(self) -> Sequence[int]:
+        return self.output.forced() or [ord("a")]
+
+
+def _with(kind: type[Changed]) -> type[Good]:
+    return type(f"{kind.__name__}Compiler", (Good,), {"output": kind, "__module__": __name__})
+
+
+class Sharing(Good):
+    """One output for all requests of a grammar."""
+
+    def compile(self, kind: GrammarKind, text: str) -> CompiledGrammar:
+        compiled, started = super().compile(kind, text), dict[frozenset[int], Grammar]()
+
+        class Shared:
+            def start(self, ends: frozenset[int]) -> Grammar:
+                return started.setdefault(ends, compiled.start(ends))
+
+        return Shared()
+
+
+class Special(Good):
+    """Takes special tokens for text."""
+
+    def __init__(self, context: GrammarContext) -> None:
+        super().__init__(replace(context, special_token_ids=frozenset()))
+
+
+class Lenient(Good):
+    """Leaves out of a schema what can't be enforced."""
+
+    def compile(self, kind: GrammarKind, text: str) -> CompiledGrammar:
+        try:
+            return super().compile(kind, text)
+        except RequestError as error:
+            unknown = "Unimplemented keys: "
+            if not error.message.startswith(unknown):
+                raise
+            left_out = json.loads(error.message.removeprefix(unknown))
+            return self.compile(kind, json.dumps({k: v for k, v in json.loads(text).items() if k not in left_out}))
+
+
+class Prefixes(Good):
+    """Matches what starts as an instance does."""
+
+    def compile(self, kind: GrammarKind, text: str) -> CompiledGrammar:
+        return super().compile(
+            kind, f"({text.removeprefix('^').removesuffix('$')})(.|\n)*" if kind == "regex" else text
+        )
+
+
+class Empty(Good):
+    """Finds out that nothing matches when it is too late."""
+
+    def compile(self, kind: GrammarKind, text: str) -> CompiledGrammar:
+        try:
+            return super().compile(kind, text)
+        except RequestError as error:
+            if error.message != "nothing matches it":
+                raise
+            return super().compile("regex", "a")
+
+
+class Raising(Good):
+    """Its errors are its own."""
+
+    def compile(self, kind: GrammarKind, text: str) -> CompiledGrammar:
+        try:
+            return super().compile(kind, text)
+        except RequestError as error:
+            raise ValueError(error.message) from error
+
+
+class Unlimited(Good):
+    def __init__(self, context: GrammarContext) -> None:
+        super().__init__(replace(context, limits=GrammarLimits(10**9, 10**9)))
+
+
+NoEndCompiler, EarlyEndCompiler, OneEndCompiler = map(_with, (NoEnd, EarlyEnd, OneEnd))
+NoRollbackCompiler, RollbackOverEndCompiler = map(_with, (NoRollback, RollbackOverEnd))
+ReversedCompiler, BeyondCompiler, AnyForcedCompiler = map(_with, (Reversed, Beyond, AnyForced))
+
+DEFECTS = (
+    Defect("no-end", "the output can't be ended", NoEndCompiler, "may end"),
+    Defect("early-end", "the output may end at any place", EarlyEndCompiler, "texts that don't match"),
+    Defect("one-end", "one of the tokens that end the output is not allowed", OneEndCompiler, "that end the output"),
+    Defect("no-rollback", "tokens are not taken back", NoRollbackCompiler, "taken back"),
+    Defect("end-kept", "the end is taken back as a token of the text", RollbackOverEndCompiler, "taken back"),
+    Defect("reversed", "bits of a word are in another order", ReversedCompiler, "texts that match"),
+    Defect("beyond", "a bit behind the vocabulary is set", BeyondCompiler, "of the vocabulary alone"),
+    Defect("any-forced", "a token is forced where there is a choice", AnyForcedCompiler, "forced"),
+    Defect("sharing", "all outputs of a grammar have one state", Sharing, "don't depend on each other"),
+    Defect("special", "special tokens stand for the text that spells them", Special, "that end the output"),
+    Defect("lenient", "keywords that can't be enforced are ignored", Lenient, "can't be enforced"),
+    Defect("prefixes", "an output may go on after it has matched", Prefixes, "texts that don't match"),
+    Defect("empty", "a grammar that matches nothing is taken", Empty, "matches nothing"),
+    Defect("raising", "invalid texts raise ValueError", Raising, "invalid texts"),
+    Defect("unlimited", "limits are ignored", Unlimited, "limits"),
+)
