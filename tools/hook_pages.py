@@ -67,14 +67,18 @@ CONTRACTS = {
         f"llmk.api.policy:{name}" for name in ("SchedulingPolicy", "Ticket", "PolicyContext")
     ),
     "llmk_logits_processors": tuple(
-        f"llmk.api.logits:Logits{name}" for name in ("Processor", "Batch", "Request", "Rows")
+        f"llmk.api.decoding.logits:Logits{name}" for name in ("Processor", "Batch", "Request", "Rows")
     ),
     "llmk_speculators": tuple(
-        f"llmk.api.speculator:{name}" for name in ("Speculator", "DeviceSpeculator", "SpeculatorContext")
+        f"llmk.api.decoding.speculator:{name}" for name in ("Speculator", "DeviceSpeculator", "SpeculatorContext")
     ),
     "llmk_grammars": (
-        *("llmk.api.grammar:GrammarCompiler", "llmk.api.grammar:GrammarContext", "llmk.api.grammar:GrammarLimits"),
-        *("llmk.api.grammar:CompiledGrammar", "llmk.api.grammar:Grammar"),
+        *(
+            "llmk.api.decoding.grammar:GrammarCompiler",
+            "llmk.api.decoding.grammar:GrammarContext",
+            "llmk.api.decoding.grammar:GrammarLimits",
+        ),
+        *("llmk.api.decoding.grammar:CompiledGrammar", "llmk.api.decoding.grammar:Grammar"),
     ),
     "llmk_stat_loggers": (
         *("llmk.api.stats:StatLogger", "llmk.api.stats:StatLoggerContext"),

@@ -68,7 +68,7 @@ from llmk.api import GrammarSpec, IOProcessorSpec, LogitsProcessorSpec, StatLogg
 from llmk.config import Config
 from llmk.planning.checkpoint import read_checkpoint
 from llmk.kernel.registry import Registry
-from llmk.planning.parsers import choose_parser
+from llmk.planning.choices.parsers import choose_parser
 config = Config()
 registry = Registry.discover(config.plugins)
 checkpoint = read_checkpoint({str(checkpoint)!r})

@@ -18,7 +18,7 @@ from llmk.api import ParserContext
 from llmk.config import load
 from llmk.planning.boot import boot
 from llmk.kernel.loader import load_object
-from llmk.planning.parsers import choose_parser
+from llmk.planning.choices.parsers import choose_parser
 from llmk_testing.parsers import check_parser, parse
 
 def choose(checkpoint, **select):

@@ -17,7 +17,8 @@ from llmk.engine.text.grammars import GrammarChecker, GrammarStarter, GuardedGra
 from llmk.engine.text.input_processor import InputProcessor
 from llmk.engine.wire.engine_info import EngineInfo
 from llmk.engine.wire.grammar_params import GrammarParams
-from llmk.engine.wire.request import EngineRequest, SamplingParams
+from llmk.engine.wire.request import EngineRequest
+from llmk.engine.wire.sampling_params import SamplingParams
 from llmk.kernel.discovery import Plugin
 from llmk.kernel.registry import Registered
 

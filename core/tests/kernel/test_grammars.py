@@ -9,7 +9,7 @@ from wheelhouse import Wheelhouse
 
 from llmk.api import SelectionError
 from llmk.config import load
-from llmk.planning.grammars import choose_grammar
+from llmk.planning.choices.grammars import choose_grammar
 
 CODE = """
 from llmk.api import GrammarSpec

@@ -9,7 +9,7 @@ from wheelhouse import Wheelhouse
 
 from llmk.api import Checkpoint, SelectionError
 from llmk.config import load
-from llmk.planning.parsers import choose_parser
+from llmk.planning.choices.parsers import choose_parser
 
 CODE = """
 def never(query):

@@ -9,7 +9,7 @@ from wheelhouse import Wheelhouse
 
 from llmk.api import Choice, Reason, SelectionError
 from llmk.config import load
-from llmk.planning.policies import choose_policy
+from llmk.planning.choices.policies import choose_policy
 
 CODE = """
 @hookimpl

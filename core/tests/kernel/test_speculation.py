@@ -12,7 +12,7 @@ from wheelhouse import Wheelhouse
 from llmk.api import Choice, Plan, PlatformFacts, PluginError, Reason, SelectionError
 from llmk.config import load
 from llmk.planning.boot import Boot
-from llmk.planning.speculation import (
+from llmk.planning.choices.speculation import (
     choose_speculator,
     device_speculator,
     host_speculator,

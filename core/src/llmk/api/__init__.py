@@ -18,6 +18,17 @@ from llmk.api.cache import (
     StateTensor,
 )
 from llmk.api.checkpoint import Checkpoint, CheckpointFile
+from llmk.api.decoding.grammar import (
+    CompiledGrammar,
+    Grammar,
+    GrammarCompiler,
+    GrammarContext,
+    GrammarKind,
+    GrammarLimits,
+)
+from llmk.api.decoding.logits import LogitsBatch, LogitsProcessor, LogitsRequest, LogitsRows
+from llmk.api.decoding.specs import GrammarSpec, LogitsProcessorSpec, SpeculatorSpec
+from llmk.api.decoding.speculator import DeviceSpeculator, Speculator, SpeculatorContext
 from llmk.api.errors import (
     CheckpointError,
     ConfigError,
@@ -36,11 +47,9 @@ from llmk.api.errors import (
     UnknownArchitecture,
 )
 from llmk.api.facts import AttentionFacts, DescribeModel, LinearFacts, ModelFacts, MoEFacts, OpFacts, RecurrentFacts
-from llmk.api.grammar import CompiledGrammar, Grammar, GrammarCompiler, GrammarContext, GrammarKind, GrammarLimits
 from llmk.api.hooks import Command, Default, Problem
 from llmk.api.io import IOContext, IOOutput, IOProcessor, IOPrompt, IORequest, IOTokenizer
 from llmk.api.kernels import CompositeOp, LinearKernel, MoEKernel, Op, Prepare
-from llmk.api.logits import LogitsBatch, LogitsProcessor, LogitsRequest, LogitsRows
 from llmk.api.matching import match
 from llmk.api.op_contract import OpContract
 from llmk.api.parsers import (
@@ -81,23 +90,19 @@ from llmk.api.sharding import sharded
 from llmk.api.specs import (
     ArchRange,
     CommandSpec,
-    GrammarSpec,
     IOProcessorSpec,
     KernelSpec,
-    LogitsProcessorSpec,
     ModelSpec,
     Needs,
     ParserSpec,
     PlatformSpec,
     PolicySpec,
     QuantizationSpec,
-    SpeculatorSpec,
     StatLoggerSpec,
     Tier,
     TokenBand,
     TunedConfigs,
 )
-from llmk.api.speculator import DeviceSpeculator, Speculator, SpeculatorContext
 from llmk.api.stats import Stat, StatLogger, StatLoggerContext, StatsSnapshot
 from llmk.api.verdict import OK, Reason, Verdict, no
 

@@ -13,22 +13,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pluggy
 
+from llmk.api.decoding.specs import GrammarSpec, LogitsProcessorSpec, SpeculatorSpec
 from llmk.api.facts import ModelFacts
 from llmk.api.op_contract import OpContract
 from llmk.api.plan import Plan
 from llmk.api.platform import PlatformFacts
 from llmk.api.specs import (
     CommandSpec,
-    GrammarSpec,
     IOProcessorSpec,
     KernelSpec,
-    LogitsProcessorSpec,
     ModelSpec,
     ParserSpec,
     PlatformSpec,
     PolicySpec,
     QuantizationSpec,
-    SpeculatorSpec,
     StatLoggerSpec,
     TunedConfigs,
 )
@@ -203,3 +201,21 @@ def llmk_config_schema() -> object:
 @hookspec
 def llmk_plan_resolved(plan: Plan) -> None:
     """Called when the plan is final. Returns nothing."""
+
+
+Spec = (
+    KernelSpec
+    | PlatformSpec
+    | QuantizationSpec
+    | ModelSpec
+    | ParserSpec
+    | IOProcessorSpec
+    | LogitsProcessorSpec
+    | PolicySpec
+    | SpeculatorSpec
+    | GrammarSpec
+    | StatLoggerSpec
+    | CommandSpec
+    | TunedConfigs
+)
+"""What hooks return."""

@@ -11,7 +11,6 @@ from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 from llmk.api.checkpoint import Checkpoint
-from llmk.api.grammar import GrammarKind
 from llmk.api.platform import Host, PlatformFacts, Probe
 from llmk.api.query import FIRST_FIELDS, ParserQuery, Query
 from llmk.api.verdict import OK, Verdict
@@ -325,54 +324,6 @@ class PolicySpec(CheckedSpec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogitsProcessorSpec(CheckedSpec):
-    """A logits processor, which requests name by ``id``. ``implementation`` names a class that implements
-    :class:`~llmk.api.LogitsProcessor`; it is imported when a request first names it."""
-
-    id: str
-    implementation: str
-    examples: str = ""
-    """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""
-    overrides: str = ""
-    summary: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpeculatorSpec(CheckedSpec):
-    """A speculator, which the config names by ``name`` or ``id``. ``implementation`` names a class that implements
-    :class:`~llmk.api.Speculator`, or with ``on_device`` :class:`~llmk.api.DeviceSpeculator`; it is imported in the
-    process that uses it. ``supports`` returns whether it supports a checkpoint."""
-
-    id: str
-    name: str
-    implementation: str
-    on_device: bool = False
-    supports: Callable[[Checkpoint], Verdict] = lambda checkpoint: OK
-    examples: str = ""
-    """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""
-    overrides: str = ""
-    summary: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrammarSpec(CheckedSpec):
-    """A compiler of grammars, which constrain the outputs of requests. ``kinds`` are those that it
-    compiles. ``implementation`` names a class that implements :class:`~llmk.api.GrammarCompiler`; it is imported when a
-    request first has a grammar. Of those that are installed, the one with the highest ``score`` is used, unless the
-    config names one by ``name`` or ``id``."""
-
-    id: str
-    name: str
-    implementation: str
-    kinds: tuple[GrammarKind, ...]
-    score: int = 0
-    examples: str = ""
-    """``"module:attribute"`` of test inputs for the conformance kit (``docs/plugins``); see :mod:`llmk_testing`."""
-    overrides: str = ""
-    summary: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StatLoggerSpec(CheckedSpec):
     """A stat logger, which exports the server's metrics. ``implementation`` names a class that implements
     :class:`~llmk.api.StatLogger`."""
@@ -412,19 +363,4 @@ class TunedConfigs:
     overrides: str = ""
 
 
-Spec = (
-    KernelSpec
-    | PlatformSpec
-    | QuantizationSpec
-    | ModelSpec
-    | ParserSpec
-    | IOProcessorSpec
-    | LogitsProcessorSpec
-    | PolicySpec
-    | SpeculatorSpec
-    | GrammarSpec
-    | StatLoggerSpec
-    | CommandSpec
-    | TunedConfigs
-)
 Supports = Callable[[Query], Verdict]

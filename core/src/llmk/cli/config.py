@@ -13,8 +13,8 @@ from llmk.config.schema_tree import join, leaves
 from llmk.kernel.registry import Registry
 from llmk.planning.boot import apply_defaults
 from llmk.planning.checkpoint import read_checkpoint
-from llmk.planning.models import choose_model, describe_model, find_checkpoint
-from llmk.planning.platforms import choose_platform
+from llmk.planning.choices.models import choose_model, describe_model, find_checkpoint
+from llmk.planning.choices.platforms import choose_platform
 from llmk.planning.report import render_rows
 
 SECRETS = frozenset({"server.api_keys", "server.admin_keys"})

@@ -14,8 +14,8 @@ from llmk.config import Settings, flags
 from llmk.kernel.registry import Registry
 from llmk.planning.boot import boot
 from llmk.planning.checkpoint import read_checkpoint
-from llmk.planning.models import MODELS_WHEEL, find_checkpoint
-from llmk.planning.platforms import probe_platforms
+from llmk.planning.choices.models import MODELS_WHEEL, find_checkpoint
+from llmk.planning.choices.platforms import probe_platforms
 from llmk.planning.report import could_serve, with_gaps
 
 GOOD, NOTE, BAD = "ok", "note", "problem"

@@ -10,11 +10,11 @@ from llmk.api import Plan
 from llmk.config import flags
 from llmk.engine.scheduling.async_scheduling import OTHER_PROCESSES, choose_depth, why_asynchronous
 from llmk.planning.boot import Boot, advised, boot
-from llmk.planning.grammars import choose_grammar
+from llmk.planning.choices.grammars import choose_grammar
+from llmk.planning.choices.speculation import render_speculation
 from llmk.planning.memory import forecast
 from llmk.planning.report import render_layouts, render_table
 from llmk.planning.shadows import render_shadows, shadowed
-from llmk.planning.speculation import render_speculation
 
 SECTIONS = ("model", "platform", "parallel", "select", "plugins", "engine", "scheduler", "speculation", "cache")
 

@@ -29,10 +29,10 @@ from llmk.kernel.registry import Registered, Registry
 from llmk.kernel.watchdog import watching
 from llmk.planning.advice import ABLE, with_advice
 from llmk.planning.checkpoint import read_checkpoint
+from llmk.planning.choices.models import TREE_MODEL, choose_model, describe_model, find_checkpoint, model_program
+from llmk.planning.choices.platforms import choose_platform
 from llmk.planning.formats import choose_formats, with_formats
-from llmk.planning.models import TREE_MODEL, choose_model, describe_model, find_checkpoint, model_program
 from llmk.planning.op_references import reference_ops
-from llmk.planning.platforms import choose_platform
 from llmk.planning.resolver import resolve
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def _boot(settings: Settings, on: str | None, verify: bool, host: Host | None) -
     formats = choose_formats(registry, settings.config, checkpoint)
     facts = with_formats(facts, formats) if formats else facts
     chosen = formats.choices if formats else ()
-    plan = _resolve(registry, settings.config, facts, platform_facts, chosen, find)
+    plan = _resolve(registry, settings.config, checkpoint, facts, platform_facts, chosen, find)
     registry.call("llmk_plan_resolved", object, plan=plan)
     return Boot(settings, registry, checkpoint, facts, platform_facts, plan)
 
@@ -101,14 +101,15 @@ def verified(boot: Boot) -> Boot:
     with watching(config.plugins.import_seconds):
         if not dict(_broken_winners(boot.registry, boot.plan, load_object)):
             return boot
-        known = (boot.facts, boot.platform_facts, boot.plan.quantization)
+        known = (boot.checkpoint, boot.facts, boot.platform_facts, boot.plan.quantization)
         plan = _resolve(boot.registry, config, *known, load_object)
     return replace(boot, plan=plan)
 
 
 def advised(boot: Boot) -> Boot:
     """``boot`` with hints in its plan on how to choose each candidate that supports its site but was not chosen."""
-    config, known = boot.settings.config, (boot.facts, boot.platform_facts, boot.plan.quantization)
+    config = boot.settings.config
+    known = (boot.checkpoint, boot.facts, boot.platform_facts, boot.plan.quantization)
     plan = with_advice(boot.plan, config, lambda other: _resolve(boot.registry, other, *known, check_present), ABLE)
     return replace(boot, plan=plan)
 
@@ -175,6 +176,7 @@ def _pinned_plugins(config: Config) -> list[str]:
 def _resolve(
     registry: Registry,
     config: Config,
+    checkpoint: Checkpoint,
     facts: ModelFacts,
     platform_facts: PlatformFacts,
     quantization: tuple[QuantizationChoice, ...],
@@ -185,7 +187,7 @@ def _resolve(
     excluded: dict[str, Reason] = {}
 
     def resolved(config: Config) -> Plan:
-        return resolve(registry, config, facts, platform_facts, quantization, excluded=excluded)
+        return resolve(registry, config, checkpoint, facts, platform_facts, quantization, excluded=excluded)
 
     while True:
         plan = resolved(config)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import importlib_metadata as metadata
 from packaging.utils import canonicalize_name
 
+from llmk.api.checkpoint import Checkpoint
 from llmk.api.errors import SelectionError
 from llmk.api.facts import ModelFacts, OpFacts
 from llmk.api.matching import facts_to_know, match
@@ -25,12 +26,12 @@ from llmk.config.traffic import Traffic, load_traffic
 from llmk.kernel.discovery import CORE
 from llmk.kernel.first_party import how_to_install
 from llmk.kernel.registry import Registry
+from llmk.planning.choices.models import TREE_MODEL
+from llmk.planning.choices.policies import choose_policy
+from llmk.planning.choices.speculation import choose_speculator
 from llmk.planning.formats import variants
-from llmk.planning.models import TREE_MODEL
-from llmk.planning.policies import choose_policy
 from llmk.planning.ranking import Candidate, IncompatibleParts, Ranking, TokenRange
 from llmk.planning.selection import unknown_id
-from llmk.planning.speculation import choose_speculator
 
 if TYPE_CHECKING:
     from llmk.config import Config
@@ -53,6 +54,7 @@ class NoCandidate(SelectionError):
 def resolve(
     registry: Registry,
     config: Config,
+    checkpoint: Checkpoint,
     facts: ModelFacts,
     platform_facts: PlatformFacts,
     quantization: tuple[QuantizationChoice, ...] = (),

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from llmk.api import Reason, SelectionError, Verdict
-from llmk.api.specs import Spec
+from llmk.api.hooks import Spec
 from llmk.kernel.first_party import how_to_install
 from llmk.kernel.registry import Registered
 

@@ -93,7 +93,7 @@ def _second_plan(boot: Boot, sections: Mapping[str, KernelSelectSection]) -> tup
         pins = _op_pins(boot, section, excluded, skipped) if kind == "op" else _pins(boot, kind, section, skipped)
         select = select.model_copy(update={kind: section.model_copy(update={"use": pins})})
     config = boot.settings.config.model_copy(update={"select": select})
-    given = boot.registry, config, boot.facts, boot.platform_facts, boot.plan.quantization
+    given = boot.registry, config, boot.checkpoint, boot.facts, boot.platform_facts, boot.plan.quantization
     try:
         return resolve(*given, excluded=excluded), skipped
     except SelectionError as error:

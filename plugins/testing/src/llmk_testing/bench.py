@@ -12,7 +12,7 @@ from llmk.api import Platform, PlatformFacts
 from llmk.config import load
 from llmk.kernel.loader import load_object
 from llmk.kernel.registry import Registry
-from llmk.planning.platforms import choose_platform
+from llmk.planning.choices.platforms import choose_platform
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

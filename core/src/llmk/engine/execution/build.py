@@ -30,8 +30,8 @@ from llmk.nn.attention import page_bytes
 from llmk.nn.build import Build
 from llmk.nn.parallel import Parallel
 from llmk.planning.cache_groups import CacheGroup, cache_groups
+from llmk.planning.choices.speculation import device_speculator, speculation_of
 from llmk.planning.memory import activation_bytes, check_context, check_weights, gib
-from llmk.planning.speculation import device_speculator, speculation_of
 
 if TYPE_CHECKING:
     from llmk.kernel.registry import Registered

@@ -164,7 +164,7 @@ class Tuner:
         if choice is not None:
             rules = getattr(config.select, choice.kind).model_copy(update={"use": {choice.site: id}})
             config = config.model_copy(update={"select": config.select.model_copy(update={choice.kind: rules})})
-        return resolve(boot.registry, config, boot.facts, boot.platform_facts, boot.plan.quantization)
+        return resolve(boot.registry, config, boot.checkpoint, boot.facts, boot.platform_facts, boot.plan.quantization)
 
     def _save(self, measured: Measurements, ids: list[str]) -> Path:
         boot, versions = self.boot, {"torch": metadata.version("torch")}

@@ -9,7 +9,7 @@ from llmk.api import ConfigError, KernelSpec
 from llmk.api.errors import describe
 from llmk.engine.scheduling.draft_length import Acceptance, DraftLength
 from llmk.engine.wire.plugin_calls import SPECULATOR, Call, is_distrusted, is_interrupt
-from llmk.planning.speculation import DEVICE, HOST, host_speculator, speculation_of
+from llmk.planning.choices.speculation import DEVICE, HOST, host_speculator, speculation_of
 
 if TYPE_CHECKING:
     from llmk.api import Speculator

@@ -27,7 +27,7 @@ from llmk.engine.wire.grammar_params import PARAM, GrammarParams
 from llmk.engine.wire.plugin_calls import GRAMMAR, Call, is_distrusted, is_interrupt
 from llmk.kernel.contracts import check_made
 from llmk.kernel.loader import load_object
-from llmk.planning.grammars import choose_grammar
+from llmk.planning.choices.grammars import choose_grammar
 
 if TYPE_CHECKING:
     from llmk.config import Config

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from llmk.api import Event, ParserContext, ReasoningParser, TextDelta, ToolParser
 from llmk.kernel.loader import load_object
-from llmk.planning.parsers import choose_parser
+from llmk.planning.choices.parsers import choose_parser
 from llmk.serve.generation.output_rules import NO_OUTPUT_RULES, OutputFilter, OutputRules
 from llmk.serve.http.errors import ParserFailed
 

@@ -12,7 +12,7 @@ from llmk.engine.text.grammars import GrammarChecker
 from llmk.engine.text.input_processor import default_params
 from llmk.engine.text.tokenizer import Tokenizer, tokenizer_options
 from llmk.engine.wire.sampling_params import SamplingParams
-from llmk.planning.grammars import choose_grammar
+from llmk.planning.choices.grammars import choose_grammar
 from llmk.planning.packed_boot import pack, unpack
 from llmk.serve.generation.parsing import Dialect
 

@@ -1,0 +1,1 @@
+"""The contracts of plugins that take part in choosing tokens: logits processors, grammars and speculators."""
