@@ -144,7 +144,7 @@ def mask(grammar: GuardedGrammar) -> list[int]:
 
 
 def test_nothing_is_made_before_a_grammar_comes(starter: GrammarStarter) -> None:
-    assert not starter.pending
+    assert starter.num_starting == 0
     assert starter.take() == []
     starter.close()
     assert (Letters.made, Alphabet.loads) == ([], [])
@@ -152,9 +152,9 @@ def test_nothing_is_made_before_a_grammar_comes(starter: GrammarStarter) -> None
 
 def test_a_grammar_is_compiled_in_a_thread_and_matched_by_the_output(starter: GrammarStarter) -> None:
     starter.add(request("a/0", "ab"))
-    assert starter.pending
+    assert starter.num_starting == 1
     (started,) = taken(starter)
-    assert (started.request.id, started.error, starter.pending) == ("a/0", None, False)
+    assert (started.request.id, started.error, starter.num_starting) == ("a/0", None, 0)
     grammar = started.grammar
     assert grammar is not None
     assert mask(grammar) == [37]
@@ -202,7 +202,7 @@ def test_a_slow_grammar_holds_up_no_caller(starter: GrammarStarter) -> None:
     starter.add(request("slow", "slow"))
     starter.add(request("next", "a"))
     assert starter.take(seconds=0.01) == []
-    assert starter.pending
+    assert starter.num_starting == 1
     Letters.gate.set()
     assert [started.request.id for started in taken(starter, 2)] == ["slow", "next"]
 
@@ -213,7 +213,7 @@ def test_an_aborted_sequence_is_not_returned(starter: GrammarStarter) -> None:
     starter.abort(["gone", "unheard"])
     Letters.gate.set()
     assert [started.request.id for started in taken(starter, 2)] == ["slow", "next"]
-    assert not starter.pending
+    assert starter.num_starting == 0
 
 
 @pytest.mark.parametrize(

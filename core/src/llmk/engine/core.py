@@ -11,6 +11,7 @@ from llmk.api import EngineDead, LlmkError
 from llmk.engine.device.trace import NULL_TRACE, NullTrace
 from llmk.engine.execution.executor import Executor, PendingStep
 from llmk.engine.scheduling.scheduler import Scheduler
+from llmk.engine.text.grammars import GrammarStarter
 from llmk.engine.wire.request import EngineOutputs, EngineRequest, EngineStats, StepTimes, TokenOutput, add_counts
 from llmk.engine.wire.step import StepPlan, StepResult
 
@@ -22,20 +23,32 @@ logger = logging.getLogger(__name__)
 MAX_FAILURES = 3
 """After so many failed steps with no result between, the device is taken to be broken, and not the requests."""
 
+_GRAMMAR_SECONDS = 0.01
+"""How long an idle engine waits for a grammar before it looks for commands again."""
+
 
 class EngineCore:
     """Runs sequences to their ends.
 
     Up to ``depth`` steps are in flight: with 1, a step's tokens are known before the next is planned; with 2, the next
     step is planned and issued while the device runs this one.
+
+    ``grammars`` starts those of sequences that have one, which are queued once theirs is started.
     """
 
     def __init__(
-        self, scheduler: Scheduler, runner: Executor, *, depth: int = 1, trace: NullTrace = NULL_TRACE
+        self,
+        scheduler: Scheduler,
+        runner: Executor,
+        *,
+        depth: int = 1,
+        grammars: GrammarStarter | None = None,
+        trace: NullTrace = NULL_TRACE,
     ) -> None:
         self.scheduler = scheduler
         self.runner = runner
         self.depth = depth
+        self._grammars = grammars
         self._in_flight: deque[tuple[PendingStep, int]] = deque()
         """Steps, and how many tokens each computes."""
         self._deferred: int | None = None
@@ -54,12 +67,19 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         """Whether :meth:`step` has anything to do."""
-        return self.scheduler.has_work
+        return self.scheduler.has_work or bool(self._num_starting)
 
     @property
     def stats(self) -> EngineStats:
         """Gauges and counters as they are now."""
-        return self.scheduler.snapshot()
+        stats = self.scheduler.snapshot()
+        stats.waiting += self._num_starting
+        return stats
+
+    @property
+    def _num_starting(self) -> int:
+        """Sequences whose grammars are being started."""
+        return 0 if self._grammars is None else self._grammars.num_starting
 
     def answers(self) -> bool:
         """Whether all processes that would run a step take commands. Raises :class:`~llmk.api.EngineDead` where no more
@@ -68,15 +88,23 @@ class EngineCore:
 
     def close(self) -> None:
         """Ends what runs the steps. Idempotent."""
+        if self._grammars is not None:
+            self._grammars.close()
         self.runner.close()
 
     def add(self, request: EngineRequest) -> None:
-        """Queues a sequence."""
-        self.scheduler.add(request)
+        """Queues a sequence, once its grammar is started if it has one."""
+        if request.params.structured_outputs is None or self._grammars is None:
+            self.scheduler.add(request)
+        else:
+            self._grammars.add(request)
 
     def abort(self, ids: Iterable[str]) -> None:
         """Ends sequences without further output."""
+        ids = list(ids)
         self.scheduler.abort(ids)
+        if self._grammars is not None:
+            self._grammars.abort(ids)
 
     def unpin(self, ids: Iterable[str]) -> None:
         """Ends pins."""
@@ -90,6 +118,8 @@ class EngineCore:
         Raises :class:`~llmk.api.EngineDead` where the device is gone, or fails every step.
         """
         outputs: list[TokenOutput] = []
+        if self._num_starting:
+            self._queue_started()
         started, self._away, num_tokens = self._clock(), 0.0, 0
         plan = self._schedule()
         if plan is not None:
@@ -109,6 +139,16 @@ class EngineCore:
         if times is not None:
             self.scheduler.measure(times.num_tokens, times.seconds)
         return EngineOutputs(outputs=outputs, stats=stats, time=now, step=times)
+
+    def _queue_started(self) -> None:
+        """Queues the sequences whose grammars are started; waits a little for one where nothing else can be done."""
+        assert self._grammars is not None, "it has sequences"
+        seconds = 0.0 if self.scheduler.has_work else _GRAMMAR_SECONDS
+        for started in self._grammars.take(seconds):
+            if started.error is None:
+                self.scheduler.add(started.request, started.grammar)
+            else:
+                self.scheduler.refuse(started.request, started.error)
 
     def _issue(self, plan: StepPlan) -> list[TokenOutput]:
         try:

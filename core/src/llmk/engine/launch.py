@@ -26,7 +26,7 @@ from llmk.engine.scheduling.drafting import Drafting
 from llmk.engine.scheduling.guarded_policy import GuardedPolicy
 from llmk.engine.scheduling.scheduler import Scheduler
 from llmk.engine.scheduling.step_limit import StepLimit
-from llmk.engine.text.grammars import kinds_of
+from llmk.engine.text.grammars import GrammarStarter, kinds_of
 from llmk.engine.wire.cost import CostModel
 from llmk.engine.wire.engine_info import EngineInfo
 from llmk.planning.boot import verified
@@ -90,7 +90,7 @@ def build_core(boot: Boot, trace: NullTrace = NULL_TRACE) -> tuple[EngineCore, E
         logits_processors=tuple(found.spec.id for found in boot.registry.of(LogitsProcessorSpec)),
         grammars=kinds_of(boot),
     )
-    return EngineCore(scheduler, executor, depth=depth, trace=trace), info
+    return EngineCore(scheduler, executor, depth=depth, grammars=GrammarStarter(boot), trace=trace), info
 
 
 def start_executor(boot: Boot, trace: NullTrace = NULL_TRACE) -> tuple[Executor, CachePlan]:

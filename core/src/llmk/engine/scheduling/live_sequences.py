@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Callable
 
-from llmk.api import RequestError, Ticket
+from llmk.api import LlmkError, RequestError, Ticket
 from llmk.engine.cache.block_cache import BlockCache
 from llmk.engine.scheduling.admission import Admission
 from llmk.engine.scheduling.deadlines import Deadlines
@@ -142,7 +142,18 @@ class LiveSequences:
         self.failures.append(failed(sequence, error, code))
         self.finish(sequence)
 
+    def fail_by(self, sequence: Sequence, error: LlmkError) -> None:
+        """Ends a sequence with what its grammar raised."""
+        self.failures.append(failed_by(sequence.id, error))
+        self.finish(sequence)
 
-def failed(sequence: Sequence, error: str, code: str, param: str = "") -> TokenOutput:
+
+def failed(sequence: Sequence, error: str, code: str) -> TokenOutput:
     """The last output of a sequence that fails."""
-    return TokenOutput(id=sequence.id, finish_reason="error", error=error, error_code=code, error_param=param)
+    return TokenOutput(id=sequence.id, finish_reason="error", error=error, error_code=code)
+
+
+def failed_by(id: str, error: LlmkError) -> TokenOutput:
+    """The last output of the sequence with that id, which fails with an error that was raised."""
+    param = getattr(error, "param", None) or ""
+    return TokenOutput(id=id, finish_reason="error", error=str(error), error_code=error.code, error_param=param)

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from llmk.engine.scheduling.issued_step import IssuedStep
     from llmk.engine.scheduling.sequence import Sequence
 
-Fail = Callable[["Sequence", str, str], None]
-"""Ends a sequence with the message and code of an error."""
+Fail = Callable[["Sequence", LlmkError], None]
+"""Ends a sequence with an error."""
 
 
 def fill_masks(step: IssuedStep, vocab_size: int, fail: Fail) -> Masks:
@@ -31,6 +31,6 @@ def fill_masks(step: IssuedStep, vocab_size: int, fail: Fail) -> Masks:
                 rows.append(row)
                 parts.append(bytes(bits))
             except LlmkError as error:
-                fail(sequence, error.message, error.code)
+                fail(sequence, error)
         row += 1 + work.num_drafts if work.sample else 0
     return Masks(step=step.plan.step, rows=rows, bits=b"".join(parts))

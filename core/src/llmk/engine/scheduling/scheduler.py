@@ -21,7 +21,7 @@ from llmk.engine.scheduling.deadlines import Deadlines
 from llmk.engine.scheduling.drafting import Drafting
 from llmk.engine.scheduling.guarded_policy import GuardedPolicy
 from llmk.engine.scheduling.issued_step import IssuedStep
-from llmk.engine.scheduling.live_sequences import LiveSequences, failed
+from llmk.engine.scheduling.live_sequences import LiveSequences, failed, failed_by
 from llmk.engine.scheduling.masks import fill_masks
 from llmk.engine.scheduling.preemption import Preemption
 from llmk.engine.scheduling.sequence import NO_SLOT, Sequence
@@ -125,6 +125,10 @@ class Scheduler:
         sequence.grammar = grammar
         self.live.add(sequence)
 
+    def refuse(self, request: EngineRequest, error: LlmkError) -> None:
+        """Fails a sequence that can't be queued."""
+        self.live.failures.append(failed_by(request.id, error))
+
     def abort(self, ids: Iterable[str]) -> None:
         """Ends sequences without further output; ids that are unknown or have ended are ignored."""
         for id_ in ids:
@@ -194,7 +198,7 @@ class Scheduler:
     def masks(self, step: int) -> Masks:
         """The masks of an issued step, once the results of all before it were applied."""
         issued = next(issued for issued in self._issued if issued.plan.step == step)
-        return fill_masks(issued, self._vocab_size, self.live.fail)
+        return fill_masks(issued, self._vocab_size, self.live.fail_by)
 
     def measure(self, num_tokens: int, seconds: float) -> None:
         """Takes note of what the step took whose result came last."""
@@ -350,7 +354,7 @@ class Scheduler:
                 sequence.grammar.accept(tokens)
             except LlmkError as error:
                 self.live.finish(sequence)
-                return failed(sequence, error.message, error.code)
+                return failed_by(sequence.id, error)
         if self._drafting is not None and reason is None:
             self._drafting.follow(sequence)
         self.stats.generated_tokens += len(tokens)

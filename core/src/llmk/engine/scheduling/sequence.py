@@ -153,7 +153,8 @@ class Sequence:
 
     def _end(self, token: int) -> tuple[FinishReason | None, int | None]:
         length = len(self.tokens)
-        if token in self.stops and length >= self.num_prompt + self.request.params.min_tokens:
+        may_end = length >= self.num_prompt + self.request.params.min_tokens or self.grammar is not None
+        if token in self.stops and may_end:  # a grammar that allows nothing else ends the output before min_tokens
             return "stop", token if token in self.request.params.stop_token_ids else None
         return ("length" if length >= self.limit else None), None
 

@@ -103,9 +103,9 @@ class GrammarStarter:
         self._starting: dict[str, tuple[EngineRequest, float, Future[GuardedGrammar]]] = {}
 
     @property
-    def pending(self) -> bool:
-        """Whether any sequence waits for its grammar."""
-        return bool(self._starting)
+    def num_starting(self) -> int:
+        """Sequences that wait for their grammars."""
+        return len(self._starting)
 
     def add(self, request: EngineRequest) -> None:
         """Starts the grammar of a sequence that has one. :meth:`take` returns it when it is done."""

@@ -30,6 +30,12 @@ class GrammarParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
         if len(given) != 1:
             found = " and ".join(given) or "none"
             raise RequestError(f"{PARAM} takes one of regex, choice and json; {found} is given", param=PARAM)
+        kinds: dict[str, Any] = {"regex": str | None, "choice": tuple[str, ...] | None}
+        for name, kind in kinds.items():
+            try:
+                force_setattr(self, name, msgspec.convert(getattr(self, name), kind))
+            except msgspec.ValidationError as error:
+                raise RequestError(f"{PARAM}: {name}: {error}", param=PARAM) from None
         if self.choice is not None and not (self.choice and all(self.choice)):
             what = "has an empty entry" if self.choice else "has no entry"
             raise RequestError(f"{PARAM}: choice {what}", param=PARAM)
