@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from llmk.nn.blocks.gated_mlp import GatedMLP
+from llmk.nn.blocks.mlp import GatedMLP
 from plans import build, builder, choice, piece
 from torch import Tensor
 
