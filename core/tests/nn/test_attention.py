@@ -34,18 +34,16 @@ def reference(
     return Choice(kind, site, op or site, query, (from_reference(where, parts=names),), (), parts)
 
 
-def bound(plus_one: bool = False, parallel: Parallel | None = None, **query: Any) -> Build:
+def bound(parallel: Parallel | None = None, **query: Any) -> Build:
     """A build with the reference kernels of an attention site."""
     asked = AttentionQuery(
         platform=PLATFORM, site="attention", dtype="float32", block_size=4, cache_dtype="float32", **query
     )
-    middle = "plus_one_" if plus_one else ""
-    norm = reference("op", "norm", f"norms:rms_norm{'_plus_one' if plus_one else ''}")
-    norm = Choice("op", "norm", f"rms_norm{'_plus_one' if plus_one else ''}", None, norm.pieces)
+    norm = Choice("op", "norm", "rms_norm", None, reference("op", "norm", "norms:rms_norm").pieces)
     rope = reference("op", "rope", "rope.rotation:rope", op="rope")
-    name = f"qk_norm_{middle}rope_write_kv"
+    name = "qk_norm_rope_write_kv"
     write = reference("op", "write", f"composites:make_{name}", op=name, parts=(norm, rope))
-    name = f"qk_norm_{middle}rope_attention"
+    name = "qk_norm_rope_attention"
     whole = reference("op", "attention.whole", f"composites:make_{name}", op=name, parts=(write,))
     over = [reference("op", site, "norms:rms_norm") for site in ("q_norm", "k_norm")]
     backend = reference("attention", "attention", "attention.paged:ReferenceAttention", query=asked)
@@ -175,10 +173,10 @@ def test_kinds_of_layers_rotate_by_tables_of_their_own(kind: str) -> None:
     window = 5 if kind == "sliding_attention" else None
     theirs = randomized(Gemma3Attention(config, config.layer_types.index(kind)))
     sizes, x = common(config), torch.randn(LENGTH, 48)
-    made = bound(**sizes, plus_one=True, scale=11**-0.5, sliding_window=window)
+    made = bound(**sizes, scale=11**-0.5, sliding_window=window)
     table = cos_sin_cache(config.rope_parameters[kind], 8, LENGTH, 1e4)
     eps = config.rms_norm_eps
-    case = Case(Attention(made, "layer", index=0, **sizes, cos_sin=table, qk_norm_eps=eps), made)
+    case = Case(Attention(made, "layer", index=0, **sizes, cos_sin=table, qk_norm_eps=eps, norm_offset=1.0), made)
     case.load(theirs)
     right = expected(theirs, x, rotary(Gemma3RotaryEmbedding(config), kind), window)
     torch.testing.assert_close(case.run(projected(theirs, x)), right, rtol=1e-5, atol=1e-5)

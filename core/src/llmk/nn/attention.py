@@ -29,6 +29,7 @@ class Attention(Layer):
         cos_sin: float32 ``[positions, rotary_dim]``, see ``llmk.reference.rope.rotation``; shared by all layers of a
             kind. ``None``: queries and keys are not rotated (the op's facts have ``no_rope``).
         qk_norm_eps: epsilon of the Q and K norms; ``None``: the model has none.
+        norm_offset: as in :func:`llmk.reference.norms.rms_norm`, for norms of each head by itself.
         whole_qk_norm: whether the Q and K norms are over all heads together, not over each head by itself (OLMo 2,
             arXiv:2501.00656). They are then ops of their own, at ``norm_sites``.
         value_dim: elements of a head's value; ``None``: ``head_dim``.
@@ -46,6 +47,7 @@ class Attention(Layer):
         head_dim: int,
         cos_sin: Tensor | None,
         qk_norm_eps: float | None = None,
+        norm_offset: float = 0.0,
         whole_qk_norm: bool = False,
         value_dim: int | None = None,
         sinks: bool = False,
@@ -68,6 +70,8 @@ class Attention(Layer):
         cache_dtype = getattr(build.plan.choice("attention", site).query, "cache_dtype", "")
         self._scaled = cache_dtype.startswith("float8")
         self._options: dict[str, Any] = {"scales": (1.0, 1.0)} if self._scaled else {}
+        if norm_offset:
+            self._options["norm_offset"] = norm_offset
         self._scales: dict[int, Parameter] = {}
         self._whole_norms: list[Callable[[Tensor], Tensor]] = []
         names = ("q_norm", "k_norm") if qk_norm_eps is not None else ()

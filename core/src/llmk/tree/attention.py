@@ -114,8 +114,8 @@ class Attend(Leaf):
         facts |= {"no_rope": True} if self.rope is None else {}
         facts |= {"attention_sinks": True} if self.sinks else {}
         facts |= {"value_dim": self.value_dim} if self.value_dim is not None else {}
-        op = "qk_norm_plus_one_rope_attention" if self.norm_offset else "qk_norm_rope_attention"
-        divided = ("num_heads", "num_kv_heads")
+        facts |= {"norm_offset": self.norm_offset} if self.norm_offset else {}
+        op, divided = "qk_norm_rope_attention", ("num_heads", "num_kv_heads")
         whole = OpFacts(site=f"{self.role}.whole", op=op, facts=facts, attention=name(self), divided=divided)
         if self.qk_norm is None or not self.whole_qk_norm:
             return (whole,)
