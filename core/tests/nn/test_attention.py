@@ -217,10 +217,11 @@ class Gathered(Parallel):
         return torch.cat(parts, dim=-1)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize(("ranks", "offset"), [(1, 0.0), (2, 1.0), (4, 0.0)])
 @torch.no_grad()
-def test_norms_over_all_heads(ranks: int) -> None:
-    """OLMo 2. With more ranks than K/V heads, several ranks have the same ones."""
+def test_norms_over_all_heads(ranks: int, offset: float) -> None:
+    """OLMo 2, and as if it stored weights less an offset. With more ranks than K/V heads, several ranks have the same
+    ones."""
     config = Olmo2Config(
         hidden_size=64,
         num_attention_heads=8,
@@ -231,6 +232,8 @@ def test_norms_over_all_heads(ranks: int) -> None:
     theirs = randomized(Olmo2Attention(config, 0))
     sizes, x = common(config), torch.randn(LENGTH, 64)
     right = expected(theirs, x, rotary(Olmo2RotaryEmbedding(config)))
+    for normed in (theirs.q_norm, theirs.k_norm):
+        normed.weight -= offset
     q, k, v = (project(x).unflatten(1, (-1, 8)) for project in (theirs.q_proj, theirs.k_proj, theirs.v_proj))
     places = [(Parallel(rank, ranks).share(8), Parallel(rank, ranks).share(2)) for rank in range(ranks)]
     found = []
@@ -244,8 +247,8 @@ def test_norms_over_all_heads(ranks: int) -> None:
         own = {"num_heads": heads.stop - heads.start, "num_kv_heads": kv_heads.stop - kv_heads.start, "head_dim": 8}
         made = bound(parallel=parallel, **own, scale=8**-0.5)
         table = cos_sin_cache(config.rope_parameters, 8, LENGTH, 1e4)
-        eps: dict[str, Any] = {"qk_norm_eps": config.rms_norm_eps, "whole_qk_norm": True}
-        case = Case(Attention(made, "layer", index=0, **sizes, cos_sin=table, **eps), made)
+        norms: dict[str, Any] = {"qk_norm_eps": config.rms_norm_eps, "whole_qk_norm": True, "norm_offset": offset}
+        case = Case(Attention(made, "layer", index=0, **sizes, cos_sin=table, **norms), made)
         case.load(theirs)
         mine = torch.cat([part.flatten(1) for part in (q[:, heads], k[:, kv_heads], v[:, kv_heads])], dim=1)
         found.append(case.run(mine))

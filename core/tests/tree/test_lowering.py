@@ -207,6 +207,13 @@ def test_variants_of_attention_are_facts_where_they_are_not_neutral() -> None:
     assert (shapes["attn.q_norm.weight"], shapes["attn.k_norm.weight"], shapes["attn.sinks"]) == ((24,), (12,), (4,))
 
 
+@pytest.mark.parametrize("own", [{}, {"qk_norm": 1e-6}, {"qk_norm": 1e-6, "whole_qk_norm": True}], ids=str)
+def test_an_offset_is_a_fact_of_the_op_with_the_norms(own: dict[str, Any]) -> None:
+    ops = sites(blocks(SelfAttention.of("attn", HIDDEN, Heads(4, 2, 6), ROPE, norm_offset=1.0, **own)), "ops")
+    found = {name for name, site in ops.items() if site.facts.get("norm_offset") == 1.0}
+    assert found == ({"q_norm", "k_norm"} if "whole_qk_norm" in own else {"attention.whole"} if own else set())
+
+
 @pytest.mark.parametrize("per_head", [True, False])
 def test_an_output_gate_needs_the_normed_input(per_head: bool) -> None:
     attention = SelfAttention.of("attn", HIDDEN, Heads(4, 2, 6), ROPE).gated_by("attn.g", HIDDEN, per_head=per_head)

@@ -48,10 +48,13 @@ class RMSNorm(Layer):
 
 class HeadsNorm(Layer):
     """A root-mean-square norm over all heads together, by the op at ``site`` over ``num_heads * head_dim`` elements.
-    Tensor-parallel ranks, each of which has some of the heads, gather all of them."""
+    Tensor-parallel ranks, each of which has some of the heads, gather all of them. ``offset`` as in
+    :class:`RMSNorm`."""
 
-    def __init__(self, build: Build, prefix: str, num_heads: int, head_dim: int, eps: float, *, site: str) -> None:
-        self._norm: Callable[..., Tensor] = build.kernel("op", site)
+    def __init__(
+        self, build: Build, prefix: str, num_heads: int, head_dim: int, eps: float, *, site: str, offset: float = 0.0
+    ) -> None:
+        self._norm: Callable[..., Tensor] = with_options(build.kernel("op", site), norm_offset=offset)
         self._eps = eps
         self._parallel = build.parallel
         size, ranks = num_heads * head_dim, build.parallel.tensor_size
