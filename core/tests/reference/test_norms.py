@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from llmk.reference.norm_linear import make_add_rms_norm_linear, make_add_rms_norm_router
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.granite.modeling_granite import GraniteRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from llmk.reference.linear import linear
+from llmk.reference.norm_linear import make_add_rms_norm_linear, make_add_rms_norm_router
 from llmk.reference.norms import (
     make_add_rms_norm,
     make_add_rms_norm_fp32_residual,
