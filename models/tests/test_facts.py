@@ -337,9 +337,12 @@ def test_registers_all_families() -> None:
     assert architectures == {
         "models.dense": {f"{name}ForCausalLM" for name in ("Llama", "Mistral", "Qwen2", "Qwen3")},
         "models.deepseek_v2": {"DeepseekV2ForCausalLM"},
+        "models.deepseek_v3": {"DeepseekV3ForCausalLM"},
         "models.gemma2": {"Gemma2ForCausalLM"},
+        "models.gpt_oss": {"GptOssForCausalLM"},
         "models.mamba2": {"Mamba2ForCausalLM"},
         "models.mixtral": {"MixtralForCausalLM"},
+        "models.qwen2_moe": {"Qwen2MoeForCausalLM"},
         "models.qwen3_moe": {"Qwen3MoeForCausalLM"},
         "models.qwen3_next": {"Qwen3NextForCausalLM"},
         "models.transformers": {"*"},

@@ -26,6 +26,12 @@ LLAMA3 = {
 }
 GEMMA = {"head_dim": 32, "sliding_window": 24, "num_key_value_heads": 1}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "head_dim": 32}
+ROUTED = {
+    "num_experts": 6,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 48,
+    "shared_expert_intermediate_size": 40,
+}
 LATENT: dict[str, Any] = {
     "num_key_value_heads": 4,
     "q_lora_rank": 28,
@@ -40,6 +46,14 @@ LATENT: dict[str, Any] = {
 }
 GROUPS = {"topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2, "routed_scaling_factor": 3.0}
 SHARP = {"mscale": 0.7, "mscale_all_dim": 1.1}
+NO_AUXILIARY_LOSS: dict[str, Any] = {**LATENT, "n_group": 4, "topk_group": 2, "first_k_dense_replace": 1}
+SINKS = {
+    "head_dim": 16,
+    "num_local_experts": 6,
+    "num_experts_per_tok": 3,
+    "intermediate_size": 48,
+    "sliding_window": 24,
+}
 SCAN = {"num_heads": 8, "head_dim": 16, "n_groups": 2, "state_size": 24}
 DELTA = {
     **EXPERTS,
@@ -102,6 +116,33 @@ QWEN3_MOE = _examples(
         {**EXPERTS, "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 24},
     ),
 )
+QWEN2_MOE = _examples(
+    qwen2_moe=("qwen2_moe", {**ROUTED, "norm_topk_prob": True}),
+    qwen2_moe_one_dense_layer=(
+        "qwen2_moe",
+        {**ROUTED, "mlp_only_layers": [1], "qkv_bias": False, "tie_word_embeddings": True, "rope_parameters": LLAMA3},
+    ),
+    qwen2_moe_every_other=(
+        "qwen2_moe",
+        {**ROUTED, "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 24, "max_window_layers": 2},
+    ),
+)
+GPT_OSS = _examples(
+    gpt_oss=("gpt_oss", {**SINKS, "rope_parameters": YARN | {"truncate": False}}),
+    gpt_oss_no_biases_tied=(
+        "gpt_oss",
+        {
+            **SINKS,
+            "attention_bias": False,
+            "tie_word_embeddings": True,
+            "swiglu_limit": 0.5,
+            "swiglu_alpha": 0.7,
+            "num_experts_per_tok": 1,
+            "num_key_value_heads": 4,
+            "layer_types": ["full_attention", "full_attention", "sliding_attention"],
+        },
+    ),
+)
 GEMMA2 = _examples(
     gemma2=("gemma2", {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 24}),
     gemma2_low_caps=(
@@ -130,6 +171,17 @@ DEEPSEEK_V2 = _examples(
     deepseek_v2_lite_biases_dense=(
         "deepseek_v2",
         {**LATENT, "q_lora_rank": None, "first_k_dense_replace": 3, "attention_bias": True, "rope_parameters": YARN},
+    ),
+)
+DEEPSEEK_V3 = _examples(
+    deepseek_v3=("deepseek_v3", {**NO_AUXILIARY_LOSS, "rope_parameters": YARN | SHARP}),
+    deepseek_v3_one_group=(
+        "deepseek_v3",
+        {**NO_AUXILIARY_LOSS, "q_lora_rank": None, "n_group": 1, "topk_group": 1, "n_shared_experts": 2},
+    ),
+    deepseek_v3_biases_tied=(
+        "deepseek_v3",
+        {**NO_AUXILIARY_LOSS, "attention_bias": True, "tie_word_embeddings": True, "norm_topk_prob": False},
     ),
 )
 

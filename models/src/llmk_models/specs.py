@@ -25,7 +25,10 @@ def llmk_models() -> list[ModelSpec]:
         _family("gemma2", ("Gemma2ForCausalLM",), "Gemma 2: soft caps, alternating windows"),
         _family("mamba2", ("Mamba2ForCausalLM",), "Mamba-2: a selective scan in every layer"),
         _family("qwen3_moe", ("Qwen3MoeForCausalLM",), "Qwen3-MoE: experts in most layers"),
+        _family("qwen2_moe", ("Qwen2MoeForCausalLM",), "Qwen2-MoE: routed experts and a shared one with a gate"),
+        _family("gpt_oss", ("GptOssForCausalLM",), "GPT-OSS: attention sinks, clamped experts with biases"),
         _family("deepseek_v2", ("DeepseekV2ForCausalLM",), "DeepSeek-V2: latent attention, grouped experts"),
+        _family("deepseek_v3", ("DeepseekV3ForCausalLM",), "DeepSeek-V3: latent attention, sigmoid-scored experts"),
         _family("qwen3_next", ("Qwen3NextForCausalLM",), "Qwen3-Next: delta rule, gated attention"),
         ModelSpec(
             id="models.transformers",
