@@ -10,7 +10,7 @@ from torch import Tensor
 
 from defects import Defect
 from llmk.api import CacheStep
-from llmk.reference import activations, batch, embedding, norms
+from llmk.reference import activations, adapters, batch, embedding, norms
 from llmk.reference.composites import make_qk_norm_rope_attention, make_qk_norm_rope_write_kv
 from llmk.reference.norm_linear import make_add_rms_norm_linear, make_add_rms_norm_router
 from llmk.reference.recurrent.causal_conv import causal_conv
@@ -129,6 +129,29 @@ def mask_without_last_word(logits: Tensor, rows: Tensor, bits: Tensor) -> Tensor
     return logits
 
 
+def adapters_of_the_first_token(y: Tensor, x: Tensor, index: Tensor, *rest: Any) -> Tensor:
+    return adapters.add_adapters(y, x, index[:1].expand_as(index), *rest)
+
+
+def adapter_for_none(y: Tensor, x: Tensor, index: Tensor, a: Tensor, *rest: Any) -> Tensor:
+    """-1 is the last adapter, to Python."""
+    return adapters.add_adapters(y, x, index % a.shape[0], a, *rest)
+
+
+def one_matrix_for_all_parts(y: Tensor, x: Tensor, index: Tensor, a: Tensor, *rest: Any) -> Tensor:
+    return adapters.add_adapters(y, x, index, a[:, :1].expand_as(a), *rest)
+
+
+def adapters_unscaled(
+    y: Tensor, x: Tensor, index: Tensor, a: Tensor, b: Tensor, scale: Tensor, sizes: tuple[int, ...]
+) -> Tensor:
+    return adapters.add_adapters(y, x, index, a, b, torch.ones_like(scale), sizes)
+
+
+def adapters_on_a_copy(y: Tensor, *rest: Any) -> Tensor:
+    return adapters.add_adapters(y.clone(), *rest)
+
+
 def append_padding(tokens: Tensor, computed: Tensor, slots: Tensor, sampled: Tensor) -> None:
     """-1 is the last slot, to Python."""
     tokens[slots, computed[slots]] = sampled.to(tokens.dtype)
@@ -230,6 +253,11 @@ DEFECTS: tuple[tuple[str, Defect], ...] = (
     ("apply_bias", Defect("copy", "what is to be changed in place is not", bias_on_a_copy, _AGREES)),
     ("apply_mask", Defect("mask rows", "masks go to other rows", mask_by_order, _AGREES)),
     ("apply_mask", Defect("last word", "tokens of the last word are not masked", mask_without_last_word, _AGREES)),
+    ("add_adapters", Defect("tokens", "all have the first one's", adapters_of_the_first_token, _AGREES)),
+    ("add_adapters", Defect("none", "tokens without adapter get the last one", adapter_for_none, _AGREES)),
+    ("add_adapters", Defect("parts", "q's matrix is used for k and v", one_matrix_for_all_parts, f"{_AGREES}: in")),
+    ("add_adapters", Defect("scale", "the scale is forgotten", adapters_unscaled, _AGREES)),
+    ("add_adapters", Defect("adapters copy", "the layer's result stays", adapters_on_a_copy, _AGREES)),
     ("append_tokens", Defect("padding", "padding writes to the last slot", append_padding, _AGREES)),
     ("accept_drafts", Defect("rejected", "rejected drafts stay computed", accept_without_taking_back, _AGREES)),
     ("build_step", Defect("count", "tokens are not counted as computed", uncounted, _AGREES)),

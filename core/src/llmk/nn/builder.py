@@ -12,6 +12,7 @@ from torch import Tensor
 
 from llmk import tree
 from llmk.api import CacheSpec
+from llmk.nn.adapted_linear import AdaptedLinear
 from llmk.nn.attention import Attention, cache_spec
 from llmk.nn.blocks.mlp import MLP, GatedMLP
 from llmk.nn.blocks.moe import MoE
@@ -88,7 +89,9 @@ class Builder:
     def linear(self, spec: tree.Linear) -> Linear:
         """A linear layer; one that several blocks use is built once."""
         if id(spec) not in self._linears:
-            self._linears[id(spec)] = Linear(
+            room = spec.adapters
+            kind = Linear if room is None else partial(AdaptedLinear, room=room, adapters_site=self.op(spec))
+            self._linears[id(spec)] = kind(
                 self.build,
                 spec.at,
                 spec.size,

@@ -166,6 +166,15 @@ _ROWS = (
         summary="Token embedding, scaled.",
     ),
     _contract(
+        op="add_adapters",
+        signature="(y, x, index, a, b, scale, sizes) -> y",
+        facts=("in_features", "out_features", "num_parts", "num_adapters", "rank"),
+        examples="adapters:ADD_ADAPTERS",
+        mutates_args=("y",),
+        weights=("a", "b"),
+        summary="Adds the results of each token's low-rank adapter, in place.",
+    ),
+    _contract(
         op="per_head_matmul",
         signature="(x, weight) -> out",
         facts=("num_heads", "qk_nope_head_dim", "kv_lora_rank"),

@@ -102,6 +102,7 @@ _TWO_VARIANTS = {
     "gelu_and_mul": "activations:gelu_and_mul",
     "gelu_tanh_and_mul": "activations:gelu_tanh_and_mul",
     "per_head_matmul": "linear:per_head_matmul",
+    "add_adapters": "adapters:add_adapters",
 }
 """Each has two kernels: torch's own, and a batch-invariant one."""
 

@@ -204,4 +204,6 @@ class SelfAttention(Block):
 
     @property
     def entry(self) -> Entry | None:
-        return Entry("add_rms_norm_linear", self.qkv) if self.gate_proj is None else None
+        if self.gate_proj is not None or self.qkv.adapters is not None:
+            return None
+        return Entry("add_rms_norm_linear", self.qkv)

@@ -44,6 +44,8 @@ class LaidOutStep:
     """int64 ``[samples]``: the token rows whose logits are wanted."""
     sampled: SampleRows
     drafts: DraftRows | None = None
+    adapter_index: Tensor | None = None
+    """As ``llmk.nn.Build`` has it."""
 
 
 class Batch:
@@ -53,6 +55,7 @@ class Batch:
         tokens: int32 ``[slots, max_len + 1]``, prompt and output tokens.
         computed: int64 ``[slots]``, how many of them are in the cache.
         block_tables: int32 ``[slots, max_blocks]`` per cache group.
+        adapters: int64 ``[slots]``, the number of each request's adapter, -1 for none; ``None`` where there are none.
     """
 
     def __init__(
@@ -65,14 +68,18 @@ class Batch:
         device: torch.device,
         speculator: DeviceSpeculator | None = None,
         vocab_size: int = 0,
+        adapters: bool = False,
     ) -> None:
-        """``speculator`` drafts tokens below ``vocab_size`` where a plan says how many, but not which."""
+        """``speculator`` drafts tokens below ``vocab_size`` where a plan says how many, but not which. ``adapters``:
+        requests may have some."""
         self.device = device
         self._speculator = speculator
         self._vocab_size = vocab_size
         self.block_sizes = tuple(block_sizes)
         self.tokens = torch.zeros(num_slots, max_len + 1, dtype=torch.int32, device=device)
         self.computed = torch.zeros(num_slots, dtype=torch.int64, device=device)
+        self.adapters = torch.full_like(self.computed, -1) if adapters else None
+        self._host_adapters = [0] * num_slots
         widths = [-(-(max_len + 1) // size) for size in block_sizes]
         self.block_tables = [torch.zeros(num_slots, width, dtype=torch.int32, device=device) for width in widths]
         self._update_rows = build.kernel("op", "update_rows")
@@ -105,7 +112,18 @@ class Batch:
         for group in groups:
             group.host_query_lens, group.host_seq_lens = counts, lengths
         rows = SampleRows(row_slots, index, self.computed, [lengths[i] for i in sampled])
-        return LaidOutStep(tensors, groups, device_rows, rows)
+        adapters = self.adapter_index(device_slots, tensors.rows) if self.has_adapters(plan) else None
+        return LaidOutStep(tensors, groups, device_rows, rows, adapter_index=adapters)
+
+    def has_adapters(self, plan: StepPlan) -> bool:
+        """Whether any request of a step has an adapter."""
+        return self.adapters is not None and any(self._host_adapters[work.slot] for work in plan.work)
+
+    def adapter_index(self, slots: Tensor, rows: Tensor) -> Tensor:
+        """int64 ``[tokens]``: the number of each token's adapter, -1 for none. ``slots`` are those of the step's
+        requests, ``rows`` the request of each token, both -1 for padding."""
+        assert self.adapters is not None
+        return torch.where(rows < 0, -1, self.adapters[slots][rows])
 
     def _lay_out_drafts(
         self, plan: StepPlan, slots: list[int], counts: list[int], ends: list[int], longest: int
@@ -121,7 +139,8 @@ class Batch:
             for group in groups:
                 group.host_query_lens = counts
                 group.host_seq_lens = [work.before + work.num_tokens for work in plan.work]
-        return LaidOutStep(tensors, groups, device_rows, *self.sample_rows(plan, host))
+        adapters = self.adapter_index(device_slots, tensors.rows) if self.has_adapters(plan) else None
+        return LaidOutStep(tensors, groups, device_rows, *self.sample_rows(plan, host), adapters)
 
     def sample_rows(self, plan: StepPlan, host: HostRows) -> tuple[SampleRows, DraftRows | None]:
         """The rows of a speculative step on the device, and how they belong to requests, if there are any."""
@@ -214,7 +233,10 @@ class Batch:
         rows, starts, runs, tokens, done = self._upload(slots, [0] * len(new), lengths, values, computed)
         self._update_rows(self.tokens, rows, starts, runs, tokens)
         self.computed[rows] = done
+        if self.adapters is not None:
+            self.adapters[rows] = to_device([request.adapter - 1 for request in new], self.device)
         for request in new:
+            self._host_adapters[request.slot] = request.adapter
             for blocks in self._host_blocks:
                 blocks[request.slot] = 0
 
