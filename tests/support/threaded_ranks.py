@@ -19,6 +19,9 @@ from llmk.planning.cache_groups import cache_groups
 from llmk.planning.memory import CachePlan
 from llmk_testing.ranks import PATIENCE, Meeting, on_all
 
+_PLANS = msgspec.msgpack.Decoder(StepPlan)
+"""Made here, as msgspec crashes where several threads are the first to resolve a type's annotations."""
+
 
 @dataclass
 class _Pending:
@@ -87,7 +90,7 @@ class ThreadedRanks(Executor):
         tells = rank == self.boot.plan.tensor * (self.boot.plan.pipeline - 1)
         while (data := self._plans[rank].get()) is not None:
             try:
-                result = runner.submit(msgspec.msgpack.decode(data, type=StepPlan)).result()
+                result = runner.submit(_PLANS.decode(data)).result()
             except BaseException as error:
                 self._meeting.abandon()
                 self._results.put(error)

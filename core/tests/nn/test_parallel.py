@@ -15,7 +15,7 @@ from llmk import tree
 from llmk.api import CheckpointError, MoEFacts
 from llmk.api.facts import Cut
 from llmk.nn import Embedding, Experts, Layer, Linear, LMHead, StepContext
-from llmk.nn.blocks.gated_mlp import GatedMLP
+from llmk.nn.blocks.mlp import GatedMLP
 from llmk.nn.parallel import Parallel
 from llmk.nn.tensor_file import StoredTensor
 from llmk.reference.moe import fused_moe

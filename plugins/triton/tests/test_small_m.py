@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 
-from llmk.reference import activations, normed, norms, quantize, quantized_weight
+from llmk.reference import activations, norm_linear, norms, quantize, quantized_weight
 from llmk.reference.linear import linear
 from llmk_triton.common import tuned
 from llmk_triton.common.targets import current_target
@@ -23,8 +23,8 @@ PARTS["gate_up_silu"] = activations.make_gate_up_silu(PARTS)
 REFERENCE = {
     "linear": linear,
     "gate_up_silu": PARTS["gate_up_silu"],
-    "add_rms_norm_linear": normed.make_add_rms_norm_linear(PARTS),
-    "add_rms_norm_gate_up_silu": normed.make_add_rms_norm_gate_up_silu(PARTS),
+    "add_rms_norm_linear": norm_linear.make_add_rms_norm_linear(PARTS),
+    "add_rms_norm_gate_up_silu": norm_linear.make_add_rms_norm_gate_up_silu(PARTS),
 }
 CONFIGS = {
     "rows per warp": (Gemv(4, 4, 1), 3),
@@ -124,7 +124,7 @@ def test_a_router_returns_the_normed_input(residual: bool, config: Gemv) -> None
         "add_rms_norm_router", dtype, 1, size, out, normed_out=kept, **({} if residual else {"residual": None})
     )
     found = small_m.launch(GemmProblem("add_rms_norm_router", dtype, 1, size, out), config, given)
-    make = normed.make_add_rms_norm_router(PARTS)
+    make = norm_linear.make_add_rms_norm_router(PARTS)
     logits, between, total = make(given.x, given.residual, given.norm_weight, EPS, given.weight, given.bias)
     close(found, (logits, total))
     torch.testing.assert_close(kept, between, rtol=1.6e-2, atol=1.6e-2)

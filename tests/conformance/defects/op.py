@@ -27,6 +27,10 @@ def norm_without_weight(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return norms.rms_norm(x, torch.ones_like(weight), eps)
 
 
+def norm_without_offset(x: Tensor, weight: Tensor, eps: float, **offset: float) -> Tensor:
+    return norms.rms_norm(x, weight, eps)
+
+
 def norm_by_the_batch(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """One mean for all rows."""
     return weight * (x * torch.rsqrt(x.square().mean() + eps))
@@ -181,6 +185,10 @@ _AGREES = "agrees with the reference"
 DEFECTS: tuple[tuple[str, Defect], ...] = (
     ("rms_norm", Defect("half", "float32 is declared, float16 computed", norm_in_half, _AGREES)),
     ("rms_norm", Defect("weight", "the weight is ignored", norm_without_weight, _AGREES)),
+    (
+        "rms_norm",
+        Defect("offset", "what is added to the weight is ignored", norm_without_offset, f"{_AGREES}: size 72, norm_o"),
+    ),
     ("rms_norm", Defect("batch", "a row is normed by all", norm_by_the_batch, "rows don't affect each other")),
     (
         "rms_norm",

@@ -118,6 +118,7 @@ class Builder:
             cos_sin=None if spec.rope is None else self.cos_sin(spec.rope),
             qk_norm_eps=spec.qk_norm,
             whole_qk_norm=spec.whole_qk_norm,
+            norm_offset=spec.norm_offset,
             value_dim=spec.value_dim,
             sinks=spec.sinks,
             site=self.site(spec),
@@ -133,7 +134,7 @@ class Builder:
 
     def norm(self, spec: tree.Norm) -> RMSNorm:
         """A norm that is not part of a residual stream."""
-        return RMSNorm(self.build, spec.at, spec.size, spec.eps, site=self.op(spec))
+        return RMSNorm(self.build, spec.at, spec.size, spec.eps, site=self.op(spec), offset=spec.offset)
 
     def attention_cache(self, spec: tree.Attend | tree.LatentAttend) -> int:
         """The position of an attention layer's cache in ``StepContext.caches``."""
