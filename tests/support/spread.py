@@ -23,6 +23,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3-moe-one-dense-layer": ("qwen3_moe", {**EXPERTS, "mlp_only_layers": [1], "norm_topk_prob": True}),
     "gemma2": ("gemma2", {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 24}),
     "gpt-oss": ("gpt_oss", {"head_dim": 16, "num_local_experts": 6, "sliding_window": 24}),
+    "gemma3": ("gemma3_text", {"head_dim": 16, "sliding_window": 24, "sliding_window_pattern": 2}),
+    "phi3": ("phi3", {"sliding_window": 24}),
     "deepseek-v2-biases": ("deepseek_v2", {**LATENT, "attention_bias": True, "mlp_bias": True}),
     "mamba2-biases": ("mamba2", {**RECURRENT, "use_bias": True}),
     "qwen3-next-one-kv-head": ("qwen3_next", {**HYBRID, "num_key_value_heads": 1}),

@@ -24,6 +24,19 @@ LLAMA3 = {
     "original_max_position_embeddings": 64,
     "rope_theta": 10000.0,
 }
+LINEAR = {"rope_type": "linear", "factor": 4.0, "rope_theta": 1_000_000.0}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "short_factor": [1.0, 1.1, 1.3, 1.2, 1.5, 2.0, 2.5, 3.0],
+    "long_factor": [1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 11.0, 16.0],
+}
+FACTORS = {
+    "embedding_multiplier": 12.0,
+    "attention_multiplier": 0.2,
+    "residual_multiplier": 0.5,
+    "logits_scaling": 2.0,
+}
 GEMMA = {"head_dim": 32, "sliding_window": 24, "num_key_value_heads": 1}
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 48, "head_dim": 32}
 ROUTED = {
@@ -157,6 +170,48 @@ GEMMA2 = _examples(
             "final_logit_softcapping": None,
             "tie_word_embeddings": False,
             "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+        },
+    ),
+)
+GEMMA3 = _examples(
+    gemma3=(
+        "gemma3_text",
+        {
+            "head_dim": 16,
+            "sliding_window": 24,
+            "query_pre_attn_scalar": 24,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": {"full_attention": LINEAR, "sliding_attention": {"rope_type": "default"}},
+        },
+    ),
+    gemma3_untied_biases_capped=(
+        "gemma3_text",
+        {
+            **GEMMA,
+            "attention_bias": True,
+            "tie_word_embeddings": False,
+            "final_logit_softcapping": 3.0,
+            "sliding_window_pattern": 2,
+        },
+    ),
+)
+GRANITE = _examples(
+    granite=("granite", FACTORS),
+    granite_tied_biases=(
+        "granite",
+        {**FACTORS, "tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True, "num_key_value_heads": 4},
+    ),
+    granite_without_factors=("granite", {"num_key_value_heads": 1}),
+)
+PHI3 = _examples(
+    phi3=("phi3", {"sliding_window": 24, "num_key_value_heads": 4}),
+    phi3_longrope=("phi3", {"rope_parameters": LONGROPE, "original_max_position_embeddings": 64}),
+    phi3_tied_partly_rotated=(
+        "phi3",
+        {
+            "tie_word_embeddings": True,
+            "num_key_value_heads": 1,
+            "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0, "partial_rotary_factor": 0.75},
         },
     ),
 )
