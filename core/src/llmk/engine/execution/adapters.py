@@ -46,7 +46,8 @@ def place_adapters(adapters: Sequence[Adapter], build: Build) -> list[PlacedAdap
         ConfigError: a file is damaged; a tensor is missing, has no place, or another shape or dtype than the adapter's
             config and the model say.
     """
-    layers, placed = [layer for layer in build.layers if isinstance(layer, AdaptedLinear)], []
+    layers = [layer for layer in build.layers if isinstance(layer, AdaptedLinear)]
+    placed: list[PlacedAdapter] = []
     for number, adapter in enumerate(adapters):
         with errors_of(adapter.name):
             placed += _place(number, adapter, layers)
