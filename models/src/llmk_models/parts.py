@@ -83,7 +83,7 @@ class Parts:
     def attention(self, at: str, window: int | None = None, rope: Rope | None = None, **more: Any) -> SelfAttention:
         """Attention; ``more`` are arguments of :meth:`llmk.tree.SelfAttention.of`."""
         own: dict[str, Any] = {"bias": self.qkv_bias, "out_bias": self.out_bias, "qk_norm": self.qk_norm}
-        own |= {"norm_offset": self.norm_offset if self.qk_norm else 0.0, "window": window, **more}
+        own |= {"norm_offset": self.norm_offset, "window": window, **more}
         return SelfAttention.of(at, self.hidden_size, self.heads, rope or self.rope, **own)
 
     def mlp(self, at: str, inner_size: int = 0, **more: Any) -> GatedMLP:
