@@ -341,6 +341,7 @@ def test_registers_all_families() -> None:
         "models.gemma3": {"Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"},
         "models.granite": {"GraniteForCausalLM"},
         "models.mamba2": {"Mamba2ForCausalLM"},
+        "models.olmo2": {"Olmo2ForCausalLM", "Olmo3ForCausalLM"},
         "models.phi3": {"Phi3ForCausalLM"},
         "models.mixtral": {"MixtralForCausalLM"},
         "models.qwen3_moe": {"Qwen3MoeForCausalLM"},
