@@ -129,7 +129,7 @@ def _cache_specs(boot: Boot, facts: ModelFacts) -> Iterator[tuple[str, CacheSpec
         kind = SlidingWindowCache(*size, window) if window else FullAttentionCache(*size)
         yield from [(site.site, LatentCache(*size) if query.latent_dim else kind)] * site.num_layers
     for state in facts.recurrent:
-        yield from [(state.site, RecurrentCache.of(state.tensors))] * state.num_layers
+        yield from [(state.site, RecurrentCache.of(state.tensors, state.inputs))] * state.num_layers
 
 
 def weight_bytes(facts: ModelFacts, dtype: str, weight_bits: Mapping[str, float] = MappingProxyType({})) -> int:
@@ -192,6 +192,13 @@ def activation_bytes(facts: ModelFacts, tokens: int, rows: int) -> int:
     experts = max((site.top_k * (site.hidden_size + 3 * site.intermediate_size) for site in facts.moe), default=0)
     per_token = (4 * facts.hidden_size + max(widest, experts)) * DTYPE_BYTES[facts.dtype]
     return tokens * per_token + rows * facts.vocab_size * _SAMPLING_BYTES
+
+
+def tail_bytes(specs: Sequence[CacheSpec], requests: int, drafts: int) -> int:
+    """Bytes of what recurrent layers keep of so many drafts for each of so many requests
+    (:class:`~llmk.api.DraftTails`)."""
+    states = [spec for spec in specs if isinstance(spec, RecurrentCache)]
+    return (requests + 1) * drafts * sum(tensor.num_bytes for spec in states for tensor in spec.inputs)
 
 
 def plan_cache(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from llmk.api import CacheStep, DeviceSpeculator
+from llmk.api import CacheStep, DeviceSpeculator, DraftTails
 from llmk.engine.device.host_rows import HostRows
 from llmk.engine.device.sample_rows import SampleRows
 from llmk.engine.device.transfer import to_device
@@ -53,6 +53,8 @@ class Batch:
         tokens: int32 ``[slots, max_len + 1]``, prompt and output tokens.
         computed: int64 ``[slots]``, how many of them are in the cache.
         block_tables: int32 ``[slots, max_blocks]`` per cache group.
+        accepted: int64 ``[slots]``, accepted drafts of each request's last step, which recurrent states lack; ``None``
+            where there are no such states, or no drafts.
     """
 
     def __init__(
@@ -65,14 +67,17 @@ class Batch:
         device: torch.device,
         speculator: DeviceSpeculator | None = None,
         vocab_size: int = 0,
+        tails: bool = False,
     ) -> None:
-        """``speculator`` drafts tokens below ``vocab_size`` where a plan says how many, but not which."""
+        """``speculator`` drafts tokens below ``vocab_size`` where a plan says how many, but not which. ``tails``:
+        recurrent layers have tails (:class:`~llmk.api.DraftTails`)."""
         self.device = device
         self._speculator = speculator
         self._vocab_size = vocab_size
         self.block_sizes = tuple(block_sizes)
         self.tokens = torch.zeros(num_slots, max_len + 1, dtype=torch.int32, device=device)
         self.computed = torch.zeros(num_slots, dtype=torch.int64, device=device)
+        self.accepted = torch.zeros_like(self.computed) if tails else None
         widths = [-(-(max_len + 1) // size) for size in block_sizes]
         self.block_tables = [torch.zeros(num_slots, width, dtype=torch.int32, device=device) for width in widths]
         self._update_rows = build.kernel("op", "update_rows")
@@ -121,6 +126,11 @@ class Batch:
             for group in groups:
                 group.host_query_lens = counts
                 group.host_seq_lens = [work.before + work.num_tokens for work in plan.work]
+        if self.accepted is not None:
+            (num_drafts,) = self._upload([work.num_drafts for work in plan.work])
+            tails = DraftTails(device_slots, self.accepted[device_slots], num_drafts)
+            for group in groups:
+                group.tails = tails
         return LaidOutStep(tensors, groups, device_rows, *self.sample_rows(plan, host))
 
     def sample_rows(self, plan: StepPlan, host: HostRows) -> tuple[SampleRows, DraftRows | None]:
@@ -172,6 +182,8 @@ class Batch:
         ``[requests]``."""
         where = drafts.slots, drafts.starts, drafts.counts
         gained: Tensor = self._accept_drafts(self.tokens, self.computed, *where, sampled, max(drafts.host_counts))
+        if self.accepted is not None:
+            self.accepted[drafts.slots] = gained - 1
         return gained
 
     @property
@@ -214,6 +226,8 @@ class Batch:
         rows, starts, runs, tokens, done = self._upload(slots, [0] * len(new), lengths, values, computed)
         self._update_rows(self.tokens, rows, starts, runs, tokens)
         self.computed[rows] = done
+        if self.accepted is not None:
+            self.accepted[rows] = 0
         for request in new:
             for blocks in self._host_blocks:
                 blocks[request.slot] = 0
