@@ -4,17 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import pytest
 from drafters import Free, Guessing, Knowing, OnDevice, draft, drafting
+from installed import installed
 from spread import FAMILIES, answers, check, make, tight
 from threaded_ranks import ThreadedRanks
 
 from llmk import LLM, SamplingParams
 from llmk.api import ConfigError, Speculator
+from llmk.config import load
 from llmk.engine import launch
+from llmk.planning.boot import boot
 from llmk.tree import StateSpaceSizes
+
+MIXER = """
+from llmk.api import KernelSpec, Tier, hookimpl
+
+@hookimpl
+def llmk_ops():
+    return [
+        KernelSpec(
+            id="quick.mixer", kind="op", op="state_space_mixer", implementation="quick_kernels:mixer", tier=Tier.NATIVE
+        )
+    ]
+"""
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -93,6 +109,18 @@ def test_recurrent_layers_without_inputs_refuse_drafts(tmp_path: Path, monkeypat
     with pytest.raises(ConfigError, match=r"recurrent layers \(state_space_mixer\) can't take back") as caught:
         LLM(str(make(tmp_path, "mamba2-biases")), speculation={"use": "prompt_lookup"})
     assert "speculation.use" in str(caught.value.hint)
+
+
+def test_a_kernel_that_does_not_know_drafts_is_passed_over(tmp_path: Path) -> None:
+    folder = make(tmp_path, "mamba2-biases")
+    modules = {"quick_kernels": "def mixer(*arguments): ..."}
+    with installed(tmp_path / "site", "quick", dedent(MIXER), **modules):
+        settings = {"model.path": str(folder), "plugins.trust": ["quick"]}
+        plain = boot(load(settings)).plan.choice("op", "state_space_mixer")
+        drafted = boot(load({**settings, "speculation.use": "prompt_lookup"})).plan.choice("op", "state_space_mixer")
+    assert (plain.id, drafted.id) == ("quick.mixer", "reference.state_space_mixer")
+    (reason,) = next(out for out in drafted.rejected if out.id == "quick.mixer").reasons
+    assert (reason.code, reason.wanted) == ("not_understood", "max_drafts = 8")
 
 
 def test_nothing_is_kept_of_drafts_where_nothing_drafts(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from llmk.nn.build import Build
 from llmk.nn.parallel import Parallel
 from llmk.planning.cache_groups import CacheGroup, cache_groups
 from llmk.planning.choices.speculation import device_speculator, speculation_of
-from llmk.planning.memory import activation_bytes, check_context, check_weights, gib, tail_bytes
+from llmk.planning.memory import activation_bytes, check_context, check_weights, gib, tail_bytes, tail_sizes
 
 if TYPE_CHECKING:
     from llmk.kernel.registry import Registered
@@ -154,15 +154,6 @@ def cache_room(boot: Boot, loaded: LoadedModel, rank: int = 0) -> int:
     needed += tail_bytes(loaded.cache_specs, *tail_sizes(boot))
     loaded.build.parallel.barrier()
     return max(0, loaded.platform.memory.available() - needed * len(boot.plan.ranks_on_same_device(rank)))
-
-
-def tail_sizes(boot: Boot) -> tuple[int, int]:
-    """Requests and drafts of each that recurrent layers have tails for; (0, 0) where nothing drafts, or no layer is
-    recurrent."""
-    config = boot.settings.config
-    if speculation_of(boot.plan) is None or not boot.facts.recurrent:
-        return 0, 0
-    return config.scheduler.max_num_seqs, config.speculation.num_drafts
 
 
 def recordable(boot: Boot, platform: Platform) -> tuple[list[StepShape], str]:
