@@ -248,7 +248,7 @@ def compare(engine: Engine, workload: Any, name: str, batch: int, reps: int, sec
     pairs: list[tuple[Turn, Turn]] = []
     known = engine.drafts()
     equal = num_requests = 0
-    while len(pairs) < 2 or (len(pairs) <= reps and time.perf_counter() < deadline):
+    while len(pairs) < 3 or (len(pairs) <= reps and time.perf_counter() < deadline):
         prompts, params = workload.of(name, batch, seed=len(pairs))
         turns: dict[bool, Turn] = {}
         for on in (False, True) if len(pairs) % 2 else (True, False):

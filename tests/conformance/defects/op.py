@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from llmk.reference import activations, adapters, batch, embedding, norms
 from llmk.reference.composites import make_qk_norm_rope_attention, make_qk_norm_rope_write_kv
 from llmk.reference.norm_linear import make_add_rms_norm_linear, make_add_rms_norm_router
 from llmk.reference.recurrent.causal_conv import causal_conv
+from llmk.reference.recurrent.mixers import make_state_space_mixer
 from llmk.reference.rope import rotation as rope
 from llmk.reference.sampling import sample as sampling
 
@@ -182,6 +184,26 @@ def no_snapshots(
     return out
 
 
+def drafts_in_the_state(
+    x: Tensor, weight: Tensor, bias: Tensor | None, cache: Tensor, step: CacheStep, **options: Any
+) -> Tensor:
+    """Stores the state after the last token, whether it is a draft or not."""
+    return causal_conv(x, weight, bias, cache, replace(step, tails=None), **options)
+
+
+def make_forgotten_drafts(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
+    """Leaves accepted drafts out of the state."""
+    good = make_state_space_mixer(parts)
+
+    def mixer(*arguments: Any) -> Tensor:
+        *rest, step = arguments
+        if step.tails is not None:
+            step = replace(step, tails=replace(step.tails, accepted=torch.zeros_like(step.tails.accepted)))
+        return good(*rest, step)
+
+    return mixer
+
+
 def make_unnormed_queries(parts: Mapping[str, Callable[..., Any]]) -> Callable[..., Tensor]:
     """Takes the keys' weight for both."""
     good = make_qk_norm_rope_write_kv(parts)
@@ -263,6 +285,8 @@ DEFECTS: tuple[tuple[str, Defect], ...] = (
     ("build_step", Defect("count", "tokens are not counted as computed", uncounted, _AGREES)),
     ("causal_conv", Defect("state", "new requests inherit a state", state_of_the_last_request, _AGREES)),
     ("causal_conv", Defect("snapshots", "full blocks are not kept", no_snapshots, _AGREES)),
+    ("causal_conv", Defect("drafts", "states take in drafts", drafts_in_the_state, _AGREES)),
+    ("state_space_mixer", Defect("accepted", "accepted drafts are forgotten", make_forgotten_drafts, _AGREES)),
     ("qk_norm_rope_write_kv", Defect("norms", "one weight norms queries and keys", make_unnormed_queries, _AGREES)),
     ("qk_norm_rope_attention", Defect("order", "attends before it writes", make_attention_before_write, _AGREES)),
     ("add_rms_norm_linear", Defect("sum", "hands on the input, not the sum", make_residual_dropped, _AGREES)),

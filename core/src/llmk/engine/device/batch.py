@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from llmk.api import CacheStep, DeviceSpeculator
+from llmk.api import CacheStep, DeviceSpeculator, DraftTails
 from llmk.engine.device.host_rows import HostRows
 from llmk.engine.device.sample_rows import SampleRows
 from llmk.engine.device.transfer import to_device
@@ -56,6 +56,8 @@ class Batch:
         computed: int64 ``[slots]``, how many of them are in the cache.
         block_tables: int32 ``[slots, max_blocks]`` per cache group.
         adapters: int64 ``[slots]``, the number of each request's adapter, -1 for none; ``None`` where there are none.
+        accepted: int64 ``[slots]``, accepted drafts of each request's last step, which recurrent states lack; ``None``
+            where there are no such states, or no drafts.
     """
 
     def __init__(
@@ -69,9 +71,10 @@ class Batch:
         speculator: DeviceSpeculator | None = None,
         vocab_size: int = 0,
         adapters: bool = False,
+        tails: bool = False,
     ) -> None:
         """``speculator`` drafts tokens below ``vocab_size`` where a plan says how many, but not which. ``adapters``:
-        requests may have some."""
+        requests may have some. ``tails``: recurrent layers have tails (:class:`~llmk.api.DraftTails`)."""
         self.device = device
         self._speculator = speculator
         self._vocab_size = vocab_size
@@ -80,6 +83,7 @@ class Batch:
         self.computed = torch.zeros(num_slots, dtype=torch.int64, device=device)
         self.adapters = torch.full_like(self.computed, -1) if adapters else None
         self._host_adapters = [0] * num_slots
+        self.accepted = torch.zeros_like(self.computed) if tails else None
         widths = [-(-(max_len + 1) // size) for size in block_sizes]
         self.block_tables = [torch.zeros(num_slots, width, dtype=torch.int32, device=device) for width in widths]
         self._update_rows = build.kernel("op", "update_rows")
@@ -139,6 +143,11 @@ class Batch:
             for group in groups:
                 group.host_query_lens = counts
                 group.host_seq_lens = [work.before + work.num_tokens for work in plan.work]
+        if self.accepted is not None:
+            (num_drafts,) = self._upload([work.num_drafts for work in plan.work])
+            tails = DraftTails(device_slots, self.accepted[device_slots], num_drafts)
+            for group in groups:
+                group.tails = tails
         adapters = self.adapter_index(device_slots, tensors.rows) if self.has_adapters(plan) else None
         return LaidOutStep(tensors, groups, device_rows, *self.sample_rows(plan, host), adapters)
 
@@ -191,6 +200,8 @@ class Batch:
         ``[requests]``."""
         where = drafts.slots, drafts.starts, drafts.counts
         gained: Tensor = self._accept_drafts(self.tokens, self.computed, *where, sampled, max(drafts.host_counts))
+        if self.accepted is not None:
+            self.accepted[drafts.slots] = gained - 1
         return gained
 
     @property
@@ -235,6 +246,8 @@ class Batch:
         self.computed[rows] = done
         if self.adapters is not None:
             self.adapters[rows] = to_device([request.adapter - 1 for request in new], self.device)
+        if self.accepted is not None:
+            self.accepted[rows] = 0
         for request in new:
             self._host_adapters[request.slot] = request.adapter
             for blocks in self._host_blocks:

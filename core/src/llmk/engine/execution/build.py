@@ -32,7 +32,7 @@ from llmk.nn.build import Build
 from llmk.nn.parallel import Parallel
 from llmk.planning.cache_groups import CacheGroup, cache_groups
 from llmk.planning.choices.speculation import device_speculator, speculation_of
-from llmk.planning.memory import activation_bytes, check_context, check_weights, gib
+from llmk.planning.memory import activation_bytes, check_context, check_weights, gib, tail_bytes, tail_sizes
 
 if TYPE_CHECKING:
     from llmk.kernel.registry import Registered
@@ -102,8 +102,8 @@ def build_runner(
     boot: Boot, loaded: LoadedModel, num_blocks: int, groups: Sequence[CacheGroup], trace: NullTrace = NULL_TRACE
 ) -> Runner:
     """Allocates the cache and the batch for a loaded model."""
-    build, model = loaded.build, loaded.model
-    caches = CacheTensors.of(model, build, groups)
+    build, model, tails = loaded.build, loaded.model, tail_sizes(boot)
+    caches = CacheTensors.of(model, build, groups, tails)
     batch = Batch(
         build,
         num_slots=boot.settings.config.scheduler.max_num_seqs,
@@ -113,6 +113,7 @@ def build_runner(
         speculator=device_speculator(boot),
         vocab_size=boot.facts.vocab_size,
         adapters=bool(boot.adapters),
+        tails=all(tails),
     )
     laid_out = caches.allocate(num_blocks), caches.layers()
     options: dict[str, Any] = {"asynchronous": why_asynchronous(build.plan.platform), "trace": trace}
@@ -154,6 +155,7 @@ def cache_room(boot: Boot, loaded: LoadedModel, rank: int = 0) -> int:
             needed = warm_up.run(loaded.platform)
     if needed is None:
         needed = activation_bytes(boot.facts, limits.max_num_batched_tokens, limits.max_num_seqs)
+    needed += tail_bytes(loaded.cache_specs, *tail_sizes(boot))
     loaded.build.parallel.barrier()
     return max(0, loaded.platform.memory.available() - needed * len(boot.plan.ranks_on_same_device(rank)))
 

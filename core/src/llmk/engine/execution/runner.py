@@ -128,7 +128,8 @@ class Runner(Executor):
         if not plan.work:
             return PendingResult(plan.step, None)
         self._apply(plan)
-        if replay and self._graphs is not None:
+        has_tails = plan.speculative and self.batch.accepted is not None  # which no recorded step has
+        if replay and self._graphs is not None and not has_tails:
             if all(work.num_tokens == 1 and work.sample for work in plan.work):
                 if len(plan.work) <= self._graphs.most_decoding(self._variant(plan)):
                     return self._replayed_decode(plan)

@@ -61,8 +61,8 @@ class Work(msgspec.Struct, kw_only=True, gc=False):
 
 class StepPlan(msgspec.Struct, kw_only=True):
     """One step. ``freed`` slots are vacant from this step on, before ``new`` ones are filled. ``speculative``: it
-    verifies drafts, or continues requests whose drafts a step in flight verifies. ``deferred``: it samples only once
-    its :class:`Masks` have come."""
+    verifies drafts, or continues requests whose drafts a step in flight verifies, or whose recurrent states lack
+    accepted ones. ``deferred``: it samples only once its :class:`Masks` have come."""
 
     step: int
     freed: list[int] = []
