@@ -28,6 +28,7 @@ STATEMENTS = [
     "import llmk_policies.specs",
     "import llmk_quantization.specs",
     "import llmk_statsd.specs",
+    "import llmk_tpu.support, llmk_tpu.weights",
     "import llmk_triton.specs",
 ]
 
