@@ -176,6 +176,10 @@ def test_norms_on_both_sides_are_one_op_with_the_sum() -> None:
 def test_layers_that_differ_in_names_alone_are_alike() -> None:
     assert nameless(layer("0")) == nameless(layer("1"))
     assert nameless(layer("0")) != nameless(layer("1", window=8))
+    facts = MoEFacts(site="moe", num_experts=5, top_k=2, hidden_size=HIDDEN, intermediate_size=7, selection_bias=True)
+    assert nameless(MoE.of("0.mlp", facts)) == nameless(MoE.of("1.mlp", facts))
+    tied, own = (Head(at="lm_head", vocab_size=9, size=HIDDEN, tied=tied) for tied in (True, False))
+    assert nameless(tied) != nameless(own)
 
 
 def test_trees_need_no_torch() -> None:
