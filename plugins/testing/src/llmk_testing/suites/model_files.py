@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from llmk.api import CheckpointError, LlmkError, ModelFacts, ModelSpec
+from llmk.api import Checkpoint, CheckpointError, LlmkError, ModelFacts, ModelSpec
 from llmk.api.errors import describe
 from llmk.kernel.interpreter import PYTHON
 from llmk.nn.tensor_file import read_headers, weight_files
@@ -77,17 +77,7 @@ def checks(
     def has_the_weight_map() -> str:
         if not spec.tree:
             raise Skip("the family gives no tree")
-        checkpoint = read_checkpoint(folder())
-        program = program_of(spec, checkpoint)
-        stored = {tensor.name: tensor.shape for tensor in read_headers(weight_files(checkpoint))}
-        stated, others = weight_map(program), _with_other_names(program)
-        wrong = [
-            f"{name} {list(shape)}, which is {f'stored as {list(stored[name])}' if name in stored else 'not stored'}"
-            for name, shape in stated.items()
-            if stored.get(name) != shape and not (name in others and name not in stored)
-        ]
-        assert not wrong, f"the tree has {len(wrong)} of {len(stated)} tensors wrong: " + "; ".join(wrong[:6])
-        return f"{len(stated)} tensors"
+        return _check_weight_map(spec, read_checkpoint(folder()))
 
     def names_missing_tensors() -> str:
         stored, ignored = tensors_of(folder()), harness().model.ignored_weights
@@ -114,6 +104,21 @@ def checks(
         "unknown tensors are named": names_unknown_tensors,
         "tensors of another shape are named": names_wrong_shapes,
     }
+
+
+def _check_weight_map(spec: ModelSpec, checkpoint: Checkpoint) -> str:
+    """Raises AssertionError unless the tree's tensors are stored under their names, or others that it gives, in their
+    shapes."""
+    program = program_of(spec, checkpoint)
+    stored = {tensor.name: tensor.shape for tensor in read_headers(weight_files(checkpoint))}
+    stated, others = weight_map(program), _with_other_names(program)
+    wrong = [
+        f"{name} {list(shape)}, which is {f'stored as {list(stored[name])}' if name in stored else 'not stored'}"
+        for name, shape in stated.items()
+        if stored.get(name) != shape and not (name in others and name not in stored)
+    ]
+    assert not wrong, f"the tree has {len(wrong)} of {len(stated)} tensors wrong: " + "; ".join(wrong[:6])
+    return f"{len(stated)} tensors"
 
 
 def odd_configs(config: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
