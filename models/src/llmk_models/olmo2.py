@@ -3,7 +3,7 @@ all heads together. OLMo 3 has sliding windows in most layers, and scaled RoPE i
 
 from __future__ import annotations
 
-from llmk.tree import CausalLM, Config, Residual
+from llmk.tree import CausalLM, Config, Residual, Rope
 from llmk_models.parts import Family, Parts
 from llmk_models.windows import FULL, SLIDING, layer_kinds, sliding_rope
 
@@ -16,7 +16,8 @@ def tree(config: Config) -> CausalLM:
     """The tree of an OLMo 2 or OLMo 3 checkpoint."""
     has_windows = config.architecture == "Olmo3ForCausalLM"
     parts = Parts(config, _OLMO3, kind=FULL) if has_windows else Parts(config, _OLMO2)
-    kinds, by_kind = (FULL,) * parts.num_layers, {FULL: (None, parts.rope)}
+    kinds: tuple[str, ...] = (FULL,) * parts.num_layers
+    by_kind: dict[str, tuple[int | None, Rope]] = {FULL: (None, parts.rope)}
     if has_windows:
         kinds = layer_kinds(config, parts.num_layers, period=4)
         window = config.nullable(config.size, "sliding_window", 4096)
