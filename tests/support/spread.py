@@ -25,7 +25,7 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt-oss": ("gpt_oss", {"head_dim": 16, "num_local_experts": 6, "sliding_window": 24}),
     "gemma3": ("gemma3_text", {"head_dim": 16, "sliding_window": 24, "sliding_window_pattern": 2}),
     "olmo2-biases": ("olmo2", {"attention_bias": True}),
-    "phi3": ("phi3", {"sliding_window": 24}),
+    "phi3": ("phi3", {"tie_word_embeddings": True}),
     "deepseek-v2-biases": ("deepseek_v2", {**LATENT, "attention_bias": True, "mlp_bias": True}),
     "mamba2-biases": ("mamba2", {**RECURRENT, "use_bias": True}),
     "qwen3-next-one-kv-head": ("qwen3_next", {**HYBRID, "num_key_value_heads": 1}),
