@@ -281,6 +281,7 @@ def host_times(core: EngineCore, steps: int) -> Iterator[float]:
 def costs(options: dict[str, Any], rounds: int) -> tuple[list[float], list[float]]:
     """The host's median milliseconds per step of 16 free requests in each round, with grammars and without, by
     turns."""
+    options = {**options, "model.max_model_len": 10 * rounds + 100}
     engines = [Engine({**options, "select.grammar.use": use}) for use in ("", "none")]
     list(generate(engines[0], [("choice", ["yes", "no"])]))
     params = SamplingParams(temperature=0, ignore_eos=True, max_tokens=10 * rounds + 20)
