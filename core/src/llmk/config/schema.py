@@ -370,7 +370,7 @@ class EngineSection(Section):
     )
     plugin_seconds: Seconds = Field(
         default=10.0,
-        description="Seconds in which calls of logits processors and policies must return. 0: no limit.",
+        description="Seconds that calls of processors, policies, speculators and grammars may take. 0: no limit.",
     )
     standby: bool = Field(
         default=True, description="Keep a process with imports done, which replaces the engine if it dies."

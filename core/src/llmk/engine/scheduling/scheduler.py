@@ -125,10 +125,6 @@ class Scheduler:
         sequence.grammar = grammar
         self.live.add(sequence)
 
-    def refuse(self, request: EngineRequest, error: LlmkError) -> None:
-        """Fails a sequence that can't be queued."""
-        self.live.failures.append(failed_by(request.id, error))
-
     def abort(self, ids: Iterable[str]) -> None:
         """Ends sequences without further output; ids that are unknown or have ended are ignored."""
         for id_ in ids:
@@ -198,7 +194,7 @@ class Scheduler:
     def masks(self, step: int) -> Masks:
         """The masks of an issued step, once the results of all before it were applied."""
         issued = next(issued for issued in self._issued if issued.plan.step == step)
-        return fill_masks(issued, self._vocab_size, self.live.fail_by)
+        return fill_masks(issued, self._vocab_size, self.live.fail)
 
     def measure(self, num_tokens: int, seconds: float) -> None:
         """Takes note of what the step took whose result came last."""
@@ -352,6 +348,8 @@ class Scheduler:
         if reason is None and sequence.grammar is not None:
             try:
                 sequence.grammar.accept(tokens)
+                if self._drafting is not None:
+                    self._drafting.force(sequence, sequence.grammar)
             except LlmkError as error:
                 self.live.finish(sequence)
                 return failed_by(sequence.id, error)

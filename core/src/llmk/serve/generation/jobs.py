@@ -65,9 +65,11 @@ class Jobs:
             self._check_tools()
         options = self.template.options(request.chat_template_kwargs, request.reasoning_effort)
         prompt = self.render(request.messages, tools, options, **_generation(request))
+        # An output that matches a grammar from its start opens with reasoning only if that says so.
+        constrained = request.structured_outputs is not None
         parsing = ParserContext(
             prompt_tail=prompt.text[-PROMPT_TAIL:],
-            thinking=self.template.thinking(options),
+            thinking=False if constrained else self.template.thinking(options),
             tools=[tool["function"] for tool in tools],
             template_options=options,
         )
