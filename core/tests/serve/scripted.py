@@ -130,6 +130,7 @@ class ScriptedEngine:
         )
     )
     model_name: str = "org/scripted"
+    adapters: tuple[str, ...] = ()
 
     @property
     def boot(self) -> Any:
