@@ -394,6 +394,7 @@ class Config(Section):
     cache: CacheSection = Field(default_factory=CacheSection)
     server: ServerSection = Field(default_factory=ServerSection)
     limits: LimitsSection = Field(default_factory=LimitsSection)
+    adapters: dict[str, str] = Field(default_factory=dict, description="Folders of LoRA adapters of PEFT, by name.")
     plugin: dict[str, dict[str, Any]] = Field(
         default_factory=dict, description="Sections of plugins, validated by the plugin's own schema."
     )

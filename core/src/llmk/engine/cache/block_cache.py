@@ -41,10 +41,11 @@ class BlockCache:
         """
         return sum(group.most_held(num_tokens, chunk) for group in self.groups)
 
-    def new_tables(self, salt: str = "") -> BlockTables:
-        """The tables of a request that holds nothing yet."""
+    def new_tables(self, salt: str = "", adapter: int = 0) -> BlockTables:
+        """The tables of a request that holds nothing yet. Requests share prefixes of equal salt and adapter."""
         none = [0] * len(self.groups)
-        return BlockTables(self.prefixes.first_key(salt), [[] for _ in none], none.copy(), none.copy(), none.copy())
+        key = self.prefixes.first_key(salt, adapter)
+        return BlockTables(key, [[] for _ in none], none.copy(), none.copy(), none.copy())
 
     def awaits_another(self, tables: BlockTables, token_ids: Sequence[int]) -> bool:
         """Whether another request is computing the very tokens at which this one's prefix ends to be a hit."""

@@ -44,6 +44,8 @@ class LaidOutStep:
     """int64 ``[samples]``: the token rows whose logits are wanted."""
     sampled: SampleRows
     drafts: DraftRows | None = None
+    adapter_index: Tensor | None = None
+    """As ``llmk.nn.Build`` has it."""
 
 
 class Batch:
@@ -55,6 +57,7 @@ class Batch:
         block_tables: int32 ``[slots, max_blocks]`` per cache group.
         accepted: int64 ``[slots]``, accepted drafts of each request's last step, which recurrent states lack; ``None``
             where there are no such states, or no drafts.
+        adapters: int64 ``[slots]``, the number of each request's adapter, -1 for none; ``None`` where there are none.
     """
 
     def __init__(
@@ -68,9 +71,10 @@ class Batch:
         speculator: DeviceSpeculator | None = None,
         vocab_size: int = 0,
         tails: bool = False,
+        adapters: bool = False,
     ) -> None:
         """``speculator`` drafts tokens below ``vocab_size`` where a plan says how many, but not which. ``tails``:
-        recurrent layers have tails (:class:`~llmk.api.DraftTails`)."""
+        recurrent layers have tails (:class:`~llmk.api.DraftTails`). ``adapters``: requests may have some."""
         self.device = device
         self._speculator = speculator
         self._vocab_size = vocab_size
@@ -78,6 +82,8 @@ class Batch:
         self.tokens = torch.zeros(num_slots, max_len + 1, dtype=torch.int32, device=device)
         self.computed = torch.zeros(num_slots, dtype=torch.int64, device=device)
         self.accepted = torch.zeros_like(self.computed) if tails else None
+        self.adapters = torch.full_like(self.computed, -1) if adapters else None
+        self._host_adapters = [0] * num_slots
         widths = [-(-(max_len + 1) // size) for size in block_sizes]
         self.block_tables = [torch.zeros(num_slots, width, dtype=torch.int32, device=device) for width in widths]
         self._update_rows = build.kernel("op", "update_rows")
@@ -110,7 +116,18 @@ class Batch:
         for group in groups:
             group.host_query_lens, group.host_seq_lens = counts, lengths
         rows = SampleRows(row_slots, index, self.computed, [lengths[i] for i in sampled])
-        return LaidOutStep(tensors, groups, device_rows, rows)
+        adapters = self.adapter_index(device_slots, tensors.rows) if self.has_adapters(plan) else None
+        return LaidOutStep(tensors, groups, device_rows, rows, adapter_index=adapters)
+
+    def has_adapters(self, plan: StepPlan) -> bool:
+        """Whether any request of a step has an adapter."""
+        return self.adapters is not None and any(self._host_adapters[work.slot] for work in plan.work)
+
+    def adapter_index(self, slots: Tensor, rows: Tensor) -> Tensor:
+        """int64 ``[tokens]``: the number of each token's adapter, -1 for none. ``slots`` are those of the step's
+        requests, ``rows`` the request of each token, both -1 for padding."""
+        assert self.adapters is not None
+        return torch.where(rows < 0, -1, self.adapters[slots][rows])
 
     def _lay_out_drafts(
         self, plan: StepPlan, slots: list[int], counts: list[int], ends: list[int], longest: int
@@ -131,7 +148,8 @@ class Batch:
             tails = DraftTails(device_slots, self.accepted[device_slots], num_drafts)
             for group in groups:
                 group.tails = tails
-        return LaidOutStep(tensors, groups, device_rows, *self.sample_rows(plan, host))
+        adapters = self.adapter_index(device_slots, tensors.rows) if self.has_adapters(plan) else None
+        return LaidOutStep(tensors, groups, device_rows, *self.sample_rows(plan, host), adapters)
 
     def sample_rows(self, plan: StepPlan, host: HostRows) -> tuple[SampleRows, DraftRows | None]:
         """The rows of a speculative step on the device, and how they belong to requests, if there are any."""
@@ -228,7 +246,10 @@ class Batch:
         self.computed[rows] = done
         if self.accepted is not None:
             self.accepted[rows] = 0
+        if self.adapters is not None:
+            self.adapters[rows] = to_device([request.adapter - 1 for request in new], self.device)
         for request in new:
+            self._host_adapters[request.slot] = request.adapter
             for blocks in self._host_blocks:
                 blocks[request.slot] = 0
 

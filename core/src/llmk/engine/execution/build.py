@@ -15,8 +15,9 @@ import torch
 
 from llmk.api import CacheSpec, LogitsProcessor, LogitsProcessorSpec, Plan, Platform, PluginError
 from llmk.engine.device.batch import Batch
-from llmk.engine.device.graphs import StepShape, decoding_shapes, verifying_shapes, why_not_recorded
+from llmk.engine.device.graphs import ADAPTERS, StepShape, decoding_shapes, verifying_shapes, why_not_recorded
 from llmk.engine.device.trace import NULL_TRACE, NullTrace
+from llmk.engine.execution.adapters import load_adapters, place_adapters
 from llmk.engine.execution.cache_tensors import CacheTensors
 from llmk.engine.execution.runner import Runner
 from llmk.engine.execution.stage_runner import StageRunner
@@ -85,10 +86,12 @@ def load_model(boot: Boot, rank: int = 0, join: Callable[[Platform], Parallel] =
     where: dict[str, Any] = {"device": device, "parallel": join(platform), "max_model_len": boot.facts.max_model_len}
     build = Build(plan, dtype=dtype, load_object=load_object, checkpoint=boot.checkpoint, **where)
     model: Model = boot.load("model")(build, boot.checkpoint)
+    adapters = place_adapters(boot.adapters, build)
     how: dict[str, Any] = {"load_format": config.model.load_format, "seed": config.engine.seed}
     how["methods"] = build.methods.values() if rank == 0 else ()
     start = time.perf_counter()
     read = load_weights(model, boot.checkpoint, dtype, progress=rank == 0, **how)
+    load_adapters(adapters, build)
     platform.device.synchronize()
     seconds = time.perf_counter() - start
     logger.info("weights: %.2f s%s", seconds, f", {gib(read)} at {read / seconds / 1e9:.1f} GB/s" if read else "")
@@ -110,6 +113,7 @@ def build_runner(
         speculator=device_speculator(boot),
         vocab_size=boot.facts.vocab_size,
         tails=all(tails),
+        adapters=bool(boot.adapters),
     )
     laid_out = caches.allocate(num_blocks), caches.layers()
     options: dict[str, Any] = {"asynchronous": why_asynchronous(build.plan.platform), "trace": trace}
@@ -160,6 +164,7 @@ def recordable(boot: Boot, platform: Platform) -> tuple[list[StepShape], str]:
     """Shapes of which steps are to be recorded, and what speaks against it, if anything: steps that decode, and those
     that verify drafts, where nothing speaks against these."""
     config, plan = boot.settings.config, boot.plan
+    variants = [frozenset[str](), *([ADAPTERS] if boot.adapters else [])]
     shapes = decoding_shapes(config.scheduler.max_num_seqs)
     against = why_not_recorded(plan, shapes, config.engine.graphs)
     if not against and platform.graphs is None:
@@ -172,7 +177,7 @@ def recordable(boot: Boot, platform: Platform) -> tuple[list[StepShape], str]:
             logger.info("graphs: none of steps that verify drafts (%s)", refused)
         else:
             shapes += verifying
-    return shapes, against
+    return [shape._replace(variant=variant) for shape in shapes for variant in variants], against
 
 
 def record_graphs(boot: Boot, platform: Platform, runner: Runner) -> None:

@@ -119,6 +119,7 @@ class Sequence:
             returns=request.returns,
             num_delivered=self.num_prompt - self.num_wanted,
             request_id=request.context.log_id,
+            adapter=request.adapter,
         )
 
     def take_scores(self, part: ScoredTokens) -> None:

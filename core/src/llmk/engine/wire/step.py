@@ -17,7 +17,7 @@ class NewRequest(msgspec.Struct, kw_only=True):
     ``token_ids`` are all tokens known so far (prompt, and output where the request was preempted before). The first
     ``num_computed`` of them are in the cache already. ``block_ids`` has one list per cache group. What
     ``returns`` and ``params`` want of each of the prompt's tokens is not wanted (again) of the first ``num_delivered``.
-    The log calls it by ``request_id``.
+    The log calls it by ``request_id``. ``adapter`` is :attr:`llmk.engine.wire.request.EngineRequest.adapter`.
     """
 
     id: str
@@ -32,6 +32,7 @@ class NewRequest(msgspec.Struct, kw_only=True):
     returns: Returns = "tokens"
     num_delivered: int = 0
     request_id: str = ""
+    adapter: int = 0
 
 
 class Work(msgspec.Struct, kw_only=True, gc=False):
