@@ -341,6 +341,7 @@ class LimitsSection(Section):
     grammar_states: Count = Field(
         default=20_000, description="States of a grammar's automata, made as outputs are matched: some KB each."
     )
+    prompt_embeds_bytes: Count = Field(default=64 << 20, description="Bytes of all prompt_embeds, times n.")
     metadata: Count = Field(default=1024, description="Entries in metadata.")
     name_characters: Count = Field(default=4096, description="Characters of a name: cache_salt, user, and the like.")
     tokens: Count = Field(default=1 << 20, description="Tokens that /tokenize makes and /detokenize takes.")
