@@ -114,6 +114,7 @@ class Attend(Leaf):
         facts |= {"no_rope": True} if self.rope is None else {}
         facts |= {"attention_sinks": True} if self.sinks else {}
         facts |= {"value_dim": self.value_dim} if self.value_dim is not None else {}
+        facts |= {"rotary_sections": self.rope.sections} if self.rope and self.rope.sections else {}
         op = "qk_norm_plus_one_rope_attention" if self.norm_offset else "qk_norm_rope_attention"
         divided = ("num_heads", "num_kv_heads")
         whole = OpFacts(site=f"{self.role}.whole", op=op, facts=facts, attention=name(self), divided=divided)
